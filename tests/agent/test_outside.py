@@ -13,12 +13,15 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gpunode import facts, wire
-from gpunode.agent.failures import HINTS
+from gpunode.agent import apiserver, outside, system
+from gpunode.agent.failures import HINTS, Failure
+from gpunode.agent.record import Run
 from gpunode.model import Reboot, Unconfirmed, WriteFile
 from gpunode.sim.apiserver import tls
 from tests.agent.conftest import DAEMON, DOCKER, Host, wait_until
@@ -26,7 +29,10 @@ from tests.agent.guarded import BOOT_UNIT, GUARDED, RECORD, RESTART, as_unit, go
 
 MARK = f"{RECORD}/unconfirmed-1.json"
 KUBECONFIG = "/etc/kubernetes/kubelet.conf"
-SOON, LATE = 0.4, 60.0  # seconds until a host gives up; LATE: a test does not wait for it
+SOON, LATE = (
+    0.4,
+    60.0,
+)  # seconds until a host gives up, where nothing else can end it, and where a test does not wait for it
 
 
 @contextlib.contextmanager
@@ -97,9 +103,17 @@ def api(docker: Host, tmp_path: Path) -> Iterator[Callable[..., None]]:
         yield made
 
 
-def changed(host: Host, *more: Any, seconds: float = SOON) -> list[dict[str, Any]]:
-    """A guarded restart whose operator is gone."""
-    return host.ask(host.job(write('{"a": 1}'), GUARDED, *more, confirm=seconds))
+@pytest.fixture
+def this(docker: Host, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The agent's functions in this process, on the host's folder; their time passes only while they sleep."""
+    monkeypatch.setattr(system, "ROOT", str(docker.root))
+    monkeypatch.setattr(system, "ENV", docker.environment)
+    slept: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(slept), time=lambda: 0.0, sleep=slept.append)
+    monkeypatch.setattr(outside, "time", clock)
+    run = Run("run1")
+    run.store(b"", docker.job(confirm=8))
+    return run
 
 
 def asked(host: Host) -> int:
@@ -155,48 +169,53 @@ def test_a_connection_that_only_follows_confirms_nothing(docker: Host) -> None:
     assert kept(docker)
 
 
-@pytest.mark.parametrize(
-    "status", ["200 OK", "401 Unauthorized", "403 Forbidden", "500 Internal Server Error"]
-)
-def test_without_the_operator_any_answer_of_the_api_server_keeps_it_unconfirmed(
-    docker: Host, api: Callable[..., None], status: str
+def test_without_the_operator_an_answer_of_the_api_server_keeps_it_unconfirmed(
+    docker: Host, api: Callable[..., None]
 ) -> None:
-    """The next run's probe tells; a job that says so confirms."""
-    api(http(status))
-    messages = changed(docker)
+    """The next run's probe tells; a job that says so confirms. A mark of a newer gpunode is refused by name."""
+    api(away=2)
+    messages = docker.ask(docker.job(write('{"a": 1}'), GUARDED, confirm=10))
     assert messages[-1]["ok"]
     assert messages[-2]["detail"] == {"outside": "api-server-answered"}
     assert kept(docker)
     (found,) = facts.parse(docker.probe()).unconfirmed
     assert found == Unconfirmed("api-server-answered", "run1", DOCKER, "anna@desk", found.since)
+    mark = json.loads(docker.read(MARK))
+    docker.write(MARK, json.dumps({**mark, "version": mark["version"] + 1}))
+    seen = docker.probe()
+    assert seen["unconfirmed"] is None
+    assert f"{MARK} was written by a newer gpunode, in format 2" in seen["errors"]["unconfirmed"]
+    del mark["version"]  # as of before there were versions
+    docker.write(MARK, json.dumps(mark))
+    assert [entry["run"] for entry in docker.probe()["unconfirmed"]] == ["run1"]
     assert docker.ask(wire.confirm_job(["run1"])) == [{"type": "end", "ok": True}]
     assert facts.parse(docker.probe()).unconfirmed == ()
+    docker.write(MARK, json.dumps(mark))
+    assert docker.ask(wire.follow_job("run1", confirms=1))[-1][
+        "ok"
+    ]  # of an operator whose line was down for longer
+    assert not docker.path(MARK).exists()
 
 
-def other_ca(tmp_path: Path) -> str:
-    (tmp_path / "other").mkdir()
-    return tls.server(tmp_path / "other/api.pem")[1]
+def test_the_operator_alone_has_half_of_the_time(this: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the API server is asked until it answers: a restart of docker may have ended the load balancer before it."""
+    when: list[float] = []
+
+    def answers() -> bool:
+        when.append(outside.time.monotonic())
+        return len(when) == 3
+
+    monkeypatch.setattr(apiserver, "answers", answers)
+    assert outside.judged(this, DOCKER) == {"outside": "api-server-answered"}
+    assert when[0] == pytest.approx(4, abs=0.1)
+    monkeypatch.setattr(apiserver, "answers", lambda: False)
+    with pytest.raises(Failure, match="nor did an API server answer it"):
+        outside.judged(this, DOCKER)
 
 
-@pytest.mark.parametrize(
-    "case", ["not joined", "refused", "another CA", "no TLS", "no HTTP", "control plane"]
-)
-def test_without_either_it_is_put_back(
-    docker: Host, api: Callable[..., None], tmp_path: Path, case: str
-) -> None:
-    """A server that does not prove to be the cluster's is no answer; nor is one on the host itself."""
-    if case == "refused":
-        unreachable(docker, tmp_path)
-    elif case == "another CA":
-        api(ca=other_ca(tmp_path))
-    elif case == "no TLS":
-        api(secured=False)
-    elif case == "no HTTP":
-        api(b"220 mail.example ESMTP\r\n")
-    elif case == "control plane":
-        api()
-        docker.write("/proc/4712/comm", "kube-apiserver\n")
-    *_, failed, end = changed(docker)
+def test_without_either_it_is_put_back(docker: Host) -> None:
+    """Here on a host of no cluster."""
+    *_, failed, end = docker.ask(docker.job(write('{"a": 1}'), GUARDED, confirm=SOON))
     assert (failed["code"], failed["n"], failed["restored"]) == ("cut-off", 1, [DAEMON])
     assert failed["detail"] == [f"with its files restored, {DOCKER} runs again"]
     assert HINTS["cut-off"]
@@ -205,23 +224,45 @@ def test_without_either_it_is_put_back(
     assert docker.probe()["unconfirmed"] == []
 
 
+@pytest.mark.parametrize(
+    "status", ["200 OK", "401 Unauthorized", "403 Forbidden", "500 Internal Server Error"]
+)
+@pytest.mark.usefixtures("this")
+def test_any_status_is_an_answer_of_the_api_server(api: Callable[..., None], status: str) -> None:
+    api(http(status))
+    assert apiserver.answers()
+
+
+@pytest.mark.parametrize("case", ["refused", "another CA", "no TLS", "no HTTP", "control plane"])
+@pytest.mark.usefixtures("this")
+def test_a_server_that_does_not_prove_to_be_the_clusters_is_no_answer(
+    docker: Host, api: Callable[..., None], tmp_path: Path, case: str
+) -> None:
+    """Nor is one on the host itself."""
+    if case == "refused":
+        unreachable(docker, tmp_path)
+    elif case == "another CA":
+        (tmp_path / "other").mkdir()
+        api(ca=tls.server(tmp_path / "other/api.pem")[1])
+    elif case == "no TLS":
+        api(secured=False)
+    elif case == "no HTTP":
+        api(b"220 mail.example ESMTP\r\n")
+    else:
+        api()
+        assert apiserver.answers()
+        docker.write("/proc/4712/comm", "kube-apiserver\n")
+    assert not apiserver.answers()
+
+
+@pytest.mark.usefixtures("this")
 def test_the_kubelets_own_kubeconfig_is_asked_wherever_it_is(docker: Host, api: Callable[..., None]) -> None:
     """The path that it runs with; JSON is YAML, and a certificate has another name than its address."""
     docker.unit("kubelet.service", MainPID=77)
     docker.write("/proc/77/cmdline", "kubelet\0--bootstrap-kubeconfig=/etc/b\0--kubeconfig=/var/lib/k/conf\0")
     docker.write(KUBECONFIG, "clusters: []\n")
     api(path="/var/lib/k/conf", extra="    tls-server-name: 127.0.0.1\n")
-    assert changed(docker)[-1]["ok"]
-    assert kept(docker)
-
-
-def test_an_api_server_that_comes_back_within_the_time_is_waited_for(
-    docker: Host, api: Callable[..., None]
-) -> None:
-    """A restart of docker may have ended the load balancer before it."""
-    api(away=3)
-    assert changed(docker, seconds=6)[-1]["ok"]
-    assert kept(docker)
+    assert apiserver.answers()
 
 
 def test_each_guarded_restart_is_confirmed_and_a_reboot_comes_after(
@@ -269,29 +310,6 @@ def test_an_apply_that_is_killed_while_it_waits_is_put_back(docker: Host, verb: 
         assert f"put back {DAEMON}" in as_unit(docker, verb).stdout
     assert docker.read(DAEMON) == "{}"
     assert not docker.path(BOOT_UNIT).exists()
-
-
-def test_a_later_confirmation_takes_the_mark_away(docker: Host, api: Callable[..., None]) -> None:
-    """An operator whose line was down for longer follows the apply, which has ended."""
-    api()
-    changed(docker)
-    assert docker.path(MARK).exists()
-    assert docker.ask(wire.follow_job("run1", confirms=1))[-1]["ok"]
-    assert not docker.path(MARK).exists()
-
-
-def test_a_newer_gpunodes_mark_is_refused_by_name(docker: Host, api: Callable[..., None]) -> None:
-    """An older one, from before there were versions, is read."""
-    api()
-    changed(docker)
-    mark = json.loads(docker.read(MARK))
-    assert mark.pop("version") == 1
-    docker.write(MARK, json.dumps({**mark, "version": 2}))
-    seen = docker.probe()
-    assert seen["unconfirmed"] is None
-    assert f"{MARK} was written by a newer gpunode, in format 2" in seen["errors"]["unconfirmed"]
-    docker.write(MARK, json.dumps(mark))
-    assert [entry["run"] for entry in docker.probe()["unconfirmed"]] == ["run1"]
 
 
 def test_a_restart_that_reads_no_changed_file_waits_for_nobody(docker: Host) -> None:

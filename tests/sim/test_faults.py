@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from .test_batches import label
 
 A, B = "gpu-1", "gpu-2"
 PROVISION = ("provision", "inventory.yaml", "--yes")
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpunode"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 
 
@@ -65,6 +67,12 @@ def states(demo: Demo) -> dict[str, str]:
 
 def proofs(seen: list[dict[str, Any]]) -> dict[str, str]:
     return {one["host"]: one["proof"] for one in seen if one["type"] == "verified"}
+
+
+def expired(lease: dict[str, Any]) -> bool:
+    """Whether its holder has not renewed it for as long as it lasts."""
+    since = datetime.fromisoformat(lease["renewTime"].replace("Z", "+00:00"))
+    return (datetime.now(timezone.utc) - since).total_seconds() > lease["leaseDurationSeconds"]
 
 
 def register(demo: Demo, host: str) -> None:
@@ -161,6 +169,7 @@ def test_a_run_outlives_an_api_server_that_goes(demo: Demo, moment: str) -> None
         proxy.shut()
         (demo.folder / "go").touch()
         until(lambda: "the Kubernetes API at" in output(demo) or "waiting for the API server" in output(demo))
+        until(lambda: expired(api.ask("GET", LEASE)[1]["spec"]))
         proxy.open()
         assert going.wait() == 0, output(demo)
     assert states(demo) == {A: "proven", B: "proven"}
