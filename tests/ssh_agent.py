@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+import paramiko
 import pytest
+
+
+def _fido() -> str:
+    message = paramiko.Message()
+    message.add_string("sk-ssh-ed25519@openssh.com")
+    message.add_string(bytes(range(32)))
+    message.add_string("ssh:")
+    return f"sk-ssh-ed25519@openssh.com {base64.b64encode(message.asbytes()).decode()}"
+
+
+FIDO = _fido()  # the public half of a key on a device
 
 
 class Agent:

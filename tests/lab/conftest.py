@@ -25,7 +25,6 @@ LONGEST = (
     "test_provision",
     "test_deviceplugin_modes",
     "test_switch_over",
-    "test_deviceplugin",
     "test_deviceplugin_publish",
     "test_hosts_as_real",
     "test_memory_sharing",

@@ -6,7 +6,6 @@ One rollout a mode, then pods that say what they were given.
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +15,6 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 
-from . import faults
 from .api import Lab, Node
 from .conftest import Ran
 from .gpu import control, mig
@@ -455,25 +453,6 @@ def test_mig_single_counts_devices_as_gpus(
     # CUDA uses one MIG device of those it sees; the runtime was told of both.
     assert set(two.uuids) < set(parts) - set(one.uuids)
     assert len([node for node in two.nodes if "caps" in node]) == 4
-
-
-def test_a_gpu_with_an_xid_gets_no_pods_until_it_is_well(lab: Lab, deploy: Deploy, made: Pods) -> None:
-    """The scheduler counts without it, pods get the others, and when it is back so is its pod."""
-    modern = lab.node("modern")
-    deploy(flags(recoverySeconds=12, healthInterval=2), "modern")
-    offered(lab, "modern", 4)
-    with faults.xids(modern, 2, 95):
-        offered(lab, "modern", 3)
-        others = [made.make(f"other-{n}", "modern") for n in range(3)]
-        last = made.make("last", "modern")
-        one_gpu_each(made, modern, *others)
-        sick = uuids(modern)[2]
-        assert (sick,) not in {one.uuids for one in made.seen(*others)}
-        assert f"Insufficient {GPU}" in made.unschedulable(last)
-        began = time.monotonic()
-        modern.gpus.xid(2, 95)
-    assert made.seen(last)[0].uuids == (sick,)
-    assert time.monotonic() - began >= 12
 
 
 def test_a_plugin_killed_while_it_allocates_costs_that_pod_only(lab: Lab, deploy: Deploy, made: Pods) -> None:

@@ -242,6 +242,29 @@ def test_a_changed_configmap_is_taken_up_by_the_same_pod(lab: Lab) -> None:
     assert lives(lab) == before
 
 
+def test_a_plugin_that_cannot_register_is_not_ready_and_says_why(
+    lab: Lab, gpunode: Callable[..., Ran]
+) -> None:
+    """The kubelet asks it: the DaemonSet counts it as ready only once the kubelet has its devices."""
+    modern, folder = lab.node("modern"), "/var/lib/kubelet/device-plugins"
+    before = plugins(lab)["modern"]["metadata"]["name"]
+    modern.exec(["chmod", "0555", folder])
+    try:
+        lab.request("DELETE", f"/api/v1/namespaces/gpunode/pods/{before}")
+        wait("its words", lambda: "may not use" in gpunode("plugin status", "--json").stdout, 120)
+        assert not ready(lab)
+        assert gpunode("plugin status", "--json").code == 1
+    finally:
+        modern.exec(["chmod", "0755", folder])
+    wait("it to be ready", lambda: ready(lab), 60)
+
+
+def ready(lab: Lab) -> bool:
+    """Whether the plugin's pod on modern is."""
+    conditions = {one["type"]: one["status"] for one in plugins(lab)["modern"]["status"]["conditions"]}
+    return conditions.get("Ready") == "True"
+
+
 def test_metrics_say_which_pod_has_which_gpu(lab: Lab, made: Pods) -> None:
     """From the kubelet's own list, with the GPU that the container sees; not any more when the pod is gone."""
     names = {name: made.make(f"metrics-{name}", name) for name in GPUS}

@@ -155,20 +155,6 @@ def test_who_may_only_read_the_cluster_sees_its_drift_and_can_cause_none(
     assert gpunode("plugin deploy", "--yes", "--json").code == 0
 
 
-def test_a_label_that_somebody_holds_is_no_drift_that_can_be_put_right(
-    gpunode: Callable[..., Ran], edit: Callable[..., None]
-) -> None:
-    """It is named with who has set it, and the check fails."""
-    label = {"gpunode.dev/gpu": "false"}
-    edit("/api/v1/nodes/legacy", {"metadata": {"labels": label}}, MERGE, "kubectl-label")
-    planned = gpunode("plan", "--exit-code", "--json")
-    edit("/api/v1/nodes/legacy", {"metadata": {"labels": dict.fromkeys(label)}}, MERGE, "kubectl-label")
-
-    assert planned.code == 1, planned
-    (error,) = planned.of("error", "legacy")
-    assert "another client set gpunode.dev/gpu=false (field manager kubectl-label)" in json.dumps(error)
-
-
 def test_a_default_runtime_that_was_taken_away_comes_back_and_the_plugins_pod_is_a_new_one(
     lab: Lab, gpunode: Callable[..., Ran]
 ) -> None:

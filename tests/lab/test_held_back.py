@@ -144,19 +144,3 @@ def test_what_pods_have_is_held_back_over_a_kubelets_restart_until_they_are_gone
     offered(lab, {"legacy": 4, "modern": 6})
     made.delete()
     offered(lab, {"legacy": 4, "modern": 8})
-
-
-def test_a_pod_that_ended_before_is_not_spoken_of(lab: Lab, gpunode: Callable[..., Ran], made: Pods) -> None:
-    """The kubelet has it still in its record when the plugin starts with another configuration."""
-    deploy(lab, gpunode, SHARES)
-    offered(lab, {"legacy": 4, "modern": 8})
-    names = [made.make(f"ended-{name}", name) for name in GPUS]
-    made.seen(*names)
-    uids = [made.get(name)["metadata"]["uid"] for name in names]
-    made.delete()
-    for name, uid in zip(GPUS, uids, strict=True):
-        assert given(lab, name, uid)
-    deploy(lab, gpunode, "version: v1\n")
-    offered(lab, GPUS)
-    for name in GPUS:
-        assert "reserved: " not in log(lab, name)

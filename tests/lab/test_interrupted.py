@@ -41,19 +41,6 @@ def provisioning(lab: Lab) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
         yield process, process.stdout
 
 
-def test_an_unreachable_repository_is_named(lab: Lab, legacy: Node, gpunode: Callable[..., Ran]) -> None:
-    """The URI and the cause; the runtime's config is untouched."""
-    before = legacy.read("/etc/docker/daemon.json")
-    with faults.repository_down(lab):
-        ran = gpunode("provision", "--yes", "--json", "--no-run", "--limit", "legacy")
-
-    outcome = ran.of("outcome", "legacy")[-1]
-    assert ran.code == 1, ran
-    assert lab.table["apt"]["uri"] in outcome["error"]
-    assert "repositories" in outcome["hint"]
-    assert legacy.read("/etc/docker/daemon.json") == before
-
-
 def test_a_full_disk_is_reported_before_the_packages_are_half_there(
     legacy: Node, gpunode: Callable[..., Ran]
 ) -> None:
@@ -129,17 +116,6 @@ def test_an_apply_is_aborted_while_apt_works_and_the_next_run_ends_it(
     assert legacy.exec(["pgrep", "-x", "apt-get|dpkg"], check=False).stdout == ""
     assert gpunode("provision", "--yes", "--json", "--no-run", "--limit", "legacy").code == 0
     assert legacy.exec(["dpkg", "--audit"]).stdout == ""
-
-
-def test_a_package_that_is_not_there_is_named(
-    gpunode: Callable[..., Ran], inventory: Callable[..., Path]
-) -> None:
-    """A toolkit version nobody has."""
-    wish = inventory(lambda text: text.replace("{name: legacy,", '{name: legacy, toolkit: "1.99.0",'))
-    ran = gpunode("provision", "--yes", "--json", "--no-run", "--limit", "legacy", inventory=wish)
-
-    assert ran.code == 1, ran
-    assert "1.99.0" in ran.of("outcome", "legacy")[-1]["error"]
 
 
 def test_a_kubelet_that_does_not_come_back_shows_its_reason_and_is_put_back(

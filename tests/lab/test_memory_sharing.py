@@ -145,24 +145,6 @@ def test_what_is_free_in_sum_but_on_no_gpu_is_refused_with_the_most_that_is(
     assert f"Insufficient {MEM}" in made.unschedulable(waiting)
 
 
-def test_the_count_is_not_for_pods(lab: Lab, by_gib: None, made: Pods) -> None:
-    """It would hold nothing; the pod's event says what to ask for."""
-    for name in GPUS:
-        asking = made.make(f"counting-{name}", name, 1, COUNT)
-        assert "it only counts the GPUs that this node shares by memory" in made.refusal(asking)
-
-
-def test_a_lost_gpus_memory_is_out(lab: Lab, by_gib: None) -> None:
-    """Allocatable loses that GPU's share and its count; capacity stays. (The next rollout begins with all of them.)"""
-    for name in GPUS:
-        lab.node(name).gpus.lose(1)
-    for name, gpus in GPUS.items():
-        offered(lab, name, (gpus - 1) * GIB[name])
-        wait("the count", lambda name=name, gpus=gpus: count(lab, name, COUNT) == gpus - 1, 120)
-        assert count(lab, name, which="capacity") == gpus * GIB[name]
-        lab.node(name).gpus.bring_back(1)
-
-
 def test_limits_that_this_host_cannot_have_break_nothing(
     lab: Lab, deploy: Callable[[str], None], made: Pods
 ) -> None:

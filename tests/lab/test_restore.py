@@ -202,22 +202,6 @@ def test_a_machine_that_loses_power_between_write_and_restart_boots_with_the_old
     node.wait_ready()
 
 
-def test_an_edit_made_meanwhile_is_kept(lab: Lab, bare: Callable[[str], Node]) -> None:
-    """The owner was there before the timer; what was there before gpunode is named."""
-    node = bare("legacy")
-    with cut_before_the_restart(lab, node, "cut-edit") as before:
-        node.exec(["systemctl", "kill", "--signal=KILL", "gpunode-cut-edit.service"])
-        mine = json.dumps({**json.loads(before), "labels": ["owner=me"]})
-        node.write(DAEMON, mine)
-        node.wait_until("the guard to be gone", ["sh", "-c", f"! test -e {BOOT_UNIT}"])
-    assert node.read(DAEMON) == mine
-    original = "/var/lib/gpunode/runs/cut-edit/files/0"
-    said = f"journalctl -o cat -u gpunode-restore-cut-edit | grep -q {original}"
-    node.wait_until("that to be said", ["sh", "-c", said])
-    assert node.read(original) == before
-    node.write(DAEMON, before)
-
-
 def test_a_containerd_that_stays_up_without_cri_gets_its_file_back(
     lab: Lab, bare: Callable[[str], Node]
 ) -> None:

@@ -29,30 +29,6 @@ def pod(name: str) -> dict[str, Any]:
     return {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": name}, "spec": {"containers": containers}}
 
 
-def test_what_is_not_there_is_a_status(client: Client) -> None:
-    """Message, reason, details and code, as clients of the API look at them."""
-    assert client.ask("GET", f"{NODES}/none") == (
-        404,
-        {
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-            "message": 'nodes "none" not found',
-            "reason": "NotFound",
-            "details": {"name": "none", "kind": "nodes"},
-            "code": 404,
-        },
-    )
-    assert (
-        client.ask("GET", "/apis/apps/v1/namespaces/x/daemonsets/y")[1]["message"]
-        == 'daemonsets.apps "y" not found'
-    )
-    assert client.ask("GET", "/apis/foo/v1/x") == (404, "404 page not found\n")
-    code, answer = client.ask("POST", "/api/v1/namespaces/nope/pods", pod("x"))
-    assert (code, answer["message"]) == (404, 'namespaces "nope" not found')
-
-
 def test_who_may_not_is_told_what(client: Client, cluster: Cluster) -> None:
     """A wrong token, none, and a user without rights; the version is for everybody who is somebody."""
     nobody = Client(cluster.kubeconfig.with_name("kubeconfig-nobody"))
@@ -87,16 +63,6 @@ def test_what_there_is_can_be_asked_for(client: Client) -> None:
     assert {one["name"]: one["namespaced"] for one in resources}["nodes"] is False
     assert client.ask("GET", "/apis/apps/v1")[1]["resources"][0]["kind"] == "DaemonSet"
     assert client.ask("GET", "/apis/autoscaling/v2")[0] == 404
-
-
-def test_applying_the_same_again_changes_nothing(client: Client) -> None:
-    """The resourceVersion stays; a dry run stores nothing at all."""
-    assert client.apply(node("same", a="1"), f"{NODES}/same", dryRun="All")[0] == 201
-    assert client.ask("GET", f"{NODES}/same")[0] == 404
-    assert client.apply(node("same", a="1"), f"{NODES}/same")[0] == 201
-    before = until(lambda: settled(client, "same"))
-    code, after = client.apply(node("same", a="1"), f"{NODES}/same")
-    assert (code, after) == (200, before)
 
 
 DRY = {"dryRun": "All"}
@@ -146,46 +112,6 @@ def test_a_field_that_its_manager_no_longer_wishes_goes(client: Client) -> None:
     assert "labels" not in after["metadata"]
 
 
-def test_a_manager_that_wished_no_label_leaves_those_of_others(client: Client) -> None:
-    """An empty map is owned like any field; neither wishing it nor giving it up touches what is in it now."""
-    path = f"{NODES}/bare"
-    client.apply(node("bare", theirs="1"), path, "them")
-    until(lambda: settled(client, "bare"))
-    for manager, mine in (
-        ("me", {}),
-        ("third", {}),
-        ("me", {"mine": "2"}),
-        ("me", {}),
-        ("me", {"mine": "3"}),
-    ):
-        code, after = client.apply(node("bare", **mine), path, manager)
-        assert (code, {name: after["metadata"]["labels"].get(name) for name in ("theirs", "mine")}) == (
-            200,
-            {"theirs": "1", "mine": mine.get("mine")},
-        )
-
-
-def test_another_value_is_a_conflict_in_the_api_servers_words(client: Client) -> None:
-    """One field or several; force takes them over, and the other owner then owns them no more."""
-    client.apply(node("held", gpu="a", pool="b"), f"{NODES}/held", "kubelet")
-    code, answer = client.apply(node("held", gpu="z"), f"{NODES}/held")
-    words = 'Apply failed with 1 conflict: conflict with "kubelet" using v1: .metadata.labels.gpu'
-    assert (code, answer["reason"], answer["message"]) == (409, "Conflict", words)
-    answer = client.apply(node("held", gpu="z", pool="z"), f"{NODES}/held")[1]
-    assert answer["message"] == (
-        'Apply failed with 2 conflicts: conflicts with "kubelet" using v1:\n'
-        "- .metadata.labels.gpu\n- .metadata.labels.pool"
-    )
-    assert answer["details"]["causes"][0] == {
-        "reason": "FieldManagerConflict",
-        "message": 'conflict with "kubelet" using v1',
-        "field": ".metadata.labels.gpu",
-    }
-    after = client.apply(node("held", gpu="z"), f"{NODES}/held", force="true")[1]
-    owners = {one["manager"]: one["fieldsV1"]["f:metadata"] for one in after["metadata"]["managedFields"]}
-    assert owners == {"gpunode": {"f:labels": {"f:gpu": {}}}, "kubelet": {"f:labels": {"f:pool": {}}}}
-
-
 def test_a_merge_patch_takes_its_fields_over(client: Client) -> None:
     """As `kubectl label` does it: a later apply of another value conflicts with it; null takes a label off."""
     client.apply(node("patched", a="1"), f"{NODES}/patched")
@@ -195,18 +121,6 @@ def test_a_merge_patch_takes_its_fields_over(client: Client) -> None:
     code, after = client.ask("PATCH", f"{NODES}/patched", {"metadata": {"labels": {"b": None}}}, **merge)
     assert (code, after["metadata"]["labels"]) == (200, {"a": "2"})
     assert client.ask("PATCH", f"{NODES}/patched", {}, "application/apply-patch+cbor")[0] == 415
-
-
-def test_an_apply_for_an_object_that_is_gone_makes_no_new_one(client: Client) -> None:
-    """A uid in the wish is that of the object meant: another one, or none, is refused."""
-    wish = node("gone")
-    wish["metadata"]["uid"] = "abc"
-    code, answer = client.apply(wish, f"{NODES}/gone")
-    assert (code, answer["reason"]) == (409, "Conflict")
-    assert "uid mismatch: the provided object specified uid abc, and no existing object" in answer["message"]
-    client.apply(node("gone"), f"{NODES}/gone")
-    words = 'Node "gone" is invalid: metadata.uid: Invalid value: "abc": field is immutable'
-    assert client.apply(wish, f"{NODES}/gone")[1]["message"] == words
 
 
 def test_long_lists_come_in_pages(client: Client) -> None:
@@ -261,18 +175,6 @@ def test_fields_select(client: Client, selector: str, count: int) -> None:
         client.apply(config(name, of="fields"), f"{where}/{name}")
     found = client.ask("GET", where, fieldSelector=selector, labelSelector="of=fields")[1]["items"]
     assert len(found) == count
-
-
-def test_a_field_that_cannot_be_selected_by_is_refused(client: Client) -> None:
-    """As the real one does: silence would look like no match."""
-    assert client.ask("GET", "/api/v1/pods", fieldSelector="spec.foo=x") == (
-        400,
-        {
-            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": "field label not supported: spec.foo", "reason": "BadRequest", "code": 400,
-        },
-    )  # fmt: skip
-    assert client.ask("GET", NODES, labelSelector="a===")[0] == 400
 
 
 def test_a_watch_tells_what_came_and_went_for_its_selector(client: Client) -> None:
@@ -339,17 +241,6 @@ def test_a_namespace_goes_with_all_that_is_in_it(client: Client) -> None:
     assert client.ask("DELETE", "/api/v1/namespaces/ns")[1]["status"]["phase"] == "Terminating"
     until(lambda: client.ask("GET", "/api/v1/namespaces/ns")[0] == 404)
     assert client.ask("GET", "/api/v1/namespaces/ns/configmaps")[1]["items"] == []
-
-
-def test_a_pod_needs_the_runtime_class_that_it_names(client: Client) -> None:
-    """Admission refuses it at once."""
-    wish = pod("class")
-    wish["spec"]["runtimeClassName"] = "nvidia"
-    code, answer = client.ask("POST", PODS, wish)
-    assert (code, answer["message"]) == (
-        403,
-        'pods "class" is forbidden: pod rejected: RuntimeClass "nvidia" not found',
-    )
 
 
 def test_a_log_is_asked_for_in_vain_before_there_is_one(client: Client) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.sim.apiserver import age, columns
+from gpunode.sim.apiserver import columns
 from gpunode.sim.apiserver.store import now
 
 from .clusters import Client
@@ -71,47 +71,6 @@ def test_a_pod_shows_how_it_is(status: dict[str, Any], shown: list[str]) -> None
     assert make(pod("p", status=status))[1:4] == shown
 
 
-def test_a_pod_that_goes_is_terminating_and_a_restart_has_its_time() -> None:
-    """Until it has ended."""
-    _, make = columns.SHOWN["Pod"]
-    last = {"terminated": {"finishedAt": now()}}
-    item = pod("p", status={"phase": "Running", "containerStatuses": [container(RUNS, 2, lastState=last)]})
-    item["metadata"]["deletionTimestamp"] = "2026-11-21T17:00:00Z"
-    name, ready, status, restarts, age, *wide = make(item)
-    assert (name, ready, status) == ("p", "1/2", "Terminating")
-    assert restarts in {"2 (0s ago)", "2 (1s ago)"}
-    assert age in {"0s", "1s"}
-    assert wide == ["<none>", "<none>", "<none>", "<none>"]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.5, "0s"), (119, "119s"), (120, "2m"), (330, "5m30s"), (3599, "59m"), (3 * 3600 + 60, "3h1m"), (9 * 3600, "9h"),
-        (50 * 3600, "2d2h"), (8 * 86400, "8d"), (800 * 86400, "2y"),
-    ],
-)  # fmt: skip
-def test_ages_are_as_short_as_kubectls(seconds: float, words: str) -> None:
-    """Seconds, minutes, hours, days, and a finer unit where there are few of them."""
-    assert age.human(seconds) == words
-
-
-def test_an_event_in_a_series_counts_as_often_as_it_happened() -> None:
-    """As the scheduler writes events, by events.k8s.io: without `count` and the timestamps of old."""
-    event = {
-        "metadata": {"name": "e"},
-        "involvedObject": {"kind": "Pod", "name": "p"},
-        "eventTime": now()[:-1] + ".000001Z",
-        "series": {"count": 3, "lastObservedTime": now()[:-1] + ".000002Z"},
-        "reportingComponent": "default-scheduler",
-        "firstTimestamp": None,
-        "lastTimestamp": None,
-    }
-    row = dict(zip(columns.SHOWN["Event"][0].split(", "), columns.SHOWN["Event"][1](event), strict=True))
-    assert row["+Count"] == 3
-    assert (row["Last Seen"], row["+First Seen"]) == ("0s", "0s")
-
-
 def test_a_list_comes_as_a_table_for_who_asks_for_one(client: Client) -> None:
     """Columns, of which some are for `-o wide`, and rows with the objects' metadata, all of the object or nothing."""
     node = {
@@ -133,13 +92,6 @@ def test_a_list_comes_as_a_table_for_who_asks_for_one(client: Client) -> None:
     assert client.ask("GET", NODES, accept=TABLE, includeObject="None")[1]["rows"][0]["object"] is None
     assert client.ask("GET", NODES, accept=TABLE, includeObject="Half")[0] == 400
     assert client.ask("GET", f"{NODES}/none", accept=TABLE)[1]["kind"] == "Status"
-
-
-@pytest.mark.parametrize("kind", columns.SHOWN)
-def test_every_kind_has_a_cell_for_each_column(kind: str) -> None:
-    """Also of an object that has only a name."""
-    names, make = columns.SHOWN[kind]
-    assert len(make({"metadata": {"name": "x"}})) == len(names.split(", "))
 
 
 def test_a_watch_of_tables_has_its_headers_once(client: Client) -> None:
@@ -216,14 +168,6 @@ def test_what_kubectl_makes_in_protobuf_is_understood(
         )[0]
         == 200
     )
-
-
-def test_protobuf_of_another_kind_is_refused_with_a_way_out(client: Client) -> None:
-    """And not half understood."""
-    code, answer = client.ask("POST", f"{DEFAULT}/pods", b"k8s\x00\n\t\n\x02v1\x12\x03Pod\x12\x00", PROTOBUF)
-    assert (code, answer["reason"]) == (415, "UnsupportedMediaType")
-    assert "does not read a Pod in protobuf" in answer["message"]
-    assert client.ask("POST", f"{DEFAULT}/configmaps", b"k8s\x00\xff", PROTOBUF)[0] == 400
 
 
 def test_a_strategic_patch_merges_lists_of_named_things(client: Client) -> None:

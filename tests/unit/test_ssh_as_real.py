@@ -21,7 +21,7 @@ from gpunode.errors import Unreachable
 from gpunode.model import Host, Ssh
 from gpunode.rollout.session import Dialer
 from tests.sim.clusters import until
-from tests.ssh_agent import Agent
+from tests.ssh_agent import FIDO, Agent
 from tests.sshd import SSHD, usable
 
 pytestmark = [
@@ -65,6 +65,16 @@ CASES = [
     Case("the agent's key, not listed", "in", usual=f"{BARE}IdentityFile DIR/other", agent=("user",)),
     Case("the agent's key, IdentitiesOnly", "out", usual=f"{BARE}IdentityFile DIR/other\nIdentitiesOnly yes", agent=("user",), code="permission-denied"),
     Case("IdentityAgent none", "out", "IdentityAgent none", usual=f"{BARE}IdentityFile DIR/other", agent=("user",), code="permission-denied"),
+    Case("an IdentityFile that is no key", "in", usual=f"{BARE}IdentityFile DIR/junk\nIdentityFile DIR/user"),
+    Case("an IdentityFile that is a folder", "in", usual=f"{BARE}IdentityFile DIR\nIdentityFile DIR/user"),
+    Case("a rare cipher", "in", usual=f"{BARE}IdentityFile DIR/rare\nIdentityFile DIR/user"),
+    Case("a rare cipher, the key in the agent", "in", "IdentitiesOnly yes", usual=f"{BARE}IdentityFile DIR/rare", agent=("user",)),
+    Case("a public half", "out", usual=f"{BARE}IdentityFile DIR/public.pub", code="key-permissions"),
+    Case("a public half, the key among others in the agent", "in", "IdentitiesOnly yes", usual=f"{BARE}IdentityFile DIR/public.pub", agent=("other", "user")),
+    Case("a key of which only the public half is there", "in", "IdentitiesOnly yes", usual=f"{BARE}IdentityFile DIR/public", agent=("user",)),
+    Case("IdentityAgent", "in", "IdentityAgent AGENT", usual=f"{BARE}IdentityFile DIR/none", agent=("user",)),
+    Case("IdentityAgent from a variable", "in", "IdentityAgent $SSH_AUTH_SOCK", usual=f"{BARE}IdentityFile DIR/none", agent=("user",)),
+    Case("a FIDO key", "out", usual=f"{BARE}IdentityFile DIR/fido.pub", code="permission-denied"),
     Case("a key that others may read", "out", usual=f"{BARE}IdentityFile DIR/open", code="key-permissions", own="key-permissions"),
     Case("a user's certificate beside the key", "in", usual=f"{BARE}IdentityFile DIR/signed"),
     Case("a user's CertificateFile", "in", usual=f"{BARE}IdentityFile DIR/apart\nCertificateFile DIR/apart.crt", own="permission-denied"),
@@ -103,6 +113,10 @@ CASES = [
     Case("@cert-authority", "in", "HostKeyAlias gpu-farm", known="@cert-authority gpu-* CA", own="unsupported"),
     Case("@cert-authority, another", "out", "HostKeyAlias gpu-farm", known="@cert-authority gpu-* OTHER", own="unsupported", code="host-key-unknown"),
     Case("@cert-authority, another name", "out", "HostKeyAlias cpu-farm", known="@cert-authority * CA", own="unsupported", code="host-certificate-refused"),
+    Case("@cert-authority beside another key", "in", "HostKeyAlias gpu-farm", known="gpu-farm OTHER\n@cert-authority gpu-* CA", own="host-key-changed"),
+    # ssh asks for a certificate first, and then not for the kind of key that is known; known it is.
+    Case("@cert-authority, another, beside a key of another kind", "out", "HostKeyAlias gpu-farm", known="gpu-farm RSA \n@cert-authority gpu-farm OTHER", own="in", code="host-key-changed"),
+    Case("a key of another kind", "in", "HostKeyAlias gpu-farm", known="gpu-farm RSA "),
     Case("@revoked", "out", known="NAME KEY\n@revoked * KEY", code="host-key-revoked"),
     Case("RevokedHostKeys as KRL", "out", "RevokedHostKeys DIR/krl", own="unsupported", code="host-key-revoked"),
     Case("KnownHostsCommand", "in", "KnownHostsCommand /bin/echo %H KEY", known="", own="unsupported"),
@@ -165,10 +179,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     keygen("-s", "ca", "-I", "me", "-n", user, "signed.pub", "apart.pub")
     keygen("-s", "ca", "-I", "me", "-n", user, "-V", "20200101:20200102", "expired.pub")
     (folder / "apart-cert.pub").rename(folder / "apart.crt")
-    for name in ("locked", "open", f"by-gpu-01-{user}"):
+    for name in ("locked", "open", "rare", f"by-gpu-01-{user}"):
         (folder / name).write_bytes((folder / "user").read_bytes())
         (folder / name).chmod(0o600)
     keygen("-p", "-N", "secret", "-f", "locked")
+    keygen("-p", "-N", "secret", "-Z", "3des-cbc", "-f", "rare")
+    (folder / "public.pub").write_text((folder / "user.pub").read_text())
+    (folder / "fido.pub").write_text(f"{FIDO} token\n")
+    (folder / "junk").write_text("no key at all\n")
+    (folder / "junk").chmod(0o600)
     (folder / "open").chmod(0o644)
     keygen("-k", "-f", "krl", "host.pub")
     (folder / "authorized").write_text(
@@ -218,14 +237,15 @@ def test_all_three_get_in_or_none(
     )
     (tmp_path / "jumps").write_text(server.filled("jump KEY\n"))
     config = tmp_path / "config"
+    agent = tmp_path / "agent"
     config.write_text(
         server.filled(
             f"{jumps}Host {case.address}\n{case.usual}\n{case.config}\n"
             f"Match all\nUserKnownHostsFile {tmp_path}/known\nGlobalKnownHostsFile none\n"
-        )
+        ).replace("AGENT", str(agent))
     )
     timeout = 1 if "SILENT" in case.usual else 15
-    with Agent(tmp_path / "agent", [server.folder / name for name in case.agent], monkeypatch):
+    with Agent(agent, [server.folder / name for name in case.agent], monkeypatch):
         assert by_hand(config, case.address) == case.outcome
         code = dialled(openssh.Dialer(config), case.address, timeout)
         assert code == ("in" if case.outcome == "in" else case.code)

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import base64
-import getpass
 import shutil
-import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import paramiko
 import pytest
 
-from gpunode import converge
-from gpunode import openssh as openssh_room
+from gpunode import converge, openssh
 from gpunode.cli import session
 from gpunode.cli.options import Common
 from gpunode.errors import Unreachable
-from gpunode.model import Host, Ssh
+from gpunode.model import Host
 from gpunode.ssh import Dialer
-from tests.ssh_agent import Agent
-from tests.sshd import SSHD, Sshd, serve, usable
+from tests.ssh_agent import FIDO
+from tests.sshd import Sshd, serve
 
 pytestmark = [
     pytest.mark.openssh,
@@ -263,110 +259,12 @@ def test_without_ssh_the_plain_files_are_read(
         Dialer(config).connect(_host(sshd, "accept-new"))
 
 
-# --- Keys of the user -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Login:
-    """`agent`: the files whose keys it holds. GOOD opens the host, BAD does not; LOCKED is GOOD with a passphrase."""
-
-    name: str
-    ssh: str
-    config: str
-    agent: Sequence[str] = ()
-    gpunode: str = ""
-
-
-LOGINS = [
-    Login("file", "in", "IdentityFile GOOD"),
-    Login("first file is missing", "in", "IdentityFile none-such\nIdentityFile GOOD"),
-    Login("first file does not open it", "in", "IdentityFile BAD\nIdentityFile GOOD"),
-    Login("first file is no key", "in", "IdentityFile JUNK\nIdentityFile GOOD"),
-    Login("first file is a folder", "in", "IdentityFile FOLDER\nIdentityFile GOOD"),
-    Login("first file has a rare cipher", "in", "IdentityFile RARE\nIdentityFile GOOD"),
-    Login("rare cipher, the agent has the key", "in", "IdentityFile RARE\nIdentitiesOnly yes", ["GOOD"]),
-    Login("only files that are missing", "out", "IdentityFile none-such"),
-    Login("public half, the agent has the key", "in", "IdentityFile GOOD.pub\nIdentitiesOnly yes", ["GOOD"]),
-    Login("public half, no agent", "out", "IdentityFile PUBLIC.pub"),
-    Login("only the public half is there", "in", "IdentityFile PUBLIC\nIdentitiesOnly yes", ["GOOD"]),
-    Login(
-        "the agent has other keys, too", "in", "IdentityFile GOOD.pub\nIdentitiesOnly yes", ["BAD", "GOOD"]
-    ),
-    Login("the agent's key is not listed", "out", "IdentityFile BAD\nIdentitiesOnly yes", ["GOOD"]),
-    Login("the agent's key is not listed, and may be used", "in", "IdentityFile BAD", ["GOOD"]),
-    Login("IdentityAgent none", "out", "IdentityAgent none\nIdentityFile none-such", ["GOOD"]),
-    Login("IdentityAgent", "in", "IdentityAgent AGENT\nIdentityFile none-such", ["GOOD"]),
-    Login(
-        "IdentityAgent from a variable",
-        "in",
-        "IdentityAgent $SSH_AUTH_SOCK\nIdentityFile none-such",
-        ["GOOD"],
-    ),
-    Login("passphrase, the agent has the key", "in", "IdentityFile LOCKED\nIdentitiesOnly yes", ["GOOD"]),
-    Login("passphrase, no agent", "out", "IdentityFile LOCKED"),
-    Login("name with tokens", "in", "IdentityFile HERE/%n/%r"),
-    Login("FIDO", "out", "IdentityFile FIDO.pub"),
-]
-
-
-@pytest.fixture
-def keys(sshd: Sshd, tmp_path: Path) -> Path:
-    """A folder of keys."""
-    folder = tmp_path / "keys"
-    (folder / "gpu-01").mkdir(parents=True)
-    (folder / "FOLDER").mkdir()
-    for name in ("GOOD", "LOCKED", "RARE", "gpu-01/ops"):
-        (folder / name).write_bytes(sshd.key.read_bytes())
-        (folder / name).chmod(0o600)
-    public = subprocess.run(
-        ["ssh-keygen", "-y", "-f", folder / "GOOD"], capture_output=True, text=True, check=True
-    )
-    lock = [
-        "ssh-keygen",
-        "-q",
-        "-p",
-        "-a",
-        "1",
-        "-N",
-        "secret",
-        "-f",
-    ]  # one round, not 24: they cost a third of a second
-    subprocess.run([*lock, folder / "LOCKED"], check=True, capture_output=True)
-    subprocess.run([*lock, folder / "RARE", "-Z", "3des-cbc"], check=True, capture_output=True)
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "BAD"], check=True)
-    (folder / "GOOD.pub").write_text(public.stdout)
-    (folder / "PUBLIC.pub").write_text(public.stdout)
-    (folder / "JUNK").write_text("no key at all\n")
-    (folder / "JUNK").chmod(0o600)
-    (folder / "FIDO.pub").write_text(f"{_fido()} token\n")
-    return folder
-
-
-@pytest.mark.parametrize("case", LOGINS, ids=lambda case: case.name)
-def test_the_keys_that_ssh_offers_are_offered(
-    case: Login, sshd: Sshd, keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The host is opened where ssh opens it."""
-    config = tmp_path / "config"
-    text = case.config.replace("HERE", str(keys)).replace("AGENT", str(tmp_path / "agent"))
-    for name in ("none-such", "GOOD", "BAD", "JUNK", "PUBLIC", "LOCKED", "RARE", "FOLDER", "FIDO"):
-        text = text.replace(f"IdentityFile {name}", f"IdentityFile {keys / name}")
-    config.write_text(
-        f"Host gpu-01\n{text}\nHostName 127.0.0.1\nPort {sshd.port}\nUser ops\nUserKnownHostsFile {sshd.known_hosts}\n"
-    )
-    with Agent(tmp_path / "agent", [keys / name for name in case.agent], monkeypatch):
-        assert _ssh(config, "strict") == case.ssh
-        assert _gpunode(config, sshd, "strict", key=None) == (case.gpunode or case.ssh)
-        assert _openssh(config, sshd, "strict", key=None) == case.ssh
-
-
-def test_a_fido_key_that_is_the_only_one_is_named(sshd: Sshd, keys: Path, tmp_path: Path) -> None:
+def test_a_fido_key_that_is_the_only_one_is_named(sshd: Sshd, tmp_path: Path) -> None:
     """With what to do."""
-    config = tmp_path / "config"
-    config.write_text(
-        f"Host gpu-01\nHostName 127.0.0.1\nPort {sshd.port}\nUser ops\nIdentityFile {keys}/FIDO.pub\n"
-    )
-    for key in (None, str(keys / "FIDO.pub")):
+    config, fido = tmp_path / "config", tmp_path / "fido.pub"
+    fido.write_text(f"{FIDO} token\n")
+    config.write_text(f"Host gpu-01\nHostName 127.0.0.1\nPort {sshd.port}\nUser ops\nIdentityFile {fido}\n")
+    for key in (None, str(fido)):
         host = _host(sshd, "accept-new", key=key, known_hosts=str(sshd.known_hosts))
         with pytest.raises(Unreachable, match="cannot use FIDO keys") as caught:
             Dialer(config).connect(host)
@@ -401,7 +299,7 @@ def _filled(text: str, sshd: Sshd) -> str:
     values = {
         "HASHED": paramiko.HostKeys.hash_host(name),
         "NAME": name,
-        "FIDO": _fido(),
+        "FIDO": FIDO,
         "OTHER": f"ssh-ed25519 {other.get_base64()}",
         "ECDSA": f"ecdsa-sha2-nistp256 {_ECDSA.get_base64()}",
         "KEY": f"ssh-ed25519 {sshd.host_key.get_base64()}",
@@ -418,14 +316,6 @@ def _other(folder: Path) -> Path:
 
 
 _ECDSA = paramiko.ECDSAKey.generate()
-
-
-def _fido() -> str:
-    message = paramiko.Message()
-    message.add_string("sk-ssh-ed25519@openssh.com")
-    message.add_string(bytes(range(32)))
-    message.add_string("ssh:")
-    return f"sk-ssh-ed25519@openssh.com {base64.b64encode(message.asbytes()).decode()}"
 
 
 def _ssh(config: Path, check: str) -> str:
@@ -448,21 +338,20 @@ def _host(sshd: Sshd, check: str, **ssh: object) -> Host:
     return replace(host, ssh=replace(host.ssh, address="gpu-01", port=None, user=None, **ssh))  # type: ignore[arg-type]
 
 
-def _gpunode(config: Path, sshd: Sshd, check: str, *, proven: bool = False, key: str | None = "") -> str:
-    return _dialled(Dialer(config, proven=proven), sshd, check, key)
+def _gpunode(config: Path, sshd: Sshd, check: str, *, proven: bool = False) -> str:
+    return _dialled(Dialer(config, proven=proven), sshd, check)
 
 
-def _openssh(config: Path, sshd: Sshd, check: str, *, proven: bool = False, key: str | None = "") -> str:
-    return _dialled(openssh_room.Dialer(config, proven=proven), sshd, check, key)
+def _openssh(config: Path, sshd: Sshd, check: str, *, proven: bool = False) -> str:
+    return _dialled(openssh.Dialer(config, proven=proven), sshd, check)
 
 
 DIALERS = {"gpunode": _gpunode, "openssh": _openssh}
 
 
-def _dialled(dialer: Dialer | openssh_room.Dialer, sshd: Sshd, check: str, key: str | None) -> str:
-    named = str(sshd.key) if key == "" else key
+def _dialled(dialer: Dialer | openssh.Dialer, sshd: Sshd, check: str) -> str:
     try:
-        connection = dialer.connect(_host(sshd, check, key=named))
+        connection = dialer.connect(_host(sshd, check))
         remote = connection.start("echo in", [])
         got = list(remote.lines())
         remote.end()
@@ -472,99 +361,6 @@ def _dialled(dialer: Dialer | openssh_room.Dialer, sshd: Sshd, check: str, key: 
     finally:
         dialer.close()
     return "in" if got == [b"in\n"] else "out"
-
-
-# --- OpenSSH's own server ---------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def signed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Keys of a host, a user and an authority, which signed the host's."""
-    folder = tmp_path_factory.mktemp("keys")
-    for name in ("ca", "host", "rsa", "user"):
-        kind = "rsa" if name == "rsa" else "ed25519"
-        subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", folder / name], check=True)
-    sign = ["ssh-keygen", "-q", "-s", "ca", "-I", "gpu-01", "-h", "-n", "gpu-farm", "host.pub"]
-    subprocess.run(sign, cwd=folder, check=True)
-    return folder
-
-
-@pytest.fixture
-def openssh(signed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with `config` for a server on loopback that has a certificate for its host key; `ca.pub` signed it."""
-    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    shutil.copytree(signed, tmp_path, dirs_exist_ok=True)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    (tmp_path / "sshd_config").write_text(
-        f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {tmp_path}/host\nHostKey {tmp_path}/rsa\n"
-        f"HostCertificate {tmp_path}/host-cert.pub\nAuthorizedKeysFile {tmp_path}/user.pub\nStrictModes no\n"
-        f"PermitRootLogin yes\nUsePAM no\nPidFile none\nSetEnv HOME={tmp_path}\n"
-    )
-    (tmp_path / "config").write_text(
-        f"Host gpu-01\nHostName 127.0.0.1\nPort {port}\nUser {getpass.getuser()}\nHostKeyAlias gpu-farm\n"
-        f"IdentityFile {tmp_path}/user\nUserKnownHostsFile {tmp_path}/known\nGlobalKnownHostsFile none\n"
-    )
-    words = [str(SSHD), "-D", "-e", "-f", str(tmp_path / "sshd_config")]
-    usable(tmp_path / "sshd_config")
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
-        assert "listening" in server.stderr.readline()
-        yield tmp_path
-        server.terminate()
-
-
-@pytest.mark.skipif(SSHD is None, reason="OpenSSH's server is not installed")
-@pytest.mark.parametrize(
-    ("known", "ssh", "named"),
-    [
-        ("gpu-farm HOST", "in", ""),
-        ("gpu-farm RSA", "in", ""),
-        # ssh asks for a certificate first, and then not for the kind of key that is known; known it is.
-        ("gpu-farm RSA\n@cert-authority gpu-farm OTHER", "out", ""),
-        ("@cert-authority gpu-* CA", "in", "gpu-farm needs a host certificate"),
-        ("@cert-authority gpu-* OTHER", "out", "gpu-farm needs a host certificate"),
-        ("gpu-farm OTHER\n@cert-authority gpu-* CA", "in", "its host key changed"),
-        ("gpu-farm OTHER", "out", "its host key changed"),
-        ("", "out", "is not in"),
-    ],
-)
-def test_a_server_with_a_certificate_is_known_by_its_key_only(
-    openssh: Path, known: str, ssh: str, named: str
-) -> None:
-    """What only a certificate proves is refused by name."""
-    for word, file in (("HOST", "host"), ("RSA", "rsa"), ("CA", "ca"), ("OTHER", "user")):
-        known = known.replace(f" {word}", f" {(openssh / f'{file}.pub').read_text().strip()}")
-    (openssh / "known").write_text(f"{known}\n")
-    host = Host("node", Ssh("gpu-01", host_key_check="strict"))
-    dialer = Dialer(openssh / "config", proven=True)
-    assert _ssh(openssh / "config", "strict") == ssh
-    if named:
-        expected = "in no known_hosts file" if named == "is not in" else named
-        with pytest.raises(Unreachable, match=expected):
-            dialer.connect(host)
-    else:
-        connection = dialer.connect(host)
-        remote = connection.start("cat; echo trouble >&2; exit 3", [b"in\n"])
-        assert (list(remote.lines()), remote.end()) == ([b"in\n"], (3, "trouble\n"))
-        connection.close()
-
-
-@pytest.mark.skipif(SSHD is None, reason="OpenSSH's server is not installed")
-def test_a_users_certificate_beside_the_key_is_used(openssh: Path) -> None:
-    """As ssh does: KEY-cert.pub, signed by an authority that the server trusts."""
-    subprocess.run(
-        ["ssh-keygen", "-q", "-s", "ca", "-I", "me", "-n", getpass.getuser(), "user.pub"],
-        cwd=openssh,
-        check=True,
-    )
-    # sshd reads it at every login
-    (openssh / "user.pub").write_text(f"cert-authority {(openssh / 'ca.pub').read_text()}")
-    (openssh / "known").write_text(f"gpu-farm {(openssh / 'host.pub').read_text()}")
-    assert _ssh(openssh / "config", "strict") == "in"
-    for key in (None, str(openssh / "user")):
-        dialer = Dialer(openssh / "config")
-        dialer.connect(Host("node", Ssh("gpu-01", key=key, host_key_check="strict"))).close()
 
 
 @pytest.mark.parametrize("connection", ["ssh", "openssh"])
