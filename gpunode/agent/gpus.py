@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional
 from gpunode.agent.containers import owner
 from gpunode.agent.failures import Failure
 from gpunode.agent.processes import command_of, links
-from gpunode.agent.system import Answer, below, have, last, line_of, resolve, run, text_of, unrooted
+from gpunode.agent.system import Answer, below, have, last, line_of, number, resolve, run, text_of, unrooted
 
 
 def read_pci() -> List[Dict[str, Any]]:
@@ -33,7 +33,7 @@ def read_pci() -> List[Dict[str, Any]]:
                 "cls": line_of(device + "/class")[2:],
                 "subsystem": line_of(device + "/subsystem_device")[2:],
                 "driver": os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None,
-                "numa_node": int(line_of(device + "/numa_node") or -1),
+                "numa_node": number(line_of(device + "/numa_node") or "-1", device + "/numa_node"),
             }
         )
     return found
@@ -52,8 +52,9 @@ def read_modules() -> Dict[str, Dict[str, Any]]:
         for path in glob.glob(below("/sys/module/" + name))
     ]:
         name = path[len(below("/sys/module/")) :]
-        count = line_of("/sys/module/%s/refcnt" % name)
-        found[name] = {"version": line_of("/sys/module/%s/version" % name) or None, "refcnt": int(count or 0)}
+        count = "/sys/module/%s/refcnt" % name
+        version = line_of("/sys/module/%s/version" % name) or None
+        found[name] = {"version": version, "refcnt": number(line_of(count), count)}
     return found
 
 

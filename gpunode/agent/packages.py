@@ -36,7 +36,16 @@ def read_half_installed(patterns: List[str]) -> List[str]:
 
 def dpkg_rows(patterns: List[str]) -> List[List[str]]:
     shape = "${db:Status-Abbrev}\t${Package}\t${Version}\t${Architecture}\n"
-    return [line.split("\t") for line in run("dpkg-query", "-W", "-f", shape, *patterns).out.splitlines()]
+    rows = [
+        line.split("\t") for line in run("dpkg-query", "-W", "-f", shape, *patterns).out.split("\n") if line
+    ]
+    for row in rows:
+        if len(row) != 4 or len(row[0]) < 2:
+            raise OSError(
+                "dpkg-query -W: expected a package's state, got %.60r; check /var/lib/dpkg/status"
+                % "\t".join(row)
+            )
+    return rows
 
 
 def packages(this: Run, change: Message) -> Message:

@@ -92,8 +92,15 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
             facts["errors"][name] = "no answer within %g seconds" % patience
         except Exception as error:
             facts[name] = None
-            facts["errors"][name] = "%s: %s" % (type(error).__name__, error)
+            facts["errors"][name] = sentence(error)
     return facts
+
+
+def sentence(error: Exception) -> str:
+    """Why a section could not be read."""
+    if not isinstance(error, OSError):
+        return "gpunode does not understand the host's answer (%s: %.200s)" % (type(error).__name__, error)
+    return "%s: %s" % (error.filename, error.strerror) if error.filename else str(error)
 
 
 def begin(read: Callable[..., Any], *arguments: Any) -> "concurrent.futures.Future[Any]":

@@ -62,6 +62,14 @@ def line_of(path: str) -> str:
     return (text_of(path) or "").split("\n", 1)[0].strip()
 
 
+def number(text: str, place: str) -> int:
+    """The number that a file or a program gives; 0 for an empty text. Raises OSError with a sentence."""
+    try:
+        return int(text or 0)
+    except ValueError:
+        raise OSError("%s: expected a number, got %.60r" % (place, text)) from None
+
+
 def glob_of(pattern: str) -> List[str]:
     """The host's paths that a pattern matches."""
     return sorted(unrooted(path) for path in glob.glob(below(pattern), recursive=True))

@@ -4,7 +4,7 @@ import re
 import time
 from typing import Any, Dict, Iterable, List, Optional
 
-from gpunode.agent.system import Answer, last, run
+from gpunode.agent.system import Answer, last, number, run
 
 UNIT_PROPERTIES = (
     "LoadState,ActiveState,SubState,UnitFileState,ActiveEnterTimestampMonotonic,NRestarts,MainPID,Type,Result,"
@@ -29,7 +29,10 @@ def read_units(names: List[str]) -> Dict[str, Dict[str, Any]]:
     if len(answers) != len(names) or not all("LoadState" in one for one in answers):
         raise OSError("`systemctl show` does not answer for each of " + ", ".join(names))
     for name, shown in zip(names, answers):  # noqa: B905 - Python 3.10 has `strict`
-        since = int(shown.get("ActiveEnterTimestampMonotonic") or 0)
+        since, restarts, pid = (
+            number(shown.get(key, ""), "%s of %s, by systemctl show" % (key, name))
+            for key in ("ActiveEnterTimestampMonotonic", "NRestarts", "MainPID")
+        )
         active = shown.get("ActiveState") in ("active", "reloading")
         found[name] = {
             "load": shown.get("LoadState", ""),
@@ -37,8 +40,8 @@ def read_units(names: List[str]) -> Dict[str, Dict[str, Any]]:
             "sub": shown.get("SubState", ""),
             "enabled": shown.get("UnitFileState", ""),
             "active_since": booted + since / 1e6 if active and since else None,
-            "restarts": int(shown.get("NRestarts") or 0),
-            "pid": int(shown.get("MainPID") or 0),
+            "restarts": restarts,
+            "pid": pid,
         }
     return found
 

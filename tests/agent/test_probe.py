@@ -711,8 +711,8 @@ def test_a_section_that_fails_is_named_and_spoils_no_other(host: Host) -> None:
     gpu(host, "0000:3b:00.0", "2330", "030200")
     seen = facts.parse(host.probe(units=("docker.service",)))
     assert seen.errors == {
-        "units": "OSError: Failed to connect to bus: Host is down",
-        "docker": "OSError: permission denied",
+        "units": "Failed to connect to bus: Host is down",
+        "docker": "permission denied",
     }
     assert seen.units == {}
     assert len(seen.pci) == 1
@@ -723,8 +723,31 @@ def test_a_systemctl_that_does_not_answer_for_every_unit_is_named(host: Host, an
     """Not a key that gpunode's own code does not find."""
     host.program("systemctl", f"echo {answer}")
     seen = facts.parse(host.probe(units=("docker.service",)))
-    why = "OSError: `systemctl show` does not answer for each of docker.service, kubelet.service"
+    why = "`systemctl show` does not answer for each of docker.service, kubelet.service"
     assert seen.errors["units"] == why
+
+
+def test_a_damaged_number_is_named_by_its_place(host: Host) -> None:
+    gpu(host, "0000:3b:00.0", "2330", "030200")
+    host.write("/sys/bus/pci/devices/0000:3b:00.0/numa_node", "\x00garbage\n")
+    host.write("/sys/module/nvidia/refcnt", "many\n")
+    host.program("systemctl", "for _ in 1 2; do echo LoadState=loaded; echo NRestarts=x; echo; done")
+    seen = facts.parse(host.probe(units=("docker.service",)))
+    assert seen.errors == {
+        "pci": "/sys/bus/pci/devices/0000:3b:00.0/numa_node: expected a number, got '\\x00garbage'",
+        "modules": "/sys/module/nvidia/refcnt: expected a number, got 'many'",
+        "units": "NRestarts of docker.service, by systemctl show: expected a number, got 'x'",
+    }
+
+
+@pytest.mark.parametrize("line", ["garbage", "\\t\\t\\t", "ii \\tcuda", "i\\ta\\tb\\tc", "\\000\\377"])
+def test_a_damaged_answer_of_dpkg_is_named(host: Host, line: str) -> None:
+    host.program("dpkg-query", f"printf '{line}\\n'")
+    host.program("apt-get", "")
+    seen = facts.parse(host.probe(packages=("cuda*",)))
+    for section in ("packages", "half_installed"):
+        assert seen.errors[section].startswith("dpkg-query -W: expected a package's state, got ")
+        assert seen.errors[section].endswith("; check /var/lib/dpkg/status")
 
 
 def test_an_apply_under_way_is_seen(host: Host) -> None:
