@@ -32,6 +32,7 @@ keeps its traceback.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Literal
 
 from gpunode.wording import about
@@ -39,7 +40,7 @@ from gpunode.wording import about
 if TYPE_CHECKING:
     from gpunode.model import Layer
 
-LONGEST = 2000  # characters of a mistake in the inventory
+LONGEST, WORD = 2000, 300  # characters of a line of a message, and of a word in it
 
 
 class GpunodeError(Exception):
@@ -48,9 +49,9 @@ class GpunodeError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = clipped(message)
+        self.hint = hint if (short := clipped(hint)) == hint else short  # advice stays what it is
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
@@ -69,16 +70,18 @@ class InventoryError(GpunodeError):
 
     def __init__(self, problems: list[str]) -> None:
         count = len(problems)
-        problems = [_clipped(problem) for problem in problems]
         super().__init__(
             "\n".join([*problems, f"{count} mistake{'s' if count > 1 else ''}, nothing was contacted."])
         )
-        self.problems = problems
+        self.problems = [clipped(problem) for problem in problems]
 
 
-def _clipped(problem: str) -> str:
-    """A line that a person can read: a value of thousands of characters is cut in its middle."""
-    return problem if len(problem) <= LONGEST else f"{problem[: LONGEST // 2]} … {problem[-LONGEST // 2 :]}"
+def clipped(text: str) -> str:
+    """Lines that a person can read: a value of thousands of characters is cut in its middle."""
+    for most, long in ((WORD, r"(?<!\S)\S{%d,}"), (LONGEST, r"[^\n]{%d,}")):
+        for one in re.findall(long % (most + 1), text):
+            text = text.replace(one, f"{one[: most // 2 - 2]} … {one[2 - most // 2 :]}")
+    return text
 
 
 class TemplateError(GpunodeError):

@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from gpunode.cli.other_commands import COMMANDS
 from gpunode.cli.other_options import LIMIT, ONE, hint
-from gpunode.errors import UsageError
+from gpunode.errors import UsageError, clipped
 
 EXTRA = "Got unexpected extra argument"  # click's
 NUMBERS = {"int_parsing", "int_parsing_size", "float_parsing", "greater_than_equal", "less_than_equal"}
@@ -83,7 +83,9 @@ class Command(TyperCommand):
 def _answered(error: Exception) -> Exception:
     """The error with what to do, where that is known; else itself."""
     where, option = getattr(error, "ctx", None), getattr(error, "option_name", "")
-    words = str(getattr(error, "message", ""))
+    words = clipped(str(getattr(error, "message", "")))
+    if words:
+        error.message = words  # type: ignore[attr-defined]
     if where and type(error).__name__ == "NoSuchOption":
         answer = hint(option, _name(where), _has(where))
         return UsageError(f"no such option: {option}", hint=answer) if answer else error
