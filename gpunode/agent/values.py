@@ -65,6 +65,12 @@ REFERS = re.compile(
 VALUES = re.compile(
     r"(?:value|data|plain|(?:plain_?)?text|content|default|current|previous)\Z", re.IGNORECASE
 )
+# What Kubernetes, Helm and Compose list under `secrets:` are names of such objects.
+ITEM = r"[\"']?(?![a-z\d]{16})[a-z\d][a-z\d.-]{0,252}[\"']?"
+LISTED = re.compile(
+    rf"[:=][ \t]*(?:\[\s*{ITEM}(?:\s*,\s*{ITEM})*,?\s*\]|(?:\n[ \t]*- +{ITEM}[ \t]*(?=\n|\Z))+(?!\n[ \t]*-))"
+)
+PARSED = re.compile(r"(?:expected|near)[ \t]+\Z", re.IGNORECASE)  # of a language, not a token to log in with
 MEMBERS = 1000  # of a list or a mapping; one with more has no reader
 PACKAGE = re.compile(r"[a-z][a-z\d.+]*(?:-[a-z\d.+]+)+")
 DASHED = re.compile(r"-.*|" + PROSE.pattern, re.IGNORECASE)
@@ -88,6 +94,10 @@ def spans(text: str, found: Match[str]) -> Spans:
 def _assigned(text: str, assigned: Match[str], name: str, line: str, alone: bool) -> Tuple[Spans, int]:
     """Where the values behind a sign are, and where they end."""
     start, spaced = assigned.end(), text[assigned.end() - 1].isspace()
+    if re.search("pullsecrets$" if assigned["sign"] == "=" else "secrets$", name, re.IGNORECASE):
+        listed = LISTED.match(text, assigned.start("sign"))
+        if listed:
+            return [], listed.end()
     if OPENED.match(text, start):
         span, end = _string(text, start)
         return [span], end
@@ -155,11 +165,13 @@ def _spoken(text: str, end: int, name: str, line: str, alone: bool) -> Spans:
     said = SAID.match(text, end)
     if said is None or said["value"].startswith("-"):
         return []
+    quoted = text[said.start("value") - 1] in MARKS
     if re.search("token", name, re.IGNORECASE):
-        return [said.span("value")] if TOKEN.fullmatch(said["value"]) else []
-    if not PASSWORD.match(name):
+        if not quoted or PARSED.search(line[-32:]):
+            return [said.span("value")] if TOKEN.fullmatch(said["value"]) else []
+    elif not PASSWORD.match(name):
         return []
-    if text[said.start("value") - 1] in MARKS:
+    if quoted:
         start, end = _string(text, said.start("value") - 1)[0]
         return [] if PROSE.fullmatch(text, start, end) else [(start, end)]
     if name == "passwd" and PACKAGE.fullmatch(said["value"]):
