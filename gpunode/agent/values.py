@@ -94,7 +94,7 @@ def spans(text: str, found: Match[str]) -> Spans:
 def _assigned(text: str, assigned: Match[str], name: str, line: str, alone: bool) -> Tuple[Spans, int]:
     """Where the values behind a sign are, and where they end."""
     start, spaced = assigned.end(), text[assigned.end() - 1].isspace()
-    if re.search("pullsecrets$" if assigned["sign"] == "=" else "secrets$", name, re.IGNORECASE):
+    if re.search("pull_?secrets$" if assigned["sign"] == "=" else "secrets$", name, re.IGNORECASE):
         listed = LISTED.match(text, assigned.start("sign"))
         if listed:
             return [], listed.end()
