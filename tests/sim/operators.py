@@ -195,10 +195,12 @@ def main(settings: dict[str, Any], words: list[str]) -> None:
         if settings.get("die") in found:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def asked(self: Connection, method: str, where: str, query: dict[str, str], *rest: Any) -> Any:
+    def asked(
+        self: Connection, method: str, where: str, query: dict[str, str], *rest: Any, **options: Any
+    ) -> Any:
         with Path(settings["asked"]).open("a") as file:
             file.write(f"{'WATCH' if query.get('watch') else method} {where}\n")
-        return send(self, method, where, query, *rest)
+        return send(self, method, where, query, *rest, **options)
 
     wire.apply_job = soon  # type: ignore[assignment]
     Record._append = written  # type: ignore[method-assign]
