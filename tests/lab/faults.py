@@ -7,7 +7,7 @@ import subprocess
 import threading
 from collections.abc import Iterator
 
-from . import aptserver, cluster, nodes
+from . import cluster, nodes
 from .api import Lab, Node
 from .docker import DOCKER
 from .hosts import CONTROL_PLANE
@@ -82,37 +82,6 @@ def apt_locked(node: Node) -> Iterator[None]:
             yield
         finally:
             holder.stdin.close()
-
-
-@contextlib.contextmanager
-def repository_down(running: Lab) -> Iterator[None]:
-    """The server of the driver and toolkit packages refuses connections; Debian's archive stays."""
-    aptserver.stop(running.slot)
-    try:
-        yield
-    finally:
-        aptserver.start(running.slot)
-
-
-@contextlib.contextmanager
-def disk_full(node: Node, folder: str) -> Iterator[None]:
-    """No byte is left under `folder`: it lies on a file system of its own with the same content.
-
-    What is changed there meanwhile is lost when the context is left.
-    """
-    quoted = f"d={folder}; t=/run/lab-full"
-    node.exec(
-        [
-            "sh",
-            "-c",
-            f"{quoted}; mkdir $t && size=$(du -sk $d | cut -f1) && mount -t tmpfs -o size=$((size + 64))k lab-full $t"
-            " && cp -a $d/. $t && mount --bind $t $d && { dd if=/dev/zero of=$d/.lab-full bs=4k 2>/dev/null || true; }",
-        ]
-    )
-    try:
-        yield
-    finally:
-        node.exec(["sh", "-c", f"{quoted}; umount -l $d; umount -l $t; rmdir $t"])
 
 
 @contextlib.contextmanager

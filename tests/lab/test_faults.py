@@ -88,28 +88,3 @@ def test_an_apiserver_that_does_not_answer_stops_before_any_host_is_touched(
     assert ran.code == 1, ran
     assert lab.table["server"] in ran.stderr
     assert ran.of("stage") == []
-
-
-def test_verify_names_the_first_broken_link(lab: Lab, gpunode: Callable[..., Ran]) -> None:
-    """A library that no longer fits its module is found below everything that follows from it."""
-    gpunode("provision", "--yes", "--json", "--no-run", "--limit", "legacy")
-    node = lab.node("legacy")
-    link = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
-    before = node.exec(["readlink", link]).stdout.strip()
-    node.exec(
-        [
-            "sh",
-            "-c",
-            f"cp $(readlink -f {link}) {link.removesuffix('.1')}.580.999.01; ln -sf libnvidia-ml.so.580.999.01 {link}",
-        ]
-    )
-    try:
-        ran = gpunode("verify", "--json", "--limit", "legacy")
-    finally:
-        node.exec(["sh", "-c", f"ln -sf {before} {link}; rm {link.removesuffix('.1')}.580.999.01; ldconfig"])
-
-    links = ran.of("link", "legacy")
-    assert ran.code == 1, ran
-    assert [link["layer"] for link in links if link["status"] == "broken"] == ["library"]
-    assert "580.999.01" in next(link["text"] for link in links if link["status"] == "broken")
-    assert all(link["fix"] for link in links if link["status"] == "broken")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import IO
 
 import pytest
@@ -39,19 +38,6 @@ def provisioning(lab: Lab) -> Iterator[tuple[subprocess.Popen[str], IO[str]]]:
     ) as process:
         assert process.stdout is not None
         yield process, process.stdout
-
-
-def test_a_full_disk_is_reported_before_the_packages_are_half_there(
-    legacy: Node, gpunode: Callable[..., Ran]
-) -> None:
-    """apt's download folder is full."""
-    with faults.disk_full(legacy, "/var/cache/apt"):
-        ran = gpunode("provision", "--yes", "--json", "--no-run", "--limit", "legacy")
-
-    outcome = ran.of("outcome", "legacy")[-1]
-    assert ran.code == 1, ran
-    assert "full" in outcome["error"] or "has 0 MB free" in outcome["error"]
-    assert legacy.exec(["dpkg", "--audit"]).stdout == ""
 
 
 def test_a_locked_apt_is_waited_for_and_its_holder_named(lab: Lab, legacy: Node) -> None:
@@ -98,44 +84,3 @@ def test_a_run_that_dies_is_followed_by_the_next(lab: Lab, legacy: Node, gpunode
     assert ran.code == 0, ran
     assert any("follow" in line["message"] for line in ran.of("stage", "legacy"))
     assert gpunode("plan", "--json", "--exit-code", "--limit", "legacy").code == 0
-
-
-def test_an_apply_is_aborted_while_apt_works_and_the_next_run_ends_it(
-    lab: Lab, legacy: Node, gpunode: Callable[..., Ran]
-) -> None:
-    """Its own run is told; the lock is free; what dpkg left half done is finished."""
-    with provisioning(lab) as (process, lines):
-        next(line for line in lines if '"progress"' in line)
-        ran = gpunode("abort", "--json", "--limit", "legacy")
-        rest = "".join(lines)
-
-    assert ran.code == 0, ran
-    assert ran.of("abort", "legacy")[-1]["ended"].startswith("packages ")
-    assert process.returncode == 1, rest[-3000:]
-    assert "gpunode abort" in rest
-    assert legacy.exec(["pgrep", "-x", "apt-get|dpkg"], check=False).stdout == ""
-    assert gpunode("provision", "--yes", "--json", "--no-run", "--limit", "legacy").code == 0
-    assert legacy.exec(["dpkg", "--audit"]).stdout == ""
-
-
-def test_a_kubelet_that_does_not_come_back_shows_its_reason_and_is_put_back(
-    lab: Lab, gpunode: Callable[..., Ran], inventory: Callable[..., Path]
-) -> None:
-    """A gate this kubelet does not know: its journal's words are shown and its arguments are as before."""
-    gpunode("provision", "--yes", "--json", "--no-run", "--limit", "legacy")
-    node = lab.node("legacy")
-    node.wait_ready()
-    before = node.read("/etc/default/kubelet")
-    wish = inventory(
-        lambda text: text.replace(
-            "{name: legacy,", "{name: legacy, kubelet: {feature_gates: {NoSuchGate: true}},"
-        )
-    )
-    ran = gpunode("provision", "--yes", "--json", "--no-run", "--limit", "legacy", inventory=wish)
-
-    outcome = ran.of("outcome", "legacy")[-1]
-    assert ran.code == 1, ran
-    assert "NoSuchGate" in outcome["error"]
-    assert "/etc/default/kubelet" in outcome["error"]
-    assert node.read("/etc/default/kubelet") == before
-    node.wait_until("its kubelet to run", ["systemctl", "is-active", "kubelet"])

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +16,8 @@ from gpunode import converge, inventory
 from gpunode.model import Change, Event, Outcome, Plan, Service, StepPlan, WriteFile
 from gpunode.ssh import Dialer
 from gpunode.visit import Visit
-from tests.sim.test_outside import KILLED
 
 from .api import Lab, Node
-from .conftest import Ran
 from .progress import wait
 
 pytestmark = pytest.mark.lab
@@ -151,29 +146,3 @@ def test_a_firewall_that_spares_what_is_connected_is_undone(lab: Lab) -> None:
     assert "confirm kubelet.service over a new connection" in events
     assert not any("connection lost" in event for event in events)
     node.reset()
-
-
-def test_an_operator_that_is_killed_is_told_of_by_the_next_run(
-    lab: Lab, gpunode: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With -9, between the restart and its confirmation. The API server answers: the change stays, unconfirmed."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    node = lab.node("legacy")
-    node.reset()
-    words = ["provision", str(lab.inventory), "--yes", "--no-run", "--limit", "legacy"]
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLED, "4", *words],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stdout + killed.stderr
-    node.wait_until("the change to be kept", ["sh", "-c", "ls /var/lib/gpunode/runs/*/unconfirmed-*.json"])
-    node.wait_until("the apply to end", ["sh", "-c", "! ls /run/gpunode/*/job.json"], 300)
-    assert "nvidia" in node.read(DAEMON)
-
-    (found,) = gpunode("plan", "--json", "--limit", "legacy").of("plan", "legacy")[-1]["unconfirmed"]
-    assert (found["code"], found["unit"]) == ("api-server-answered", "docker.service")
-    assert gpunode("provision", "--yes", "--json", "--no-run", "--limit", "legacy").code == 0
-    assert "unconfirmed" not in gpunode("plan", "--json", "--limit", "legacy").of("plan", "legacy")[-1]

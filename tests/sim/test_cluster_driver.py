@@ -5,19 +5,15 @@ from __future__ import annotations
 import ctypes
 import errno
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
-from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 from gpunode.deviceplugin.settings import directory
 from gpunode.sim.host import kinds
 from gpunode.sim.host.endpoints import Endpoints
@@ -25,7 +21,6 @@ from gpunode.sim.host.machine import Now
 from gpunode.sim.host.state import State
 from gpunode.sim.node import inside
 from gpunode.sim.node.container import CannotStart, environment_of, words_of
-from gpunode.sim.node.devices import DeviceManager, Unavailable
 from gpunode.sim.node.stand_ins.driver import Driver
 from gpunode.sim.node.stand_ins.nvml import Nvml
 
@@ -57,14 +52,6 @@ def vectoradd(**environment: str) -> tuple[int, dict[str, Any]]:
         assert process.stdout
         said = process.stdout.read()
         return process.wait(120), json.loads(said)
-
-
-def test_vectors_are_added_on_the_gpu_that_was_given(state: State) -> None:
-    """One GPU of two is seen, with its own name and UUID; the sums are right."""
-    code, said = vectoradd(**environment(state))
-    assert (code, said["passed"], said["cuda"]) == (0, True, "13.0")
-    (gpu,) = said["gpus"]
-    assert (gpu["uuid"], gpu["name"], gpu["max_error"]) == (MACHINE.gpus[0].uuid, MACHINE.gpus[0].name, 0.0)
 
 
 def test_without_the_nvidia_runtime_there_is_no_library(state: State) -> None:
@@ -134,22 +121,6 @@ def test_no_program_of_this_computer_is_run_for_a_pod(command: list[str]) -> Non
         words_of({"command": command})
 
 
-def test_a_container_ends_with_its_kubelet(state: State) -> None:
-    """However that ends: nothing is left running."""
-    words = words_of({})
-    process = subprocess.Popen(
-        [sys.executable, *words], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(state)
-    )
-    assert process.stdin
-    assert process.stderr
-    while b"NVML started" not in (line := process.stderr.readline()):
-        assert line
-    process.stdin.close()
-    assert process.wait(120) == 0
-    assert b"stopping signal=SIGTERM" in process.stderr.read()
-    process.stderr.close()
-
-
 def test_where_there_is_no_inotify_the_plugin_looks_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,51 +134,6 @@ def test_where_there_is_no_inotify_the_plugin_looks_now_and_then(
     with pytest.raises(OSError, match="inotify_init1") as caught:
         directory.watch(tmp_path)
     assert caught.value.errno == errno.EMFILE
-
-
-def test_a_plugin_that_registers_again_is_called_back_at_once() -> None:
-    """As a kubelet does it, which dials anew each time: that nobody answered a moment ago does not matter."""
-    folder = Path(tempfile.mkdtemp(prefix="dm-", dir="/tmp"))
-    resources = folder / "resources"
-    resources.mkdir()
-    manager = DeviceManager(Endpoints(folder, resources), lambda: None)
-    manager.start()
-    try:
-        for _ in range(2):
-            server = _plugin(folder / "x.sock")
-            _register(folder, "x.sock")
-            server.stop(grace=None).wait()
-            with pytest.raises(Unavailable):
-                manager.allocate("pod", "container", {"nvidia.com/gpu": 0})
-    finally:
-        manager.stop()
-        shutil.rmtree(folder)
-
-
-def _plugin(path: Path) -> grpc.Server:
-    """One that answers what it is asked when it registers."""
-    server = grpc.server(ThreadPoolExecutor(2))
-    options = grpc.unary_unary_rpc_method_handler(
-        lambda _request, _context: api.DevicePluginOptions(),
-        request_deserializer=api.Empty.FromString,
-        response_serializer=api.DevicePluginOptions.SerializeToString,
-    )
-    methods = {"GetDevicePluginOptions": options}
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods),))
-    server.add_insecure_port(f"unix:{path}")
-    server.start()
-    return server
-
-
-def _register(folder: Path, endpoint: str) -> None:
-    request = api.RegisterRequest(version="v1beta1", endpoint=endpoint, resource_name="nvidia.com/gpu")
-    with grpc.insecure_channel(f"unix:{folder}/kubelet.sock") as channel:
-        register = channel.unary_unary(
-            "/v1beta1.Registration/Register",
-            request_serializer=api.RegisterRequest.SerializeToString,
-            response_deserializer=api.Empty.FromString,
-        )
-        register(request, timeout=60)
 
 
 def test_event_sets_that_are_made_at_once_are_each_watchs_own(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpunode.sim.apiserver.store import Object, Store
-from gpunode.sim.controllers.scheduler import quantity, schedule
+from gpunode.sim.controllers.scheduler import schedule
 
 GPU = "nvidia.com/gpu"
 
@@ -140,15 +140,3 @@ def test_a_pod_is_bound_when_room_comes(store: Store) -> None:
     assert node is not None
     store.change(node, lambda item: item["status"]["allocatable"].update({GPU: "1"}))
     assert outcome(store, "p") == "a"
-
-
-def test_without_nodes_there_is_nothing_to_count(store: Store) -> None:
-    """The words of an empty cluster."""
-    add_pod(store, "p", 1)
-    assert outcome(store, "p") == "no nodes available to schedule pods"
-
-
-@pytest.mark.parametrize(("text", "units"), [("2", 2), ("250m", 0.25), ("64Mi", 64 * 2**20), ("1G", 10**9)])
-def test_quantities_are_read_with_their_units(text: str, units: float) -> None:
-    """Cores, bytes, counts."""
-    assert quantity(text) == units

@@ -114,27 +114,6 @@ def test_an_apply_that_is_aborted_is_one_that_failed(serve: Callable[[int], Flee
     assert fleet.provision()["gpu-0"].status == "changed"
 
 
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [
-        ("apt-locked", "apt is in use"),
-        ("repository-unreachable", "could not fetch"),
-        ("dpkg", "could not be configured"),
-    ],
-)
-def test_what_apt_says_is_the_hosts_failure(serve: Callable[[int], Fleet], fault: str, words: str) -> None:
-    """With a way out; when it has passed, the next run converges."""
-    fleet = serve(1)
-    state = fleet.states["gpu-0"]
-    break_with(state, fault, "nvidia-dkms")
-    outcome = fleet.provision()["gpu-0"]
-    assert outcome.status == "failed"
-    assert words in (outcome.error or "")
-    with state.change() as now:
-        now.faults.clear()
-    assert fleet.provision()["gpu-0"].status == "changed"
-
-
 def test_a_second_operator_is_told_who_is_at_work(serve: Callable[[int], Fleet]) -> None:
     """Who comes while an apply is under way follows it, and then has nothing to do."""
     fleet = serve(1)

@@ -95,24 +95,6 @@ def test_an_operator_killed_before_the_confirmation_leaves_a_mark_that_the_next_
     assert "unconfirmed" not in planned(gpunode(demo, "plan", "inventory.yaml", "--json"))
 
 
-def test_an_operator_killed_while_the_host_is_cut_off_leaves_nothing_changed(demo: Demo) -> None:
-    """No API server answers either: the files are back, and the next run makes the change again."""
-    daemon = demo.states["gpu-1"].root / "etc/docker/daemon.json"
-    before = daemon.read_text()
-    (demo.states["gpu-1"].root / "etc/kubernetes/kubelet.conf").unlink()
-    assert gpunode(demo, "provision", "inventory.yaml", "--yes", killed=1).returncode == -9
-    until(
-        lambda: (
-            records(demo, "messages.jsonl") and "cut-off" in records(demo, "messages.jsonl")[0].read_text()
-        )
-    )
-    until(lambda: '"end"' in records(demo, "messages.jsonl")[0].read_text())
-    assert daemon.read_text() == before
-    again = gpunode(demo, "provision", "inventory.yaml", "--yes")
-    assert again.returncode == 0, again.stdout + again.stderr
-    assert daemon.read_text() != before
-
-
 def test_a_confirmation_is_one_connection_and_a_run_without_changes_makes_none(tmp_path: Path) -> None:
     """One exec to probe, one to apply and one for each guarded restart."""
     with serving(tmp_path, [kinds.old("gpu-0")]) as fleet:

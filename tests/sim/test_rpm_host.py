@@ -17,7 +17,6 @@ from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
 from gpunode.sim.host.programs.systemd import systemctl
 from gpunode.sim.show import farewell
-from gpunode.verify import host_links
 from tests.sim import operators
 from tests.sim.clusters import Client, until
 from tests.sim.fleets import Fleet, serving
@@ -87,22 +86,6 @@ def provisioned(fleet: Fleet, **wishes: str) -> Outcome:
     return replace(fleet, inventory=replace(fleet.inventory, hosts=told)).provision()["rocky-1"]
 
 
-def test_its_facts_and_links_are_those_of_rpm(fleet: Fleet) -> None:
-    """System, GPUs, packages with their epoch, locks, and every link of the host in order."""
-    outcome = provisioned(fleet)
-    assert (outcome.status, outcome.error) == ("changed", None)
-    assert not outcome.plan
-    facts = outcome.facts
-    assert facts is not None
-    assert not facts.errors
-    assert (facts.os.id, facts.os.version, len(facts.gpus)) == ("rocky", "9.6", 2)
-    driver = facts.packages["nvidia-driver-cuda"]
-    assert (driver.version, driver.held) == ("3:595.91.07-1.el9", True)
-    assert facts.packages["nvidia-container-toolkit"].held
-    assert all(link.status == "ok" for link in host_links(outcome)), host_links(outcome)
-    assert "DevicePlugins" not in (fleet.states["rocky-1"].root / "etc/sysconfig/kubelet").read_text()
-
-
 def test_the_branch_goes_up_and_down_with_the_inventory(fleet: Fleet) -> None:
     """Stream, packages and module change together."""
     for driver, release in (
@@ -118,56 +101,6 @@ def test_the_branch_goes_up_and_down_with_the_inventory(fleet: Fleet) -> None:
         assert outcome.facts.modules["nvidia"].version == release
     stream = (fleet.states["rocky-1"].root / "etc/dnf/modules.d/nvidia-driver.module").read_text()
     assert "stream=580-open\n" in stream
-
-
-@pytest.mark.parametrize(
-    ("fault", "detail", "words"),
-    [
-        ("dnf-locked", "", "dnf is in use"),
-        ("repository-unreachable", "", "could not read the repository gpunode-driver"),
-        ("rpm", "kmod-nvidia", "a script of kmod-nvidia-open-dkms"),
-    ],
-)
-def test_what_dnf_says_is_the_hosts_failure(fleet: Fleet, fault: str, detail: str, words: str) -> None:
-    """With a way out; when it has passed, the next run converges."""
-    state = fleet.states["rocky-1"]
-    with state.change() as now:
-        now.faults[fault] = detail
-    outcome = fleet.provision()["rocky-1"]
-    assert outcome.status == "failed"
-    assert words in (outcome.error or "")
-    assert outcome.hint
-    with state.change() as now:
-        now.faults.clear()
-    assert fleet.provision()["rocky-1"].status == "changed"
-    assert fleet.look()["rocky-1"].status == "right"
-
-
-def test_headers_that_no_repository_has_stop_it_before_a_driver_is_installed(fleet: Fleet) -> None:
-    """Mirrors drop those of old kernels."""
-    state = fleet.states["rocky-1"]
-    path = state.root / "etc/yum.repos.d/rocky.repo"
-    path.write_text(path.read_text().replace("enabled=1", "enabled=0"))
-    (state.root / "etc/yum.repos.d/epel.repo").write_text(
-        "[epel]\nbaseurl=http://packages.demo.example/epel/\n"
-    )
-    outcome = fleet.provision()["rocky-1"]
-    assert outcome.status == "failed"
-    assert "no repository of this host has the headers of its running kernel" in (outcome.error or "")
-    assert not [name for name in state.now().packages if "nvidia" in name]
-
-
-def test_a_host_without_epel_is_refused_and_left_as_it_was(fleet: Fleet) -> None:
-    """Where it is there and disabled: a user wanted that."""
-    state = fleet.states["rocky-1"]
-    path = state.root / "etc/yum.repos.d/epel.repo"
-    path.write_text(path.read_text().replace("enabled=1", "enabled=0"))
-    before = state.now()
-    outcome = fleet.provision()["rocky-1"]
-    assert outcome.status == "refused"
-    assert "no enabled repository is EPEL" in (outcome.error or "")
-    assert "dnf config-manager --set-enabled epel" in outcome.hint
-    assert state.now() == before
 
 
 def test_a_gate_that_the_running_kubelet_does_not_go_by_breaks_its_node(demo: Demo) -> None:

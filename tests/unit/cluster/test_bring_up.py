@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -99,15 +99,18 @@ SEEN = {outcome.host: outcome.facts for outcome in outcomes() if outcome.facts}
 def test_a_label_that_somebody_else_set_leaves_the_other_hosts_theirs(
     api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is told with its way out and the command fails; the plugin still comes to every other node."""
+    """It is told in a line of its own shape with its way out, and the command fails; the plugin still comes to every other node."""
     add_node(fake, "a", labels={"pool": "theirs"})
     add_node(fake, "b")
     PluginController(fake)
 
-    code = bring_up(api, INVENTORY, HOSTS, outcomes(), report.make(json=False, quiet=True), run=False)
+    code = bring_up(api, INVENTORY, HOSTS, outcomes(), report.make(json=True, quiet=True), run=False)
 
     assert code == 1
-    assert "a: another client set pool=theirs" in capsys.readouterr().err
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (error,) = [line for line in lines if line["type"] == "error"]
+    assert (error["host"], error["error"]) == ("a", "a: another client set pool=theirs (field manager other)")
+    assert error["hint"].startswith("Take it off")
     labels = {node["metadata"]["name"]: node["metadata"]["labels"] for node in fake.all("Node")}
     assert labels["b"]["gpunode.dev/gpu"] == "true"
     assert labels["a"]["pool"] == "theirs"
@@ -158,6 +161,31 @@ def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(
     assert "~ label Node b\n                 +gpunode.dev/gpu=true\n" in said.out
 
 
+Noted = Callable[..., str]
+
+
+@pytest.fixture
+def noted(api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]) -> Noted:
+    """What a plan tells of the inventory's first host, which is a node, as JSON lines."""
+
+    def plan(inventory: Inventory = INVENTORY, **labels: str) -> str:
+        if not fake.all("Node"):
+            add_node(fake, "a", labels=labels)
+        drift.plan(api, inventory, seen(inventory.hosts[:1]), report.make(json=True, quiet=True))
+        return capsys.readouterr().out
+
+    return plan
+
+
+def with_strategy(strategy: str, **host: Any) -> Inventory:
+    """How the plugin tells runtimes of devices, and the host's own wishes."""
+    text = f"version: v1\nflags: {{plugin: {{deviceListStrategy: [{strategy}]}}}}\n"
+    config = PluginConfig(text, cdi_directory="/var/run/cdi")
+    return Inventory(
+        "i", (replace(HOSTS[0], **host),), Cluster(plugin=PluginImage("plugin:1"), plugin_config=config)
+    )
+
+
 @pytest.mark.parametrize(
     ("strategy", "kubelet", "runtime", "gates", "warned"),
     [
@@ -200,9 +228,8 @@ def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(
     ],
 )
 def test_a_plan_warns_of_nodes_that_pass_over_cdi_devices(
-    api: Api,
     fake: FakeApi,
-    capsys: pytest.CaptureFixture[str],
+    noted: Noted,
     strategy: str,
     kubelet: str,
     runtime: str,
@@ -210,17 +237,10 @@ def test_a_plan_warns_of_nodes_that_pass_over_cdi_devices(
     warned: str,
 ) -> None:
     """They say nothing, and containers start without their GPUs. The host is named, and what to do."""
-    text = f"version: v1\nflags: {{plugin: {{deviceListStrategy: [{strategy}]}}}}\n"
-    config = PluginConfig(text, cdi_directory="/var/run/cdi")
-    hosts = (replace(HOSTS[0], feature_gates=gates),)
-    inventory = Inventory("i", hosts, Cluster(plugin=PluginImage("plugin:1"), plugin_config=config))
     add_node(fake, "a")
     info = {"kubeletVersion": kubelet, "containerRuntimeVersion": runtime}
     fake.update("Node", "a", status={"nodeInfo": info})
-
-    drift.plan(api, inventory, seen(hosts), report.make(json=True, quiet=True))
-
-    said = capsys.readouterr().out.splitlines()
+    said = noted(with_strategy(strategy, feature_gates=gates)).splitlines()
     notes = [one for one in said if f"a ({kubelet}): containers would get no GPU" in one]
     assert len(notes) == bool(warned)
     assert all(warned in one and "Put `envvar` beside it" in one for one in notes)
@@ -236,18 +256,11 @@ def test_a_plan_warns_of_nodes_that_pass_over_cdi_devices(
     ],
 )
 def test_a_plan_warns_of_hosts_with_isolation_whose_plugin_sets_a_variable_alone(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], strategy: str, isolation: bool, warned: bool
+    noted: Noted, strategy: str, isolation: bool, warned: bool
 ) -> None:
     """NVIDIA's runtime does not heed it there."""
-    text = f"version: v1\nflags: {{plugin: {{deviceListStrategy: [{strategy}]}}}}\n"
-    config = PluginConfig(text, cdi_directory="/var/run/cdi")
-    hosts = (replace(HOSTS[0], isolation=isolation),)
-    inventory = Inventory("i", hosts, Cluster(plugin=PluginImage("plugin:1"), plugin_config=config))
-    add_node(fake, "a")
-    drift.plan(api, inventory, seen(hosts), report.make(json=True, quiet=True))
-    assert (
-        "a: containers would get no GPU. These hosts have `isolation: true`" in capsys.readouterr().out
-    ) == warned
+    words = "a: containers would get no GPU. These hosts have `isolation: true`"
+    assert (words in noted(with_strategy(strategy, isolation=isolation))) == warned
 
 
 @pytest.mark.parametrize(
@@ -261,21 +274,13 @@ def test_a_plan_warns_of_hosts_with_isolation_whose_plugin_sets_a_variable_alone
     ],
 )
 def test_a_plan_names_hosts_that_none_of_several_configurations_is_for(
-    api: Api,
-    fake: FakeApi,
-    capsys: pytest.CaptureFixture[str],
-    files: tuple[str, ...],
-    label: str,
-    warned: bool,
+    noted: Noted, files: tuple[str, ...], label: str, warned: bool
 ) -> None:
     """The plugin runs there with its defaults, which looks right and is seldom meant."""
     config = PluginConfig(files=dict.fromkeys(files, "version: v1"))
     inventory = Inventory("i", HOSTS[:1], Cluster(plugin=PluginImage("plugin:1"), plugin_config=config))
-    add_node(fake, "a", labels={"nvidia.com/device-plugin.config": label} if label else {})
-
-    drift.plan(api, inventory, seen(HOSTS[:1]), report.make(json=True, quiet=True))
-
-    assert ("a: none of `cluster.plugin.configs` is for these hosts" in capsys.readouterr().out) == warned
+    said = noted(inventory, **({"nvidia.com/device-plugin.config": label} if label else {}))
+    assert ("a: none of `cluster.plugin.configs` is for these hosts" in said) == warned
 
 
 @pytest.mark.parametrize(
@@ -353,16 +358,12 @@ def daemonset(
     ],
 )
 def test_a_plan_names_other_device_plugins_for_the_same_gpus(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], other: dict[str, Any], named: bool
+    fake: FakeApi, noted: Noted, other: dict[str, Any], named: bool
 ) -> None:
     """Both on a node is what nobody wants, and no error by itself: which one the kubelet heeds is a matter of chance."""
-    add_node(fake, "a")
     fake.put(other)
-
-    drift.plan(api, INVENTORY, seen(HOSTS[:1]), report.make(json=True, quiet=True))
-
     said = f"DaemonSet kube-system/{other['metadata']['name']}, on 2 nodes, offers NVIDIA GPUs too."
-    assert (said in capsys.readouterr().out) == named
+    assert (said in noted()) == named
 
 
 @pytest.mark.parametrize(
@@ -414,46 +415,28 @@ def test_a_plan_names_other_device_plugins_for_the_same_gpus(
     ],
 )
 def test_a_plan_says_whose_another_plugin_is_and_how_it_leaves(
-    api: Api,
-    fake: FakeApi,
-    capsys: pytest.CaptureFixture[str],
-    other: dict[str, Any],
-    namespace: str,
-    words: str,
+    fake: FakeApi, noted: Noted, other: dict[str, Any], namespace: str, words: str
 ) -> None:
     """Before anything is changed: each product has its own way off a node."""
-    add_node(fake, "a")
     fake.put(other | {"metadata": other["metadata"] | {"namespace": namespace}})
-    drift.plan(api, INVENTORY, seen(HOSTS[:1]), report.make(json=True, quiet=True))
-    assert words in capsys.readouterr().out
+    assert words in noted()
 
 
 @pytest.mark.parametrize(("container", "named"), [("gpus", True), ("compute-domains", False)])
-def test_a_plan_names_a_dra_driver_for_gpus(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], container: str, named: bool
-) -> None:
+def test_a_plan_names_a_dra_driver_for_gpus(fake: FakeApi, noted: Noted, container: str, named: bool) -> None:
     """It mounts none of the folders of device plugins. One for ComputeDomains alone allocates no GPU."""
-    add_node(fake, "a")
-    other = daemonset(
-        "nvidia-dra-driver-gpu-kubelet-plugin",
-        "nvcr.io/nvidia/k8s-dra-driver-gpu:v26",
-        "/var/lib/kubelet/plugins",
-    )
+    name = "nvidia-dra-driver-gpu-kubelet-plugin"
+    other = daemonset(name, "nvcr.io/nvidia/k8s-dra-driver-gpu:v26", "/var/lib/kubelet/plugins")
     other["spec"]["template"]["spec"]["containers"][0]["name"] = container
     fake.put(other)
-    drift.plan(api, INVENTORY, seen(HOSTS[:1]), report.make(json=True, quiet=True))
-    words = "DaemonSet kube-system/nvidia-dra-driver-gpu-kubelet-plugin, on 2 nodes, is a DRA driver for NVIDIA GPUs."
-    assert (words in capsys.readouterr().out) == named
+    words = f"DaemonSet kube-system/{name}, on 2 nodes, is a DRA driver for NVIDIA GPUs."
+    assert (words in noted()) == named
 
 
-def test_a_plan_names_labels_of_the_gpu_operator_that_a_failed_mig_change_left(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_names_labels_of_the_gpu_operator_that_a_failed_mig_change_left(noted: Noted) -> None:
     """The operator keeps such a value, so its operands never come back by themselves."""
     label = "nvidia.com/gpu.deploy.dcgm-exporter"
-    add_node(fake, "a", labels={label: "paused-for-mig-change", "nvidia.com/gpu.deploy.driver": "true"})
-    drift.plan(api, INVENTORY, seen(HOSTS[:1]), report.make(json=True, quiet=True))
-    said = capsys.readouterr().out
+    said = noted(**{label: "paused-for-mig-change", "nvidia.com/gpu.deploy.driver": "true"})
     assert f"a: the GPU Operator's label {label}=paused-for-mig-change" in said
     assert f"`kubectl label node a {label}-` removes it." in said
     assert "gpu.deploy.driver" not in said
@@ -527,14 +510,10 @@ def test_a_plan_names_the_plugins_pods_that_the_run_replaces(
     ]
 
 
-def test_who_may_not_list_daemonsets_gets_his_plan(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_may_not_list_daemonsets_gets_his_plan(fake: FakeApi, noted: Noted) -> None:
     """It takes no right that gpunode does not need otherwise."""
-    add_node(fake, "a")
     fake.fail("GET", "/apis/apps/v1/daemonsets", Fault(403, "Forbidden", "no"))
-
-    assert drift.plan(api, INVENTORY, seen(HOSTS[:1]), report.make(json=True, quiet=True))
+    assert "Node a" in noted()
 
 
 def with_gpus(*uuids: str) -> list[Outcome]:
@@ -744,23 +723,6 @@ def test_a_host_whose_mig_devices_are_not_known_is_verified_by_what_its_node_off
     said = capsys.readouterr()
     assert code == 0, said
     assert "vectoradd passed on a-0, MIG-0" in said.out
-
-
-def test_what_fails_in_the_cluster_is_a_line_of_its_own_shape(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A program need not take sentences apart: host, error, hint."""
-    add_node(fake, "a", labels={"pool": "theirs"})
-    add_node(fake, "b")
-    PluginController(fake)
-
-    bring_up(api, INVENTORY, HOSTS, outcomes(), report.make(json=True, quiet=True), run=False)
-
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    (error,) = [line for line in lines if line["type"] == "error"]
-    assert error["host"] == "a"
-    assert error["error"] == "a: another client set pool=theirs (field manager other)"
-    assert error["hint"].startswith("Take it off")
 
 
 def test_a_plan_says_what_comes_to_hosts_that_are_no_nodes_yet(

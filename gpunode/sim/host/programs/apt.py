@@ -41,7 +41,6 @@ def get(state: State, arguments: list[str]) -> int:
             words.append(word)
     verb, *names = words
     try:
-        _locked(state.now())
         if verb == "update":
             _update(state)
         elif verb == "install":
@@ -50,14 +49,6 @@ def get(state: State, arguments: list[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return 100
     return 0
-
-
-def _locked(now: Now) -> None:
-    if "apt-locked" in now.faults:
-        raise CommandError(
-            "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 4242 (unattended-upgr)\n"
-            "E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), is another process using it?"
-        )
 
 
 def _sources(state: State) -> list[str]:
@@ -130,17 +121,9 @@ def _install(state: State, names: list[str], channel: int | None, *, dry: bool) 
     sys.stdout.flush()
     if dry:
         return
-    fault = now.faults.get("dpkg")
     for number, (name, version) in enumerate(work.install.items()):
         _say(channel, name, 100 * number / len(work.install), f"Installing {name} (amd64)")
         print(f"Setting up {name} ({version}) ...")
-        if fault and re.search(fault, name):
-            raise CommandError(
-                f"dpkg: error processing package {name} (--configure):\n"
-                f" installed {name} package post-installation script subprocess returned error exit status 1\n"
-                f"Errors were encountered while processing:\n {name}\n"
-                "E: Sub-process /usr/bin/dpkg returned an error code (1)"
-            )
         time.sleep(machine.pace)
     with state.change() as then:
         for name in work.remove:

@@ -40,9 +40,6 @@ def dnf(state: State, arguments: list[str]) -> int:
     if unknown:
         sys.stderr.write(f"dnf {verb}: error: unrecognized arguments: {' '.join(unknown)}\n")
         return 2
-    if "dnf-locked" in state.now().faults and verb != "list":
-        sys.stderr.write("metadata already locked by 4242\n")
-        return 200
     try:
         return COMMANDS[verb](state, options, names)
     except Unsolvable as problem:

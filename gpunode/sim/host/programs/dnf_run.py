@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from argparse import Namespace
@@ -96,7 +95,6 @@ def _carry_out(state: State, work: Transaction, say: Say) -> None:
     old = [there[one.name] for head, one in work.changes if WORDS[head] != REMOVED and one.name in there]
     steps = [(WORDS[head][0], one) for head, one in work.changes] + [(REPLACED, one) for one in reversed(old)]
     seen = sorted((one for _, one in steps), key=lambda one: one.name)
-    fault = state.now().faults.get("rpm")
     if any(WORDS[head] != REMOVED for head, _ in work.changes):
         say("Downloading Packages:")
         for number, (_, one) in enumerate(work.changes, 1):
@@ -107,9 +105,6 @@ def _carry_out(state: State, work: Transaction, say: Say) -> None:
     say(f"  {'Preparing':17}: {'':55} 1/1 ")
     for number, (word, one) in enumerate(steps, 1):
         say(f"  {word:17}: {one.nevra:55} {number}/{len(steps)} ")
-        if word == ADDED[0] and fault and re.search(fault, one.name):
-            say(f"warning: %post({one.nevra}) scriptlet failed, exit status 1\n")
-            say(f"Error in POSTIN scriptlet in rpm package {one.name}")
         sys.stdout.flush()
         time.sleep(state.machine().pace)
     for number, one in enumerate(seen, 1):
