@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .cluster.apiserver import InCluster
 from .cluster.nodelabel import NodeLabel
-from .settings import PROGRAM, build, settings
+from .settings import PROGRAM, build, configfile, settings
 from .settings.config import DEFAULT, LABEL, BadConfig, Config, choice
 from .settings.directory import Directory
 
@@ -125,7 +125,7 @@ class ConfigSource:
         try:
             if self._folder is not None and self._label is not None:
                 path = chosen(self._folder, self._label.value, self._label.key, self._default)
-            return FileContent(path, Path(path).read_bytes()) if path else FileContent()
+            return FileContent(path, configfile.content(Path(path))) if path else FileContent()
         except BadConfig as error:
             return FileContent(problem=str(error))
         except OSError as error:

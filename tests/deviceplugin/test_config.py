@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from gpunode.deviceplugin.health import XidPolicy
 from gpunode.deviceplugin.settings import read
 from gpunode.deviceplugin.settings.config import BadConfig, Config, Share
 from gpunode.deviceplugin.settings.configfile import config
@@ -209,3 +212,28 @@ def test_a_mistake_in_the_environment_names_the_variable(environ, words):
     with pytest.raises(BadConfig) as caught:
         read([], environ)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [f":{'9' * 5000}", ":٣", ":-1"])
+def test_a_port_that_is_none_is_named(value):
+    """Of whatever length: Python refuses to read a number of 5,000 digits."""
+    with pytest.raises(BadConfig, match=r"expected \[host\]:port, found ") as caught:
+        read([f"--metrics-address={value}"], {})
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("variable", ["DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"])
+def test_an_xid_that_is_none_is_named(variable):
+    with pytest.raises(BadConfig, match=variable) as caught:
+        XidPolicy.read({variable: "9" * 5000})
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "pipe", "large"])
+def test_a_file_that_never_ends_is_refused(tmp_path, path):
+    """A pod would be killed for its memory, or wait for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate((1 << 20) + 1)
+    with pytest.raises(BadConfig, match=r"it is no regular file|it has more than 1 MiB"):
+        read([f"--config-file={tmp_path / path}"], {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,7 @@ class XidPolicy:
 
 def _words(variable: str, environ: Mapping[str, str], known: tuple[str, ...]) -> list[str]:
     words = [word.strip().lower() for word in environ.get(variable, "").split(",") if word.strip()]
-    wrong = [word for word in words if not word.isdecimal() and word not in known]
+    wrong = [word for word in words if not re.fullmatch("[0-9]{1,9}", word) and word not in known]
     if wrong:
         raise BadConfig(f"{variable}: {wrong[0]!r} is neither an Xid number nor one of {', '.join(known)}")
     return words

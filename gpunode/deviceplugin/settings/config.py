@@ -15,12 +15,18 @@ CDI = frozenset({"cdi-annotations", "cdi-cri"})  # the device list strategies th
 DEFAULT = "default"  # the one for nodes without the label
 
 
+LONGEST = 600  # characters of a mistake: a value of thousands is not repeated whole
+
+
 class BadConfig(Exception):
     """An invalid configuration; each mistake names the place and what was expected."""
 
     def __init__(self, *mistakes: str) -> None:
-        super().__init__("; ".join(mistakes))
-        self.mistakes = mistakes
+        self.mistakes = tuple(
+            one if len(one) <= LONGEST else f"{one[: LONGEST // 2]} … {one[-LONGEST // 2 :]}"
+            for one in mistakes
+        )
+        super().__init__("; ".join(self.mistakes))
 
 
 class Contradiction(BadConfig):

@@ -6,7 +6,10 @@ IGNORED and logged.
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -36,6 +39,7 @@ IGNORED = (
 )
 TOP = ("version", "flags", "resources", "sharing", "imex")
 SECTIONS = ("flags", "flags.plugin", "sharing", "imex")  # whose keys are settings, or sections again
+MOST = 1 << 20  # bytes, as in a ConfigMap
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -45,7 +49,7 @@ def read(path: Path, over: Mapping[str, Any] = NOTHING) -> Config:
     Raises BadConfig with every mistake as file:line:column: key: what.
     """
     try:
-        raw = path.read_bytes()
+        raw = content(path)
     except OSError as error:
         raise BadConfig(f"{path}: {error.strerror}") from None
     try:
@@ -59,6 +63,17 @@ def read(path: Path, over: Mapping[str, Any] = NOTHING) -> Config:
         if key in IGNORED:
             log.warning("%s: %s has no meaning for this plugin", path, key)
     return made
+
+
+def content(path: Path) -> bytes:
+    """The file's bytes. Raises OSError, also for a device or a pipe, which may never end, and for more than MOST."""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raw = file.read(MOST + 1) or b""
+    if len(raw) > MOST:
+        raise OSError(errno.EFBIG, f"it has more than {MOST >> 20} MiB", str(path))
+    return raw
 
 
 def config(text: str) -> Config:

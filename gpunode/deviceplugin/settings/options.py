@@ -6,6 +6,7 @@ The names are those of NVIDIA's device plugin: as a flag, in the environment, in
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any
@@ -175,7 +176,11 @@ def parse(option: Option, text: str) -> Any:
             raise ValueError(f"expected at least {LEAST} seconds, found {text}")
         return number
     port = text.rpartition(":")[2]
-    if option.field.endswith("_address") and text and not (port.isdecimal() and int(port) < 65536):
+    if (
+        option.field.endswith("_address")
+        and text
+        and not (re.fullmatch("[0-9]{1,5}", port) and int(port) < 65536)
+    ):
         raise ValueError(f"expected [host]:port, found {text!r}")
     several = option.kind.startswith("tuple")
     words = [word.strip() for word in text.split(",")] if several else [text]
