@@ -7,11 +7,10 @@ from gpunode.agent.attendance import SILENCE
 from gpunode.agent.edits import CHECKS, remove_file, write_file
 from gpunode.agent.failures import Failure
 from gpunode.agent.gpus import next_kernel, read_kernels, spare_newcomers
-from gpunode.agent.guard import settling
 from gpunode.agent.images import load_image
 from gpunode.agent.modules import kernel_module
 from gpunode.agent.packages import packages
-from gpunode.agent.record import Run
+from gpunode.agent.record import Run, settling
 from gpunode.agent.runfile import install_driver, uninstall_driver
 from gpunode.agent.selinux import selinux_boolean
 from gpunode.agent.services import service

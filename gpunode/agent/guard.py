@@ -9,7 +9,7 @@ from gpunode.agent.failures import Failure
 from gpunode.agent.files import put, sync
 from gpunode.agent.health import NODE_UNITS, RESTORE_SECONDS, node_units, restart, what_worked
 from gpunode.agent.journal import put_files_back
-from gpunode.agent.record import VERSION, Run, readable
+from gpunode.agent.record import VERSION, Run, readable, settling
 from gpunode.agent.system import Message, below, has_systemd, line_of, resolve, run, text_of
 from gpunode.agent.systemd import show_units, transient
 
@@ -48,10 +48,6 @@ def disarm(this: Run, aside: str = "") -> None:
             os.unlink(below(path))
     if has_systemd():
         run("systemctl", "stop", "gpunode-restore-%s.timer" % this.name)
-
-
-def settling(this: Run) -> float:
-    return float(this.load().get("settle", 5))
 
 
 def arm(this: Run, path: str) -> None:

@@ -6,8 +6,7 @@ from typing import List
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.gpus import MODULE, newcomers, read_gpu_users, spare_newcomers
-from gpunode.agent.guard import settling
-from gpunode.agent.record import Run
+from gpunode.agent.record import Run, settling
 from gpunode.agent.system import Answer, Message, below, last, line_of, run, text_of
 
 

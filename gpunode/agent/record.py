@@ -136,3 +136,8 @@ def whole_lines(file: BinaryIO) -> Iterator[bytes]:
             file.seek(start)
             return
         yield line
+
+
+def settling(this: Run) -> float:
+    """Seconds for which a restarted unit must stay up."""
+    return float(this.load().get("settle", 5))

@@ -4,10 +4,10 @@ import time
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.gpus import spare_newcomers
-from gpunode.agent.guard import disarm, read_guard, settling
+from gpunode.agent.guard import disarm, read_guard
 from gpunode.agent.health import node_units, reasons, restart, what_worked
 from gpunode.agent.outside import judged
-from gpunode.agent.record import Run
+from gpunode.agent.record import Run, settling
 from gpunode.agent.system import Message, last, run
 from gpunode.agent.systemd import journal
 
