@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from gpunode.deviceplugin.offer.sizes import ANNOTATION  # noqa: E402 (after the path is set)
 from gpunode.deviceplugin.promises.placement import INDEX  # noqa: E402
-from gpunode.schedulers import plan  # noqa: E402
+from gpunode.links.scheduler import plan  # noqa: E402
 from tests.lab import schedulers  # noqa: E402
 from tests.lab.api_servers import NEW, programs, running  # noqa: E402
 from tests.lab.progress import wait  # noqa: E402

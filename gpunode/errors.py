@@ -90,6 +90,13 @@ class TemplateError(GpunodeError):
     exit_code = 2
 
 
+class CannotPlan(GpunodeError):
+    """A host's state that no plan can be based on: of a planner, which does not know the host's name. The chain turns it into the
+    host's `Refused`."""
+
+    exit_code = 4
+
+
 class HostError(GpunodeError):
     """One host failed; `host` is its name in the inventory."""
 

@@ -27,7 +27,7 @@ GPUNODE = """
 import importlib, pkgutil
 import kubernetes.client, kubernetes.config, paramiko, jsonschema, tomlkit
 import gpunode, gpunode.cli, gpunode.sim.server
-for package in ("cli", "report", "rollout", "verify", "cluster", "ssh", "openssh", "image", "sim", "runtimes", "kubelets"):
+for package in ("cli", "report", "commands", "engine", "links", "host", "cluster", "sim"):
     package = importlib.import_module(f"gpunode.{package}")
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if not module.name.endswith("__main__") and ".stand_ins" not in module.name and not module.name.endswith((".server", ".inside")):

@@ -13,10 +13,11 @@ from typing import Any, get_args
 
 import yaml
 
-from gpunode import compat, desired
+from gpunode import compat
 from gpunode.cluster.api.served import APPLY
 from gpunode.compat.packages import NAMES
 from gpunode.compat.upgrades import newest
+from gpunode.engine import decision as desired
 from gpunode.errors import Refused
 from gpunode.model import Os
 from tests import cases

@@ -18,7 +18,7 @@ def abort(*, common: options.Common) -> None:
 
     Example: gpunode abort inventory.yaml --limit gpu-07
     """
-    from gpunode.rollout import abort as rollout
+    from gpunode.commands import abort as rollout
 
     with session(common) as work:
         code = rollout.abort(work)

@@ -38,6 +38,6 @@ def links(incomplete: str) -> list[str]:
 
 def samples(incomplete: str) -> list[str]:
     """What `gpunode run manifest` prints."""
-    from gpunode.cluster.samples import SAMPLES
+    from gpunode.links.pod.samples import SAMPLES
 
     return [name for name in SAMPLES if name.startswith(incomplete)]

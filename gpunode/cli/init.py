@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpunode import localfile
 from gpunode.cli import options
 from gpunode.errors import InventoryError, UsageError
+from gpunode.local import files as localfile
 
 if TYPE_CHECKING:
     from gpunode.inventory.starter import Starter
@@ -49,9 +49,9 @@ def init(
     Example: gpunode init --from ssh --limit 'gpu-*'
     """
     from gpunode import report
+    from gpunode.commands import init as start
     from gpunode.inventory import starter
     from gpunode.model import Cluster
-    from gpunode.rollout import start
 
     if localfile.exists(inventory):
         raise UsageError(
@@ -88,7 +88,7 @@ def _left(known: Starter) -> str:
 
 
 def _from(source: str, cluster: Cluster) -> Starter:
-    from gpunode.rollout import start
+    from gpunode.commands import init as start
 
     if source == "cluster":
         return start.from_cluster(cluster)
@@ -97,7 +97,7 @@ def _from(source: str, cluster: Cluster) -> Starter:
 
 def _asked(cluster: Cluster, user: str) -> tuple[Starter, str]:
     """The user's answers: where the hosts come from, and the ssh user."""
-    from gpunode.rollout import start
+    from gpunode.commands import init as start
 
     typer.echo("Which hosts? Names and ranges such as gpu-[01:04], or `ssh` for ~/.ssh/config, or", err=True)
     answer = typer.prompt("`cluster` for the nodes of the kubeconfig", err=True).strip()

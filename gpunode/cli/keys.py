@@ -44,8 +44,8 @@ def keys(
     Example: gpunode keys debian12
     """
     from gpunode import compat, report
-    from gpunode.image import MACHINES
-    from gpunode.keys import ADDRESSES, key
+    from gpunode.links.plugin.image import MACHINES
+    from gpunode.packages.keys import ADDRESSES, key
 
     if arch not in MACHINES:
         raise UsageError(f"--arch {arch}: no such architecture", hint=f"Choose one of {', '.join(MACHINES)}.")

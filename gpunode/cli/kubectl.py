@@ -33,9 +33,9 @@ def _inspect(
     """Show every GPU of the cluster with its pods: what they were promised and, where the user may ask the device plugins, what
     they have."""
     from gpunode import report
+    from gpunode.commands import share_inspect as shares
+    from gpunode.engine.session import opened
     from gpunode.model import Cluster, Inventory
-    from gpunode.rollout import shares
-    from gpunode.rollout.session import opened
 
     inventory = Inventory(
         "", (), Cluster(kubeconfig=str(kubeconfig) if kubeconfig else None, context=context)

@@ -40,10 +40,10 @@ def label(
 
     Example: gpunode label --accelerator inventory.yaml --dry-run
     """
+    from gpunode.commands import label_resource as resources
+    from gpunode.commands.label_accelerator import How
+    from gpunode.commands.label_accelerator import label as labelled
     from gpunode.errors import UsageError
-    from gpunode.rollout import resources
-    from gpunode.rollout.accelerator import How
-    from gpunode.rollout.accelerator import label as labelled
 
     if accelerator and resource:
         raise UsageError("--accelerator and --resource are two things", hint="Give one of them.")

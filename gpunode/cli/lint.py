@@ -32,8 +32,8 @@ def lint(
     """
     from gpunode import compat
     from gpunode.cluster.api.served import FLOOR
+    from gpunode.commands.lint import lint as linted
     from gpunode.errors import UsageError
-    from gpunode.rollout.lint import lint as linted
 
     minor = compat.minor(target)
     if minor is None or minor < FLOOR:

@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from gpunode import localfile
 from gpunode.cli import completion
+from gpunode.local import files as localfile
 
 INVENTORY = Path(completion.USUAL)
 VARIABLE = completion.VARIABLE  # names the usual inventory in the place of ./inventory.yaml

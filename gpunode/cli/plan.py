@@ -42,7 +42,7 @@ def plan(
 
     Example: gpunode plan inventory.yaml --limit p100 --exit-code
     """
-    from gpunode.rollout.drift import drift
+    from gpunode.commands.plan import drift
 
     with session(common, html) as work:
         code = drift(work, diff=diff, waits=exit_with, why=why)

@@ -48,7 +48,7 @@ def deploy(
 
     Example: gpunode plugin deploy inventory.yaml --limit gpu-01
     """
-    from gpunode.rollout import plugin
+    from gpunode.commands import plugin
 
     with session(common, accepted=yes) as work:
         code = plugin.deploy(work, yes=yes, replace=replace)
@@ -65,7 +65,7 @@ def status(*, common: options.InCluster) -> None:
 
     Example: gpunode plugin status --limit gpu-01
     """
-    from gpunode.rollout import plugin
+    from gpunode.commands import plugin
 
     with session(common) as work:
         code = plugin.inspect(work, selected=bool(common.limit or common.exclude))
@@ -91,8 +91,8 @@ def remove(
     Example: gpunode plugin remove --context prod
     """
     from gpunode import report
+    from gpunode.commands import plugin
     from gpunode.errors import UsageError
-    from gpunode.rollout import plugin
 
     origin, listener = options.origin(invocation), report.make(json=json, quiet=quiet)
     which = options.InCluster(
@@ -138,7 +138,7 @@ def image(
     """
     from gpunode import report
     from gpunode.errors import UsageError
-    from gpunode.image import MACHINES, REFERENCE, write
+    from gpunode.links.plugin.image import MACHINES, REFERENCE, write
 
     if not base:
         raise UsageError(

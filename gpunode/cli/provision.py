@@ -39,8 +39,8 @@ def provision(
 
     Example: gpunode provision inventory.yaml --limit p100 --yes
     """
-    from gpunode.rollout import provision as rollout
-    from gpunode.rollout.batches import Size
+    from gpunode.commands import provision as rollout
+    from gpunode.engine.batches import Size
 
     size = Size.parse(batch) if batch is not None else None
     wish = rollout.Wish(

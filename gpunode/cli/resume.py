@@ -20,8 +20,9 @@ def resume(*, common: options.Deploys, yes: options.Yes = False) -> None:
 
     Example: gpunode resume inventory.yaml --yes
     """
+    from gpunode.commands import provision
+    from gpunode.engine import record
     from gpunode.errors import UsageError
-    from gpunode.rollout import provision, record
     from gpunode.wording import Advice, Command
 
     loaded(common.inventory, common.origin)  # a file that is not there is explained first

@@ -39,7 +39,7 @@ def vectoradd(
 
     Example: gpunode run vectoradd --limit gpu-01 --logs
     """
-    from gpunode.rollout import prove
+    from gpunode.engine import prove
 
     with session(common) as work:
         code = prove.sample(work, image=image, logs=logs)
@@ -60,7 +60,7 @@ def nvidia_smi(
 
     Example: gpunode run nvidia-smi --limit gpu-01
     """
-    from gpunode.rollout import prove
+    from gpunode.engine import prove
 
     with session(common) as work:
         code = prove.shown_by_nvidia_smi(work, image=image)
@@ -89,7 +89,7 @@ def notebook(
     Example: gpunode run notebook --limit gpu-01
     """
     from gpunode import report
-    from gpunode.rollout import notebook as notebooks
+    from gpunode.commands import notebook as notebooks
 
     if remove:
         code = notebooks.remove(in_cluster(common), report.make(json=common.json, quiet=common.quiet))
@@ -128,8 +128,8 @@ def manifest(
 
     Example: gpunode run manifest vectoradd --node-selector accelerator=nvidia-tesla-p100 | kubectl apply -f -
     """
-    from gpunode.cluster import samples
     from gpunode.errors import UsageError
+    from gpunode.links.pod import samples
 
     sample = samples.named(name)
     pairs = [one.partition("=") for one in node_selector or ()]

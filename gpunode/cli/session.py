@@ -11,15 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpunode import localfile
 from gpunode.cli import options
 from gpunode.errors import GpunodeError, InventoryError, UsageError
+from gpunode.local import files as localfile
 
 if TYPE_CHECKING:
+    from gpunode.engine.listener import Listener
+    from gpunode.engine.session import Session
+    from gpunode.local.password import Password
     from gpunode.model import Inventory
-    from gpunode.password import Password
-    from gpunode.rollout.listener import Listener
-    from gpunode.rollout.session import Session
 
 EXAMPLE = """\
 cat > inventory.yaml <<'END'
@@ -57,8 +57,8 @@ def in_cluster(common: options.InCluster) -> Inventory:
     """The inventory, with the cluster that the options name; without a file, what the cluster itself says. A kubeconfig that is named
     and cannot be used is told before any mistake of the inventory."""
     from gpunode.cluster.api.kubeconfig import chosen
+    from gpunode.engine import uninventoried
     from gpunode.model import Cluster
-    from gpunode.rollout import uninventoried
 
     if common.kubeconfig:
         chosen(Cluster(kubeconfig=str(common.kubeconfig), context=common.context))
@@ -88,8 +88,8 @@ def session(common: options.Common, html: Path | None = None, *, accepted: bool 
 
     from gpunode import inventory as inventories
     from gpunode import report
-    from gpunode.rollout import record
-    from gpunode.rollout.session import opened
+    from gpunode.engine import record
+    from gpunode.engine.session import opened
 
     logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its tracebacks go to stderr
     path = common.inventory
@@ -128,7 +128,7 @@ def _password() -> Password:
     import getpass
     import warnings
 
-    from gpunode.password import Password
+    from gpunode.local.password import Password
 
     try:
         with warnings.catch_warnings():  # of a terminal that is none: getpass says so itself

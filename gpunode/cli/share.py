@@ -32,7 +32,7 @@ def enable(*, common: options.Common, yes: options.Yes = False) -> None:
 
     Example: gpunode share enable inventory.yaml
     """
-    from gpunode.rollout import share
+    from gpunode.commands import share_enable as share
 
     with session(common, accepted=yes) as work:
         code = share.enable(work, yes=yes)
@@ -49,7 +49,7 @@ def disable(*, common: options.Common, yes: options.Yes = False) -> None:
 
     Example: gpunode share disable inventory.yaml
     """
-    from gpunode.rollout import share
+    from gpunode.commands import share_enable as share
 
     with session(common, accepted=yes) as work:
         code = share.disable(work, yes=yes)
@@ -68,7 +68,7 @@ def inspect(*, details: Details = False, common: options.InCluster) -> None:
 
     Example: gpunode share inspect inventory.yaml -d
     """
-    from gpunode.rollout import shares
+    from gpunode.commands import share_inspect as shares
 
     with session(common) as work:
         selected = bool(common.limit or common.exclude)
@@ -92,7 +92,7 @@ def fsck(
 
     Example: gpunode share fsck inventory.yaml --repair
     """
-    from gpunode.rollout import shares
+    from gpunode.commands import share_inspect as shares
 
     with session(common) as work:
         selected = bool(common.limit or common.exclude)
@@ -117,8 +117,8 @@ def simulate(
     Example: gpunode share simulate inventory.yaml --memory 8 --pods 20
     """
     from gpunode import report
+    from gpunode.commands import share_inspect as shares
     from gpunode.errors import UsageError
-    from gpunode.rollout import shares
 
     words = memory.split(",")
     if not all(re.fullmatch("[0-9]{1,10}", word) and 0 < int(word) < 2**31 for word in words):

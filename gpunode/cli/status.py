@@ -39,8 +39,8 @@ def status(
 
     Example: gpunode status --watch 2
     """
+    from gpunode.commands.status import overlook
     from gpunode.model import Event
-    from gpunode.rollout.overlook import overlook
 
     selected, hosts = bool(common.limit or common.exclude), not common.alone
     with session(common) as work:

@@ -26,7 +26,7 @@ def verify(
 
     Example: gpunode verify inventory.yaml --limit gpu-03
     """
-    from gpunode.rollout import verification
+    from gpunode.commands import verify as verification
 
     with session(common, html) as work:
         code = verification.verify(work, run=run)

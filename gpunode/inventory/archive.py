@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpunode import tars
+from gpunode.local import tars
 
 LARGEST = 4 << 20  # bytes of a manifest or configuration, as registries bound them
 NAME = "io.containerd.image.name"

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gpunode import localfile
 from gpunode.deviceplugin.settings.config import LABEL
 from gpunode.deviceplugin.settings.document import Where, dotted
 from gpunode.inventory.source import Source
 from gpunode.inventory.values import DriverPackages, Values, values
+from gpunode.local import files as localfile
 from gpunode.model import Host, PythonBuild, RunFile, Ssh
 
 RANGE = re.compile(r"\[(\d{1,9}):(\d{1,9})\]")

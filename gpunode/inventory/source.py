@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from gpunode import localfile
 from gpunode.deviceplugin.settings.document import INVALID, Document, kind
 from gpunode.deviceplugin.settings.syntax import Mistake
 from gpunode.errors import InventoryError
+from gpunode.local import files as localfile
 
 INI = re.compile(
     rb"^\[[\w.:-]+\]\s*$(?=.*\n[\w.-]+( \w+=.*)?$)", re.MULTILINE

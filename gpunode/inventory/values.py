@@ -9,9 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from gpunode import localfile
 from gpunode.deviceplugin.settings.document import Where
 from gpunode.inventory.source import Source
+from gpunode.local import files as localfile
 from gpunode.model import PythonBuild, Repository, RunFile
 
 

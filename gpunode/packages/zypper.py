@@ -11,12 +11,13 @@ from collections.abc import Iterator
 
 from gpunode import compat
 from gpunode.compat import PackageNames
+from gpunode.errors import CannotPlan
 from gpunode.model import Change, Desired, DriverWish, Facts, Source, Watch
 from gpunode.packages.dnf import repos
 from gpunode.packages.dnf.repos import place
 from gpunode.packages.dnf.sources import KEYS, OSTREE, check_key
-from gpunode.planning import CannotPlan, files
-from gpunode.render import template
+from gpunode.planning import files
+from gpunode.planning.templates import template
 
 NAME = "zypper"
 NAMES = PackageNames("zypper")

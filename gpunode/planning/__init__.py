@@ -1,7 +1,1 @@
-"""Shared by all planners: files, packages and units of a host, users of its GPUs, the refusal CannotPlan."""
-
-from __future__ import annotations
-
-from gpunode.planning.cannot_plan import CannotPlan
-
-__all__ = ["CannotPlan"]
+"""What planners share: files, packages and units of a host, templates, edits that keep every other byte."""

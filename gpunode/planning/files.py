@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpunode.errors import CannotPlan
 from gpunode.model import Checker, Expected, Facts, RemoveFile, WriteFile
-from gpunode.planning import CannotPlan
 
 TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"  # comes with NVIDIA's container toolkit
 # The GPU operator's toolkit container has its programs in this folder, and restores its entries at every start.
@@ -57,3 +57,10 @@ def newer(facts: Facts, path: str, unit: str) -> bool:
         return False
     # A file written while the clock was ahead is newer than every later process: it would cause endless restarts.
     return state.active_since < file.mtime <= facts.time
+
+
+def at(path: str, text: str, offset: int) -> str:
+    """`path:line:column` of an offset, counted as editors do."""
+    line = text.count("\n", 0, offset) + 1
+    column = offset - (text.rfind("\n", 0, offset) + 1) + 1
+    return f"{path}:{line}:{column}"

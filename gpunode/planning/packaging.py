@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpunode.model import Facts, Packages, PackageSpec
-from gpunode.versions import is_installed
+from gpunode.planning.versions import is_installed
 
 
 def change(

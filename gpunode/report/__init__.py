@@ -6,8 +6,8 @@ and there are no questions.
 
 from __future__ import annotations
 
+from gpunode.engine.listener import Listener
 from gpunode.report.named import Named, named
-from gpunode.rollout.listener import Listener
 
 __all__ = ["Named", "make", "named"]
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from gpunode import diff as diffs
+from gpunode.host import diff as diffs
 from gpunode.model import Link, Outcome, Packages, RemoveFile, StepPlan, WriteFile
 from gpunode.report import disturbs
 from gpunode.report.headline import headline, notes, standing

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from gpunode.engine.host_links import by_hand
 from gpunode.model import Gpu, Link, Outcome
 from gpunode.report.blocks import WORDS, chain, failure, plan_lines
 from gpunode.report.headline import headline, standing
 from gpunode.report.plain import Part, plain
-from gpunode.verify.host import by_hand
 
 BAD = ("failed", "refused", "unreachable", "broken", "not verified")
 STYLES = {"to change": "yellow", "changed": "green", "OK": "green", "right": "green", "verified": "green"}

@@ -7,9 +7,9 @@ from collections import Counter
 
 from gpunode import compat
 from gpunode.compat import gpus
+from gpunode.engine.host_links import by_hand, unmended_note
+from gpunode.links.runtime import RUNTIMES, in_use
 from gpunode.model import Desired, Facts, Outcome, Status
-from gpunode.runtimes import RUNTIMES, in_use
-from gpunode.verify.host import by_hand, unmended_note
 
 
 def headline(facts: Facts, wish: Desired | None = None) -> str:

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gpunode import diff as diffs
 from gpunode.agent.redaction import redacted_values
 from gpunode.errors import GpunodeError, Obstacle
+from gpunode.host import diff as diffs
 from gpunode.model import Disturbed, Event, Host, Link, Outcome
 from gpunode.report.headline import notes, standing
 from gpunode.report.objects import DO

@@ -13,7 +13,7 @@ from gpunode.model import Event, Link, Outcome
 from gpunode.wording import Advice
 
 if TYPE_CHECKING:
-    from gpunode.rollout.listener import Listener
+    from gpunode.engine.listener import Listener
 
 
 def named(text: str, inventory: Path) -> str:

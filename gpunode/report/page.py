@@ -20,7 +20,7 @@ from gpunode.report.plain import Part, lines, plain
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
-    from gpunode.rollout.listener import Listener
+    from gpunode.engine.listener import Listener
 
 BEGINS = b'<!doctype html><html lang="en">'  # every page, as page.html.j2 renders
 TITLES = {"verified": "Proof", "vectoradd": "Vectors added on every GPU", "why": "Choices", "gate": "Gates"}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpunode import bootstrap, wire
+from gpunode.host import bootstrap, wire
 from gpunode.model import Change, Watch
 from gpunode.sim import cleanup
 from tests import forks

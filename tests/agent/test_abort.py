@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import wire
 from gpunode.agent import system
-from gpunode.agent.abort import doing
 from gpunode.agent.record import Run
+from gpunode.engine.on_host.abort import doing
+from gpunode.host import wire
 from gpunode.model import WriteFile
 from tests.agent.conftest import DAEMON, DOCKER, START, Host, wait_until
 from tests.agent.guarded import GUARDED, RESTART, WAITS, killed_before_the_restart, told, worker, write

@@ -15,10 +15,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpunode.agent import attendance, installation, repositories, system
+from gpunode.agent import package_manager as attendance
+from gpunode.agent import system
 from gpunode.agent.failures import Failure
 from gpunode.agent.record import Run
 from gpunode.model import Packages, PackageSpec
+from gpunode.packages.on_host import installation, repositories
 from tests.agent.conftest import Host, collect, wait_until
 
 LISTS = "Reading package lists...\nBuilding dependency tree...\nReading state information...\n"

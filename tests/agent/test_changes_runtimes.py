@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpunode import facts
+from gpunode.host import facts
 from gpunode.model import Expected, WriteFile
 from tests.agent.conftest import Host
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import bootstrap, wire
+from gpunode.host import bootstrap, wire
 from gpunode.model import KernelModule, LoadImage, Reboot, Runtime, Service, WriteFile
 from tests.agent.conftest import DAEMON, DOCKER, START, Host, wait_until
 

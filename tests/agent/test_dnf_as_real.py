@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import desired, pipeline
+from gpunode.engine import chain as pipeline
+from gpunode.engine import decision as desired
 from gpunode.model import Packages, PackageSpec
 from gpunode.packages.dnf import NAMES
 from tests import cases, rpms

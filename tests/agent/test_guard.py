@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from gpunode.agent import lock, system
-from gpunode.agent.edits import write_file
 from gpunode.agent.record import Run
-from gpunode.agent.work import KEPT_RUNS
+from gpunode.engine.on_host.edits import write_file
+from gpunode.engine.on_host.work import KEPT_RUNS
 from gpunode.model import Reboot, Service, WriteFile
 from tests.agent.conftest import DAEMON, DOCKER, START, Host, wait_until
 from tests.agent.guarded import (

@@ -17,10 +17,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpunode import facts, wire
-from gpunode.agent import apiserver, outside, system
+from gpunode.agent import system
 from gpunode.agent.failures import HINTS, Failure
 from gpunode.agent.record import Run
+from gpunode.engine.on_host import apiserver, confirmation
+from gpunode.host import facts, wire
 from gpunode.model import Reboot, Unconfirmed, WriteFile
 from gpunode.sim.apiserver import tls
 from tests.agent.conftest import DAEMON, DOCKER, Host, wait_until
@@ -201,15 +202,15 @@ def test_the_operator_alone_has_half_of_the_time(this: Run, monkeypatch: pytest.
     when: list[float] = []
 
     def answers() -> bool:
-        when.append(outside.time.monotonic())
+        when.append(confirmation.time.monotonic())
         return len(when) == 3
 
     monkeypatch.setattr(apiserver, "answers", answers)
-    assert outside.judged(this, DOCKER) == {"outside": "api-server-answered"}
+    assert confirmation.judged(this, DOCKER) == {"outside": "api-server-answered"}
     assert when[0] == pytest.approx(4, abs=0.1)
     monkeypatch.setattr(apiserver, "answers", lambda: False)
     with pytest.raises(Failure, match="nor did an API server answer it"):
-        outside.judged(this, DOCKER)
+        confirmation.judged(this, DOCKER)
 
 
 def test_without_either_it_is_put_back(docker: Host) -> None:

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import bootstrap, compat, facts, kubelets, wire
+from gpunode import compat
 from gpunode.agent import system
-from gpunode.kubelets import dynamic, places
+from gpunode.host import bootstrap, facts, wire
+from gpunode.links import kubelet as kubelets
+from gpunode.links.kubelet import dynamic, places
 from gpunode.model import GpuUser, MigDevice, PciDevice, Run, Watch
 from tests.agent.conftest import Host, collect, wait_until
 

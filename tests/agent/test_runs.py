@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import facts, wire
-from gpunode.agent import bundle, follow, system
+from gpunode.agent import system
 from gpunode.agent.record import Run, whole_lines
-from gpunode.agent.work import KEPT_RUNS
+from gpunode.engine.on_host import follow
+from gpunode.engine.on_host.work import KEPT_RUNS
+from gpunode.host import bundle, facts, wire
 from gpunode.model import Packages, PackageSpec, Watch, WriteFile
 from tests.agent.conftest import Host, collect, wait_until
 
@@ -224,10 +225,12 @@ def test_a_mistake_of_the_agents_own_is_a_failure_with_its_traceback(host: Host)
     assert failed["code"] == "internal"
     assert "KeyError" in failed["error"]
     (line,) = [
-        at for at, text in enumerate(failed["detail"]) if 'File "gpunode/agent/edits.py", line ' in text
+        at
+        for at, text in enumerate(failed["detail"])
+        if 'File "gpunode/engine/on_host/edits.py", line ' in text
     ]
     number = int(failed["detail"][line].split("line ")[1].split(",")[0])
-    source = bundle.sources()["gpunode.agent.edits"].splitlines()
+    source = bundle.sources()["gpunode.engine.on_host.edits"].splitlines()
     assert (
         failed["detail"][line + 1].strip()
         == source[number - 1].strip()

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-import gpunode.agent
-from gpunode.agent import bundle
+import gpunode
 from gpunode.agent.failures import Failure
+from gpunode.host import bundle
 
-FOLDER = Path(gpunode.agent.__file__).parent
+ROOT = Path(gpunode.__file__).parent
 PROGRAM = "the program"
 TREES = {
     name: ast.parse(text, feature_version=(3, 6))
@@ -46,11 +46,12 @@ NEWER_NAMES |= {
 
 def test_every_module_is_sent_but_the_one_that_puts_them_together() -> None:
     """The same code at the same places, so that a traceback is right. Docstrings stay behind."""
-    files = {path.stem: path.read_text() for path in FOLDER.glob("*.py")}
-    del files["bundle"], files["__init__"]
-    assert set(bundle.sources()) == {"gpunode", "gpunode.agent", *(f"gpunode.agent.{name}" for name in files)}
+    paths = [path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path.name != "__init__.py"]
+    ours = [path for path in paths if path.parts[0] == "agent" or "on_host" in path.with_suffix("").parts]
+    files = {".".join(("gpunode", *path.with_suffix("").parts)): (ROOT / path).read_text() for path in ours}
+    assert {name for name, text in bundle.sources().items() if text} == set(files)
     for name, text in files.items():
-        sent = bundle.sources()[f"gpunode.agent.{name}"]
+        sent = bundle.sources()[name]
         (ours, texts), (theirs, none) = (undocumented(ast.parse(each)) for each in (text, sent))
         assert ast.dump(theirs, include_attributes=True) == ast.dump(ours, include_attributes=True)
         assert texts
@@ -79,7 +80,7 @@ def test_only_the_standard_library_is_imported() -> None:
     """The host has nothing else but the modules that are sent."""
     imported = {(name, alias.name) for name, node in nodes(ast.Import) for alias in node.names}
     for name, node in nodes(ast.ImportFrom):
-        own = node.module == "gpunode.agent"
+        own = bundle.sources().get(str(node.module)) == ""
         imported |= {(name, f"{node.module}.{one.name}" if own else str(node.module)) for one in node.names}
     sent = {(name, module) for name, module in imported if module in bundle.sources()}
     known = sys.stdlib_module_names - {"__future__"}
@@ -127,9 +128,12 @@ def test_a_traceback_on_a_host_names_the_file_and_line_of_the_repository(tmp_pat
         text=True,
         check=False,
     )
-    lines = (FOLDER / "jobs.py").read_text().splitlines()
+    lines = (ROOT / "engine/on_host/jobs.py").read_text().splitlines()
     number, line = next((number, line) for number, line in enumerate(lines, 1) if "crash = os.open" in line)
-    assert f'File "gpunode/agent/jobs.py", line {number}, in detached\n    {line.strip()}' in done.stderr
+    assert (
+        f'File "gpunode/engine/on_host/jobs.py", line {number}, in detached\n    {line.strip()}'
+        in done.stderr
+    )
 
 
 def test_a_failure_without_a_hint_is_a_mistake() -> None:

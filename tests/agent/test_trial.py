@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpunode import wire
-from gpunode.agent import trial
+from gpunode.host import wire
+from gpunode.links.runtime.on_host import container_test as trial
 from tests.agent.conftest import Host
 
 PLUGIN = "gpunode-deviceplugin:1"

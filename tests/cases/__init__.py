@@ -14,7 +14,10 @@ from typing import Any
 
 import yaml
 
-from gpunode import compat, kubelets, packages
+from gpunode import compat, packages
+from gpunode.links import kubelet as kubelets
+from gpunode.links.runtime import dev_char, k0s, microk8s
+from gpunode.links.toolkit import cdi
 from gpunode.model import (
     Change,
     Containerd,
@@ -47,9 +50,7 @@ from gpunode.model import (
     WriteFile,
 )
 from gpunode.planning import files as planned
-from gpunode.runtimes import k0s, microk8s
-from gpunode.steps import cdi, dev_char
-from gpunode.versions import numbers, upstream
+from gpunode.planning.versions import numbers, upstream
 from tests.cases import rancher
 
 FOLDER = Path(__file__).parent

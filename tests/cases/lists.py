@@ -9,8 +9,8 @@ from typing import Any
 from unittest import mock
 
 from gpunode import compat
+from gpunode.links.toolkit import repository
 from gpunode.model import Change, Desired, Facts, File, PackageSpec, RemoveFile, Source, WriteFile
-from gpunode.steps import repository
 from tests import cases
 
 SOURCES = {

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpunode import kubelets
-from gpunode.desired import node
-from gpunode.kubelets import kubeadm, step
+from gpunode.links import kubelet as kubelets
+from gpunode.links.kubelet import decide as node
+from gpunode.links.kubelet import kubeadm, step
 from gpunode.model import Change, Desired, Facts, File, Kubelet, WriteFile
 from tests import cases
 

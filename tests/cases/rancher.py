@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpunode.links.kubelet import rancher_settings as rancher
+from gpunode.links.kubelet.rancher_settings import Product
 from gpunode.model import Facts, File
-from gpunode.planning import rancher
-from gpunode.planning.rancher import Product
 
 BINARY = "/usr/bin/nvidia-container-runtime"
 SECTION = "plugins.'io.containerd.cri.v1.runtime'.containerd"

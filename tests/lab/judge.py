@@ -21,15 +21,15 @@ from typing import Any
 
 import grpc
 
-from gpunode.agent.containerd import containerd_dump, read_containerd
-from gpunode.agent.containerd_check import check_containerd
-from gpunode.agent.docker import check_docker
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import put, read_files
+from gpunode.errors import CannotPlan
+from gpunode.links.runtime.containerd import step as containerd
+from gpunode.links.runtime.docker import step as docker
+from gpunode.links.runtime.on_host.containerd import containerd_dump, read_containerd
+from gpunode.links.runtime.on_host.containerd_check import check_containerd
+from gpunode.links.runtime.on_host.docker import check_docker
 from gpunode.model import Change, Desired, Facts, WriteFile
-from gpunode.planning import CannotPlan
-from gpunode.runtimes.containerd import step as containerd
-from gpunode.runtimes.docker import step as docker
 from tests import cases
 
 SECONDS = 300  # for a machine that has much else to do; what is waited for is there in one or two

@@ -20,9 +20,9 @@ from typing import Any
 
 import yaml
 
-from gpunode.cluster.extender import certificates
+from gpunode.links.scheduler import manifest, plan
+from gpunode.links.scheduler.extender import certificates
 from gpunode.model import Change, File, RemoveFile, WriteFile
-from gpunode.schedulers import manifest, plan
 from tests.unit.test_schedulers import KUBEADM
 
 from .api_servers import TOKEN

@@ -18,24 +18,26 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import control_plane, lease, nodes, plugin, rights
+from gpunode.cluster import control_plane, lease, rights
 from gpunode.cluster.api import Api, connect, notes
 from gpunode.cluster.api.kinds import OURS, Object, title
 from gpunode.cluster.api.merge import covers
-from gpunode.cluster.nodes import GPU_LABEL, cordon, drain, labels
 from gpunode.cluster.objects import apply
 from gpunode.cluster.objects.difference import Difference
-from gpunode.cluster.plugin import Spec, dra
-from gpunode.cluster.plugin.daemonset import NAME, NAME_LABEL, POD_GENERATION
-from gpunode.cluster.plugin.manifests import everything
-from gpunode.cluster.vectoradd import run as vectoradd
-from gpunode.cluster.vectoradd.target import Target
 from gpunode.deviceplugin.status import MARK, Configuration, Status, dumps
+from gpunode.engine.cluster_links import capacity_link, node_link, plugin_link, pod_link
 from gpunode.errors import ClusterError
+from gpunode.links import node as nodes
+from gpunode.links import plugin
+from gpunode.links.node import GPU_LABEL, cordon, drain, labels
+from gpunode.links.plugin import Spec, dra
+from gpunode.links.plugin.daemonset import NAME, NAME_LABEL, POD_GENERATION
+from gpunode.links.plugin.manifests import everything
+from gpunode.links.pod import run as vectoradd
+from gpunode.links.pod.target import Target
 from gpunode.model import Cluster as Named
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.sim.apiserver import tls
-from gpunode.verify.cluster import capacity_link, node_link, plugin_link, pod_link
 
 from .api_servers import NEW, OLD, TOKEN, running
 from .progress import CannotRun, wait

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gpunode.agent import bundle
+from gpunode.host import bundle
 
 from .api import Lab
 
@@ -28,7 +28,7 @@ import json, sys, os
 source, files = json.load(sys.stdin)
 exec(compile(source, "agent", "exec"), {"__name__": "agent"})
 from gpunode.agent.failures import Failure
-from gpunode.agent.kubelet import check_kubelet_file, effective_environment, effective_unit
+from gpunode.links.kubelet.on_host import check_kubelet_file, effective_environment, effective_unit
 os.makedirs("/run/gpunode-checks", exist_ok=True)
 found = []
 for name, old, new in files:

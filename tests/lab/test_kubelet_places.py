@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpunode import kubelets
-from gpunode.kubelets import arguments
+from gpunode.links import kubelet as kubelets
+from gpunode.links.kubelet import arguments
 from tests import cases
 from tests.cases import places
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import trial
+from gpunode.cluster import admission as trial
 from gpunode.cluster.api import Api, connect
 from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.obstacles import admission

@@ -15,7 +15,7 @@ import pytest
 
 from gpunode.deviceplugin.offer.sizes import ANNOTATION
 from gpunode.deviceplugin.promises.placement import INDEX
-from gpunode.schedulers import plan
+from gpunode.links.scheduler import plan
 
 from . import schedulers
 from .api_servers import programs, running

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import converge, inventory
+from gpunode.engine import converge
+from gpunode import inventory
 from gpunode.model import Change, Event, Outcome, Plan, Service, StepPlan, WriteFile
-from gpunode.ssh import Dialer
-from gpunode.visit import Visit
+from gpunode.host.ssh import Dialer
+from gpunode.engine.visit import Visit
 
 from .api import Lab, Node
 from .progress import wait

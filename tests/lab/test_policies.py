@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from gpunode.cluster.api import Api, connect
-from gpunode.cluster.extender.deployment import Spec as ExtenderSpec
 from gpunode.cluster.objects import apply
-from gpunode.cluster.plugin import Spec
 from gpunode.deviceplugin.promises import placement
 from gpunode.deviceplugin.status import ANNOTATION
+from gpunode.links.plugin import Spec
+from gpunode.links.scheduler.extender.deployment import Spec as ExtenderSpec
 from gpunode.model import Cluster as Named
 from gpunode.model import PluginImage, PluginPublish, Share
 from gpunode.share.waiting import ROOM

@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from gpunode import inventory, reach, wire
+from gpunode import inventory
 from gpunode.errors import Unreachable
+from gpunode.host import reach, wire
+from gpunode.host.ssh import Dialer
 from gpunode.model import Packages, PackageSpec, Service, WriteFile
-from gpunode.ssh import Dialer
 
 from . import faults
 from .api import Lab, Node

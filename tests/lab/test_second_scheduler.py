@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpunode.cluster.extender import second
 from gpunode.deviceplugin.offer.sizes import ANNOTATION
 from gpunode.deviceplugin.promises.placement import INDEX
-from gpunode.schedulers import manifest
+from gpunode.links.scheduler import manifest
+from gpunode.links.scheduler.extender import second_scheduler as second
 
 from . import builds
 from .api import Lab

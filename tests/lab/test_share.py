@@ -12,7 +12,7 @@ import yaml
 
 from gpunode.deviceplugin.offer.sizes import ANNOTATION
 from gpunode.deviceplugin.promises.placement import ALLOCATION, INDEX
-from gpunode.schedulers import manifest
+from gpunode.links.scheduler import manifest
 
 from .api import Lab
 from .conftest import Ran

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from gpunode.cluster.extender import certificates
 from gpunode.deviceplugin.cluster import follow
 from gpunode.deviceplugin.cluster.apiserver import ApiError
+from gpunode.links.scheduler.extender import certificates
 from gpunode.share import __main__ as program
 from gpunode.share.__main__ import STANDBY, Replica, trust
 from gpunode.share.lease import SURE, Lease

@@ -9,14 +9,14 @@ from unittest import mock
 
 import pytest
 
-from gpunode.cluster.extender import findings, picture, simulation
-from gpunode.cluster.extender.picture import Real
+from gpunode.commands import share_inspect as shares
 from gpunode.deviceplugin.kubelet.checkpoint import Entry
 from gpunode.deviceplugin.offer import ids
 from gpunode.deviceplugin.promises import demand
 from gpunode.deviceplugin.promises.placement import ALLOCATION, INDEX, OWN
 from gpunode.deviceplugin.usage import Gpu, Offered, User
-from gpunode.rollout import shares
+from gpunode.links.scheduler.extender import findings, picture, simulation
+from gpunode.links.scheduler.extender.picture import Real
 from gpunode.share.fit import Refused, find
 from gpunode.share.gpus import ANNOTATION
 from gpunode.share.ledger import Ledger

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import nodes, plugin
 from gpunode.cluster.api import Api, connect
-from gpunode.cluster.nodes import labels
-from gpunode.cluster.plugin import Spec, capacity, published
-from gpunode.cluster.vectoradd import run
-from gpunode.cluster.vectoradd.results import NodeResult
-from gpunode.cluster.vectoradd.target import Target
+from gpunode.links import node as nodes
+from gpunode.links import plugin
+from gpunode.links.node import labels
+from gpunode.links.plugin import Spec, capacity, published
+from gpunode.links.pod import run
+from gpunode.links.pod.results import NodeResult
+from gpunode.links.pod.target import Target
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage
 from gpunode.sim.cluster import Cluster, serve

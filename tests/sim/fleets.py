@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from gpunode import converge, fleet, inventory, ssh, wire
+from gpunode import inventory
+from gpunode.engine import converge, fleet
+from gpunode.engine.session import Dialer
+from gpunode.engine.visit import Visit
+from gpunode.host import ssh, wire
 from gpunode.model import Event, Host, Inventory, OnEvent, Outcome
-from gpunode.rollout.session import Dialer
 from gpunode.sim import cleanup, folder
 from gpunode.sim.host import hosts, sshd
 from gpunode.sim.host.machine import Machine
 from gpunode.sim.host.state import State
-from gpunode.visit import Visit
 
 SETTLE = 0.4  # seconds that a restarted unit must stay up here
 
@@ -92,7 +94,7 @@ def serving(
         return {**ask(*arguments), "settle": SETTLE}
 
     try:
-        with mock.patch("gpunode.wire.apply_job", soon):
+        with mock.patch("gpunode.host.wire.apply_job", soon):
             yield Fleet(inventory.load(demo / "inventory.yaml"), states, served, dialer)
     finally:
         dialer.close()

@@ -36,7 +36,7 @@ SHORT = {
     "gpunode.cluster.lease.RENEW": 0.5,
     "gpunode.cluster.lease.LOOK": 0.2,
 }
-GONE = {"gpunode.converge.RECONNECT_SECONDS": 1.0, "gpunode.converge.CONFIRM_SECONDS": 2.0}
+GONE = {"gpunode.engine.converge.RECONNECT_SECONDS": 1.0, "gpunode.engine.converge.CONFIRM_SECONDS": 2.0}
 SETTLE = 0.4
 HELD: list[Any] = []  # open files, for as long as this process lives
 
@@ -170,10 +170,10 @@ HOOKS: dict[str, Callable[[State], None]] = {
 
 
 def main(settings: dict[str, Any], words: list[str]) -> None:
-    from gpunode import wire
     from gpunode.cli import main as gpunode
     from gpunode.cluster.api.connection import Connection
-    from gpunode.rollout.record import Record
+    from gpunode.engine.record import Record
+    from gpunode.host import wire
 
     for where, value in settings.get("values", {}).items():
         module, _, name = where.rpartition(".")
@@ -215,8 +215,8 @@ def main(settings: dict[str, Any], words: list[str]) -> None:
 def _steps(since: str, count: int) -> None:
     """Let this process be killed at a step."""
     from gpunode.cluster.api.connection import Connection
-    from gpunode.rollout.record import Record
-    from gpunode.visit import Visit
+    from gpunode.engine.record import Record
+    from gpunode.engine.visit import Visit
 
     counter = itertools.count(1)
     begun = threading.Event()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gpunode.rollout import record
+from gpunode.engine import record
 from gpunode.sim import faults
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds

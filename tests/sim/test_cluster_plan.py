@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import nodes
 from gpunode.cluster.api import Api, connect
 from gpunode.cluster.api.kinds import KINDS, path
 from gpunode.cluster.api.refusal import Claim
-from gpunode.cluster.nodes import labels
 from gpunode.cluster.objects import apply
 from gpunode.cluster.objects.difference import Difference
-from gpunode.cluster.plugin import dra
-from gpunode.cluster.plugin.manifests import everything, manifests
+from gpunode.links import node as nodes
+from gpunode.links.node import labels
+from gpunode.links.plugin import dra
+from gpunode.links.plugin.manifests import everything, manifests
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.sim.cluster import Cluster

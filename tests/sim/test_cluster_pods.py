@@ -16,10 +16,12 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import nodes, plugin, pods
-from gpunode.cluster.nodes import labels
-from gpunode.cluster.plugin import Spec
+from gpunode.cluster import pods
 from gpunode.deviceplugin.metrics import PREFIX
+from gpunode.links import node as nodes
+from gpunode.links import plugin
+from gpunode.links.node import labels
+from gpunode.links.plugin import Spec
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.sim.host.machine import Machine
 from tests import forks

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpunode.cluster.plugin import pause
+from gpunode.links.plugin import pause
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpunode.rollout import record
+from gpunode.engine import record
 from gpunode.sim import faults
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
@@ -185,7 +185,7 @@ def test_a_node_that_cannot_be_given_back_counts_as_disturbed(demo: Demo) -> Non
     change(demo, A)
     change(demo, B)
     wish(demo, kubeconfig=proxy.kubeconfig, work_timeout="1s")
-    values, held = {"gpunode.rollout.work.API_SECONDS": 1.0}, [[A, "cordoned", "held"]]
+    values, held = {"gpunode.engine.work.API_SECONDS": 1.0}, [[A, "cordoned", "held"]]
     with closing(proxy):
         with begin(demo, *PROVISION, "--batch", "1", then=held, values=values) as going:
             until((demo.folder / "here").exists)
@@ -211,7 +211,7 @@ def test_no_batch_begins_after_a_host_that_does_not_come_back_from_its_reboot(de
     change(demo, B)
     words = (*PROVISION, "--batch", "1")
     try:
-        values = {"gpunode.converge.REBOOT_SECONDS": 5.0}
+        values = {"gpunode.engine.converge.REBOOT_SECONDS": 5.0}
         code, seen = run(demo, *words, then=[[A, "changing", "stuck"]], values=values)
         assert (code, states(demo)) == (1, {A: "unreachable", B: "skipped"}), output(demo)
         assert cordoned(api) == [A]
@@ -246,7 +246,7 @@ def test_a_control_plane_that_is_unhealthy_after_a_host_stops_the_run(demo: Demo
             "--max-fail",
             "5",
             then=[[A, "changing", "headless"]],
-            values={"gpunode.rollout.control_plane.AFTER": 2.0},
+            values={"gpunode.engine.control_plane.AFTER": 2.0},
         )
         assert (code, states(demo)) == (1, {A: "failed", B: "skipped"}), output(demo)
         why = f"the control plane is not healthy: not Ready: {etcd}"

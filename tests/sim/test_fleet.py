@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import converge
+from gpunode.engine import converge
+from gpunode.engine.visit import Visit
 from gpunode.model import Event, OnEvent, Outcome
 from gpunode.sim.host import kinds
 from gpunode.sim.host.state import State
-from gpunode.visit import Visit
 from tests.sim.fleets import Fleet, serving
 
 

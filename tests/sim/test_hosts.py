@@ -12,12 +12,13 @@ from typer.core import TyperOption
 from typer.main import get_command
 
 from gpunode.cli import demo
+from gpunode.engine.host_links import first_broken, image
+from gpunode.engine.host_links import links as host_links
 from gpunode.model import Outcome
 from gpunode.sim import faults
 from gpunode.sim.host import hosts, kinds
 from gpunode.sim.host.machine import ContainerNow, RuntimeNow
 from gpunode.sim.host.programs import systemd
-from gpunode.verify import first_broken, host_links, image
 from tests.sim.fleets import Fleet, serving
 
 GOOD = ("p100-1", "h100-1", "a100-1", "rocky-1")

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from gpunode import converge, inventory, kubelets
+from gpunode import inventory
+from gpunode.engine import converge
+from gpunode.engine.visit import Visit
+from gpunode.host.ssh import Dialer
+from gpunode.links import kubelet as kubelets
 from gpunode.model import Facts, Outcome
 from gpunode.sim.host.machine import Machine, SimGpu
-from gpunode.ssh import Dialer
-from gpunode.visit import Visit
 
 from ..lab import api as lab_api
 from ..lab.conftest import Ran, gpunode, lab  # noqa: F401 (fixtures)

@@ -11,9 +11,9 @@ from typing import get_args
 import pytest
 import yaml
 
-from gpunode.cluster.vectoradd.left import HOLDER
-from gpunode.rollout import record
-from gpunode.rollout.record import State
+from gpunode.engine import record
+from gpunode.engine.record import State
+from gpunode.links.pod.left import HOLDER
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
 

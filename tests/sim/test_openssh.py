@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import converge, openssh
+from gpunode.engine import converge
+from gpunode.engine.visit import Visit
+from gpunode.host import openssh
 from gpunode.model import Event, OnEvent, Outcome
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
-from gpunode.visit import Visit
 from tests.sim import operators
 from tests.sim.fleets import Fleet, serving
 

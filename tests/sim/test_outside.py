@@ -23,7 +23,8 @@ from .fleets import serving
 # gpunode as a user runs it, but killed with -9 when it is about to open the connection that confirms.
 KILLED = """
 import os, signal, sys
-from gpunode import converge, wire
+from gpunode.engine import converge
+from gpunode.host import wire
 follow = wire.follow_job
 def killed(run, confirms=None):
     if confirms is not None:

@@ -10,19 +10,20 @@ from unittest import mock
 
 import pytest
 
-from gpunode import converge, keys, report
+from gpunode import report
 from gpunode.compat import Signed
 from gpunode.compat import repositories as compat_repositories
+from gpunode.engine import converge, repositories
+from gpunode.engine.member import Member
+from gpunode.engine.session import Session, opened
+from gpunode.engine.visit import Visit
 from gpunode.errors import GpunodeError
-from gpunode.keys import Key
 from gpunode.model import OnEvent, Outcome, WriteFile
+from gpunode.packages import keys
 from gpunode.packages.dnf import openpgp
-from gpunode.rollout import repositories
-from gpunode.rollout.member import Member
-from gpunode.rollout.session import Session, opened
+from gpunode.packages.keys import Key
 from gpunode.sim.host import kinds
 from gpunode.sim.host.machine import Machine
-from gpunode.visit import Visit
 from tests.sim.fleets import Fleet, serving
 from tests.unit.test_dnf_systems import KEY
 

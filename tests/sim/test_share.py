@@ -16,7 +16,7 @@ import yaml
 
 from gpunode.deviceplugin.offer.sizes import ANNOTATION
 from gpunode.deviceplugin.promises.placement import INDEX
-from gpunode.schedulers import manifest
+from gpunode.links.scheduler import manifest
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
 from tests import jsonlines

@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 
-from gpunode import bootstrap, pipeline, wire
+from gpunode.engine import chain as pipeline
 from gpunode.errors import Unreachable
+from gpunode.host import bootstrap, wire
+from gpunode.host.ssh.channel import SshConnection
 from gpunode.sim.forkserver import ForkServer, Piped
 from gpunode.sim.host import agent, kinds
 from gpunode.sim.host.hosts import environment
 from gpunode.sim.host.state import DOWN
-from gpunode.ssh.channel import SshConnection
 from tests.sim.clusters import until
 from tests.sim.fleets import Fleet, serving
 

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import lease, nodes
+from gpunode.cluster import lease
 from gpunode.cluster.api import Api, connect
-from gpunode.cluster.nodes import cordon, drain
 from gpunode.cluster.reason import Reason
+from gpunode.engine import work
+from gpunode.engine.member import Member
 from gpunode.errors import ClusterError
+from gpunode.links import node as nodes
+from gpunode.links.node import cordon, drain
 from gpunode.model import Cluster as Wanted
 from gpunode.model import Host, Outcome, Ssh
-from gpunode.rollout import work
-from gpunode.rollout.member import Member
 from gpunode.sim.apiserver import discovery
 from gpunode.sim.cluster import Cluster
 

@@ -10,11 +10,15 @@ from unittest import mock
 
 import pytest
 
-from gpunode import desired, pipeline
-from gpunode.cluster.nodes import Node, cordon, drain
-from gpunode.cluster.nodes.drain import Work
-from gpunode.cluster.vectoradd.results import NodeResult
+from gpunode.engine import acts, batch, ending, exit_codes, prove, rounds, stake
+from gpunode.engine import chain as pipeline
+from gpunode.engine import decision as desired
+from gpunode.engine.batches import Size, batches
+from gpunode.engine.member import Member
 from gpunode.errors import UsageError
+from gpunode.links.node import Node, cordon, drain
+from gpunode.links.node.drain import Work
+from gpunode.links.pod.results import NodeResult
 from gpunode.model import (
     Change,
     Disturbed,
@@ -36,9 +40,6 @@ from gpunode.model import (
     WriteFile,
 )
 from gpunode.report import make
-from gpunode.rollout import acts, batch, ending, exit_codes, prove, rounds, stake
-from gpunode.rollout.batches import Size, batches
-from gpunode.rollout.member import Member
 from tests import cases
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from gpunode import desired, diff, pipeline, wire
+from gpunode.engine import chain as pipeline
+from gpunode.engine import decision as desired
 from gpunode.errors import Refused
+from gpunode.host import diff, wire
 from gpunode.model import Desired, Facts, Host, Plan, PluginImage, Service, WriteFile
 from tests import cases
 

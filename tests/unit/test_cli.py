@@ -18,7 +18,8 @@ from tests import forks
 
 INTERRUPTED = """
 import os, signal, sys, time
-from gpunode import cli, fleet
+from gpunode import cli
+from gpunode.engine import fleet
 from gpunode.model import Host, Ssh
 
 number = getattr(signal, sys.argv[1])  # which a background job, or nohup, may have been started to ignore
@@ -248,7 +249,7 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
 QUESTION = """
 import sys
 from gpunode import cli
-from gpunode.rollout.listener import accepted
+from gpunode.engine.listener import accepted
 from gpunode.report import make
 
 class Terminal:

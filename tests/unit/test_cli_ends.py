@@ -12,15 +12,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from gpunode import converge, inventory
+from gpunode import inventory
 from gpunode.cli import app
 from gpunode.cluster.reason import Reason
+from gpunode.engine import converge, coverage, nodes, planned, stake
+from gpunode.engine.member import Member
+from gpunode.engine.visit import Visit
 from gpunode.errors import ClusterError, Declined, KubeconfigUnusable, UsageError
 from gpunode.model import Host, Link, Outcome, Plan, Reboot, Ssh, Status, StepPlan
-from gpunode.rollout import nodes, planned, stake
-from gpunode.rollout.member import Member
-from gpunode.verify import coverage
-from gpunode.visit import Visit
 from tests import cases
 from tests.unit.test_verify import right
 
@@ -447,7 +446,7 @@ def test_a_watched_status_ends_in_silence(command: Command, monkeypatch: pytest.
         print("table")
         return 1
 
-    monkeypatch.setattr("gpunode.rollout.overlook.overlook", overlook)
+    monkeypatch.setattr("gpunode.commands.status.overlook", overlook)
     done = command("status", "--watch", "0.5")
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout == "table\ntable\n"

@@ -7,11 +7,12 @@ from typing import Any, cast, get_args
 
 import pytest
 
+from gpunode.commands import verify as verification
+from gpunode.engine import coverage
+from gpunode.engine.member import Member
+from gpunode.engine.session import Session
+from gpunode.links.runtime import container_test as container
 from gpunode.model import Host, Layer, Link, Outcome, Ssh
-from gpunode.rollout import verification
-from gpunode.rollout.member import Member
-from gpunode.rollout.session import Session
-from gpunode.verify import container, coverage
 from tests import cases
 
 HOST = container.BELOW

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from gpunode import converge, facts, reach, wire
+from gpunode.engine import converge
+from gpunode.engine.visit import Visit
 from gpunode.errors import AgentFailed, ConnectionLost, Refused, Unreachable
+from gpunode.host import facts, reach, wire
 from gpunode.model import Change, Event, Host, Outcome, Plan, Reboot, Ssh, StepPlan, Watch, WriteFile
-from gpunode.visit import Visit
 
 HOST = Host("gpu-01", Ssh("gpu-01"), sudo=False)
 FAILED = {"type": "failed", "n": 0, "code": "internal", "error": "no", "detail": [], "restored": []}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpunode import diff
+from gpunode.host import diff
 from gpunode.model import (
     Change,
     InstallDriver,

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from gpunode import compat, desired, pipeline
+from gpunode import compat
+from gpunode.engine import chain as pipeline
+from gpunode.engine import decision as desired
 from gpunode.errors import Refused
 from gpunode.model import Os, Packages, Plan, Repository, WriteFile
 from gpunode.packages.dnf import openpgp

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpunode.kubelets import envfile
+from gpunode.links.kubelet import envfile
 
 # A file, and what it sets.
 FILES = {

@@ -21,7 +21,9 @@ def tree(error: type[errors.GpunodeError]) -> dict[str, int]:
 def test_the_tree_lists_every_error_with_its_exit_code() -> None:
     """A reader of errors.py sees all of them, wherever they are defined."""
     for module in pkgutil.walk_packages(gpunode.__path__, "gpunode."):
-        if not module.name.startswith(("gpunode.deviceplugin", "gpunode.agent", "gpunode.__main__")):
+        if not module.name.startswith(
+            ("gpunode.deviceplugin", "gpunode.share", "gpunode.agent", "gpunode.__main__")
+        ):
             import_module(module.name)
     listed = re.findall(r"^ +[+-] (\w+) +(\d)  ", errors.__doc__ or "", re.MULTILINE)
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from gpunode import converge, facts
-from gpunode.answers import Unexpected
+from gpunode.engine import converge
+from gpunode.engine.host_links import links
+from gpunode.host import facts
+from gpunode.host.answers import Unexpected
 from gpunode.model import (
     Containerd,
     Docker,
@@ -29,7 +31,6 @@ from gpunode.model import (
     Ssh,
     Unit,
 )
-from gpunode.verify.host import links
 
 BARE: dict[str, Any] = {
     "time": 1000.5,

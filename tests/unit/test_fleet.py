@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from gpunode import fleet
+from gpunode.engine import fleet
 from gpunode.errors import AgentFailed, Refused, Unreachable
 from gpunode.model import Event, Host, OnEvent, Outcome, Ssh
 

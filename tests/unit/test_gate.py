@@ -12,10 +12,10 @@ import pytest
 
 from gpunode import report
 from gpunode.cluster.reason import Reason
+from gpunode.engine import exit_codes, gate
+from gpunode.engine.member import Member
+from gpunode.engine.record import Record, read
 from gpunode.model import Cluster, GateCommand, Host, Inventory, Outcome, Ssh
-from gpunode.rollout import exit_codes, gate
-from gpunode.rollout.member import Member
-from gpunode.rollout.record import Record, read
 
 HOST = Host("gpu-1", Ssh("gpu-1"))
 

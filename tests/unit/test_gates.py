@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from gpunode.kubelets import unitfile
-from gpunode.kubelets.gates import (
+from gpunode.links.kubelet import unitfile
+from gpunode.links.kubelet.gates import (
     config_gates,
     into_command,
     into_config,

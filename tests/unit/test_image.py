@@ -19,10 +19,10 @@ from typer.testing import CliRunner
 
 from gpunode.cli import app
 from gpunode.errors import GpunodeError, UsageError
-from gpunode.image import archive as image_archive
-from gpunode.image import base, wheels, write
-from gpunode.image.base import UnusableBase
 from gpunode.inventory import archive
+from gpunode.links.plugin.image import archive as image_archive
+from gpunode.links.plugin.image import base, wheels, write
+from gpunode.links.plugin.image.base import UnusableBase
 
 Files = dict[str, bytes]
 PYTHON = "usr/local/bin/python3.11"

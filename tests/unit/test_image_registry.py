@@ -17,9 +17,9 @@ from urllib.parse import parse_qs
 import pytest
 
 from gpunode.agent.redaction import redacted
-from gpunode.image import registry, write
-from gpunode.image.base import UnusableBase
-from gpunode.image.login import Login, login
+from gpunode.links.plugin.image import registry, write
+from gpunode.links.plugin.image.base import UnusableBase
+from gpunode.links.plugin.image.login import Login, login
 from gpunode.sim.apiserver import tls
 from tests.unit.test_image import DEBIAN, NAME, Files, _pip, folder, oci
 

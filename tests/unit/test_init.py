@@ -14,14 +14,15 @@ from typer.testing import CliRunner, Result
 
 from gpunode import inventory
 from gpunode.cli import app
-from gpunode.cluster import nodes as cluster_nodes
-from gpunode.cluster.nodes import Node, Resource
 from gpunode.cluster.pods import GPU
+from gpunode.commands import init as start
+from gpunode.engine import nodes
 from gpunode.errors import UsageError
+from gpunode.host.ssh.aliases import aliases
 from gpunode.inventory.starter import SCHEMA, Entry, Starter, ranges, text
+from gpunode.links import node as cluster_nodes
+from gpunode.links.node import Node, Resource
 from gpunode.model import Cluster
-from gpunode.rollout import nodes, start
-from gpunode.ssh.aliases import aliases
 from tests import forks
 
 BARE = Node(

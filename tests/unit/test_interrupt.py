@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from gpunode.rollout.interrupt import Interrupt
+from gpunode.engine.interrupt import Interrupt
 
 
 class Listener:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import get_type_hints
 
@@ -13,7 +14,7 @@ from gpunode.report.kinds import KINDS
 from tests import jsonlines
 
 ROOT = Path(__file__).parents[2]
-ROOMS = [ROOT / "gpunode/converge.py", *(ROOT / "gpunode/cli").glob("*.py"), *(ROOT / "gpunode/rollout").glob("*.py")]  # fmt: skip
+ROOMS = [path for room in ("cli", "commands", "engine") for path in (ROOT / "gpunode" / room).glob("*.py")]
 BY_REPORT = {
     "outcome",
     "plan",
@@ -43,7 +44,7 @@ def tables() -> Iterator[tuple[str, tuple[str, ...]]]:
         if isinstance(call.args[0], ast.Constant):
             columns: object = None
             if isinstance(call.args[1], ast.Name):
-                columns = vars(__import__(f"gpunode.rollout.{path.stem}", fromlist=["*"]))[call.args[1].id]
+                columns = vars(import_module(f"gpunode.{path.parent.name}.{path.stem}"))[call.args[1].id]
             yield call.args[0].value, tuple(columns or ast.literal_eval(call.args[1]))
 
 

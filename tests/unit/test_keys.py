@@ -15,12 +15,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gpunode import compat, keys
+from gpunode import compat
 from gpunode.cli import app
 from gpunode.compat import repositories
 from gpunode.errors import GpunodeError, UsageError
-from gpunode.keys import WrongKey, key
+from gpunode.packages import keys
 from gpunode.packages.dnf import openpgp
+from gpunode.packages.keys import WrongKey, key
 from tests.unit.test_dnf_systems import KEY
 
 PRINT = openpgp.fingerprint(KEY)

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from gpunode import desired, kubelets, pipeline
-from gpunode.kubelets import arguments as args
-from gpunode.kubelets import envfile, kubeadm, unitfile
-from gpunode.planning import microk8s
+from gpunode.engine import chain as pipeline
+from gpunode.engine import decision as desired
+from gpunode.links import kubelet as kubelets
+from gpunode.links.kubelet import arguments as args
+from gpunode.links.kubelet import envfile, kubeadm, unitfile
+from gpunode.links.kubelet import microk8s_settings as microk8s
 from tests import cases
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import openssh
 from gpunode.errors import Unreachable
+from gpunode.host import openssh
+from gpunode.host.openssh import master
+from gpunode.host.openssh.failures import _CAUSES, Way, diagnose
+from gpunode.host.openssh.master import Master
 from gpunode.model import Host, Ssh
-from gpunode.openssh import master
-from gpunode.openssh.failures import _CAUSES, Way, diagnose
-from gpunode.openssh.master import Master
 from tests.sshd import Sshd, serve
 
 WAY = Way("ops@10.0.0.7:2222", "ssh gpu-01", 15.0)
@@ -103,7 +103,9 @@ def test_every_code_is_documented() -> None:
     rows = [row.split("|")[1] for row in part.splitlines() if row.startswith("| `")]
     documented = {code for row in rows for code in re.findall(r"`([^`]+)`", row)}
     sources = [
-        path.read_text() for room in ("ssh", "openssh") for path in (root / "gpunode" / room).glob("*.py")
+        path.read_text()
+        for client in ("ssh", "openssh")
+        for path in (root / "gpunode/host" / client).glob("*.py")
     ]
     words = {word for text in sources for word in re.findall(r'"([a-z]+(?:-[a-z]+)*)"', text)}
     assert documented <= words

@@ -10,18 +10,19 @@ from unittest import mock
 
 import pytest
 
-from gpunode.cluster.extender.picture import Row, Use
-from gpunode.cluster.plugin.daemonset import NAME, NAME_LABEL
-from gpunode.cluster.plugin.usage import NodeUsage
-from gpunode.cluster.plugin.usage import usage as of_cluster
 from gpunode.cluster.reason import Reason
+from gpunode.commands import gpu_processes as processes
+from gpunode.commands import status as overlook
+from gpunode.commands.status import COLUMNS, by_model, differing, row, sentence, shares, totals
 from gpunode.deviceplugin import status, usage
+from gpunode.engine.member import Member
+from gpunode.links.plugin.daemonset import NAME, NAME_LABEL
+from gpunode.links.plugin.usage import NodeUsage
+from gpunode.links.plugin.usage import usage as of_cluster
+from gpunode.links.scheduler.extender.picture import Row, Use
 from gpunode.model import Cluster, GpuUser, Host, Inventory, Outcome, Share, Ssh
 from gpunode.report.human import Human
 from gpunode.report.lines import Lines
-from gpunode.rollout import overlook, processes
-from gpunode.rollout.member import Member
-from gpunode.rollout.overlook import COLUMNS, by_model, differing, row, sentence, shares, totals
 from tests.share.objects import node, pod
 
 GIB = 1024**3

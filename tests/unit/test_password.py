@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from gpunode import converge, reach, wire
 from gpunode.cli import session
+from gpunode.engine import converge
+from gpunode.engine.visit import Visit
 from gpunode.errors import HostError, PasswordRefused, SudoRefused, Unreachable, UsageError
+from gpunode.host import reach, wire
+from gpunode.local.password import Password
 from gpunode.model import Host, Ssh, Watch
-from gpunode.password import Password
-from gpunode.visit import Visit
 
 RIGHT = "s3 cret"
 # sudo as far as it matters here: it asks on standard error, reads a line, gives three tries, and notes each of them.

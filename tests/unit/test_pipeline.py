@@ -7,15 +7,15 @@ from typing import Any, get_args
 
 import pytest
 
-from gpunode import desired, pipeline
-from gpunode.kubelets import places
+from gpunode.engine import acts
+from gpunode.engine import chain as pipeline
+from gpunode.engine import decision as desired
+from gpunode.links.kubelet import places
+from gpunode.links.runtime import RUNTIMES, dev_char, microk8s, specifications
+from gpunode.links.toolkit import cdi
 from gpunode.model import PluginImage, Reboot, RemoveFile, Runtime, Service, WriteFile
-from gpunode.planning import specifications
-from gpunode.render import template
+from gpunode.planning.templates import template
 from gpunode.report.headline import headline
-from gpunode.rollout import acts
-from gpunode.runtimes import RUNTIMES, microk8s
-from gpunode.steps import cdi, dev_char
 from tests import cases
 
 

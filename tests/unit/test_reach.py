@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import reach, wire
 from gpunode.errors import AgentFailed, ConnectionLost, Unreachable
+from gpunode.host import reach, wire
 from gpunode.model import Host, Ssh, Watch
 
 HOST = Host("here", Ssh("here"), connection="local", sudo=False)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpunode import desired
-from gpunode.desired.reasons import reasons
+from gpunode.engine import decision as desired
+from gpunode.engine.choices import reasons
 from gpunode.errors import Refused
 from gpunode.model import Choice
 from tests import cases

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import tomlkit
 
-from gpunode.errors import TemplateError
-from gpunode.planning import CannotPlan
-from gpunode.render import template, templates
-from gpunode.runtimes.containerd.config_toml import containerd_toml
-from gpunode.runtimes.docker.daemon_json import daemon_json
+from gpunode.errors import CannotPlan, TemplateError
+from gpunode.links.runtime.containerd.config_toml import containerd_toml
+from gpunode.links.runtime.docker.daemon_json import daemon_json
+from gpunode.planning import templates
+from gpunode.planning.templates import template
 
 NVIDIA = {"path": "nvidia-container-runtime", "args": []}
 

@@ -15,6 +15,7 @@ from gpunode import cli
 from gpunode.cluster.api.refusal import Claim
 from gpunode.cluster.objects.difference import Difference
 from gpunode.cluster.pods import GPU, MEMORY
+from gpunode.engine.listener import Listener
 from gpunode.errors import ClusterError, InventoryError
 from gpunode.model import (
     Disturbance,
@@ -36,7 +37,6 @@ from gpunode.report import live as live_view
 from gpunode.report.cards import Card
 from gpunode.report.human import Human
 from gpunode.report.live import Live
-from gpunode.rollout.listener import Listener
 from gpunode.wording import Advice, Command
 from tests import cases
 from tests.unit.test_verify import right

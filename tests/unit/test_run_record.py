@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from gpunode.commands.provision import Wish
+from gpunode.engine import record
+from gpunode.engine.batches import Size
+from gpunode.engine.record import Record
 from gpunode.errors import GpunodeError, UsageError
-from gpunode.rollout import record
-from gpunode.rollout.batches import Size
-from gpunode.rollout.provision import Wish
-from gpunode.rollout.record import Record
 
 
 def begun(tmp_path: Path, *hosts: str) -> Record:

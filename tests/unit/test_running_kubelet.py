@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpunode import desired, pipeline
+from gpunode.engine import chain as pipeline
+from gpunode.engine import decision as desired
+from gpunode.links.kubelet import in_force as kubelet
 from gpunode.model import Link, Outcome
-from gpunode.verify import kubelet
 from tests import cases
 
 OK = Link("node", "ok", "gpu-1 is Ready")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from gpunode.errors import CannotPlan
+from gpunode.links.scheduler import configuration, flags, lines, manifest, plan
 from gpunode.model import Change, File, RemoveFile, WriteFile
-from gpunode.planning.cannot_plan import CannotPlan
-from gpunode.schedulers import configuration, flags, lines, manifest, plan
 
 KUBEADM = """\
 apiVersion: v1

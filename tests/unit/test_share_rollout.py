@@ -10,16 +10,19 @@ from unittest import mock
 import pytest
 
 from gpunode.cluster import control_plane
-from gpunode.cluster.extender.findings import Finding
-from gpunode.cluster.extender.picture import Real
-from gpunode.cluster.plugin.usage import NodeUsage
 from gpunode.cluster.reason import Reason
+from gpunode.commands import scheduler_restart as restart
+from gpunode.commands import share_enable as share
+from gpunode.commands import share_inspect as shares
+from gpunode.commands import unscheduled_pods as strays
 from gpunode.deviceplugin.usage import Gpu, User
+from gpunode.engine.member import Member
 from gpunode.errors import AgentFailed, ClusterError
+from gpunode.links.plugin.usage import NodeUsage
+from gpunode.links.scheduler import manifest, plan
+from gpunode.links.scheduler.extender.findings import Finding
+from gpunode.links.scheduler.extender.picture import Real
 from gpunode.model import Cluster, Host, Inventory, Outcome, SecondScheduler, Share, Ssh
-from gpunode.rollout import restart, share, shares, strays
-from gpunode.rollout.member import Member
-from gpunode.schedulers import manifest, plan
 from tests import cases
 from tests.share.objects import MEM, pod
 from tests.share.objects import node as memory_node

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import bootstrap, openssh, reach, ssh
+from gpunode.engine.session import Dialer
 from gpunode.errors import AgentFailed, Unreachable
-from gpunode.rollout.session import Dialer
-from gpunode.ssh import failures
+from gpunode.host import bootstrap, openssh, reach, ssh
+from gpunode.host.ssh import failures
 from tests.sshd import Sshd, serve
 
 

@@ -16,10 +16,10 @@ from types import ModuleType
 
 import pytest
 
-from gpunode import openssh, ssh
+from gpunode.engine.session import Dialer
 from gpunode.errors import Unreachable
+from gpunode.host import openssh, ssh
 from gpunode.model import Host, Ssh
-from gpunode.rollout.session import Dialer
 from tests.sim.clusters import until
 from tests.ssh_agent import FIDO, Agent
 from tests.sshd import SSHD, usable

@@ -11,12 +11,13 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from gpunode import converge, openssh
 from gpunode.cli import session
 from gpunode.cli.options import Common
+from gpunode.engine import converge
 from gpunode.errors import Unreachable
+from gpunode.host import openssh
+from gpunode.host.ssh import Dialer
 from gpunode.model import Host
-from gpunode.ssh import Dialer
 from tests.ssh_agent import FIDO
 from tests.sshd import Sshd, serve
 

@@ -9,15 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from gpunode import converge
 from gpunode.cluster.api import Api
-from gpunode.cluster.nodes import drain
-from gpunode.cluster.nodes.drain import Work
+from gpunode.engine import converge, ending, rounds, work
+from gpunode.engine.member import Member
+from gpunode.engine.visit import Visit
 from gpunode.errors import ClusterError
+from gpunode.links.node import drain
+from gpunode.links.node.drain import Work
 from gpunode.model import GpuUser, Host, Outcome, Plan, Reboot, Service, Ssh, StepPlan, WriteFile
-from gpunode.rollout import ending, rounds, work
-from gpunode.rollout.member import Member
-from gpunode.visit import Visit
 from tests import cases
 
 HOST = Host("h", Ssh("h"), work="wait", work_timeout=60)

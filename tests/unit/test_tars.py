@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import tars
+from gpunode.local import tars
 
 LONG = "d/" * 200 + "file"
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpunode.compat import upgrades
-from gpunode.desired import upgrade
+from gpunode.links.kubelet import upgrade
 from tests import cases
 
 HOST = cases.host("gpu-1")

@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 
-from gpunode import converge, desired, pipeline
-from gpunode.cluster.nodes import parse
-from gpunode.cluster.plugin import Row
 from gpunode.cluster.reason import Reason
+from gpunode.engine import chain as pipeline
+from gpunode.engine import cluster_links as cluster
+from gpunode.engine import converge
+from gpunode.engine import decision as desired
+from gpunode.engine.host_links import image
+from gpunode.engine.host_links import links as host_links
+from gpunode.links.node import parse
+from gpunode.links.plugin import Row
 from gpunode.model import Facts, Host, Link, Outcome, PluginImage
-from gpunode.verify import cluster, host_links, image
 from tests import cases
 
 PROVISION = "gpunode provision --limit modern"

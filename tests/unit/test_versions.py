@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpunode.model import Package, PackageSpec
-from gpunode.versions import branch_of, is_installed, numbers, upstream
+from gpunode.planning.versions import branch_of, is_installed, numbers, upstream
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from gpunode import bootstrap, streams, wire
 from gpunode.errors import AgentFailed, AgentUnusable, HostError, SudoRefused
+from gpunode.host import bootstrap, wire
+from gpunode.local import streams
 from gpunode.model import (
     Change,
     Expected,

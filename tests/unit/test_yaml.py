@@ -6,8 +6,9 @@ import pytest
 import yaml
 
 from gpunode.deviceplugin.settings import syntax
-from gpunode.kubelets import config
-from gpunode.planning import CannotPlan, rancher
+from gpunode.errors import CannotPlan
+from gpunode.links.kubelet import config
+from gpunode.links.kubelet import rancher_settings as rancher
 
 BAD = {
     "nested": "[" * 200_000,

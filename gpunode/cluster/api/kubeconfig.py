@@ -18,13 +18,13 @@ from typing import Any
 
 import yaml
 
-from gpunode import localfile
 from gpunode.agent import redaction
 from gpunode.cluster.api import credentials
 from gpunode.cluster.api.exec_plugin import Credential, ExecPlugin, Login
 from gpunode.cluster.api.tls import Trust
 from gpunode.deviceplugin.settings import syntax
 from gpunode.errors import ClusterError, KubeconfigUnusable
+from gpunode.local import files as localfile
 from gpunode.model import Cluster
 
 

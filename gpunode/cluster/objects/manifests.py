@@ -9,7 +9,7 @@ import yaml
 
 from gpunode.cluster.api.kinds import Object
 from gpunode.errors import TemplateError
-from gpunode.render.templates import folder
+from gpunode.planning.templates import folder
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpunode.compat import PackageNames
 from gpunode.model import Change, DriverWish, Facts
 from gpunode.planning import files, packaging
-from gpunode.render import template
+from gpunode.planning.templates import template
 
 NAMES = PackageNames("apt")
 PREFERENCE = "/etc/apt/preferences.d/gpunode-driver.pref"

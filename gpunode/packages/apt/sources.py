@@ -7,11 +7,12 @@ import time
 from collections.abc import Iterator
 
 from gpunode import compat
+from gpunode.errors import CannotPlan
 from gpunode.model import Change, Desired, Facts, Source
 from gpunode.packages.apt import lists
 from gpunode.packages.dnf.sources import check_expiry, check_key
-from gpunode.planning import CannotPlan, files
-from gpunode.render import template
+from gpunode.planning import files
+from gpunode.planning.templates import template
 
 DRIVER = "/etc/apt/sources.list.d/gpunode-driver.sources"
 KEYRINGS = "/usr/share/keyrings/gpunode-*.asc"

@@ -12,7 +12,7 @@ from gpunode import compat
 from gpunode.compat import PackageNames
 from gpunode.model import Change, DriverWish, Facts
 from gpunode.planning import files
-from gpunode.render import template
+from gpunode.planning.templates import template
 
 NAMES = PackageNames("dnf")
 REPOSITORY = "/etc/yum.repos.d/gpunode-driver.repo"

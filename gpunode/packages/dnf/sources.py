@@ -6,12 +6,13 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from gpunode import compat
+from gpunode.errors import CannotPlan
 from gpunode.model import Change, Desired, Facts, PackageSpec, Source
 from gpunode.packages.dnf import branch, openpgp
 from gpunode.packages.dnf.repos import Repo, repos
-from gpunode.planning import CannotPlan, files, packaging
-from gpunode.render import template
-from gpunode.versions import is_installed
+from gpunode.planning import files, packaging
+from gpunode.planning.templates import template
+from gpunode.planning.versions import is_installed
 
 KEYS = "/etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode-*"
 OSTREE = "/run/ostree-booted"

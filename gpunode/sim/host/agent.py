@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from gpunode.agent import bundle
+from gpunode.host import bundle
 from gpunode.sim.forkserver import ForkServer
 
 LOCALE = {"LC_ALL": "C"}  # of the agent; Python reads it at its own start

@@ -12,7 +12,7 @@ from gpunode.sim.forkserver import ForkServer
 from gpunode.sim.host.endpoints import Endpoints
 from gpunode.sim.host.machine import Now
 
-# From the device plugin's image (gpunode/image/archive.py): no other program is run for a pod.
+# From the device plugin's image (gpunode/links/plugin/image/archive.py): no other program is run for a pod.
 ENTRYPOINT, COMMAND = ("python3",), ("-m", "gpunode.deviceplugin")
 MODULES = ("gpunode.deviceplugin", "gpunode.deviceplugin.vectoradd")
 SLEEP = "import select, sys; select.select([0], [], [], float(sys.argv[1]))"  # or until its kubelet ends

@@ -11,12 +11,19 @@ from typing import Any
 import pytest
 
 from gpunode import report
-from gpunode.cluster import nodes, plugin
 from gpunode.cluster.api import Api
-from gpunode.cluster.plugin import capacity
-from gpunode.cluster.plugin.overview import Row
 from gpunode.cluster.reason import Reason
-from gpunode.cluster.vectoradd.results import NodeResult, Result
+from gpunode.engine import acts, prove
+from gpunode.engine import bring_up as stages
+from gpunode.engine import nodes as placed
+from gpunode.engine import planned as drift
+from gpunode.engine.listener import Listener
+from gpunode.engine.member import Member
+from gpunode.links import node as nodes
+from gpunode.links import plugin
+from gpunode.links.plugin import capacity
+from gpunode.links.plugin.overview import Row
+from gpunode.links.pod.results import NodeResult, Result
 from gpunode.model import (
     Change,
     Cluster,
@@ -37,12 +44,6 @@ from gpunode.model import (
     StepPlan,
     WriteFile,
 )
-from gpunode.rollout import acts, prove
-from gpunode.rollout import bring_up as stages
-from gpunode.rollout import nodes as placed
-from gpunode.rollout import planned as drift
-from gpunode.rollout.listener import Listener
-from gpunode.rollout.member import Member
 from tests import cases
 
 from .conftest import Kubelet, PluginController, add_node, pod

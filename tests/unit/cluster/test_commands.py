@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from gpunode import converge
 from gpunode.cli import app
 from gpunode.cluster.api.kinds import path
 from gpunode.deviceplugin.status import ENFORCED, LAYOUT, Reason, Unavailable
+from gpunode.engine import bring_up, converge
+from gpunode.engine.visit import Visit
 from gpunode.errors import ClusterError, Declined, UsageError
 from gpunode.model import Gpu, MigDevice, Outcome
-from gpunode.rollout import bring_up
-from gpunode.visit import Visit
 from gpunode.wording import Advice
 from gpunode.wording import Command as Provision
 from tests import cases

@@ -10,6 +10,10 @@ import pytest
 from gpunode import report
 from gpunode.cluster import control_plane
 from gpunode.cluster.api import Api
+from gpunode.commands import provision
+from gpunode.engine import batch
+from gpunode.engine import control_plane as rollout
+from gpunode.engine.member import Member
 from gpunode.model import (
     Cluster,
     Disturbance,
@@ -24,9 +28,6 @@ from gpunode.model import (
     Ssh,
     StepPlan,
 )
-from gpunode.rollout import batch, provision
-from gpunode.rollout import control_plane as rollout
-from gpunode.rollout.member import Member
 
 from .conftest import add_node, pod
 from .fake import FakeApi, Fault, plain

@@ -13,13 +13,13 @@ from typer.testing import CliRunner, Result
 
 from gpunode import report
 from gpunode.cli import app
-from gpunode.cluster import nodes
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import path
-from gpunode.cluster.plugin import dra
+from gpunode.engine import bring_up, chains, planned
+from gpunode.engine.member import Member
+from gpunode.links import node as nodes
+from gpunode.links.plugin import dra
 from gpunode.model import Cluster, Host, Inventory, Outcome, PluginImage, Ssh
-from gpunode.rollout import bring_up, chains, planned
-from gpunode.rollout.member import Member
 from tests import cases
 
 from .conftest import GPU_NODE, PluginController, add_node

@@ -14,14 +14,14 @@ from gpunode import report
 from gpunode.cluster import rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import KINDS
-from gpunode.cluster.extender import certificates, rollout
-from gpunode.cluster.extender.deployment import NAME, STAYS, Spec, rights_to_remove
-from gpunode.cluster.extender.findings import Finding
 from gpunode.cluster.objects import difference
 from gpunode.cluster.objects.apply import ORDER
+from gpunode.commands import share_inspect as shares
 from gpunode.errors import ClusterError
+from gpunode.links.scheduler.extender import certificates, rollout
+from gpunode.links.scheduler.extender.deployment import NAME, STAYS, Spec, rights_to_remove
+from gpunode.links.scheduler.extender.findings import Finding
 from gpunode.model import PluginImage, Share
-from gpunode.rollout import shares
 from gpunode.sim.controllers import deployments
 from gpunode.wording import Advice
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gpunode import compat
-from gpunode.cluster.nodes import accelerator
+from gpunode.links.node import accelerator
 from gpunode.model import PciDevice
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpunode.cluster.nodes import parse
-from gpunode.cluster.plugin import expected, mig
 from gpunode.cluster.reason import Reason
-from gpunode.cluster.vectoradd.results import NodeResult, Result
+from gpunode.engine.cluster_links import capacity_link, pod_link, shares_link
+from gpunode.links.driver.mig import pending
+from gpunode.links.node import parse
+from gpunode.links.plugin import expected, mig
+from gpunode.links.pod.results import NodeResult, Result
 from gpunode.model import Gpu, MigDevice, PluginConfig
-from gpunode.verify.cluster import capacity_link, pod_link, shares_link
-from gpunode.verify.mig import pending
 
 from .conftest import add_node
 from .fake import FakeApi

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from gpunode.cluster import nodes
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.refusal import HttpError
-from gpunode.cluster.nodes import identity, labels
 from gpunode.errors import ClusterError
+from gpunode.links import node as nodes
+from gpunode.links.node import identity, labels
 from gpunode.model import Host, Ssh
 from tests import cases
 

@@ -14,10 +14,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gpunode.cli import app
-from gpunode.cluster import notebook, pods
+from gpunode.cluster import pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.objects import dependents
 from gpunode.errors import ClusterError
+from gpunode.links.pod import notebook
 
 from .conftest import GPU_NODE, NS, add_node, has
 from .fake import FakeApi, Object

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import lease, nodes
+from gpunode.cluster import lease
 from gpunode.cluster.api import Api, notes
-from gpunode.cluster.nodes import labels
 from gpunode.cluster.objects import apply
 from gpunode.cluster.objects.difference import Difference
-from gpunode.cluster.plugin.manifests import everything, manifests
 from gpunode.errors import ClusterError
+from gpunode.links import node as nodes
+from gpunode.links.node import labels
+from gpunode.links.plugin.manifests import everything, manifests
 from gpunode.model import PluginConfig, PluginImage
 
 from .conftest import NS, add_node, has

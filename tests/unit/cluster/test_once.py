@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpunode.cluster import nodes, notebook, once
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
+from gpunode.links import node as nodes
+from gpunode.links.pod import notebook
+from gpunode.links.pod import run_pod as once
 from gpunode.model import PluginConfig, PluginImage
 
 from .conftest import add_node

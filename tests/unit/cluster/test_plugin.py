@@ -6,18 +6,20 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import nodes, plugin, pods
+from gpunode.cluster import pods
 from gpunode.cluster.api import Api, watch
 from gpunode.cluster.api.kinds import OURS
-from gpunode.cluster.nodes import labels
 from gpunode.cluster.objects.difference import Difference
-from gpunode.cluster.plugin import Scope, Spec, capacity
 from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin import status as document
 from gpunode.deviceplugin.status import ANNOTATION, Pod, Reserved, Resource, Unavailable
+from gpunode.engine.cluster_links import capacity_link, shares_link
 from gpunode.errors import ClusterError
+from gpunode.links import node as nodes
+from gpunode.links import plugin
+from gpunode.links.node import labels
+from gpunode.links.plugin import Scope, Spec, capacity
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
-from gpunode.verify.cluster import capacity_link, shares_link
 
 from .conftest import DAEMONSET, GPU_NODE, NS, PluginController, add_node, has, pod, publish, status
 from .fake import FakeApi

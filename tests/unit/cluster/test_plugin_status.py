@@ -7,14 +7,15 @@ import re
 
 import pytest
 
-from gpunode.cluster import nodes, plugin
 from gpunode.cluster.api import Api
-from gpunode.cluster.plugin import Spec, capacity, published
-from gpunode.cluster.plugin.published import COMPONENT, CONTAINER
 from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin.cluster import events
 from gpunode.deviceplugin.status import ENFORCED, MARK, Resource, Status, Unavailable, dumps
 from gpunode.deviceplugin.status import Reason as Why
+from gpunode.links import node as nodes
+from gpunode.links import plugin
+from gpunode.links.plugin import Spec, capacity, published
+from gpunode.links.plugin.published import COMPONENT, CONTAINER
 from gpunode.model import PluginImage
 
 from .conftest import DAEMONSET, GPU_NODE, NS, PluginController, add_node, publish, status

@@ -8,14 +8,14 @@ import pytest
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.cluster.extender import certificates
-from gpunode.cluster.extender.deployment import Spec as ExtenderSpec
-from gpunode.cluster.extender.deployment import rights_to_remove
 from gpunode.cluster.objects import apply
-from gpunode.cluster.plugin.manifests import everything, manifests
 from gpunode.deviceplugin.offer import sizes
 from gpunode.deviceplugin.promises import placement
 from gpunode.deviceplugin.status import ANNOTATION
+from gpunode.links.plugin.manifests import everything, manifests
+from gpunode.links.scheduler.extender import certificates
+from gpunode.links.scheduler.extender.deployment import Spec as ExtenderSpec
+from gpunode.links.scheduler.extender.deployment import rights_to_remove
 from gpunode.model import PluginImage, PluginPublish, Share
 from gpunode.share.waiting import ROOM
 

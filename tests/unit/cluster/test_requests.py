@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from gpunode import report
-from gpunode.cluster import nodes, plugin
 from gpunode.cluster.api import Api
-from gpunode.cluster.nodes import labels
 from gpunode.cluster.objects import apply
-from gpunode.cluster.plugin import Spec, deployment
+from gpunode.engine import planned
+from gpunode.engine.member import Member
+from gpunode.links import node as nodes
+from gpunode.links import plugin
+from gpunode.links.node import labels
+from gpunode.links.plugin import Spec, deployment
 from gpunode.model import Cluster, Host, Inventory, Outcome, PluginImage, Ssh
-from gpunode.rollout import planned
-from gpunode.rollout.member import Member
 
 from .conftest import GPU_NODE, NS, PluginController, add_node, pod
 from .fake import FakeApi, Fault

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpunode.commands.label_resource import wish
 from gpunode.errors import UsageError
-from gpunode.rollout.resources import wish
 
 
 def test_counts_are_read() -> None:

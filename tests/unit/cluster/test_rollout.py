@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import nodes, plugin
 from gpunode.cluster.api import Api
-from gpunode.cluster.plugin import Spec, deployment, rolling_update
-from gpunode.cluster.plugin.manifests import manifests
+from gpunode.links import node as nodes
+from gpunode.links import plugin
+from gpunode.links.plugin import Spec, deployment, rolling_update
+from gpunode.links.plugin.manifests import manifests
 from gpunode.model import PluginImage
 
 from .conftest import GPU_NODE, NS, PluginController, add_node, pod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpunode.cluster.api import Api
-from gpunode.cluster.nodes import running
+from gpunode.links.node import running
 
 from .fake import FakeApi, Fault, Object
 

@@ -13,8 +13,8 @@ from kubernetes import client
 from typer.testing import CliRunner
 
 from gpunode.cli import app
-from gpunode.cluster.samples import SAMPLES
-from gpunode.render import templates
+from gpunode.links.pod.samples import SAMPLES
+from gpunode.planning import templates
 from gpunode.sim.apiserver.columns import SHOWN
 from gpunode.sim.apiserver.resources import Resources
 from gpunode.sim.apiserver.store import Store

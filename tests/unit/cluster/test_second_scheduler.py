@@ -10,14 +10,15 @@ import pytest
 import yaml
 
 from gpunode.cluster.api import Api
-from gpunode.cluster.extender import deployment, second
+from gpunode.commands import second_scheduler as beside
+from gpunode.commands import share_enable as share
 from gpunode.errors import ClusterError, GpunodeError
 from gpunode.inventory import load
+from gpunode.links.scheduler.configuration import Extender
+from gpunode.links.scheduler.extender import deployment
+from gpunode.links.scheduler.extender import second_scheduler as second
+from gpunode.links.scheduler.plan import VOLUME
 from gpunode.model import Cluster, Inventory, PluginImage, SecondScheduler, Share
-from gpunode.rollout import second as beside
-from gpunode.rollout import share
-from gpunode.schedulers.configuration import Extender
-from gpunode.schedulers.plan import VOLUME
 
 from .fake import FakeApi, Fault
 

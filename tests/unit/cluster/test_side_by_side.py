@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster import nodes
 from gpunode.cluster.api import AT_ONCE, Api
-from gpunode.cluster.nodes import labels
+from gpunode.engine import nodes as stages
+from gpunode.engine import planned
+from gpunode.engine.member import Member
+from gpunode.links import node as nodes
+from gpunode.links.node import labels
 from gpunode.model import Host, Ssh
-from gpunode.rollout import nodes as stages
-from gpunode.rollout import planned
-from gpunode.rollout.member import Member
 
 from .conftest import add_node
 from .fake import FakeApi

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster.nodes import drain
+from gpunode.links.node import drain
 
 RUNS: dict[str, Any] = {"running": {}}
 DONE: dict[str, Any] = {"terminated": {"exitCode": 0}}

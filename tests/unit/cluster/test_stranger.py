@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gpunode.cluster import nodes
 from gpunode.cluster.api import Api
-from gpunode.cluster.vectoradd import stranger
+from gpunode.engine.cluster_links import isolated_link
+from gpunode.links import node as nodes
+from gpunode.links.pod import isolation_test as stranger
 from gpunode.model import Link, PluginImage
-from gpunode.verify.cluster import isolated_link
 
 from .conftest import NS, add_node
 from .fake import FakeApi, Object

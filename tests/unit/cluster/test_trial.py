@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from gpunode import report
-from gpunode.cluster import plugin, trial
+from gpunode.cluster import admission as trial
 from gpunode.cluster.api import Api
 from gpunode.cluster.objects import apply
-from gpunode.cluster.plugin import Spec
+from gpunode.engine import planned
+from gpunode.engine.member import Member
+from gpunode.links import plugin
+from gpunode.links.plugin import Spec
 from gpunode.model import Cluster, Host, Inventory, Outcome, PluginImage, Ssh
-from gpunode.rollout import planned
-from gpunode.rollout.member import Member
 from tests import cases
 
 from .conftest import DAEMONSET, GPU_NODE, NS, add_node, pod

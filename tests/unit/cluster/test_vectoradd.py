@@ -10,14 +10,15 @@ from threading import Barrier
 
 import pytest
 
-from gpunode.cluster import lease, nodes, pods
+from gpunode.cluster import lease, pods
 from gpunode.cluster.api import Api
-from gpunode.cluster.vectoradd import left as left_pods
-from gpunode.cluster.vectoradd import manifest
-from gpunode.cluster.vectoradd import run as vectoradd
-from gpunode.cluster.vectoradd.job import Job
-from gpunode.cluster.vectoradd.results import NodeResult
-from gpunode.cluster.vectoradd.target import Target
+from gpunode.links import node as nodes
+from gpunode.links.pod import left as left_pods
+from gpunode.links.pod import manifest
+from gpunode.links.pod import run as vectoradd
+from gpunode.links.pod.job import Job
+from gpunode.links.pod.results import NodeResult
+from gpunode.links.pod.target import Target
 from gpunode.model import PluginConfig, PluginImage
 
 from .conftest import NS, Kubelet, add_node, pod

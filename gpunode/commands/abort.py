@@ -1,0 +1,32 @@
+"""The end of what an earlier run still does on hosts."""
+
+from __future__ import annotations
+
+from gpunode.engine import converge, exit_codes
+from gpunode.engine.converge import Ended
+from gpunode.engine.member import outcomes
+from gpunode.engine.session import Session
+from gpunode.engine.visit import Visit
+from gpunode.model import OnEvent, Outcome
+
+
+def abort(session: Session) -> int:
+    """End it, and tell what was ended; the exit code."""
+    ended: dict[str, Ended] = {}
+
+    def story(visit: Visit, tell: OnEvent) -> Outcome:
+        name = visit.host.name
+        ended[name] = converge.abort(visit, tell)
+        return Outcome(name, "changed" if ended[name] != Ended() else "right")
+
+    members = session.probed(story)
+    session.listener.rows(
+        "abort",
+        ("host", "ended", "by", "since", "results"),
+        [
+            (name, one.doing or "nothing was under way", one.by, one.since, "; ".join(one.results))
+            for name, one in ((host.name, ended[host.name]) for host in session.hosts if host.name in ended)
+        ],
+    )
+    session.listener.failures(outcomes(members))
+    return exit_codes.worst(members)

@@ -1,0 +1,168 @@
+"""Where the hosts of a first inventory come from: ssh's configuration, a cluster's nodes, or names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from gpunode.cluster.api.kubeconfig import chosen
+from gpunode.engine import nodes
+from gpunode.errors import ClusterError, UsageError
+from gpunode.host.openssh.resolve import Options
+from gpunode.inventory.expand import names
+from gpunode.inventory.starter import Entry, Starter
+from gpunode.links import node as cluster_nodes
+from gpunode.links.node import Node
+from gpunode.local import files as localfile
+from gpunode.model import Cluster, Inventory, Ssh
+
+ROLES = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
+SSH_CONFIG = Path("~/.ssh/config")
+SSH_KEYS = {
+    "user": "user",
+    "port": "port",
+    "key": "identityfile",
+    "jump": "proxyjump",
+    "known_hosts": "userknownhostsfile",
+}
+OPTIONS = {**SSH_KEYS, "host_key_check": "stricthostkeychecking"}
+
+
+def from_ssh(file: Path = SSH_CONFIG) -> Starter:
+    """The hosts that ssh knows by name, without the jump hosts of others; of another file than ssh's own with what it sets: connections do not read it."""
+    from gpunode.host.ssh.aliases import aliases, hops
+
+    try:
+        place = localfile.full(str(file))
+        found, jumps = aliases(place), hops(place)
+    except OSError as error:
+        raise UsageError(
+            f"{error.filename or file} cannot be read: {error.strerror}",
+            hint="`--from cluster` takes a kubeconfig's nodes, `--from FILE` another ssh configuration, --hosts names.",
+        ) from error
+    own = place.absolute() == SSH_CONFIG.expanduser()
+    return Starter(
+        str(file),
+        tuple(Entry(name) if own else _copied(name, place) for name in found if name not in jumps),
+        jumps=tuple(name for name in found if name in jumps),
+    )
+
+
+def from_cluster(cluster: Cluster) -> Starter:
+    """The nodes of a cluster, without those of its control plane: those that are known to have GPUs where any is, else all.
+    A node that ssh does not know by name has its address."""
+    inventory = Inventory("", (), cluster)
+    api = nodes.connect(inventory)
+    there = [node for node in cluster_nodes.every(api) if not any(role in node.labels for role in ROLES)]
+    known = [node for node in there if _has_gpus(node)]
+    aliases: set[str] = set()
+    with suppress(UsageError):
+        ours = from_ssh()
+        aliases = {*(one.name for one in ours.hosts), *ours.jumps}
+    entries = tuple(
+        Entry(node.name, "" if node.name in aliases else _address(node, there)) for node in known or there
+    )
+    return Starter(f"the nodes of {api.access.context}", entries, context=api.access.context)
+
+
+def from_names(text: str) -> Starter:
+    """Hosts by name or range, separated by commas or spaces."""
+    wanted = text.replace(",", " ").split()
+    try:
+        return Starter("names", tuple(Entry(name) for one in wanted for name in names(one)))
+    except ValueError as error:
+        raise UsageError(str(error), hint="Write ranges as gpu-[01:04].") from error
+
+
+def limited(known: Starter, limit: Sequence[str]) -> Starter:
+    """The same with those hosts that match one of the names or globs; all without any. Raises UsageError where none is left."""
+    globs = [part.strip() for entry in limit for part in entry.split(",") if part.strip()]
+    left = tuple(one for one in known.hosts if not globs or _matches(one.name, globs))
+    if not left:
+        why = f"none of {len(known.hosts)} hosts matches --limit" if known.hosts else "no host is there"
+        raise UsageError(
+            f"{known.source}: {why}", hint="Name the hosts: `gpunode init --hosts 'gpu-[01:04]'`."
+        )
+    return replace(known, hosts=left)
+
+
+def in_context(known: Starter, cluster: Cluster) -> Starter:
+    """The same with the kubeconfig's context, where there is one."""
+    with suppress(ClusterError):
+        _, context = chosen(cluster)
+        return replace(known, context=context, kubeconfig=cluster.kubeconfig or "")
+    return known
+
+
+def _copied(name: str, file: Path) -> Entry:
+    """What the file sets for the host, and the options of it that no key of an inventory holds. Raises UsageError for a file that ssh cannot read."""
+    from gpunode.host.ssh.config import Config
+    from gpunode.host.ssh.failures import SshRefusal
+
+    try:
+        found, usual = (Config(one).options(Ssh(name)) for one in (file, Path(os.devnull)))
+    except SshRefusal as error:
+        raise UsageError(str(error), hint=error.hint) from error
+
+    def value(option: str) -> str:
+        words = [one for one in found.get(option, ()) if one not in usual.get(option, ())]
+        return words[0] if words and words[0].lower() != "none" else ""
+
+    values = {key: value(option) for key, option in SSH_KEYS.items()}
+    if " " in values["known_hosts"]:  # several; the key takes one
+        values["known_hosts"] = ""
+    if value("stricthostkeychecking") in ("true", "yes"):
+        values["host_key_check"] = "strict"
+    values["jump"], beyond = _jump(values["jump"], found, file) if values["jump"] else ("", ())
+    # ssh derives updatehostkeys from the others.
+    held = {"hostname", "updatehostkeys", *(option for key, option in OPTIONS.items() if values.get(key))}
+    left = tuple(one for one in found if one not in held and found[one] != usual.get(one))
+    return Entry(
+        name, value("hostname"), tuple((key, text) for key, text in values.items() if text), left + beyond
+    )
+
+
+def _jump(jump: str, found: Options, file: Path) -> tuple[str, tuple[str, ...]]:
+    """A host's jump host with the user, address and port that the file sets for it; its name as it is, and that of its section,
+    where the file sets more for it than for the host. `found`: the host's options. "" for a chain, which is named as an option."""
+    from gpunode.host.openssh.resolve import Unresolved, hop
+    from gpunode.host.ssh.config import Config
+
+    if "," in jump:
+        return "", ()
+    try:
+        ssh = hop(Ssh(""), jump)
+    except Unresolved:
+        return "", ()
+    its, usual = (Config(one).options(ssh) for one in (file, Path(os.devnull)))
+    own = {one for one in its if its[one] not in (usual.get(one), found.get(one))}
+    if own - {"hostname", "user", "port", "updatehostkeys"}:
+        return jump, (f"Host {ssh.address}",)
+    address, user = its.get("hostname", [ssh.address])[0], ssh.user or ""
+    port = str(ssh.port or "")
+    if its.get("user") != usual.get("user"):
+        user = its["user"][0]
+    if its.get("port") != usual.get("port"):
+        port = its["port"][0]
+    place = f"[{address}]" if ":" in address else address
+    return f"{f'{user}@' if user else ''}{place}{f':{port}' if port else ''}", ()
+
+
+def _matches(name: str, globs: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)
+
+
+def _has_gpus(node: Node) -> bool:
+    """Whether a label or a resource shows NVIDIA GPUs: of gpunode, a device plugin, or node feature discovery."""
+    vendor = any(key.startswith("feature.node.kubernetes.io/pci-") and "10de" in key for key in node.labels)
+    return bool(vendor or cluster_nodes.GPU_LABEL in node.labels or node.capacity)
+
+
+def _address(node: Node, there: Sequence[Node]) -> str:
+    """Its first address that is not its name, and no other node's; "" for none."""
+    others = {address for one in there if one.name != node.name for address in one.addresses}
+    return next((one for one in node.addresses if one != node.name and one not in others), "")

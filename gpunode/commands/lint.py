@@ -1,0 +1,45 @@
+"""Reports what an upgrade of Kubernetes would break on the hosts. Changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpunode.compat import upgrades
+from gpunode.engine import converge, exit_codes
+from gpunode.engine.member import outcomes
+from gpunode.engine.session import Session
+from gpunode.engine.visit import Visit
+from gpunode.links.kubelet import upgrade
+from gpunode.model import OnEvent, Outcome
+
+
+def lint(session: Session, target: int) -> int:
+    """Judge and tell; the exit code: 1 where something would break, 3 where hosts were but unreachable."""
+
+    def story(visit: Visit, tell: OnEvent) -> Outcome:
+        visit.watch = replace(visit.watch, files=(*visit.watch.files, *upgrade.FILES))
+        return converge.look(visit, tell)
+
+    listener = session.listener
+    members = session.probed(story)
+    unseen = [one for one in members if one.facts is None]
+    listener.failures(outcomes(unseen))
+    found = [
+        (one.host.name, each.code, each.cause, each.fix)
+        for one in members
+        if one.facts is not None
+        for each in upgrade.findings(one.host, one.facts, target)
+    ]
+    listener.rows("finding", ("host", "code", "cause", "fix"), found)
+    if target > upgrades.newest():
+        listener.note(f"gpunode knows Kubernetes up to 1.{upgrades.newest()}: what came after is not judged.")
+    hosts, broken = len(members) - len(unseen), len({host for host, *_ in found})
+    judged = f"{hosts} host{'' if hosts == 1 else 's'}"
+    words = f"nothing is known that Kubernetes 1.{target} would break on {judged}"
+    if broken:
+        words = f"{broken} of {judged} would break with Kubernetes 1.{target}"
+    elif not hosts:
+        words = "no host could be judged"
+    numbers = {"hosts": len(members), "broken": broken, "findings": len(found), "unreachable": len(unseen)}
+    listener.total(words, numbers)
+    return 1 if found else exit_codes.worst(unseen)

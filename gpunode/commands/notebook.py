@@ -1,0 +1,91 @@
+"""`gpunode run notebook`: Jupyter on a GPU, how to reach it, and its removal."""
+
+from __future__ import annotations
+
+import shlex
+
+from gpunode.cluster import pods, rights
+from gpunode.engine import nodes
+from gpunode.engine.listener import Listener, problem, progress
+from gpunode.engine.session import Session
+from gpunode.errors import ClusterError
+from gpunode.links.pod import notebook
+from gpunode.model import Inventory
+from gpunode.wording import Advice, Command, lines
+
+START_SECONDS = 900.0  # images with TensorFlow have several GiB
+REMOVE_SECONDS = 120.0
+
+
+def start(session: Session, *, image: str, node_port: bool) -> int:
+    """Run it on one of the session's nodes and report how to reach it; the exit code. It stays until it is removed."""
+    listener, tell = session.listener, progress(session.listener)
+    api = nodes.connect(session.inventory)
+    members = nodes.identified(api, session, tell)
+    for one in members:
+        problem(listener, one.host.name, one.reason)
+    able = [one.node for one in members if one.node]
+    if not able:
+        listener.note(Advice("No node has GPUs. `", Command("provision"), "` makes hosts GPU nodes."))
+        return 1
+    namespace = session.inventory.cluster.namespace
+    rights.demanded(api, rights.of_notebook(namespace))
+    wanted = notebook.manifests(
+        able,
+        namespace=namespace,
+        image=image,
+        node_port=node_port,
+        config=session.inventory.cluster.plugin_config,
+        schedulers=nodes.schedulers(api, session.inventory),
+    )
+    done = notebook.start(api, wanted, seconds=START_SECONDS, tell=tell)
+    if done.why:
+        where = f" on {done.node}" if done.node else ""
+        left = "It is deleted again." if done.made else "It was there before, and stays."
+        listener.problem(
+            ClusterError(f"{notebook.NAME}{where}: {done.why}", hint=lines((left, done.fix), " "))
+        )
+        return 1
+    listener.rows("notebook", ("node", "namespace", "name", "port"), [(done.node, namespace, notebook.NAME, done.port or None)])  # fmt: skip
+    cluster = session.inventory.cluster
+    named = (
+        ("--kubeconfig", cluster.kubeconfig),
+        ("--context", api.access.context),
+        ("--namespace", namespace),
+    )
+    options = shlex.join(word for name, value in named if value for word in (name, str(value)))
+    kubectl = f"kubectl {options}"
+    if not done.made:
+        listener.note("It was there before and is as it was.")
+    listener.note(
+        f"`{kubectl} port-forward service/{notebook.NAME} 8888` brings it to http://127.0.0.1:8888."
+    )
+    (limits,) = (one["resources"]["limits"] for one in wanted[0]["spec"]["template"]["spec"]["containers"])
+    if done.made and pods.GPU not in limits:
+        listener.note(
+            f"It asked for 1 {', '.join(limits)}, as these nodes share their GPUs. For more, change what "
+            "`gpunode run manifest notebook` prints."
+        )
+    if done.port:
+        listener.note(
+            f"Every node answers on port {done.port} for it, too, over plain HTTP: the network sees Jupyter's token."
+        )
+    listener.note(f"`{kubectl} logs deployment/{notebook.NAME}` has the token that it asks for.")
+    listener.note(
+        Advice(
+            "It keeps its GPU until `",
+            Command("run notebook", f"--remove {options}"),
+            "`; its files go with it.",
+        )
+    )
+    return 0
+
+
+def remove(inventory: Inventory, listener: Listener) -> int:
+    """Delete it; the exit code. A cluster without one is right."""
+    api = nodes.connect(inventory)
+    gone = notebook.remove(api, inventory.cluster.namespace, seconds=REMOVE_SECONDS, tell=progress(listener))
+    listener.rows("object", ("action", "object"), [("removed", one) for one in gone])
+    if not gone:
+        listener.note(f"Namespace {inventory.cluster.namespace} has no notebook of gpunode's.")
+    return 0

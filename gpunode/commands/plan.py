@@ -1,0 +1,69 @@
+"""What waits on hosts and in the cluster, shown and not applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpunode.cluster.api import Api
+from gpunode.engine import (
+    control_plane,
+    converge,
+    exit_codes,
+    gate,
+    nodes,
+    planned,
+    repositories,
+    rounds,
+    stake,
+)
+from gpunode.engine.choices import reasons
+from gpunode.engine.member import Members, outcomes
+from gpunode.engine.session import Session
+from gpunode.errors import ClusterError
+
+
+def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False) -> int:
+    """Show it; the exit code. `diff`: as in `planned.show`. `waits`: changes that wait have exit codes of their own.
+    `why`: with the choices that each plan rests on."""
+    listener, inventory = session.listener, session.inventory
+    nodes.usable(inventory)
+    members = repositories.added(session, session.probed(converge.look), None)
+    api: Api | None = None
+    found: Members = ()
+    wrong: ClusterError | None = None
+    try:
+        api = nodes.connect(inventory) if inventory.cluster.plugin else None
+        found = stake.located(api, members)
+    except ClusterError as error:  # the hosts' plans are shown and counted
+        wrong = error
+    namespace = inventory.cluster.namespace
+    members = control_plane.guarded(inventory, stake.disturbed(api, namespace, members, found, strict=False))
+    listener.plans(outcomes(members), diff=diff is not False)
+    if why:
+        listener.rows("why", ("host", "code", "chosen", "why"), list(_choices(members)))
+    objects: int | None = None  # of the cluster, if it was checked
+    conflicts = False
+    if inventory.cluster.plugin is None:
+        listener.note(nodes.WITHOUT_PLUGIN)
+    elif api is not None and wrong is None:
+        try:
+            order = rounds.ordered(members)
+            shown = planned.plan(api, inventory, found, listener, diff=diff, strict=False, order=order)
+            objects, conflicts = shown.objects, bool(shown.conflicts or shown.obstructed)
+        except ClusterError as error:
+            wrong = error
+    if wrong is not None:
+        listener.problem(wrong)
+    gate.show(inventory, listener)
+    listener.summary(outcomes(members), cluster=objects)
+    code = wrong.exit_code if wrong else 1 if conflicts else exit_codes.worst(members)
+    if waits and (objects or any(one.outcome and one.outcome.plan for one in members)):
+        return exit_codes.DRIFT_AND_MORE if code else exit_codes.DRIFT
+    return code
+
+
+def _choices(members: Members) -> Iterator[tuple[str, ...]]:
+    for one in members:
+        if one.outcome and one.outcome.facts:
+            for choice in reasons(one.host, one.outcome.facts, one.outcome.desired):
+                yield one.host.name, choice.code, choice.chosen, choice.why

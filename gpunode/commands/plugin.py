@@ -1,0 +1,171 @@
+"""The bundled device plugin on the nodes of a session's hosts: deployed, inspected, removed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from gpunode.cluster import rights
+from gpunode.cluster.api.kinds import Object, title
+from gpunode.cluster.objects import apply
+from gpunode.engine import bring_up, nodes, planned
+from gpunode.engine.listener import Listener, accepted, problem, progress
+from gpunode.engine.member import Member
+from gpunode.engine.session import Session
+from gpunode.errors import ClusterError, Declined
+from gpunode.links import plugin
+from gpunode.links.plugin import Row, Scope, expected, other_plugins
+from gpunode.links.plugin.dra import owners
+from gpunode.model import Inventory
+from gpunode.wording import Advice, Command, few, lines
+
+NAMED = 5  # nodes that a note names
+
+
+def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
+    """Label the nodes, deploy it, and wait until each offers GPUs; the exit code. `replace`: NAMESPACE/NAME of another
+    plugin's DaemonSet, which is deleted first."""
+    listener, inventory = session.listener, session.inventory
+    spec = nodes.spec_of(inventory)  # or nothing is begun
+    api, tell = nodes.connect(inventory), progress(listener)
+    members = nodes.identified(api, session, tell)
+    missing = [one for one in members if one.node is None]
+    found = [one for one in members if one.node is not None]
+    going: tuple[Member, ...] = ()
+    if found:
+        names = [one.node.name for one in found if one.node]
+        other = other_plugins.replaced(api, replace, names) if replace else None
+        waiting = planned.show(api, inventory, found, listener, other=other)
+        going = tuple(one for one in waiting.members if one.going)
+        if other and going:
+            _startable(other, waiting, names)
+        gone = [other] if other else []
+        deletion = (*rights.of_deletion(gone), *rights.of_wait(gone))
+        rights.demanded(api, (*rights.of_rollout(spec.namespace), *deletion))
+        if going and waiting.objects:
+            accepted(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
+        going = nodes.labelled(api, going)
+        if other and all(one.going for one in going) and len(going) == len(found):
+            apply.delete(api, other, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
+        elif other:
+            listener.note(f"{title(other)} stays: not every node that it serves gets this plugin.")
+    refused = len(going) < len(found)  # `show` has reported them
+    problems = [*missing, *(one for one in going if one.reason)]
+    going = tuple(one for one in going if one.going)
+    good = True
+    if going:
+        names = [one.node.name for one in going if one.node]
+        scope = Scope(only=names)
+        rollout = plugin.deploy(api, spec, scope, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
+        good = rollout.good
+        running = {row.node for row in rollout.rows if not row.problem}
+        aimed = tuple(
+            dataclasses.replace(one, expected=expected.memory(spec.config, one.labels) or None)
+            for one in going
+            if one.node and one.node.name in running
+        )
+        problems += [one for one in bring_up.offered(api, inventory, aimed, tell) if one.reason]
+        changed = [(one.action, one.what) for one in rollout.differences if one.action != "same"]
+        listener.rows("object", ("action", "object"), changed)
+        rows = plugin.status(api, spec.namespace, spec.config)
+        show([row for row in rows if row.node in names], listener)
+    for one in problems:
+        problem(listener, one.host.name, one.reason)
+    return 1 if problems or refused or not good else 0
+
+
+def inspect(session: Session, *, selected: bool) -> int:
+    """Tell how it is on every GPU node of the cluster, or of the session's hosts (`selected`); the exit code."""
+    listener, wish = session.listener, session.inventory.cluster
+    api = nodes.connect(session.inventory)
+    rows = plugin.status(api, wish.namespace, wish.plugin_config, owners(api))
+    missing: list[Member] = []
+    if selected:
+        members = nodes.identified(api, session, progress(listener))
+        missing = [one for one in members if one.node is None]
+        names = {one.node.name for one in members if one.node}
+        rows = tuple(row for row in rows if row.node in names)
+    show(rows, listener)
+    for one in missing:
+        problem(listener, one.host.name, one.reason)
+    if not rows:
+        listener.note(
+            Advice(
+                "No node has the plugin; `",
+                Command("provision"),
+                "` or `",
+                Command("plugin deploy"),
+                "` puts it there.",
+            )
+        )
+    return 1 if not rows or missing or any(row.wrong for row in rows) else 0
+
+
+def remove(inventory: Inventory, listener: Listener, *, yes: bool) -> None:
+    """Take it and all that was made for it out of the cluster."""
+    api, namespace = nodes.connect(inventory), inventory.cluster.namespace
+    tell, stays = progress(listener), list[str]()
+    there = plugin.removable(api, namespace, tell=stays.append)
+    for why in stays if not (yes and there) else ():  # else it is reported when it happens
+        tell(why)
+    if not there:
+        listener.note("there is nothing to remove")
+        return
+    if not yes:
+        listener.rows("object", ("action", "object"), [("remove", title) for title in there])
+        if not listener.ask(f"Remove these from {api.access.context}? No node offers GPUs afterwards."):
+            raise Declined(
+                "nothing was removed", hint="Answer `y`, or give --yes where there is no terminal."
+            )
+    removed = plugin.remove(api, namespace, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
+    listener.rows("object", ("action", "object"), [("removed", title) for title in removed])
+
+
+def _startable(other: Object, waiting: planned.Planned, names: Sequence[str]) -> None:
+    """Raises ClusterError where it is known that this plugin would not run in the other's place."""
+    without = [name for name in waiting.imageless if name in names]
+    refused = [what for what in waiting.obstructed if not what.endswith(f"/{planned.PROOF}")]  # it runs none
+    if refused:
+        raise ClusterError(
+            f"{title(other)} stays: {refused[0]} would not be admitted in its place; nothing was changed",
+            hint="Do what is said above about these pods, then give the same command again.",
+        )
+    if without:
+        raise ClusterError(
+            f"{title(other)} stays: this plugin's image is not on {few(without, NAMED)}, as far as the kubelet reports; "
+            "nothing was changed",
+            hint=Advice(
+                "`", Command("provision"), "` of these hosts loads it; then give the same command again."
+            ),
+        )
+
+
+def show(rows: Sequence[Row], listener: Listener) -> None:
+    """A row per node, and what looks wrong there and is not."""
+    listener.rows(
+        "plugin",
+        ("node", "pod", "phase", "restarts", "resource", "capacity", "allocatable", "trouble", "log"),
+        [
+            (
+                row.node,
+                row.pod,
+                row.phase,
+                row.restarts,
+                row.resource,
+                row.capacity,
+                row.allocatable,
+                row.wrong,
+                row.last_line if row.wrong else "",  # else it is no news
+            )
+            for row in rows
+        ],
+    )
+    fixes: dict[str, list[str]] = {}
+    for row in rows:
+        if row.reason and row.reason.fix:
+            fixes.setdefault(row.reason.fix, []).append(row.node)
+    for fix, names in fixes.items():
+        listener.note(lines((f"{few(names, NAMED)}:", fix), " "))
+    for row in rows:
+        if row.note:
+            listener.note(f"{row.node}: {row.note}")

@@ -1,0 +1,77 @@
+"""The second scheduler of `share enable`: planned, accepted and deployed; and who else asks the extender."""
+
+from __future__ import annotations
+
+from gpunode.cluster.api import Api
+from gpunode.engine.listener import Listener, accepted, progress
+from gpunode.errors import ClusterError
+from gpunode.links.scheduler import plan as schedulers
+from gpunode.links.scheduler.configuration import Extender
+from gpunode.links.scheduler.extender import deployment as extender
+from gpunode.links.scheduler.extender import second_scheduler as second
+from gpunode.model import SecondScheduler
+from gpunode.wording import few
+
+READY = 180.0  # seconds for a pod of the scheduler
+NAMED = 5
+
+
+def server(api: Api, wish: SecondScheduler | None) -> int:
+    """The API server's minor version. Raises ClusterError where it does not work with the scheduler that is wished for."""
+    found = int(api.version().removeprefix("v").split(".")[1])
+    if wish is not None:
+        second.minor(wish, found)
+    return found
+
+
+def rehearse(api: Api, share: extender.Spec, wish: SecondScheduler) -> None:
+    """Dry-run it with the extender, whose address may not be known yet. Raises ClusterError where the API server would refuse
+    it, for example because the user may not bind its roles."""
+    second.plan(api, _wanted(api, share, wish), share.manifests)
+
+
+def enable(api: Api, listener: Listener, share: extender.Spec, wish: SecondScheduler, *, yes: bool) -> None:
+    """Deploy it beside the extender, which leads. Raises ClusterError."""
+    wanted = _wanted(api, share, wish)
+    changes = [one for one in second.plan(api, wanted) if one.action not in ("same", "foreign")]
+    listener.cluster(api.access.context, changes)
+    if changes:
+        accepted(listener, f"Apply the second scheduler to the cluster ({api.access.context})?", yes=yes)
+    second.deploy(api, wanted, seconds=READY, tell=progress(listener))
+    listener.total(
+        f"the extender leads, and the scheduler {wish.name} asks it for pods with `schedulerName: {wish.name}`",
+        {"schedulers": 1, "asking": 1},
+    )
+
+
+def _wanted(api: Api, share: extender.Spec, wish: SecondScheduler) -> second.Spec:
+    asked = Extender(extender.address(api, share.namespace), share.share.resource, second.FOLDER)
+    version = second.minor(wish, server(api, wish))
+    return second.spec(share.namespace, wish, version, asked, share.certificates_id)
+
+
+def alone(api: Api) -> None:
+    """Raises ClusterError where schedulers on the control plane's hosts ask the extender, too."""
+    if nodes := asking(api):
+        raise ClusterError(
+            f"the schedulers of {few(sorted(nodes), NAMED)} ask the extender, too: nothing was changed",
+            hint="Leave `scheduler` out of `cluster.share`, and add these nodes of the control plane to the inventory: "
+            "`gpunode share disable` then takes both out.",
+        )
+
+
+def asks_alone(api: Api, namespace: str) -> bool:
+    """Whether a second scheduler is in the cluster and no scheduler on a host asks: whatever the inventory names, `share disable`
+    then needs no host."""
+    return second.there(api, namespace) and not asking(api)
+
+
+def asking(api: Api) -> set[str]:
+    """The nodes whose schedulers ask the extender, by their pods."""
+    pods, _ = api.find("Pod", "kube-system", labels="component=kube-scheduler")
+    return {
+        str(pod["spec"].get("nodeName") or "")
+        for pod in pods
+        for volume in pod["spec"].get("volumes") or []
+        if volume["name"].startswith(schedulers.VOLUME)
+    }

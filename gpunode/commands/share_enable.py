@@ -1,0 +1,298 @@
+"""The scheduler extender: deployed, and asked by the cluster's scheduler; and taken back."""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Literal, TypeVar
+
+from gpunode.cluster import control_plane, lease, rights
+from gpunode.cluster.api import Api
+from gpunode.cluster.lease import Held
+from gpunode.cluster.objects import apply
+from gpunode.commands import scheduler_restart as restart
+from gpunode.commands import second_scheduler as second
+from gpunode.commands import unscheduled_pods as strays
+from gpunode.engine import bring_up, converge, exit_codes, nodes
+from gpunode.engine.listener import Listener, accepted, progress
+from gpunode.engine.member import Member, outcomes
+from gpunode.engine.session import Session
+from gpunode.engine.visit import Visit
+from gpunode.errors import AgentFailed, CannotPlan, ClusterError, GpunodeError, Refused, UsageError
+from gpunode.links import plugin
+from gpunode.links.scheduler import manifest
+from gpunode.links.scheduler import plan as schedulers
+from gpunode.links.scheduler.extender import deployment as extender
+from gpunode.model import Change, File, Inventory, OnEvent, Outcome, Plan, Share, StepPlan
+from gpunode.wording import few
+
+LEADS = 180.0  # seconds for a replica of the extender to lead
+Made = TypeVar("Made")
+API_SECONDS = 60.0  # for which the API server may be away before a host is begun
+NAMED = 5
+SIMULATED = (
+    "This cluster is simulated: it has no kube-scheduler that could ask the extender. What a demo shows of sharing: "
+    "`cluster.plugin.config` with `sharing`, and then `gpunode share inspect`, `fsck` and `simulate`. `make try`, in a checkout of "
+    "gpunode, has a real cluster."
+)
+STEP = "scheduler"
+
+
+def enable(session: Session, *, yes: bool) -> int:
+    """Deploy the extender, then tell the schedulers of it; the exit code."""
+    _wish(session.inventory)
+    nodes.image_of(session.inventory)
+    api = nodes.connect(session.inventory)
+    with _alone(api, session.listener) as held:
+        return _enable(session, api, held, yes=yes)
+
+
+def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
+    listener, inventory = session.listener, session.inventory
+    wish, tell = _wish(inventory), progress(listener)
+    image, spec = nodes.image_of(inventory), nodes.spec_of(inventory)
+    rights.demanded(api, rights.of_share(spec.namespace))
+    minor = second.server(api, wish.scheduler)
+    found, code = ([], 0) if _beside(session, api) else _schedulers(session, api)
+    wanted = extender.spec(api, spec.namespace, image, wish)
+    if wish.scheduler is not None:
+        second.rehearse(api, wanted, wish.scheduler)
+    differences = *plugin.plan(api, spec, tell=listener.note), *extender.plan(api, wanted)
+    changes = [one for one in differences if one.action not in ("same", "foreign")]
+    listener.cluster(api.access.context, changes)
+    if words := apply.unguarded(api, [*spec.manifests, *wanted.manifests], changes):
+        listener.note(words)
+    if changes:
+        accepted(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
+    rollout = plugin.deploy(api, spec, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
+    for row in rollout.rows:
+        if row.problem:
+            listener.problem(
+                ClusterError(row.problem, hint=row.reason.fix if row.reason else "", subject=row.node)
+            )
+    extender.deploy(api, wanted, seconds=LEADS, tell=tell)
+    if wish.scheduler is not None:
+        second.enable(api, listener, wanted, wish.scheduler, yes=yes)
+        strays.note(inventory, api.find("Pod")[0], listener)
+        return 0 if rollout.good else 1
+    secret = schedulers.Wanted(extender.address(api, spec.namespace), wish.resource, wanted.secret)
+    plans = {}
+    for one in found:
+        changed, volume = _planned(one, lambda files: schedulers.enabling(files, minor, secret))
+        plans[one.host.name] = changed, volume
+    done = _change(session, api, held, found, plans, yes=yes)
+    listener.total(
+        f"the extender leads, and {done} of {len(found)} schedulers ask it",
+        {"schedulers": len(found), "asking": done},
+    )
+    return code or (0 if rollout.good else 1)
+
+
+def disable(session: Session, *, yes: bool) -> int:
+    """Take it out of the schedulers, then out of the cluster; the exit code."""
+    api = nodes.connect(session.inventory)
+    with _alone(api, session.listener) as held:
+        return _disable(session, api, held, yes=yes)
+
+
+def _alone(api: Api, listener: Listener) -> AbstractContextManager[Held]:
+    """As the only one that changes the cluster's nodes."""
+    holder = f"share {secrets.token_hex(2)} of {getpass.getuser()}@{socket.gethostname()}"
+    return lease.hold(api, holder, progress(listener))
+
+
+def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
+    listener, tell = session.listener, progress(session.listener)
+    namespace = session.inventory.cluster.namespace
+    rights.demanded(api, (*extender.rights_to_remove(api, namespace), *rights.SCHEDULERS))
+    if not extender.removable(api, namespace, tell=tell) and not second.asking(api):
+        words = "nothing is enabled: the cluster has no extender, and no scheduler asks one"
+        listener.total(words, {"schedulers": 0, "removed": 0})
+        return 0
+    beside = _beside(session, api) or second.asks_alone(api, namespace)
+    found, code = ([], 0) if beside else _schedulers(session, api)
+    plans = {one.host.name: (_planned(one, schedulers.disabling), "") for one in found}
+    _change(session, api, held, found, plans, yes=yes)
+    there = extender.removable(api, namespace, tell=tell)
+    if there:
+        listener.rows("object", ("action", "object"), [("remove", title) for title in there])
+        accepted(listener, f"Remove these from {api.access.context}?", yes=yes)
+    removed = extender.remove(api, namespace, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
+    listener.total(
+        f"no scheduler asks the extender, and {len(removed)} objects were removed",
+        {"schedulers": len(found), "removed": len(removed)},
+    )
+    return code
+
+
+def _wish(inventory: Inventory) -> Share:
+    if inventory.cluster.share is None:
+        raise UsageError(
+            f"{inventory.path} says nothing of a scheduler extender",
+            hint="Add `share: {}` below `cluster`: the device plugin then follows what the extender promises.",
+        )
+    return inventory.cluster.share
+
+
+def _beside(session: Session, api: Api) -> bool:
+    """Whether the inventory names a second scheduler, which takes the hosts' place. Raises ClusterError where these ask, too."""
+    share = session.inventory.cluster.share
+    if share is None or share.scheduler is None:
+        return False
+    second.alone(api)
+    return True
+
+
+def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
+    """The hosts with a scheduler's manifest, with their nodes, and the exit code for hosts that were not seen."""
+
+    def story(visit: Visit, tell: OnEvent) -> Outcome:
+        files = (*visit.watch.files, *schedulers.FILES)
+        visit.watch = replace(visit.watch, files=files)
+        outcome = converge.look(visit, tell)
+        more = schedulers.more(outcome.facts.files) if outcome.facts else ()
+        if not more:
+            return outcome
+        visit.watch = replace(visit.watch, files=(*files, *more))
+        return converge.look(visit, tell)
+
+    members = session.probed(story)
+    unseen = [one for one in members if one.facts is None]
+    session.listener.failures(outcomes(unseen))
+    seen = [replace(one, reason=None) for one in members if one.facts]
+    placed = nodes.located(api, seen, seconds=0, tell=session.listener.note)
+    found = [one for one in placed if _files(one).get(manifest.PATH, _NONE).exists]
+    if not found:
+        raise ClusterError(
+            f"none of these hosts has {manifest.PATH}",
+            hint=SIMULATED
+            if api.simulated
+            else "Add the hosts of the control plane to the inventory, with `control_plane: true`. Where it is somebody "
+            "else's, name a second scheduler: `scheduler: {image: …}` below `cluster.share`.",
+        )
+    for one in found:
+        if not one.host.control_plane:
+            raise Refused(
+                one.host.name,
+                "it is of the control plane, and its scheduler would start again",
+                hint="Set `control_plane: true` for it in the inventory.",
+            )
+    if others := sorted(control_plane.schedulers(api) - {one.node.name for one in placed if one.node}):
+        raise ClusterError(
+            f"the schedulers of {few(others, NAMED)} were not inspected: nothing was changed",
+            hint="Add these nodes of the control plane to the inventory, make them reachable, and leave out --limit: all "
+            "schedulers ask the extender, or none.",
+        )
+    return found, exit_codes.worst(unseen)
+
+
+_NONE = File("", exists=False)
+
+
+def _files(one: Member) -> Mapping[str, File]:
+    return one.facts.files if one.facts else {}
+
+
+def _planned(one: Member, planner: Callable[[Mapping[str, File]], Made]) -> Made:
+    try:
+        return planner(_files(one))
+    except CannotPlan as error:
+        raise Refused(one.host.name, error.message, hint=error.hint) from None
+
+
+def _change(
+    session: Session,
+    api: Api,
+    held: Held,
+    found: Sequence[Member],
+    plans: Mapping[str, tuple[tuple[Change, ...], str]],
+    *,
+    yes: bool,
+) -> int:
+    """Show the plans, and make the changes one host after the other, each until its scheduler is back; how many have it."""
+    listener = session.listener
+    waiting = [_with(one, plans[one.host.name][0]) for one in found]
+    todo = [one for one in waiting if one.changes]
+    if todo:
+        listener.plans(outcomes(todo))
+        hosts = ", ".join(one.host.name for one in todo)
+        accepted(
+            listener, f"Change the scheduler's configuration on {hosts}? It starts again there.", yes=yes
+        )
+    for one in todo:
+        if why := held.sure(API_SECONDS, progress(listener), lambda: False):
+            raise ClusterError(f"not begun: {why}", hint="Run this again.", subject=one.host.name)
+        _apply(session, api, one, plans[one.host.name][1])
+    return len(found)
+
+
+def _with(one: Member, changes: tuple[Change, ...]) -> Member:
+    assert one.outcome is not None
+    plan = Plan(one.host.name, (StepPlan(STEP, changes),) if changes else ())
+    status: Literal["planned", "right"] = "planned" if changes else "right"
+    return replace(one, outcome=replace(one.outcome, status=status, plan=plan, error=None, hint=""))
+
+
+def _apply(session: Session, api: Api, one: Member, volume: str) -> None:
+    """Make the changes; where the scheduler does not come back, or this ends before, they are taken back. Raises GpunodeError."""
+    node = one.node.name if one.node else one.host.name
+    try:
+        _made(session, one)
+        why = restart.awaited(api, node, volume, session.listener)
+    except BaseException:
+        session.listener.note(f"{one.host.name}: {_put_back(session, one)}.")
+        raise
+    if why:
+        raise AgentFailed(
+            one.host.name,
+            f"the scheduler did not come back within {restart.BACK:.0f} s: {why}; {_put_back(session, one)}",
+            hint=f"See `kubectl -n kube-system logs kube-scheduler-{node}`, and the kubelet's log on the host.",
+        )
+
+
+def _put_back(session: Session, one: Member) -> str:
+    """What became of putting the scheduler's files back as they were."""
+    session.listener.note(f"{one.host.name}: putting the scheduler's earlier configuration back.")
+    try:
+        now = _again(session, one)
+        changes = schedulers.restoring(_files(one), _files(now))
+        if changes:
+            _made(session, _with(now, changes))
+    except GpunodeError as error:
+        return f"its earlier configuration could not be put back: {error.message}"
+    return "its earlier configuration was put back" if changes else "its configuration is as it was"
+
+
+def _again(session: Session, one: Member) -> Member:
+    """The member with its files as they are now. Raises AgentFailed."""
+
+    def story(visit: Visit, tell: OnEvent) -> Outcome:
+        visit.watch = replace(visit.watch, files=(*visit.watch.files, *_files(one)))
+        return converge.look(visit, tell)
+
+    (now,) = session.probed(story, [one])
+    if now.facts is None:
+        why = now.outcome.error if now.outcome else None
+        raise AgentFailed(one.host.name, why or "it cannot be inspected")
+    return now
+
+
+def _made(session: Session, one: Member) -> Member:
+    """The member after its plan, with new facts. Raises AgentFailed where not all of it was made."""
+    outcome = one.outcome
+    assert outcome is not None
+
+    def story(visit: Visit, tell: OnEvent) -> Outcome:
+        return converge.apply(visit, outcome, tell)
+
+    after = session.probed(story, [one])[0]
+    if after.outcome is None or len(after.outcome.applied) < len(one.changes):
+        why = after.outcome.error if after.outcome else None
+        raise AgentFailed(
+            one.host.name, why or "not all was changed", hint=after.outcome.hint if after.outcome else ""
+        )
+    return after

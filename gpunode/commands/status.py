@@ -1,0 +1,223 @@
+"""The GPUs of a cluster at this moment: node, GPU, and who uses it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.pods import GPU, holds
+from gpunode.cluster.reason import Reason
+from gpunode.commands import gpu_processes as processes
+from gpunode.commands import unscheduled_pods as strays
+from gpunode.deviceplugin.usage import Gpu
+from gpunode.engine import nodes
+from gpunode.engine.cells import Bytes, Celsius, ForPrograms, Moment, Names, Part, Percent, Silent
+from gpunode.engine.listener import problem, progress
+from gpunode.engine.session import Session
+from gpunode.links.node import parse
+from gpunode.links.plugin.dra import owners
+from gpunode.links.plugin.usage import NodeUsage, usage
+from gpunode.links.scheduler.extender import picture
+from gpunode.links.scheduler.extender.picture import Row
+from gpunode.model import Share
+from gpunode.wording import Advice, Command, few
+
+COLUMNS = (
+    *("node", "gpu", "uuid", "model", "driver", "used", "memory", "util", "temp"),
+    *("promised", "units", "allocated", "health", "since", "code", "reason", "pods", "processes"),
+)
+NAMED = 3  # pods of a node
+SHARED = "shared with the host"  # the memory of GPUs that have none of their own
+FSCK = "`gpunode share fsck` compares them with the kubelet's record"
+
+
+def overlook(
+    session: Session, *, selected: bool, hosts: bool, fresh: Callable[[], None] = lambda: None
+) -> int:
+    """Report a row for each GPU, and what is wrong; the exit code. `selected`: only on the session's nodes. `hosts`: the
+    session's can be asked by name who uses GPUs outside Kubernetes. `fresh` is called right before the first row."""
+    listener, wish = session.listener, session.inventory.cluster
+    api = nodes.connect(session.inventory)
+    only: list[str] | None = None
+    missing = False
+    if selected:
+        members = nodes.identified(api, session, progress(listener))
+        for one in members:
+            problem(listener, one.host.name, one.reason if one.node is None else None)
+        missing = any(one.node is None for one in members)
+        only = [one.node.name for one in members if one.node]
+    there, pods = api.find("Node")[0], api.find("Pod")[0]
+    found = usage(api, wish.namespace, there, pods, only)
+    resource = (wish.share or Share()).resource
+    # Without the extender a pod's GPU is not recorded: it was promised what the plugin says.
+    known = {} if wish.share else {one.node: picture.of_plugin(one.gpus, pods) for one in found}
+    promised = {
+        (one.node, one.gpu): one
+        for one in picture.rows(there, pods, resource, known)
+        if one.resource == resource and (wish.share or one.gpu != picture.UNKNOWN)
+    }
+    table = [row(one, gpu, promised.get((one.node, gpu.index))) for one in found for gpu in one.gpus]
+    judged, here = owners(api), {one.node for one in found}
+    owned = {one.name: why for one in map(parse, there) if one.name in here and (why := judged.reason(one))}
+    fresh()
+    listener.rows("gpu", COLUMNS, table)
+    if names := processes.strange(found):
+        if hosts:
+            processes.show(api, session, names)
+        else:
+            listener.note(
+                f"Processes outside Kubernetes use GPUs on {few(names, NAMED)}; with an inventory, `gpunode status FILE` names them."
+            )
+    for node in found:
+        for words in (*_notes(node), *differing(node, resource, promised)):
+            listener.note(words)
+        problem(listener, node.node, owned.get(node.node) or _named(node))
+    numbers = totals(found)
+    unhealthy = [one.node for one in found if one.reason or any(gpu.unhealthy for gpu in one.gpus)]
+    if wrong := list(dict.fromkeys([*unhealthy, *owned])):
+        limit = f"--limit {','.join(wrong[:NAMED])}"
+        listener.note(
+            Advice(
+                "`",
+                Command("verify", limit),
+                "` follows the chain to the broken link, its cause and its fix.",
+            )
+        )
+    elif numbers["gpus"]:
+        listener.note(
+            Advice("Device plugins report this. `", Command("verify"), "` checks whether new pods get a GPU.")
+        )
+    strays.note(session.inventory, pods, listener)
+    parts, models = shares(found, there, pods, resource), by_model(found)
+    more = {**({"models": models} if models else {}), **({"shares": parts} if parts else {})}
+    listener.total(sentence(numbers, parts, models), {**numbers, **more})
+    return 1 if missing or owned or numbers["unhealthy"] or numbers["unknown"] else 0
+
+
+def row(node: NodeUsage, gpu: Gpu, promised: Row | None = None) -> tuple[object, ...]:
+    """The cells of COLUMNS. `promised`: of its memory, where it is shared so."""
+    users = gpu.users if gpu.users is not None else ()
+    return (
+        node.node,
+        gpu.index,
+        ForPrograms(gpu.uuid),
+        gpu.name,
+        gpu.driver,
+        None if gpu.used is None else Bytes(gpu.used),
+        SHARED if gpu.memory is None else Bytes(gpu.memory),
+        None if gpu.utilization is None else Percent(gpu.utilization),
+        None if gpu.temperature is None else Celsius(gpu.temperature),
+        None if promised is None else Part(promised.promised, promised.total),
+        None if promised is None or promised.total is None else Silent(promised.total),
+        None if promised is None else _allocated(gpu, promised.resource),
+        "unhealthy" if gpu.unhealthy else "ok",
+        Moment(gpu.since),
+        ForPrograms(gpu.unhealthy.code if gpu.unhealthy else ""),
+        ForPrograms(gpu.unhealthy.words if gpu.unhealthy else ""),
+        Names(dict.fromkeys(user.pod for user in users)),
+        None if users or not gpu.processes else gpu.processes,
+    )
+
+
+def totals(found: Sequence[NodeUsage]) -> dict[str, int]:
+    """Numbers of nodes (`unknown`: whose GPUs are not known) and GPUs."""
+    gpus = [gpu for one in found for gpu in one.gpus]
+    counts = Counter(
+        "unhealthy" if gpu.unhealthy else "unseen" if gpu.users is None else "used" if gpu.users else "free"
+        for gpu in gpus
+    )
+    return {
+        "nodes": len(found),
+        "unknown": sum(one.reason is not None for one in found),
+        "gpus": len(gpus),
+        "used": sum(bool(gpu.users) for gpu in gpus),
+        "free": counts["free"],
+        "unseen": counts["unseen"],
+        "unhealthy": counts["unhealthy"],
+    }
+
+
+def by_model(found: Sequence[NodeUsage]) -> dict[str, int]:
+    """GPUs by model, the most frequent first."""
+    return dict(Counter(gpu.name for one in found for gpu in one.gpus).most_common())
+
+
+def shares(
+    found: Sequence[NodeUsage], there: Sequence[Object], pods: Sequence[Object], memory: str
+) -> dict[str, list[int]]:
+    """By resource that is a part of a GPU, MIG devices too: the units that no pod has, and all that pods can have. `memory`: the
+    resource of GPUs shared by it."""
+    gpus = {one.node: len(one.gpus) for one in found if one.reason is None}
+    sums: dict[str, list[int]] = {}
+    for node in (one for one in map(parse, there) if one.name in gpus):
+        here = [pod for pod in pods if pod["spec"].get("nodeName") == node.name]
+        for resource, count in node.units.items():
+            whole = resource == GPU and count <= gpus[node.name]
+            if count and not whole and (resource == memory or resource.startswith("nvidia.com/")):
+                both = sums.setdefault(resource, [0, 0])
+                both[0] += max(0, count - sum(holds(pod, resource) for pod in here))
+                both[1] += count
+    return sums
+
+
+def sentence(
+    numbers: dict[str, int],
+    parts: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    models: Mapping[str, int] = MappingProxyType({}),
+) -> str:
+    """The totals for people; `parts`: `shares`; `models`: `by_model`, which are named where there are several."""
+    if not numbers["nodes"]:
+        return "No node has GPUs that the cluster knows of."
+    known = numbers["nodes"] - numbers["unknown"]
+    if not known:
+        return f"GPUs of {_count(numbers['unknown'], 'node')} unknown"
+    states = [f"{numbers['used']} in use", f"{numbers['free']} free"]
+    states += [f"{numbers['unseen']} of which the kubelet does not say"] if numbers["unseen"] else []
+    states += [f"{numbers['unhealthy']} unhealthy"] if numbers["unhealthy"] else []
+    free = ", ".join(f"{left} of {count} {name}" for name, (left, count) in parts.items())
+    more = f"; shares free: {free}" if free else ""
+    more += f"; GPUs of {_count(numbers['unknown'], 'more node')} unknown" if numbers["unknown"] else ""
+    more += f"; {', '.join(f'{count}x {name}' for name, count in models.items())}" if len(models) > 1 else ""
+    return f"{_count(numbers['gpus'], 'GPU')} on {_count(known, 'node')}: {', '.join(states)}{more}"
+
+
+def _notes(node: NodeUsage) -> Iterator[str]:
+    """What the table does not say: why GPUs are unhealthy, and who has some where the kubelet does not say which."""
+    for gpu in node.gpus:
+        if gpu.unhealthy:
+            yield f"{node.node}: GPU {gpu.index} ({gpu.uuid}) is unhealthy: {gpu.unhealthy.words}"
+    if node.holders and (node.reason or any(gpu.users is None for gpu in node.gpus)):
+        yield f"{node.node}: {few(node.holders, NAMED)} use GPUs there; which is not known"
+
+
+def _allocated(gpu: Gpu, resource: str) -> int | None:
+    return None if gpu.users is None else sum(one.units for one in gpu.users if one.resource == resource)
+
+
+def differing(node: NodeUsage, resource: str, promised: Mapping[tuple[str, str], Row]) -> Iterator[str]:
+    """Pods that have memory of the node's GPUs otherwise than it was promised."""
+    if unknown := promised.get((node.node, picture.UNKNOWN)):
+        names = few(list(dict.fromkeys(one.pod for one in unknown.uses)), NAMED)
+        yield f"{node.node}: nobody noted which GPU {names} has: {FSCK}"
+    wanted, real = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
+    for gpu in node.gpus:
+        of = promised.get((node.node, gpu.index))
+        wanted.update({(one.pod, one.container, gpu.index): one.promised for one in (of.uses if of else ())})
+        users = [one for one in gpu.users or () if one.resource == resource]
+        real.update({(one.pod, one.container, gpu.index): one.units for one in users})
+    started, noted = {one[:2] for one in real}, {one[:2] for one in wanted}
+    differ = {one[0] for one in (wanted - real) + (real - wanted) if one[:2] in started & noted}
+    if differ:
+        yield f"{node.node}: {few(sorted(differ), NAMED)} got another GPU than was promised: {FSCK}"
+
+
+def _named(node: NodeUsage) -> Reason | None:
+    """Why its GPUs are not known, with the node's name."""
+    return replace(node.reason, subject=node.node) if node.reason else None
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,46 @@
+"""Pods that ask for memory of GPUs, and that the second scheduler does not place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpunode.cluster.api.kinds import Object
+from gpunode.deviceplugin.promises import demand
+from gpunode.deviceplugin.promises.demand import Malformed
+from gpunode.engine.listener import Listener
+from gpunode.model import Inventory
+from gpunode.share.ledger import ENDED
+from gpunode.wording import few
+
+NAMED = 5
+
+
+def found(pods: Iterable[Object], resource: str, scheduler: str) -> list[str]:
+    """namespace/name of unfinished pods that ask for the resource and name another scheduler."""
+    names = []
+    for pod in pods:
+        ended = (pod.get("status") or {}).get("phase") in ENDED
+        own = pod["spec"].get("schedulerName") or "default-scheduler"
+        if not ended and own != scheduler and _asks(pod, resource):
+            names.append(f"{pod['metadata'].get('namespace', 'default')}/{pod['metadata']['name']}")
+    return sorted(names)
+
+
+def note(inventory: Inventory, pods: Sequence[Object], listener: Listener) -> None:
+    """Name them, where the inventory has a second scheduler."""
+    share = inventory.cluster.share
+    if share is None or share.scheduler is None:
+        return
+    name = share.scheduler.name
+    if names := found(pods, share.resource, name):
+        listener.note(
+            f"{len(names)} pods ask for {share.resource} past the scheduler {name}, by the sum of a node: {few(names, NAMED)}. "
+            f"Set `schedulerName: {name}` in their templates."
+        )
+
+
+def _asks(pod: Object, resource: str) -> bool:
+    try:
+        return bool(demand.held(pod, resource).units)
+    except Malformed:
+        return False

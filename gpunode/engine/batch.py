@@ -1,0 +1,115 @@
+"""One batch of hosts, from their accepted plans to their proof: no work lost, all rounds, the node and its GPUs back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.refusal import ApiConnectionLost
+from gpunode.cluster.api.watch import answering
+from gpunode.cluster.reason import Reason, of
+from gpunode.engine import bring_up, control_plane, gate, rounds, work
+from gpunode.engine.acts import Act
+from gpunode.engine.interrupt import Interrupt
+from gpunode.engine.listener import problem, progress
+from gpunode.engine.member import Member, Members
+from gpunode.engine.record import Record, State
+from gpunode.engine.session import Session
+from gpunode.errors import ClusterError
+
+FAILED = "failed"  # code: the cluster did not do what was asked
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What every batch needs. `accepted`: host → the acts that its plan showed. `prove`: with vectoradd."""
+
+    session: Session
+    api: Api | None
+    record: Record
+    interrupt: Interrupt
+    accepted: Mapping[str, frozenset[Act]]
+    prove: bool
+
+    @property
+    def stopped(self) -> bool:
+        """Whether no work is waited for any more."""
+        return self.interrupt.set or bool(self.record.lost)
+
+
+def finished(run: Run, members: Members) -> Members:
+    """The members when all is done for them that can be done; each has come to an end that is recorded."""
+    listener, masters = run.session.listener, control_plane.disturbed(members)
+    members = control_plane.healthy_before(run.api, members, masters, listener)
+    members = work.cleared(run.api, run.session, members, run.record, stopped=lambda: run.stopped)
+    cordoned = run.record.begun
+    for one in members:
+        if one.waits and one.reason is None:
+            run.record.host(one.host.name, "changing")
+    if run.record.lost:
+        members = tuple(_given_back(run, one, cordoned) for one in members)
+    begun = [one.host.name for one in members if one.host.name in masters and one.reason is None]
+    members = rounds.converged(
+        run.session,
+        members,
+        run.accepted,
+        lambda one, visit, tell: work.again(run.api, one, visit, tell, stopped=lambda: run.stopped),
+    )
+    members = control_plane.healthy_after(run.api, members, begun, listener)
+    if run.api is not None and any(one.good for one in members):
+        for one in members:
+            if one.good:
+                run.record.host(one.host.name, "changed")
+        try:
+            members = _proven(run, run.api, members)
+        except ClusterError as error:
+            listener.problem(error)
+            members = tuple(one.out(of(FAILED, error)) if one.good else one for one in members)
+    for one in members:
+        run.record.host(one.host.name, *end(one))
+    return members
+
+
+def _given_back(run: Run, one: Member, cordoned: Collection[str]) -> Member:
+    """The member, out before anything is changed there; its node takes pods again."""
+    if not one.waits or one.reason is not None:
+        return one
+    listener, host = run.session.listener, one.host.name
+    reason = Reason(rounds.STOPPED, f"{work.NOT_CHANGED}: {run.record.lost}", subject=host)
+    if host in cordoned:
+        reason = work.lifted(run.api, one, reason, listener.event)
+    problem(listener, host, reason)
+    return one.out(reason)
+
+
+def _proven(run: Run, api: Api, members: Members) -> Members:
+    """The members, brought up and their nodes given back. All of it can be done twice, so an API server may go away once."""
+    listener = run.session.listener
+    for again in (True, False):
+        answering(api, seconds=work.API_SECONDS, tell=progress(listener))
+        try:
+            after = bring_up.bring_up(
+                api, run.session.inventory, members, listener, run=run.prove, holder=run.record.owner
+            )
+            work.released(api, after)
+            return after
+        except ApiConnectionLost:
+            if not again:
+                raise
+    return members
+
+
+def end(one: Member) -> tuple[State, str]:
+    """How far the member has come, and why no further."""
+    why = one.wrong.words if one.wrong else (one.outcome.error or "" if one.outcome else "")
+    if one.reason is not None and one.reason.code in (work.BUSY, rounds.STOPPED, gate.CLOSED):
+        return "skipped", why
+    if one.reason is not None and one.reason.code == control_plane.UNHEALTHY and one.waits:
+        return "skipped", why
+    status = one.outcome.status if one.outcome else "failed"
+    if status in ("failed", "refused", "unreachable"):
+        return status, why
+    if one.in_use:
+        return "in use", one.result.why if one.result else ""
+    return ("proven", "") if one.proven else ("failed", why)

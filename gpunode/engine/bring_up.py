@@ -1,0 +1,164 @@
+"""From hosts that are right to proven GPUs, in stages: find and label the nodes, deploy the plugin, wait for every GPU,
+run vectoradd on each. A stage takes the members and returns them, with what it found out."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.watch import OnProgress
+from gpunode.cluster.reason import Reason, of
+from gpunode.engine import acts, nodes, prove
+from gpunode.engine.listener import Listener, problem, progress
+from gpunode.engine.member import Member, Members
+from gpunode.errors import ClusterError
+from gpunode.links import plugin
+from gpunode.links.plugin import Scope, capacity, dra, expected, mig
+from gpunode.links.plugin.overview import Row
+from gpunode.links.pod.target import target
+from gpunode.model import Inventory
+from gpunode.wording import Advice, Command
+
+PLUGIN_SECONDS = 180.0  # for the plugin to run, and again for its GPUs to be offered
+
+
+def bring_up(
+    api: Api, inventory: Inventory, members: Members, listener: Listener, *, run: bool, holder: str = ""
+) -> Members:
+    """All stages for the hosts that are right; reports why the others take no part. `holder`: of the cluster's lease."""
+    tell = progress(listener)
+    members = nodes.located(api, [_able(one) for one in members], seconds=nodes.REGISTER_SECONDS, tell=tell)
+    changed = [
+        one.node.name
+        for one in members
+        if one.node and one.outcome and acts.outdate(one.outcome.applied, one.facts)
+    ]
+    old = plugin.pods_on(api, inventory.cluster.namespace, changed)  # before labels bring new pods
+    renew = {pod["metadata"]["uid"] for pod in old}
+    members = nodes.labelled(api, nodes.unowned(dra.owners(api), members))
+    members = aimed(inventory, members)
+    if any(one.going for one in members):
+        members = deployed(api, inventory, members, renew, tell)
+        members = offered(api, inventory, members, tell)
+    for one in members:
+        if one.good:
+            problem(listener, one.host.name, one.wrong)
+    if run:
+        members = proven(api, inventory, members, tell, holder)
+    prove.show([one.result for one in members if one.result], listener)
+    return members
+
+
+def _able(one: Member) -> Member:
+    """The member, out where the host itself is not right."""
+    if one.reason is not None or one.outcome is None:
+        return one
+    if one.good:
+        return replace(one, node=None)  # what was known of it is older than the host's changes
+    return one.out(Reason(one.outcome.status, f"{one.outcome.status}: {one.outcome.error}"))
+
+
+def aimed(inventory: Inventory, members: Members) -> Members:
+    """The units that each node must offer by the plugin's configuration, and the GPUs that its pods must see."""
+    config = inventory.cluster.plugin_config
+
+    def stage(one: Member) -> Member:
+        if not one.going or one.node is None or one.facts is None:
+            return one
+        units = expected.units(config, one.gpus, one.labels)
+        mig_problem = mig.problem(config, one.gpus, one.labels)
+        partly = None
+        if mig_problem and mig_problem.missing:  # its other GPUs are waited for and tested
+            partly = Reason("mig", mig_problem.what, fix=mig_problem.fix, subject=one.node.name)
+        return replace(
+            one,
+            target=target(config, one.node.name, one.gpus, one.labels),
+            # A configuration may offer what cannot be known from here, e.g. MIG devices.
+            expected=units or (None if config else len(one.gpus)),
+            partly=partly,
+        )
+
+    return tuple(stage(one) for one in members)
+
+
+def deployed(api: Api, inventory: Inventory, members: Members, renew: set[str], tell: OnProgress) -> Members:
+    """The plugin on every node; a member is out where it does not run, or can find no GPU."""
+    going = [one for one in members if one.going and one.node]
+    scope = Scope(
+        only=[one.node.name for one in going if one.node],
+        renew=renew,
+        hopeless=[one.node.name for one in going if one.node and one.no_driver],
+    )
+    spec = nodes.spec_of(inventory)
+    rows = {row.node: row for row in plugin.deploy(api, spec, scope, seconds=PLUGIN_SECONDS, tell=tell).rows}
+    # A kubelet that has just started is not Ready for a moment, after its API server still had it as Ready.
+    if flapped := [
+        one for one in going if one.node and one.node.ready and _not_ready(rows.get(one.node.name))
+    ]:
+        nodes.located(
+            api, [replace(one, node=None) for one in flapped], seconds=nodes.REGISTER_SECONDS, tell=tell
+        )
+        rows = {
+            row.node: row for row in plugin.deploy(api, spec, scope, seconds=PLUGIN_SECONDS, tell=tell).rows
+        }
+
+    def stage(one: Member) -> Member:
+        if not one.going or one.node is None:
+            return one
+        row = rows.get(one.node.name)
+        if row and row.reason:
+            return one.out(replace(row.reason, subject=one.node.name))
+        if one.no_driver:
+            return one.out(
+                Reason(
+                    "no-driver",
+                    one.no_driver,
+                    subject=one.host.name,
+                    fix=Advice("`", Command("verify"), "` says why."),
+                )
+            )
+        units = expected.units(spec.config, one.gpus, one.labels)
+        return one.out(one.partly) if units is None else one
+
+    return tuple(stage(one) for one in members)
+
+
+def _not_ready(row: Row | None) -> bool:
+    return row is not None and row.reason is not None and row.reason.code == capacity.NOT_READY
+
+
+def offered(api: Api, inventory: Inventory, members: Members, tell: OnProgress) -> Members:
+    """Every GPU offered; a member is out where one is not in time."""
+    end = time.monotonic() + PLUGIN_SECONDS
+    return tuple(_offered(api, inventory.cluster.namespace, one, end, tell) for one in members)
+
+
+def proven(api: Api, inventory: Inventory, members: Members, tell: OnProgress, holder: str) -> Members:
+    """vectoradd on every free GPU of the members that are left."""
+    aims = [one.target for one in members if one.going and one.target]
+    results = prove.vectoradd(api, inventory, aims, tell, holder=holder) if aims else ()
+    by_node = {result.node: result for result in results}
+    return tuple(
+        replace(one, result=by_node.get(one.node.name)) if one.going and one.node else one for one in members
+    )
+
+
+def _offered(api: Api, namespace: str, one: Member, end: float, tell: OnProgress) -> Member:
+    """The member; out where its node does not offer what is expected of it by the `end`."""
+    if not one.going or one.node is None:
+        return one
+    left = max(0.0, end - time.monotonic())
+    try:
+        capacity.wait_allocatable(
+            api,
+            one.node.name,
+            one.expected,
+            namespace=namespace,
+            seconds=left,
+            tell=tell,
+            waited=PLUGIN_SECONDS - left,
+        )
+    except ClusterError as error:
+        return one.out(of("not-offered", error))
+    return one

@@ -1,0 +1,179 @@
+"""The steps of a run, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+from gpunode import compat
+from gpunode.errors import CannotPlan, Refused
+from gpunode.links.driver import fabric, nouveau, persistence
+from gpunode.links.driver import plan as driver
+from gpunode.links.kubelet import step as kubelet
+from gpunode.links.plugin import image_step as image
+from gpunode.links.runtime import RUNTIMES, dev_char, selinux
+from gpunode.links.toolkit import cdi, repository
+from gpunode.links.toolkit import config as toolkit_config
+from gpunode.links.toolkit import plan as toolkit
+from gpunode.model import (
+    Change,
+    Desired,
+    Facts,
+    Host,
+    Layer,
+    Plan,
+    PluginImage,
+    Reboot,
+    Service,
+    StepPlan,
+    Watch,
+)
+from gpunode.planning import users
+
+
+class Planner(Protocol):
+    """A component's module: what a probe reads for it, and its changes; () when the host is right."""
+
+    @property
+    def WATCH(self) -> Watch: ...  # noqa: N802 - a constant of most
+
+    def plan(self, facts: Facts, desired: Desired) -> tuple[Change, ...]: ...
+
+
+class Step(NamedTuple):
+    """`layer`: the link of verify's chain that a refusal of this step is about."""
+
+    name: str
+    layer: Layer
+    planner: Planner
+
+
+LOSES = "the `systemctl daemon-reload` before it takes the GPUs from running containers"
+
+STEPS: tuple[Step, ...] = (
+    Step("repository", "toolkit", repository),
+    Step("nouveau", "module", nouveau),
+    Step("driver", "module", driver),
+    Step("fabric", "NVML", fabric),
+    Step("persistence", "NVML", persistence),
+    Step("toolkit", "toolkit", toolkit),
+    Step("toolkit-config", "toolkit", toolkit_config),
+    Step("cdi", "toolkit", cdi),
+    Step("dev-char", "runtime", dev_char),
+    Step("selinux", "runtime", selinux),
+    *(Step(name, "runtime", runtime) for name, runtime in RUNTIMES.items()),
+    Step("kubelet", "kubelet", kubelet),
+    Step("image", "plugin", image),
+)
+
+
+def watch(image: PluginImage | None) -> Watch:
+    """What a probe reads for all steps."""
+    watched = [step.planner.WATCH for step in STEPS]
+    return Watch(
+        files=_unique((*(path for one in watched for path in one.files), *_managed())),
+        units=_unique(
+            (*(unit for one in watched for unit in one.units), *compat.distributions(), *_managed(".service"))
+        ),
+        packages=_unique(pattern for one in watched for pattern in one.packages),
+        images=(image.reference,) if image else (),
+    )
+
+
+def _managed(ending: str = "") -> Iterable[str]:
+    """The units, or else the files, that identify nodes of providers."""
+    marks = compat.managed()
+    return [one for one in marks if (one.endswith(ending) if ending else one.startswith("/"))]
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def plan(host: Host, facts: Facts, desired: Desired) -> Plan:
+    """The changes that make the host right, in order; at most one reboot, at the end."""
+    steps: list[StepPlan] = []
+    reboots: list[Reboot] = []
+    for name, layer, planner in STEPS:
+        try:
+            changes = planner.plan(facts, desired)
+        except CannotPlan as error:
+            raise Refused(host.name, error.message, hint=error.hint, layer=layer) from error
+        reboots += [change for change in changes if isinstance(change, Reboot)]
+        changes = tuple(_reloading(facts, desired, change) for change in changes)
+        if host.work == "kill":
+            changes = tuple(replace(c, ends=None) if isinstance(c, Service) else c for c in changes)
+        steps.append(StepPlan(name, tuple(c for c in changes if not isinstance(c, Reboot))))
+    if reboots:
+        why = "; ".join(dict.fromkeys(reboot.why for reboot in reboots))
+        _keeps_driver(host, facts, desired, why)
+        ends = None if host.work == "kill" else users.keys(facts.gpu_users)
+        steps.append(StepPlan("reboot", (Reboot(why, ends),)))
+    return Plan(host.name, tuple(_restarted_once(steps)))
+
+
+def _keeps_driver(host: Host, facts: Facts, desired: Desired, why: str) -> None:
+    """Refuse a reboot into a kernel that will have no nvidia module. Where a change is to bring it, the agent checks."""
+    wish = desired.driver
+    if wish is None or not wish.ahead_why:
+        return
+    raise Refused(
+        host.name,
+        f"a reboot is needed, and kernel {wish.ahead}, which boots next, has no nvidia module: {wish.ahead_why}\n{why}",
+        hint=f"Give that kernel its module (`dkms autoinstall -k {wish.ahead}`, where dkms builds it). Make kernel {facts.kernel} "
+        "the next one (`grubby --set-default`, GRUB_DEFAULT) if it has one. Then run again.",
+        layer="module",
+    )
+
+
+def _restarted_once(steps: Sequence[StepPlan]) -> Iterable[StepPlan]:
+    """The steps, each unit restarted by the last one that does: it needs the files of all of them to come up.
+
+    k3s and RKE2 run containerd and kubelet in one unit.
+    """
+    last = {unit: number for number, step in enumerate(steps) for unit in _restarts(step)}
+    earlier: dict[str, Service] = {}
+    for number, step in enumerate(steps):
+        kept: list[Change] = []
+        for change in step.changes:
+            if not isinstance(change, Service) or not change.restart:
+                kept.append(change)
+            elif number < last[change.unit]:
+                before = earlier.get(change.unit)
+                earlier[change.unit] = _both(before, change) if before else change
+            else:
+                before = earlier.pop(change.unit, None)
+                kept.append(_both(before, change) if before else change)
+        yield replace(step, changes=tuple(kept))
+
+
+def _restarts(step: StepPlan) -> Iterable[str]:
+    return [change.unit for change in step.changes if isinstance(change, Service) and change.restart]
+
+
+def _both(first: Service, second: Service) -> Service:
+    """One restart for the reasons of both."""
+    faults = [one.why if one.fault is None else one.fault for one in (first, second)]
+    ends = [one.ends for one in (first, second) if one.ends is not None]
+    return replace(
+        second,
+        why="; ".join(_unique((first.why, second.why))),
+        enable=first.enable or second.enable,
+        guards=_unique((*first.guards, *second.guards)),
+        note="; ".join(_unique(filter(None, (first.note, second.note)))),
+        ends=_unique(key for keys in ends for key in keys) if ends else None,
+        loses=first.loses or second.loses,
+        fault="; ".join(_unique(filter(None, faults))),
+    )
+
+
+def _reloading(facts: Facts, desired: Desired, change: Change) -> Change:
+    """The change; a Service, for which the agent reloads systemd, as one that ends what uses the GPUs in containers where these
+    lose them by that. Links that are made now are too late for containers that run."""
+    inside = [user for user in facts.gpu_users if user.container]
+    if not isinstance(change, Service) or not inside or not (desired.links or desired.device_loss):
+        return change
+    if change.ends is not None:
+        return replace(change, loses=True, note="; ".join(filter(None, (change.note, LOSES))))
+    return replace(change, loses=True, note=LOSES, ends=users.keys(inside))

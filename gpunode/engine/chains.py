@@ -1,0 +1,234 @@
+"""How far each host's chain holds, from the PCI bus to a finished CUDA pod: the hosts' links, then the cluster's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.reason import Reason
+from gpunode.deviceplugin.settings.config import LABEL
+from gpunode.deviceplugin.status import LAYOUT
+from gpunode.engine import cluster_links as links
+from gpunode.engine import nodes, prove
+from gpunode.engine.host_links import first_broken, image
+from gpunode.engine.host_links import links as host_links
+from gpunode.engine.listener import Listener, progress
+from gpunode.engine.member import Member, Members, outcomes
+from gpunode.errors import ClusterError
+from gpunode.links import plugin
+from gpunode.links.kubelet import in_force as kubelet
+from gpunode.links.node import Node, running
+from gpunode.links.plugin import Row, capacity, daemonset, dra, expected, mig, published
+from gpunode.links.pod import isolation_test as stranger
+from gpunode.links.pod.target import target
+from gpunode.model import Inventory, Layer, Link
+from gpunode.wording import Advice, Command
+
+ABOVE: tuple[Layer, ...] = ("node", "plugin", "capacity", "pod")
+
+Chain = tuple[Link, ...]
+
+
+def chains(
+    inventory: Inventory, members: Sequence[Member], listener: Listener, *, run: bool
+) -> Mapping[str, Chain]:
+    """Every link of every host; those above the kubelet only where the inventory names a plugin. `run`: with pods."""
+    below = {outcome.host: tuple(host_links(outcome)) for outcome in outcomes(members)}
+    if inventory.cluster.plugin is None:
+        return below
+    reported = _reported(inventory, [one for one in members if _lost(below[one.host.name])], listener)
+    below = {host: _explained(chain, reported.get(host, "")) for host, chain in below.items()}
+    above = _above(inventory, [one for one in members if holds(below[one.host.name])], listener, run=run)
+    unknown = _unknown(ABOVE)
+    return {host: tuple(first_broken([*chain, *above.get(host, unknown)])) for host, chain in below.items()}
+
+
+def holds(chain: Sequence[Link]) -> bool:
+    return not any(link.status == "broken" for link in chain)
+
+
+def _lost(chain: Sequence[Link]) -> bool:
+    """Whether GPUs do not answer the driver."""
+    return any(link.layer == "NVML" and link.status == "broken" for link in chain)
+
+
+def _explained(chain: Chain, why: str) -> Chain:
+    """The chain with what the plugin reports of GPUs that do not answer."""
+    return tuple(
+        replace(link, cause="\n".join(filter(None, (why, link.cause)))) if why and _lost([link]) else link
+        for link in chain
+    )
+
+
+def _unknown(layers: Sequence[Layer]) -> Chain:
+    return tuple(Link(layer, "unknown", "") for layer in layers)
+
+
+def _reported(inventory: Inventory, members: Sequence[Member], listener: Listener) -> Mapping[str, str]:
+    """Why GPUs do not answer, as the device plugin reports it, which has heard their Xid; only hosts of which it reports
+    something. A cluster that cannot be asked has its own link."""
+    words: dict[str, str] = {}
+    if members:
+        with suppress(ClusterError):
+            api = nodes.connect(inventory)
+            pods = _plugins(api, inventory.cluster.namespace)
+            for one in _placed(api, members, listener):
+                if one.node and (pod := pods.get(one.node.name)):
+                    why = published.why_missing(published.read(api, one.node, pod))
+                    words[one.host.name] = why.words if why else published.earlier(api, one.node, pod)
+    return words
+
+
+def _above(
+    inventory: Inventory, members: Sequence[Member], listener: Listener, *, run: bool
+) -> Mapping[str, Chain]:
+    """The cluster's links of the hosts whose own links hold."""
+    if not members:
+        return {}
+    try:
+        api = nodes.connect(inventory)
+        return _judged(api, inventory, members, listener, run=run)
+    except ClusterError as error:
+        text = "the Kubernetes API does not answer as it should"
+        broken = Link("node", "broken", text, error.message, error.hint)
+        return {one.host.name: (broken, *_unknown(ABOVE[1:])) for one in members}
+
+
+def _judged(
+    api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener, *, run: bool
+) -> Mapping[str, Chain]:
+    placed = _placed(api, members, listener)
+    wish, owners = inventory.cluster, dra.owners(api)
+    rows = {row.node: row for row in plugin.status(api, wish.namespace, wish.plugin_config, owners)}
+    judged = {one.host.name: _links(api, inventory, one, rows, owners) for one in placed}
+    if run:
+        sound = [one for one in placed if holds(judged[one.host.name])]
+        for host, link in _pods(api, inventory, sound, listener).items():
+            judged[host] = (*judged[host], link)
+    layers = ABOVE if run else ABOVE[:-1]
+    return {host: (*chain, *_unknown(layers[len(chain) :])) for host, chain in judged.items()}
+
+
+def _placed(api: Api, members: Sequence[Member], listener: Listener) -> Members:
+    """The members with their nodes, or with the reason why they have none."""
+    return nodes.located(api, [one for one in members if one.facts], seconds=0, tell=listener.note)
+
+
+def _links(api: Api, inventory: Inventory, one: Member, rows: Mapping[str, Row], owners: dra.Owners) -> Chain:
+    """Node, plugin and capacity."""
+    if one.node is None:
+        return (links.missing_link(one.reason or Reason("no-node", "")),)
+    if owned := owners.reason(one.node):
+        return (_node(api, one, one.node), links.owned_link(owned))
+    row, mig_problem = (
+        rows.get(one.node.name),
+        mig.problem(inventory.cluster.plugin_config, one.gpus, one.labels),
+    )
+    capacity = _capacity(api, inventory, one, row.pod if row else "")
+    if row and capacity.status == "ok":  # of what else the node has, some may be out
+        capacity = replace(capacity, cause="\n".join(filter(None, (capacity.cause, row.missing))))
+    fix = (
+        mig_problem.fix
+        if mig_problem and row and row.reason and row.reason.code == LAYOUT
+        else Advice(Command("provision"))
+    )
+    return (
+        _node(api, one, one.node),
+        (one.outcome and image(one.outcome)) or links.plugin_link(row, fix),
+        capacity,
+    )
+
+
+def _node(api: Api, one: Member, node: Node) -> Link:
+    """The node, and whether its kubelet goes by the gates that its host was to have; only then is it asked."""
+    link = links.node_link(node)
+    if link.status == "broken" or one.outcome is None or not kubelet.wished(one.outcome):
+        return link
+    return kubelet.in_force(link, one.outcome, running.gates(api, node.name))
+
+
+def _capacity(api: Api, inventory: Inventory, one: Member, pod: str) -> Link:
+    """Whether the node offers what the plugin, in this pod, makes of its host's GPUs."""
+    config, namespace, gpus, node = (
+        inventory.cluster.plugin_config,
+        inventory.cluster.namespace,
+        one.gpus,
+        one.node,
+    )
+    assert node is not None
+    if misnamed := expected.misnamed(config, node.labels):
+        return links.misnamed_link(node, misnamed, LABEL)
+    shares, mig_problem = expected.units(config, gpus, node.labels), mig.problem(config, gpus, node.labels)
+    if shares is not None:
+        right = all(node.units.get(name, 0) == count for name, count in shares.items())
+        why = None if right else capacity.why_not(api, node, None, namespace)
+        unseen = "The plugin sees the MIG devices that were there when its pod was started; if some were made since, "
+        fix = f"{unseen}kubectl -n {namespace} delete pod {pod}" if mig.unseen(config, gpus, node) else ""
+        link = links.shares_link(node, shares, why, fix)
+    elif expected.unlisted(config, gpus, node.labels):
+        link = links.unlisted_link(
+            node, None if node.offers else capacity.why_not(api, node, None, namespace)
+        )
+    elif mig_problem and mig_problem.missing:  # nothing is to be offered
+        text = f"{node.allocatable} of {len(gpus)} GPUs allocatable"
+        return Link("capacity", "broken", text, mig_problem.what, mig_problem.fix)
+    else:
+        link = links.capacity_link(node, len(gpus), None)
+        if link.status == "broken":
+            why = capacity.why_not(api, node, len(gpus), namespace)
+            link = links.capacity_link(node, len(gpus), why)
+    return links.with_mig(link, mig_problem)
+
+
+def _pods(
+    api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener
+) -> Mapping[str, Link]:
+    """The last link: what vectoradd shows on the nodes of these hosts."""
+    config = inventory.cluster.plugin_config
+    aims = [target(config, one.node.name, one.gpus, one.labels) for one in members if one.node]
+    if not aims:
+        return {}
+    results = {result.node: result for result in prove.vectoradd(api, inventory, aims, progress(listener))}
+    pods = _plugins(api, inventory.cluster.namespace)
+    strangers = _strangers(api, inventory, members, listener)
+    found = {}
+    for one in members:
+        if one.node is None:
+            continue
+        result, pod = results[one.node.name], pods.get(one.node.name)
+        failed = not all(each.passed for each in result.results)
+        status = published.read(api, one.node, pod) if pod and (failed or result.shared) else None
+        why = published.why_missing(status) if status and failed else None
+        unlimited = published.unlimited(status) if status and result.shared else ""
+        link = links.pod_link(result, why.words if why else "", unlimited)
+        if link.status == "broken":
+            link = links.with_mig(link, mig.problem(config, one.gpus, one.labels))
+        if one.node.name in strangers:
+            link = links.isolated_link(link, strangers[one.node.name])
+        found[one.host.name] = link
+    return found
+
+
+def _strangers(
+    api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener
+) -> Mapping[str, str]:
+    """What pods that ask for no GPU see on the nodes of hosts with isolation."""
+    isolated = [one.node for one in members if one.node and one.host.isolation]
+    if not isolated:
+        return {}
+    return stranger.seen(
+        api,
+        isolated,
+        namespace=inventory.cluster.namespace,
+        image=nodes.image_of(inventory),
+        seconds=prove.PODS_SECONDS,
+        tell=progress(listener),
+    )
+
+
+def _plugins(api: Api, namespace: str) -> Mapping[str, Object]:
+    """The plugin's pods by node."""
+    return daemonset.by_node(api.find("Pod", namespace, labels=daemonset.SELECTOR)[0])

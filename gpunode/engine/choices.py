@@ -1,0 +1,113 @@
+"""Why a host gets what it gets: the choices of a decision, each after those that it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpunode import compat, packages
+from gpunode.links.driver import choose as driver
+from gpunode.links.runtime import decide as runtime_decision
+from gpunode.model import Choice, Desired, DriverWish, Facts, Host, KubeletStart
+from gpunode.planning.versions import upstream
+
+
+def reasons(host: Host, facts: Facts, desired: Desired | None) -> tuple[Choice, ...]:
+    """All choices; where the host was refused (None), those before the decision."""
+    models = list({device.device: compat.gpu(device.device) for device in compat.driven(facts.pci)}.values())
+    found = [_system(facts), *map(_gpu, models)]
+    if desired is not None:
+        found += [Choice("repository", one.uri, "the inventory names it") for one in desired.sources]
+        found += _driver(facts, desired.driver, models)
+        found += [_toolkit(host, desired), *_kubelet(facts, desired)]
+    return tuple(found)
+
+
+def _system(facts: Facts) -> Choice:
+    place, system = compat.release(facts.os), packages.of(facts)
+    name = f"{facts.os.pretty or facts.os.id} on {facts.os.arch}"
+    if place is None or system is None:
+        return Choice("system", "no packages", compat.refusal(facts.os) or f"{name} is in no table")
+    chosen = f"{system.NAME}, {place.directory}/{place.architecture}"
+    return Choice("system", chosen, f"NVIDIA's packages for {name}")
+
+
+def _gpu(model: compat.Model) -> Choice:
+    until = f" to {model.last}" if model.last in compat.branches() else " on"
+    opens = f", open modules from {model.open_first} on" if "open" in model.flavours else ""
+    ids = f"PCI id 10de:{model.device}: {model.generation}"
+    return Choice("gpu", model.name, f"{ids}, driven from branch {model.first}{until}{opens}")
+
+
+def _driver(facts: Facts, wish: DriverWish | None, models: Sequence[compat.Model]) -> Iterator[Choice]:
+    if wish is None:
+        yield Choice("branch", "none", "the inventory has `driver: none`")
+        return
+    yield Choice("branch", wish.version or str(wish.branch), wish.why)
+    system = packages.of(facts)
+    offered = system.NAMES.flavours if system and wish.run is None else driver.FLAVOURS
+    usable = [flavour for flavour in driver.flavours(models, wish.branch) if flavour in offered]
+    if len(usable) == 1:
+        why = f"branch {wish.branch} has no others that drive all GPUs"
+    elif wish.flavour == usable[0]:
+        why = f"{' and '.join(usable)} ones drive all GPUs; the first is chosen"
+    else:
+        why = "they are installed, and drive all GPUs"
+    if wish.run is not None and wish.run.flavour:
+        why = "the inventory asks for them"
+    if wish.modules:
+        who = "built by NVIDIA" if wish.modules[0].origin == "nvidia" else "signed by the distribution"
+        why = f"{why}; {wish.modules[0].name} has them, {who}"
+    yield Choice("modules", wish.flavour, why)
+    names = ", ".join(spec.name for spec in wish.headers)
+    builds = ", and NVIDIA's installer builds its module" if wish.run else ""
+    why = f"kernel {facts.kernel} runs{builds}" if names else f"no package is known for {facts.kernel}"
+    if wish.modules or (system and system.NAMES.prebuilt and wish.run is None):
+        why = "the modules are built already"
+    yield Choice("headers", names or "none", why)
+    if wish.fabric:
+        parts = ", ".join(spec.name for spec in wish.fabric)
+        why = "NVSwitches need it" if wish.switches else "it is installed"
+        beside = (
+            f"; with {' and '.join(spec.name for spec in wish.subnet)} for NVLink 5" if wish.subnet else ""
+        )
+        yield Choice("fabric", parts, f"{why}, in exactly the driver's version{beside}")
+
+
+def _toolkit(host: Host, desired: Desired) -> Choice:
+    if not desired.toolkit:
+        return Choice("toolkit", "none", "the inventory has `toolkit: none`")
+    version = upstream(desired.toolkit[0].version)
+    if host.toolkit not in ("auto", "nvidia-docker2"):
+        why = f"the inventory asks for {host.toolkit}"
+    elif version == compat.toolkit_version():
+        why = "gpunode's tables have it"
+    else:
+        why = f"it is installed, and newer than {compat.toolkit_version()}"
+    with_wrapper = (
+        "; with nvidia-docker2, which the inventory asks for" if host.toolkit == "nvidia-docker2" else ""
+    )
+    return Choice("toolkit", version, why + with_wrapper)
+
+
+def _kubelet(facts: Facts, desired: Desired) -> Iterator[Choice]:
+    start, kubelet = desired.kubelet, facts.kubelet
+    minor = compat.minor(kubelet.version) if kubelet else None
+    if start is None or kubelet is None or minor is None:
+        return
+    yield Choice("runtime", desired.runtime, _runtime(facts, minor, start))
+    unit = start.command[0] if start.command and start.command[0] else start.place.unit
+    setter = start.setters.get(start.place.variable)
+    own = f", its owner's arguments by {setter}" if setter else ""
+    yield Choice("kubelet", unit, f"it starts kubelet {kubelet.version} with {start.config_path}{own}")
+    for name, state in desired.gates.items():
+        chosen = f"without {name}" if state is None else f"{name}={str(state).lower()}"
+        yield Choice("gate", chosen, desired.gate_reasons[name])
+
+
+def _runtime(facts: Facts, minor: int, start: KubeletStart) -> str:
+    if start.place.brings:
+        return f"{start.place.unit} brings it"
+    endpoint = runtime_decision.endpoint(facts, minor, start)
+    if endpoint is None:
+        return f"kubelet 1.{minor} has dockershim, and no other runtime is configured"
+    return f"the kubelet's endpoint is {endpoint or 'its own default'}"

@@ -1,0 +1,200 @@
+"""The links above the kubelet, judged by the cluster's state: node → plugin → capacity → pod."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gpunode.cluster.pods import MEMORY
+from gpunode.cluster.reason import Reason
+from gpunode.engine.host_links import LOST
+from gpunode.links.node import Node
+from gpunode.links.node.identity import ANOTHER_MACHINE
+from gpunode.links.plugin import Row
+from gpunode.links.plugin.mig import MigProblem
+from gpunode.links.pod.results import NodeResult, Result
+from gpunode.model import Link
+from gpunode.wording import Advice, Command, few, lines
+
+
+def node_link(node: Node) -> Link:
+    """The node is registered, Ready and schedulable."""
+    if not node.ready:
+        return Link(
+            "node",
+            "broken",
+            f"{node.name} is not Ready",
+            node.why_not_ready,
+            f"kubectl describe node {node.name}",
+        )
+    if not node.schedulable:
+        return Link(
+            "node",
+            "broken",
+            f"{node.name} is cordoned",
+            "no pod is scheduled on it",
+            f"kubectl uncordon {node.name}",
+        )
+    return Link("node", "ok", f"{node.name} is Ready, kubelet {node.kubelet}, {node.runtime}")
+
+
+def missing_link(why: Reason) -> Link:
+    """The host is not a node of the cluster, or its node is another machine."""
+    if why.code == ANOTHER_MACHINE:
+        return Link("node", "broken", "its node is another machine's", why.words, why.fix)
+    fix = lines((why.fix, "If the kubelet has not joined, see `journalctl -u kubelet` on the host."), " ")
+    return Link("node", "broken", "the cluster has no such node", why.words, fix)
+
+
+def plugin_link(row: Row | None, fix: str) -> Link:
+    """The device plugin runs on the node."""
+    if row is None or not row.pod:
+        cause = row.problem if row else "the plugin is not deployed, or the node has no label for it"
+        return Link("plugin", "broken", "no device plugin pod on this node", cause, fix)
+    if row.problem:
+        return Link("plugin", "broken", f"{row.pod} is not ready", row.problem, fix)
+    restarts = f", restarts: {row.restarts}" if row.restarts else ""
+    return Link("plugin", "ok", f"{row.pod} is ready{restarts}")
+
+
+def owned_link(why: Reason) -> Link:
+    """The node's GPUs have another owner, so it is to have no plugin."""
+    return Link("plugin", "broken", "the node's GPUs have another owner", why.words, why.fix)
+
+
+def capacity_link(node: Node, expected: int, why: Reason | None) -> Link:
+    """The node offers every GPU of its host; `why`: the reason if not."""
+    text = f"{node.allocatable} of {expected} GPUs allocatable"
+    lost = node.short.get(MEMORY, 0) if node.shared else 0
+    if node.shared:
+        units = f"{node.memory} of {node.memory + lost}" if lost else f"{node.memory}"
+        text += f", {'all' if node.shared == node.allocatable else node.shared} shared by memory: {units} {MEMORY}"
+    if node.allocatable != expected or lost:
+        unhealthy = node.allocatable < node.capacity
+        fix = LOST if unhealthy else f"kubectl describe node {node.name}"
+        return Link("capacity", "broken", text, _words(why), _fix(why) or fix)
+    return Link("capacity", "ok", text)
+
+
+def shares_link(node: Node, expected: Mapping[str, int], why: Reason | None, fix: str = "") -> Link:
+    """The node offers the units that the plugin's configuration makes of its GPUs; `why`: the reason if not."""
+    text = ", ".join(f"{node.units.get(name, 0)} of {count} {name}" for name, count in expected.items())
+    if any(node.units.get(name, 0) != count for name, count in expected.items()):
+        fix = _fix(why) or fix or f"kubectl describe node {node.name}"
+        return Link("capacity", "broken", f"{text} allocatable", _words(why), fix)
+    return Link("capacity", "ok", f"{text} allocatable")
+
+
+def unlisted_link(node: Node, why: Reason | None) -> Link:
+    """The node offers some units; its host could not list MIG devices, so the count is not checked. `why`: the reason
+    if it offers none."""
+    if not node.offers:
+        fix = f"kubectl describe node {node.name}"
+        return Link("capacity", "broken", "no GPU allocatable", _words(why), _fix(why) or fix)
+    unlisted = "not compared with what the host has: its MIG devices are not known (see NVML)"
+    return Link("capacity", "ok", f"{node.offered} allocatable", unlisted)
+
+
+def with_mig(link: Link, problem: MigProblem | None) -> Link:
+    """The link with the problem of GPUs whose MIG is on."""
+    if problem is None:
+        return link
+    cause, fix = lines((problem.what, link.cause)), lines((problem.fix, link.fix))
+    if problem.missing and link.status == "ok":
+        text = f"{link.text}; nothing of {problem.missing}"
+        return replace(link, status="broken", text=text, cause=cause, fix=fix)
+    return replace(link, cause=cause, fix=fix)
+
+
+def misnamed_link(node: Node, why: str, label: str) -> Link:
+    """The node's label names no configuration, so its expected units are not known: `why`."""
+    text = f"{node.offered or 'no GPU'} allocatable"
+    return Link("capacity", "broken", text, why, f"kubectl label node {node.name} {label}-")
+
+
+# The kubelet names the holder by UID alone where only init containers have the device.
+NAMES = "kubectl get pods -A -o custom-columns=:.metadata.uid,:.metadata.namespace,:.metadata.name"
+
+
+def _words(why: Reason | None) -> str:
+    return why.words if why else ""
+
+
+def _fix(why: Reason | None) -> str:
+    """The fix; where GPUs are reserved by pods of an earlier configuration, how to end those."""
+    if why is None or not why.holders:
+        return why.fix if why else ""
+    named = [pod.name for pod in why.holders if pod.name]
+    uids = [pod.uid for pod in why.holders if not pod.name]
+    several = len(why.holders) > 1
+    waited = " and ".join([*named, *(f"the pod with UID {uid}" for uid in uids)])
+    ends = "; ".join("kubectl delete pod -n {} {}".format(*one.split("/", 1)) for one in named)
+    which = "those named" if uids else "them" if several else "it"
+    how = [f"`{ends}` ends {which}"] if ends else []
+    how += [f"`{NAMES} | grep {uid}` names it" for uid in uids]
+    return f"Nothing to fix: it is free again when {waited} end{'' if several else 's'} ({'; '.join(how)})."
+
+
+def pod_link(result: NodeResult, reported: str = "", unlimited: str = "") -> Link:
+    """vectoradd passed on every GPU that is not in use.
+
+    `reported`: what the plugin reports about unhealthy GPUs; `unlimited`: why shares of memory have no limits.
+    """
+    passed = [one for one in result.results if one.passed]
+    users = f"; in use by {', '.join(result.users)}" if result.users else ""
+    failed = [one for one in result.results if not one.passed]
+    if failed:
+        alike: dict[tuple[str, str], list[str]] = {}
+        for one in failed:
+            alike.setdefault((one.uuid, one.why), []).append(one.pod)
+        cause = "\n".join(
+            f"{few(pods, 3)}{f' on {uuid}' if uuid else ''}: {why}" for (uuid, why), pods in alike.items()
+        )
+        cause += f"\n{reported}" if reported else ""
+        bad, tried = (len({one.pod for one in several}) for several in (failed, result.results))
+        text = f"vectoradd failed in {bad} of {tried} pods"
+        return Link("pod", "broken", text, cause, Advice(Command("run vectoradd"), " shows the whole log"))
+    if not passed:
+        text = f"vectoradd was not run: {result.why or 'no GPU is free'}"
+        return Link("pod", "unknown" if result.users else "broken", text)
+    if result.uncovered and not result.users:
+        return Link("pod", "broken", f"no pod got {', '.join(result.uncovered)}", result.why)
+    where = ", ".join(dict.fromkeys(one.uuid or one.pod for one in passed))  # shares of a GPU: once
+    return Link(
+        "pod", "ok", f"vectoradd passed on {where}{_together(result)}{_limits(passed, unlimited)}{users}"
+    )
+
+
+def isolated_link(link: Link, problem: str) -> Link:
+    """The link of a host with isolation: `problem` is what a pod that asks for no GPU showed; "" where it saw none."""
+    if not problem:
+        return replace(link, text=f"{link.text}; a pod that asks for none sees none")
+    text = "a pod that asks for no GPU is not kept from them" if link.status == "ok" else link.text
+    fix = Advice(
+        Command("provision"), " sets what NVIDIA's runtime accepts; containers that run keep what they have"
+    )
+    return replace(link, status="broken", text=text, cause=lines((problem, link.cause)), fix=link.fix or fix)
+
+
+def _together(result: NodeResult) -> str:
+    """Whether two pods were seen to share a GPU, on a node where they can; "" elsewhere."""
+    if not result.divided:
+        return ""
+    if result.together:
+        return f"; two pods at the same time on {result.together}"
+    return "; no two pods shared a GPU: too little is known to be free"
+
+
+def _limits(passed: Sequence[Result], unlimited: str) -> str:
+    """The memory limits that pods with a share of memory saw; "" without such pods. An exceeded limit fails the pod."""
+    shares = [one for one in passed if one.share is not None]
+    loose = list(dict.fromkeys(one.uuid or one.pod for one in shares if one.limit is None))
+    sizes = ", ".join(dict.fromkeys(f"{one.limit} MiB" for one in shares if one.limit is not None))
+    why = f": {unlimited}" if unlimited else ", see the plugin's log"
+    if sizes and loose:
+        return (
+            f"; the driver held some to their share of memory: {sizes}, but none on {', '.join(loose)}{why}"
+        )
+    if sizes:
+        return f"; the driver held each to its share of memory: {sizes}"
+    return f"; shares of memory are not limited by the driver{why}" if loose else ""

@@ -1,0 +1,93 @@
+"""Hosts of the control plane: disturbed only when named, one at a time, while API server and etcd are healthy."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from gpunode.cluster import control_plane
+from gpunode.cluster.api import Api
+from gpunode.cluster.reason import Reason
+from gpunode.engine.listener import Listener, problem, progress
+from gpunode.engine.member import Member, Members
+from gpunode.links.kubelet import microk8s_settings as microk8s
+from gpunode.links.kubelet import microshift, places
+from gpunode.links.kubelet.rancher_settings import PRODUCTS
+from gpunode.model import Inventory
+from gpunode.planning import services
+
+UNHEALTHY = "control-plane"  # code: no further batch begins
+BEFORE = 10.0  # seconds that it may take to be healthy before a host is disturbed, and afterwards
+AFTER = 300.0
+SERVERS = (*(product.units[0] for product in PRODUCTS.values()), "k0scontroller.service", microshift.UNIT)
+
+
+def disturbed(members: Members) -> frozenset[str]:
+    """The hosts of the control plane that the plans disturb."""
+    return frozenset(one.host.name for one in members if one.waits and one.disturbs.what and is_of_it(one))
+
+
+def is_of_it(one: Member) -> bool:
+    """Whether the host is of the control plane: by its node's labels, or by the manifests of its kubelet, or as a
+    server of k3s, RKE2, k0s, MicroK8s or MicroShift."""
+    files = one.facts.files.values() if one.facts else ()
+    manifests = any(file.exists and file.path.startswith(places.MANIFESTS) for file in files)
+    brought = one.facts is not None and any(services.is_loaded(one.facts, unit) for unit in SERVERS)
+    brought = brought or (one.facts is not None and microk8s.is_server(one.facts))
+    return manifests or brought or bool(one.node and control_plane.has_label(one.node.labels))
+
+
+def guarded(inventory: Inventory, members: Members) -> Members:
+    """The members; refused where the plan disturbs a host of the control plane that is not named as one."""
+    found = disturbed(members)
+    return tuple(_refused(inventory, one) if one.host.name in found else one for one in members)
+
+
+def healthy_before(api: Api | None, members: Members, hosts: Collection[str], listener: Listener) -> Members:
+    """The members; those of `hosts` out where the others of the control plane are not healthy: what is wrong with a host
+    itself may be what its plan corrects."""
+    own = [one.node.name for one in members if one.node and one.host.name in hosts]
+    return _checked(api, members, hosts, BEFORE, own, listener)
+
+
+def healthy_after(api: Api | None, members: Members, hosts: Collection[str], listener: Listener) -> Members:
+    """The members; those of `hosts` out where the control plane does not become healthy."""
+    return _checked(api, members, hosts, AFTER, (), listener)
+
+
+def _checked(
+    api: Api | None,
+    members: Members,
+    hosts: Collection[str],
+    seconds: float,
+    but: Collection[str],
+    listener: Listener,
+) -> Members:
+    why = control_plane.wait(api, seconds, progress(listener), but) if api and hosts else ""
+    if not why:
+        return members
+    reason = Reason(
+        UNHEALTHY,
+        f"the control plane is not healthy: {why}",
+        fix="See `kubectl get --raw '/readyz?verbose'` and the pods of kube-system; then run again.",
+    )
+    for host in hosts:
+        problem(listener, host, replace(reason, subject=host))
+    return tuple(
+        one.out(one.reason or replace(reason, subject=one.host.name)) if one.host.name in hosts else one
+        for one in members
+    )
+
+
+def _refused(inventory: Inventory, one: Member) -> Member:
+    if one.outcome is None or (one.host.control_plane and inventory.cluster.plugin):
+        return one
+    hint = (
+        "Write `control_plane: true` beside the host's name in the inventory: such hosts go one at a time, while API "
+        "server and etcd are healthy. `--exclude` leaves it out."
+        if not one.host.control_plane
+        else "Without `cluster.plugin` in the inventory gpunode asks no API server, and cannot know that it is healthy."
+    )
+    error = f"it is of the control plane, and the plan disturbs it: {one.disturbs.what}"
+    outcome = replace(one.outcome, status="refused", plan=None, error=error, hint=hint, layer="node")
+    return replace(one, outcome=outcome)

@@ -1,0 +1,289 @@
+"""Converges one host: probe → decide → plan → apply → probe.
+
+A round is one exec: the answer to an apply holds new facts. Changes that depend on them (a driver after a reboot) are
+planned in the next round, which is shown and accepted like the first.
+"""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+import socket
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpunode.agent.failures import HINTS
+from gpunode.engine import chain as pipeline
+from gpunode.engine import decision as desired
+from gpunode.engine.visit import Visit, unexpected
+from gpunode.errors import AgentFailed, ConnectionLost, HostError, PasswordRefused, Refused, Unreachable
+from gpunode.host import diff, wire
+from gpunode.host.answers import Unexpected
+from gpunode.model import Change, Event, Facts, Host, OnEvent, Outcome, Plan, PluginImage, Reboot, Service
+from gpunode.wording import Advice, Command
+
+ROUNDS = 3
+REBOOT_SECONDS = 900.0
+PROVISION = Command("provision")
+RECONNECT_SECONDS = 60.0
+CONFIRM_SECONDS = 120.0  # after which a host that cannot be reached puts the files of a restart back
+
+
+def look(visit: Visit, tell: OnEvent) -> Outcome:
+    """Probe the host and plan. Refusals are outcomes that keep the facts."""
+    tell(Event("stage", visit.host.name, "probe"))
+    return planned(visit.host, _probe(visit), visit.image)
+
+
+def back(visit: Visit, seconds: float, tell: OnEvent) -> Outcome:
+    """The same of a host that may reboot for so many seconds: it is waited for. One that refuses the login is not."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            return look(visit, tell)
+        except Unreachable as error:
+            if error.code or time.monotonic() >= end:
+                raise
+        tell(Event("stage", visit.host.name, "wait until it answers: an earlier run was changing it"))
+        time.sleep(2)
+
+
+def follow(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
+    """If an earlier apply still runs on the host, wait for its end and probe again."""
+    run = outcome.facts.running if outcome.facts else None
+    if run is None:
+        return outcome
+    tell(Event("stage", visit.host.name, f"follow the apply that {run.by} started", {"run": run.run}))
+    for message in _messages(visit, wire.follow_job(run.run), run.run, tell):
+        if message["type"] == "progress":
+            tell(Event("progress", visit.host.name, message["text"]))
+    return look(visit, tell)
+
+
+def confirm(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
+    """Confirm what earlier applies kept unconfirmed. The visit's connection must be younger than that, as after `look`."""
+    runs = sorted({one.run for one in outcome.facts.unconfirmed}) if outcome.facts else []
+    if runs:
+        tell(Event("stage", visit.host.name, "confirm what an earlier apply could not"))
+        for _ in visit.ask(wire.confirm_job(runs)):
+            pass
+    return outcome
+
+
+def apply(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
+    """Apply `outcome.plan`, then plan again from the new state.
+
+    The outcome is `changed`, with the remaining plan (empty when the host is right), or `failed`. If the connection is
+    lost, the apply continues on the host; this reconnects and follows it to its end.
+    """
+    host, plan = visit.host, outcome.plan
+    if not plan or outcome.facts is None:
+        return outcome
+    run = f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
+    by = f"{getpass.getuser()}@{socket.gethostname()}"
+    job = wire.apply_job(run, by, plan.changes, visit.watch, CONFIRM_SECONDS)
+    archives = wire.archives(plan.changes)
+    seen: Facts | None = None
+    error: AgentFailed | None = None
+    applied: list[Change] = []
+    guarded = any(isinstance(change, Service) and change.guards for change in plan.changes)
+    for message in _messages(visit, job, run, tell, archives, guarded=guarded):
+        kind = message["type"]
+        if kind == "start":
+            change = _change(host, plan, message)
+            data = {"n": message["n"], "of": len(plan.changes), "kind": type(change).__name__}
+            tell(Event("change", host.name, diff.headline(change), data))
+        elif kind == "progress":
+            tell(Event("progress", host.name, message["text"], {"percent": message["percent"]}))
+        elif kind == "done":
+            applied.append(_change(host, plan, message))
+        elif kind == "failed":
+            error = _failure(host, _change(host, plan, message), message)
+        elif kind == "locked":
+            raise Refused(
+                host.name,
+                f"{message['by']} has been changing this host since {_clock(message['since'])}",
+                hint=Advice(
+                    "Wait for that run to end; `",
+                    PROVISION,
+                    "` then plans again. `",
+                    Command("abort"),
+                    "` ends it.",
+                ),
+            )
+        elif kind == "unknown":
+            raise ConnectionLost(
+                host.name,
+                "the connection was lost before the apply began: nothing was changed",
+                hint="Run again.",
+            )
+        elif kind == "facts":
+            seen = message["facts"]
+    if error is None and any(isinstance(change, Reboot) for change in applied):
+        reboot = next(change for change in applied if isinstance(change, Reboot))
+        seen, refused = _reboot(visit, run, outcome.facts.boot_id, tell)
+        if refused is not None:
+            applied.remove(reboot)
+            error = _failure(host, reboot, refused)
+    after = planned(visit.host, seen or _probe(visit), visit.image)
+    after = replace(after, applied=(*outcome.applied, *applied))
+    if error is not None:
+        return replace(after, status="failed", error=error.message, hint=error.hint, code=error.code)
+    return replace(after, status="changed") if after.status in ("right", "planned") else after
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The apply that an abort ended; empty if none ran. `results`: restored files, and those that could not be."""
+
+    by: str = ""
+    since: str = ""
+    doing: str = ""
+    results: tuple[str, ...] = ()
+
+
+def abort(visit: Visit, tell: OnEvent) -> Ended:
+    """End the running apply on the host. It restores files whose restart was not verified."""
+    tell(Event("stage", visit.host.name, "abort"))
+    ended = Ended()
+    for message in visit.ask(wire.abort_job()):
+        if message["type"] == "aborting":
+            ended = Ended(message["by"], _clock(message["since"]), message["doing"])
+            tell(Event("stage", visit.host.name, f"ending the apply of {ended.by}: {ended.doing}"))
+        elif message["type"] == "failed":
+            back = [f"put back {path}" for path in message["restored"]]
+            ended = replace(ended, results=(*ended.results, *back, *message["detail"]))
+        elif message["type"] == "progress":
+            ended = replace(ended, results=(*ended.results, message["text"]))
+    return ended
+
+
+def _failure(host: Host, change: Change, message: Mapping[str, Any]) -> AgentFailed:
+    lines = [
+        f"{diff.headline(change)}: {message['error']}",
+        *(f"  {line}" for line in message["detail"]),
+    ]
+    if message["restored"]:
+        lines.append(f"Put back as it was: {', '.join(message['restored'])}")
+    code = message["code"]
+    return AgentFailed(host.name, "\n".join(lines), hint=HINTS.get(code, ""), code=code)
+
+
+def _change(host: Host, plan: Plan, message: Mapping[str, Any]) -> Change:
+    n: int = message["n"]
+    if 0 <= n < len(plan.changes):
+        return plan.changes[n]
+    expected = f"the number of one of {len(plan.changes)} changes"
+    raise unexpected(host, Unexpected(n, expected, f"{message['type']}.n"))
+
+
+def _messages(
+    visit: Visit,
+    job: Mapping[str, Any],
+    run: str,
+    tell: OnEvent,
+    archives: Sequence[str] = (),
+    *,
+    guarded: bool = True,
+) -> Generator[dict[str, Any], None, None]:
+    """The messages of an apply to its end, across lost connections, and those that are opened to confirm a restart.
+
+    `guarded`: it may have cut the host from its network, and will put its files back then.
+    """
+    patience = RECONNECT_SECONDS + (CONFIRM_SECONDS if guarded else 0)
+    count = 0
+    deadline = None
+    confirms: int | None = None
+    while True:
+        skip = count  # `follow` sends the messages from the first one
+        try:
+            with closing(visit.ask(job, archives)) as messages:
+                for message in messages:
+                    if skip:
+                        skip -= 1
+                        continue
+                    count += 1
+                    deadline = None
+                    if message["type"] == "confirm":
+                        confirms = message["n"]
+                        break
+                    yield message
+                else:
+                    return
+            tell(Event("stage", visit.host.name, f"confirm {message['unit']} over a new connection"))
+            visit.close()
+            job, archives = wire.follow_job(run, confirms), ()
+        except Unreachable as error:
+            deadline = deadline or time.monotonic() + patience
+            if time.monotonic() > deadline:
+                raise ConnectionLost(
+                    visit.host.name,
+                    f"the connection was lost while changing the host: {error.message}",
+                    hint=Advice(
+                        "The apply continues there; `", PROVISION, "` follows it when the host answers again."
+                    ),
+                ) from error
+            if isinstance(error, ConnectionLost):
+                tell(Event("stage", visit.host.name, "connection lost; the apply continues; reconnecting"))
+            time.sleep(1)
+            job, archives = wire.follow_job(run, confirms), ()
+
+
+def _reboot(visit: Visit, run: str, boot_id: str, tell: OnEvent) -> tuple[Facts, Mapping[str, Any] | None]:
+    """Wait until the host is back with another boot id; with the failure's message if it did not reboot."""
+    visit.close()
+    deadline = time.monotonic() + REBOOT_SECONDS
+    tell(Event("stage", visit.host.name, "reboot"))
+    while time.monotonic() < deadline:
+        time.sleep(2)
+        try:
+            seen = _probe(visit)
+            # A reboot fails after the apply's `end`, so only its record has that failure.
+            story = [] if seen.boot_id != boot_id else list(visit.ask(wire.follow_job(run)))
+        except PasswordRefused:
+            raise
+        except HostError:
+            continue
+        refused = next((message for message in story if message.get("code") == "reboot-failed"), None)
+        if seen.boot_id != boot_id or refused is not None:
+            return seen, refused
+    raise Unreachable(
+        visit.host.name,
+        f"it did not come back within {REBOOT_SECONDS / 60:.0f} minutes of its reboot",
+        hint=Advice("Check its console; then run `", PROVISION, "` again."),
+    )
+
+
+def _clock(since: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
+
+
+def _probe(visit: Visit) -> Facts:
+    seen: Facts | None = None
+    for message in visit.ask(wire.probe_job(visit.watch)):
+        if message["type"] == "facts":
+            seen = message["facts"]
+    if seen is None:
+        raise AgentFailed(visit.host.name, "the agent's answer holds no facts")
+    return seen
+
+
+def planned(host: Host, seen: Facts, image: PluginImage | None) -> Outcome:
+    """The outcome for these facts: planned, right, or refused."""
+    try:
+        wish = desired.decide(host, seen, image)
+        plan = pipeline.plan(host, seen, wish)
+    except Refused as refused:
+        return Outcome(
+            host.name,
+            "refused",
+            seen,
+            error=refused.message,
+            hint=refused.hint,
+            layer=refused.layer,
+            repository=refused.repository,
+        )
+    return Outcome(host.name, "planned" if plan else "right", seen, wish, plan)

@@ -1,0 +1,120 @@
+"""One host of a rollout, from its probe to its proof."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from gpunode.cluster.reason import Reason
+from gpunode.links.node import Node, cordon
+from gpunode.links.plugin.capacity import Expected
+from gpunode.links.pod.results import NodeResult
+from gpunode.links.pod.target import Target
+from gpunode.model import Change, Disturbance, Disturbed, Facts, Gpu, Host, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """What is known of one host. `outcome`: None while it was not probed. `labels`: the node's, with those of this run.
+    `target`: GPUs that its pods must see; `expected`: units that its node must offer, None if unknown.
+
+    `reason`: why it takes no further part; `partly`: why some of its GPUs do not. `spared`: whether pods that hold its GPUs
+    and stood still were left on it, which may run by now.
+    """
+
+    host: Host
+    outcome: Outcome | None = None
+    node: Node | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    target: Target | None = None
+    expected: Expected = None
+    reason: Reason | None = None
+    partly: Reason | None = None
+    result: NodeResult | None = None
+    spared: bool = False
+
+    @property
+    def good(self) -> bool:
+        """Whether the host itself is as it should be."""
+        return self.outcome is not None and self.outcome.status in ("right", "changed")
+
+    @property
+    def waits(self) -> bool:
+        """Whether the host has changes that may be applied."""
+        found = self.outcome
+        return found is not None and bool(found.plan) and found.status in ("planned", "changed")
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What its plan would change, in order."""
+        plan = self.outcome.plan if self.outcome else None
+        return plan.changes if plan else ()
+
+    @property
+    def disturbs(self) -> Disturbed:
+        """What its plan disturbs; nothing where that was not asked."""
+        known = self.outcome.disturbs if self.outcome else None
+        return known or Disturbed(Disturbance(), pods={})
+
+    @property
+    def going(self) -> bool:
+        """Whether it takes part in the next stage."""
+        return self.node is not None and self.reason is None
+
+    @property
+    def proven(self) -> bool:
+        """Whether the host is right, and its GPUs are proven as far as that was asked for."""
+        return self.good and self.wrong is None and (self.result is None or self.result.passed)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether nothing was to change on it, and nothing of its GPUs is free for a proof. Not where an earlier run has
+        changed it and left it cordoned: its proof is due."""
+        right = self.outcome is not None and self.outcome.status == "right" and self.wrong is None
+        cordoned = self.node is not None and cordon.TAINT in self.node.taints
+        return right and not cordoned and self.result is not None and self.result.busy
+
+    @property
+    def wrong(self) -> Reason | None:
+        """Why not all of it is proven; None while nothing is known to be wrong."""
+        return self.reason or self.partly
+
+    @property
+    def facts(self) -> Facts | None:
+        return self.outcome.facts if self.outcome else None
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        return self.facts.gpus if self.facts else ()
+
+    @property
+    def bare(self) -> bool:
+        """Whether the host carries no pod: it is no node, and no kubelet, container or virtual machine runs there. False where
+        that is not known."""
+        seen = self.facts
+        if self.node is not None or seen is None or "kubelet" in seen.errors:
+            return False
+        return seen.containers == 0 and not (seen.kubelet and seen.kubelet.arguments)
+
+    @property
+    def no_driver(self) -> str:
+        """Why no plugin can find GPUs on the host; "" where one may."""
+        seen = self.facts
+        if seen and seen.smi_error:
+            return f"nvidia-smi fails there: {seen.smi_error.strip().splitlines()[0]}"
+        if seen and not seen.gpus and "nvidia" not in seen.modules:
+            return "no nvidia module is loaded there"
+        return ""
+
+    def out(self, reason: Reason | None) -> Member:
+        """The same, taking no further part for this reason (None: as it was)."""
+        return self if reason is None else replace(self, reason=reason)
+
+
+Members: TypeAlias = tuple[Member, ...]
+
+
+def outcomes(members: Iterable[Member]) -> list[Outcome]:
+    """How the hosts' own stories ended, of those that were probed."""
+    return [one.outcome for one in members if one.outcome is not None]

@@ -1,0 +1,212 @@
+"""Which nodes of the cluster the hosts are, and their labels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.cluster.api import connect as api_of
+from gpunode.cluster.api.kubeconfig import chosen
+from gpunode.cluster.api.refusal import ApiConnectionLost
+from gpunode.cluster.reason import Reason, of
+from gpunode.engine import converge
+from gpunode.engine.listener import Listener
+from gpunode.engine.member import Member, Members
+from gpunode.engine.session import Session
+from gpunode.errors import ClusterError
+from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, every, identity
+from gpunode.links.node import labels as cluster_labels
+from gpunode.links.node.identity import ANOTHER_MACHINE
+from gpunode.links.plugin import dra, images, other_plugins
+from gpunode.links.plugin.deployment import Spec
+from gpunode.links.plugin.warnings import warnings
+from gpunode.links.scheduler.extender import second_scheduler as second
+from gpunode.model import Host, Inventory, PluginImage
+from gpunode.wording import page
+
+REGISTER_SECONDS = 90.0  # a kubelet that was just started registers its node
+CONFLICT = "label-conflict"  # code: another's label is in the way
+
+WITHOUT_PLUGIN = (
+    "The cluster is left out, since the inventory names no `cluster.plugin`: no device plugin is deployed, no node is labelled "
+    "and no pod is run. For the whole job add `cluster: {plugin: {archive: plugin.tar}}`; how to make that file: "
+    f"{page('deviceplugin.md')}"
+)
+
+
+def connect(inventory: Inventory) -> Api:
+    """The inventory's cluster, seen to answer. Raises ClusterError with the cause."""
+    api = api_of(inventory.cluster)
+    api.version()
+    return api
+
+
+def usable(inventory: Inventory) -> None:
+    """Raise KubeconfigUnusable where no kubeconfig leads to the cluster that the inventory wants, before a host is asked."""
+    if inventory.cluster.plugin is not None:
+        chosen(inventory.cluster)
+
+
+def image_of(inventory: Inventory) -> PluginImage:
+    """The plugin's image, or a refusal with the key to set."""
+    if inventory.cluster.plugin is None:
+        raise ClusterError(
+            f"{inventory.path} names no image of the device plugin",
+            hint="Set cluster.plugin.image, or cluster.plugin.archive to the file of `gpunode plugin image` that gpunode loads "
+            f"onto the nodes. More: {page('deviceplugin.md')}",
+        )
+    return inventory.cluster.plugin
+
+
+def schedulers(api: Api, inventory: Inventory) -> dict[str, str]:
+    """By resource, the second scheduler that is to place pods with it, once it is there."""
+    share = inventory.cluster.share
+    if share is None or share.scheduler is None or not second.serves(api, inventory.cluster.namespace):
+        return {}
+    return {share.resource: share.scheduler.name}
+
+
+def spec_of(inventory: Inventory) -> Spec:
+    """The plugin as the inventory wants it, or a refusal with the key to sets image."""
+    wish = inventory.cluster
+    isolated = any(host.isolation for host in inventory.hosts)
+    return Spec(wish.namespace, image_of(inventory), wish.plugin_config, wish.plugin_publish, isolated)
+
+
+def wished(host: Host) -> dict[str, str]:
+    """The labels gpunode keeps on the node of a host it provisioned."""
+    runtime = {RUNTIME_LABEL: "class"} if host.runtime == "class" else {}
+    return {GPU_LABEL: "true", **runtime, **host.labels}
+
+
+def located(api: Api, members: Sequence[Member], *, seconds: float, tell: Callable[[str], None]) -> Members:
+    """The members with their nodes, waiting for those that are not registered or not Ready yet; or with the reason why
+    there is none. A member that was out before stays as it is."""
+    end = time.monotonic() + seconds
+    hoped = {one.host.name for one in members if one.reason is None}
+    while True:
+        there = every(api) if any(one.node is None and one.reason is None for one in members) else ()
+        found = _distinct([_placed(one, there) for one in members])
+        waiting = [one for one in found if one.host.name in hoped]
+        late = [one for one in waiting if one.reason and one.reason.code != ANOTHER_MACHINE]
+        late += [one for one in waiting if one.node and not one.node.ready]
+        if not late or time.monotonic() >= end:
+            return found
+        tell(f"waiting for {', '.join(one.host.name for one in late[:5])} to be a Ready node")
+        time.sleep(1)
+
+
+def identified(api: Api, session: Session, tell: Callable[[str], None]) -> Members:
+    """Every host with its node, for commands that need nothing else of the hosts: only those of which neither name nor
+    address is a node's are asked for their own name, as `provision` asks all."""
+    members = located(api, [Member(host) for host in session.hosts], seconds=0, tell=tell)
+    strangers = [one for one in members if one.node is None and not one.host.node]
+    if not strangers:
+        return members
+    asked = {one.host.name: one for one in session.probed(converge.look, strangers, plans=False)}
+    again = [_asked(asked.get(one.host.name, one)) for one in members]
+    return tuple(
+        refused(one) if one.host.name in asked and one.facts else one
+        for one in located(api, again, seconds=0, tell=tell)
+    )
+
+
+def refused(one: Member) -> Member:
+    """The member with why its host is no node: one that is refused need not become one."""
+    if one.node is not None or one.outcome is None or one.outcome.error is None or one.reason is None:
+        return one
+    words = f"{one.outcome.error}; it is no node of the cluster either"
+    return one.out(Reason(one.reason.code, words, fix=one.outcome.hint, subject=one.host.name))
+
+
+def unowned(found: dra.Owners, members: Sequence[Member]) -> Members:
+    """The members; one is out where a DRA driver allocates its node's GPUs."""
+    return tuple(one.out(found.reason(one.node)) if one.going and one.node else one for one in members)
+
+
+def labelled(api: Api, members: Sequence[Member]) -> Members:
+    """gpunode's labels on the nodes; a member is out where another's label is in the way."""
+
+    def stage(one: Member) -> Member:
+        if not one.going or one.node is None:
+            return one
+        wish = wished(one.host)
+        try:
+            cluster_labels.write(api, one.node, wish)
+        except ApiConnectionLost:
+            raise
+        except ClusterError as error:
+            return one.out(of(CONFLICT, error))
+        return replace(one, labels={**one.node.labels, **wish})
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return tuple(pool.map(stage, members))
+
+
+def warn(
+    api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener, *, but: str = ""
+) -> None:
+    """Tell of other device plugins (`but` the one with this title), and of what the plugin's image and configuration would
+    come to without a word."""
+    for other in [one for one in other_plugins.every(api) if one.title != but]:
+        where = f"{other.title}, on {other.nodes} node{'s' if other.nodes > 1 else ''}"
+        whose = f"It is {other.product.name}: {other.product.way}."
+        if other.does == "configures":
+            listener.note(
+                f"{where}, writes the container runtime's configuration too, and writes it back after gpunode. {whose}"
+            )
+        elif other.does == "allocates":
+            listener.note(
+                f"{where}, is a DRA driver for NVIDIA GPUs. A node whose GPUs it allocates gets no device plugin of gpunode. {whose}"
+            )
+        else:
+            listener.note(
+                f"{where}, offers NVIDIA GPUs too. Where two device plugins run on a node, the one that started last wins: "
+                f"remove that one first; running pods keep their GPUs. {whose}"
+            )
+    for node in filter(None, (one.node for one in members)):
+        for label in other_plugins.paused(node.labels):
+            listener.note(
+                f"{node.name}: the GPU Operator's label {label}={other_plugins.PAUSED} stays after a MIG change that failed. "
+                f"`kubectl label node {node.name} {label}-` removes it."
+            )
+    places = [(one.host, one.node, {**one.node.labels, **wished(one.host)}) for one in members if one.node]
+    for words in warnings(inventory.cluster.plugin_config, places):
+        listener.note(words)
+    if floating := images.floating(image_of(inventory)):
+        listener.note(floating)
+
+
+def _placed(one: Member, there: Sequence[Node]) -> Member:
+    """The member with its node among these, or with the reason why none is its."""
+    if one.reason is not None or one.node is not None:
+        return one
+    try:
+        node = identity.of(one.host, there, one.facts)
+    except ClusterError as error:
+        return one.out(of(ANOTHER_MACHINE if isinstance(error, identity.Mistaken) else "no-node", error))
+    return replace(one, node=node, labels=node.labels)
+
+
+def _distinct(members: Sequence[Member]) -> Members:
+    """The members; hosts that claim the same node have none."""
+    twice = identity.shared({one.host.name: one.node for one in members if one.node})
+    return tuple(
+        replace(one, node=None, reason=of(ANOTHER_MACHINE, twice[one.host.name]))
+        if one.host.name in twice
+        else one
+        for one in members
+    )
+
+
+def _asked(one: Member) -> Member:
+    """A member that is to be found by its host's own name, where that could be had."""
+    if one.outcome is None or one.reason is None:
+        return one
+    if one.facts is not None:
+        return replace(one, reason=None)
+    words = f"{one.reason.words}, and it could not be asked for its own name: {one.outcome.error}"
+    return one.out(replace(one.reason, words=words))

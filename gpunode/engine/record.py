@@ -1,0 +1,295 @@
+"""The record of a run on the operator's machine: what was accepted, and how far each host has come.
+
+A line of JSON per step, on the disk before the step is begun, so a run that is killed can be resumed. Records are below
+$XDG_STATE_HOME/gpunode/runs (~/.local/state), one file a run, readable by their owner alone.
+"""
+
+from __future__ import annotations
+
+import calendar
+import getpass
+import json
+import math
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from gpunode.engine.record_head import damaged
+from gpunode.errors import GpunodeError, UsageError
+from gpunode.wording import Advice, Command, few
+
+FORMAT = 1
+STAMP = "%Y%m%dT%H%M%SZ"
+
+State: TypeAlias = Literal[
+    "waiting",  # its batch has not begun
+    "cordoned",
+    "drained",  # nothing that its changes interrupt runs there any more
+    "changing",
+    "changed",
+    "proven",  # finished: its GPUs are proven as far as asked, its node takes pods again
+    "in use",  # finished: nothing was to change, and all its GPUs are in use: not proven now
+    "skipped",  # its work did not end in time, or the run stopped before it
+    "refused",
+    "unreachable",
+    "failed",
+]
+DONE: State = "proven"
+FINISHED: tuple[State, ...] = (DONE, "in use")
+BEGUN: tuple[State, ...] = ("cordoned", "drained", "changing", "changed")  # and not ended
+BAD: tuple[State, ...] = ("failed", "refused", "unreachable")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a host has come, since when (seconds since the epoch), and why no further."""
+
+    state: State
+    since: float
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """A recorded run. `hosts` in their order; `options` of the command that began it, to go on as it began."""
+
+    id: str
+    inventory: str
+    began: float
+    options: Mapping[str, Any] = field(default_factory=dict)
+    hosts: Mapping[str, Progress] = field(default_factory=dict)
+    ended: bool = False
+
+    def having(self, *states: State) -> tuple[str, ...]:
+        """The names of the hosts that are in one of these states."""
+        return tuple(name for name, progress in self.hosts.items() if progress.state in states)
+
+    @property
+    def not_done(self) -> tuple[str, ...]:
+        return tuple(name for name, progress in self.hosts.items() if progress.state not in FINISHED)
+
+
+class Record:
+    """The record of the run under way. Each line is on the disk when the call returns. `lost`: why it cannot be written any
+    more; nothing new may be begun then."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.id = path.stem
+        self.owner = f"run {self.id} of {getpass.getuser()}@{socket.gethostname()}"
+        self.lost = ""
+        self._states: dict[str, State] = {}
+
+    @classmethod
+    def begin(
+        cls, inventory: Path, hosts: Sequence[str], options: Mapping[str, Any], *, folder: Path | None = None
+    ) -> Record:
+        """A new record; its name sorts after those that are there, though a clock be set back. Raises GpunodeError where
+        it cannot be written."""
+        folder = folder or runs()
+        began = max(
+            [int(time.time()), *(stamp + 1 for path in folder.glob("*.jsonl") if (stamp := _stamp(path)))]
+        )
+        name = f"{time.strftime(STAMP, time.gmtime(began))}-{secrets.token_hex(2)}"
+        record = cls(folder / f"{name}.jsonl")
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(record.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            record._append(
+                format=FORMAT,
+                inventory=str(inventory.resolve()),
+                began=time.time(),
+                hosts=list(hosts),
+                options=dict(options),
+            )
+        except OSError as error:
+            with suppress(OSError):
+                record.path.unlink()
+            raise GpunodeError(
+                f"{folder}: the record of this run cannot be written: {error.strerror}",
+                hint="Without it a run that is cut off could not be resumed. Free space, or set XDG_STATE_HOME to a folder of yours.",
+            ) from error
+        return record
+
+    def host(self, name: str, state: State, why: str = "") -> None:
+        """The host has come to this state."""
+        self._states[name] = state
+        self._write(host=name, state=state, time=time.time(), **({"why": why} if why else {}))
+
+    def gate(self, seen: Mapping[str, Any]) -> None:
+        """How a gate ended before a batch."""
+        self._write(time=time.time(), **seen)
+
+    @property
+    def begun(self) -> tuple[str, ...]:
+        """The hosts that have begun and come to no end yet."""
+        return tuple(name for name, state in self._states.items() if state in BEGUN)
+
+    def end(self) -> None:
+        """Nothing is left to resume, but by a new run."""
+        self._write(ended=time.time())
+
+    def _write(self, **line: Any) -> None:
+        if self.lost:
+            return  # after a line that may be cut off no other is read
+        try:
+            self._append(**line)
+        except OSError as error:
+            self.lost = f"its record {self.path} cannot be written: {error.strerror}"
+
+    def _append(self, **line: Any) -> None:
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _stamp(path: Path) -> int:
+    """When a record began by its name, in seconds since the epoch; 0 for another name."""
+    try:
+        return calendar.timegm(time.strptime(path.name[:16], STAMP))
+    except ValueError:
+        return 0
+
+
+def runs() -> Path:
+    """Where records are."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(state) if state else Path.home() / ".local/state") / "gpunode/runs"
+
+
+def read(path: Path) -> RecordedRun:
+    """A record. A last line that was cut off does not count. Raises GpunodeError for a newer format, or no record."""
+    try:
+        return _parsed(path, list(_lines(path)))
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise GpunodeError(
+            f"{path}: not the record of a run ({error})",
+            hint="Move the file away and begin a new run with `gpunode provision`.",
+        ) from None
+
+
+def _parsed(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
+    head: Mapping[str, Any] = lines[0] if lines else {}
+    written = head.get("format")
+    if isinstance(written, int) and written > FORMAT:
+        raise GpunodeError(
+            f"{path}: a record of format {written}; this gpunode reads up to {FORMAT}",
+            hint="Go on with the gpunode that began the run, or begin a new one.",
+        )
+    if written is None or not isinstance(head.get("hosts"), list):
+        raise GpunodeError(f"{path}: not the record of a run", hint="Begin a new run.")
+    inventory, options = head.get("inventory", ""), head.get("options") or {}
+    if damage := damaged(head):
+        raise ValueError(f"line 1: {damage}")
+    began = _time(head.get("began", 0))
+    hosts: dict[str, Progress] = {name: Progress("waiting", began) for name in head["hosts"]}
+    ended = False
+    for line in lines[1:]:
+        if line.get("state") in get_args(State) and line.get("host") in hosts:
+            hosts[line["host"]] = Progress(
+                line["state"], _time(line.get("time", 0)), str(line.get("why", ""))
+            )
+        ended = ended or "ended" in line
+    return RecordedRun(path.stem, inventory, began, {**options}, hosts, ended)
+
+
+def _time(value: Any) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"{value} is no time")
+    return float(value)
+
+
+def last(inventory: Path, *, folder: Path | None = None) -> RecordedRun | None:
+    """The newest run of this inventory; None if there is none. Raises GpunodeError where its record is damaged."""
+    return next(_newest_first(inventory, folder, strict=True), None)
+
+
+def left_before(inventory: Path, *, folder: Path | None = None) -> tuple[str, ...]:
+    """Hosts that runs before the last one have not finished, and that no later run has taken up."""
+    left, later = list[str](), set[str]()
+    for number, run in enumerate(_newest_first(inventory, folder)):
+        left += [host for host in run.not_done if number and host not in later]
+        later |= run.hosts.keys()
+    return tuple(left)
+
+
+def earlier(inventory: Path, *, folder: Path | None = None) -> Advice | str:
+    """Which hosts runs before the last one left, and what goes on with them; empty where they left none."""
+    left = left_before(inventory, folder=folder)
+    if not left:
+        return ""
+    limit = f"--limit {','.join(left)}"
+    return Advice(f"Runs before it left {few(left, 3)}: `", Command("provision", limit), "` continues there.")
+
+
+def _newest_first(inventory: Path, folder: Path | None, *, strict: bool = False) -> Iterator[RecordedRun]:
+    """`strict`: raises GpunodeError for a record of this inventory that cannot be read; else it is passed over."""
+    for path in sorted((folder or runs()).glob("*.jsonl"), reverse=True):
+        try:
+            run = read(path)
+        except GpunodeError:
+            if strict and _names(path, inventory):
+                raise
+            continue
+        if run.inventory == str(inventory.resolve()):
+            yield run
+
+
+def _names(path: Path, inventory: Path) -> bool:
+    """Whether a record that cannot be read as one names this inventory."""
+    try:
+        return next(_lines(path), {}).get("inventory") == str(inventory.resolve())
+    except GpunodeError:
+        return False
+
+
+def names(limit: Sequence[str], inventory: Path, *, folder: Path | None = None) -> list[str]:
+    """`limit` with the hosts of the inventory's last run in the place of `@failed` and `@not-done`.
+
+    Raises UsageError where no run is recorded, the word is another, or the run has no such host.
+    """
+    found: list[str] = []
+    for part in (part for entry in limit for part in entry.split(",")):
+        if not part.startswith("@"):
+            found.append(part)
+            continue
+        if part not in ("@failed", "@not-done"):
+            raise UsageError(
+                f"--limit {part}: no such choice", hint="Write `--limit @failed` or `--limit @not-done`."
+            )
+        run = last(inventory, folder=folder)
+        if run is None:
+            raise UsageError(
+                f"--limit {part}: no run of {inventory} is recorded on this machine",
+                hint=f"Records are in {folder or runs()}. Name the hosts instead.",
+            )
+        hosts = run.having(*BAD) if part == "@failed" else run.not_done
+        if not hosts:
+            raise UsageError(
+                f"--limit {part}: run {run.id}, the last one, has no such host",
+                hint=earlier(inventory, folder=folder) or "No host is left to continue with.",
+            )
+        found += hosts
+    return found
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise GpunodeError(f"{path}: {error.strerror}", hint="Name an existing run.") from error
+    for line in text.splitlines():
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            return  # cut off by what ended the run
+        if not isinstance(found, dict):
+            return
+        yield found

@@ -1,0 +1,78 @@
+"""NVIDIA's repositories for hosts whose plans need one that neither they nor the inventory know: with its key, fetched from
+NVIDIA and checked against the fingerprints of the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from gpunode import compat
+from gpunode.compat import Signed
+from gpunode.engine import converge
+from gpunode.engine.member import Member, Members
+from gpunode.engine.session import Session
+from gpunode.errors import GpunodeError
+from gpunode.model import Repository
+from gpunode.packages.keys import Unconfirmed, WrongKey, key
+from gpunode.wording import Advice, Command
+
+
+def added(session: Session, members: Members, given: Collection[str] | None) -> Members:
+    """The members, of which those that were refused for such a repository are planned again with it. Each key is fetched once;
+    one that cannot be had or is not trusted is a problem, and the refusal stays. `given`: whole fingerprints that the user
+    trusts; None: the plans are only shown, and so is a key of which gpunode knows only the end."""
+    got: dict[Signed, Repository | GpunodeError] = {}
+    for _ in ("driver", "toolkit"):
+        members = tuple(_with(session, one, given, got) for one in members)
+    return members
+
+
+def _with(
+    session: Session,
+    one: Member,
+    given: Collection[str] | None,
+    got: dict[Signed, Repository | GpunodeError],
+) -> Member:
+    refused = one.outcome
+    if refused is None or not refused.repository or refused.facts is None:
+        return one
+    source = compat.signed_for(refused.facts.os, refused.repository)
+    if source is None:
+        return one
+    if source not in got:
+        got[source] = _fetched(session, source, given)
+    found = got[source]
+    if isinstance(found, GpunodeError):
+        return one
+    named: Mapping[str, Repository] = {f"{refused.repository}_repository": found}
+    visit = session.visits[one.host.name]
+    visit.host = replace(visit.host, **named)  # type: ignore[arg-type]
+    return replace(one, host=visit.host, outcome=converge.planned(visit.host, refused.facts, visit.image))
+
+
+def _fetched(session: Session, source: Signed, given: Collection[str] | None) -> Repository | GpunodeError:
+    adds = f"The plans add NVIDIA's repository for the {source.purpose}, {source.uri}. Its key was fetched from {source.key_uri} and "
+    try:
+        found = key(source, given=given or ())
+    except WrongKey as error:
+        if given is not None or not isinstance(error, Unconfirmed):
+            session.listener.problem(error)
+            return error
+        found = error.key
+        words = (
+            f"{adds}has the fingerprint {found.fingerprint}. gpunode knows only that NVIDIA's ends with {source.fingerprint}, and "
+            "another key can be made to end so. Compare all 40 digits with a source of your own. If they are the same, `"
+        )
+        command = Command("provision", f"--fingerprint {found.fingerprint}")
+        session.listener.note(Advice(words, command, "` takes it."))
+    except GpunodeError as error:
+        error.hint = (
+            "Without internet bring the keys, or name a mirror's: `gpunode keys SYSTEM --driver PLACE --toolkit PLACE` "
+            "checks them, and prints the `repositories` that the inventory needs."
+        )
+        session.listener.problem(error)
+        return error
+    else:
+        whose = "that gpunode knows" if found.fingerprint == source.fingerprint else "that you gave"
+        session.listener.note(f"{adds}has the fingerprint {whose}, {found.fingerprint}.")
+    return Repository(source.uri, found.text, found.fingerprint)

@@ -1,0 +1,105 @@
+"""One run of a command over the hosts that were selected: how each is visited, and who hears of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from gpunode.engine import fleet
+from gpunode.engine.listener import Listener
+from gpunode.engine.member import Member, Members
+from gpunode.engine.visit import Visit
+from gpunode.host import openssh, reach
+from gpunode.local.password import Password
+from gpunode.model import Host, Inventory, OnEvent, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The hosts of one run, in the inventory's order."""
+
+    inventory: Inventory
+    hosts: tuple[Host, ...]
+    visits: Mapping[str, Visit]
+    listener: Listener
+    forks: int
+
+    def each(
+        self,
+        task: Callable[[Visit, OnEvent], Outcome],
+        hosts: Sequence[Host] | None = None,
+        *,
+        plans: bool = True,
+    ) -> list[Outcome]:
+        """Run `task` on every host, `forks` at a time; outcomes in the order of `hosts`. Not `plans`: the command plans nothing,
+        so a host that is not in its desired state is reported as one that differs."""
+        hosts = self.hosts if hosts is None else hosts
+        done: dict[str, Outcome] = {}
+        with self.listener.live(hosts):
+            for item in fleet.run(
+                hosts,
+                lambda host, on_event: task(self.visits[host.name], on_event),
+                forks=self.forks,
+            ):
+                if isinstance(item, Outcome):
+                    done[item.host] = item
+                    differs = item.status == "planned" and not plans
+                    self.listener.finished(replace(item, status="differs") if differs else item)
+                else:
+                    self.listener.event(item)
+        return [done[host.name] for host in hosts]
+
+    def probed(
+        self,
+        task: Callable[[Visit, OnEvent], Outcome],
+        members: Sequence[Member] | None = None,
+        *,
+        plans: bool = True,
+    ) -> Members:
+        """The members (None: one for every host) with the outcomes of `task`, reported as `each` does."""
+        members = [Member(host) for host in self.hosts] if members is None else members
+        outcomes = self.each(task, [one.host for one in members], plans=plans)
+        return tuple(replace(one, outcome=outcome) for one, outcome in zip(members, outcomes, strict=True))
+
+
+class Dialer(Protocol):
+    """Connects to hosts."""
+
+    def connect(self, host: Host) -> reach.Connection: ...
+
+    def close(self) -> None: ...
+
+
+@contextmanager
+def opened(
+    inventory: Inventory,
+    hosts: tuple[Host, ...],
+    listener: Listener,
+    *,
+    forks: int,
+    password: Password | None = None,
+) -> Iterator[Session]:
+    """A session; each host is dialled when it is first asked, and every connection is closed at the end."""
+    kinds = {host.connection for host in hosts}
+    dialers: dict[str, Dialer] = {}
+    if "ssh" in kinds:
+        from gpunode.host import ssh  # imports paramiko
+
+        dialers["ssh"] = ssh.Dialer(proven=password is not None)
+    if "openssh" in kinds:
+        dialers["openssh"] = openssh.Dialer(proven=password is not None)
+
+    def dial(host: Host) -> reach.Connection:
+        dialer = dialers.get(host.connection)
+        return reach.Local() if dialer is None else dialer.connect(host)
+
+    visits = {host.name: Visit(host, dial, inventory.cluster.plugin, password) for host in hosts}
+    try:
+        yield Session(inventory, hosts, visits, listener, forks)
+    finally:
+        for visit in visits.values():
+            visit.close()
+        for dialer in dialers.values():
+            dialer.close()

@@ -1,0 +1,1 @@
+"""Hosts: connections, and the protocol with the agent there."""

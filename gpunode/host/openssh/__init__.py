@@ -1,0 +1,187 @@
+"""`connection: openssh`: hosts are reached by the system's ssh, with all that its configuration can do.
+
+One master connection a host, which its commands share; hosts behind a jump host share the one to it. Everything about
+keys and host keys is ssh's own work: gpunode only sets what the inventory sets, and never makes a check weaker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shlex
+import shutil
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from gpunode.errors import Unreachable
+from gpunode.host.openssh import options, resolve
+from gpunode.host.openssh.connection import Connection
+from gpunode.host.openssh.failures import Failure, Way, diagnose
+from gpunode.host.openssh.master import LOGIN_SECONDS, Master, NotOpened
+from gpunode.host.openssh.resolve import Options, Unresolved
+from gpunode.model import Host, Ssh
+
+__all__ = ["Connection", "Dialer"]
+
+TRIES = 3
+# sshd drops connections at random from the 11th unauthenticated one on (MaxStartups 10:30:100), and a fleet
+# behind one jump host or proxy arrives at one sshd.
+HANDSHAKES = 8
+# ssh binds a socket beside its name, with a suffix, and the kernel allows 104 bytes (macOS) or 108.
+SOCKET_BYTES = 80
+
+
+class Dialer:
+    """Connects to hosts by ssh. Thread-safe.
+
+    `proven`: a password may be sent, so every host key must already be known.
+    """
+
+    def __init__(self, config: Path | None = None, *, proven: bool = False) -> None:
+        self._file, self._proven = config, proven
+        self._program = shutil.which("ssh")
+        self._lock = threading.Lock()
+        self._folder: Path | None = None
+        self._count = 0
+        self._masters: list[Master] = []
+        self._options: dict[Ssh, Options] = {}
+        self._gate = threading.Semaphore(HANDSHAKES)
+        self._jumps: dict[Ssh, _Jump] = {}
+
+    def connect(self, host: Host) -> Connection:
+        """Open a connection. Raises Unreachable with the cause; retries only errors that may pass."""
+
+        def master() -> Master:
+            return self._dial(host)
+
+        return Connection(host.name, master(), master)
+
+    def close(self) -> None:
+        """Close what is still open, jump hosts last, and remove the sockets' folder."""
+        for master in reversed(self._masters):
+            master.close()
+        with self._lock:
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                self._folder = None
+
+    def _dial(self, host: Host) -> Master:
+        for attempt in range(1, TRIES + 1):
+            try:
+                return self._open(host.ssh)
+            except _Failed as failed:
+                failure = failed.failure
+                if attempt == TRIES or not failure.passes:
+                    raise Unreachable(
+                        host.name, failure.message, hint=failure.hint, code=failure.code
+                    ) from failed
+            except Unresolved as error:
+                raise Unreachable(host.name, str(error), hint=error.hint, code=error.code) from error
+            time.sleep(attempt * random.uniform(0.2, 0.6))  # noqa: S311 - jitter
+        raise AssertionError("unreachable: the loop returns or raises")
+
+    def _open(self, ssh: Ssh, behind: tuple[Ssh, ...] = ()) -> Master:
+        if self._program is None:
+            raise Unresolved(
+                "`connection: openssh` needs ssh, which is not installed here",
+                hint="Install OpenSSH's client (`openssh-client`, `openssh-clients`), or set `connection: ssh`.",
+            )
+        if ssh.key is not None and not any(map(Path.exists, options.halves(ssh.key))):
+            raise Unresolved(
+                f"cannot read {ssh.key}: no such file", hint="Check `ssh.key`.", code="key-missing"
+            )
+        resolved = self._resolved(ssh)
+        one = partial(resolve.one, resolved)
+        way = Way(
+            f"{one('user')}@{one('hostname', ssh.address)}:{one('port', '22')}",
+            shlex.join(["ssh", *options.by_hand(ssh, self._file), ssh.address]),
+            ssh.timeout,
+            ssh.key,
+            one("proxycommand"),
+        )
+        words = options.master(ssh, resolved, self._file, self._proven)
+        jump = None if ssh.jump == "none" else one("proxyjump")
+        if jump:
+            # The first of ssh's ProxyJump and ProxyCommand counts.
+            proxy = self._jump(ssh, jump, behind).proxy()
+            words = ["-o", f"ProxyCommand={proxy}", "-o", "ProxyUseFdpass=no", *words]
+        limit = ssh.timeout + LOGIN_SECONDS
+        with self._gate if jump or way.proxy else contextlib.nullcontext():
+            try:
+                master = Master.open(self._program, self._place(), words, ssh.address, limit)
+            except NotOpened as error:
+                raise _Failed(_late(way, limit) if error.late else diagnose(str(error), way)) from error
+        self._masters.append(master)
+        return master
+
+    def _jump(self, ssh: Ssh, jump: str, behind: tuple[Ssh, ...]) -> Master:
+        """The shared master of a jump host; the jump hosts `behind` it wait for it."""
+        hop = resolve.hop(ssh, jump)
+        if hop in behind:
+            raise Unresolved(
+                f"the jump hosts lead in a circle, at {jump}",
+                hint="Correct ProxyJump in ssh's configuration.",
+            )
+        with self._lock:
+            shared = self._jumps.setdefault(hop, _Jump())
+        with shared.lock:
+            if shared.master is None or not shared.master.alive():
+                if time.monotonic() < shared.down_until:
+                    assert shared.failure is not None
+                    raise _Failed(shared.failure)
+                try:
+                    shared.master = self._open(hop, (*behind, hop))
+                except _Failed as failed:
+                    one = failed.failure
+                    shared.failure = replace(one, message=f"jump host {jump}: {one.message}")
+                    if not one.passes:  # the other hosts behind it need not wait, too
+                        shared.down_until = time.monotonic() + ssh.timeout
+                    raise _Failed(shared.failure) from failed
+            return shared.master
+
+    def _resolved(self, ssh: Ssh) -> Options:
+        assert self._program is not None
+        if ssh not in self._options:
+            self._options[ssh] = resolve.ask(self._program, ssh, self._file)
+        return self._options[ssh]
+
+    def _place(self) -> Path:
+        """A new socket's path, in a folder of this user alone."""
+        with self._lock:
+            if self._folder is None:
+                usual = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+                short = len(usual) < SOCKET_BYTES - len("/gpunode-12345678/1234")
+                # After `su` it is another user's.
+                fits = short and os.access(usual, os.W_OK | os.X_OK)
+                self._folder = Path(tempfile.mkdtemp(prefix="gpunode-", dir=usual if fits else "/tmp"))  # noqa: S108
+            self._count += 1
+            return self._folder / str(self._count)
+
+
+@dataclass
+class _Jump:
+    """A jump host's shared master, and why there is none."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    master: Master | None = None
+    failure: Failure | None = None
+    down_until: float = 0.0
+
+
+class _Failed(Exception):
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def _late(way: Way, limit: float) -> Failure:
+    return Failure(
+        "login-timeout",
+        f"{way.place}: the login did not end within {limit:g} s",
+        f"Try `{way.by_hand}`; a key may wait to be touched, or a ProxyCommand may hang.",
+    )

@@ -1,0 +1,211 @@
+"""SSH connections: keys, agent, known_hosts, ssh config, jump hosts. The only room that imports paramiko.
+
+One TCP connection per host per run. Private keys, known_hosts files and ssh's configuration
+are read once per run; hosts share the connection to a jump host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from gpunode.host.openssh import resolve
+from gpunode.host.ssh.channel import SshConnection
+from gpunode.host.ssh.config import Config
+from gpunode.host.ssh.failures import JumpFailed, SshRefusal, Unsupported, explain, may_pass
+from gpunode.host.ssh.keys import Keys
+from gpunode.host.ssh.known_hosts import KnownHosts
+from gpunode.host.ssh.target import Target
+from gpunode.model import Host, Ssh
+
+__all__ = ["Dialer"]
+
+# sshd drops connections at random from the 11th unauthenticated one on (MaxStartups 10:30:100), and a fleet
+# behind one jump host arrives at one sshd.
+HANDSHAKES_PER_JUMP_HOST = 8
+TRIES = 3
+KEEPALIVE_SECONDS = 10
+GONE_SECONDS = 30
+# paramiko prefers CTR; GCM halves the cost of sending an image.
+CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes256-ctr", "aes128-ctr")
+
+
+class _Transport(paramiko.Transport):
+    _preferred_ciphers = CIPHERS
+
+    @property
+    def preferred_keys(self) -> tuple[str, ...]:
+        """Host key algorithms without certificates: paramiko does not check these."""
+        return self._filter_algorithm("keys")  # type: ignore[attr-defined, no-any-return]
+
+
+class Dialer:
+    """Connects to hosts; keys, files and jump hosts are shared. Thread-safe.
+
+    `proven`: a password may be sent, so every host key must already be known.
+    """
+
+    def __init__(self, config: Path | None = None, *, proven: bool = False) -> None:
+        self._config = Config(config)
+        self._proven = proven
+        self._lock = threading.Lock()
+        self._targets: dict[Ssh, Target] = {}
+        self._known = KnownHosts()
+        self._keys = Keys()
+        self._jumps: dict[str, tuple[threading.Lock, threading.Semaphore, list[paramiko.Transport]]] = {}
+
+    def connect(self, host: Host) -> SshConnection:
+        """Open a connection. Raises Unreachable with the cause; retries only errors that may pass."""
+        target = None
+        for attempt in range(1, TRIES + 1):
+            try:
+                target = self._target(host.ssh)
+                return SshConnection(host, self._open(host.ssh, target))
+            except (paramiko.SSHException, OSError, EOFError) as error:
+                if attempt == TRIES or not may_pass(error):
+                    raise explain(host, target, error) from error
+                time.sleep(attempt * random.uniform(0.2, 0.6))  # noqa: S311 - jitter
+        raise AssertionError("unreachable: the loop returns or raises")
+
+    def close(self) -> None:
+        """Close the shared connections to jump hosts."""
+        for _, _, transports in self._jumps.values():
+            for transport in transports:
+                transport.close()
+
+    def _target(self, ssh: Ssh) -> Target:
+        if ssh not in self._targets:
+            target = self._config.target(ssh, proven=self._proven)
+            _disabled(target)  # may refuse, before any host is contacted
+            self._targets[ssh] = target
+        return self._targets[ssh]
+
+    def _open(self, ssh: Ssh, target: Target) -> paramiko.Transport:
+        if target.jump is None:
+            try:
+                sock: Any = _connected(target)
+            except UnicodeError as error:
+                # No host can have such a name: a..b, or 64 characters without a dot.
+                raise socket.gaierror(str(error)) from error
+            # paramiko does not set it, and Nagle with delayed ACK costs 40 ms per round trip on a LAN.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A host that vanishes sends no reset: it is gone if it acknowledges nothing for this long.
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, GONE_SECONDS * 1000)
+            try:
+                ip = sock.getpeername()[0]
+            except OSError:
+                sock.close()
+                raise
+            return self._handshake(target, sock, ip)
+        with self._lock:
+            lock, gate, transports = self._jumps.setdefault(
+                target.jump, (threading.Lock(), threading.Semaphore(HANDSHAKES_PER_JUMP_HOST), [])
+            )
+        with lock:
+            transport = transports[-1] if transports else None
+            if transport is None or not transport.is_active():
+                try:
+                    way = _jump(ssh, target.jump)
+                    transport = self._open(way, _last(self._target(way)))
+                except (paramiko.SSHException, OSError, EOFError) as error:
+                    raise JumpFailed(target.jump, error) from error
+                transports.append(transport)
+        with gate:
+            channel = transport.open_channel(
+                "direct-tcpip", (target.address, target.port), ("127.0.0.1", 0), timeout=target.timeout
+            )
+            return self._handshake(target, channel, None)
+
+    def _handshake(self, target: Target, sock: Any, ip: str | None) -> paramiko.Transport:
+        """A session with the host, after its host key is checked and it accepted one of the user's keys."""
+        transport = None
+        try:
+            transport = _Transport(sock, disabled_algorithms=_disabled(target))
+            known = self._known.kinds(target)
+            first = [name for name in transport.preferred_keys if _kind(name) in known]
+            # A host may have several keys: ask for a known one.
+            transport._preferred_keys = (  # type: ignore[attr-defined]
+                *first,
+                *(name for name in transport.preferred_keys if name not in first),
+            )
+            transport.banner_timeout = transport.auth_timeout = max(60, target.timeout)
+            transport.start_client(timeout=target.timeout)
+            host_key = transport.get_remote_server_key()
+            if host_key.get_name() == "ssh-rsa" and host_key.get_bits() < target.rsa_bits:
+                raise SshRefusal(
+                    f"{target.place}: its RSA host key has {host_key.get_bits()} bits, of {target.rsa_bits} (RequiredRSASize)",
+                    hint="Give the host a longer key, or another type.",
+                    code="algorithms",
+                )
+            self._known.check(target, host_key, ip)
+            self._keys.login(transport, target)
+        except BaseException:
+            if transport is not None:
+                transport.close()
+            with contextlib.suppress(OSError, EOFError):
+                sock.close()
+            raise
+        transport.set_keepalive(KEEPALIVE_SECONDS)
+        return transport
+
+
+def _connected(target: Target) -> socket.socket:
+    """A connection to the first of the host's addresses that answers."""
+    error: OSError | None = None
+    for family, kind, _, _, place in socket.getaddrinfo(
+        target.address, target.port, target.family, socket.SOCK_STREAM
+    ):
+        sock = socket.socket(family, kind)
+        try:
+            sock.settimeout(target.timeout)
+            if target.source:
+                sock.bind((target.source, 0))
+            sock.connect(place)
+            return sock
+        except OSError as failed:
+            sock.close()
+            error = failed
+    raise error or OSError(f"{target.address} has no address")
+
+
+def _disabled(target: Target) -> dict[str, list[str]]:
+    """Algorithms of paramiko by kind that ssh's configuration does not allow. Raises SshRefusal if none is left."""
+    disabled = {}
+    for kind, allowed in target.algorithms.items():
+        usable = getattr(_Transport, f"_preferred_{kind}")
+        disabled[kind] = [name for name in usable if name not in allowed]
+        if len(disabled[kind]) == len(usable):
+            raise Unsupported(
+                f"ssh's configuration allows {target.address} only {', '.join(allowed)}, and gpunode's client supports none of these",
+                otherwise=f"Or allow one of {', '.join(usable)} for this host.",
+            )
+    return disabled
+
+
+def _kind(algorithm: str) -> str:
+    return "ssh-rsa" if algorithm.startswith("rsa-") else algorithm
+
+
+def _jump(ssh: Ssh, jump: str) -> Ssh:
+    """The jump host of a host, with the host's key."""
+    try:
+        return resolve.hop(ssh, jump)
+    except resolve.Unresolved as error:
+        raise SshRefusal(str(error), hint=error.hint, code=error.code) from error
+
+
+def _last(target: Target) -> Target:
+    if target.jump is not None:
+        raise Unsupported(
+            f"ssh's configuration reaches it through {target.jump}, but gpunode's client supports only one jump host",
+            otherwise="Or set `ssh.jump` to a host that is reached directly.",
+        )
+    return target

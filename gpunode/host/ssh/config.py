@@ -1,0 +1,189 @@
+"""ssh's configuration of a host, from `ssh -G`, or from the files if ssh is not installed."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import pwd
+import re
+import shutil
+import socket
+from functools import partial
+from pathlib import Path
+
+import paramiko
+
+from gpunode.host.openssh import resolve
+from gpunode.host.openssh.resolve import Options
+from gpunode.host.ssh.failures import SshRefusal, Unsupported
+from gpunode.host.ssh.target import Target
+from gpunode.local import files as localfile
+from gpunode.model import Ssh
+
+SYSTEM = Path("/etc/ssh/ssh_config")
+# Directives that only ssh itself can evaluate.
+_NEEDS_SSH = re.compile(r"^[ \t]*(include\b|match\b.*\b(?:exec|tagged|localnetwork|version)\b)", re.I | re.M)
+_ALGORITHMS = {
+    "ciphers": "ciphers",
+    "macs": "macs",
+    "kex": "kexalgorithms",
+    "keys": "hostkeyalgorithms",
+    "pubkeys": "pubkeyacceptedalgorithms",
+}
+_FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+
+
+class Config:
+    """ssh's configuration: the user's and the system's, or `file` alone, as with `ssh -F`."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._home = pwd.getpwuid(os.getuid()).pw_dir  # ssh's `~`, whatever $HOME is
+        self._ssh = shutil.which("ssh")
+
+    def target(self, ssh: Ssh, *, proven: bool = False) -> Target:
+        """The target for one host. Raises SshRefusal for options that gpunode does not support."""
+        options = self.options(ssh)
+        one = partial(resolve.one, options)
+        address, port = one("hostname", ssh.address), ssh.port or _number(options, ssh, "Port", 22)
+        user = ssh.user or one("user", getpass.getuser())
+        jump = None if ssh.jump == "none" else ssh.jump or one("proxyjump") or None
+        if one("proxycommand") and ssh.jump is None:
+            raise Unsupported(
+                f"ssh's configuration has a ProxyCommand for {ssh.address}, which gpunode's client does not support",
+                otherwise="Or set `ssh.jump` to a jump host, or to `none` if the host can be reached directly.",
+            )
+        if jump is not None and "," in jump:
+            raise Unsupported(
+                f"{ssh.address} is behind a chain of jump hosts ({jump}), but gpunode's client supports only one",
+                otherwise="Or set `ssh.jump` to one that reaches it.",
+            )
+        if one("bindinterface"):
+            raise Unsupported(
+                f"ssh's configuration has a BindInterface for {ssh.address}, which gpunode's client does not support",
+                otherwise="Or set BindAddress for this host.",
+            )
+        methods = one("preferredauthentications", "publickey").split(",")
+        if one("pubkeyauthentication", "yes").lower() in ("no", "false") or "publickey" not in methods:
+            raise Unsupported(
+                f"ssh's configuration allows {ssh.address} no public keys, and gpunode's client supports nothing else",
+                otherwise="Or allow publickey for this host.",
+            )
+        if one("knownhostscommand"):
+            raise Unsupported(
+                f"ssh's configuration has a KnownHostsCommand for {ssh.address}, which gpunode's client does not support",
+                otherwise="Or put the host's key into a known_hosts file, and remove the option for this host.",
+            )
+        tokens = {
+            "%": "%", "d": self._home, "h": address, "i": str(os.getuid()), "k": one("hostkeyalias", address),
+            "L": socket.gethostname().partition(".")[0], "l": socket.gethostname(), "n": ssh.address,
+            "p": str(port), "r": user, "u": getpass.getuser(),
+        }  # fmt: skip
+
+        def path(text: str) -> str:
+            text = re.sub(r"\$\{(\w+)\}", lambda found: os.environ.get(found[1], found[0]), text)
+            text = re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
+            return self._home + text[1:] if text == "~" or text.startswith("~/") else text
+
+        def files(name: str, default: str) -> tuple[Path, ...]:
+            words = [path(word) for word in " ".join(options.get(name, [default])).split()]
+            if any(not word.startswith("/") for word in words[1:]):
+                raise Unsupported(
+                    f"ssh's configuration has a path with a space in {name} for {ssh.address}",
+                    otherwise="Or set `ssh.known_hosts`, or use a path without spaces.",
+                )
+            return tuple(Path(word) for word in words if word.lower() != "none")
+
+        known = (localfile.full(ssh.known_hosts),) if ssh.known_hosts else None
+        strict = one("stricthostkeychecking").lower() in ("yes", "true") and ssh.host_key_check != "off"
+        agent = options.get("identityagent", ["SSH_AUTH_SOCK"])[0]
+        if re.fullmatch(r"\$\w+", agent):
+            agent = os.environ.get(agent[1:], "none")
+        revoked = one("revokedhostkeys")
+        return Target(
+            address=address,
+            port=port,
+            user=user,
+            jump=jump,
+            timeout=ssh.timeout,
+            key=ssh.key,
+            identities=tuple(
+                Path(path(file)) for file in options.get("identityfile", _DEFAULTS) if file.lower() != "none"
+            ),
+            identities_only=one("identitiesonly") in ("yes", "true"),
+            agent=None if agent == "SSH_AUTH_SOCK" else path(agent) if agent.lower() != "none" else "",
+            family=_FAMILIES.get(one("addressfamily"), socket.AF_UNSPEC),
+            source=one("bindaddress"),
+            rsa_bits=_number(options, ssh, "RequiredRSASize", 0),
+            unused=tuple(name for name in ("CertificateFile", "PKCS11Provider") if one(name.lower())),
+            check="strict" if strict else ssh.host_key_check,
+            proven=proven,
+            alias=one("hostkeyalias") or None,
+            known_hosts=known or files("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2"),
+            global_known_hosts=files(
+                "globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
+            ),
+            revoked=Path(path(revoked)) if revoked else None,
+            check_ip=one("checkhostip") in ("yes", "true"),
+            hash_names=one("hashknownhosts") in ("yes", "true"),
+            algorithms={
+                kind: tuple(one(name).split(","))
+                for kind, name in _ALGORITHMS.items()
+                if self._ssh and one(name)
+            },
+        )
+
+    def options(self, ssh: Ssh) -> Options:
+        """The options for one host, by names in lower case. Raises SshRefusal."""
+        return self._ask(ssh) if self._ssh else self._read(ssh)
+
+    def _ask(self, ssh: Ssh) -> Options:
+        """The options by `ssh -G`, which evaluates Include, Match and canonical names."""
+        try:
+            return resolve.ask(str(self._ssh), ssh, self._file)
+        except resolve.Unresolved as error:
+            raise SshRefusal(str(error), hint=error.hint, code=error.code) from error
+
+    def _text(self, file: Path) -> str:
+        try:
+            return localfile.text(file)
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise SshRefusal(
+                f"{file} cannot be read: {error.strerror}", hint="Fix ssh's configuration."
+            ) from error
+
+    def _read(self, ssh: Ssh) -> Options:
+        """The options from the configuration files, without ssh."""
+        config = paramiko.SSHConfig()
+        usual = (Path(self._home, ".ssh/config"), SYSTEM)
+        for file in [self._file] if self._file is not None else usual:
+            text = self._text(file)
+            if (found := _NEEDS_SSH.search(text)) is not None:
+                raise SshRefusal(
+                    f"{file} has `{found[0].strip()}`, which only ssh can evaluate, and ssh is not installed here",
+                    hint="Install OpenSSH's client (`openssh-client`, `openssh-clients`).",
+                )
+            try:
+                config.parse(text.splitlines(keepends=True))
+            except (paramiko.ConfigParseError, ValueError) as error:
+                raise SshRefusal(
+                    f"{file} cannot be read: {error}", hint="Install OpenSSH's client."
+                ) from error
+        entry = config.lookup(ssh.address)
+        return {name: value if isinstance(value, list) else [value] for name, value in entry.items()}
+
+
+def _number(options: Options, ssh: Ssh, name: str, default: int) -> int:
+    """A number of ssh's configuration, as ssh takes it."""
+    value = resolve.one(options, name.lower(), str(default))
+    if not re.fullmatch(r"[0-9]{1,5}", value) or int(value) > 65535:
+        raise SshRefusal(
+            f"ssh's configuration has `{name} {value}` for {ssh.address}, which is no number up to 65535",
+            hint="Fix ssh's configuration.",
+        )
+    return int(value)
+
+
+_DEFAULTS = tuple(f"~/.ssh/id_{kind}" for kind in ("rsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk"))

@@ -1,0 +1,1 @@
+"""The chain from the PCI bus to a finished pod: a folder a link."""

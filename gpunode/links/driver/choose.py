@@ -1,0 +1,306 @@
+"""The driver for a host's GPUs: which branch, which module flavour, which packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpunode import compat
+from gpunode.errors import Refused
+from gpunode.links.driver import kernels, origin
+from gpunode.links.driver.origin import LEAVE
+from gpunode.links.machine import kinds as machines
+from gpunode.model import DriverWish, Facts, Host, PciDevice, RunFile
+from gpunode.packages import PackageSystem
+from gpunode.planning.versions import branch_of, is_installed, numbers, upstream
+
+FLAVOURS: tuple[compat.Flavour, ...] = ("open", "proprietary")
+RANK = {"production": 3, "lts": 2, "new": 1, "ended": 0}  # of branches that fit, by their status
+
+
+def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevice]) -> DriverWish:
+    """The driver that fits all GPUs of the host. Raises Refused with the reason where none does."""
+    machines.passed_through(host, gpus)
+    origin.check(host, facts, system)
+    names = system.NAMES
+    models = list({device.device: compat.gpu(device.device) for device in gpus}.values())
+    machines.known(host, models)
+    full = host.driver if "." in host.driver else ""
+    installed = _installed_branch(facts, names)
+    if host.driver == "auto":
+        branch = _automatic(host, facts, models, installed)
+        why = _reason(models, branch, kept=branch.number == installed)
+    else:
+        branch = _wished(host, facts, models, installed)
+        why = f"the inventory asks for {host.driver}"
+    run = host.driver_run
+    kept = branch.number == installed
+    there = _installed_flavour(facts, names) if kept else None
+    flavour = flavour_for(models, branch.number, there, names.flavours if run is None else FLAVOURS)
+    if run is not None:
+        flavour = _flavour_of(host, facts, models, run)
+    secure_boot(host, facts)
+    switches = bool(compat.switches(facts.pci))
+    parts = {*names.fabric(facts.packages).values(), *(("manager",) if switches else ())}
+    exactly = full or (_installed_version(facts, names) if kept else "")
+    if run is not None:
+        there_now = facts.installed_run.version if facts.installed_run else ""
+    else:
+        there_now = _installed_version(facts, names)
+    builds = run is not None or not names.prebuilt
+    packages = names.driver(branch.number, flavour, full) if run is None else ()
+    complete = there_now == exactly and all(is_installed(facts.packages, spec) for spec in packages)
+    if builds:
+        kernels.check(host, facts, exactly or str(branch.number), complete=complete)
+    ahead = kernels.ahead(facts)
+    headers = names.headers(ahead) if ahead and builds else ()
+    fixed = compat.fixed_for(exactly or str(branch.number), ahead) if builds else ""
+    return DriverWish(
+        branch=branch.number,
+        flavour=flavour,
+        version=full,
+        pin=names.pin(branch.number, full) if run is None else (),
+        headers=(
+            *(names.headers(facts.kernel) if builds else ()),
+            *(names.tools if run else ()),
+        ),
+        packages=packages,
+        why=why,
+        ahead=ahead,
+        ahead_headers=() if fixed else headers,
+        ahead_why=f"{exactly or branch.number} does not compile for it, {fixed} does"
+        if fixed
+        else kernels.unbuilt(facts, headers, builds=builds, complete=complete),
+        fabric=tuple(names.fabric_part(part, branch.number, exactly) for part in sorted(parts)),
+        switches=switches,
+        run=run,
+        replaces=_replaced(host, facts, names),
+    )
+
+
+def _replaced(host: Host, facts: Facts, names: compat.PackageNames) -> tuple[str, ...]:
+    """A distribution's own driver, where the inventory wants NVIDIA's packages in its place."""
+    found = origin.parts(facts, names)
+    theirs = not names.from_nvidia(found) and any(branch_of(p.version) for p in found.values())
+    return origin.every_part(facts, names) if host.driver_from == "nvidia" and theirs else ()
+
+
+def notes(host: Host, facts: Facts, wish: DriverWish | None) -> tuple[str, ...]:
+    """Notes for the user about this driver."""
+    if wish is None:
+        if "nvidia" not in facts.modules:
+            return ("No nvidia module is loaded, and `driver: none` leaves that to others.",)
+        ahead = kernels.ahead(facts)
+        return (f"Kernel {ahead} boots next and has no nvidia module.",) if ahead else ()
+    running = facts.modules.get("nvidia")
+    mixed = {gpu.mig_on for gpu in facts.gpus} == {True, False}
+    if mixed and running is not None and (570, 124) <= numbers(running.version or "")[:2] <= (570, 158):
+        return (
+            f"The driver {running.version} has a fault with MIG on some GPUs only (570.124 to 570.158): use another branch.",
+        )
+    branch = compat.branches().get(wish.branch)  # a distribution's may be newer than the table
+    if wish.ahead_why:
+        return (f"Kernel {wish.ahead} boots next and has no nvidia module: {wish.ahead_why}.",)
+    if host.driver == "auto" or branch is None or branch.alive:
+        return ()
+    return (
+        f"Driver branch {branch.number} is end of life{f', since {branch.ends}' if branch.ends else ''}.",
+    )
+
+
+def _automatic(
+    host: Host, facts: Facts, models: Sequence[compat.Model], installed: int | None
+) -> compat.Branch:
+    """The supported branch that is installed if it fits, else production, else LTS, else the newest that fits."""
+    fitting = [
+        branch
+        for branch in compat.branches().values()
+        if branch.alive and obstacle_of(facts, models, branch, packaged=branch.number != installed) is None
+    ]
+    if not fitting:
+        raise _none_fits(host, facts, models)
+    return max(fitting, key=lambda b: (b.number == installed, RANK[b.status], b.number))
+
+
+def _wished(host: Host, facts: Facts, models: Sequence[compat.Model], installed: int | None) -> compat.Branch:
+    number = int(host.driver.split(".")[0])
+    branch = compat.branches().get(number)
+    if branch is None:
+        known = ", ".join(str(known) for known in compat.branches())
+        raise Refused(
+            host.name,
+            f"`driver: {host.driver}`: gpunode knows no branch {number} (it knows {known})",
+            hint="Write `driver: auto` to have the branch chosen that fits the GPUs.",
+            layer="module",
+        )
+    packaged = host.driver_run is None and number != installed
+    obstacle = obstacle_of(facts, models, branch, packaged=packaged)
+    if obstacle is not None:
+        raise Refused(
+            host.name,
+            f"`driver: {host.driver}` does not fit: {obstacle}",
+            hint=_elsewhere(facts, models, (branch,), f", version: {number}")
+            or f"Write `driver: auto`, which chooses a branch that fits, {LEAVE}",
+            layer="module",
+        )
+    return branch
+
+
+def _elsewhere(
+    facts: Facts, models: Sequence[compat.Model], branches: Iterable[compat.Branch], version: str = ""
+) -> str:
+    """A hint with the inventory's line that brings the best of these branches from another source; "" where none does."""
+    drive = [b for b in branches if obstacle_of(facts, models, b, packaged=False) is None]
+    archive = compat.archive(facts.os)
+    there = [b for b in drive if archive and b.number in archive.branches]
+    if archive and there:
+        best = max(there, key=lambda b: (RANK[b.status], b.number)).number
+        line = f"driver: {{from: distribution{version}}}"
+        return f"Write `{line}`: {archive.name}'s archive has {best}, which drives {named(models)}, {LEAVE}"
+    alive = [b.number for b in drive if b.alive]
+    if alive and not version:
+        return f"Take NVIDIA's installer of {alive[-1]} (`driver: {{from: run, …}}`), {LEAVE}"
+    return ""
+
+
+def obstacle_of(
+    facts: Facts, models: Sequence[compat.Model], branch: compat.Branch, *, packaged: bool = True
+) -> str | None:
+    """Why a branch does not fit this host, in one sentence; None when it does. `packaged`: it comes from a repository."""
+    number = branch.number
+    for model in models:
+        if model.last < number:
+            return f"{model.name} ({model.generation}) is driven up to branch {model.last} only"
+        if model.first > number:
+            return f"{model.name} ({model.generation}) is driven from branch {model.first} on"
+        if not model.flavours_on(number):
+            return f"branch {number} has no kernel module for {model.name} ({model.generation})"
+    if not flavours(models, number):
+        return f"{named(models)} need different kernel modules of branch {number}, and a host loads one"
+    release = compat.release(facts.os) if packaged else None
+    if release is not None and not release.first <= number <= release.last:
+        bound = f"begins with {release.first}" if number < release.first else f"ends with {release.last}"
+        return f"NVIDIA's repository for {facts.os.pretty} {bound}"
+    offered = compat.PackageNames(release.family).flavours if release is not None else FLAVOURS
+    if not set(flavours(models, number)) & set(offered):
+        return f"NVIDIA's repository for {facts.os.pretty} has no {flavours(models, number)[0]} modules, which {named(models)} need"
+    if compat.kernel_version(facts.kernel) < branch.kernel:
+        floor = ".".join(str(part) for part in branch.kernel)
+        return f"branch {number} needs kernel {floor} or newer, and this host runs {facts.kernel}"
+    return None
+
+
+def _none_fits(host: Host, facts: Facts, models: Sequence[compat.Model]) -> Refused:
+    ended = [b for b in compat.branches().values() if not b.alive and obstacle_of(facts, models, b) is None]
+    if ended:
+        last = ended[-1]
+        return Refused(
+            host.name,
+            f"no driver branch that still gets fixes drives {named(models)}; "
+            f"the last that does is {last.number}{_since(last)}",
+            hint=f"Set `driver: {last.number}` if your repository has it, take the GPU out, {LEAVE}",
+            layer="module",
+        )
+    obstacles = {}
+    for branch in compat.branches().values():
+        if branch.alive:
+            obstacles[branch.number] = obstacle_of(facts, models, branch)
+    lines = "\n".join(f"{number}: {obstacle}" for number, obstacle in obstacles.items())
+    what = "have no driver branch in common" if len(models) > 1 else "has no driver branch that fits"
+    return Refused(
+        host.name,
+        f"{named(models)} {what} on this host\n{lines}",
+        hint=_elsewhere(facts, models, compat.branches().values())
+        or f"Move one kind of GPU to another host, change what is in the way, {LEAVE}",
+        layer="module",
+    )
+
+
+def flavours(models: Sequence[compat.Model], branch: int) -> tuple[compat.Flavour, ...]:
+    """The module flavours of a branch that drive all of these, the better one first."""
+    first, *rest = (model.flavours_on(branch) for model in models)
+    return tuple(flavour for flavour in first if all(flavour in other for other in rest))
+
+
+def flavour_for(
+    models: Sequence[compat.Model],
+    branch: int,
+    installed: compat.Flavour | None,
+    offered: Sequence[compat.Flavour] = FLAVOURS,
+) -> compat.Flavour:
+    """Of those that are offered the installed flavour if it drives the GPUs, else the better one."""
+    usable = [flavour for flavour in flavours(models, branch) if flavour in offered]
+    return next((flavour for flavour in usable if flavour == installed), usable[0])
+
+
+def _flavour_of(host: Host, facts: Facts, models: Sequence[compat.Model], run: RunFile) -> compat.Flavour:
+    """The inventory's, if the GPUs take it; else the loaded one's of that version, or the better one."""
+    branch = int(run.version.split(".")[0])
+    if run.flavour is not None:
+        if run.flavour in flavours(models, branch):
+            return run.flavour
+        raise Refused(
+            host.name,
+            f"`driver.flavour: {run.flavour}`: {named(models)} need another kernel module of {run.version}",
+            hint="Leave `flavour` out: then the one is chosen that fits the GPUs.",
+            layer="module",
+        )
+    loaded: compat.Flavour | None = None
+    if facts.module_banner is not None and run.version in facts.module_banner:
+        loaded = "open" if "Open Kernel Module" in facts.module_banner else "proprietary"
+    return flavour_for(models, branch, loaded)
+
+
+def _reason(models: Sequence[compat.Model], branch: compat.Branch, *, kept: bool) -> str:
+    oldest = min(models, key=lambda model: model.last)
+    usable = flavours(models, branch.number)
+    module = f", and only its {usable[0]} module" if len(usable) == 1 else ""
+    if oldest.last == branch.number:
+        return f"{oldest.generation}: {branch.number} is the last branch that drives it{module}"
+    until = f", with fixes until {branch.ends}" if branch.ends else ""
+    if kept:
+        return f"branch {branch.number} is installed and drives {named(models)}{until}"
+    if branch.status == "new":
+        return f"{branch.number} is the newest branch that drives {named(models)}{module}"
+    words = {"production": "production branch", "lts": "long-term branch"}
+    return f"{branch.number} is the {words[branch.status]}{until}; it drives {named(models)}{module}"
+
+
+def named(models: Iterable[compat.Model]) -> str:
+    """For people: `Tesla P100 and A100`."""
+    return " and ".join(f"{model.name}" for model in models)
+
+
+def _since(branch: compat.Branch) -> str:
+    return f", which ended {branch.ends}" if branch.ends else ", which has ended"
+
+
+def _installed_branch(facts: Facts, names: compat.PackageNames) -> int | None:
+    found = {branch_of(facts.packages[name].version) for name in names.metas(facts.packages)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _installed_version(facts: Facts, names: compat.PackageNames) -> str:
+    """The full version of the installed driver; "" where its packages are of several."""
+    found = {upstream(facts.packages[name].version) for name in names.metas(facts.packages)}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _installed_flavour(facts: Facts, names: compat.PackageNames) -> compat.Flavour | None:
+    metas = names.metas(facts.packages)
+    opens = names.of_flavour(metas, "open")
+    if not metas or (opens and opens != metas):
+        return None
+    return "open" if opens else "proprietary"
+
+
+def secure_boot(host: Host, facts: Facts) -> None:
+    """Refuse to build modules that the kernel would not load."""
+    if facts.secure_boot and "nvidia" not in facts.modules:
+        raise Refused(
+            host.name,
+            "Secure Boot is on: the kernel loads no module that is built here unless its key is enrolled, "
+            "which needs a user at the console",
+            hint="Enrol a key (`dkms generate_mok`, `mokutil --import`, reboot, confirm on the console) and load "
+            f"a signed driver once, turn Secure Boot off, {LEAVE}",
+            layer="module",
+        )

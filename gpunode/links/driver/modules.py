@@ -1,0 +1,120 @@
+"""The driver's kernel modules: loaded, in the version of its library; reloaded, or waiting for a reboot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpunode import compat
+from gpunode.model import Change, DriverWish, Facts, GpuUser, KernelModule, Reboot
+from gpunode.planning import services, users
+from gpunode.planning.versions import branch_of
+
+LOAD = ("nvidia", "nvidia_uvm", "nvidia_modeset")
+UMAD = "ib_umad"  # over which the fabric manager talks to NVSwitches of NVLink 5
+# Dependants first, as NVIDIA's installer unloads them.
+UNLOAD = (
+    "nv_peer_mem",
+    "nvidia_peermem",
+    "nvidia_fs",
+    "gdrdrv",
+    "nvidia_vgpu_vfio",
+    "nvidia_uvm",
+    "nvidia_drm",
+    "nvidia_modeset",
+    "nvidia",
+)
+# Daemons that keep the modules in use, and their units, in the order in which they are started. NVIDIA's driver container
+# stops its fabric manager before it unloads the modules, too.
+SERVICES = {
+    "nvidia-persistenced": "nvidia-persistenced.service",
+    "nv-fabricmanager": "nvidia-fabricmanager.service",
+    "nvidia-imex": "nvidia-imex.service",
+    "nv-hostengine": "nvidia-dcgm.service",
+}
+
+
+def plan(facts: Facts, wish: DriverWish, *, changed: bool) -> Iterator[Change]:
+    """Load them, reload them, or reboot. `changed`: packages of the driver change first."""
+    if compat.taken(facts.pci):
+        return  # nvidia cannot take the GPUs before the reboot that is planned for nouveau or nova
+    if "nvidia" not in facts.modules:
+        yield load(facts, LOAD, "the GPUs have no driver loaded")
+        return
+    reason = "its packages change" if changed else _mismatch(facts, wish)
+    if reason is not None:
+        yield reload(facts, reason)
+        return
+    absent = tuple(name for name in LOAD if name not in facts.modules)
+    if absent:
+        yield load(facts, absent, "CUDA programs find no device files without them")
+
+
+def at_boot(wish: DriverWish) -> tuple[str, ...]:
+    """Those that are loaded at every boot."""
+    return (*LOAD, *((UMAD,) if wish.subnet else ()))
+
+
+def load(facts: Facts, modules: tuple[str, ...], why: str) -> KernelModule:
+    """Load these."""
+    absent = [name for name in modules if name not in facts.modules]
+    fault = f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} not loaded: {why}"
+    return KernelModule(why, load=modules, fault=fault)
+
+
+def _mismatch(facts: Facts, wish: DriverWish) -> str | None:
+    """Why the loaded module is not the desired one; None where it is."""
+    version = facts.modules["nvidia"].version or ""
+    if facts.library_version is not None and facts.library_version != version:
+        return f"the module is {version}, the library {facts.library_version}: NVML fails for every program"
+    if branch_of(version) != wish.branch:
+        return f"the loaded module is {version}, of another branch than {wish.branch}"
+    if wish.version not in ("", version):
+        return f"the loaded module is {version}, not {wish.version}"
+    banner = facts.module_banner
+    flavour = "open" if "Open Kernel Module" in (banner or "") else "proprietary"
+    if banner is not None and flavour != wish.flavour:
+        return f"the loaded module is the {flavour} one, the GPUs need the {wish.flavour} one"
+    return None
+
+
+def reload(facts: Facts, reason: str) -> Change:
+    """Unload and load when no process uses the GPUs but daemons that can be stopped, else a reboot that names them."""
+    held = holders(facts)
+    if held:
+        return Reboot(f"{reason}; {held}")
+    return unload(facts, reason, LOAD)
+
+
+def unload(facts: Facts, reason: str, load: tuple[str, ...] = ()) -> KernelModule:
+    """Unload all, while daemons that use the GPUs are stopped, and then load these."""
+    loaded = tuple(name for name in UNLOAD if name in facts.modules)
+    why = f"{reason}; no process uses the GPUs"
+    if facts.gpu_users:
+        why = f"{why} but the driver's own daemons, which are stopped meanwhile"
+        return KernelModule(why, unload=loaded, load=load, services=stopped(facts))
+    return KernelModule(why, unload=loaded, load=load)
+
+
+def holders(facts: Facts) -> str:
+    """Why the modules cannot be unloaded before a reboot; "" where they can."""
+    others = [user for user in facts.gpu_users if _service(user) not in stopped(facts)]
+    if others:
+        return f"needed while these use the GPUs: {users.names(others)}"
+    inner = [name for name in UNLOAD if name in facts.modules and name != "nvidia"]
+    uvm, nvidia = facts.modules.get("nvidia_uvm"), facts.modules.get("nvidia")
+    held = nvidia is not None and nvidia.refcnt > len(inner) and not facts.gpu_users
+    if held or (uvm is not None and uvm.refcnt > 0):
+        return "the kernel itself still uses the old module, so it cannot be unloaded"
+    return ""
+
+
+def stopped(facts: Facts) -> tuple[str, ...]:
+    """The daemons' units that are active, and so to be stopped."""
+    return tuple(unit for unit in SERVICES.values() if services.is_active(facts, unit))
+
+
+def _service(user: GpuUser) -> str:
+    """The unit that a process of the host is of; "" for none that can be stopped for a reload."""
+    if user.container or user.pod:
+        return ""
+    return next((unit for name, unit in SERVICES.items() if user.command.startswith(name)), "")

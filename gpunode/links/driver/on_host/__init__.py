@@ -1,0 +1,1 @@
+"""The driver's half on the host."""

@@ -1,0 +1,164 @@
+"""NVIDIA's own installer (.run): what it has installed, and the changes `install_driver` and `uninstall_driver`."""
+
+import hashlib
+import os
+import re
+import shutil
+import time
+from typing import Any, Dict, List, Optional
+
+from gpunode.agent.failures import Failure
+from gpunode.agent.files import CHUNK
+from gpunode.agent.package_manager import attend
+from gpunode.agent.record import Run
+from gpunode.agent.system import Message, below, have, last, line_of, text_of
+
+RECORD = "/var/lib/nvidia/log"  # first line: `1.0-58017804 (580.178.04)` (nvidia-installer's backup.c)
+UNINSTALLER = "/usr/bin/nvidia-uninstall"
+LOGS = {"install": "/var/log/nvidia-installer.log", "uninstall": "/var/log/nvidia-uninstall.log"}
+# The installer ends with 0 or 1 only; its log has the cause. Codes by its sentences (its misc.c, kernel.c, install-from-cwd.c).
+CAUSES = (
+    ("disk-full", r"No space left on device"),
+    ("driver-present", r"alternate driver installation|using a different installer"),
+    ("nouveau-loaded", r"Nouveau kernel driver is currently in use|already bound to [Nn]ova"),
+    ("compiler-missing", r"Unable to find the development tool|libc header files|cc_sanity_check.*fail"),
+    (
+        "headers-missing",
+        r"Unable to find the kernel source tree|kernel (header file|source path|output path) ",
+    ),
+    ("module-unsigned", r"not signed by a key|Required key not available|Key was rejected"),
+    ("module-in-use", r"appears to be already loaded|Unable to unload"),
+    ("module-failed", r"Unable to load the (kernel module|'nvidia)"),
+    (
+        "module-build-failed",
+        r"kernel module was not created|([Ee]rror|[Ff]ail)[^\n]*([Bb]uilding|DKMS|dkms)|dkms[^\n]*[Ff]ail",
+    ),
+)
+
+
+def read_installed_run() -> Optional[Dict[str, Any]]:
+    """The driver that the installer has brought and can remove; None without one."""
+    found = re.search(r"\((\d+[\d.]+)\)", line_of(RECORD))
+    if not found or not os.path.exists(below(UNINSTALLER)):
+        return None
+    modules = text_of("/lib/modules/%s/modules.dep" % line_of("/proc/sys/kernel/osrelease")) or ""
+    return {"version": found.group(1), "built": re.search(r"(?m)^([^:]*/)?nvidia\.ko", modules) is not None}
+
+
+def fetch(this: Run, change: Message) -> None:
+    """Have the installer's file on the host, checked, before the first change is made: the driver that is there may go for it."""
+    if change["kind"] != "install_driver":
+        return
+    path = place(this, change)
+    if change.get("payload") is None:
+        download(this, change["url"], path)
+    found = digest(path)
+    if found != change["sha256"]:
+        sentence = "the installer's SHA-256 is %s, not %s: it was not run" % (found, change["sha256"])
+        raise Failure("checksum-mismatch", sentence, ["nothing was changed"])
+
+
+def place(this: Run, change: Message) -> str:
+    """Where the file is: among the payloads, which go when the apply has ended, or the next one begins."""
+    return this.payload(change["payload"]) if change.get("payload") is not None else this.payload("driver")
+
+
+def install_driver(this: Run, change: Message) -> Message:
+    """The file is removed at the end, with all that it has unpacked."""
+    path = place(this, change)
+    room = below(this.record + "/unpacked")  # /tmp is often small, or mounted noexec
+    try:
+        os.makedirs(room, 0o700, exist_ok=True)
+        this.progress("NVIDIA's installer builds and installs %s" % change["version"])
+        words = ["sh", path, *options(change)]
+        status, text = attend(
+            this, words, what="NVIDIA's installer", env={"TMPDIR": room}, logs_to=LOGS["install"]
+        )
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+        os.unlink(path)
+    there = read_installed_run()
+    if status or there is None or there["version"] != change["version"]:  # it ends with 0 where it cancels
+        raise failure("install", "install driver " + change["version"], status, text)
+    return {"built": there["built"]}
+
+
+def options(change: Message) -> List[str]:
+    """`--silent` answers all questions with their defaults. Who uses the GPUs was asked before: X on another GPU may go on."""
+    words = ["--silent", "--no-x-check"]
+    words += ["--dkms"] if have("dkms") else []
+    version = [int(part) for part in change["version"].split(".")]
+    if version >= [555, 42]:
+        words.append("--kernel-module-type=" + change["flavour"])
+    elif version >= [515] and change["flavour"] == "open":
+        words.append("--kernel-module-build-directory=kernel-open")
+    if change["beside"]:
+        words += ["--no-nouveau-check", "--allow-installation-with-running-driver", "--skip-module-load"]
+    return words
+
+
+def uninstall_driver(this: Run, change: Message) -> Message:
+    status, text = attend(
+        this, ["nvidia-uninstall", "--silent"], what="nvidia-uninstall", logs_to=LOGS["uninstall"]
+    )
+    if status or read_installed_run() is not None:  # it ends with 0 even where it fails
+        raise failure("uninstall", "uninstall driver " + change["version"], status, text)
+    return {}
+
+
+def failure(act: str, words: str, status: int, text: str) -> Failure:
+    """With the code of the first cause that the output or the log names."""
+    log = text_of(LOGS[act]) or ""
+    everything = text + log
+    code = next((code for code, cause in CAUSES if re.search(cause, everything)), "installer-failed")
+    errors = [line for line in everything.splitlines() if re.match(r"\s*(->)?\s*ERROR", line)]
+    why = re.sub(r"^\s*(->)?\s*ERROR:\s*", "", errors[0]) if errors else "exit status %d" % status
+    sentence = "NVIDIA's installer did not %s: %s" % (words, why)
+    return Failure(code, sentence, [*errors[:5], *last(log or text, 8), "all of it: " + LOGS[act]])
+
+
+def digest(path: str) -> str:
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        for chunk in iter(lambda: file.read(CHUNK), b""):
+            found.update(chunk)
+    return found.hexdigest()
+
+
+def download(this: Run, url: str, path: str) -> None:
+    """Fetch `url` into a file for root alone."""
+    from http.client import HTTPException  # only here: a probe must not wait for these imports
+    from urllib.request import urlopen
+
+    from gpunode.agent.redaction import redacted
+
+    reported, size = time.monotonic(), 0
+    try:
+        with urlopen(url, timeout=60) as answer, open(path, "wb") as file:
+            total = int(answer.headers.get("Content-Length") or 0)
+            for chunk in iter(lambda: answer.read(CHUNK), b""):
+                size += save(file, chunk)
+                if time.monotonic() - reported > 2:
+                    reported = time.monotonic()
+                    this.progress("downloading the driver", round(100.0 * size / total, 1) if total else None)
+    except Unsaved as error:
+        raise error.cause from None
+    except (OSError, HTTPException, ValueError) as error:
+        raise Failure("download-failed", redacted("%s: %s" % (url, error))) from None
+    if total and size < total:
+        raise Failure("download-failed", redacted("%s ended after %d of %d bytes" % (url, size, total)))
+
+
+class Unsaved(Exception):
+    """The file could not be written; both ends of a download raise OSError."""
+
+    def __init__(self, cause: OSError) -> None:
+        super(Unsaved, self).__init__(str(cause))
+        self.cause = cause
+
+
+def save(file: Any, chunk: bytes) -> int:
+    try:
+        return int(file.write(chunk))
+    except OSError as error:
+        raise Unsaved(error) from None

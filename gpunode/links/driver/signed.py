@@ -1,0 +1,165 @@
+"""The driver with modules that the distribution builds and signs: they need no compiler, and load with Secure Boot."""
+
+from __future__ import annotations
+
+from gpunode import compat
+from gpunode.errors import Refused
+from gpunode.links.driver import choose as driver
+from gpunode.links.driver import kernels, origin
+from gpunode.links.driver.origin import LEAVE
+from gpunode.links.machine import kinds as machines
+from gpunode.model import DriverWish, Facts, Host, PackageSpec, PciDevice
+from gpunode.packages import PackageSystem
+from gpunode.packages.dnf.repos import repos
+from gpunode.planning.versions import branch_of, upstream
+
+
+def fits(host: Host, facts: Facts, system: PackageSystem) -> bool:
+    """Whether the host gets its driver so: asked for, there already, by zypper, or as the kernel loads no other."""
+    rows = compat.prebuilt(facts.os, facts.kernel)
+    if not rows or host.driver_run is not None or system.NAME == "apt":
+        return False
+    if host.driver_from == "nvidia" and system.NAME != "zypper":
+        return False
+    there = any(row.module in facts.packages for row in rows)
+    # NVIDIA's own driver may be signed by a key of the host's: dkms has it, and only its module is away for now
+    theirs = system.NAMES.from_nvidia(origin.parts(facts, system.NAMES))
+    needed = bool(facts.secure_boot) and "nvidia" not in facts.modules and not theirs
+    return there or needed or host.driver_from == "distribution" or system.NAME == "zypper"
+
+
+def wish(host: Host, facts: Facts, system: PackageSystem, gpus: tuple[PciDevice, ...]) -> DriverWish:
+    """That driver. Raises Refused with the reason where none of them fits, or a repository of it is not enabled."""
+    machines.passed_through(host, gpus)
+    if host.driver_from == "nvidia":
+        raise Refused(
+            host.name,
+            f"`driver: {{from: nvidia}}`: on {facts.os.pretty} gpunode installs the modules that SUSE builds, and no others",
+            hint=f"Leave `from` out, {LEAVE}",
+            layer="module",
+        )
+    _others(host, facts, system)
+    models = list({device.device: compat.gpu(device.device) for device in gpus}.values())
+    machines.known(host, models)
+    row = _chosen(host, facts, models)
+    _enabled(host, facts, row)
+    module = facts.packages.get(row.module)
+    version = upstream(module.version).partition("_")[0] if module else ""
+    own = branch_of(version) if module else None
+    same = f"{version}-*" if version else f"={row.module}"
+    switches = bool(compat.switches(facts.pci))
+    parts = (row.fabric,) if switches or row.fabric in facts.packages else ()
+    exactly = PackageSpec(
+        row.fabric, same if row.follows else "", "nvidia" if row.follows else "distribution"
+    )
+    return DriverWish(
+        branch=own or row.branch,
+        flavour=row.flavour,
+        version="",
+        pin=(),
+        headers=(),
+        packages=(
+            *(PackageSpec(name) for name in row.packages),
+            *(PackageSpec(name, same, origin="nvidia", downgrade=True) for name in row.follows),
+        ),
+        why=f"{'Secure Boot is on, and ' * bool(facts.secure_boot)}{system.NAME} has modules that are built"
+        f"{' and signed' * row.trusted}, {row.module}",
+        ahead=kernels.ahead(facts),
+        ahead_why=kernels.unbuilt(facts, (), builds=False, complete=module is not None),
+        fabric=tuple(exactly for _ in parts),
+        switches=switches,
+        archive=True,
+        modules=(PackageSpec(row.module, origin="distribution" if row.trusted else "nvidia"),),
+        replaces=_replaced(facts, system, row),
+        brings=row.brings,
+        locks=row.locks,
+    )
+
+
+def _others(host: Host, facts: Facts, system: PackageSystem) -> None:
+    """Refuse a driver that is there without packages; packages of another way are replaced."""
+    if system.NAMES.driver_family(facts.packages):
+        return
+    origin.check(host, facts, system)
+
+
+def _chosen(host: Host, facts: Facts, models: list[compat.Model]) -> compat.Prebuilt:
+    """The way that is installed, or the first that fits."""
+    obstacles: list[str] = []
+    fitting: list[compat.Prebuilt] = []
+    for row in compat.prebuilt(facts.os, facts.kernel):
+        obstacle = _obstacle(host, facts, models, row)
+        if obstacle is None:
+            fitting.append(row)
+        obstacles.append(f"{row.module}: {obstacle}")
+    if not fitting:
+        raise Refused(
+            host.name,
+            f"no module that {facts.os.pretty} has fits this host\n" + "\n".join(obstacles),
+            hint=f"Remove these obstacles, turn Secure Boot off for a module that is built here, {LEAVE}"
+            if facts.secure_boot
+            else f"Remove these obstacles, {LEAVE}",
+            layer="module",
+        )
+    there = [row for row in fitting if row.module in facts.packages]
+    return (there or fitting)[0]
+
+
+def _obstacle(host: Host, facts: Facts, models: list[compat.Model], row: compat.Prebuilt) -> str | None:
+    if host.driver != "auto":
+        if "." in host.driver:
+            return f"its version is the distribution's to choose, not {host.driver}"
+        module = facts.packages.get(row.module)
+        there = module is not None and branch_of(module.version) == int(host.driver)
+        if (
+            not there
+            and not max(row.first, row.branch if row.first == 0 else 0) <= int(host.driver) <= row.last
+        ):
+            return f"it is of branch {row.branch}, not {host.driver}"
+    if facts.secure_boot and not row.trusted:
+        return "Secure Boot is on, and the kernel does not trust it"
+    branch = compat.branches()[row.branch]
+    if row.flavour not in driver.flavours(models, row.branch):
+        return driver.obstacle_of(facts, models, branch, packaged=False) or (
+            f"{driver.named(models)} need another kernel module than the {row.flavour} one"
+        )
+    return driver.obstacle_of(facts, models, branch, packaged=False)
+
+
+def _enabled(host: Host, facts: Facts, row: compat.Prebuilt) -> None:
+    there = {repo.id for repo in repos(facts) if repo.enabled}
+    missing = [group for group in row.repositories if not there & set(group)]
+    if missing and row.module not in facts.packages:
+        first, cloud = [group[0] for group in missing], [group[-1] for group in missing]
+        raise Refused(
+            host.name,
+            f"{facts.os.pretty} has signed modules in repositories that are not enabled: {', '.join(first)}",
+            hint=f"On the host: `subscription-manager repos {' '.join(f'--enable={name}' for name in first)}`; on a pay-as-you-go "
+            f"image `dnf config-manager --set-enabled {' '.join(cloud)}`; then run again.",
+            layer="module",
+        )
+
+
+def _replaced(facts: Facts, system: PackageSystem, row: compat.Prebuilt) -> tuple[str, ...]:
+    """All of a driver of another way: its modules exclude these."""
+    names = system.NAMES
+    family = names.driver_family(facts.packages)
+    wanted = {
+        row.module,
+        *row.follows,
+    }  # `packages` share their names with NVIDIA's, whose versions are others
+    built = {
+        *names.of_flavour(family, "open"),
+        *names.of_flavour(family, "proprietary"),
+        *names.foreign(family),
+    }
+    others = {name for name in built if not _of(name, row)}
+    others |= {name for name in family if row.generation and "G0" in name and row.generation not in name}
+    return tuple(sorted(set(family) - wanted | others)) if others else ()
+
+
+def _of(name: str, row: compat.Prebuilt) -> bool:
+    """Whether a package has modules of this way: the same, or those of one kernel."""
+    return name == row.module or (
+        name.startswith(("kmod-nvidia-open-", f"{row.module}-")) and "dkms" not in name
+    )

@@ -1,0 +1,145 @@
+"""The decision about a host's kubelet: its minor version and its feature gates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpunode import compat
+from gpunode.errors import Refused
+from gpunode.links.kubelet import arguments, contradictions, distributions, dynamic
+from gpunode.model import Facts, Host, KubeletStart
+from gpunode.planning import services
+
+
+def minor(host: Host, facts: Facts) -> int:
+    """The kubelet's minor version. Raises Refused without a kubelet."""
+    found = compat.minor(facts.kubelet.version) if facts.kubelet else None
+    if found is None:
+        raise Refused(
+            host.name,
+            "no kubelet on this host"
+            if facts.kubelet is None
+            else f"kubelet version {facts.kubelet.version!r} is not understood",
+            hint="gpunode does not install Kubernetes: make the host a node first (kubeadm join), then run again.",
+            layer="kubelet",
+        )
+    return found
+
+
+def check(host: Host, facts: Facts, minor: int, start: KubeletStart) -> None:
+    """Refuse what would keep the kubelet from starting again."""
+    if start.problem is not None:
+        raise Refused(
+            host.name,
+            start.problem,
+            hint="Fix the file (the kubelet reads it too), then run again; it was not touched.",
+            layer="kubelet",
+        )
+    if facts.cgroup == "v2" or not compat.fails_on_cgroup_v1(minor):
+        return
+    allowed = arguments.flag(start.words[1:], "fail-cgroupv1") == "false"
+    if not allowed and start.config.get("failCgroupV1") is not False:
+        raise Refused(
+            host.name,
+            f"Kubernetes 1.{minor} needs cgroup v2 and this host runs {_cgroup(facts)}: "
+            "its kubelet does not start again",
+            hint="Boot with systemd.unified_cgroup_hierarchy=1, or set `failCgroupV1: false` in "
+            f"{start.config_path}.",
+            layer="kubelet",
+        )
+
+
+def _cgroup(facts: Facts) -> str:
+    return "v1 (hybrid)" if facts.cgroup == "hybrid" else facts.cgroup
+
+
+def gates(host: Host, minor: int, start: KubeletStart) -> tuple[Mapping[str, bool | None], Mapping[str, str]]:
+    """Feature gates to set or (None) to remove, and why; gates that need no change are not in it."""
+    wished: dict[str, bool | None] = {}
+    reasons: dict[str, str] = {}
+    for name, state in host.feature_gates.items():
+        _wishable(host, name, state, minor)
+        wished[name], reasons[name] = state, "the inventory asks for it"
+    for name, gate in compat.gates().items():
+        if name in wished:
+            continue
+        if gate.is_gone(minor):
+            wished[name] = None
+            reasons[name] = f"gone since 1.{gate.gone}: a kubelet 1.{minor} with it does not start"
+        elif start.gates.get(name) is False and gate.is_locked(minor):
+            wished[name] = None
+            reasons[name] = (
+                f"locked to true since 1.{gate.locked}: a kubelet 1.{minor} does not start with false"
+            )
+        elif name in compat.needed_gates():
+            if not gate.is_default(minor):
+                wished[name], reasons[name] = True, compat.needed_gates()[name]
+            elif start.gates.get(name) is False:
+                wished[name] = None
+                reasons[name] = "set to false it keeps device plugins, and so all GPUs, away from pods"
+    return wished, reasons
+
+
+def check_gates(
+    host: Host, facts: Facts, minor: int, start: KubeletStart, gates: Mapping[str, bool | None]
+) -> None:
+    """Refuse to set gates of a kubelet whose configuration is an object of the API."""
+    path = dynamic.source(facts, start.words[1:], minor)
+    wrong = [name for name, state in gates.items() if start.gates.get(name) != state]
+    if path and wrong:
+        raise Refused(
+            host.name,
+            f"this kubelet takes its configuration from the API ({path} names the ConfigMap), and {', '.join(wrong)} must "
+            f"change: what gpunode writes into {start.config_path} would not count",
+            hint="Set it in `featureGates` of that ConfigMap's kubelet configuration; or go back to files: `kubectl patch node "
+            'NODE --type=merge -p \'{"spec":{"configSource":null}}\'`. Kubernetes 1.24 has only files.',
+            layer="kubelet",
+        )
+
+
+def _wishable(host: Host, name: str, state: bool, minor: int) -> None:
+    gate = compat.gates().get(name)
+    if gate is None:
+        return
+    cause = None
+    if gate.is_gone(minor):
+        cause = f"it is gone since 1.{gate.gone}, and a kubelet 1.{minor} with it does not start"
+    elif minor < gate.alpha:
+        cause = f"it came with 1.{gate.alpha}, and a kubelet 1.{minor} with it does not start"
+    elif not state and gate.is_locked(minor):
+        cause = (
+            f"it is locked to true since 1.{gate.locked}, and a kubelet 1.{minor} with false does not start"
+        )
+    if cause:
+        raise Refused(
+            host.name,
+            f"`kubelet.feature_gates.{name}: {str(state).lower()}`: {cause}",
+            hint=f"Take {name} out of the inventory for this host.",
+            layer="kubelet",
+        )
+
+
+def notes(facts: Facts, minor: int, start: KubeletStart) -> tuple[str, ...]:
+    """Notes for the user about this kubelet."""
+    found = tuple(f"{words.rstrip()}." for mark, words in compat.managed().items() if _is_there(facts, mark))
+    found += contradictions.find(facts, start)
+    if path := dynamic.source(facts, start.words[1:], minor):
+        found += (
+            f"This kubelet takes its configuration from the API ({path}): {start.config_path} does not count. gpunode "
+            "changes neither.",
+        )
+    if profile := distributions.profile(facts, start):
+        found += (
+            f"The worker profile {profile} of this kubelet is kept by the cluster: what it sets is not judged. See "
+            "`spec.workerProfiles` in the k0s.yaml of the controllers.",
+        )
+    file = facts.files.get(arguments.flag(start.words[1:], "config") or "")
+    if file is not None and not file.exists:  # kubeadm before 1.11 has it read none
+        return (*found, f"This kubelet has not joined a cluster: {file.path} is not there.")
+    return found
+
+
+def _is_there(facts: Facts, mark: str) -> bool:
+    """Whether the host has this unit or this file."""
+    file = facts.files.get(mark)
+    return services.is_loaded(facts, mark) or (file is not None and file.exists)

@@ -1,0 +1,209 @@
+"""What an upgrade of Kubernetes would break on one host, from one probe of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from gpunode import compat
+from gpunode.compat import upgrades
+from gpunode.deviceplugin.settings import syntax
+from gpunode.errors import CannotPlan
+from gpunode.links import kubelet as kubelets
+from gpunode.links.kubelet import arguments, distributions, places
+from gpunode.links.kubelet import microk8s_settings as microk8s
+from gpunode.model import Facts, File, Host, KubeletStart
+from gpunode.planning.versions import numbers
+
+SCHEDULER = "kube-scheduler"
+# Its configuration may be anywhere; `*.conf` beside it are kubeconfigs.
+FILES = (
+    f"{places.MANIFESTS}kube-*.y*ml",
+    "/etc/kubernetes/*scheduler*.y*ml",
+    "/etc/kubernetes/scheduler/*.y*ml",
+    f"{microk8s.ARGS}kube-*",
+    *distributions.MICROSHIFT,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that the new version does not work with. `code` is one of docs/json.md's."""
+
+    code: str
+    cause: str
+    fix: str
+
+
+def findings(host: Host, facts: Facts, target: int) -> tuple[Finding, ...]:
+    """All that keeps Kubernetes 1.`target` from working on this host; () where nothing is known to, or it is newer."""
+    if unreadable := facts.errors.get("kubelet") or facts.errors.get("files"):
+        return (_unjudged(f"its kubelet could not be read: {unreadable}", "Fix what the host reports."),)
+    now = compat.minor(facts.kubelet.version) if facts.kubelet else None
+    if facts.kubelet is None or now is None:
+        return (_unjudged("no kubelet whose version is understood", "Make it a node first."),)
+    if now > target:
+        return ()
+    try:
+        return _found(host, facts, now, target)
+    except CannotPlan as error:
+        return (_unjudged(error.message, error.hint),)
+
+
+def _found(host: Host, facts: Facts, now: int, target: int) -> tuple[Finding, ...]:
+    start = distributions.kubelet(facts, kubelets.read(facts))
+    brings = start.place.brings  # a runtime, or Kubernetes whole
+    return (
+        *(
+            [Finding("unreadable", start.problem, "Fix the file: the kubelet reads it too.")]
+            if start.problem
+            else []
+        ),
+        *_gates(host, start, target),
+        *_flags(start, target),
+        *(() if brings else _runtime(facts, start, now, target)),
+        *_cgroup(facts, start, target),
+        *(() if brings else _config(start, target)),
+        *_control_plane(facts, start, target),
+        *_not_here(facts, start),
+    )
+
+
+def _unjudged(cause: str, fix: str) -> Finding:
+    return Finding("not-judged", cause, fix)
+
+
+def _not_here(facts: Facts, start: KubeletStart) -> Iterator[Finding]:
+    if path := distributions.unread(facts, start):
+        yield _unjudged(f"the configuration of its k0s, {path}, was not read", "Name it by `--config FILE`.")
+    if name := distributions.profile(facts, start):
+        cause = f"its kubelet's worker profile {name} is kept by the cluster"
+        yield _unjudged(cause, "See `spec.workerProfiles` in the k0s.yaml of the controllers.")
+
+
+def _gates(host: Host, start: KubeletStart, target: int) -> Iterator[Finding]:
+    for name, state in start.gates.items():
+        if cause := _gate(name, state, target, "kubelet"):
+            where = "its configuration" if name in start.config_gates else "its arguments"
+            yield Finding(
+                "gate", f"{cause}; it is set in {where}", f"Take {name} out there before the upgrade."
+            )
+    for name, state in host.feature_gates.items():
+        if cause := _gate(name, state, target, "kubelet"):
+            fix = f"Take it out of `kubelet.feature_gates` of {host.name} in the inventory."
+            yield Finding("gate", f"{cause}; the inventory sets it", fix)
+
+
+def _gate(name: str, state: bool, target: int, what: str) -> str:
+    """Why a component of this minor does not start with the gate; "" where it does, as far as known."""
+    known = compat.gates().get(name)
+    if known is not None and known.is_gone(target):
+        return f"the gate {name} is gone since 1.{known.gone}: a {what} 1.{target} does not start with it"
+    if known is not None and not state and known.is_locked(target):
+        return f"the gate {name} is locked to true since 1.{known.locked}: a {what} 1.{target} does not start with false"
+    last = upgrades.documented_gates().get(name)
+    if last is not None and target >= last:
+        return f"the gate {name} is gone since 1.{last} or 1.{last + 1}: a {what} does not start with it then"
+    return ""
+
+
+def _flags(start: KubeletStart, target: int) -> Iterator[Finding]:
+    for name, (gone, fix) in upgrades.removed_flags().items():
+        if target >= gone and arguments.has(start.words[1:], name):
+            cause = f"--{name} is gone since 1.{gone}: a kubelet 1.{target} does not start with it"
+            yield Finding("flag", cause, fix)
+
+
+def _runtime(facts: Facts, start: KubeletStart, now: int, target: int) -> Iterator[Finding]:
+    remote = arguments.flag(start.words[1:], "container-runtime") == "remote"
+    if compat.has_dockershim(now) and not remote:
+        if not compat.has_dockershim(target):
+            cause = "its kubelet runs pods by dockershim, which is gone since 1.24"
+            fix = "Move the node to containerd first: https://kubernetes.io/docs/tasks/administer-cluster/migrating-from-dockershim/"
+            yield Finding("dockershim", cause, fix)
+        return
+    endpoint = arguments.flag(start.words[1:], "container-runtime-endpoint")
+    endpoint = str(endpoint or start.config.get("containerRuntimeEndpoint") or "containerd")
+    floor = upgrades.containerd_floor(target)
+    if floor is None or facts.containerd is None or "containerd" not in endpoint:
+        return
+    have = facts.containerd.version
+    if numbers(have)[:2] < numbers(floor.needs):
+        cause = f"Kubernetes 1.{floor.first} and newer need containerd {floor.needs}, as {floor.why}; here is {have}"
+        yield Finding(
+            "containerd", cause, f"Upgrade containerd to {floor.needs} or newer before the kubelet."
+        )
+
+
+def _cgroup(facts: Facts, start: KubeletStart, target: int) -> Iterator[Finding]:
+    allowed = arguments.flag(start.words[1:], "fail-cgroupv1") == "false"
+    if facts.cgroup == "v2" or not compat.fails_on_cgroup_v1(target) or allowed:
+        return
+    if start.config.get("failCgroupV1") is not False:
+        cause = f"a kubelet 1.{target} refuses cgroup v1, which this host runs"
+        fix = f"Boot with systemd.unified_cgroup_hierarchy=1, or set `failCgroupV1: false` in {start.config_path}."
+        yield Finding("cgroup-v1", cause, fix)
+
+
+def _config(start: KubeletStart, target: int) -> Iterator[Finding]:
+    wanted, have = upgrades.kubelet_config_version(target), str(start.config.get("apiVersion") or "none")
+    if start.config and wanted and have != wanted:
+        cause = f"{start.config_path} has apiVersion {have}; a kubelet 1.{target} reads {wanted} only"
+        yield Finding("kubelet-config", cause, f"Write it as {wanted} before the upgrade.")
+
+
+def _control_plane(facts: Facts, start: KubeletStart, target: int) -> Iterator[Finding]:
+    for path, words in distributions.components(facts, start):
+        yield from _component(path, words, target)
+    if microk8s.is_server(facts):
+        for path, file in sorted(facts.files.items()):
+            if path.startswith(f"{microk8s.ARGS}kube-") and file.exists:
+                words = (path.rpartition("/")[2], *microk8s.arguments(file.content or ""))
+                yield from _component(path, words, target)
+    for path, file in sorted(facts.files.items()):
+        if not path.startswith("/etc/kubernetes/") or not file.exists:
+            continue
+        data = _data(file)
+        for words in _commands(data):
+            yield from _component(path, words, target)
+        version = str(data.get("apiVersion") or "")
+        gone = upgrades.scheduler_configs().get(version, target + 1)
+        if target >= gone:
+            cause = f"{path} has apiVersion {version}, which kube-scheduler 1.{gone} and newer do not read"
+            yield Finding("scheduler", cause, "Write it as kubescheduler.config.k8s.io/v1 (from 1.25 on).")
+
+
+def _component(path: str, words: tuple[str, ...], target: int) -> Iterator[Finding]:
+    """Problems with a control plane component's command in this file."""
+    name = words[0].rsplit("/", 1)[-1]
+    for gate, state in arguments.gates(words).items():
+        if cause := _gate(gate, state, target, name):
+            yield Finding("gate", f"{cause}; {path} sets it", f"Take {gate} out there before the upgrade.")
+    for flag, gone in upgrades.scheduler_flags().items() if name == SCHEDULER else ():
+        if target >= gone and arguments.has(words, flag):
+            cause = f"--{flag} in {path} is gone since 1.{gone}: scheduling policies are no more"
+            yield Finding(
+                "scheduler", cause, "Write a KubeSchedulerConfiguration with profiles in its place."
+            )
+
+
+def _data(file: File) -> Mapping[str, Any]:
+    try:
+        found = syntax.data(file.content or "")
+    except yaml.YAMLError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _commands(data: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """The words that each container of a pod is started with."""
+    spec = data.get("spec")
+    containers = spec.get("containers") if isinstance(spec, dict) else None
+    for one in containers if isinstance(containers, list) else []:
+        parts = [one.get("command"), one.get("args")] if isinstance(one, dict) else []
+        words = [word for part in parts if isinstance(part, list) for word in part]
+        if words:
+            yield tuple(str(word) for word in words)

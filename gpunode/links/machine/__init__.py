@@ -1,0 +1,1 @@
+"""The machine: its GPUs on the PCI bus, and whether gpunode may change its system."""

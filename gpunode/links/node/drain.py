@@ -1,0 +1,176 @@
+"""The pods of a node that a change would end: which they are, waiting until they have ended, and evicting them."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.refusal import ApiConnectionLost, HttpError
+from gpunode.cluster.api.watch import AGAIN, OnProgress, changes
+from gpunode.cluster.pods import MEMORY, OVER, whole
+from gpunode.links import node as nodes
+from gpunode.links.node import standstill
+from gpunode.wording import few
+
+MIRROR = "kubernetes.io/config.mirror"
+RESOURCES = ("nvidia.com/", MEMORY)
+RETRY = 5.0  # seconds until a pod that may not be evicted is asked for again, as kubectl has it
+NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A pod that runs on a node. `asks`: for how much of GPUs, by resource. `service`: a DaemonSet's, or the kubelet's
+    own: it comes back with its node and is not waited for. `obstacle`: why it may not be evicted now. `standstill`: why
+    none of its containers with a GPU runs, or (where `whole` is asked for) none at all, so that no work ends with a change."""
+
+    name: str  # namespace/name
+    uid: str
+    asks: Mapping[str, int]
+    service: bool
+    ending: bool = False
+    obstacle: str = ""
+    standstill: str = ""
+
+
+def on_node(api: Api, node: str, boot: str = "", *, whole: bool = False) -> tuple[Work, ...]:
+    """The pods that run there, by name. `boot`: the host's boot id, where it is known."""
+    pods, _ = api.find("Pod", fields=f"spec.nodeName={node}")
+    return _reported(api, node, working(pods, whole=whole), boot)
+
+
+def working(pods: Sequence[Object], *, whole: bool = False) -> tuple[Work, ...]:
+    """Those of the pods that have a container which runs, or is still to run."""
+    return tuple(sorted((_work(pod, whole) for pod in pods if _runs(pod)), key=lambda one: one.name))
+
+
+def wait(
+    api: Api,
+    node: str,
+    concerns: Callable[[Work], bool],
+    *,
+    evict: bool,
+    seconds: float,
+    tell: OnProgress,
+    stopped: Callable[[], bool] = lambda: False,
+    boot: str = "",
+) -> tuple[Work, ...]:
+    """Wait until no pod that `concerns` works on the node any more; returns those that are there then: all stand still, or
+    `seconds` have passed. `evict`: ask for their eviction, again and again while a PodDisruptionBudget does not allow it;
+    one of which no container runs is waited for until it is gone or a budget keeps it.
+
+    `tell` hears which pod is waited for. `stopped` ends the wait early. `boot`: as in `on_node`.
+    """
+    asked: dict[str, _Asked] = {}  # by uid
+    first = 0
+    left: tuple[Work, ...] = ()
+    for seen, _ in changes(api, "Pod", seconds=seconds, fields=f"spec.nodeName={node}", tell=tell):
+        there = working(list(seen.values()), whole=evict)
+        left = _reported(api, node, [one for one in there if concerns(one)], boot)
+        if evict and not stopped():
+            left = tuple(_evicted(api, seen, one, asked) for one in left)
+        waited = [
+            one for one in left if not (one.standstill and (not evict or asked.get(one.uid, _ASKED).guarded))
+        ]
+        if not waited or stopped():
+            return left
+        first = max(first, len(waited))
+        tell(_progress(waited, first))
+    return left
+
+
+def _reported(api: Api, node: str, found: Sequence[Work], boot: str) -> tuple[Work, ...]:
+    """The pods; none stands still where the kubelet has not reported lately, or not since boot: unknown then."""
+    if any(one.standstill for one in found) and not _reports(api, node, boot):
+        return tuple(replace(one, standstill="") for one in found)
+    return tuple(found)
+
+
+def _reports(api: Api, node: str, boot: str) -> bool:
+    try:
+        item = api.get("Node", node)
+    except (ApiConnectionLost, HttpError):
+        return False
+    now = nodes.parse(item) if item else None
+    return now is not None and now.ready and (not boot or now.boot_id in ("", boot))
+
+
+class _Asked(NamedTuple):
+    """Of an eviction: when it may be asked for again (monotonic), why not now, and whether a budget is why."""
+
+    again: float = 0.0
+    obstacle: str = ""
+    guarded: bool = False
+
+
+_ASKED = _Asked()
+
+
+def _evicted(api: Api, seen: Mapping[str, Object], one: Work, asked: dict[str, _Asked]) -> Work:
+    last = asked.get(one.uid, _ASKED)
+    if not one.ending and time.monotonic() >= last.again:
+        pod = next(pod for pod in seen.values() if pod["metadata"]["uid"] == one.uid)
+        try:
+            obstacle, guarded = api.evict(pod), True
+        except (ApiConnectionLost, HttpError) as error:
+            if isinstance(error, HttpError) and error.code not in AGAIN:
+                raise
+            obstacle, guarded = error.message, False
+        last = asked[one.uid] = _Asked(time.monotonic() + RETRY, obstacle, guarded and bool(obstacle))
+    return replace(one, obstacle=last.obstacle)
+
+
+def _progress(left: Sequence[Work], first: int) -> str:
+    blocked = [one for one in left if one.obstacle]
+    ended = f" ({first - len(left)} of {first} pods ended)" if first > 1 else ""
+    why = f": {blocked[0].name} may not be evicted: {blocked[0].obstacle}" if blocked else ""
+    return f"waiting for {few([one.name for one in left], NAMED)}{ended}{why}"
+
+
+def _work(pod: Object, whole: bool) -> Work:
+    meta = pod["metadata"]
+    owners = {owner.get("kind") for owner in meta.get("ownerReferences") or []}
+    return Work(
+        name=f"{meta.get('namespace', 'default')}/{meta['name']}",
+        uid=meta["uid"],
+        asks=_asks(pod),
+        service="DaemonSet" in owners or MIRROR in (meta.get("annotations") or {}),
+        ending=bool(meta.get("deletionTimestamp")),
+        standstill=standstill.reason(pod, () if whole else _using(pod["spec"])),
+    )
+
+
+def _using(spec: Object) -> list[str]:
+    return [one.get("name", "") for one in standstill.containers(spec) if +_limits(one)]
+
+
+def _asks(pod: Object) -> dict[str, int]:
+    """As the scheduler counts: init containers run one after the other, and before all others."""
+    spec = pod["spec"]
+    asks: Counter[str] = Counter()
+    for container in spec["containers"]:
+        asks.update(_limits(container))
+    for container in spec.get("initContainers") or []:
+        asks |= _limits(container)  # the greater of both
+    return dict(+asks)
+
+
+def _limits(container: Object) -> Counter[str]:
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return Counter({name: whole(amount) for name, amount in limits.items() if name.startswith(RESOURCES)})
+
+
+def _runs(pod: Object) -> bool:
+    """A pod whose containers have all ended holds nothing, though a finalizer may keep its object."""
+    status = pod.get("status") or {}
+    if status.get("phase") in OVER:
+        return False
+    if not pod["metadata"].get("deletionTimestamp"):
+        return True
+    states = [one.get("state") or {} for one in status.get("containerStatuses") or []]
+    return not states or not all("terminated" in state for state in states)

@@ -1,0 +1,90 @@
+"""Whether a host is the node of its name. A name is only a claim. Pure.
+
+The kubelet reports its machine from the files that a probe reads too (https://kubernetes.io/docs/reference/node/node-status/#info):
+machine-id, the firmware's UUID, and the boot id, which no two running kernels share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gpunode.errors import ClusterError
+from gpunode.links import node as nodes
+from gpunode.links.node import Node
+from gpunode.model import Facts, Host
+
+ANOTHER_MACHINE = "another-machine"  # code of such a reason
+
+
+class Mistaken(ClusterError):
+    """The node of a host's name is another machine, or several hosts claim it; waiting fixes neither."""
+
+
+def of(host: Host, every: Sequence[Node], facts: Facts | None = None) -> Node:
+    """The node that this host is: `nodes.of`, unless its facts tell it from that one.
+
+    Raises Mistaken; for an address that another machine has too, behind a gateway or a tunnel, ClusterError as without it.
+    """
+    name = facts.hostname if facts else ""
+    node = nodes.of(host, every, name)
+    wrong = _differing(facts, node) if facts else []
+    if not wrong:
+        return node
+    right = [one.name for one in every if facts and _equal(facts, one)]
+    if not right and not host.node and node not in nodes.named(host, every, name):
+        raise ClusterError(
+            f"no node of the cluster has its hostname `{name or host.name}`; "
+            f"{node.name}, which has its address {host.ssh.address}, is another machine",
+            subject=host.name,
+            hint=nodes.join(every),
+        )
+    way = (
+        f"By its own files it is node `{right[0]}`: say so with `node: {right[0]}` in the inventory."
+        if len(right) == 1
+        else "Correct the hostname or the inventory's address; if it is a node under another name, name that with `node:`."
+    )
+    raise Mistaken(
+        f"it claims node {node.name}, which is another machine: {' and '.join(wrong)} "
+        f"{'is' if len(wrong) == 1 else 'are'} not this host's",
+        subject=host.name,
+        hint=way,
+    )
+
+
+def shared(found: Mapping[str, Node]) -> dict[str, Mistaken]:
+    """Hosts that claim the same node, each with the error that names them."""
+    hosts: dict[str, list[str]] = {}
+    for host, node in found.items():
+        hosts.setdefault(node.name, []).append(host)
+    return {
+        host: Mistaken(
+            f"{' and '.join(these)} of the inventory are one node, {node}",
+            subject=host,
+            hint="A machine is in the inventory once: take the other out, correct its address, or name its node with `node:`.",
+        )
+        for node, these in hosts.items()
+        if len(these) > 1
+        for host in these
+    }
+
+
+def _differing(facts: Facts, node: Node) -> list[str]:
+    """What tells them apart. A kubelet in a container may have a machine-id of its own, and a machine that has rebooted
+    since has another boot id: then the others decide."""
+    if _same(facts.boot_id, node.boot_id):
+        return []
+    pairs = (
+        ("machine-id", facts.machine_id, node.machine_id),
+        ("system UUID", facts.product_uuid, node.system_uuid),
+    )
+    return [f"its {what}" for what, host, theirs in pairs if host and theirs and not _same(host, theirs)]
+
+
+def _equal(facts: Facts, node: Node) -> bool:
+    """Whether something says that they are one machine, and nothing that they are not."""
+    same = _same(facts.boot_id, node.boot_id) or _same(facts.machine_id, node.machine_id)
+    return same and not _differing(facts, node)
+
+
+def _same(one: str, other: str) -> bool:
+    return bool(one) and one.lower() == other.lower()

@@ -1,0 +1,76 @@
+"""Labels of nodes: applied, each writer's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.refusal import HttpError
+from gpunode.errors import ClusterError
+from gpunode.links.node import Node
+
+# Each writer of labels has a name of its own for the API server: what it leaves out of its next
+# wish is taken off, and what others set stays.
+PROVISION = "gpunode"
+ACCELERATOR = "gpunode-accelerator"
+NONE: Mapping[str, str] = MappingProxyType({})
+
+
+def write(
+    api: Api,
+    node: Node,
+    labels: Mapping[str, str],
+    *,
+    writer: str = PROVISION,
+    overwrite: bool = False,
+    dry_run: bool = False,
+    annotations: Mapping[str, str] = NONE,
+) -> dict[str, tuple[str | None, str | None]]:
+    """Make `labels`, and `annotations`, all that `writer` has set on the node: others' stay, its own earlier ones go.
+
+    Returns label -> (before, after) of what changed. A label that another field manager set to another value is a
+    ClusterError unless `overwrite`. Of a node that has them all nothing is asked.
+    """
+    if holds(node, labels, writer=writer):
+        return {}
+    # The uid makes sure that a node deleted meanwhile is not born again as an empty object.
+    wish: Object = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": node.name, "uid": node.uid, "labels": dict(labels)},
+    }
+    if annotations:
+        wish["metadata"]["annotations"] = dict(annotations)
+    try:
+        result = api.apply(wish, manager=writer, force=overwrite, dry_run=dry_run, noted=writer in node.noted)
+    except HttpError as error:
+        if error.code == 409 and error.claims:
+            held = [key for key in labels if node.labels.get(key, labels[key]) != labels[key]]
+            held_labels = ", ".join(f"{key}={node.labels[key]}" for key in held) or "these labels"
+            off = " ".join(f"{key}-" for key in held or labels)
+            other = "say --overwrite" if writer == ACCELERATOR else "take it out of the inventory"
+            by = ", ".join(sorted({claim.manager for claim in error.claims if claim.manager}))
+            raise ClusterError(
+                f"another client set {held_labels}{f' (field manager {by})' if by else ''}",
+                subject=node.name,
+                hint=f"Take it off (`kubectl label node {node.name} {off}`), or {other}.",
+            ) from error
+        raise
+    after = result["metadata"].get("labels") or {}
+    keys = sorted({*node.labels, *after})
+    return {
+        key: (node.labels.get(key), after.get(key)) for key in keys if node.labels.get(key) != after.get(key)
+    }
+
+
+def holds(node: Node, labels: Mapping[str, str], *, writer: str = PROVISION) -> bool:
+    """Whether these are all the labels that `writer` has set, and none has another value by now."""
+    return node.applied.get(writer) == frozenset(labels) and labels.items() <= node.labels.items()
+
+
+def lacking(node: Node, labels: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+    """The same for those of `labels` that the node has not, or with another value, whoever would be asked for it."""
+    have = node.labels
+    return {key: (have.get(key), value) for key, value in labels.items() if have.get(key) != value}

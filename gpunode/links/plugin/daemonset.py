@@ -1,0 +1,129 @@
+"""The plugin's DaemonSets and their pods: node, version, and why a pod does not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gpunode.cluster import obstacles, pods
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.objects.difference import GENERATION
+from gpunode.cluster.reason import Reason
+from gpunode.links.node import RUNTIME_LABEL, Node
+from gpunode.links.plugin import mps, published
+from gpunode.links.plugin.published import CONTAINER
+
+NAME = "gpunode-device-plugin"
+NAMES = (NAME, mps.NAME)  # of DaemonSets; each also with the suffix -class
+NAME_LABEL = "app.kubernetes.io/name"
+SELECTOR = f"{NAME_LABEL}={NAME}"
+POD_GENERATION = "pod-template-generation"  # the DaemonSet's GENERATION when the pod was made
+
+
+def every_pod(api: Api, namespace: str) -> list[Object]:
+    """The pods of all the plugin's DaemonSets."""
+    return [pod for name in NAMES for pod in api.find("Pod", namespace, labels=f"{NAME_LABEL}={name}")[0]]
+
+
+def plugins(found: Iterable[Object]) -> list[Object]:
+    """The pods among these that offer GPUs: no MPS control daemons."""
+    return [pod for pod in found if pod["metadata"]["labels"].get(NAME_LABEL) == NAME]
+
+
+def in_back_off(pod: Object) -> bool:
+    states = pod.get("status", {}).get("containerStatuses") or []
+    return any("BackOff" in one.get("state", {}).get("waiting", {}).get("reason", "") for one in states)
+
+
+def by_node(found: Iterable[Object]) -> dict[str, Object]:
+    """Node -> its youngest pod; one that is being deleted only where there is no other."""
+    placed = [pod for pod in found if place(pod)]
+    ages = sorted(placed, key=lambda pod: (not ending(pod), pod["metadata"]["creationTimestamp"]))
+    return {place(pod): pod for pod in ages}
+
+
+def ending(pod: Object) -> bool:
+    return bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def place(pod: Object) -> str:
+    """The node of a DaemonSet pod: named in its affinity until the scheduler has bound it."""
+    if pod["spec"].get("nodeName"):
+        return str(pod["spec"]["nodeName"])
+    affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms") or []
+    for field in [field for term in terms for field in term.get("matchFields") or []]:
+        if field["key"] == "metadata.name":
+            return str(field["values"][0])
+    return ""
+
+
+def missing(one: Object, found: Iterable[Object], nodes: Mapping[str, Mapping[str, str]]) -> int:
+    """On how many of the nodes with these labels one of the plugin's DaemonSets has no pod yet, and will have one."""
+    mine = one["spec"]["selector"]["matchLabels"]
+    there = {place(pod) for pod in found if mine.items() <= (pod["metadata"].get("labels") or {}).items()}
+    classed = mine[RUNTIME_LABEL] == "class"
+    here = {name for name, labels in nodes.items() if (labels.get(RUNTIME_LABEL) == "class") == classed}
+    return len(here - there)
+
+
+def generations(api: Api, namespace: str) -> Mapping[str, str]:
+    """DaemonSet -> the current generation of its pod template."""
+    return {
+        item["metadata"]["name"]: (item["metadata"].get("annotations") or {}).get(GENERATION, "")
+        for item in api.find("DaemonSet", namespace, labels=SELECTOR)[0]
+    }
+
+
+def up(pod: Object | None, current: Mapping[str, str]) -> bool:
+    if pod is None or ending(pod) or not pods.ready(pod):
+        return False
+    owners = [one["name"] for one in pod["metadata"].get("ownerReferences") or []]
+    generation = pod["metadata"]["labels"].get(POD_GENERATION, "")
+    return any(current.get(owner) in {generation, ""} for owner in owners)
+
+
+def why(api: Api, namespace: str, node: Node, pod: Object | None) -> Reason:
+    """Why the plugin does not run on a node where it should."""
+    if pod is None:
+        words = _no_pod(api, namespace, node)
+        return obstacles.admission(words) or Reason("no-pod", words)
+    if ending(pod):
+        return Reason("pod-ending", "its old pod is still ending")
+    problem = pods.problem(pod, pods.events(api, pod))
+    if not problem and pods.ready(pod):
+        return Reason(
+            "pod-replaced",
+            "its pod waits for its replacement: a new version rolls out to a tenth of the nodes at a time",
+        )
+    if not problem and not pods.running(pod):
+        return Reason("pod-starting", "its pod is starting")
+    if not problem:  # it runs and offers nothing yet
+        if waiting := mps.problem(api, namespace, node):
+            return Reason("mps", waiting)
+        why = published.why_not_ready(published.read(api, node, pod))
+        return why or Reason("not-ready", "it is not ready yet")
+    if "CrashLoopBackOff" in pods.waiting(pod) and (lines := pods.last_lines(api, pod, CONTAINER)):
+        problem += f"; its log: {' / '.join(lines.splitlines())}"
+    found = pods.obstacle(pod)
+    return Reason(found.code if found else "pod-trouble", problem, fix=found.fix if found else "")
+
+
+def _no_pod(api: Api, namespace: str, node: Node) -> str:
+    name = f"{NAME}-class" if node.labels.get(RUNTIME_LABEL) == "class" else NAME
+    found = api.get("DaemonSet", name, namespace)
+    if found is None:
+        return f"the plugin is not deployed in namespace {namespace}"
+    warnings = [event["message"] for event in pods.events(api, found) if event.get("type") == "Warning"]
+    if not warnings:
+        return f"DaemonSet {name} has no pod there yet"
+    return str(warnings[-1]).removeprefix("(combined from similar events): ")
+
+
+def why_on(api: Api, namespace: str, waiting: Sequence[Node], found: Mapping[str, Object]) -> Reason:
+    """The reasons of these nodes in one, each with its nodes."""
+    reasons: dict[str, list[str]] = {}
+    for node in waiting:
+        reasons.setdefault(why(api, namespace, node, found.get(node.name)).words, []).append(node.name)
+    words = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+    return Reason("plugin-waiting", words)

@@ -1,0 +1,246 @@
+"""A base in a registry: fetched by its digest over HTTPS, as OCI's distribution specification 1.1 has it; with the
+login of docker or podman, where the registry wants one.
+
+Proxies are those of the environment; $SSL_CERT_FILE names the CA of a registry that has its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request, build_opener
+
+from gpunode import __version__
+from gpunode.links.plugin.image.base import MANIFESTS as MOST
+from gpunode.links.plugin.image.base import UnusableBase, fits
+from gpunode.links.plugin.image.login import login
+from gpunode.local.streams import within
+
+SECONDS = 30.0  # without an answer
+WHOLE_SECONDS = 120.0  # until an answer begins, with its token and redirects; until a whole manifest is here
+SLOWEST = 4 << 10  # bytes a second of a blob, on average
+PATIENCE = 60.0  # seconds, before that average counts
+CHUNK = 1 << 20  # bytes
+LARGEST = 4 << 20  # bytes of a manifest, as registries bound them
+OCI, DOCKER = "application/vnd.oci.image", "application/vnd.docker.distribution.manifest"
+MANIFESTS = f"{OCI}.index.v1+json, {OCI}.manifest.v1+json, {DOCKER}.list.v2+json, {DOCKER}.v2+json"
+# The host has a dot or a port, as in docker's references: `python` and `library/python` name no registry.
+REFERENCE = re.compile(
+    r"(?P<host>[\w-]+(?:\.[\w-]+)+(?::\d+)?|[\w-]+:\d+)/(?P<name>[a-z0-9][a-z0-9._/-]*)"
+    r"(?::(?P<tag>\w[\w.-]*))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?"
+)
+# Of skopeo's transports (containers-transports has them) and of addresses: what follows is what --base takes.
+PREFIX = re.compile(r"(?P<prefix>docker://|https?://|(?:docker|oci)-archive:|oci:|dir:)(?P<rest>.+)")
+HUBS = ("docker.io", "index.docker.io")  # names of images, but no registry answers there
+PARAMETER = re.compile(r'(\w+)="([^"]*)"')  # of WWW-Authenticate
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """An image in a registry; without a tag and a digest it is `latest`."""
+
+    host: str
+    name: str
+    tag: str | None
+    digest: str | None
+
+    def __str__(self) -> str:
+        tag, digest = f":{self.tag}" if self.tag else "", f"@{self.digest}" if self.digest else ""
+        return f"{self.host}/{self.name}{tag}{digest}"
+
+
+def reference(text: str) -> Reference | None:
+    """The reference that `text` is, None where it names no registry. Raises UnusableBase for half a digest and for one with a prefix."""
+    found = REFERENCE.fullmatch(text)
+    if known := PREFIX.fullmatch(text):
+        image = (
+            ""
+            if known["prefix"].endswith(":") or "@" in text
+            else ", with @sha256:… for the image that is meant"
+        )
+        raise UnusableBase(
+            f"{text}: --base takes no `{known['prefix']}`", hint=f"Write --base {known['rest']}{image}."
+        )
+    if found is None and "@sha256:" in text:
+        raise UnusableBase(f"{text} has no whole digest", hint="After `sha256:` it has 64 of 0-9 and a-f.")
+    return Reference(**found.groupdict()) if found else None
+
+
+def fetch(wanted: Reference, arch: str, to: Path) -> None:
+    """Write what linux/`arch` needs of the image as a folder in OCI's layout, every file checked by digest.
+
+    Raises UnusableBase; for a reference without a digest with the digest that it has now.
+    """
+    if wanted.host in HUBS:
+        raise UnusableBase(
+            f"{wanted} names an image, but no registry: Docker Hub answers under another name than {wanted.host}",
+            hint="Name a mirror of it, or save the image (`docker save`, `skopeo copy`), and name the file.",
+        )
+    with _explained(wanted):
+        _fetch(wanted, arch, to)
+
+
+def _fetch(wanted: Reference, arch: str, to: Path) -> None:
+    registry = _Registry(wanted)
+    if wanted.digest is None:
+        found = hashlib.sha256(registry.manifest(wanted.tag or "latest")).hexdigest()
+        raise UnusableBase(
+            f"{wanted} can be another image tomorrow: it has no digest",
+            hint=f"Today it is --base {wanted.host}/{wanted.name}@sha256:{found}",
+        )
+    blobs = to / "blobs/sha256"
+    blobs.mkdir(parents=True)
+    (to / "index.json").write_text(json.dumps({"manifests": [{"digest": wanted.digest}]}), encoding="utf-8")
+    waiting = [wanted.digest]
+    for digest in waiting:
+        if len(waiting) > MOST:
+            raise ValueError(f"more than {MOST} manifests")
+        text = registry.manifest(digest)
+        _write(wanted, blobs, digest, [text], len(text))
+        manifest = json.loads(text)
+        waiting += [one["digest"] for one in manifest.get("manifests", []) if fits(one, arch)]
+        for one in [manifest["config"], *manifest["layers"]] if "layers" in manifest else []:
+            registry.blob(blobs, one["digest"], int(one["size"]))
+
+
+@contextmanager
+def _explained(wanted: Reference) -> Iterator[None]:
+    """What goes wrong with the registry becomes UnusableBase."""
+    try:
+        yield
+    except HTTPError as error:
+        error.close()
+        raise UnusableBase(
+            f"{wanted} cannot be fetched: {error.url.partition('?')[0]} answers {error.code} {error.reason}",
+            hint=_hint(error.code),
+        ) from error
+    except (OSError, HTTPException) as error:
+        raise UnusableBase(
+            f"{wanted} cannot be fetched: {getattr(error, 'reason', '') or error}",
+            hint="Name a registry that is reached over HTTPS from here, or an archive that was saved elsewhere.",
+        ) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UnusableBase(
+            f"{wanted}: the registry's answer is no image ({error!r})", hint="Name an image."
+        ) from error
+
+
+class _Registry:
+    """The registry's part that is about one image, and what it was given for it: a token, or the user's login."""
+
+    def __init__(self, wanted: Reference) -> None:
+        self._wanted, self._right, self._opener = wanted, "", build_opener()
+
+    def manifest(self, which: str) -> bytes:
+        """A manifest by tag or digest, not checked."""
+
+        def read() -> bytes:
+            with self._get(f"manifests/{which}", MANIFESTS) as answer:
+                return answer.read(LARGEST)
+
+        return within(WHOLE_SECONDS, read)
+
+    def blob(self, folder: Path, digest: str, size: int) -> None:
+        """Write a blob, which is `size` bytes long."""
+        with within(WHOLE_SECONDS, lambda: self._get(f"blobs/{digest}", "*/*")) as answer:
+            _write(self._wanted, folder, digest, _parts(answer), size)
+
+    def _get(self, what: str, accept: str) -> HTTPResponse:
+        address = f"https://{self._wanted.host}/v2/{self._wanted.name}/{what}"
+        try:
+            return self._open(address, accept, self._right)
+        except HTTPError as error:
+            challenge = error.headers.get("WWW-Authenticate", "")
+            kind = challenge.partition(" ")[0].lower()
+            # What a registry redirects to names any address for tokens: the login is not for that.
+            if error.code != 401 or kind not in ("bearer", "basic") or error.url != address:
+                raise
+            error.close()
+            known = login(self._wanted.host, self._wanted.name)
+            mine = f"Basic {known.basic}" if known and known.basic else ""
+            if kind == "basic" and not mine:
+                raise
+            token = known.token if known else ""
+            # There was none, or it has expired.
+            self._right = (
+                mine if kind == "basic" else self._token(dict(PARAMETER.findall(challenge)), mine, token)
+            )
+            return self._open(address, accept, self._right)
+
+    def _open(self, address: str, accept: str, right: str = "", form: bytes | None = None) -> HTTPResponse:
+        headers = {"Accept": accept, "User-Agent": f"gpunode/{__version__}"}
+        request = Request(address, form, headers)  # noqa: S310 (https)
+        if right:
+            # Not for the storage that registries redirect to.
+            request.add_unredirected_header("Authorization", right)
+        answer: HTTPResponse = self._opener.open(request, timeout=SECONDS)
+        return answer
+
+    def _token(self, challenge: dict[str, str], mine: str, refresh: str) -> str:
+        """The right that the user gets for the login `mine` or the token `refresh`, or everybody (both ""). Raises OSError where
+        that would go unencrypted."""
+        # source: distribution/distribution docs/content/spec/auth: token.md, oauth.md
+        realm = challenge.get("realm", "")
+        if not realm.startswith("https://"):
+            raise OSError("its tokens do not come over HTTPS")
+        query = {key: value for key, value in challenge.items() if key in ("service", "scope")}
+        form = None
+        if refresh:
+            query |= {"grant_type": "refresh_token", "refresh_token": refresh, "client_id": "gpunode"}
+            form = urlencode(query).encode()
+        else:
+            realm += f"{'&' if '?' in realm else '?'}{urlencode(query)}"
+        with self._open(realm, "application/json", mine, form) as answer:
+            found: dict[str, Any] = json.loads(answer.read(LARGEST))
+        return f"Bearer {found.get('token') or found.get('access_token') or ''}"
+
+
+def _parts(answer: HTTPResponse) -> Iterator[bytes]:
+    """What comes, as it comes. Raises TimeoutError for a blob that would take for ever."""
+    start, length = time.monotonic(), 0
+    while part := answer.read1(CHUNK):
+        yield part
+        length += len(part)
+        seconds = time.monotonic() - start
+        if seconds > PATIENCE and length < SLOWEST * seconds:
+            raise TimeoutError(f"{length} bytes came in {seconds:.0f} s")
+
+
+def _write(wanted: Reference, folder: Path, digest: str, parts: Iterable[bytes], size: int) -> None:
+    """Write a blob in parts; it stays only where size and digest are right."""
+    kind, _, name = digest.partition(":")
+    if kind != "sha256" or not re.fullmatch("[0-9a-f]{64}", name):
+        raise ValueError(f"digest {digest}")
+    found, length, path = hashlib.sha256(), 0, folder / name
+    with path.open("wb") as file:
+        for part in parts:
+            found.update(part)
+            length += len(part)
+            if length > size:
+                break
+            file.write(part)
+    if (found.hexdigest(), length) != (name, size):
+        path.unlink()
+        raise UnusableBase(
+            f"{wanted} is damaged: {digest} has {length} bytes with the SHA-256 {found.hexdigest()}",
+            hint="Try again; if it stays so, the registry or a proxy is at fault.",
+        )
+
+
+def _hint(code: int) -> str:
+    if code in (401, 403):
+        return (
+            "Log in with `docker login` or `podman login`: gpunode uses their login. Or save the image (`docker save`, "
+            "`skopeo copy`), and name the file."
+        )
+    return "Name an image that is there, by its digest." if code == 404 else "Try again later."

@@ -1,0 +1,45 @@
+"""The plugin's image on the nodes: where it is missing by the kubelets' reports, and whether all have the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object
+from gpunode.errors import ClusterError
+from gpunode.links.node import Node
+from gpunode.links.plugin import daemonset
+from gpunode.model import PluginImage
+
+
+def unloaded(api: Api, namespace: str, image: PluginImage, nodes: Iterable[Node]) -> list[str]:
+    """The nodes without an image that is loaded onto hosts and not pulled; none where a DaemonSet already names it: a
+    kubelet reports a new image only after up to a minute."""
+    if image.archive is None:
+        return []
+    name = image.reference if ":" in image.reference.rpartition("/")[2] else f"{image.reference}:latest"
+    found: list[Object] = []
+    with suppress(ClusterError):  # without the right to list them, the warning is needless at worst
+        found = api.find("DaemonSet", namespace, labels=daemonset.SELECTOR)[0]
+    templates = [one["spec"]["template"] for one in found]
+    if any(one["image"] == image.reference for pod in templates for one in pod["spec"]["containers"]):
+        return []
+    return [node.name for node in nodes if node.images and not any(_is(one, name) for one in node.images)]
+
+
+def floating(image: PluginImage) -> str:
+    """A warning about an image reference whose image may change; "" where it does not."""
+    _, digest, _ = image.reference.partition("@")
+    tag = image.reference.rpartition("/")[2].partition(":")[2] or "latest"
+    if image.archive is not None or digest or tag != "latest":
+        return ""
+    return (
+        f"{image.reference} is the last image pushed when a node pulls it, and a node pulls it once (IfNotPresent): "
+        "nodes may run different images. Name a version, or better a digest (name:version@sha256:…)."
+    )
+
+
+def _is(there: str, name: str) -> bool:
+    """Whether this is the image `name`: a runtime may put a registry in front, docker.io/library/plugin:1."""
+    return there == name or there.endswith(f"/{name}")

@@ -1,0 +1,86 @@
+"""GPUs of a host that pods cannot use because of their MIG mode, and the fix. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpunode.deviceplugin.offer.resources import CannotOffer, offers
+from gpunode.links.node import Node
+from gpunode.links.plugin import expected
+from gpunode.model import Gpu, PluginConfig
+
+STRATEGY = "set flags.migStrategy to mixed in the plugin's configuration (cluster.plugin.config)"
+
+
+@dataclass(frozen=True, slots=True)
+class MigProblem:
+    """A problem of GPUs with MIG. `missing` names the GPUs that the node does not offer because of it; "" for none."""
+
+    what: str
+    fix: str
+    missing: str = ""
+
+
+def problem(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> MigProblem | None:
+    """Which GPUs pods cannot use on a node with these labels, as their MIG mode does not fit the plugin's strategy."""
+    settings = expected.in_force(config, labels)
+    on = [gpu for gpu in gpus if gpu.mig_on]
+    if settings is None or not on:
+        return None
+    uncut = [gpu for gpu in on if gpu.mig == ()]
+    if settings.mig_strategy == "none":
+        cut = f", and {_make(uncut)}" if uncut else ""
+        return MigProblem(
+            f"{_named(on)}: MIG is on, but pods get {_it(on)} whole, as the plugin's migStrategy is none",
+            f"On the host, {_off(on)}. Or {STRATEGY}{cut}.",
+        )
+    if settings.mig_strategy == "single" and all(gpu.mig is not None for gpu in gpus):
+        try:
+            offers(expected.devices(gpus), "single")
+        except CannotOffer as error:
+            some = f" ({_off(on)})" if len(on) < len(gpus) else ""
+            alike = _cut_or_off(uncut) if uncut else f"Make them alike{some}, or {STRATEGY}."
+            return MigProblem(str(error), alike, "all GPUs")
+        return None
+    if uncut:
+        which = _named(uncut)
+        return MigProblem(
+            f"{which}: MIG is on, but no MIG device was made, so nothing of {_it(uncut)} is offered",
+            _cut_or_off(uncut),
+            which,
+        )
+    return None
+
+
+def unseen(config: PluginConfig | None, gpus: Sequence[Gpu], node: Node) -> bool:
+    """Whether a node's plugin may have started before some of the host's MIG devices were created: the kubelet counts
+    too few, and a running container gets no device nodes of new ones."""
+    settings, units = expected.in_force(config, node.labels), expected.units(config, gpus, node.labels)
+    if not settings or settings.mig_strategy == "none" or not units or not any(gpu.mig for gpu in gpus):
+        return False
+    return any(node.units.get(name, 0) + node.short.get(name, 0) < count for name, count in units.items())
+
+
+def _cut_or_off(gpus: Sequence[Gpu]) -> str:
+    return f"On the host, {_make(gpus)}; {_off(gpus)}. A reboot leaves MIG on, but removes MIG devices."
+
+
+def _make(gpus: Sequence[Gpu]) -> str:
+    return f"`nvidia-smi mig -i {_indexes(gpus)} -cgi PROFILE -C` makes MIG devices (`-lgip` lists the profiles), which the plugin sees once its pod is replaced"
+
+
+def _off(gpus: Sequence[Gpu]) -> str:
+    return f"`nvidia-smi -i {_indexes(gpus)} -mig 0` switches MIG off"
+
+
+def _named(gpus: Sequence[Gpu]) -> str:
+    return f"GPU {', '.join(str(gpu.index) for gpu in gpus)}"
+
+
+def _indexes(gpus: Sequence[Gpu]) -> str:
+    return ",".join(str(gpu.index) for gpu in gpus)
+
+
+def _it(gpus: Sequence[Gpu]) -> str:
+    return "it" if len(gpus) == 1 else "them"

@@ -1,0 +1,147 @@
+"""The device plugin's status on a node, from the node's annotation or the plugin's log, and the reasons in it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime, timezone
+
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.refusal import HttpError
+from gpunode.cluster.reason import Reason
+from gpunode.deviceplugin.status import ENFORCED, MARK, Status, UnknownVersion, last, loads
+from gpunode.errors import ClusterError
+from gpunode.links.node import Node
+from gpunode.wording import Advice, Command
+
+COMPONENT = "gpunode-device-plugin"  # source of its events
+CONTAINER = "device-plugin"  # in its pod
+LINES = 5000  # of its log: the status is repeated every hour, so it is among them
+UNHEALTHY, HEALTHY = ("GPUUnhealthy", "GPUGone"), "GPUHealthy"  # reasons of its events
+NOT_STARTED = 400  # HTTP status where a container has no log yet
+NOTHING_YET = "no-status"  # code: the plugin has just started
+UPDATE = Advice("`", Command("plugin deploy"), "` brings this version's plugin.")
+
+
+def read(api: Api, node: Node, pod: Object) -> Status | Reason:
+    """The status that this pod publishes, or why it cannot be read."""
+    text = node.plugin_status if _annotates(pod) else ""
+    log = ""
+    if not text:
+        meta = pod["metadata"]
+        try:
+            log = api.log(meta["namespace"], meta["name"], CONTAINER, lines=LINES)
+        except HttpError as error:
+            if error.code == NOT_STARTED:
+                return _nothing_yet()
+            return Reason("no-log", f"the plugin's log cannot be read: {error.message}")
+        text = last(log) or ""
+    if not text:
+        return _older() if log.strip() else _nothing_yet()
+    try:
+        return loads(text)
+    except UnknownVersion as error:
+        if isinstance(error.version, int) and error.version > 1:
+            words = f"the plugin is newer than this gpunode: {error}"
+            return Reason("plugin-newer", words, fix="Update gpunode on this computer.")
+        return _older()
+    except ValueError as error:
+        return Reason("bad-status", f"the plugin's status cannot be read: {error}", fix=UPDATE)
+
+
+def why_missing(found: Status | Reason) -> Reason | None:
+    """Why GPUs are missing or unhealthy; None where that is not known. With `holders` where they are reserved."""
+    if isinstance(found, Reason):
+        return None if found.code == NOTHING_YET else found
+    if found.problem is not None:
+        return Reason(found.problem.code, f"the plugin reports: {found.problem}")
+    words = dict.fromkeys([*(one.sentence for one in found.lost), *(one.words for one in found.reserved)])
+    if not words:
+        return None
+    holders = () if found.lost else tuple(dict.fromkeys(pod for one in found.reserved for pod in one.pods))
+    code = found.lost[0].code if found.lost else "reserved"
+    return Reason(code, f"the plugin reports: {'; '.join(words)}", holders)
+
+
+def why_not_ready(found: Status | Reason) -> Reason | None:
+    """Why the running plugin is not ready; None where that is not known."""
+    if isinstance(found, Reason):
+        return None if found.code == NOTHING_YET else found
+    if found.not_ready is not None:
+        return Reason(found.not_ready.code, f"the plugin is not ready: {found.not_ready}")
+    return why_missing(found)
+
+
+def unseen(found: Status | Reason) -> str:
+    """Problems that the kubelet's counts do not show: a refused configuration, GPUs that are not offered; "" for none."""
+    if isinstance(found, Reason):
+        return found.words if found.code.startswith(("plugin-", "bad-")) else ""
+    refused = found.configuration.refused
+    words = [f"its configuration is unchanged: {refused}"] if refused else []
+    return "; ".join([*words, *(one.sentence for one in found.lost if not one.listed)])
+
+
+def unlimited(found: Status | Reason) -> str:
+    """Why the driver does not limit containers to their share of a GPU's memory; "" where it does, and where no GPU is
+    shared by memory."""
+    limits = found.memory_limits.values() if isinstance(found, Status) else ()
+    return "; ".join(dict.fromkeys(one.words for one in limits if one.code != ENFORCED))
+
+
+def offered(found: Status | Reason) -> frozenset[str] | None:
+    """The resources of the configuration in force; None where it is not known."""
+    return frozenset(found.resources) if isinstance(found, Status) else None
+
+
+def earlier(api: Api, node: Node, pod: Object) -> str:
+    """The last unhealthy GPU that the plugin reported before this start, from its event: perhaps the missing one. ""
+    for none; for people only."""
+    events: list[Object] = []
+    with suppress(ClusterError):  # the user may have no right to events
+        fields = f"involvedObject.kind=Node,involvedObject.uid={node.name}"
+        events = api.find("Event", "default", fields=fields)[0]
+    ours = [one for one in events if (one.get("source") or {}).get("component") == COMPONENT]
+    before = [one for one in ours if "" < _when(one) < _start(pod)]
+    newest = max((one for one in before if one.get("reason") in UNHEALTHY), key=_when, default=None)
+    if newest is None or any(one.get("reason") == HEALTHY and _when(one) >= _when(newest) for one in before):
+        return ""
+    return f"before its last start, {_age(newest)}, the plugin reported: {newest.get('message', '')}"
+
+
+def log_line(log: str) -> str:
+    """The last line of a log that is not a status."""
+    return next((line for line in reversed(log.splitlines()) if f" {MARK} " not in line), "")
+
+
+def _nothing_yet() -> Reason:
+    return Reason(NOTHING_YET, "the plugin has not published its status yet")
+
+
+def _older() -> Reason:
+    words = "the plugin is older than this gpunode and publishes no status that it reads"
+    return Reason("plugin-older", words, fix=UPDATE)
+
+
+def _annotates(pod: Object) -> bool:
+    """Whether this pod keeps the annotation current: the annotation of a killed pod may remain."""
+    env = [one for container in pod["spec"].get("containers", []) for one in container.get("env", [])]
+    return {"name": "NODE_ANNOTATION", "value": "true"} in env
+
+
+def _start(pod: Object) -> str:
+    """When the plugin's container started; "" while it does not run."""
+    for one in pod.get("status", {}).get("containerStatuses") or []:
+        if one["name"] == CONTAINER:
+            return str(one.get("state", {}).get("running", {}).get("startedAt") or "")
+    return ""
+
+
+def _when(event: Object) -> str:
+    """When the event was last reported, as sortable text."""
+    return str(event.get("lastTimestamp") or "")
+
+
+def _age(event: Object) -> str:
+    moment = datetime.fromisoformat(_when(event).replace("Z", "+00:00"))
+    minutes = int((datetime.now(timezone.utc) - moment).total_seconds() // 60)
+    return f"{minutes // 60} h ago" if minutes >= 120 else f"{max(minutes, 1)} min ago"

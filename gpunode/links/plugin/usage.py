@@ -1,0 +1,141 @@
+"""How each node's GPUs are used, as its device plugin says on request; and which pods have some where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from gpunode.cluster import pods
+from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.cluster.api.kinds import Object, path
+from gpunode.cluster.reason import Reason
+from gpunode.deviceplugin.usage import PATH, Gpu, Newer, loads
+from gpunode.errors import ClusterError
+from gpunode.links import node as nodes
+from gpunode.links.node import GPU_LABEL, Node
+from gpunode.links.plugin import daemonset, published
+from gpunode.links.plugin.published import CONTAINER, UPDATE
+from gpunode.wording import Advice, Command
+
+DEPLOY = Advice("`", Command("plugin deploy"), "` puts it there.")
+RESOURCES = (pods.GPU, pods.SHARED, pods.MEMORY)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUsage:
+    """A node's GPUs, or why they are not known. `holders`: pods that have GPUs there by their limits, namespace/name."""
+
+    node: str
+    gpus: tuple[Gpu, ...] = ()
+    reason: Reason | None = None
+    holders: tuple[str, ...] = ()
+
+
+def usage(
+    api: Api,
+    namespace: str,
+    there: Iterable[Object],
+    found: Sequence[Object],
+    only: Sequence[str] | None = None,
+) -> tuple[NodeUsage, ...]:
+    """Of each node (all are in `there`, all pods in `found`) that has GPUs, a plugin's pod or gpunode's label, or of `only`
+    these, by name."""
+    everywhere = _of_plugin(found)
+    own = [one for one in everywhere if one["metadata"]["namespace"] == namespace]
+    plugins = daemonset.by_node(everywhere) | daemonset.by_node(own)
+    known = [
+        node
+        for node in map(nodes.parse, there)
+        if (node.name in only if only is not None else _has_gpus(node) or node.name in plugins)
+    ]
+    holders = _holders(found)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        made = pool.map(lambda node: _of(api, node, plugins.get(node.name), namespace, holders), known)
+        return tuple(sorted(made, key=lambda one: one.node))
+
+
+def _of_plugin(found: Iterable[Object]) -> list[Object]:
+    return [
+        one
+        for one in found
+        if (one["metadata"].get("labels") or {}).get(daemonset.NAME_LABEL) == daemonset.NAME
+    ]
+
+
+def _of(
+    api: Api, node: Node, pod: Object | None, namespace: str, holders: dict[str, tuple[str, ...]]
+) -> NodeUsage:
+    here = holders.get(node.name, ())
+    asked = _asked(api, node, pod, namespace)
+    if isinstance(asked, Reason):
+        return NodeUsage(node.name, reason=asked, holders=here)
+    return NodeUsage(node.name, asked, holders=here)
+
+
+def _asked(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu, ...] | Reason:
+    """What the plugin answers, or why there is no answer."""
+    if not node.ready:
+        return Reason("node-not-ready", f"the node is not Ready: {node.why_not_ready}")
+    if pod is None:
+        return Reason("no-plugin", "gpunode's device plugin does not run there", fix=DEPLOY)
+    there = pod["metadata"]["namespace"]
+    if there != namespace:
+        fix = f"`-n {there}` asks it; in the inventory, `cluster.namespace: {there}`."
+        return Reason("no-plugin", f"its device plugin is in namespace {there}, not in {namespace}", fix=fix)
+    problem = pods.problem(pod)
+    if problem or not pods.running(pod):
+        return Reason(
+            "plugin-not-running", f"its device plugin does not run: {problem or 'its pod is starting'}"
+        )
+    meta = pod["metadata"]
+    where = f"{path('Pod', meta['namespace'], meta['name'] + ':' + _port(pod))}/proxy{PATH}"
+    try:
+        status, text = api.health(where)
+    except ClusterError as error:
+        return Reason("no-answer", error.message, fix=error.hint)
+    if status == 404:
+        return Reason(
+            "plugin-older", "its device plugin is older than this gpunode and has no figures", fix=UPDATE
+        )
+    if status in (401, 403):
+        fix = "It needs `get` on `pods/proxy` in the plugin's namespace."
+        return Reason("forbidden", "the plugin may not be asked through the API server", fix=fix)
+    if status != 200:
+        return Reason("no-answer", f"the plugin cannot be asked: HTTP {status}")
+    try:
+        gpus = loads(text)
+    except Newer as error:
+        words = f"the plugin's answer is newer than this gpunode: {error}"
+        return Reason("plugin-newer", words, fix="Update gpunode on this computer.")
+    except ValueError as error:
+        return Reason("bad-answer", f"the plugin's answer cannot be read: {error}", fix=UPDATE)
+    if gpus or pods.ready(pod):
+        return gpus
+    # Its container may have got no library: the node's GPUs are not none.
+    why = published.why_not_ready(published.read(api, node, pod))
+    return why or Reason("not-ready", "its device plugin is not ready yet")
+
+
+def _port(pod: Object) -> str:
+    """The port of the plugin's probes."""
+    for container in pod["spec"]["containers"]:
+        for one in container.get("env") or [] if container["name"] == CONTAINER else ():
+            if one["name"] == "PROBE_ADDRESS":
+                return str(one.get("value", "")).rpartition(":")[2]
+    return "9401"
+
+
+def _holders(found: Iterable[Object]) -> dict[str, tuple[str, ...]]:
+    """Node → pods that have GPUs, or memory of some, by their limits."""
+    holders: dict[str, tuple[str, ...]] = {}
+    for pod in found:
+        node = pod["spec"].get("nodeName", "")
+        if node and any(pods.holds(pod, resource) for resource in RESOURCES):
+            name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+            holders[node] = (*holders.get(node, ()), name)
+    return holders
+
+
+def _has_gpus(node: Node) -> bool:
+    return GPU_LABEL in node.labels or bool(node.capacity or node.offers)

@@ -1,0 +1,130 @@
+"""Jupyter on one GPU: a Deployment and a Service, created, waited for, and removed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import yaml
+
+from gpunode.cluster import obstacles, pods
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object, ours, title
+from gpunode.cluster.api.watch import OnProgress, follow
+from gpunode.cluster.objects import apply
+from gpunode.errors import ClusterError
+from gpunode.links.node import HOSTNAME, RUNTIME_LABEL, Node
+from gpunode.links.plugin.unit import unit
+from gpunode.links.pod.samples import SAMPLES
+from gpunode.model import PluginConfig
+
+NAME = "gpunode-notebook"
+PENDING = 20.0  # seconds in which a GPU may become free
+NEVER = {"CreateContainerError", "RunContainerError", "CreateContainerConfigError", "CrashLoopBackOff"}
+
+
+@dataclass(frozen=True, slots=True)
+class Notebook:
+    """`why`: why it does not run; "" where it does. `made`: by this call; it was not there before. `port`: of every node's
+    address; 0 where its Service has none."""
+
+    node: str = ""
+    why: str = ""
+    made: bool = False
+    port: int = 0
+    fix: str = ""
+
+
+def manifests(
+    nodes: Sequence[Node],
+    *,
+    namespace: str,
+    image: str = "",
+    node_port: bool = False,
+    config: PluginConfig | None = None,
+    schedulers: Mapping[str, str] = MappingProxyType({}),
+) -> list[Object]:
+    """Its objects, for one of these nodes and one unit of what they offer. Nodes where pods need the RuntimeClass are used
+    only where there are no others: dockershim knows none. `config`, `schedulers`: as in `once.run`."""
+    resource, nodes = unit(nodes, config)
+    plain = [node for node in nodes if node.labels.get(RUNTIME_LABEL) != "class"]
+    text = SAMPLES["notebook"].text(
+        namespace,
+        image=image,
+        nodes=[node.labels.get(HOSTNAME, node.name) for node in plain or nodes],
+        runtime_class="" if plain else "nvidia",
+        node_port=node_port,
+        resource=resource,
+        scheduler=schedulers.get(resource, ""),
+    )
+    return list(yaml.safe_load_all(text))
+
+
+def start(api: Api, wanted: Sequence[Object], *, seconds: float, tell: OnProgress) -> Notebook:
+    """Create what is not there, and wait until it answers, for `seconds` at most. What this call has created is deleted again
+    where it does not run or the wait is interrupted; a notebook that was there stays as it is: it holds its user's work."""
+    namespace = wanted[0]["metadata"]["namespace"]
+    made: list[Object] = []
+    done = Notebook(why="it was not waited for")
+    try:
+        for manifest in wanted:
+            live = api.get(manifest["kind"], NAME, namespace)
+            if live is not None and not ours(live):
+                raise ClusterError(
+                    f"{title(manifest)} exists and is not gpunode's",
+                    hint="Remove it, or choose another namespace with --namespace.",
+                )
+            made += [api.create(manifest)] if live is None else []
+        new = any(one["kind"] == "Deployment" for one in made)
+        node, why, fix = _awaited(api, namespace, seconds, tell)
+        ports = (api.get("Service", NAME, namespace) or {}).get("spec", {}).get("ports") or [{}]
+        done = Notebook(node, why, new, ports[0].get("nodePort", 0), fix)
+    finally:
+        if done.why:
+            for one in reversed(made):
+                api.delete(one["kind"], NAME, namespace, uid=one["metadata"]["uid"])
+    return done
+
+
+def remove(api: Api, namespace: str, *, seconds: float, tell: OnProgress) -> tuple[str, ...]:
+    """Delete it and wait until it is gone. Returns the titles of what was deleted; () where there was none."""
+    return apply.remove(api, manifests((), namespace=namespace), seconds=seconds, tell=tell)
+
+
+def _awaited(api: Api, namespace: str, seconds: float, tell: OnProgress) -> tuple[str, str, str]:
+    """Its node, why it does not run, and what to do about it."""
+    pulls, begun, node, why = pods.Pulls(), time.monotonic(), "", ""
+    labels = f"app.kubernetes.io/name={NAME}"
+    for found in follow(api, "Pod", namespace, seconds=seconds, labels=labels, tell=tell):
+        there = [pod for pod in found.values() if "deletionTimestamp" not in pod["metadata"]]
+        if not there:
+            why = _refused(api, namespace)
+            if why:
+                known = obstacles.admission(why)
+                return "", why, known.fix if known else ""
+            tell("waiting for its pod")
+            continue
+        pod = max(there, key=lambda one: str(one["metadata"].get("creationTimestamp")))
+        node = str(pod["spec"].get("nodeName", ""))
+        if pods.ready(pod):
+            return node, "", ""
+        why = pods.problem(pod, pods.events(api, pod))
+        late = not node and time.monotonic() - begun >= PENDING
+        if pods.waiting(pod) & NEVER or pulls.hopeless(pod) or (why and late):
+            known = pods.obstacle(pod)
+            return node, why or "it cannot run", known.fix if known else ""
+        tell(f"{pod['metadata']['name']}: {why or 'starting; its image may take minutes to pull'}")
+    return node, f"not ready after {seconds:.0f} s: {why or 'it is starting'}", ""
+
+
+def _refused(api: Api, namespace: str) -> str:
+    """Why the Deployment gets no pod, as quotas and admission put it; "" where nothing is known."""
+    live = api.get("Deployment", NAME, namespace)
+    if live is None:
+        return "its Deployment was deleted by another client"
+    for one in live.get("status", {}).get("conditions") or []:
+        if one["type"] == "ReplicaFailure" and one["status"] == "True":
+            return str(one.get("message", one.get("reason", "")))
+    return ""

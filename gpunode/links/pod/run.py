@@ -1,0 +1,276 @@
+"""Runs vectoradd on every free GPU of some nodes, with as few pods as that takes. The pods are always deleted.
+
+The kubelet and the device plugin choose a pod's GPU; no pod can ask for one. So every pod keeps its devices (a second
+container sleeps) until all are done. There is one pod for each free whole GPU and MIG device: together they cover all.
+
+Of GPUs shared by time-slicing or MPS there is one pod more than GPUs, so that two share one; more follow while a GPU has
+not been seen and shares are free. Of GPUs shared by memory one pod fills each but one, which two pods fill; where some
+memory is in use, one pod with one unit shows that pods start there, and on which GPU.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
+from gpunode.cluster import pods
+from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.watch import OnProgress, changes, follow
+from gpunode.errors import ClusterError
+from gpunode.links import node as nodes
+from gpunode.links.node import Node
+from gpunode.links.pod.job import Job
+from gpunode.links.pod.left import GONE
+from gpunode.links.pod.manifest import ARGS, pod
+from gpunode.links.pod.requests import Request
+from gpunode.links.pod.requests import free as free_of
+from gpunode.links.pod.results import NodeResult, Result, failed, reported
+from gpunode.links.pod.target import Target
+from gpunode.model import PluginConfig, PluginImage
+from gpunode.wording import Advice, Command, lines
+
+CONTAINER = "vectoradd"
+TAIL = 20  # lines of a pod's log that a result keeps
+LOOK = 2.0  # seconds between two reports of reasons, and between two recreations of a pod
+
+
+def run(
+    api: Api,
+    targets: Sequence[Target],
+    *,
+    namespace: str,
+    image: PluginImage,
+    seconds: float,
+    tell: OnProgress,
+    args: Sequence[str] = ARGS,
+    config: PluginConfig | None = None,
+    holder: str = "",
+    schedulers: Mapping[str, str] | None = None,
+) -> tuple[NodeResult, ...]:
+    """Run pods on the free GPUs of each node. Returns results in the order of `targets`. `config` is the plugin's.
+
+    `args` is for the plugin's image; () starts another image with its own command: then exit status 0 is a pass.
+    The pods are deleted in every case, Ctrl-C included. `holder`: of the cluster's lease; see `left`.
+    `schedulers`: by resource, where pods that ask for it are not the cluster's own scheduler's.
+    """
+    this = _Run(api, namespace, image, tuple(args), seconds, tell, config, holder, schedulers or {})
+    known = {node.name: node for node in nodes.every(api)}
+    jobs = [Job(target, wanted=target.uuids) for target in targets]
+    try:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(lambda job: this.start(job, known.get(job.target.node)), jobs))
+        this.wait(jobs)
+    finally:
+        this.clean()
+    this.gone()
+    return tuple(job.verdict() for job in jobs)
+
+
+class _Run:
+    """The pods of one call of `run`; they carry its id as a label."""
+
+    def __init__(
+        self,
+        api: Api,
+        namespace: str,
+        image: PluginImage,
+        args: tuple[str, ...],
+        seconds: float,
+        tell: OnProgress,
+        config: PluginConfig | None,
+        holder: str,
+        schedulers: Mapping[str, str],
+    ) -> None:
+        self.api, self.namespace, self.image, self.args = api, namespace, image, args
+        self.seconds, self.tell, self.config, self.holder = seconds, tell, config, holder
+        self.schedulers = schedulers
+        self.id = secrets.token_hex(4)
+        self.selector = f"gpunode.dev/run={self.id}"
+        self.pulls = pods.Pulls()
+        self.numbers = count()
+
+    def start(self, job: Job, node: Node | None) -> None:
+        """Create the node's pods, or set `job.why`."""
+        if node is None or not node.ready:
+            job.why = (
+                f"the node is not Ready: {node.why_not_ready}" if node else "the cluster has no such node"
+            )
+            return
+        free = free_of(
+            node, self.api.find("Pod", fields=f"spec.nodeName={node.name}")[0], self.config, job.target
+        )
+        job.node, job.free, job.waves, job.left = node, free, list(free.waves), dict(free.rest)
+        if not free.known:
+            job.wanted = ()
+        if not free.waves:
+            users = (
+                f"of {node.offered or 'what the node offers'} none is free: in use by {', '.join(free.users)}"
+            )
+            job.why = users if free.users else Advice("the node offers no GPU; see `", Command("verify"), "`")
+        self.make(job)
+
+    def make(self, job: Job) -> None:
+        """Create the node's next pods; none where its results suffice."""
+        for request in job.next():
+            if job.node is None:
+                return
+            try:
+                name = self.create(job.node, request)
+            except ClusterError as error:
+                job.why = lines((f"a pod could not be created: {error.message}", error.hint), ". ")
+                job.waves, job.left = [], {}
+                return
+            job.names.append(name)
+            job.requested[name] = request
+            job.unseen.add(name)
+
+    def create(self, node: Node, request: Request) -> str:
+        name = f"vectoradd-{self.id}-{next(self.numbers)}"
+        self.api.create(self.pod(name, node, request))
+        return name
+
+    def again(self, job: Job, name: str) -> None:
+        """Recreate a pod that its kubelet refused. After the plugin's restart a kubelet has no GPUs for a moment, while
+        the API still shows the earlier count."""
+        if job.node is None or time.monotonic() - job.tried < LOOK:
+            return
+        job.tried = time.monotonic()
+        self.api.delete("Pod", name, self.namespace)
+        new = self.create(job.node, job.requested[name])
+        job.requested[new] = job.requested[name]
+        job.names[job.names.index(name)] = new
+        job.unseen.add(new)
+
+    def pod(self, name: str, node: Node, request: Request) -> Object:
+        return pod(
+            name,
+            node,
+            request,
+            namespace=self.namespace,
+            image=self.image,
+            seconds=self.seconds,
+            args=self.args,
+            run=self.id,
+            holder=self.holder,
+            scheduler=self.schedulers.get(request[0], ""),
+        )
+
+    def wait(self, jobs: Sequence[Job]) -> None:
+        """Collect results until every pod has one; at the deadline, fail the others with their reasons."""
+        looked = 0.0
+        found: Mapping[str, Object] = {}
+        for job in jobs:
+            job.unseen.clear()
+        of = {name: job for job in jobs for name in job.names}
+        running = {job.target.node: job for job in jobs}  # that wait for a pod
+        # An event costs what its own node's pods cost, however many nodes there are.
+        for found, changed in changes(
+            self.api, "Pod", self.namespace, seconds=self.seconds, labels=self.selector, tell=self.tell
+        ):
+            for job in jobs if changed is None else [of[changed]] if changed in of else []:
+                self.gather(job, found)
+                of.update(dict.fromkeys(job.names, job))
+                if job.done:
+                    running.pop(job.target.node, None)
+            if not running:
+                return
+            if time.monotonic() - looked >= LOOK:
+                looked = time.monotonic()
+                self.report(jobs, found)
+        for job in jobs:
+            for name in job.waiting:
+                why = f"not done after {self.seconds:.0f} s: {self.why(found.get(name))}"
+                job.results[name] = [failed(job.target.node, name, why, self.seconds)]
+
+    def report(self, jobs: Sequence[Job], found: Mapping[str, Object]) -> None:
+        """Report how many pods are done, and what the first of the others waits for."""
+        waiting = [name for job in jobs for name in job.waiting]
+        every = sum(len(job.names) for job in jobs)
+        why = self.why(found.get(waiting[0]))
+        self.tell(f"{every - len(waiting)} of {every} pods done; {waiting[0]}: {why}")
+
+    def gather(self, job: Job, found: Mapping[str, Object]) -> None:
+        """Collect the results of pods that are done; once all of the node's are, create the next or delete them."""
+        job.unseen -= {name for name in job.unseen if name in found}
+        for name in tuple(job.names):
+            if name in job.results or name in job.unseen:
+                continue
+            if name not in found:
+                # It was listed before or created before the first list, so it is not new but gone.
+                why = "the pod was deleted by another client"
+                job.results[name] = [failed(job.target.node, name, why)]
+            elif found[name].get("status", {}).get("reason") == "UnexpectedAdmissionError":
+                self.again(job, name)
+            elif (
+                pods.ended(found[name], CONTAINER)
+                or found[name].get("status", {}).get("phase") in pods.OVER
+                or self.pulls.hopeless(found[name])
+            ):
+                job.results[name] = self.result(job, found[name])
+        if job.names and job.done:
+            self.make(job)
+        if job.names and job.done:
+            for name in job.names:
+                if name in found and not found[name]["metadata"].get("deletionTimestamp"):
+                    self.api.delete("Pod", name, self.namespace)
+
+    def result(self, job: Job, pod: Object) -> list[Result]:
+        """The results of a pod, one for each GPU, from its exit status and log."""
+        node, name, ended = job.target.node, pod["metadata"]["name"], pods.ended(pod, CONTAINER)
+        if ended is None:
+            return [failed(node, name, self.why(pod))]
+        code, unread, log = ended.get("exitCode"), "", ""
+        try:
+            log = self.api.log(self.namespace, name, CONTAINER)
+        except ClusterError as error:
+            unread = f"its log cannot be read: {error.message}"
+        last = log.strip().splitlines()[-1:] or [pods.problem(pod)]
+        gpus = reported(log) or [{}]
+        results = []
+        for gpu in gpus:
+            # With several GPUs, exit status 1 may stand for the failure of another one.
+            passed = code == 0 or (code == 1 and len(gpus) > 1 and gpu.get("passed") is True)
+            why = job.wrong(name, gpu) if passed else str(gpu.get("error") or last[0])
+            results.append(
+                Result(
+                    node=node,
+                    pod=name,
+                    uuid=str(gpu.get("uuid") or ""),
+                    gpu=str(gpu.get("name") or ""),
+                    passed=passed and not why,
+                    seconds=pods.lasted(ended),
+                    why=why or unread,
+                    log=tuple(log.splitlines()[-TAIL:]),
+                    limit=gpu.get("limit_mib"),
+                    share=job.share(name),
+                )
+            )
+        return results
+
+    def why(self, pod: Object | None) -> str:
+        if pod is None:
+            return "it does not exist yet"
+        return pods.problem(pod, pods.events(self.api, pod)) or "it is starting or running"
+
+    def clean(self) -> None:
+        """Delete the pods of this run, in whatever state."""
+        try:
+            for pod in self.api.find("Pod", self.namespace, labels=self.selector)[0]:
+                self.api.delete("Pod", pod["metadata"]["name"], self.namespace)
+        except ClusterError as error:
+            self.tell(
+                f"pods of this run may remain ({error.message}); they end on their own, or run: "
+                f"kubectl -n {self.namespace} delete pod -l {self.selector}"
+            )
+
+    def gone(self) -> None:
+        """Wait until the deleted pods are gone and their GPUs free."""
+        left: dict[str, Object] = {}
+        for left in follow(self.api, "Pod", self.namespace, seconds=GONE, labels=self.selector):
+            if not left:
+                return
+        self.tell(f"not deleted after {GONE:.0f} s: {', '.join(left)}")

@@ -1,0 +1,49 @@
+"""The runtime that a host's kubelet starts containers with."""
+
+from __future__ import annotations
+
+from gpunode import compat
+from gpunode.errors import CannotPlan, Refused
+from gpunode.links import runtime as runtimes
+from gpunode.links.kubelet import arguments
+from gpunode.model import Facts, Host, KubeletStart, Runtime
+
+OTHERS = {"k3s": "k3s' containerd", "k0s": "k0s' containerd"}
+
+
+def endpoint(facts: Facts, minor: int, start: KubeletStart) -> str | None:
+    """The runtime's socket in the kubelet's arguments or configuration; "" without one; None: docker, by dockershim."""
+    words = (facts.kubelet.arguments if facts.kubelet else ()) or start.words[1:]
+    if compat.has_dockershim(minor) and arguments.flag(words, "container-runtime") != "remote":
+        return None
+    named = arguments.flag(words, "container-runtime-endpoint") or start.config.get(
+        "containerRuntimeEndpoint"
+    )
+    return str(named or "")
+
+
+def runtime(host: Host, facts: Facts, minor: int, start: KubeletStart) -> Runtime:
+    """The runtime that the kubelet starts containers with, from its arguments and configuration."""
+    if start.place.brings:
+        return _checked(host, facts, start.place.brings)
+    named = endpoint(facts, minor, start)
+    other = next((name for part, name in OTHERS.items() if part in (named or "")), None)
+    found = runtimes.serving(named)
+    if other or found is None:
+        raise Refused(
+            host.name,
+            f"the kubelet uses {other} ({named})"
+            if other
+            else f"the kubelet's runtime endpoint {named} is none that gpunode knows",
+            hint="gpunode configures docker (by dockershim or cri-dockerd), containerd and CRI-O so far; use one of them.",
+            layer="runtime",
+        )
+    return _checked(host, facts, found)
+
+
+def _checked(host: Host, facts: Facts, found: Runtime) -> Runtime:
+    try:
+        runtimes.RUNTIMES[found].check(host, facts)
+    except CannotPlan as error:
+        raise Refused(host.name, error.message, hint=error.hint, layer="runtime") from error
+    return found

@@ -1,0 +1,153 @@
+"""What this host needs so that running containers keep their GPUs, and for CDI; and why.
+
+A `systemctl daemon-reload` makes systemd apply the device rules that it knows. It does not know, and so removes, rules
+- of devices without a link in /dev/char, by runc 1.1.3 to 1.1.6 (fixed in 1.1.7: opencontainers/runc#3671, #3708, #3842), and
+  before systemd 240, which looks devices up by that link;
+- of devices that NVIDIA's hook adds without runc knowing, as the toolkit does before 1.18 and in mode legacy.
+source: NVIDIA's troubleshooting of the container toolkit, NVIDIA/nvidia-container-toolkit#48, runc's CHANGELOG.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gpunode.errors import CannotPlan, Refused
+from gpunode.links import runtime as runtimes
+from gpunode.links.kubelet import arguments
+from gpunode.links.runtime import specifications, toolkit
+from gpunode.links.runtime.containerd.config_toml import lookup
+from gpunode.model import Facts, Host, KubeletStart, PackageSpec, Runtime
+from gpunode.planning import files
+from gpunode.planning.versions import numbers, upstream
+
+COMMANDS = (1, 12)  # from which toolkit on nvidia-ctk makes the links and generates specifications
+JUST_IN_TIME = (1, 18)  # from which on its mode `auto` injects by CDI
+LINKLESS, FIXED, BY_NUMBER = (1, 1, 3), (1, 1, 7), 240
+LOSE = "`systemctl daemon-reload` takes the GPUs from running containers (NVML: Unknown Error)"
+
+
+class Devices(NamedTuple):
+    """As Desired has them."""
+
+    toolkit: tuple[int, ...]
+    links: str
+    cdi: str
+    loss: tuple[str, str] | None
+    notes: tuple[str, ...]
+
+
+def decide(
+    host: Host, facts: Facts, runtime: Runtime, start: KubeletStart, wished: tuple[PackageSpec, ...]
+) -> Devices:
+    """What this host needs. Raises Refused where the toolkit's or the runtime's configuration cannot be read."""
+    version = _toolkit(facts, wished)
+    if host.runtime == "none":
+        return Devices(version, "", "", None, ())
+    try:
+        links, cdi = _links(facts, runtime), next(_readers(host, facts, runtime), "")
+        loss = _loss(host, facts, runtime, start, version)
+    except CannotPlan as error:
+        raise Refused(host.name, error.message, hint=error.hint, layer="runtime") from error
+    notes = (*((f"{loss[0]} {loss[1]}",) if loss else ()), *_unread(facts, links, cdi, version))
+    if cdi:
+        notes += tuple(specifications.beside(facts))
+    unread = not version and "versions" in facts.errors
+    if (links or cdi) and version < COMMANDS and not unread:
+        what = f"{links}: links in /dev/char" if links else f"{cdi}: a CDI specification"
+        return Devices(
+            version,
+            "",
+            "",
+            loss,
+            (*notes, f"{what} would help, for which nvidia-ctk 1.12 or newer is needed."),
+        )
+    return Devices(version, links, cdi, loss, notes)
+
+
+def _unread(facts: Facts, links: str, cdi: str, version: tuple[int, ...]) -> Iterator[str]:
+    """What is not planned as it could not be read: an empty answer looks like a right one."""
+    if (error := facts.errors.get("versions")) and not version:
+        planned = (
+            " The CDI specification is planned as with 1.18 or newer where the toolkit's unit is there."
+            if cdi
+            else ""
+        )
+        yield f"The version of nvidia-ctk could not be read ({error}): whether running containers can lose their GPUs is not known.{planned}"
+    if error := facts.errors.get("versions"):
+        yield f"The versions of systemd and runc could not be read ({error}): whether devices need links in /dev/char is not known."
+    if links and (error := facts.errors.get("unlinked")):
+        yield f"Which devices have links in /dev/char could not be read ({error}): links that are missing are not planned."
+
+
+def _toolkit(facts: Facts, wished: tuple[PackageSpec, ...]) -> tuple[int, ...]:
+    """The version that the host will have: the plan's, else that of the program that is there."""
+    planned = next((one.version for one in wished if one.name.startswith("nvidia-container-toolkit")), "")
+    return numbers(upstream(planned) or facts.versions.get("nvidia-ctk", ""))
+
+
+def _links(facts: Facts, runtime: Runtime) -> str:
+    one = runtimes.RUNTIMES[runtime]
+    if not one.by_systemd(facts):
+        return ""
+    systemd = numbers(facts.versions.get("systemd", ""))
+    if systemd and systemd[0] < BY_NUMBER:
+        return f"systemd {systemd[0]} finds devices by their links in /dev/char, without which {LOSE}"
+    version = facts.versions.get(one.runc(facts), "")
+    if LINKLESS <= numbers(version)[:3] < FIXED:
+        return f"runc {version} tells systemd only of devices with a link in /dev/char (fixed in 1.1.7), so {LOSE}"
+    return ""
+
+
+def _readers(host: Host, facts: Facts, runtime: Runtime) -> Iterator[str]:
+    """Who reads the toolkit's CDI specification, as far as that is configured: newer runtimes can by default."""
+    if host.cdi:
+        yield "the device plugin makes the devices of its CDI strategy from the toolkit's specification"
+    if _mode(facts) == "cdi":
+        yield f"NVIDIA's runtime is in mode cdi ({files.TOOLKIT_CONFIG})"
+    asked = {
+        "docker": ("/etc/docker/daemon.json", r'"cdi"\s*:\s*true'),
+        "containerd": ("/etc/containerd/", r"^\s*enable_cdi\s*=\s*true"),
+        "crio": ("/etc/crio/", r"^\s*cdi_spec_dirs\s*=\s*\[\s*[^\]\s]"),
+    }
+    folder, pattern = asked.get(runtime, ("", ""))
+    for path, file in facts.files.items():
+        if folder and path.startswith(folder) and re.search(pattern, file.content or "", re.MULTILINE):
+            yield f"CDI is switched on in {path}"
+
+
+def _mode(facts: Facts) -> str:
+    """How NVIDIA's runtime gives containers their devices."""
+    return str(lookup(toolkit.read(facts), ("nvidia-container-runtime",)).get("mode", "auto"))
+
+
+def _loss(
+    host: Host, facts: Facts, runtime: Runtime, start: KubeletStart, version: tuple[int, ...]
+) -> tuple[str, str] | None:
+    """Why the runtime below does not know a container's GPUs, and what changes that."""
+    mode = _mode(facts)
+    by_hook = mode == "legacy" or (mode == "auto" and () < version < JUST_IN_TIME)
+    if not by_hook or host.device_specs or host.cdi:
+        return None
+    policy = arguments.flag(start.words[1:], "cpu-manager-policy") or start.config.get("cpuManagerPolicy")
+    if runtimes.RUNTIMES[runtime].by_systemd(facts):
+        what = f"so {LOSE}."
+    elif policy == "static":
+        what = "so the kubelet's static CPU manager, which updates containers, takes the GPUs from them."
+    else:
+        return None
+    why = (
+        f"is in mode legacy ({files.TOOLKIT_CONFIG})"
+        if mode == "legacy"
+        else f"is {'.'.join(map(str, version))}"
+    )
+    fix = (
+        'Set `mode = "auto"` there'
+        if mode == "legacy"
+        else "Let gpunode install 1.18 or newer (`toolkit: auto`)"
+    )
+    return (
+        f"NVIDIA's toolkit {why}: its hook gives containers GPUs that runc does not know of, {what}",
+        f"{fix}, or set `flags.plugin.passDeviceSpecs: true` in the plugin's configuration.",
+    )

@@ -1,0 +1,18 @@
+"""docker, where the kubelet drives it itself (dockershim) or through cri-dockerd."""
+
+from __future__ import annotations
+
+from gpunode.links.runtime.docker.host import (
+    by_systemd,
+    check,
+    headline,
+    in_use,
+    labels,
+    runc,
+    serves,
+    state,
+    unit,
+)
+from gpunode.links.runtime.docker.step import WATCH, plan
+
+__all__ = ["WATCH", "by_systemd", "check", "headline", "in_use", "labels", "plan", "runc", "serves", "state", "unit"]  # fmt: skip

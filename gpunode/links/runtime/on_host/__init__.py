@@ -1,0 +1,1 @@
+"""The runtimes' half on the host."""

@@ -1,0 +1,225 @@
+"""k3s and RKE2: the nvidia runtime is found by themselves at their start; the default one is a setting.
+
+docs.k3s.io/advanced (containerd, alternative runtimes) and docs.rke2.io/advanced; pkg/agent/containerd/runtimes.go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpunode import compat
+from gpunode.errors import CannotPlan
+from gpunode.links.kubelet import rancher_settings as rancher
+from gpunode.links.kubelet.rancher_settings import Product
+from gpunode.links.runtime.containerd.config_toml import binaries, default_name, lookup, section
+from gpunode.links.runtime.containerd.host import brought, keeps_cgroups, labelled
+from gpunode.links.runtime.containerd.source import read
+from gpunode.links.runtime.rancher.templates import merged
+from gpunode.model import Change, Desired, Facts, Host, Service, Watch, WriteFile
+from gpunode.planning import files, services
+from gpunode.planning.templates import template
+from gpunode.planning.versions import is_installed
+
+BINARY = "/usr/bin/nvidia-container-runtime"
+KEY = "default-runtime"
+OTHERS = {"docker": "docker", "container-runtime-endpoint": "a containerd of its own"}
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """The containerd of one product."""
+
+    product: Product
+
+    @property
+    def folder(self) -> str:
+        """Of containerd's configuration and its templates."""
+        return f"{self.product.agent}/etc/containerd/"
+
+    @property
+    def generated(self) -> str:
+        """The configuration, as it was written at the last start."""
+        return f"{self.folder}config.toml"
+
+    @property
+    def WATCH(self) -> Watch:  # noqa: N802 - as of the other runtimes
+        """What a probe reads."""
+        return Watch((*self.product.watched, f"{self.folder}config*.toml*", BINARY), self.product.units)
+
+    def unit(self, facts: Facts) -> str:
+        """The node's service, which starts it."""
+        return self.product.unit(facts) or self.product.units[0]
+
+    def serves(self, endpoint: str | None) -> bool:  # noqa: ARG002 - its kubelet has no endpoint
+        """False: its kubelet uses it without an endpoint."""
+        return False
+
+    def in_use(self, facts: Facts) -> bool:
+        """Where the node's service is, and no kubelet.service runs beside it."""
+        return self.product.unit(facts) is not None and not services.is_active(facts, "kubelet.service")
+
+    def check(self, host: Host, facts: Facts) -> None:  # noqa: ARG002 - each way that a host may wish works
+        """It must be the one that is used, where it is looked for."""
+        found = rancher.settings(facts, self.product)
+        for key, what in OTHERS.items():
+            if any(one.value != "false" for one in rancher.values(found, key)):
+                raise CannotPlan(
+                    f"{self.product.title} is set to use {what} ({key})",
+                    hint=f"Take `{key}` out of {self.product.config}, or set `runtime: none` and configure it by hand.",
+                )
+        for one in rancher.values(found, "data-dir"):
+            raise CannotPlan(
+                f"{one.path}: {self.product.title} keeps its files in {one.value} (data-dir), where gpunode does not look",
+                hint="gpunode drives it in its default folder so far; take the host out of the inventory.",
+            )
+
+    def labels(self, facts: Facts) -> bool:
+        """By the configuration that it was started with: the setting `selinux`, the flag and a variable switch it on."""
+        return labelled(files.text(facts, self.generated) or "")
+
+    def by_systemd(self, facts: Facts) -> bool:
+        """By the configuration that it was started with."""
+        return keeps_cgroups(files.text(facts, self.generated) or "")
+
+    def runc(self, facts: Facts) -> str:  # noqa: ARG002 - as of the other runtimes
+        """The runc that the product brings."""
+        folder = self.product.agent.rpartition("/")[0]
+        return f"{folder}/data/current/bin/runc" if self.product.name == "k3s" else f"{folder}/bin/runc"
+
+    def headline(self, facts: Facts) -> str:
+        """Its name; the kubelet's version is the product's."""
+        return f"containerd of {self.product.title}" if self.product.unit(facts) else ""
+
+    def state(self, facts: Facts) -> str:
+        """With the default runtime that it was started with."""
+        return brought(facts, self.product.title, self.generated)
+
+    def plan(self, facts: Facts, desired: Desired) -> tuple[Change, ...]:
+        """Set the default runtime; restart the service where it has not found the nvidia runtime yet."""
+        if desired.runtime != self.product.name or desired.runtime_mode == "none":
+            return ()
+        default = desired.runtime_mode == "default"
+        written = (*self._template(facts, default=default), *self._setting(facts, desired, default=default))
+        reason = self._restart(facts, desired, default=default, changed=bool(written))
+        if not reason:
+            return written
+        unit = self.unit(facts)
+        server = unit == self.product.units[0]
+        note = f"pods keep running; kubelet and containerd{', and the API server,' if server else ''} start again with it"
+        guards, fault = tuple(change.path for change in written), "" if written else None
+        return (*written, Service(unit, reason, restart=True, guards=guards, note=note, fault=fault))
+
+    def _data(self, facts: Facts) -> Mapping[str, Any]:
+        return read(files.text(facts, self.generated) or "", self.generated)
+
+    def _template_file(self, facts: Facts) -> str | None:
+        """The user's template that counts: the newer kind where containerd is 2.0 or newer."""
+        version = self._data(facts).get("version")
+        newest = isinstance(version, int) and version >= 3
+        names = ("config-v3.toml.tmpl", "config.toml.tmpl") if newest else ("config.toml.tmpl",)
+        paths = (f"{self.folder}{name}" for name in names)
+        return next((path for path in paths if files.text(facts, path) is not None), None)
+
+    def _template(self, facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
+        """The user's template with the nvidia runtime, where the product does not put it there itself."""
+        path = self._template_file(facts)
+        if path is None:
+            return ()
+        text, works = files.text(facts, path) or "", _is_right(self._data(facts), default=default)
+        after = merged(text, path, self.product.title, default=default, works=works)
+        why = "pods get GPUs from the nvidia runtime; this template replaces the one that has it"
+        return files.write(facts, path, after, why, wrong="does not hold the nvidia runtime as wished")
+
+    def _setting(self, facts: Facts, desired: Desired, *, default: bool) -> tuple[WriteFile, ...]:
+        path = self._template_file(facts)
+        if path is not None and "{{" not in (files.text(facts, path) or ""):
+            return ()  # a plain file asks for no setting
+        found = rancher.values(rancher.settings(facts, self.product), KEY)
+        now = found[-1] if found else None
+        self._no_flag(desired, default=default)
+        if default == (now is not None and now.value == "nvidia"):
+            return ()
+        if not default and (now is None or not now.value.startswith("nvidia")):
+            return ()
+        if default:
+            self._knows(facts)
+        wished = "nvidia" if default else "runc"
+        why = f"pods get GPUs from the nvidia runtime{', here as the default one' if default else ' by its RuntimeClass alone'}"
+        if now is not None:
+            text = rancher.replaced(files.text(facts, now.path) or "", now, wished)
+            return files.write(facts, now.path, text, why, wrong=f"names {now.value} as the default runtime")
+        path = f"{self.product.config}.d/90-gpunode-runtime.yaml"
+        return files.write(facts, path, template("etc/rancher/runtime.yaml", runtime=wished), why)
+
+    def _no_flag(self, desired: Desired, *, default: bool) -> None:
+        """The command's flag would win over any file."""
+        start = desired.kubelet
+        if start is None or start.command is None or f"--{KEY}" not in start.command[1].value:
+            return
+        raise CannotPlan(
+            f"{start.command[0]}: {self.product.title} is started with --{KEY}, which wins over every file",
+            hint=f"Take --{KEY} out of that file and write `{KEY}: {'nvidia' if default else 'runc'}` into "
+            f"{self.product.config}; then run again.",
+        )
+
+    def _knows(self, facts: Facts) -> None:
+        version = facts.kubelet.version if facts.kubelet else ""
+        if not compat.rancher_has_default_runtime(version):
+            raise CannotPlan(
+                f"{self.product.title} {version} has no setting for the default runtime",
+                hint="Set `runtime: class` for this host (pods with runtimeClassName: nvidia), or upgrade it: "
+                f"{compat.rancher_default_runtime_since()} have it.",
+            )
+
+    def _restart(self, facts: Facts, desired: Desired, *, default: bool, changed: bool) -> str | None:
+        unit = self.unit(facts)
+        if not services.is_active(facts, unit):
+            return "it is not running"
+        if changed:
+            return "it writes containerd's configuration at its start"
+        data = self._data(facts)
+        if _is_right(data, default=default):
+            return None
+        comes = any(not is_installed(facts.packages, spec) for spec in desired.toolkit)
+        if comes or _since(facts, BINARY, unit):
+            return "it finds the nvidia runtime at its start"
+        stale = next((path for path in self._read(facts) if files.newer(facts, path, unit)), None)
+        if stale:
+            return f"{stale} is newer than the running one"
+        raise CannotPlan(
+            f"{unit} was started with NVIDIA's runtime there, and {self.generated} "
+            f"{'does not name it as the default' if _has_nvidia(data) else 'does not have it'}",
+            hint=f"See `journalctl -u {unit} | grep -i nvidia` on the host: {self.product.title} looks for "
+            f"nvidia-container-runtime in its PATH and {BINARY}.",
+        )
+
+    def _read(self, facts: Facts) -> tuple[str, ...]:
+        """Files that it reads at its start."""
+        there = (path for path, file in facts.files.items() if file.exists)
+        return tuple(
+            path
+            for path in there
+            if path.startswith(self.product.config)
+            or (path.startswith(self.folder) and path.endswith(".tmpl"))
+        )
+
+
+def _has_nvidia(data: Mapping[str, Any]) -> bool:
+    """Whether NVIDIA's binary is behind the runtime of that name; the GPU operator's is in a folder of its own."""
+    runtime = lookup(data, (*section(data), "runtimes", "nvidia"))
+    return any(str(one).endswith("/nvidia-container-runtime") for one in binaries(runtime))
+
+
+def _is_right(data: Mapping[str, Any], *, default: bool) -> bool:
+    name = default_name(lookup(data, section(data)))
+    return _has_nvidia(data) and (name == "nvidia") == default
+
+
+def _since(facts: Facts, path: str, unit: str) -> bool:
+    """Whether the file came after the unit's start."""
+    file, state = facts.files.get(path), facts.units.get(unit)
+    if file is None or file.ctime is None or state is None or state.active_since is None:
+        return False
+    return state.active_since < file.ctime

@@ -1,0 +1,91 @@
+"""The toolkit's own configuration: whose devices a container gets, and the runtime that NVIDIA's starts.
+
+github.com/NVIDIA/nvidia-container-toolkit, "accept-nvidia-visible-devices-*": a variable of the image or the pod then counts
+only in privileged containers, and devices come by mounts that the kubelet adds, or by CDI.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpunode import compat
+from gpunode.errors import CannotPlan
+from gpunode.links.runtime import toolkit
+from gpunode.links.runtime.crio.step import known, low_level
+from gpunode.model import Change, Desired, Facts, Watch
+from gpunode.planning import files, toml
+from gpunode.planning.versions import branch_of, is_installed
+
+FILE = files.TOOLKIT_CONFIG
+PRICE = (
+    "isolation: an unprivileged container gets the GPUs that the device plugin allocated to it and no others; the price: "
+    "NVIDIA_VISIBLE_DEVICES alone, `docker run --gpus` and plugins that set only that variable give it none"
+)
+TABLE = ("nvidia-container-runtime", "runtimes")
+MODE = ("nvidia-container-runtime", "mode")
+
+WATCH = Watch(files=(FILE,))
+
+
+def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """Edit it where the wish or the runtime below needs that. It comes with the toolkit, so there may be none yet."""
+    before = files.text(facts, FILE)
+    if before is None and any(not is_installed(facts.packages, spec) for spec in desired.toolkit):
+        return ()
+    if before is None and desired.isolation and not desired.toolkit:
+        raise CannotPlan(
+            f"`isolation: true` needs {FILE}, which comes with the toolkit",
+            hint="Let gpunode install the toolkit (`toolkit: auto`), or install it by hand.",
+        )
+    text, reasons = before or "", []
+    for change, why in _edits(toolkit.read(facts), facts, desired):
+        text = change(text)
+        reasons.append(why)
+    if not reasons:
+        return ()
+    return files.write(
+        facts, FILE, text, "; ".join(dict.fromkeys(reasons)), wrong="does not have what is wished"
+    )
+
+
+def _edits(data: Mapping[str, Any], facts: Facts, desired: Desired) -> Iterator[tuple[Any, str]]:
+    for key, value in toolkit.STRICT.items() if desired.isolation else ():
+        if data.get(key) is not value:
+            yield (lambda text, key=key, value=value: with_key(text, key, value)), PRICE
+    packages = {*facts.packages, *(spec.name for spec in (desired.driver.packages if desired.driver else ()))}
+    scattered = sorted(name for name in packages if _scatters(facts, name))
+    table = data.get(MODE[0])
+    if scattered and (not isinstance(table, Mapping) or table.get(MODE[1], "auto") == "auto"):
+        why = f"the libraries of {scattered[0]} do not lie beside libcuda; mode legacy asks the linker's cache for each"
+        yield (lambda text: toml.put(text, MODE, "legacy")), why
+    below = low_level(facts) if desired.runtime == "crio" and desired.runtime_mode != "none" else ""
+    there = known(facts) if below else []
+    if below and below not in there:
+        wished = [below, *there]
+        why = f"NVIDIA's runtime starts the one below it, {below}, only where it is named here"
+        yield (lambda text: toml.put(text, TABLE, wished)), why
+
+
+def _scatters(facts: Facts, name: str) -> bool:
+    """Later releases keep the names as empty packages of a newer branch."""
+    there = facts.packages.get(name)
+    same = there is None or branch_of(there.version) == compat.named_branch(name)
+    return compat.scatters(name) and same
+
+
+def with_key(text: str, key: str, value: bool) -> str:
+    """The text with this key of no table: changed, or added below the line that has it as a comment, else at the top."""
+    line = f"{key} = {json.dumps(value)}"
+    head = re.search(r"^[ \t]*\[", text, re.MULTILINE)
+    top, rest = (text[: head.start()], text[head.start() :]) if head else (text, "")
+    new, count = re.subn(
+        rf"^[ \t]*{key}[ \t]*=[^\n#]*?(?=[ \t]*(#|$))", line, top, count=1, flags=re.MULTILINE
+    )
+    if not count:
+        new, count = re.subn(
+            rf"^[ \t]*#[ \t]*{key}[ \t]*=.*$", lambda m: f"{m[0]}\n{line}", top, count=1, flags=re.MULTILINE
+        )
+    return (new if count else f"{line}\n{top}") + rest

@@ -1,0 +1,1 @@
+"""This machine: its files, child processes and archives, within limits."""

@@ -1,0 +1,109 @@
+"""The keys that sign NVIDIA's packages: fetched, or read from a file, and checked against the fingerprints of the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+from gpunode import __version__
+from gpunode.compat import WHOLE, Signed, is_trusted
+from gpunode.errors import GpunodeError
+from gpunode.local import files as localfile
+from gpunode.local.streams import within
+from gpunode.packages.dnf import openpgp
+
+SECONDS = 20.0  # without an answer
+WHOLE_SECONDS = 60.0  # for all of it
+ADDRESSES = ("http://", "https://")
+LARGEST = 64 * 1024  # bytes; NVIDIA's keys have some 2 KiB
+
+
+class WrongKey(GpunodeError):
+    """What was found is not the key of the tables; nothing was written."""
+
+    exit_code = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An armoured key, and its whole fingerprint."""
+
+    text: str
+    fingerprint: str
+
+
+class Unconfirmed(WrongKey):
+    """The `key` may be NVIDIA's: its fingerprint has the end that is known, and the user has not given the whole one."""
+
+    def __init__(self, key: Key, source: Signed, where: str) -> None:
+        self.key = key
+        super().__init__(
+            f"the key at {where} has the fingerprint {key.fingerprint}; gpunode knows only that NVIDIA's ends with "
+            f"{source.fingerprint}, and another key can be made to end so",
+            hint="Compare all 40 digits with a source of your own, such as a host that has the key already (`rpm -qi gpg-pubkey`). "
+            f"If they are the same, run again with `--fingerprint {key.fingerprint}`.",
+        )
+
+
+def key(source: Signed, place: str = "", given: Collection[str] = ()) -> Key:
+    """The key of a repository, from `place` (an address or a file; "": NVIDIA's own). `given`: whole fingerprints that the user
+    trusts; they count where the tables have only the end of one.
+
+    Raises Unconfirmed, WrongKey for another key, GpunodeError where none can be read.
+    """
+    where = place or source.key_uri
+    text = _fetched(where) if where.startswith(ADDRESSES) else _read(Path(where))
+    try:
+        found = openpgp.fingerprint(text)
+    except ValueError as error:
+        raise WrongKey(f"{where} is no key: {error}", hint="Name the key's own address or file.") from error
+    made = Key(text, found)
+    if is_trusted(found, source.fingerprint, given):
+        return made
+    known = next((one for one in given if one.endswith(source.fingerprint)), source.fingerprint)
+    if found.endswith(known):
+        raise Unconfirmed(made, source, where)
+    verb = "is" if len(known) == WHOLE else "ends with"
+    local = not where.startswith(ADDRESSES)
+    other = "the file holds another key: bring NVIDIA's" if local else "somebody else answers at that address"
+    raise WrongKey(
+        f"{where} is not the key of {source.uri}: its fingerprint is {found}, NVIDIA's {verb} {known}",
+        hint=f"If NVIDIA has changed its key, use a newer gpunode; else {other}."
+        + (
+            " --fingerprint does not change that: gpunode knows the whole one."
+            if given and len(source.fingerprint) == WHOLE
+            else ""
+        ),
+    )
+
+
+def _fetched(address: str) -> str:
+    """The text at this address; by $HTTPS_PROXY where it is set."""
+    request = Request(address, headers={"User-Agent": f"gpunode/{__version__}"})  # noqa: S310 (http or https)
+
+    def read() -> bytes:
+        with urlopen(request, timeout=SECONDS) as answer:  # noqa: S310
+            data: bytes = answer.read(LARGEST)
+            return data
+
+    try:
+        text = within(WHOLE_SECONDS, read).decode("ascii", "replace")
+    except (OSError, HTTPException, ValueError) as error:
+        why = getattr(error, "reason", "") or error
+        raise GpunodeError(
+            f"{address} cannot be fetched: {why}",
+            hint="Without internet name a mirror's address, or a file that you bring: `--driver PLACE`, `--toolkit PLACE`.",
+        ) from error
+    return text
+
+
+def _read(path: Path) -> str:
+    try:
+        return localfile.read(path)[:LARGEST].decode("ascii", "replace")
+    except OSError as error:
+        raise GpunodeError(
+            f"{path} cannot be read: {error.strerror}", hint="Name a file or an address."
+        ) from error

@@ -1,0 +1,1 @@
+"""The package systems' half on the host."""

@@ -1,0 +1,213 @@
+"""Running zypper: the dry run, whose plan is XML, before what it does; its exit codes; locks by name.
+
+source: zypper(8), exit codes; `install-summary` in recorded outputs of `--xmlout`. No real zypper has run this yet.
+"""
+
+import os
+import re
+from typing import Iterator, List, NamedTuple, Optional, Tuple
+from xml.etree import ElementTree
+
+from gpunode.agent.failures import Failure
+from gpunode.agent.package_manager import attend, lock_free, room
+from gpunode.agent.processes import command_of
+from gpunode.agent.record import Run
+from gpunode.agent.system import Message, below, glob_of, last, line_of, run, text_of
+from gpunode.packages.on_host.dnf import DAMAGED
+from gpunode.packages.on_host.rpm import read_rpms, zypp_locks
+
+# Nothing recommended, nothing asked. In --xmlout all words are in elements.
+ZYPPER = ["zypper", "--non-interactive", "--xmlout"]
+INSTALL = ["--auto-agree-with-licenses", "--no-recommends", "--oldpackage", "--details"]
+PID_FILES = ("/run/zypp.pid", "/var/run/zypp.pid")
+DONE = (0, 100, 101, 102, 103, 106)  # those above 100 are for information; 106: a repository was left out
+LOCKED, NO_REPOSITORIES, NOT_FOUND, SCRIPT_FAILED = 7, 6, 104, 107
+KERNEL = re.compile(r"kernel-(default|azure|64kb|rt)(-base)?$")
+
+
+class Row(NamedTuple):
+    """A package of a transaction. `act`: install, upgrade, downgrade, remove, reinstall …"""
+
+    act: str
+    name: str
+    version: str
+
+
+def zypper(this: Run, *arguments: str) -> Tuple[int, str]:
+    """Wait for zypper's lock and run it: its status, and its output without passwords."""
+    pid = lock_free(this, "zypper", holder)
+    if pid is None:
+        status, text = attend(this, [*ZYPPER, *arguments])
+        if status != LOCKED:
+            return status, text
+        taken = re.search(r"pid (\d+)", text)
+        pid = int(taken.group(1)) if taken else None
+    who = "%s (pid %d)" % (command_of(pid), pid) if pid else "another program"
+    raise Failure("zypper-locked", "zypper is in use by " + who)
+
+
+def holder() -> Optional[int]:
+    """The process that uses libzypp, whose file holds its pid."""
+    for path in PID_FILES:
+        pid = line_of(path)
+        if pid.isdigit() and os.path.isdir(below("/proc/" + pid)):
+            return int(pid)
+    return None
+
+
+def refresh(this: Run) -> None:
+    """Import the keys of gpunode's repositories, and read what all hold. One that is not gpunode's only causes warnings."""
+    own = glob_of("/etc/zypp/repos.d/gpunode-*.repo")
+    for path in own:
+        key = re.search(r"^gpgkey=file://(\S+)", text_of(path) or "", re.M)
+        if key:
+            answer = run("rpm", "--import", below(key.group(1)), timeout=60)
+            if answer.status:
+                sentence = "rpm does not take the key %s: %s" % (key.group(1), last(answer.words, 1)[0])
+                raise Failure("repository-unsigned", sentence)
+    for path in own:
+        name = path.rpartition("/")[2][: -len(".repo")]
+        status, text = zypper(this, "refresh", name)
+        if status:
+            words = words_of(text)
+            unsigned = re.search(r"signature|not trusted|GPG", words, re.I)
+            code = "repository-unsigned" if unsigned else "repository-unreachable"
+            code = "repository-damaged" if DAMAGED.search(text) else code
+            raise Failure(code, "zypper could not read the repository %s: %s" % (name, words), last(text, 12))
+    status, text = zypper(this, "refresh")
+    if status == NO_REPOSITORIES:
+        raise Failure("no-repositories", "zypper has no enabled repository", last(text, 5))
+    if status:
+        sentence = "zypper left a repository out: " + words_of(text)
+        this.warnings.append(sentence)
+        this.progress(sentence)
+
+
+def make(this: Run, specs: List[Message], remove: List[str]) -> None:
+    """Remove, then install, each after a dry run. gpunode's holds of what changes are lifted before, and set again on failure."""
+    names = [spec["name"] for spec in specs]
+    there = [name for name in zypp_locks() if name in [*names, *remove]]
+    lock(this, "removelock", there)
+    try:
+        if remove:
+            transact(this, "remove", remove, specs, remove)
+        if specs:
+            transact(this, "install", [argument(spec) for spec in specs], specs, remove)
+    except BaseException:
+        lock(this, "addlock", there)
+        raise
+
+
+def argument(spec: Message) -> str:
+    """A package as zypper takes it; a version `=NAME` is the one that the package NAME has."""
+    version = spec["version"]
+    if version.startswith("="):
+        there = read_rpms([version[1:]]).get(version[1:])
+        if there is None:
+            sentence = "%s is not installed, whose version %s must have" % (version[1:], spec["name"])
+            raise Failure("version-missing", sentence)
+        version = there["version"].rpartition(":")[2].rpartition("-")[0].partition("_")[0]
+    version = version[:-2] if version.endswith("-*") else version
+    return "==".join(filter(None, (spec["name"], version)))
+
+
+def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], remove: List[str]) -> None:
+    """Raises Failure if zypper would remove or downgrade what the plan does not name, install a kernel, or fill the disk."""
+    options = INSTALL if verb == "install" else ["--details"]
+    status, text = zypper(this, verb, "--dry-run", *options, *arguments)
+    if status not in DONE:
+        raise failure_of_zypper(this, status, text, specs)
+    summary = summary_of(text)
+    if summary is None:
+        return  # nothing to do
+    rows = list(table(summary))
+    names = [spec["name"] for spec in specs]
+    for code, extra in (
+        ("remove", [row.name for row in rows if row.act == "remove" and row.name not in remove]),
+        ("downgrade", [row.name for row in rows if row.act == "downgrade" and row.name not in names]),
+    ):
+        if extra:
+            sentence = "zypper would also %s %s, which was not planned" % (code, " ".join(extra))
+            raise Failure("would-" + code, sentence, last(text, 12))
+    kernels = [row for row in rows if row.act in ("install", "upgrade") and KERNEL.match(row.name)]
+    if kernels:
+        new = "%s %s" % (kernels[0].name, kernels[0].version)
+        sentence = "zypper would also install a kernel, %s, which the next boot would take" % new
+        raise Failure("would-install-kernel", sentence, last(text, 12))
+    needed = (summary.get("download-size") or "0", summary.get("space-usage-diff") or "0")
+    room([("/var/cache/zypp", float(needed[0])), ("/usr", max(0.0, float(needed[1])))])
+    status, text = zypper(this, verb, *options, *arguments)
+    if status not in DONE:
+        raise failure_of_zypper(this, status, text, specs)
+
+
+def summary_of(text: str) -> Optional[ElementTree.Element]:
+    """What zypper would do; None where that is nothing."""
+    found = re.search(r"<install-summary[^>]*/>|<install-summary.*?</install-summary>", text, re.S)
+    return ElementTree.fromstring(found.group(0)) if found else None
+
+
+def table(summary: ElementTree.Element) -> Iterator[Row]:
+    """The packages of it."""
+    for group in summary:
+        for one in group.iter("solvable"):
+            if (one.get("type") or one.get("kind")) == "package":
+                yield Row(group.tag[len("to-") :], one.get("name") or "", one.get("edition") or "")
+
+
+def failure_of_zypper(this: Run, status: int, text: str, specs: List[Message]) -> Failure:
+    """Why zypper failed, from its exit code and its output."""
+    detail, words = last(text, 12) + this.warnings, words_of(text)
+    text = re.sub(r"<[^>]*>", " ", text)
+    if status == NO_REPOSITORIES:
+        return Failure("no-repositories", "zypper has no enabled repository", detail)
+    if status == SCRIPT_FAILED:
+        return Failure("rpm-failed", "a package's script failed: " + words, detail)
+    if status == NOT_FOUND:
+        names = [argument(spec) for spec in specs if spec["name"] in text] or [words]
+        code = "version-missing" if any("==" in name for name in names) else "package-missing"
+        return Failure(code, "no repository of this host has %s" % ", ".join(names), this.warnings)
+    if re.search(r"No space left on device|needs \d+\w?B|Not enough (?:disk )?space", text):
+        return Failure("disk-full", words, detail)
+    if re.search(r"rpmdb|RPM database|Rpm database", text) and "corrupt" in text.lower():
+        return Failure("rpmdb-broken", "rpm's database is damaged: " + words, detail)
+    nothing = re.search(r"nothing provides '?(.+?)'? needed by (?:the to be installed )?(\S+)", text)
+    if nothing:
+        sentence = "no repository of this host has %s, which %s needs" % nothing.groups()
+        return Failure("dependency-missing", sentence, detail)
+    if re.search(r"is locked|conflicts with .* lock|\(un\)?lock", text):
+        return Failure("version-locked", "a lock of the host is in the way: " + words, detail)
+    if DAMAGED.search(text):
+        sentence = "zypper fetched a file that is not the one its index names: "
+        return Failure("repository-damaged", sentence + words, detail)
+    if re.search(r"Signature verification failed|not signed|GPG check", text):
+        return Failure("repository-unsigned", "zypper cannot check the signature: " + words, detail)
+    if re.search(r"Problem: |conflicts with", text):
+        return Failure("dependencies", "zypper cannot satisfy this: " + words, detail)
+    if re.search(r"Download \(curl\) error|Can't provide file|Connection failed", text):
+        return Failure("repository-unreachable", "zypper could not fetch a package: " + words, detail)
+    return Failure("zypper-failed", "zypper failed with status %d: %s" % (status, words), detail)
+
+
+def words_of(text: str) -> str:
+    """zypper's own error or problem, else its last words."""
+    found = re.findall(r'<message type="error">(.*?)</message>', text, re.S) or re.findall(
+        r"(Problem: .*)", text
+    )
+    lines = found[:1] or last(re.sub(r"<[^>]*>", " ", text), 1) or ["no output"]
+    return " ".join(lines[0].split())
+
+
+def hold(this: Run, names: List[str]) -> None:
+    """Lock these by name."""
+    there = zypp_locks()
+    lock(this, "addlock", [name for name in names if name not in there])
+
+
+def lock(this: Run, verb: str, names: List[str]) -> None:
+    """Add or remove locks."""
+    if not names:
+        return
+    status, text = zypper(this, verb, *names)
+    if status:
+        raise Failure("zypper-failed", "zypper %s: %s" % (verb, words_of(text)), last(text, 5))
