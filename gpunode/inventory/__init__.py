@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpunode import localfile
 from gpunode.deviceplugin.settings import configfile
 from gpunode.deviceplugin.settings.config import BadConfig, Config
 from gpunode.deviceplugin.settings.document import Where
@@ -19,6 +18,7 @@ from gpunode.inventory.selection import select
 from gpunode.inventory.source import Source, read
 from gpunode.inventory.validation import check
 from gpunode.inventory.values import need_file, seconds
+from gpunode.local import files as localfile
 from gpunode.model import (
     Cluster,
     GateCommand,

@@ -110,7 +110,7 @@ def this(docker: Host, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(system, "ENV", docker.environment)
     slept: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: sum(slept), time=lambda: 0.0, sleep=slept.append)
-    monkeypatch.setattr(outside, "time", clock)
+    monkeypatch.setattr(confirmation, "time", clock)
     run = Run("run1")
     run.store(b"", docker.job(confirm=8))
     return run

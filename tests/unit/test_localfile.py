@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode import localfile
+from gpunode.local import files as localfile
 
 
 @pytest.fixture(autouse=True)

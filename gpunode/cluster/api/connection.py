@@ -15,7 +15,7 @@ from gpunode.cluster.api.exec_plugin import Credential
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.kubeconfig import Access
 from gpunode.errors import ClusterError
-from gpunode.streams import within
+from gpunode.local.streams import within
 
 CONNECT = 5.0
 WHOLE = 60.0  # seconds for a whole answer, headers and body, however slowly they come

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from gpunode import localfile
+from gpunode.local import files as localfile
 
 KEY = "BearerToken"  # the client library's
 
