@@ -76,7 +76,7 @@ def test_a_device_is_no_file_and_null_is_empty() -> None:
 
 def test_what_a_shell_pipes_is_read_to_its_end(tmp_path: Path) -> None:
     """Also where it comes late and is larger than a pipe."""
-    code = "import sys; from pathlib import Path; from gpunode import localfile; print(len(localfile.read(Path(sys.argv[1]))))"
+    code = "import sys; from pathlib import Path; from gpunode.local import files as localfile; print(len(localfile.read(Path(sys.argv[1]))))"
     read = f"'{sys.executable}' -c '{code}'"
     script = f"{read} <(sleep 0.1; head -c 200000 /dev/zero); head -c 70000 /dev/zero | {read} /dev/stdin; {read} /dev/stdin </dev/null"
     found = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
