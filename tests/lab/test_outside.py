@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.engine import converge
 from gpunode import inventory
-from gpunode.model import Change, Event, Outcome, Plan, Service, StepPlan, WriteFile
-from gpunode.host.ssh import Dialer
+from gpunode.engine import converge
 from gpunode.engine.visit import Visit
+from gpunode.host.ssh import Dialer
+from gpunode.model import Change, Event, Outcome, Plan, Service, StepPlan, WriteFile
 
 from .api import Lab, Node
 from .progress import wait

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpunode.engine.host_links import links as host_links
 from gpunode.model import Outcome
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
