@@ -105,17 +105,6 @@ def test_a_budget_that_never_allows_an_eviction_skips_the_host_by_name(demo: Dem
     assert ended(api, "web") == ("Running", 0)
 
 
-def test_a_pod_that_only_a_finalizer_keeps_stops_nobody(demo: Demo) -> None:
-    """It is evicted and its containers end, though its object stays."""
-    api = client(demo)
-    change(demo, A)
-    job(api, "kept", A, 600, finalizers=["example.org/never"])
-    wish(demo, work="drain", work_timeout="60s")
-    code, _ = run(demo, *PROVISION)
-    assert (code, states(demo)[A]) == (0, "proven"), output(demo)
-    assert "deletionTimestamp" in api.ask("GET", f"{JOBS}/kept")[1]["metadata"]
-
-
 @pytest.mark.parametrize("moment", ["before its cordon", "while work is waited for"])
 def test_a_host_whose_node_is_deleted_meanwhile_is_not_changed(demo: Demo, moment: str) -> None:
     api, before = client(demo), applies(demo, A)

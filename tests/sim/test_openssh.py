@@ -56,23 +56,6 @@ def test_an_apply_goes_on_when_its_master_dies(fleet: Fleet) -> None:
     assert cut
 
 
-def test_an_apply_is_aborted(fleet: Fleet) -> None:
-    """By another operator, over a master of its own."""
-    ended: list[converge.Ended] = []
-
-    def story(visit: Visit, tell: OnEvent) -> Outcome:
-        ended.append(converge.abort(visit, tell))
-        return Outcome("old", "right")
-
-    def tell(event: Event) -> None:
-        if event.type == "change" and event.message.startswith("restart docker") and not ended:
-            fleet.each(story, "old")
-
-    outcome = fleet.provision("old", tell=tell)["old"]
-    assert outcome.status == "failed"
-    assert ended[0].doing == "restart docker.service"
-
-
 @pytest.mark.timeout(300)
 def test_every_command_works_over_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From bare hosts to finished pods, an interrupted run, and its resumption; and no process is left."""

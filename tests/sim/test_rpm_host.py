@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,7 +15,6 @@ from gpunode.model import Outcome
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
 from gpunode.sim.host.programs.systemd import systemctl
-from gpunode.sim.show import farewell
 from tests.sim import operators
 from tests.sim.clusters import Client, until
 from tests.sim.fleets import Fleet, serving
@@ -59,18 +57,6 @@ def test_it_goes_from_bare_to_a_finished_pod_and_has_nothing_left_to_do(demo: De
     assert not {"nvidia-driver", "nvidia-driver-libs", "nvidia-open"} & set(names)  # nothing of a display's
     assert "nvidia-driver-cuda-3:595.91.07-1.el9.*" in (state.root / LOCKS).read_text().splitlines()
     assert "libnvidia-ml-3:595.91.07-1.el9.*" in (state.root / LOCKS).read_text().splitlines()
-
-
-def test_a_demo_that_is_kept_shows_how_to_look_at_its_packages(demo: Demo) -> None:
-    """The command works as it is printed."""
-    if shutil.which("ssh") is None:
-        pytest.skip("no ssh here")
-    lines = [line for line in farewell(demo, "kept").splitlines() if "dnf list --installed" in line]
-    done = subprocess.run(
-        ["sh", "-c", "\n".join(lines)], cwd=demo.folder, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "kubelet.x86_64" in done.stdout
 
 
 @pytest.fixture

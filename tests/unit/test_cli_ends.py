@@ -151,16 +151,6 @@ def test_provision_says_before_it_asks_that_the_cluster_is_left_out(command: Com
     assert "the inventory names no `cluster.plugin`" in told
 
 
-@pytest.mark.parametrize(("words", "shown"), [(["--yes"], True), (["-q", "--yes"], False), (["-q"], True)])
-def test_a_quiet_provision_shows_a_plan_only_to_ask_about_it(
-    command: Command, words: list[str], shown: bool
-) -> None:
-    """And what is wrong in every case."""
-    told = command("provision", "--limit", "planned,refused", "--max-fail", "0", *words).output
-    assert ("because" in told) == shown
-    assert "so it is" in told
-
-
 def test_hosts_that_the_plan_could_not_take_are_gone_on_with(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

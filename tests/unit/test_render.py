@@ -46,19 +46,6 @@ def test_daemon_json_gains_the_runtime_and_loses_nothing(text: str) -> None:
     assert daemon_json(merged, default=True) == merged
 
 
-def test_daemon_json_keeps_every_line_that_is_not_its_own() -> None:
-    """Odd indentation and spacing stay; only the line before an addition gets its comma."""
-    text = '{\n   "a":   [ 1 ],\n "b": {"x" :1},\n     "c": "d"\n}\n'
-    lines = daemon_json(text, default=True).splitlines()
-    assert lines[:3] == text.splitlines()[:3]
-    assert lines[3:] == [
-        '     "c": "d",',
-        '     "default-runtime": "nvidia",',
-        f'     "runtimes": {json.dumps({"nvidia": NVIDIA})}',
-        "}",
-    ]
-
-
 def test_daemon_json_without_a_default() -> None:
     """Only the runtime."""
     assert "default-runtime" not in daemon_json("{}", default=False)

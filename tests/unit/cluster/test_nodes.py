@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import replace
 
 import pytest
@@ -195,15 +194,6 @@ def test_a_conflict_of_labels_is_known_whatever_an_error_says(api: Api, fake: Fa
     with pytest.raises(ClusterError) as caught:
         labels.write(api, nodes.every(api)[0], {"accelerator": "nvidia-l4"})
     assert not isinstance(caught.value, HttpError)  # which says nothing of the label and its owner
-
-
-def test_a_node_that_was_deleted_meanwhile_is_not_made_again(api: Api, fake: FakeApi) -> None:
-    """Applying labels to a node that is gone must not leave an empty Node object behind."""
-    add_node(fake, "a")
-    found = dataclasses.replace(nodes.every(api)[0], name="gone")
-    with pytest.raises(ClusterError, match="uid mismatch"):
-        labels.write(api, found, {"pool": "ml"})
-    assert len(fake.all("Node")) == 1
 
 
 def test_only_taints_that_people_set_are_kept() -> None:
