@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -232,6 +233,19 @@ def test_an_interrupt_ends_the_program_at_once(name: str) -> None:
 
     assert (done.returncode, done.stdout) == (130, "cleaned up\n")
     assert "continues there" in done.stderr
+
+
+def test_an_interrupt_while_the_program_loads_is_no_traceback(tmp_path: Path) -> None:
+    """Its modules take some tenths of a second."""
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "gpunode", "--help"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
