@@ -11,7 +11,7 @@ from gpunode.cluster.api.refusal import HttpError
 from gpunode.commands import unscheduled_pods as strays
 from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME, parse, registered
 from gpunode.engine import converge, nodes
-from gpunode.engine.host_links import unmended_note
+from gpunode.engine.chain import unmended_note
 from gpunode.engine.listener import Listener, accepted
 from gpunode.engine.member import Member, Members, outcomes
 from gpunode.engine.session import Session

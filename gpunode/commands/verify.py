@@ -10,7 +10,7 @@ from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.host import wire
 from gpunode.links.runtime import container_test as container
-from gpunode.model import Event, Host, Link, OnEvent, Outcome
+from gpunode.model import Event, Host, OnEvent, Outcome, Verdict
 from gpunode.wording import Advice, Command
 
 
@@ -48,7 +48,7 @@ def _with_containers(
         if one.outcome and container.wanted(chains[one.host.name])
     }
     plugin = session.inventory.cluster.plugin
-    found: dict[str, Link] = {}
+    found: dict[str, Verdict] = {}
 
     def task(host: Host, on_event: OnEvent) -> Outcome:
         outcome = outcomes[host.name]
@@ -65,7 +65,7 @@ def _with_containers(
         if isinstance(item, Event):
             session.listener.event(item)
         elif item.host not in found:  # the connection was lost since
-            found[item.host] = Link("container", "unknown", f"not run: {item.error or 'no answer'}")
+            found[item.host] = Verdict("container", "unknown", f"not run: {item.error or 'no answer'}")
     return {
         host: container.placed(chain, found[host]) if host in found else chain
         for host, chain in chains.items()

@@ -1,71 +1,49 @@
-"""The steps of a run, in order."""
+"""The chain below Kubernetes, a list of links: what a probe reads, the plan and the verdicts are walks over it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol
 
 from gpunode import compat
 from gpunode.errors import CannotPlan, Refused
-from gpunode.links.driver import fabric, nouveau, persistence
-from gpunode.links.driver import plan as driver
-from gpunode.links.kubelet import step as kubelet
-from gpunode.links.plugin import image_step as image
-from gpunode.links.runtime import RUNTIMES, dev_char, selinux
-from gpunode.links.toolkit import cdi, repository
-from gpunode.links.toolkit import config as toolkit_config
-from gpunode.links.toolkit import plan as toolkit
+from gpunode.links.driver import link as driver
+from gpunode.links.kubelet import link as kubelet
+from gpunode.links.link import Judge, Link, Step
+from gpunode.links.machine import link as machine
+from gpunode.links.plugin import image_step
+from gpunode.links.runtime import link as runtime
+from gpunode.links.toolkit import link as toolkit
 from gpunode.model import (
     Change,
     Desired,
     Facts,
     Host,
-    Layer,
+    Outcome,
     Plan,
     PluginImage,
     Reboot,
     Service,
     StepPlan,
+    Verdict,
     Watch,
 )
 from gpunode.planning import users
 
-
-class Planner(Protocol):
-    """A component's module: what a probe reads for it, and its changes; () when the host is right."""
-
-    @property
-    def WATCH(self) -> Watch: ...  # noqa: N802 - a constant of most
-
-    def plan(self, facts: Facts, desired: Desired) -> tuple[Change, ...]: ...
-
-
-class Step(NamedTuple):
-    """`layer`: the link of verify's chain that a refusal of this step is about."""
-
-    name: str
-    layer: Layer
-    planner: Planner
-
-
 LOSES = "the `systemctl daemon-reload` before it takes the GPUs from running containers"
 
-STEPS: tuple[Step, ...] = (
-    Step("repository", "toolkit", repository),
-    Step("nouveau", "module", nouveau),
-    Step("driver", "module", driver),
-    Step("fabric", "NVML", fabric),
-    Step("persistence", "NVML", persistence),
-    Step("toolkit", "toolkit", toolkit),
-    Step("toolkit-config", "toolkit", toolkit_config),
-    Step("cdi", "toolkit", cdi),
-    Step("dev-char", "runtime", dev_char),
-    Step("selinux", "runtime", selinux),
-    *(Step(name, "runtime", runtime) for name, runtime in RUNTIMES.items()),
-    Step("kubelet", "kubelet", kubelet),
-    Step("image", "plugin", image),
+# From the PCI bus to the kubelet; the cluster's links follow in `chains`.
+CHAIN: tuple[Link, ...] = (
+    machine.LINK,
+    toolkit.SOURCES,
+    driver.LINK,
+    toolkit.LINK,
+    runtime.LINK,
+    kubelet.LINK,
+    Link("plugin", steps=(Step("image", "plugin", image_step),)),
 )
+STEPS: tuple[Step, ...] = tuple(step for link in CHAIN for step in link.steps)
+JUDGES: tuple[Judge, ...] = tuple(judge for link in CHAIN for judge in link.judges)
 
 
 def watch(image: PluginImage | None) -> Watch:
@@ -177,3 +155,54 @@ def _reloading(facts: Facts, desired: Desired, change: Change) -> Change:
     if change.ends is not None:
         return replace(change, loses=True, note="; ".join(filter(None, (change.note, LOSES))))
     return replace(change, loses=True, note=LOSES, ends=users.keys(inside))
+
+
+def judge_host(outcome: Outcome) -> tuple[Verdict, ...]:
+    """The host's verdicts in causal order; those after the first broken one are `unknown`."""
+    seen = outcome.facts
+    if seen is None:
+        return (Verdict("ssh", "broken", outcome.error or "no answer", fix=outcome.hint),)
+    chain = [judge(outcome, seen) for judge in JUDGES]
+    if outcome.status == "refused":
+        if outcome.layer == "ssh":
+            chain.insert(0, Verdict("ssh", "ok", "it answers"))
+        chain = [_refused(outcome, link) for link in chain]
+    return first_broken(chain)
+
+
+def by_hand(outcome: Outcome) -> Verdict | None:
+    """The broken link of a host that has no changes, such as a lost GPU's. None where there is none."""
+    return unmended(outcome) if outcome.status == "right" else None
+
+
+def unmended(outcome: Outcome) -> Verdict | None:
+    """The first broken link that no change of the plan mends: its fix would be the same without the plan."""
+    seen = outcome.facts
+    if outcome.status not in ("right", "planned") or seen is None:
+        return None
+    bare = replace(outcome, plan=None)
+    found = ((judge(outcome, seen), judge(bare, seen)) for judge in JUDGES)
+    return next((link for link, alone in found if link.status == "broken" and link.fix == alone.fix), None)
+
+
+def unmended_note(outcome: Outcome) -> str:
+    """That link in a sentence without its full stop; "" where there is none."""
+    link = unmended(outcome)
+    return f"{link.layer} is broken: {link.text}: see `gpunode verify`" if link else ""
+
+
+def _refused(outcome: Outcome, link: Verdict) -> Verdict:
+    """The link broken by the refusal of its layer, unless it is broken already."""
+    if link.layer != outcome.layer or link.status != "ok":
+        return link
+    what, _, why = (outcome.error or "").partition("\n")
+    return Verdict(link.layer, "broken", what, why, outcome.hint)
+
+
+def first_broken(chain: list[Verdict]) -> tuple[Verdict, ...]:
+    """The chain with the links after a broken one `unknown`."""
+    judged: list[Verdict] = []
+    for link in chain:
+        follows = any(before.status == "broken" for before in judged)
+        judged.append(Verdict(link.layer, "unknown", "") if follows else link)
+    return tuple(judged)

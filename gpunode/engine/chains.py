@@ -13,8 +13,7 @@ from gpunode.deviceplugin.settings.config import LABEL
 from gpunode.deviceplugin.status import LAYOUT
 from gpunode.engine import cluster_links as links
 from gpunode.engine import nodes, prove
-from gpunode.engine.host_links import first_broken, image
-from gpunode.engine.host_links import links as host_links
+from gpunode.engine.chain import first_broken, judge_host
 from gpunode.engine.listener import Listener, progress
 from gpunode.engine.member import Member, Members, outcomes
 from gpunode.errors import ClusterError
@@ -22,21 +21,22 @@ from gpunode.links import plugin
 from gpunode.links.kubelet import in_force as kubelet
 from gpunode.links.node import Node, running
 from gpunode.links.plugin import Row, capacity, daemonset, dra, expected, mig, published
+from gpunode.links.plugin.image_step import judge_image
 from gpunode.links.pod import isolation_test as stranger
 from gpunode.links.pod.target import target
-from gpunode.model import Inventory, Layer, Link
+from gpunode.model import Inventory, Layer, Verdict
 from gpunode.wording import Advice, Command
 
 ABOVE: tuple[Layer, ...] = ("node", "plugin", "capacity", "pod")
 
-Chain = tuple[Link, ...]
+Chain = tuple[Verdict, ...]
 
 
 def chains(
     inventory: Inventory, members: Sequence[Member], listener: Listener, *, run: bool
 ) -> Mapping[str, Chain]:
     """Every link of every host; those above the kubelet only where the inventory names a plugin. `run`: with pods."""
-    below = {outcome.host: tuple(host_links(outcome)) for outcome in outcomes(members)}
+    below = {outcome.host: tuple(judge_host(outcome)) for outcome in outcomes(members)}
     if inventory.cluster.plugin is None:
         return below
     reported = _reported(inventory, [one for one in members if _lost(below[one.host.name])], listener)
@@ -46,11 +46,11 @@ def chains(
     return {host: tuple(first_broken([*chain, *above.get(host, unknown)])) for host, chain in below.items()}
 
 
-def holds(chain: Sequence[Link]) -> bool:
+def holds(chain: Sequence[Verdict]) -> bool:
     return not any(link.status == "broken" for link in chain)
 
 
-def _lost(chain: Sequence[Link]) -> bool:
+def _lost(chain: Sequence[Verdict]) -> bool:
     """Whether GPUs do not answer the driver."""
     return any(link.layer == "NVML" and link.status == "broken" for link in chain)
 
@@ -64,7 +64,7 @@ def _explained(chain: Chain, why: str) -> Chain:
 
 
 def _unknown(layers: Sequence[Layer]) -> Chain:
-    return tuple(Link(layer, "unknown", "") for layer in layers)
+    return tuple(Verdict(layer, "unknown", "") for layer in layers)
 
 
 def _reported(inventory: Inventory, members: Sequence[Member], listener: Listener) -> Mapping[str, str]:
@@ -93,7 +93,7 @@ def _above(
         return _judged(api, inventory, members, listener, run=run)
     except ClusterError as error:
         text = "the Kubernetes API does not answer as it should"
-        broken = Link("node", "broken", text, error.message, error.hint)
+        broken = Verdict("node", "broken", text, error.message, error.hint)
         return {one.host.name: (broken, *_unknown(ABOVE[1:])) for one in members}
 
 
@@ -137,12 +137,12 @@ def _links(api: Api, inventory: Inventory, one: Member, rows: Mapping[str, Row],
     )
     return (
         _node(api, one, one.node),
-        (one.outcome and image(one.outcome)) or links.plugin_link(row, fix),
+        (one.outcome and judge_image(one.outcome)) or links.plugin_link(row, fix),
         capacity,
     )
 
 
-def _node(api: Api, one: Member, node: Node) -> Link:
+def _node(api: Api, one: Member, node: Node) -> Verdict:
     """The node, and whether its kubelet goes by the gates that its host was to have; only then is it asked."""
     link = links.node_link(node)
     if link.status == "broken" or one.outcome is None or not kubelet.wished(one.outcome):
@@ -150,7 +150,7 @@ def _node(api: Api, one: Member, node: Node) -> Link:
     return kubelet.in_force(link, one.outcome, running.gates(api, node.name))
 
 
-def _capacity(api: Api, inventory: Inventory, one: Member, pod: str) -> Link:
+def _capacity(api: Api, inventory: Inventory, one: Member, pod: str) -> Verdict:
     """Whether the node offers what the plugin, in this pod, makes of its host's GPUs."""
     config, namespace, gpus, node = (
         inventory.cluster.plugin_config,
@@ -174,7 +174,7 @@ def _capacity(api: Api, inventory: Inventory, one: Member, pod: str) -> Link:
         )
     elif mig_problem and mig_problem.missing:  # nothing is to be offered
         text = f"{node.allocatable} of {len(gpus)} GPUs allocatable"
-        return Link("capacity", "broken", text, mig_problem.what, mig_problem.fix)
+        return Verdict("capacity", "broken", text, mig_problem.what, mig_problem.fix)
     else:
         link = links.capacity_link(node, len(gpus), None)
         if link.status == "broken":
@@ -185,7 +185,7 @@ def _capacity(api: Api, inventory: Inventory, one: Member, pod: str) -> Link:
 
 def _pods(
     api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener
-) -> Mapping[str, Link]:
+) -> Mapping[str, Verdict]:
     """The last link: what vectoradd shows on the nodes of these hosts."""
     config = inventory.cluster.plugin_config
     aims = [target(config, one.node.name, one.gpus, one.labels) for one in members if one.node]

@@ -7,20 +7,20 @@ from dataclasses import replace
 
 from gpunode.cluster.pods import MEMORY
 from gpunode.cluster.reason import Reason
-from gpunode.engine.host_links import LOST
+from gpunode.links.driver.link import LOST
 from gpunode.links.node import Node
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.links.plugin import Row
 from gpunode.links.plugin.mig import MigProblem
 from gpunode.links.pod.results import NodeResult, Result
-from gpunode.model import Link
+from gpunode.model import Verdict
 from gpunode.wording import Advice, Command, few, lines
 
 
-def node_link(node: Node) -> Link:
+def node_link(node: Node) -> Verdict:
     """The node is registered, Ready and schedulable."""
     if not node.ready:
-        return Link(
+        return Verdict(
             "node",
             "broken",
             f"{node.name} is not Ready",
@@ -28,41 +28,41 @@ def node_link(node: Node) -> Link:
             f"kubectl describe node {node.name}",
         )
     if not node.schedulable:
-        return Link(
+        return Verdict(
             "node",
             "broken",
             f"{node.name} is cordoned",
             "no pod is scheduled on it",
             f"kubectl uncordon {node.name}",
         )
-    return Link("node", "ok", f"{node.name} is Ready, kubelet {node.kubelet}, {node.runtime}")
+    return Verdict("node", "ok", f"{node.name} is Ready, kubelet {node.kubelet}, {node.runtime}")
 
 
-def missing_link(why: Reason) -> Link:
+def missing_link(why: Reason) -> Verdict:
     """The host is not a node of the cluster, or its node is another machine."""
     if why.code == ANOTHER_MACHINE:
-        return Link("node", "broken", "its node is another machine's", why.words, why.fix)
+        return Verdict("node", "broken", "its node is another machine's", why.words, why.fix)
     fix = lines((why.fix, "If the kubelet has not joined, see `journalctl -u kubelet` on the host."), " ")
-    return Link("node", "broken", "the cluster has no such node", why.words, fix)
+    return Verdict("node", "broken", "the cluster has no such node", why.words, fix)
 
 
-def plugin_link(row: Row | None, fix: str) -> Link:
+def plugin_link(row: Row | None, fix: str) -> Verdict:
     """The device plugin runs on the node."""
     if row is None or not row.pod:
         cause = row.problem if row else "the plugin is not deployed, or the node has no label for it"
-        return Link("plugin", "broken", "no device plugin pod on this node", cause, fix)
+        return Verdict("plugin", "broken", "no device plugin pod on this node", cause, fix)
     if row.problem:
-        return Link("plugin", "broken", f"{row.pod} is not ready", row.problem, fix)
+        return Verdict("plugin", "broken", f"{row.pod} is not ready", row.problem, fix)
     restarts = f", restarts: {row.restarts}" if row.restarts else ""
-    return Link("plugin", "ok", f"{row.pod} is ready{restarts}")
+    return Verdict("plugin", "ok", f"{row.pod} is ready{restarts}")
 
 
-def owned_link(why: Reason) -> Link:
+def owned_link(why: Reason) -> Verdict:
     """The node's GPUs have another owner, so it is to have no plugin."""
-    return Link("plugin", "broken", "the node's GPUs have another owner", why.words, why.fix)
+    return Verdict("plugin", "broken", "the node's GPUs have another owner", why.words, why.fix)
 
 
-def capacity_link(node: Node, expected: int, why: Reason | None) -> Link:
+def capacity_link(node: Node, expected: int, why: Reason | None) -> Verdict:
     """The node offers every GPU of its host; `why`: the reason if not."""
     text = f"{node.allocatable} of {expected} GPUs allocatable"
     lost = node.short.get(MEMORY, 0) if node.shared else 0
@@ -72,30 +72,30 @@ def capacity_link(node: Node, expected: int, why: Reason | None) -> Link:
     if node.allocatable != expected or lost:
         unhealthy = node.allocatable < node.capacity
         fix = LOST if unhealthy else f"kubectl describe node {node.name}"
-        return Link("capacity", "broken", text, _words(why), _fix(why) or fix)
-    return Link("capacity", "ok", text)
+        return Verdict("capacity", "broken", text, _words(why), _fix(why) or fix)
+    return Verdict("capacity", "ok", text)
 
 
-def shares_link(node: Node, expected: Mapping[str, int], why: Reason | None, fix: str = "") -> Link:
+def shares_link(node: Node, expected: Mapping[str, int], why: Reason | None, fix: str = "") -> Verdict:
     """The node offers the units that the plugin's configuration makes of its GPUs; `why`: the reason if not."""
     text = ", ".join(f"{node.units.get(name, 0)} of {count} {name}" for name, count in expected.items())
     if any(node.units.get(name, 0) != count for name, count in expected.items()):
         fix = _fix(why) or fix or f"kubectl describe node {node.name}"
-        return Link("capacity", "broken", f"{text} allocatable", _words(why), fix)
-    return Link("capacity", "ok", f"{text} allocatable")
+        return Verdict("capacity", "broken", f"{text} allocatable", _words(why), fix)
+    return Verdict("capacity", "ok", f"{text} allocatable")
 
 
-def unlisted_link(node: Node, why: Reason | None) -> Link:
+def unlisted_link(node: Node, why: Reason | None) -> Verdict:
     """The node offers some units; its host could not list MIG devices, so the count is not checked. `why`: the reason
     if it offers none."""
     if not node.offers:
         fix = f"kubectl describe node {node.name}"
-        return Link("capacity", "broken", "no GPU allocatable", _words(why), _fix(why) or fix)
+        return Verdict("capacity", "broken", "no GPU allocatable", _words(why), _fix(why) or fix)
     unlisted = "not compared with what the host has: its MIG devices are not known (see NVML)"
-    return Link("capacity", "ok", f"{node.offered} allocatable", unlisted)
+    return Verdict("capacity", "ok", f"{node.offered} allocatable", unlisted)
 
 
-def with_mig(link: Link, problem: MigProblem | None) -> Link:
+def with_mig(link: Verdict, problem: MigProblem | None) -> Verdict:
     """The link with the problem of GPUs whose MIG is on."""
     if problem is None:
         return link
@@ -106,10 +106,10 @@ def with_mig(link: Link, problem: MigProblem | None) -> Link:
     return replace(link, cause=cause, fix=fix)
 
 
-def misnamed_link(node: Node, why: str, label: str) -> Link:
+def misnamed_link(node: Node, why: str, label: str) -> Verdict:
     """The node's label names no configuration, so its expected units are not known: `why`."""
     text = f"{node.offered or 'no GPU'} allocatable"
-    return Link("capacity", "broken", text, why, f"kubectl label node {node.name} {label}-")
+    return Verdict("capacity", "broken", text, why, f"kubectl label node {node.name} {label}-")
 
 
 # The kubelet names the holder by UID alone where only init containers have the device.
@@ -135,7 +135,7 @@ def _fix(why: Reason | None) -> str:
     return f"Nothing to fix: it is free again when {waited} end{'' if several else 's'} ({'; '.join(how)})."
 
 
-def pod_link(result: NodeResult, reported: str = "", unlimited: str = "") -> Link:
+def pod_link(result: NodeResult, reported: str = "", unlimited: str = "") -> Verdict:
     """vectoradd passed on every GPU that is not in use.
 
     `reported`: what the plugin reports about unhealthy GPUs; `unlimited`: why shares of memory have no limits.
@@ -153,19 +153,19 @@ def pod_link(result: NodeResult, reported: str = "", unlimited: str = "") -> Lin
         cause += f"\n{reported}" if reported else ""
         bad, tried = (len({one.pod for one in several}) for several in (failed, result.results))
         text = f"vectoradd failed in {bad} of {tried} pods"
-        return Link("pod", "broken", text, cause, Advice(Command("run vectoradd"), " shows the whole log"))
+        return Verdict("pod", "broken", text, cause, Advice(Command("run vectoradd"), " shows the whole log"))
     if not passed:
         text = f"vectoradd was not run: {result.why or 'no GPU is free'}"
-        return Link("pod", "unknown" if result.users else "broken", text)
+        return Verdict("pod", "unknown" if result.users else "broken", text)
     if result.uncovered and not result.users:
-        return Link("pod", "broken", f"no pod got {', '.join(result.uncovered)}", result.why)
+        return Verdict("pod", "broken", f"no pod got {', '.join(result.uncovered)}", result.why)
     where = ", ".join(dict.fromkeys(one.uuid or one.pod for one in passed))  # shares of a GPU: once
-    return Link(
+    return Verdict(
         "pod", "ok", f"vectoradd passed on {where}{_together(result)}{_limits(passed, unlimited)}{users}"
     )
 
 
-def isolated_link(link: Link, problem: str) -> Link:
+def isolated_link(link: Verdict, problem: str) -> Verdict:
     """The link of a host with isolation: `problem` is what a pod that asks for no GPU showed; "" where it saw none."""
     if not problem:
         return replace(link, text=f"{link.text}; a pod that asks for none sees none")

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
-from gpunode.model import Layer, Link
+from gpunode.model import Layer, Verdict
 from gpunode.wording import few
 
 CHAIN: tuple[Layer, ...] = get_args(Layer)[2:]  # `ssh` and `container` are there only where others cannot be
 NAMED = 5
 
-Chains = Mapping[str, Sequence[Link]]  # by host
+Chains = Mapping[str, Sequence[Verdict]]  # by host
 
 
 def broken(chains: Chains) -> dict[str, Layer]:
@@ -23,7 +23,7 @@ def broken(chains: Chains) -> dict[str, Layer]:
     return {host: layers[0] for host, layers in found if layers}
 
 
-def unchecked(links: Iterable[Link]) -> tuple[Layer, ...]:
+def unchecked(links: Iterable[Verdict]) -> tuple[Layer, ...]:
     """The links that were not checked, in causal order."""
     judged = {link.layer for link in links if link.status != "unknown"}
     return tuple(layer for layer in CHAIN if layer not in judged)

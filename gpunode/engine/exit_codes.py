@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpunode.engine import gate
-from gpunode.engine.host_links import by_hand
+from gpunode.engine.chain import by_hand
 from gpunode.engine.member import Member, outcomes
 
 REFUSED = 4

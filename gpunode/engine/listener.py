@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from gpunode.errors import ClusterError, Declined, GpunodeError
-from gpunode.model import Event, Host, Link, Outcome
+from gpunode.model import Event, Host, Outcome, Verdict
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
@@ -41,7 +41,7 @@ class Listener(Protocol):
         """The errors among these, each with its hint."""
         ...
 
-    def links(self, host: str, links: Sequence[Link]) -> None:
+    def links(self, host: str, links: Sequence[Verdict]) -> None:
         """A host's chain, link by link."""
         ...
 

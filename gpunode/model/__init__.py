@@ -56,7 +56,7 @@ from gpunode.model.host import (
     Share,
     Ssh,
 )
-from gpunode.model.outcome import Disturbance, Disturbed, Event, Layer, Link, OnEvent, Outcome, Status
+from gpunode.model.outcome import Disturbance, Disturbed, Event, Layer, OnEvent, Outcome, Status, Verdict
 from gpunode.model.plan import (
     Choice,
     Desired,
@@ -95,7 +95,6 @@ __all__ = [
     "Kubelet",
     "KubeletStart",
     "Layer",
-    "Link",
     "LoadImage",
     "MigDevice",
     "Module",
@@ -130,6 +129,7 @@ __all__ = [
     "UninstallDriver",
     "Unit",
     "UnitSetting",
+    "Verdict",
     "Watch",
     "WriteFile",
 ]

@@ -128,7 +128,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class Verdict:
     """One link of the chain from the PCI bus to a pod that passed. `unknown`: it was not checked."""
 
     layer: Layer

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpunode.host import diff as diffs
-from gpunode.model import Link, Outcome, Packages, RemoveFile, StepPlan, WriteFile
+from gpunode.model import Outcome, Packages, RemoveFile, StepPlan, Verdict, WriteFile
 from gpunode.report import disturbs
 from gpunode.report.headline import headline, notes, standing
 from gpunode.report.objects import line_style
@@ -65,7 +65,7 @@ def plan_lines(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:
     yield from failure(outcome, width)
 
 
-def chain(host: str, links: Sequence[Link]) -> Iterator[Part]:
+def chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:
     """The chain, link by link; links after a broken one by name only."""
     yield from (" ", (host, "bold"), "\n")
     for link in links:
@@ -80,7 +80,7 @@ def chain(host: str, links: Sequence[Link]) -> Iterator[Part]:
         yield f"   · {', '.join(unknown)}: not checked, they follow from the above\n", "dim"
 
 
-def chain_in_short(host: str, links: Sequence[Link]) -> Iterator[Part]:
+def chain_in_short(host: str, links: Sequence[Verdict]) -> Iterator[Part]:
     """A chain that holds, in one line."""
     kept = f" {len(links)} links hold, {links[0].layer} to {links[-1].layer}" if links else ""
     yield from (" ", (host, "bold"), "  ", SIGNS["ok"], f"{kept}\n")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gpunode.engine.host_links import by_hand
-from gpunode.model import Gpu, Link, Outcome
+from gpunode.engine.chain import by_hand
+from gpunode.model import Gpu, Outcome, Verdict
 from gpunode.report.blocks import WORDS, chain, failure, plan_lines
 from gpunode.report.headline import headline, standing
 from gpunode.report.plain import Part, plain
@@ -39,7 +39,7 @@ class Card:
     name: str
     outcome: Outcome | None = None
     shown: Outcome | None = None  # with the plan that was shown
-    links: Sequence[Link] = ()
+    links: Sequence[Verdict] = ()
     result: tuple[str, str] | None = None  # of provision: whether it is verified, and what shows it
     events: list[tuple[float, str]] = field(default_factory=list)  # seconds, message
     ended: float = 0.0

@@ -7,7 +7,7 @@ from collections import Counter
 
 from gpunode import compat
 from gpunode.compat import gpus
-from gpunode.engine.host_links import by_hand, unmended_note
+from gpunode.engine.chain import by_hand, unmended_note
 from gpunode.links.runtime import RUNTIMES, in_use
 from gpunode.model import Desired, Facts, Outcome, Status
 

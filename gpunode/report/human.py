@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpunode.errors import GpunodeError
-from gpunode.model import Event, Host, Link, Outcome
+from gpunode.model import Event, Host, Outcome, Verdict
 from gpunode.report import disturbs
 from gpunode.report.blocks import alike, chain, chain_in_short, failure, plan_lines, shown, summed
 from gpunode.report.line import Line
@@ -107,7 +107,7 @@ class Human:
     def _err_print(self, *parts: Part) -> None:
         self._print(parts, self._err)
 
-    def links(self, host: str, links: Sequence[Link]) -> None:
+    def links(self, host: str, links: Sequence[Verdict]) -> None:
         whole = all(link.status == "ok" for link in links)
         short = whole and (self._quiet or self._visited > MANY)
         self._print(chain_in_short(host, links) if short else chain(host, links))

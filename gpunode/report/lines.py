@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpunode.agent.redaction import redacted_values
 from gpunode.errors import GpunodeError, Obstacle
 from gpunode.host import diff as diffs
-from gpunode.model import Disturbed, Event, Host, Link, Outcome
+from gpunode.model import Disturbed, Event, Host, Outcome, Verdict
 from gpunode.report.headline import notes, standing
 from gpunode.report.objects import DO
 from gpunode.report.pipe import closed
@@ -88,7 +88,7 @@ class Lines:
     def failures(self, outcomes: Sequence[Outcome]) -> None:
         pass  # the error is in each outcome's line
 
-    def links(self, host: str, links: Sequence[Link]) -> None:
+    def links(self, host: str, links: Sequence[Verdict]) -> None:
         for link in links:
             self._write({"type": "link", "host": host, **asdict(link)})
 

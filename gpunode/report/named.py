@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpunode.errors import GpunodeError, Obstacle
-from gpunode.model import Event, Link, Outcome
+from gpunode.model import Event, Outcome, Verdict
 from gpunode.wording import Advice
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Named:
     def failures(self, outcomes: Sequence[Outcome]) -> None:
         self._report.failures([self._outcome(outcome) for outcome in outcomes])
 
-    def links(self, host: str, links: Sequence[Link]) -> None:
+    def links(self, host: str, links: Sequence[Verdict]) -> None:
         found = [replace(link, cause=self._put(link.cause), fix=self._put(link.fix)) for link in links]
         self._report.links(host, found)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpunode import __version__
 from gpunode.errors import GpunodeError, UsageError
-from gpunode.model import Event, Host, Link, Outcome
+from gpunode.model import Event, Host, Outcome, Verdict
 from gpunode.report.blocks import shown, summed
 from gpunode.report.cards import Card, causes, styled
 from gpunode.report.objects import planned
@@ -122,7 +122,7 @@ class Page:
         self._report.failures(outcomes)
         self._keep(outcomes)
 
-    def links(self, host: str, links: Sequence[Link]) -> None:
+    def links(self, host: str, links: Sequence[Verdict]) -> None:
         self._report.links(host, links)
         self._card(host).links = tuple(links)
 

@@ -12,8 +12,8 @@ from typer.core import TyperOption
 from typer.main import get_command
 
 from gpunode.cli import demo
-from gpunode.engine.host_links import first_broken, image
-from gpunode.engine.host_links import links as host_links
+from gpunode.engine.chain import first_broken, judge_host
+from gpunode.links.plugin.image_step import judge_image
 from gpunode.model import Outcome
 from gpunode.sim import faults
 from gpunode.sim.host import hosts, kinds
@@ -223,7 +223,7 @@ def test_verify_names_the_first_broken_link_and_provision_fixes_it(
     name = faults.inflict(fault, states)
     try:
         seen = fleet.look(name)[name]
-        links = [*host_links(seen), *filter(None, [image(seen)])]
+        links = [*judge_host(seen), *filter(None, [judge_image(seen)])]
         broken = [link for link in first_broken(links) if link.status == "broken"]
     finally:
         if faults.FAULTS[fault].by_hand:
@@ -236,5 +236,5 @@ def test_verify_names_the_first_broken_link_and_provision_fixes_it(
     assert [link.layer for link in broken] == [LINKS[fault]], broken
     assert broken[0].fix
     assert mended.status in ("changed", "right")
-    assert all(link.status == "ok" for link in host_links(mended))
-    assert image(mended) is None
+    assert all(link.status == "ok" for link in judge_host(mended))
+    assert judge_image(mended) is None

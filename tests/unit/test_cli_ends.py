@@ -19,7 +19,7 @@ from gpunode.engine import converge, coverage, nodes, planned, stake
 from gpunode.engine.member import Member
 from gpunode.engine.visit import Visit
 from gpunode.errors import ClusterError, Declined, KubeconfigUnusable, UsageError
-from gpunode.model import Host, Link, Outcome, Plan, Reboot, Ssh, Status, StepPlan
+from gpunode.model import Host, Outcome, Plan, Reboot, Ssh, Status, StepPlan, Verdict
 from tests import cases
 from tests.unit.test_verify import right
 
@@ -206,16 +206,16 @@ def test_verify_counts_what_it_did_not_look_at(command: Command) -> None:
     }
 
 
-def ok(*layers: str) -> list[Link]:
-    return [Link(layer, "ok", "fine") for layer in layers]  # type: ignore[arg-type]
+def ok(*layers: str) -> list[Verdict]:
+    return [Verdict(layer, "ok", "fine") for layer in layers]  # type: ignore[arg-type]
 
 
 WHOLE = ok(*coverage.CHAIN)
-UNRUN = [*WHOLE[:-1], Link("pod", "unknown", "vectoradd was not run: no GPU is free")]
+UNRUN = [*WHOLE[:-1], Verdict("pod", "unknown", "vectoradd was not run: no GPU is free")]
 BROKEN = [
     *WHOLE[:1],
-    Link("module", "broken", "none"),
-    *(Link(layer, "unknown", "") for layer in coverage.CHAIN[2:]),
+    Verdict("module", "broken", "none"),
+    *(Verdict(layer, "unknown", "") for layer in coverage.CHAIN[2:]),
 ]
 
 
@@ -230,10 +230,10 @@ BROKEN = [
             "3 hosts OK: a: 11 of 11 links checked; b, c: 10 of 11 links checked, not checked: pod",
         ),
         ({"a": WHOLE, "b": BROKEN}, "1 of 2 hosts broken: b (module); 1 host OK: 11 of 11 links checked"),
-        ({"a": [Link("ssh", "broken", "away")]}, "1 of 1 host broken: a (ssh)"),
+        ({"a": [Verdict("ssh", "broken", "away")]}, "1 of 1 host broken: a (ssh)"),
     ],
 )
-def test_a_fleet_is_reported_in_one_sentence(chains: Mapping[str, list[Link]], text: str) -> None:
+def test_a_fleet_is_reported_in_one_sentence(chains: Mapping[str, list[Verdict]], text: str) -> None:
     assert coverage.sentence(chains) == text
 
 

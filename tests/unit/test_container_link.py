@@ -12,7 +12,7 @@ from gpunode.engine import coverage
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.links.runtime import container_test as container
-from gpunode.model import Host, Layer, Link, Outcome, Ssh
+from gpunode.model import Host, Layer, Outcome, Ssh, Verdict
 from tests import cases
 
 HOST = container.BELOW
@@ -36,11 +36,11 @@ ANSWER: dict[str, Any] = {
 }
 
 
-def chain(**others: str) -> list[Link]:
+def chain(**others: str) -> list[Verdict]:
     """All below the kubelet holds; the others are as they are named."""
     above = {"kubelet": "ok", "node": "ok", **others}
     status: dict[str, Any] = {**dict.fromkeys(HOST, "ok"), **above}
-    return [Link(layer, status[layer], "") for layer in get_args(Layer) if layer in status]
+    return [Verdict(layer, status[layer], "") for layer in get_args(Layer) if layer in status]
 
 
 @pytest.mark.parametrize(

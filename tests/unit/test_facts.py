@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpunode.engine import converge
-from gpunode.engine.host_links import links
+from gpunode.engine.chain import judge_host
 from gpunode.host import facts
 from gpunode.host.answers import Unexpected
 from gpunode.model import (
@@ -180,4 +180,4 @@ def test_whatever_stands_anywhere_is_planned_on_or_refused(odd: object) -> None:
         raw = copy.deepcopy(RAW)
         functools.reduce(lambda value, key: value[key], path[:-1], raw)[path[-1]] = odd
         with contextlib.suppress(Unexpected):
-            links(converge.planned(host, facts.parse(raw), None))
+            judge_host(converge.planned(host, facts.parse(raw), None))

@@ -12,7 +12,7 @@ import pytest
 
 from gpunode.cluster.objects.difference import Difference
 from gpunode.errors import ClusterError
-from gpunode.model import Event, Host, Link, Outcome, Plan, Service, Ssh, StepPlan, WriteFile
+from gpunode.model import Event, Host, Outcome, Plan, Service, Ssh, StepPlan, Verdict, WriteFile
 from gpunode.report import make
 from gpunode.report.page import Page
 from tests.unit.test_verify import right
@@ -102,7 +102,7 @@ def test_no_text_of_a_host_or_cluster_controls_the_page(tmp_path: Path) -> None:
         page.event(Event("stage", one.host, evil))
         page.finished(one)
     page.plans([outcome, failed])
-    page.links("c" + evil, [Link("PCI", "broken", evil, cause=evil, fix=evil)])
+    page.links("c" + evil, [Verdict("PCI", "broken", evil, cause=evil, fix=evil)])
     page.cluster(evil, [Difference(evil, "changed", (evil, f"-{evil}\n{evil}"))])
     page.rows("verified", ["host", "node", "result", "proof"], [[evil, evil, "verified", evil]])
     page.problem(ClusterError(evil, hint=evil))
@@ -144,9 +144,9 @@ def test_verify_shows_the_chain_and_the_first_broken_link_as_the_cause(tmp_path:
     page = Page(make(json=True, quiet=True), tmp_path / "v.html", "gpunode verify")
     page.links(
         "gpu-1",
-        [Link("PCI", "ok", "2 GPUs"), Link("module", "broken", "none", cause="not loaded", fix="load")],
+        [Verdict("PCI", "ok", "2 GPUs"), Verdict("module", "broken", "none", cause="not loaded", fix="load")],
     )
-    page.links("gpu-2", [Link("PCI", "ok", "2 GPUs")])
+    page.links("gpu-2", [Verdict("PCI", "ok", "2 GPUs")])
     page.total("1 of 2 hosts broken", {})
     text = page.text()
     assert '<td class="red">broken</td><td>module: not loaded</td><td><span class="name">gpu-1</span>' in text

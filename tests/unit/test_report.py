@@ -23,13 +23,13 @@ from gpunode.model import (
     Event,
     GpuUser,
     Host,
-    Link,
     Outcome,
     Plan,
     Reboot,
     Service,
     Ssh,
     StepPlan,
+    Verdict,
     WriteFile,
 )
 from gpunode.report import Named, make
@@ -275,7 +275,8 @@ def test_a_command_that_is_printed_has_the_inventory_that_was_given(
     """In fixes, hints, notes and tables; a pod's log is left as it is."""
     report = Named(make(json=lines, quiet=False), Path("my fleets/a.yaml"))
     report.links(
-        "a", [Link("module", "broken", "nvidia is not loaded", "", Advice(Command("provision", "--limit a")))]
+        "a",
+        [Verdict("module", "broken", "nvidia is not loaded", "", Advice(Command("provision", "--limit a")))],
     )
     report.failures(
         [Outcome("a", "failed", error="lost", hint=Advice("`", Command("provision"), "` follows it."))]
@@ -438,7 +439,7 @@ def tell_all(report: Listener, text: str) -> None:
     report.failures([Outcome("gpu-01", "failed", error=text, hint=text)])
     report.cluster(text, [Difference(text, "changed", (f"+{text}",), (Claim(text, text),))])
     report.cluster("prod", [Difference(f"Node {text}", "labelled", (f"+{text}",))])
-    report.links("gpu-01", [Link("node", "broken", text, text, text)])
+    report.links("gpu-01", [Verdict("node", "broken", text, text, text)])
     report.rows("log", ("node", "pod", "log"), [(text, text, text)])
     report.rows("log", ("node", "pod", "log"), [(text, "", text + "x" * 300)])
     report.problem(ClusterError(text, hint=text))
@@ -705,7 +706,9 @@ def test_a_terminal_breaks_lines_between_words_below_where_their_text_begins(
 ) -> None:
     """A command stays on one line where it fits; what is piped is not broken at all."""
     fix = "Load the module with `modprobe nvidia`, then run `gpunode verify inventory.yaml --limit a` once more."
-    links = [Link("module", "broken", "nvidia is not loaded", "dmesg reports an unknown symbol in it", fix)]
+    links = [
+        Verdict("module", "broken", "nvidia is not loaded", "dmesg reports an unknown symbol in it", fix)
+    ]
     make(json=False, quiet=False).links("h100-1", links)
     assert fix in capsys.readouterr().out
     for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("COLUMNS", "60"), ("TERM", "xterm")):
@@ -746,7 +749,9 @@ def test_a_quiet_report_has_no_plan_that_nobody_is_asked_about(
 
 
 def test_a_quiet_chain_that_holds_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    make(json=False, quiet=True).links("gpu-1", [Link("PCI", "ok", "2 GPUs"), Link("module", "ok", "580")])
+    make(json=False, quiet=True).links(
+        "gpu-1", [Verdict("PCI", "ok", "2 GPUs"), Verdict("module", "ok", "580")]
+    )
     assert capsys.readouterr().out == " gpu-1  ✓ 2 links hold, PCI to module\n"
 
 
@@ -755,8 +760,10 @@ def test_of_many_hosts_those_that_are_right_have_a_line_each(capsys: pytest.Capt
     report = make(json=False, quiet=True)
     with report.live([Host(f"gpu-{number}", Ssh("x")) for number in range(9)]):
         pass
-    report.links("gpu-1", [Link("PCI", "ok", "2 GPUs"), Link("module", "ok", "580")])
-    report.links("gpu-2", [Link("PCI", "ok", "2 GPUs"), Link("module", "broken", "none", cause="not loaded")])
+    report.links("gpu-1", [Verdict("PCI", "ok", "2 GPUs"), Verdict("module", "ok", "580")])
+    report.links(
+        "gpu-2", [Verdict("PCI", "ok", "2 GPUs"), Verdict("module", "broken", "none", cause="not loaded")]
+    )
     assert capsys.readouterr().out.splitlines() == [
         " gpu-1  ✓ 2 links hold, PCI to module",
         " gpu-2",

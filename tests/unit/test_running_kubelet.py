@@ -10,10 +10,10 @@ import pytest
 from gpunode.engine import chain as pipeline
 from gpunode.engine import decision as desired
 from gpunode.links.kubelet import in_force as kubelet
-from gpunode.model import Link, Outcome
+from gpunode.model import Outcome, Verdict
 from tests import cases
 
-OK = Link("node", "ok", "gpu-1 is Ready")
+OK = Verdict("node", "ok", "gpu-1 is Ready")
 
 
 def outcome(over: Mapping[str, object] | None = None, arguments: str = "") -> Outcome:

@@ -13,11 +13,11 @@ from gpunode.engine import chain as pipeline
 from gpunode.engine import cluster_links as cluster
 from gpunode.engine import converge
 from gpunode.engine import decision as desired
-from gpunode.engine.host_links import image
-from gpunode.engine.host_links import links as host_links
+from gpunode.engine.chain import judge_host
 from gpunode.links.node import parse
 from gpunode.links.plugin import Row
-from gpunode.model import Facts, Host, Link, Outcome, PluginImage
+from gpunode.links.plugin.image_step import judge_image
+from gpunode.model import Facts, Host, Outcome, PluginImage, Verdict
 from tests import cases
 
 PROVISION = "gpunode provision --limit modern"
@@ -54,23 +54,23 @@ def right(base: str = "modern") -> tuple[Host, Facts]:
     return host, cases.overlaid(seen, {"gpus": gpus, "pci": [{"address": "0000:19:00.0", "device": "2330"}]})
 
 
-def broken(then: Mapping[str, Any]) -> Link:
+def broken(then: Mapping[str, Any]) -> Verdict:
     """The first broken link of a right host to which something happened."""
     host, seen = right()
     return first(host, cases.overlaid(seen, then))
 
 
-def first(host: Host, seen: Facts) -> Link:
+def first(host: Host, seen: Facts) -> Verdict:
     """The first broken link of a host that is seen like this."""
     outcome = converge.planned(host, seen, None)
-    return next(link for link in host_links(outcome) if link.status == "broken")
+    return next(link for link in judge_host(outcome) if link.status == "broken")
 
 
 def test_every_link_of_a_right_host_holds() -> None:
     host, seen = right()
     wish = desired.decide(host, seen, None)
     outcome = Outcome(host.name, "right", seen, wish, pipeline.plan(host, seen, wish))
-    assert {link.status for link in host_links(outcome)} == {"ok"}
+    assert {link.status for link in judge_host(outcome)} == {"ok"}
 
 
 @pytest.mark.parametrize("owner", ["vfio-pci", "nvgrace_gpu_vfio_pci", "pci-stub"])
@@ -82,7 +82,7 @@ def test_a_gpu_for_a_virtual_machine_breaks_nothing_of_the_others(owner: str) ->
         {"address": "0000:3b:00.0", "device": "1db4", "driver": owner},
     ]
     outcome = converge.planned(host, cases.overlaid(seen, {"pci": beside}), None)
-    chain = host_links(outcome)
+    chain = judge_host(outcome)
     assert {link.status for link in chain} == {"ok"}
     assert "1x Tesla V100-PCIE-16GB (10de:1db4)" in chain[0].text
     assert f"3b:00.0 ({owner}, for a virtual machine)" in chain[0].text
@@ -199,7 +199,7 @@ def test_a_hook_that_runc_does_not_know_of_is_said_beside_a_runtime_that_works()
     host = cases.host("modern", {"toolkit": "1.17.8"})
     _, seen = right()
     seen = cases.applied(seen, pipeline.plan(host, seen, desired.decide(host, seen, None)).changes)
-    link = next(one for one in host_links(converge.planned(host, seen, None)) if one.layer == "runtime")
+    link = next(one for one in judge_host(converge.planned(host, seen, None)) if one.layer == "runtime")
     assert (link.status, "passDeviceSpecs" in link.fix) == ("ok", True)
     assert "NVIDIA's toolkit is 1.17.8: its hook" in link.cause
 
@@ -321,7 +321,7 @@ def test_a_kernel_that_boots_next_without_a_module_is_named_at_the_module(
     """Broken where the plan gives it one; else the GPUs work until then, and a user has to act."""
     host, seen = right()
     outcome = converge.planned(host, cases.overlaid(seen, then), None)
-    link = next(link for link in host_links(outcome) if link.layer == "module")
+    link = next(link for link in judge_host(outcome) if link.layer == "module")
     assert link.status == status
     assert link.cause.startswith(cause)
     assert bool(link.cause) == bool(link.fix) == bool(cause)
@@ -378,7 +378,7 @@ def test_an_image_that_is_not_on_the_node_is_said_to_be_so() -> None:
     host, seen = right()
     wished = PluginImage("plugin:1", "plugin.tar", "sha256:1")
     wish = desired.decide(host, seen, wished)
-    link = image(Outcome(host.name, "planned", seen, wish, pipeline.plan(host, seen, wish)))
+    link = judge_image(Outcome(host.name, "planned", seen, wish, pipeline.plan(host, seen, wish)))
     assert link is not None
     assert (link.layer, link.cause) == ("plugin", "the plugin's image is not on the node")
     assert link.fix.endswith("it will load image plugin:1 into containerd")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpunode import compat
 from gpunode.links.kubelet import arguments, dynamic
-from gpunode.model import Desired, Facts, KubeletStart, Link, Outcome
+from gpunode.model import Desired, Facts, KubeletStart, Outcome, Verdict
 
 
 def wished(outcome: Outcome | None) -> Mapping[str, bool]:
@@ -16,7 +16,7 @@ def wished(outcome: Outcome | None) -> Mapping[str, bool]:
     return {name: state for name, state in found.items() if state is not None}
 
 
-def in_force(link: Link, outcome: Outcome, reported: Mapping[str, bool] | str) -> Link:
+def in_force(link: Verdict, outcome: Outcome, reported: Mapping[str, bool] | str) -> Verdict:
     """The link, broken where the kubelet reports another value of a gate, with the place that it comes from. `reported`: the
     gates, or why the kubelet could not be asked."""
     if isinstance(reported, str):
@@ -32,7 +32,7 @@ def in_force(link: Link, outcome: Outcome, reported: Mapping[str, bool] | str) -
         f"Restart it (`systemctl restart {desired.kubelet.place.unit}`). If that changes nothing, take the value out of where it "
         "comes from, then run gpunode again."
     )
-    return Link(link.layer, "broken", text, "\n".join(causes), fix)
+    return Verdict(link.layer, "broken", text, "\n".join(causes), fix)
 
 
 def _shown(name: str, state: bool | None) -> str:

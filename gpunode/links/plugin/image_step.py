@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpunode.model import Change, Desired, Facts, LoadImage, Watch
+from gpunode.links.link import judge_by_plan, waiting_step
+from gpunode.model import Change, Desired, Facts, LoadImage, Outcome, Verdict, Watch
 
 WATCH = Watch()
 
@@ -20,3 +21,10 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if there:
         fault = f"{image.reference} on the node is another image than the archive's"
     return (LoadImage(image.reference, image.image_id, image.archive, desired.runtime, why, fault=fault),)
+
+
+def judge_image(outcome: Outcome) -> Verdict | None:
+    """The plugin's verdict where the node does not have the plugin's image: new pods cannot start. None where it has."""
+    if outcome.facts is None or waiting_step(outcome, "image") is None:
+        return None
+    return judge_by_plan(outcome, "plugin", "new pods of the plugin cannot start", "image")

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpunode.links import runtime as runtimes
-from gpunode.model import Facts, Layer, Link, Outcome
+from gpunode.model import Facts, Layer, Outcome, Verdict
 from gpunode.wording import few
 
 BELOW: tuple[Layer, ...] = ("PCI", "module", "library", "NVML", "toolkit", "runtime")
 
 
-def wanted(links: Sequence[Link]) -> bool:
+def wanted(links: Sequence[Verdict]) -> bool:
     """Whether every link below the kubelet holds and no pod can be run: the kubelet does not work, or its node is not known."""
     good = {link.layer for link in links if link.status == "ok"}
     return good.issuperset(BELOW) and "node" not in good
@@ -25,13 +25,13 @@ def runtime(outcome: Outcome) -> str:
     return runtimes.in_use(outcome.facts) if outcome.facts else ""
 
 
-def link(answer: Mapping[str, Any], facts: Facts) -> Link:
+def link(answer: Mapping[str, Any], facts: Facts) -> Verdict:
     """Ok where the container saw every GPU that the host has."""
     tool, image = answer["tool"], answer["image"]
     if tool is None:
         asked = f"of {' and '.join(answer['tools'])} " if answer["tools"] else ""
         text = f"no image {asked}is the device plugin's or named after CUDA; none is pulled"
-        return Link(
+        return Verdict(
             "container", "unknown", text if answer["tools"] else "no docker, nerdctl, ctr or podman answers"
         )
     expected = {gpu.uuid for gpu in facts.gpus}
@@ -41,13 +41,13 @@ def link(answer: Mapping[str, Any], facts: Facts) -> Link:
         files = few([path.rpartition("/")[2] for path in answer["mounts"]], 6)
         text += f"; its devices: {few(answer['devices'], 12)}; mounted of the driver: {files or 'nothing'}"
     if answer["status"] == 0 and seen == expected:
-        return Link("container", "ok", text)
+        return Verdict("container", "ok", text)
     cause = "\n".join(answer["words"]) if answer["status"] else "nvidia-smi in it does not list the others"
     fix = f"Run nvidia-smi in a container of that image on the host, by {tool}; its runtime nvidia or its CDI devices are not right."
-    return Link("container", "broken", text, cause, fix)
+    return Verdict("container", "broken", text, cause, fix)
 
 
-def placed(links: Sequence[Link], found: Link) -> tuple[Link, ...]:
+def placed(links: Sequence[Verdict], found: Verdict) -> tuple[Verdict, ...]:
     """The chain with it after the runtime."""
     at = 1 + max(n for n, link in enumerate(links) if link.layer == "runtime")
     return (*links[:at], found, *links[at:])

@@ -8,7 +8,7 @@ import pytest
 
 from gpunode.cluster.reason import Reason
 from gpunode.engine.cluster_links import capacity_link, pod_link, shares_link
-from gpunode.links.driver.mig import pending
+from gpunode.links.driver.link import pending_mig as pending
 from gpunode.links.node import parse
 from gpunode.links.plugin import expected, mig
 from gpunode.links.pod.results import NodeResult, Result

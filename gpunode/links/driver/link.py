@@ -1,0 +1,159 @@
+"""The driver: its module is loaded, its library fits, NVML answers for every GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gpunode import packages
+from gpunode.compat import driven
+from gpunode.links.driver import fabric, nouveau, persistence, plan
+from gpunode.links.link import Link, Step, cause_by_plan, fix_by_plan, judge_by_plan, waiting_step
+from gpunode.model import Facts, Gpu, KernelModule, Outcome, Verdict
+
+# Where no change of gpunode's helps. A reset needs GPUs that no process has open, the device plugin included.
+LOST = (
+    "See `dmesg | grep -e NVRM -e Xid` on the host. With the node drained and the device plugin's pod deleted, "
+    "`nvidia-smi --gpu-reset` may bring a GPU back, else a reboot; if neither does, check the hardware."
+)
+UNMANAGED = "`driver: none` leaves the driver to you: install it or load its module; reboot if module and library differ."
+
+
+def judge_module(outcome: Outcome, seen: Facts) -> Verdict:
+    owners = {device.driver for device in driven(seen.pci)} - {None, "nvidia"}
+    if owners:
+        owner = ", ".join(sorted(str(owner) for owner in owners))
+        by_hand = (
+            f"Unbind them from {owner} (see /etc/modprobe.d and the kernel's command line), then reboot; "
+            "or remove the host from the inventory."
+        )
+        return Verdict(
+            "module",
+            "broken",
+            f"{owner} holds the GPUs, not nvidia",
+            f"nvidia cannot bind to them: when it loads, the kernel logs “NVRM: GPU … is already bound to {owner}”",
+            fix_by_plan(outcome, "module", by_hand, "nouveau", "driver"),
+        )
+    loaded = seen.modules.get("nvidia")
+    if loaded is None:
+        return Verdict(
+            "module",
+            "broken",
+            "nvidia is not loaded",
+            cause_by_plan(outcome, "module", "driver", "repository") or "no driver is installed",
+            fix_by_plan(outcome, "module", UNMANAGED, "driver"),
+        )
+    flavour = "open" if "Open Kernel Module" in (seen.module_banner or "") else "proprietary"
+    step = waiting_step(outcome, "driver")
+    loads = [c for c in step.changes if isinstance(c, KernelModule) and not c.unload] if step else []
+    missing = [change for change in loads if change.fault]  # without one it follows from an installation
+    if missing:
+        return judge_by_plan(outcome, "module", f"nvidia {loaded.version}, {flavour}, incomplete", "driver")
+    return _next_boot(outcome, f"nvidia {loaded.version}, {flavour}")
+
+
+def _next_boot(outcome: Outcome, text: str) -> Verdict:
+    """The module's link where it is loaded: broken if the next boot loses it and the plan prevents that; with the reason if no change
+    of gpunode's does."""
+    wish = outcome.desired.driver if outcome.desired else None
+    if wish is None or not wish.ahead:
+        return Verdict("module", "ok", text)
+    cause = f"the next boot loses the driver: kernel {wish.ahead} has no nvidia module"
+    if not wish.ahead_why:
+        return Verdict("module", "broken", text, cause, fix_by_plan(outcome, "module", "", "driver"))
+    by_hand = "Give that kernel its module, or let the boot loader start another one next."
+    return Verdict("module", "ok", text, f"{cause}; {wish.ahead_why}", by_hand)
+
+
+def judge_library(outcome: Outcome, seen: Facts) -> Verdict:
+    loaded = seen.modules["nvidia"].version if "nvidia" in seen.modules else None
+    if seen.library_version is None:
+        system = packages.of(seen)
+        again = f"`{system.REINSTALL}`" if system else "a new installation"
+        by_hand = (
+            f"See `ldconfig -p | grep nvidia` on the host; {again} of its driver's packages "
+            "restores a deleted library."
+        )
+        return Verdict(
+            "library",
+            "broken",
+            "libnvidia-ml.so.1 is missing",
+            cause_by_plan(outcome, "library", "driver"),
+            fix_by_plan(outcome, "library", by_hand, "driver"),
+        )
+    if loaded is not None and seen.library_version != loaded:
+        return Verdict(
+            "library",
+            "broken",
+            f"libnvidia-ml {seen.library_version} ≠ module {loaded}",
+            "the library was replaced while the old module stayed loaded; programs fail with "
+            "“Failed to initialize NVML: Driver/library version mismatch”",
+            fix_by_plan(outcome, "library", UNMANAGED, "driver"),
+        )
+    return judge_by_plan(outcome, "library", f"libnvidia-ml {seen.library_version}", "driver", "nouveau")
+
+
+def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
+    if seen.smi_error:
+        error = (seen.smi_error.strip() or "nvidia-smi failed").splitlines()[0]
+        why = cause_by_plan(outcome, "NVML", "driver")
+        return Verdict("NVML", "broken", error, why, fix_by_plan(outcome, "NVML", LOST, "driver"))
+    there = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
+    expected = driven(seen.pci)
+    missing = [device.address for device in expected if device.address.lower()[-12:] not in there]
+    if missing:
+        return Verdict(
+            "NVML",
+            "broken",
+            f"{len(seen.gpus)} of {len(expected)} GPUs answer; missing: {', '.join(missing)}",
+            "a GPU on the bus that NVML does not list has fallen off, failed to initialise, or is not "
+            "supported by this driver",
+            fix_by_plan(outcome, "NVML", LOST, "driver"),
+        )
+    joined = judge_by_plan(outcome, "NVML", f"{len(seen.gpus)} GPUs answer", "fabric")
+    return joined if joined.status == "broken" else _answering(seen)
+
+
+def _answering(seen: Facts) -> Verdict:
+    """All GPUs answer; with their MIG modes and devices, where these need attention."""
+    on = ", ".join(str(gpu.index) for gpu in seen.gpus if gpu.mig_on)
+    text = f"{len(seen.gpus)} GPUs answer" + (f", MIG is on for GPU {on}" if on else "")
+    pending = pending_mig(seen.gpus)
+    notes = [pending] if pending else []
+    if "mig" in seen.errors:
+        unlisted = f"the MIG devices are not known: {seen.errors['mig']}"
+        notes.append((unlisted, "See `nvidia-smi -L` on the host."))
+    cause, fix = ("\n".join(words) for words in zip(*notes, strict=True)) if notes else ("", "")
+    return Verdict("NVML", "ok", text, cause, fix)
+
+
+def pending_mig(gpus: Sequence[Gpu]) -> tuple[str, str] | None:
+    """Which GPUs change their MIG mode at the next reset, and how to reset them; None where none does."""
+    waiting = [gpu for gpu in gpus if gpu.mig_on != gpu.mig_pending]
+    if not waiting:
+        return None
+    words = [
+        f"GPU {_indexes(some, ', ')}: MIG is {'on' if on else 'off'}, and {'off' if on else 'on'} only after the GPU's next reset"
+        for on in (True, False)
+        if (some := [gpu for gpu in waiting if gpu.mig_on == on])
+    ]
+    return (
+        "\n".join(words),
+        f"With the node drained and the device plugin's pod deleted, `nvidia-smi -i {_indexes(waiting, ',')} --gpu-reset`; "
+        "or reboot the host.",
+    )
+
+
+def _indexes(gpus: Iterable[Gpu], comma: str) -> str:
+    return comma.join(str(gpu.index) for gpu in gpus)
+
+
+LINK = Link(
+    "driver",
+    steps=(
+        Step("nouveau", "module", nouveau),
+        Step("driver", "module", plan),
+        Step("fabric", "NVML", fabric),
+        Step("persistence", "NVML", persistence),
+    ),
+    judges=(judge_module, judge_library, judge_nvml),
+)

@@ -1,0 +1,92 @@
+"""A link of the chain as a value: the steps that make it right and the judges that say whether it holds, with what judges share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
+
+from gpunode.host import diff
+from gpunode.model import Change, Desired, Facts, Layer, Outcome, StepPlan, Unit, Verdict, Watch
+from gpunode.wording import Advice, Command, lines
+
+
+class Planner(Protocol):
+    """A module that plans one step: what a probe reads for it, and its changes; () when the host is right."""
+
+    @property
+    def WATCH(self) -> Watch: ...  # noqa: N802 - a constant of most
+
+    def plan(self, facts: Facts, desired: Desired) -> tuple[Change, ...]: ...
+
+
+class Step(NamedTuple):
+    """`layer`: the verdict that a refusal of this step belongs to."""
+
+    name: str
+    layer: Layer
+    planner: Planner
+
+
+# Judges one layer of a host that was probed, by its facts and by what its plan would change.
+Judge: TypeAlias = Callable[[Outcome, Facts], Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link of a host: its steps and its judges, each in order."""
+
+    name: str
+    steps: tuple[Step, ...] = ()
+    judges: tuple[Judge, ...] = ()
+
+
+def waiting_step(outcome: Outcome, *names: str) -> StepPlan | None:
+    """The first of these steps, in the order given, that has changes."""
+    steps = {step.step: step for step in outcome.plan.steps} if outcome.plan else {}
+    return next((steps[name] for name in names if name in steps and steps[name].changes), None)
+
+
+def judge_by_plan(outcome: Outcome, layer: Layer, text: str, *steps: str) -> Verdict:
+    """Ok, unless one of these steps has changes."""
+    step = waiting_step(outcome, *steps)
+    if step is None:
+        return Verdict(layer, "ok", text)
+    will = "; ".join(diff.headline(change) for change in step.changes)
+    fix = lines((fix_by_plan(outcome, layer, "", *steps), f"it will {will}"))
+    return Verdict(layer, "broken", text, faults(step), fix)
+
+
+def fix_by_plan(outcome: Outcome, layer: Layer, by_hand: str, *steps: str) -> str:
+    """`provision` where one of these steps has changes; else the fix by hand.
+
+    A host that is refused for another layer needs that fixed first.
+    """
+    if outcome.status == "refused":
+        return outcome.hint if outcome.layer == layer else lines((outcome.error or "", outcome.hint))
+    if waiting_step(outcome, *steps, "reboot"):
+        return Advice(Command("provision", f"--limit {outcome.host}"))
+    return by_hand
+
+
+def cause_by_plan(outcome: Outcome, layer: Layer, *steps: str) -> str:
+    """The faults that these steps would fix, or the refusal of this layer; "" where there is neither."""
+    step = waiting_step(outcome, *steps)
+    if step is not None:
+        return faults(step)
+    return (outcome.error or "") if outcome.layer == layer else ""
+
+
+def faults(step: StepPlan) -> str:
+    """The step's faults, one a line."""
+    texts = (change.why if change.fault is None else change.fault for change in step.changes)
+    return "\n".join(text for text in texts if text)
+
+
+def state_of(unit: Unit | None) -> str:
+    """A service's state, as the predicate of a sentence."""
+    if unit is None:
+        return "is not installed"
+    if unit.active == "failed":
+        return "has failed" if unit.sub == "failed" else f"has failed ({unit.sub})"
+    return f"is {unit.active} ({unit.sub})"
