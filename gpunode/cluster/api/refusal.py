@@ -307,5 +307,11 @@ def _tls_hint(error: BaseException) -> str:
     if "CERTIFICATE_VERIFY_FAILED" in detail:
         if "mismatch" in detail.lower() or "not valid for" in detail:
             return "The certificate is for another name; use a name it holds, or tls-server-name in the kubeconfig."
-        return "The certificate-authority in the kubeconfig did not sign the server's certificate, or it has expired."
+        if "has expired" in detail or "not yet valid" in detail:
+            return "Renew the API server's certificate, or its CA's (kubeadm: `kubeadm certs check-expiration`); is this machine's clock right?"
+        return "The certificate-authority in the kubeconfig did not sign the server's certificate."
+    if "CERTIFICATE_EXPIRED" in detail:
+        return (
+            "The API server takes the kubeconfig's client-certificate for expired: renew it, or log in again."
+        )
     return "Check the certificate-authority, client-certificate and client-key of the kubeconfig."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import pytest
 
 from gpunode.cluster import api as api_module
 from gpunode.cluster.api import Api, connect, connection
-from gpunode.cluster.api.refusal import ApiConnectionLost, HttpError
+from gpunode.cluster.api.refusal import ApiConnectionLost, HttpError, translated
 from gpunode.errors import ClusterError
 from gpunode.model import Cluster
 from gpunode.sim.apiserver import tls
@@ -345,6 +346,24 @@ def test_a_watch_that_drips_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with answering(begin, then=b"H") as url, suppress(ApiConnectionLost):
         list(at(url, tmp_path).watch("Node", version="1", seconds=0))
     assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate has expired", "Renew the API server's"),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate is not yet valid", "clock right"),
+        ("[SSL: SSLV3_ALERT_CERTIFICATE_EXPIRED] sslv3 alert certificate expired", "client-certificate for expired"),
+    ],
+)  # fmt: skip
+def test_a_certificate_that_has_ended_is_told_from_one_of_another_ca(
+    tmp_path: Path, words: str, hint: str
+) -> None:
+    """In OpenSSL's words."""
+    access = at("https://127.0.0.1:1", tmp_path).access
+    with pytest.raises(ClusterError) as caught, translated(access):
+        raise ssl.SSLError(1, f"{words} (_ssl.c:1006)")
+    assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize("token", ["a\nb", "\u4e2d"])
