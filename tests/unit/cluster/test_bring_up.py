@@ -658,26 +658,41 @@ def test_a_gpu_with_several_shares_is_one_line(capsys: pytest.CaptureFixture[str
     ]
 
 
-def test_a_host_is_verified_by_a_pod_on_each_of_its_mig_devices(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
+CUT = tuple(MigDevice(number, f"MIG-{number}", "3g.40gb") for number in range(2))
+
+
+@pytest.mark.parametrize(
+    ("parts", "offered", "proof"),
+    [
+        (CUT, 2, "1 GPU and 2 MIG devices, vectoradd passed on each"),
+        (None, 1, "vectoradd passed on a-0, MIG-0"),  # not known is not none
+    ],
+)
+def test_a_host_is_verified_by_a_pod_on_each_mig_device_that_its_node_offers(
+    api: Api,
+    fake: FakeApi,
+    capsys: pytest.CaptureFixture[str],
+    parts: tuple[MigDevice, ...] | None,
+    offered: int,
+    proof: str,
 ) -> None:
-    """Its first GPU is not missing: it is offered in parts."""
+    """Its second GPU is not missing: it is offered in parts."""
     add_node(fake, "a", 1)
-    offers = {"nvidia.com/gpu": "1", "nvidia.com/mig-3g.40gb": "2"}
+    offers = {"nvidia.com/gpu": "1", "nvidia.com/mig-3g.40gb": str(offered)}
     fake.update("Node", "a", status={"allocatable": offers, "capacity": offers})
     PluginController(fake)
-    Kubelet(fake, {"a": ["a-1", "MIG-0", "MIG-1"]})
+    Kubelet(fake, {"a": ["a-0", *(f"MIG-{number}" for number in range(offered))]})
     (first, _) = with_gpus("0", "1")
     assert first.facts
     whole, other = first.facts.gpus
-    parts = tuple(MigDevice(number, f"MIG-{number}", "3g.40gb") for number in range(2))
-    first = replace(first, facts=replace(first.facts, gpus=(replace(whole, mig=parts, mig_on=True), other)))
+    gpus = (whole, replace(other, mig=parts, mig_on=True, mig_pending=True))
+    first = replace(first, facts=replace(first.facts, gpus=gpus))
 
     code = bring_up(api, MIG_INVENTORY, HOSTS[:1], [first], report.make(json=True, quiet=True), run=True)
 
     said = capsys.readouterr().out
     assert code == 0, said
-    assert "1 GPU and 2 MIG devices, vectoradd passed on each" in said
+    assert proof in said
 
 
 @pytest.mark.parametrize(("whole", "tried"), [(1, True), (0, False)])
@@ -702,28 +717,6 @@ def test_a_host_is_not_verified_whose_mig_gpu_has_no_mig_device(
     assert "nvidia-smi mig -i 1 -cgi PROFILE -C" in said.err
     assert "not verified" in said.out
     assert ("a-0" in said.out) == tried
-
-
-def test_a_host_whose_mig_devices_are_not_known_is_verified_by_what_its_node_offers(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Not known is not none: nothing is missing, and nothing too much."""
-    add_node(fake, "a", 1)
-    offers = {"nvidia.com/gpu": "1", "nvidia.com/mig-3g.40gb": "1"}
-    fake.update("Node", "a", status={"allocatable": offers, "capacity": offers})
-    PluginController(fake)
-    Kubelet(fake, {"a": ["a-0", "MIG-0"]})
-    (first, _) = with_gpus("0", "1")
-    assert first.facts
-    whole, other = first.facts.gpus
-    unknown = replace(other, mig=None, mig_on=True, mig_pending=True)
-    first = replace(first, facts=replace(first.facts, gpus=(whole, unknown)))
-
-    code = bring_up(api, MIG_INVENTORY, HOSTS[:1], [first], report.make(json=False, quiet=True), run=True)
-
-    said = capsys.readouterr()
-    assert code == 0, said
-    assert "vectoradd passed on a-0, MIG-0" in said.out
 
 
 def test_a_plan_says_what_comes_to_hosts_that_are_no_nodes_yet(

@@ -128,9 +128,7 @@ def test_a_deploy_without_an_image_touches_no_node(command: Command, fake: FakeA
 
 def test_what_is_to_be_removed_is_shown_before_the_question(command: Command, fake: FakeApi) -> None:
     """If no user can answer, it is shown and nothing is removed."""
-    add_node(fake, "inside", 2, labels=GPU_NODE)
-    PluginController(fake)
-    command("plugin", "deploy", "--yes")
+    with_plugin(command, fake, 2)
     elsewhere = command("plugin", "remove", "--yes", "--namespace", "typo")
     assert "namespace typo has no device plugin of gpunode's: it is in gpunode" in str(elsewhere.exception)
     declined = command("plugin", "remove")
@@ -141,6 +139,13 @@ def test_what_is_to_be_removed_is_shown_before_the_question(command: Command, fa
     assert removed.exit_code == 0
     assert not fake.all("DaemonSet")
     assert "there is nothing to remove" in command("plugin", "remove").output
+
+
+def with_plugin(command: Command, fake: FakeApi, gpus: int = 0, **offers: Any) -> None:
+    """The node `inside`, on which the plugin was deployed."""
+    add_node(fake, "inside", gpus, labels=GPU_NODE, **offers)
+    PluginController(fake)
+    command("plugin", "deploy", "--yes", "--limit", "gpu-1")
 
 
 def reports(fake: FakeApi, index: int, xid: int) -> None:
@@ -163,9 +168,7 @@ def test_devices_that_are_out_beside_whole_gpus_are_reported_where_the_capacity_
     command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A share of another name that is Unhealthy breaks nothing that verify counts, but is no secret."""
-    add_node(fake, "inside", 1, labels=GPU_NODE, gpu_shared=4)
-    PluginController(fake)
-    command("plugin", "deploy", "--yes")
+    with_plugin(command, fake, 1, gpu_shared=4)
     looked(monkeypatch)
     fake.update("Node", "inside", status={"allocatable": {"nvidia.com/gpu.shared": "3"}})
     reports(fake, 1, 79)
@@ -200,9 +203,7 @@ def test_a_pod_that_failed_has_the_plugins_words_beside_its_own(
     command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A GPU may have become ill just now: the kubelet counts it yet, the plugin has heard its Xid."""
-    add_node(fake, "inside", 1, labels=GPU_NODE)
-    PluginController(fake)
-    command("plugin", "deploy", "--yes")
+    with_plugin(command, fake, 1)
     looked(monkeypatch)
     Kubelet(fake, {"inside": ["GPU-0"]}).broken.add("GPU-0")
     reports(fake, 0, 48)
@@ -216,9 +217,7 @@ def test_a_gpu_given_whole_though_cut_into_mig_devices_is_the_cause_where_its_po
     command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the pod the driver sees no GPU, which says nothing of MIG."""
-    add_node(fake, "inside", 1, labels=GPU_NODE)
-    PluginController(fake)
-    command("plugin", "deploy", "--yes")
+    with_plugin(command, fake, 1)
     _, seen = right()
     looked(monkeypatch, replace(seen.gpus[0], mig=(MigDevice(0, "MIG-0", "3g.40gb"),), **ON))
     Kubelet(fake, {"inside": ["GPU-0"]}).broken.add("GPU-0")
@@ -272,9 +271,7 @@ def test_a_gpu_whose_mig_is_on_and_that_has_no_mig_device_is_named_with_what_to_
 ) -> None:
     """The usual state after a reboot. Nothing else is asked: the host's own nvidia-smi says so."""
     strategy("mixed")
-    add_node(fake, "inside", whole, labels=GPU_NODE)
-    PluginController(fake)
-    command("plugin", "deploy", "--yes", "--limit", "gpu-1")
+    with_plugin(command, fake, whole)
     two(monkeypatch, **ON)
     if not whole:
         looked(monkeypatch, replace(right()[1].gpus[0], index=1, **ON))
@@ -303,9 +300,7 @@ def test_a_plugin_that_was_started_before_the_mig_devices_were_made_is_to_be_sta
     """Its container has no device nodes of them. One that is Unhealthy it has seen."""
     strategy("mixed")
     name = "nvidia.com/mig-3g.40gb"
-    add_node(fake, "inside", 1, labels=GPU_NODE)
-    PluginController(fake)
-    command("plugin", "deploy", "--limit", "gpu-1", "--yes")
+    with_plugin(command, fake, 1)
     fake.update(
         "Node", "inside", status={"capacity": {name: str(count)}, "allocatable": {name: str(allocatable)}}
     )
@@ -344,9 +339,7 @@ def test_a_node_whose_mig_devices_are_not_known_is_not_called_broken(
 ) -> None:
     """`nvidia-smi -L` failed: what the node offers is all there is to go by, and every part of it is tried."""
     strategy("mixed")
-    add_node(fake, "inside", 1, labels=GPU_NODE, **{"mig-3g.40gb": 1})
-    PluginController(fake)
-    command("plugin", "deploy", "--yes", "--limit", "gpu-1")
+    with_plugin(command, fake, 1, **{"mig-3g.40gb": 1})
     Kubelet(fake, {"inside": ["GPU-0", "MIG-0"]})
     two(monkeypatch, mig=None, **ON)
     verified = command("verify", "--limit", "gpu-1", "--json")
@@ -362,9 +355,7 @@ def test_a_mig_mode_that_waits_for_a_reset_is_reported_and_breaks_nothing(
     command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until then the GPU is what it was."""
-    add_node(fake, "inside", 2, labels=GPU_NODE)
-    PluginController(fake)
-    command("plugin", "deploy", "--yes", "--limit", "gpu-1")
+    with_plugin(command, fake, 2)
     two(monkeypatch, mig_pending=True)
     verified = command("verify", "--limit", "gpu-1", "--no-run")
     assert verified.exit_code == 0, verified.output
@@ -376,9 +367,7 @@ def test_a_gpu_that_is_given_whole_with_mig_on_is_reported_before_a_pod_fails_on
     command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is offered, and of no use."""
-    add_node(fake, "inside", 2, labels=GPU_NODE)
-    PluginController(fake)
-    command("plugin", "deploy", "--yes", "--limit", "gpu-1")
+    with_plugin(command, fake, 2)
     two(monkeypatch, **ON)
     verified = command("verify", "--limit", "gpu-1", "--no-run", "--json")
     assert verified.exit_code == 0, verified.output
@@ -392,9 +381,7 @@ def test_memory_that_is_not_limited_has_its_reason(
     command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, annotation: bool
 ) -> None:
     """Nothing is broken, so nobody would look for it in a log."""
-    add_node(fake, "inside", labels=GPU_NODE, shared=(1, 16))
-    PluginController(fake)
-    command("plugin", "deploy", "--yes")
+    with_plugin(command, fake, shared=(1, 16))
     looked(monkeypatch)
     Kubelet(fake, {"inside": ["GPU-0"]})
     limits = {"GPU-0": Reason("not-enforced", "the driver is too old"), "GPU-1": Reason(ENFORCED, "")}
@@ -408,9 +395,7 @@ def test_a_gpu_that_fell_off_the_bus_has_its_xid_as_the_cause(
     command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver says only that it is lost; the device plugin has heard why, and told the cluster."""
-    add_node(fake, "inside", 2, labels=GPU_NODE)
-    PluginController(fake)
-    command("plugin", "deploy", "--yes")
+    with_plugin(command, fake, 2)
     _, seen = right()
     lost = replace(seen, hostname="inside", smi_error="Unable to determine the device handle: GPU is lost.")
     monkeypatch.setattr(converge, "look", lambda *_: Outcome("gpu-1", "right", lost))
