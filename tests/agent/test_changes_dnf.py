@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 import pytest
@@ -44,6 +43,8 @@ Operation aborted.
 class Rocky:
     """A host of rpm and dnf, whose dnf says what it is told, step by step."""
 
+    wish = DRIVER
+
     def __init__(self, host: Host) -> None:
         self.host = host
         host.write("/etc/os-release", ROCKY)
@@ -66,6 +67,10 @@ class Rocky:
 
     def dnf(self) -> list[str]:
         return [call for call in self.host.calls() if call.startswith("dnf")]
+
+    def changing(self) -> list[str]:
+        """Calls that were to change something."""
+        return [call for call in self.dnf() if "install -y" in call]
 
 
 @pytest.fixture
@@ -124,36 +129,26 @@ def test_progress_comes_from_dnfs_lines(rocky: Rocky) -> None:
     assert progress["percent"] == 80.0
 
 
-@pytest.mark.parametrize(
-    ("rows", "code", "words"),
-    [
-        (
-            "Removing dependent packages:\n kubelet    x86_64  1.36.3-1   @kubernetes   13 M\n",
-            "would-remove",
-            "dnf would also remove kubelet",
-        ),
-        (
-            "Upgrading:\n nvidia-fabricmanager   x86_64   580.178.04-1   gpunode-driver   1 M\n"
-            "     replacing  nvidia-fabric-manager.x86_64 570.195.03-1\n",
-            "would-remove",
-            "dnf would also remove nvidia-fabric-manager",
-        ),
-        (
-            "Downgrading:\n python3-a-package-whose-name-is-wrapped-by-dnf\n                           noarch   "
-            "1.0-1.el9            baseos           5.4 k\n",
-            "would-downgrade",
-            "dnf would also downgrade python3-a-package-whose-name-is-wrapped-by-dnf",
-        ),
-    ],
+# What dnf would do beside what the plan showed, with code and cause.
+REFUSED = (
+    (
+        "Removing dependent packages:\n kubelet    x86_64  1.36.3-1   @kubernetes   13 M\n",
+        "would-remove",
+        "dnf would also remove kubelet",
+    ),
+    (
+        "Upgrading:\n nvidia-fabricmanager   x86_64   580.178.04-1   gpunode-driver   1 M\n"
+        "     replacing  nvidia-fabric-manager.x86_64 570.195.03-1\n",
+        "would-remove",
+        "dnf would also remove nvidia-fabric-manager",
+    ),
+    (
+        "Downgrading:\n python3-a-package-whose-name-is-wrapped-by-dnf\n                           noarch   "
+        "1.0-1.el9            baseos           5.4 k\n",
+        "would-downgrade",
+        "dnf would also downgrade python3-a-package-whose-name-is-wrapped-by-dnf",
+    ),
 )
-def test_what_nobody_agreed_to_is_refused_before_it_is_done(
-    rocky: Rocky, rows: str, code: str, words: str
-) -> None:
-    """dnf would remove, replace or downgrade packages that the plan did not show."""
-    rocky.says("dry", TABLE % rows, 1)
-    failed = rocky.host.fail(Packages("why", install=DRIVER))
-    assert (failed["code"], failed["error"]) == (code, f"{words}, which was not planned")
-    assert not [call for call in rocky.dnf() if "install -y" in call]
 
 
 def test_the_parts_of_a_driver_that_is_wished_go_back_with_it(rocky: Rocky) -> None:
@@ -161,14 +156,6 @@ def test_the_parts_of_a_driver_that_is_wished_go_back_with_it(rocky: Rocky) -> N
     rows = "Downgrading:\n libnvidia-ml    x86_64   3:580.178.04-1.el9   gpunode-driver   1 M\n"
     rocky.says("dry", TABLE % rows, 1)
     assert rocky.host.apply(Packages("why", install=DRIVER))[-1]["ok"]
-
-
-def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(rocky: Rocky) -> None:
-    """From dnf's own figures."""
-    rocky.says("dry", (TABLE % "").replace("Installed size: 40 k", "Installed size: 20000000 M"), 1)
-    failed = rocky.host.fail(Packages("why", install=DRIVER))
-    assert failed["code"] == "disk-full"
-    assert not [call for call in rocky.dnf() if "install -y" in call]
 
 
 BEST = "(try to add '--skip-broken' to skip uninstallable packages or '--nobest' to use not only best candidate packages)\n"
@@ -214,14 +201,17 @@ FAILURES: Mapping[str, tuple[str, str]] = {
 }
 
 
-@pytest.mark.parametrize("code", FAILURES)
-def test_dnfs_refusals_have_their_causes(rocky: Rocky, code: str) -> None:
-    """Found by the dry run: nothing was changed."""
-    text, words = FAILURES[code]
-    rocky.says("dry", text, 200 if code == "dnf-locked" else 1)
-    failed = rocky.host.fail(Packages("why", install=DRIVER))
-    assert (failed["code"], failed["error"][: len(words)]) == (code, words)
-    assert not [call for call in rocky.dnf() if "install -y" in call]
+# What its dry run says: code, words, exit status, cause.
+FOUND = (
+    *((code, TABLE % rows, 1, f"{words}, which was not planned") for rows, code, words in REFUSED),
+    (
+        "disk-full",
+        (TABLE % "").replace("Installed size: 40 k", "Installed size: 20000000 M"),
+        1,
+        "the packages need ",
+    ),
+    *((code, text, 200 if code == "dnf-locked" else 1, words) for code, (text, words) in FAILURES.items()),
+)
 
 
 def test_a_version_that_is_not_there_is_reported_with_those_that_are(rocky: Rocky) -> None:
@@ -321,17 +311,6 @@ def test_only_gpunodes_own_repository_stops_it_when_it_cannot_be_read(
     messages = rocky.host.apply(Packages("why", refresh=True))
     assert messages[-1]["ok"]
     assert words.format("old") in next(m["text"] for m in messages if m["type"] == "progress")
-
-
-def test_a_lock_is_waited_for_with_its_holders_name(rocky: Rocky) -> None:
-    """dnf-automatic runs when it likes."""
-    rocky.host.write("/var/cache/dnf/metadata_lock.pid", f"{os.getpid()}\n")
-    rocky.host.write(f"/proc/{os.getpid()}/cmdline", "/usr/libexec/platform-python\0/usr/bin/dnf-automatic\0")
-    messages = rocky.host.apply(Packages("why", install=DRIVER))
-    who = f"platform-python dnf-automatic (pid {os.getpid()})"
-    assert messages[1]["text"] == f"waiting for dnf: {who} is using it"
-    assert (messages[-2]["code"], messages[-2]["error"]) == ("dnf-locked", f"dnf is in use by {who}")
-    assert not rocky.dnf()
 
 
 def test_a_lock_that_a_dead_dnf_left_is_none(rocky: Rocky) -> None:
