@@ -36,7 +36,7 @@ LONGEST = (
     "sim/test_batches.py",
     "sim/test_faults.py",
     "sim/test_demo.py",
-    "sim/test_rpm_host.py",
+    "sim/test_in_force.py",
     "sim/test_every_day.py",
     "sim/test_standstill.py",
 )

@@ -336,8 +336,7 @@ bare host with such a GPU. `toolkit: auto` is {toolkit}.
 
 {systems}
 
-What goes wrong with dnf is shown on the real one in a folder, `tests/agent/test_dnf_as_real.py`, and whole hosts of RPMs in the
-simulation, `tests/sim/test_rpm_host.py`.
+What goes wrong with dnf is shown on the real one in a folder, `tests/agent/test_dnf_as_real.py`. The simulation has no host of RPMs.
 
 ## The distribution's own driver
 

@@ -120,8 +120,7 @@ def _config_toml(state: State, _: Machine, __: Now) -> None:
 
 def _gate(state: State, machine: Machine, now: Now) -> None:
     gate = "DevicePlugins=" + ("false" if machine.runtime == "docker" else "true")
-    path = "etc/sysconfig/kubelet" if machine.rpm else "etc/default/kubelet"
-    _edit(state, path, "--node-labels", f"--feature-gates={gate} --node-labels")
+    _edit(state, "etc/default/kubelet", "--node-labels", f"--feature-gates={gate} --node-labels")
     systemd.start(state, now, "kubelet.service")
 
 
@@ -158,7 +157,6 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
             "an upgrade installed a kernel that has no nvidia module, for the next boot",
             "module",
             _kernel,
-            lambda machine: bool(machine.gpus) and not machine.rpm,
         ),
         "toolkit": Fault("an administrator removed nvidia-container-toolkit", "toolkit", _toolkit),
         "runtime": Fault(

@@ -21,7 +21,7 @@ from gpunode.sim.host.machine import ContainerNow, RuntimeNow
 from gpunode.sim.host.programs import systemd
 from tests.sim.fleets import Fleet, serving
 
-GOOD = ("p100-1", "h100-1", "a100-1", "rocky-1")
+GOOD = ("p100-1", "h100-1", "a100-1")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         kinds.old("p100-1"),
         kinds.new("h100-1"),
         kinds.nouveau("a100-1"),
-        kinds.rpm("rocky-1"),
         kinds.without("cpu-1"),
     )
     with serving(tmp_path_factory.mktemp("fleet"), machines) as served:
@@ -60,7 +59,6 @@ def test_each_gpu_gets_the_driver_that_fits_it(done: dict[str, Outcome]) -> None
     assert "x86_64 Kernel Module  580." in banners["p100-1"]
     assert "Open Kernel Module for x86_64  595." in banners["h100-1"]
     assert "Open Kernel Module for x86_64  595." in banners["a100-1"]
-    assert "Open Kernel Module for x86_64  595." in banners["rocky-1"]
 
 
 def test_nouveau_makes_room_by_a_reboot(fleet: Fleet, done: dict[str, Outcome]) -> None:

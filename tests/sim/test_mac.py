@@ -48,8 +48,8 @@ def test_the_sockets_of_a_demo_have_paths_that_a_mac_allows(monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     "machine",
-    [kinds.old("host"), kinds.new("host"), kinds.rpm("host"), kinds.without("host")],
-    ids=["old", "new", "rpm", "without"],
+    [kinds.old("host"), kinds.new("host"), kinds.without("host")],
+    ids=["old", "new", "without"],
 )
 def test_no_two_files_of_a_host_differ_in_case_alone(tmp_path: Path, machine: Machine) -> None:
     """A Mac's file system takes them for one."""

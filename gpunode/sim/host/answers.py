@@ -25,7 +25,7 @@ def write(folder: Path, machine: Machine, now: Now) -> None:
     root, answers = folder / "root", folder / "answers"
     _kernel(root, now)
     _gpus(root, machine, now)
-    _libraries(folder, machine, now)
+    _libraries(folder, now)
     _processes(root, now)
     _sockets(root, now)
     _units(answers, now)
@@ -107,8 +107,8 @@ def _gpus(root: Path, machine: Machine, now: Now) -> None:
         (root / "dev" / name).touch()
 
 
-def _libraries(host: Path, machine: Machine, now: Now) -> None:
-    place = "usr/lib64" if machine.rpm else "usr/lib/x86_64-linux-gnu"
+def _libraries(host: Path, now: Now) -> None:
+    place = "usr/lib/x86_64-linux-gnu"
     folder = host / "root" / place
     known = f"\tlibnvidia-ml.so.1 (libc6,x86-64) => /{place}/libnvidia-ml.so.1\n"
     _put(host / "answers/ldconfig", known if now.library else None)

@@ -7,10 +7,9 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Iterable
 from pathlib import Path
 
-from gpunode.sim.host import repository, rpms
+from gpunode.sim.host import repository
 from gpunode.sim.host.machine import Machine, Now, PackageNow, UnitNow
 from gpunode.sim.host.programs import kernel, systemd
 from gpunode.sim.host.state import State
@@ -46,10 +45,6 @@ def create(demo: Path, machine: Machine) -> State:
     for name in FOLDERS:
         (state.root / name).mkdir(parents=True, exist_ok=True)
     (state.root / "lib").symlink_to("usr/lib")
-    if machine.rpm:
-        (state.root / "lib64").symlink_to("usr/lib64")
-        (state.root / "etc/sysconfig").mkdir()
-        (state.root / "etc/default/kubelet").rename(state.root / "etc/sysconfig/kubelet")
     _says(state, machine)
     _bus(state.root, machine)
     units = [
@@ -59,8 +54,7 @@ def create(demo: Path, machine: Machine) -> State:
     ]
     now = Now(boot_id=str(uuid.uuid4()), booted=time.time() - 3 * 86400)
     now.units = {name: UnitNow() for name in units}
-    kubelet = PackageNow(f"{machine.kubelet}-1.1", held=True)
-    now.packages = rpms.first(machine) if machine.rpm else {"kubelet": kubelet}
+    now.packages = {"kubelet": PackageNow(f"{machine.kubelet}-1.1", held=True)}
     if machine.has:
         there = repository.installed(machine.has, machine.os, machine.kernel)
         now.packages |= {name: PackageNow(version) for name, version in there.items()}
@@ -124,13 +118,15 @@ def environment(state: State, machine: Machine) -> dict[str, str]:
     """The environment of a command on the host: its own root and programs, none of this computer's."""
     demo = state.folder.parents[1]
     parts = ("docker", "containerd") if machine.runtime == "docker" else ("containerd",)
-    kinds: Iterable[str] = ("rpm" if machine.rpm else "debian", *parts, "common")
     return {
         "GPUNODE_ROOT": str(state.root),
         "GPUNODE_SIM_PYTHON": sys.executable,
         "GPUNODE_SIM_RUN": str(PROGRAMS / "run.py"),
         "PATH": os.pathsep.join(
-            [str(state.folder / "bin"), *(str(demo / "programs" / kind) for kind in kinds)]
+            [
+                str(state.folder / "bin"),
+                *(str(demo / "programs" / part) for part in ("debian", *parts, "common")),
+            ]
         ),
         "HOME": str(state.root),
         "PYTHONDONTWRITEBYTECODE": "1",

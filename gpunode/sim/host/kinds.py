@@ -36,7 +36,7 @@ MODELS: Mapping[str, Model] = MappingProxyType(
 )
 PACE = 0.08  # seconds for a package, so that the show has something to show
 ADDRESSES = ("0000:1b:00.0", "0000:43:00.0", "0000:9b:00.0", "0000:c3:00.0")
-DEBIAN, UBUNTU, ROCKY = "6.1.0-40-amd64", "5.15.0-161-generic", "5.14.0-570.el9.x86_64"
+DEBIAN, UBUNTU = "6.1.0-40-amd64", "5.15.0-161-generic"
 
 
 def gpus(host: str, model: str, count: int) -> tuple[SimGpu, ...]:
@@ -70,11 +70,6 @@ def nouveau(name: str) -> Machine:
     return replace(new(name, "a100", 2), free="nouveau")
 
 
-def rpm(name: str) -> Machine:
-    """Rocky Linux, whose packages are RPMs."""
-    return replace(new(name, "h100", 2), os="rocky-9", kernel=ROCKY)
-
-
 def without(name: str) -> Machine:
     """A host without a GPU."""
     return replace(new(name), gpus=())
@@ -97,6 +92,6 @@ def fleet(hosts: int) -> tuple[Machine, ...]:
 
 
 def usual() -> tuple[Machine, ...]:
-    """The hosts of the show: four that become GPU nodes in different ways, and one that cannot."""
-    made = (old("p100-01"), new("h100-01"), nouveau("a100-01"), rpm("rocky-01"), without("cpu-01"))
+    """The hosts of the show: three that become GPU nodes in different ways, and one that cannot."""
+    made = (old("p100-01"), new("h100-01"), nouveau("a100-01"), without("cpu-01"))
     return tuple(replace(machine, pace=PACE) for machine in made)

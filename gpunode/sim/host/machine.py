@@ -25,7 +25,7 @@ class SimGpu:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine's fixed properties. `os` is an id and version: debian-12, ubuntu-22.04, rocky-9."""
+    """A machine's fixed properties. `os` is an id and version: debian-12, ubuntu-22.04."""
 
     name: str
     os: str
@@ -38,11 +38,6 @@ class Machine:
     )
     has: tuple[str, ...] = ()  # NVIDIA's packages that it has at first, with their dependencies
     pace: float = 0.0  # seconds that a package takes to install
-
-    @property
-    def rpm(self) -> bool:
-        """True if its packages are RPMs."""
-        return not self.os.startswith(("debian", "ubuntu"))
 
 
 @dataclass(slots=True)
@@ -65,8 +60,6 @@ class PackageNow:
 
     version: str
     held: bool = False
-    origin: str = ""  # of an RPM: the repository that it came from
-    asked: bool = True  # of an RPM: requested by the user; unneeded dependencies are removed with others
 
 
 @dataclass(slots=True)

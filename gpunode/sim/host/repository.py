@@ -142,8 +142,6 @@ def installed(names: Iterable[str], system: str, kernel: str) -> dict[str, str]:
 def driver(packages: dict[str, str]) -> tuple[str, str] | None:
     """(release, flavour) of the installed driver, from its packages and their versions."""
     for name, version in packages.items():
-        if re.fullmatch(
-            r"nvidia(-open)?-kernel(-open)?-dkms|nvidia-dkms-\d+(-open)?|kmod-nvidia-(open|latest)-dkms", name
-        ):
-            return version.rsplit("-", 1)[0].rpartition(":")[2], "open" if "-open" in name else "proprietary"
+        if re.fullmatch(r"nvidia(-open)?-kernel(-open)?-dkms|nvidia-dkms-\d+(-open)?", name):
+            return version.rsplit("-", 1)[0], "open" if "-open" in name else "proprietary"
     return None

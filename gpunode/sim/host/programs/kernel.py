@@ -49,9 +49,7 @@ def installed(now: Now) -> tuple[str, str] | None:
 
 def headers(machine: Machine, now: Now) -> bool:
     """True if modules could be built for the running kernel."""
-    devel = now.packages.get("kernel-devel")
-    built = f"{devel.version}.x86_64" if devel else None
-    return machine.kernel == built or f"linux-headers-{machine.kernel}" in now.packages
+    return f"linux-headers-{machine.kernel}" in now.packages
 
 
 def depmod(state: State, now: Now) -> None:

@@ -17,8 +17,6 @@ PROGRAMS = {
     "apt-get": ("apt", "get"),
     "apt-mark": ("apt", "mark"),
     "apt-cache": ("apt", "cache"),
-    "dnf": ("dnf", "dnf"),
-    "rpm": ("rpm", "rpm"),
     "systemctl": ("systemd", "systemctl"),
     "journalctl": ("units", "journal"),
     "modprobe": ("kernel", "modprobe"),
