@@ -39,11 +39,10 @@ class Client:
         path: str,
         body: object = None,
         content: str = "application/json",
-        accept: str = "application/json",
         **query: str,
     ) -> tuple[int, Any]:
         """The HTTP status and the object; text where the answer is none; a list of events for a watch."""
-        with self.begin(method, path, body, content, accept, **query) as response:
+        with self.begin(method, path, body, content, **query) as response:
             text = response.read().decode()
         if "watch" in query and response.status == 200:
             return response.status, [json.loads(line) for line in text.splitlines()]
@@ -57,12 +56,11 @@ class Client:
         path: str,
         body: object = None,
         content: str = "application/json",
-        accept: str = "application/json",
         **query: str,
     ) -> Iterator[http.client.HTTPResponse]:
         """The answer, of which the head has come."""
         connection = http.client.HTTPSConnection(self.host, timeout=30, context=self.trust)
-        headers = {"Content-Type": content, "Accept": accept}
+        headers = {"Content-Type": content, "Accept": "application/json"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         data = body if body is None or isinstance(body, bytes) else json.dumps(body)

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from gpunode.cluster.api import Api, connect
-from gpunode.cluster.api.kinds import Kind, path
+from gpunode.cluster.api.kinds import path
 from gpunode.links.plugin.manifests import manifests
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage
-from gpunode.sim.apiserver import tables
-from gpunode.sim.apiserver.store import KINDS, Object
+from gpunode.sim.apiserver.store import Object
 from gpunode.sim.cluster import Cluster, serve
 
 from ..lab import api as lab_api
@@ -240,88 +239,6 @@ def test_pages_are_alike(running: tuple[Api, Api, Cluster]) -> None:
     for one in (real, simulated):
         one["metadata"].pop("continue")
     assert simulated == real
-
-
-def as_table(api: Api, method: str, where: str, body: Object | None = None) -> Any:
-    """What the real API answers to who asks for a table, without its columns' descriptions."""
-    headers = {one["key"]: one["value"] for one in api.access.configuration.auth_settings().values()}
-    headers |= {
-        "Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json",
-        "Content-Type": APPLY,
-    }
-    data = json.dumps(body).encode() if body else None
-    table = json.loads(
-        api._connection.pool.request(method, f"{api.access.server}{where}", body=data, headers=headers).data
-    )
-    for column in table["columnDefinitions"]:
-        column["description"] = ""
-    return table
-
-
-def lasting_rows(table: Object, *times: str) -> list[Object]:
-    """Without ages, and other times in columns of these names."""
-    passing = {"Age", "Last Seen", "First Seen", *times}
-    ages = [one["name"] in passing for one in table["columnDefinitions"]]
-    return [
-        {**row, "cells": [None if age else cell for cell, age in zip(row["cells"], ages, strict=True)]}
-        for row in table["rows"]
-    ]
-
-
-def version(one: Object) -> tuple[str, str]:
-    """Of which object this is, and of which state of it."""
-    return one["metadata"]["uid"], one["metadata"]["resourceVersion"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_tables_are_alike(running: tuple[Api, Api, Cluster], kind: str) -> None:
-    """Columns, and the row of every object of the lab, but for ages; descriptions of columns are not simulated."""
-    real, one = running[0], KINDS[kind]
-    there = Kind(one.api, one.plural, one.namespaced)
-    objects = {version(one): one for one in real.find(there)[0]}
-    theirs = as_table(real, "GET", there.path())
-    # An object may have changed between the two questions: those that did not are compared.
-    theirs["rows"] = [row for row in theirs["rows"] if version(row["object"]) in objects]
-    assert theirs["rows"] or not objects
-    items = [objects[version(row["object"])] for row in theirs["rows"]]
-    for item in items:  # made up by the conversion to apps/v1, which a table's objects do not go through
-        item["metadata"].get("annotations", {}).pop("deprecated.daemonset.template.generation", None)
-        item["metadata"] = {name: value for name, value in item["metadata"].items() if value != {}}
-    ours = tables.table(kind, {"metadata": {}, "items": items}, "")
-    assert ours["columnDefinitions"] == theirs["columnDefinitions"]
-    assert lasting_rows(ours) == lasting_rows(theirs)
-
-
-CLAIM = {
-    "accessModes": ["ReadWriteOnce"],
-    "resources": {"requests": {"storage": "1Gi"}},
-    "storageClassName": "slow",
-}
-TABLED = (
-    *OBJECTS,
-    {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "metadata": {"name": "c", "namespace": "default"}, "spec": CLAIM},
-    {"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "s", "namespace": "default"}, "stringData": {"a": "b"}},
-    {
-        "kind": "Pod",
-        "apiVersion": "v1",
-        "metadata": {"name": "p", "namespace": "default"},
-        "spec": {"containers": [{"name": name, "image": "x:1"} for name in ("a", "b")], "nodeName": "legacy"},
-    },
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("number", range(len(TABLED)))
-def test_tables_of_new_objects_are_alike(both: tuple[Api, Api], number: int) -> None:
-    """Of kinds that a fresh lab has none of, too."""
-    wish = TABLED[number]
-    name = f"{wish['metadata']['name']}-unused"
-    wish = {**wish, "metadata": {**wish["metadata"], "name": name}}
-    where = path(wish["kind"], wish["metadata"].get("namespace"), name)
-    theirs = as_table(both[0], "PATCH", f"{where}?fieldManager=gpunode&dryRun=All", wish)
-    _, item = ask(both[1], "PATCH", where, DRY, wish, APPLY)
-    ours = tables.table(wish["kind"], item, "")
-    (here,), (there,) = (lasting_rows(table, "Created At") for table in (ours, theirs))
-    assert here["cells"] == there["cells"]
 
 
 def test_nobody_is_refused_alike(lab: lab_api.Lab, tmp_path: Path) -> None:  # noqa: F811

@@ -1,4 +1,4 @@
-"""What kubectl (1.36) asks and sends: tables, watches that begin with a list, protobuf, its patches."""
+"""What kubectl (1.36) asks and sends: watches that begin with a list, protobuf, its patches."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from gpunode.sim.apiserver import columns
 from gpunode.sim.apiserver.store import now
 
 from .clusters import Client
 
-TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 STRATEGIC, JSON = "application/strategic-merge-patch+json", "application/json-patch+json"
 NODES, DEFAULT = "/api/v1/nodes", "/api/v1/namespaces/default"
@@ -25,83 +23,6 @@ def pod(name: str, **more: Any) -> dict[str, Any]:
     meta = {"name": name, "creationTimestamp": now()}
     containers = [{"name": "a", "image": "plugin:1"}, {"name": "b", "image": "plugin:1"}]
     return {"kind": "Pod", "metadata": meta, "spec": {"containers": containers}, **more}
-
-
-def container(state: dict[str, Any], restarts: int = 0, **more: Any) -> dict[str, Any]:
-    return {"ready": "running" in state, "state": state, "restartCount": restarts, **more}
-
-
-RUNS: dict[str, Any] = {"running": {}}
-DONE: dict[str, Any] = {"terminated": {"exitCode": 0, "reason": "Completed"}}
-FAILED: dict[str, Any] = {"terminated": {"exitCode": 1, "reason": "Error"}}
-CRASHES: dict[str, Any] = {"waiting": {"reason": "CrashLoopBackOff"}}
-
-
-@pytest.mark.parametrize(
-    ("status", "shown"),
-    [
-        ({"phase": "Pending"}, ["0/2", "Pending", "0"]),
-        (
-            {"phase": "Running", "containerStatuses": [container(RUNS), container(RUNS)]},
-            ["2/2", "Running", "0"],
-        ),
-        (
-            {"phase": "Running", "containerStatuses": [container(RUNS), container(CRASHES, 3)]},
-            ["1/2", "CrashLoopBackOff", "3"],
-        ),
-        (
-            {"phase": "Running", "conditions": [], "containerStatuses": [container(DONE), container(RUNS)]},
-            ["1/2", "NotReady", "0"],
-        ),
-        (
-            {"phase": "Failed", "containerStatuses": [container(DONE), container(FAILED)]},
-            ["0/2", "Error", "0"],
-        ),
-        (
-            {"phase": "Succeeded", "containerStatuses": [container(DONE), container(DONE)]},
-            ["0/2", "Completed", "0"],
-        ),
-        ({"phase": "Failed", "reason": "UnexpectedAdmissionError"}, ["0/2", "UnexpectedAdmissionError", "0"]),
-    ],
-    ids=["new", "running", "crashing", "half done", "failed", "done", "refused"],
-)
-def test_a_pod_shows_how_it_is(status: dict[str, Any], shown: list[str]) -> None:
-    """READY, STATUS and RESTARTS."""
-    _, make = columns.SHOWN["Pod"]
-    assert make(pod("p", status=status))[1:4] == shown
-
-
-def test_a_list_comes_as_a_table_for_who_asks_for_one(client: Client) -> None:
-    """Columns, of which some are for `-o wide`, and rows with the objects' metadata, all of the object or nothing."""
-    node = {
-        "kind": "Node",
-        "metadata": {"name": "n", "labels": {"node-role.kubernetes.io/worker": ""}},
-        "spec": {"unschedulable": True},
-    }
-    client.ask("POST", NODES, node)
-    code, table = client.ask("GET", NODES, accept=TABLE)
-    assert (code, table["kind"], table["apiVersion"]) == (200, "Table", "meta.k8s.io/v1")
-    narrow = [one["name"] for one in table["columnDefinitions"] if not one["priority"]]
-    assert narrow == ["Name", "Status", "Roles", "Age", "Version"]
-    (row,) = table["rows"]
-    assert row["cells"][:3] == ["n", "Unknown,SchedulingDisabled", "worker"]
-    assert len(row["cells"]) == len(table["columnDefinitions"])
-    assert (row["object"]["kind"], row["object"]["metadata"]["name"]) == ("PartialObjectMetadata", "n")
-    whole = client.ask("GET", f"{NODES}/n", accept=TABLE, includeObject="Object")[1]["rows"][0]["object"]
-    assert whole == client.ask("GET", f"{NODES}/n")[1]
-    assert client.ask("GET", NODES, accept=TABLE, includeObject="None")[1]["rows"][0]["object"] is None
-    assert client.ask("GET", NODES, accept=TABLE, includeObject="Half")[0] == 400
-    assert client.ask("GET", f"{NODES}/none", accept=TABLE)[1]["kind"] == "Status"
-
-
-def test_a_watch_of_tables_has_its_headers_once(client: Client) -> None:
-    """A row for every event."""
-    for name in ("w1", "w2"):
-        client.ask("POST", f"{DEFAULT}/configmaps", config(name, a="1"))
-    chosen = {"fieldSelector": "metadata.name!=kube-root-ca.crt", "watch": "true", "timeoutSeconds": "1"}
-    events = client.ask("GET", f"{DEFAULT}/configmaps", accept=TABLE, **chosen)[1]
-    assert [one["object"]["rows"][0]["cells"][:2] for one in events] == [["w1", 1], ["w2", 1]]
-    assert [bool(one["object"]["columnDefinitions"]) for one in events] == [True, False]
 
 
 def test_a_watch_that_begins_with_a_list_says_where_that_ends(client: Client) -> None:
@@ -131,8 +52,6 @@ def test_a_watch_is_answered_before_anything_happens(client: Client) -> None:
     }  # longer than the client waits
     with client.begin("GET", NODES, **query) as answer:
         assert answer.status == 200
-    with client.begin("GET", NODES, accept=TABLE, includeObject="Half", **query) as answer:
-        assert answer.status == 400
     with client.begin("GET", NODES, fieldSelector="spec.foo=x", **query) as answer:
         assert answer.status == 400
 

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from gpunode.sim.apiserver import budgets, discovery, protobuf, rbac, tables
+from gpunode.sim.apiserver import budgets, discovery, protobuf, rbac
 from gpunode.sim.apiserver.errors import StatusError, status_error
 from gpunode.sim.apiserver.log import Log
 from gpunode.sim.apiserver.resources import Resources
@@ -147,8 +147,6 @@ class _Handler(BaseHTTPRequestHandler):
             if of.group == rbac.GROUP and user != "admin" and self.command in {"POST", "PUT", "PATCH"}:
                 rbac.admit(of, user, self._given(body))
             code, answer = self._resource(of, name, query, body)
-            if self.command == "GET" and self._as_table():
-                answer = tables.table(of.kind, answer, query.get("includeObject", ""))
             self._send(code, answer)
 
     def _part(self, of: Resources, name: str, part: str, query: dict[str, str], body: bytes) -> None:
@@ -192,9 +190,6 @@ class _Handler(BaseHTTPRequestHandler):
         if body.startswith(protobuf.MAGIC):
             return protobuf.read(body)
         return json.loads(body) if body else {}
-
-    def _as_table(self) -> bool:
-        return tables.wanted(self.headers.get("Accept", ""))
 
     def _resource(self, of: Resources, name: str, query: dict[str, str], body: bytes) -> tuple[int, Object]:
         given = self._given(body)
@@ -286,8 +281,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stream(self, of: Resources, query: dict[str, str]) -> None:
         found = events(of, query)
-        if self._as_table():
-            found = tables.rows(of.kind, found, query.get("includeObject", ""))
         self._chunks("application/json")  # at once: the watching client waits for the headers
         for event in found:
             self._chunk(json.dumps(event, separators=(",", ":")).encode() + b"\n")
