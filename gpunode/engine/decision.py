@@ -13,7 +13,7 @@ from gpunode.links.driver.origin import LEAVE
 from gpunode.links.kubelet import decide as node
 from gpunode.links.machine import kinds as machines
 from gpunode.links.runtime import decide as runtime_decision
-from gpunode.links.runtime import devices
+from gpunode.links.toolkit import decide as devices
 from gpunode.model import (
     Desired,
     DriverWish,

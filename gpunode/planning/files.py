@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from gpunode.errors import CannotPlan
-from gpunode.model import Checker, Expected, Facts, RemoveFile, WriteFile
+from collections.abc import Mapping
+from dataclasses import replace
 
-TOOLKIT_CONFIG = "/etc/nvidia-container-runtime/config.toml"  # comes with NVIDIA's container toolkit
-# The GPU operator's toolkit container has its programs in this folder, and restores its entries at every start.
-OPERATOR = "/usr/local/nvidia/toolkit/"
-WRITES_BACK = (
-    "the GPU operator wrote the entry that is there, and writes it back while its toolkit is enabled"
-)
+from gpunode.errors import CannotPlan
+from gpunode.model import Checker, Expected, Facts, File, RemoveFile, WriteFile
 
 
 def text(facts: Facts, path: str) -> str | None:
@@ -24,6 +20,19 @@ def text(facts: Facts, path: str) -> str | None:
             hint="Check the file on the host, then run again; it was not touched.",
         )
     return file.content
+
+
+def below(facts: Facts, folder: str) -> tuple[str, ...]:
+    """The existing files whose paths begin with this, by name."""
+    return tuple(
+        sorted(path for path, file in facts.files.items() if file.exists and path.startswith(folder))
+    )
+
+
+def overlay(facts: Facts, texts: Mapping[str, str]) -> Facts:
+    """The facts with these texts as the files at their paths."""
+    written = {path: File(path, exists=True, content=content) for path, content in texts.items()}
+    return replace(facts, files={**facts.files, **written})
 
 
 def write(

@@ -1,10 +1,10 @@
-"""States of a host's systemd units."""
+"""A host's systemd units: their states, and their restarts as changes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from gpunode.model import Facts
+from gpunode.model import Change, Facts, Service, WriteFile
 from gpunode.planning import files
 
 
@@ -20,10 +20,16 @@ def is_active(facts: Facts, unit: str) -> bool:
     return state is not None and state.active == "active"
 
 
+def pick(facts: Facts, units: Sequence[str]) -> str | None:
+    """The unit that the host has of these, an active one first; None where it has none."""
+    loaded = [unit for unit in units if is_loaded(facts, unit)]
+    return next((unit for unit in loaded if is_active(facts, unit)), loaded[0] if loaded else None)
+
+
 AT_START = "it reads its configuration at its start"
 
 
-def restart(
+def restart_reason(
     facts: Facts, unit: str, paths: Iterable[str], *, changed: bool, why: str = AT_START
 ) -> str | None:
     """Why a unit that reads these files at its start must be restarted; None: it need not. `changed`: this plan writes them, and
@@ -34,3 +40,21 @@ def restart(
         return why
     stale = next((path for path in paths if files.newer(facts, path, unit)), None)
     return f"{stale} is newer than the running one" if stale else None
+
+
+def add_restart(
+    written: tuple[WriteFile, ...],
+    unit: str,
+    reason: str | None,
+    note: str,
+    *,
+    guards: Iterable[str] | None = None,
+    ends: tuple[str, ...] | None = None,
+) -> tuple[Change, ...]:
+    """The writes and, where there is a reason, the restart of the unit that reads them. `guards`: the files to restore where
+    it does not come up, by default those written. `ends`: the work that it ends, as Service has it."""
+    if not reason:
+        return written
+    guards = tuple(change.path for change in written) if guards is None else tuple(guards)
+    fault = "" if written else None
+    return (*written, Service(unit, reason, restart=True, guards=guards, note=note, ends=ends, fault=fault))

@@ -18,6 +18,7 @@ from gpunode import compat, packages
 from gpunode.links import kubelet as kubelets
 from gpunode.links.runtime import dev_char, k0s, microk8s
 from gpunode.links.toolkit import cdi
+from gpunode.links.toolkit import config as toolkit_config
 from gpunode.model import (
     Change,
     Containerd,
@@ -49,7 +50,6 @@ from gpunode.model import (
     Unit,
     WriteFile,
 )
-from gpunode.planning import files as planned
 from gpunode.planning.versions import numbers, upstream
 from tests.cases import rancher
 
@@ -304,7 +304,7 @@ def _installed(seen: Facts, change: Packages) -> Facts:
 
 def _with_toolkit(seen: Facts) -> Facts:
     """With the toolkit's configuration, which its base package brings."""
-    path = planned.TOOLKIT_CONFIG
+    path = toolkit_config.FILE
     there = seen.files.get(path)
     if "nvidia-container-toolkit-base" not in seen.packages or (there and there.exists):
         return seen
@@ -359,9 +359,9 @@ def _restarted(seen: Facts, name: str) -> Facts:
     unit = Unit(name, "loaded", "active", "running", "enabled", seen.time + 1)
     seen = replace(seen, units={**seen.units, name: unit}, time=seen.time + 2)
     seen = _merged(rancher.restarted(seen, name), name)
-    if name == microk8s.UNIT:  # it fills in its template
+    if name == microk8s.UNITS[0]:  # it fills in its template
         template = seen.files[microk8s.TEMPLATE].content or ""
-        made = _file(microk8s.MADE, microk8s.filled(template))
+        made = _file(microk8s.MADE, microk8s.fill(template))
         seen = replace(seen, files={**seen.files, microk8s.MADE: made})
     if name in (dev_char.UNIT, cdi.OWN, cdi.UNIT):
         return _handed(seen, name)

@@ -24,10 +24,8 @@ import grpc
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import put, read_files
 from gpunode.errors import CannotPlan
-from gpunode.links.runtime.containerd import step as containerd
-from gpunode.links.runtime.docker import step as docker
-from gpunode.links.runtime.on_host.containerd import containerd_dump, read_containerd
-from gpunode.links.runtime.on_host.containerd_check import check_containerd
+from gpunode.links.runtime import containerd, docker
+from gpunode.links.runtime.on_host.containerd import check_containerd, containerd_dump, read_containerd
 from gpunode.links.runtime.on_host.docker import check_docker
 from gpunode.model import Change, Desired, Facts, WriteFile
 from tests import cases

@@ -11,8 +11,8 @@ from gpunode.engine import acts
 from gpunode.engine import chain as pipeline
 from gpunode.engine import decision as desired
 from gpunode.links.kubelet import places
-from gpunode.links.runtime import RUNTIMES, dev_char, microk8s, specifications
-from gpunode.links.toolkit import cdi
+from gpunode.links.runtime import RUNTIMES, dev_char, microk8s
+from gpunode.links.toolkit import cdi, specifications
 from gpunode.model import PluginImage, Reboot, RemoveFile, Runtime, Service, WriteFile
 from gpunode.planning.templates import template
 from gpunode.report.headline import headline
@@ -185,7 +185,7 @@ def test_what_hands_out_devices_starts_after_gpunodes_own_units_and_never_waits_
     """Every kubelet and runtime that gpunode drives; a oneshot has no time limit of its own."""
     text = template(name.lstrip("/"))
     before = {unit for line in text.splitlines() if line.startswith("Before=") for unit in line[7:].split()}
-    runtimes = {"docker.service", "containerd.service", "crio.service", "cri-docker.service", microk8s.UNIT}
+    runtimes = {"docker.service", "containerd.service", "crio.service", "cri-docker.service", *microk8s.UNITS}
     assert before >= {place.unit for place in places.PLACES} | runtimes
     assert "\nTimeoutStartSec=60\n" in text
 

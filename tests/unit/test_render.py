@@ -10,8 +10,8 @@ import pytest
 import tomlkit
 
 from gpunode.errors import CannotPlan, TemplateError
-from gpunode.links.runtime.containerd.config_toml import containerd_toml
-from gpunode.links.runtime.docker.daemon_json import daemon_json
+from gpunode.links.runtime.config_toml import containerd_toml
+from gpunode.links.runtime.daemon_json import daemon_json
 from gpunode.planning import templates
 from gpunode.planning.templates import template
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpunode.links.runtime.containerd.config_toml import containerd_toml
-from gpunode.links.runtime.docker.daemon_json import daemon_json
+from gpunode.links.runtime.config_toml import containerd_toml
+from gpunode.links.runtime.daemon_json import daemon_json
 from tests import cases
 
 FOLDER = cases.FOLDER / "runtime-files"

@@ -11,7 +11,7 @@ from gpunode.agent.record import Run
 from gpunode.agent.system import Message, below, resolve
 from gpunode.engine.on_host.guard import arm
 from gpunode.links.kubelet.on_host import check_kubelet_file
-from gpunode.links.runtime.on_host.containerd_check import check_containerd
+from gpunode.links.runtime.on_host.containerd import check_containerd
 from gpunode.links.runtime.on_host.docker import check_docker
 from gpunode.links.runtime.on_host.selinux import relabel
 

@@ -1,4 +1,4 @@
-"""Container runtimes, a folder each: what a probe reads, the plan, and the merge of its files."""
+"""Container runtimes, a module each: what a probe reads, the plan, and the merge of its files."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
+from gpunode import compat
+from gpunode.links.kubelet import places
 from gpunode.links.runtime import containerd, crio, docker, k0s, microk8s, rancher
+from gpunode.links.runtime.nvidia import Containers
 from gpunode.model import Change, Desired, Facts, Host, Runtime, Watch
+from gpunode.planning import services
 
 
 class ContainerRuntime(Protocol):
@@ -17,14 +21,9 @@ class ContainerRuntime(Protocol):
     def WATCH(self) -> Watch:  # noqa: N802 - a constant of most
         """What a probe reads."""
 
-    def unit(self, facts: Facts) -> str:
-        """The systemd unit that it runs in."""
-
-    def serves(self, endpoint: str | None) -> bool:
-        """Whether a kubelet with this endpoint starts its pods with it; None: it drives docker itself (dockershim)."""
-
-    def in_use(self, facts: Facts) -> bool:
-        """Whether it appears to be the kubelet's, where there is no decision."""
+    @property
+    def UNITS(self) -> tuple[str, ...]:  # noqa: N802 - a constant of most
+        """The systemd units that it can run in."""
 
     def check(self, host: Host, facts: Facts) -> None:
         """Raises CannotPlan where pods cannot get GPUs from it as the inventory asks."""
@@ -32,20 +31,14 @@ class ContainerRuntime(Protocol):
     def plan(self, facts: Facts, desired: Desired) -> tuple[Change, ...]:
         """Its changes; () where it is not the desired runtime."""
 
-    def labels(self, facts: Facts) -> bool:
-        """Whether it gives containers SELinux labels of their own."""
-
-    def by_systemd(self, facts: Facts) -> bool:
-        """Whether systemd keeps the cgroups of its containers, and with them what devices these may use."""
-
-    def runc(self, facts: Facts) -> str:
-        """The runc that starts its containers, by the name that facts have its version under; "" for another program."""
+    def containers(self, facts: Facts) -> Containers:
+        """How it starts containers. Raises CannotPlan where its files cannot be read."""
 
     def headline(self, facts: Facts) -> str:
         """Its name and version; "" where it is not installed."""
 
     def state(self, facts: Facts) -> str:
-        """The same, and what else of the running one matters to GPUs; its name where it does not answer."""
+        """The same, and its default runtime where that is known; its name where it does not answer. Raises CannotPlan."""
 
 
 RUNTIMES: Mapping[Runtime, ContainerRuntime] = MappingProxyType(
@@ -62,10 +55,26 @@ RUNTIMES: Mapping[Runtime, ContainerRuntime] = MappingProxyType(
 
 
 def serving(endpoint: str | None) -> Runtime | None:
-    """The runtime at a kubelet's endpoint; None for any other."""
-    return next((name for name, one in RUNTIMES.items() if one.serves(endpoint)), None)
+    """The runtime at a kubelet's endpoint; None for any other. An endpoint of None is dockershim, of "" the kubelet's default."""
+    if endpoint is None or "cri-dockerd" in endpoint or "dockershim.sock" in endpoint:
+        return "docker"
+    if "crio" in endpoint:
+        return "crio"
+    return "containerd" if not endpoint or "containerd" in endpoint else None
 
 
 def in_use(facts: Facts) -> Runtime:
-    """The kubelet's runtime where there is no decision."""
-    return next((name for name, one in RUNTIMES.items() if one.in_use(facts)), "containerd")
+    """The kubelet's runtime where there is no decision: docker, even a stopped one, where the kubelet drives it."""
+    if brought := places.of(facts).brings:
+        return brought
+    minor = compat.minor(facts.kubelet.version) if facts.kubelet else None
+    shim = minor is not None and compat.has_dockershim(minor)
+    if facts.docker is not None or (shim and services.is_loaded(facts, docker.UNITS[0])):
+        return "docker"
+    return "crio" if services.is_active(facts, crio.UNITS[0]) else "containerd"
+
+
+def unit(name: Runtime, facts: Facts) -> str:
+    """The unit that it runs in, or would run in."""
+    units = RUNTIMES[name].UNITS
+    return services.pick(facts, units) or units[0]

@@ -11,11 +11,13 @@ from typing import Any
 
 from gpunode import compat
 from gpunode.errors import CannotPlan
-from gpunode.links.runtime.containerd.config_toml import binaries, containerd_toml, is_right, lookup, section
-from gpunode.links.runtime.containerd.host import brought, keeps_cgroups, labelled
-from gpunode.links.runtime.containerd.source import read
-from gpunode.model import Change, Desired, Facts, Host, Service, Watch, WriteFile
+from gpunode.links.runtime import nvidia
+from gpunode.links.runtime.config_toml import containerd_toml, is_right, nvidia_binaries, read, section
+from gpunode.links.runtime.containerd import brought_state, read_containers
+from gpunode.links.runtime.nvidia import Containers
+from gpunode.model import Change, Desired, Facts, Host, Watch, WriteFile
 from gpunode.planning import files, services
+from gpunode.planning.toml import lookup
 
 UNITS = ("k0sworker.service", "k0scontroller.service")
 MAIN = "/etc/k0s/containerd.toml"
@@ -28,33 +30,17 @@ SINCE, THIRD = 27, 36  # minors with drop-ins, and that take those of version 3 
 WATCH = Watch(files=(MAIN, MERGED, f"{FOLDER}*.toml"), units=UNITS)
 
 
-def unit(facts: Facts) -> str:
-    """The node's service, which starts it."""
-    there = [one for one in UNITS if services.is_loaded(facts, one)]
-    return next((one for one in there if services.is_active(facts, one)), (there or UNITS)[0])
-
-
-def serves(endpoint: str | None) -> bool:  # noqa: ARG001 - its kubelet has no endpoint
-    """False: its kubelet uses it without an endpoint."""
-    return False
-
-
-def in_use(facts: Facts) -> bool:
-    """Where the node's service is, and no kubelet.service runs beside it."""
-    return services.is_loaded(facts, unit(facts)) and not services.is_active(facts, "kubelet.service")
-
-
 def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a host may wish works
     """It must be the one that is used, and take drop-ins."""
     command = facts.kubelet.unit_text if facts.kubelet else ""
-    if unit(facts) == UNITS[1] and "--enable-worker" not in command and "--single" not in command:
+    if _unit(facts) == UNITS[1] and "--enable-worker" not in command and "--single" not in command:
         raise CannotPlan(
             "this controller of k0s runs no kubelet",
             hint="Install it with --enable-worker, or take the host out of the inventory.",
         )
     if "--cri-socket" in command:
         raise CannotPlan(
-            f"{unit(facts)} is started with --cri-socket: its runtime is not the one that k0s brings",
+            f"{_unit(facts)} is started with --cri-socket: its runtime is not the one that k0s brings",
             hint="Take the flag out (`k0s install --force`), or set `runtime: none` and configure that runtime by hand.",
         )
     minor = compat.minor(facts.kubelet.version) if facts.kubelet else None
@@ -65,47 +51,38 @@ def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a h
         )
 
 
-def labels(facts: Facts) -> bool:
-    """By what k0s made of all its files."""
-    return labelled(files.text(facts, MERGED) or "")
-
-
-def by_systemd(facts: Facts) -> bool:
-    """By what k0s made of all its files."""
-    return keeps_cgroups(files.text(facts, MERGED) or "")
-
-
-def runc(facts: Facts) -> str:  # noqa: ARG001 - the same everywhere
-    """The runc that k0s brings."""
-    return "/var/lib/k0s/bin/runc"
+def containers(facts: Facts) -> Containers:
+    """By what k0s made of all its files; the runc is the one that it brings."""
+    return read_containers(files.text(facts, MERGED) or "", "/var/lib/k0s/bin/runc")
 
 
 def headline(facts: Facts) -> str:
     """Its name; the kubelet's version is k0s' own."""
-    return "containerd of k0s" if services.is_loaded(facts, unit(facts)) else ""
+    return "containerd of k0s" if services.pick(facts, UNITS) else ""
 
 
 def state(facts: Facts) -> str:
     """With the default runtime of its merged configuration."""
-    return brought(facts, "k0s", MERGED)
+    return brought_state(facts, "k0s", MERGED)
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     """Add the runtime to a drop-in; restart the service while a drop-in is newer than it."""
     if desired.runtime != "k0s" or desired.runtime_mode == "none":
         return ()
-    written = _drop_in(facts, default=desired.runtime_mode == "default")
+    default, unit = desired.runtime_mode == "default", _unit(facts)
+    written = _drop_in(facts, default=default)
     why = "so that what it makes of the drop-in is seen to work"
-    reason = services.restart(facts, unit(facts), _paths(facts), changed=bool(written), why=why)
+    reason = services.restart_reason(facts, unit, files.below(facts, FOLDER), changed=bool(written), why=why)
     if not reason:
-        _taken(facts, default=desired.runtime_mode == "default")
-        return written
-    guards, fault = tuple(change.path for change in written), "" if written else None
+        _check_taken(facts, default=default)
     note = "pods keep running; kubelet and containerd start again with it"
-    return (
-        *written,
-        Service(unit(facts), reason, restart=True, guards=guards, note=note, fault=fault),
-    )
+    return services.add_restart(written, unit, reason, note)
+
+
+def _unit(facts: Facts) -> str:
+    """The node's service, which starts it."""
+    return services.pick(facts, UNITS) or UNITS[0]
 
 
 def _drop_in(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
@@ -116,33 +93,25 @@ def _drop_in(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
             hint="Move what is yours into drop-ins of /etc/k0s/containerd.d, remove the file and restart k0s, which writes it "
             "again; or add the nvidia runtime to it by hand and set `runtime: none`.",
         )
-    data = {path: read(files.text(facts, path) or "", path) for path in _paths(facts)}
-    path = next((path for path in reversed(data) if _speaks(data[path])), DROP_IN)
     if merged and is_right(merged, default=default):
         return ()
+    data = {path: read(files.text(facts, path) or "", path) for path in files.below(facts, FOLDER)}
+    path = next((path for path in reversed(data) if _speaks(data[path])), DROP_IN)
+    version = _version(facts, merged)
     text = (
         files.text(facts, path)
-        or f"# Written by gpunode: pods get GPUs from the nvidia runtime.\nversion = {_version(facts)}\n"
+        or f"# Written by gpunode: pods get GPUs from the nvidia runtime.\nversion = {version}\n"
     )
     after = containerd_toml(
-        text,
-        default=default,
-        effective=merged or None,
-        path=path,
-        version=_version(facts),
-        second=_version(facts) > 2,
+        text, default=default, effective=merged or None, path=path, version=version, second=version > 2
     )
-    why = "pods get GPUs from the nvidia runtime" + (", here as the default one" if default else "")
-    there = data.get(path, {})
-    nvidia = lookup(there, (*section(there, _version(facts)), "runtimes", "nvidia"))
-    if any(str(binary).startswith(files.OPERATOR) for binary in binaries(nvidia)):
-        why += f"; {files.WRITES_BACK}"
+    why = nvidia.reason(default=default, binaries=nvidia_binaries(data.get(path, {}), version))
     return files.write(facts, path, after, why, wrong="does not have the nvidia runtime as wished")
 
 
-def _taken(facts: Facts, *, default: bool) -> None:
+def _check_taken(facts: Facts, *, default: bool) -> None:
     """Raise CannotPlan where k0s was started with a drop-in that is right, and made something else of it."""
-    merged, name = _merged(facts), unit(facts)
+    merged, name = _merged(facts), _unit(facts)
     if merged and not is_right(merged, default=default):
         raise CannotPlan(
             f"{name} was started with the nvidia runtime in {FOLDER}, and {MERGED} does not have it as wished",
@@ -154,21 +123,16 @@ def _merged(facts: Facts) -> Mapping[str, Any]:
     return read(files.text(facts, MERGED) or "", MERGED)
 
 
-def _paths(facts: Facts) -> tuple[str, ...]:
-    there = (path for path, file in facts.files.items() if file.exists and path.startswith(FOLDER))
-    return tuple(sorted(there))
-
-
 def _speaks(data: Mapping[str, Any]) -> bool:
     """Whether a drop-in names the nvidia runtime or the default one."""
     table = lookup(data, section(data))
     return "default_runtime_name" in table or "nvidia" in lookup(table, ("runtimes",))
 
 
-def _version(facts: Facts) -> int:
+def _version(facts: Facts, merged: Mapping[str, Any]) -> int:
     """The version that drop-ins are written in."""
-    found = _merged(facts).get("version")
-    if isinstance(found, int):
-        return found
+    version = merged.get("version")
+    if isinstance(version, int):
+        return version
     minor = compat.minor(facts.kubelet.version) if facts.kubelet else None
     return 3 if (minor or 0) >= THIRD else 2

@@ -15,7 +15,7 @@ from gpunode.wording import lines
 
 def judge_runtime(outcome: Outcome, seen: Facts) -> Verdict:
     name = outcome.desired.runtime if outcome.desired else runtimes.in_use(seen)
-    service = runtimes.RUNTIMES[name].unit(seen)
+    service = runtimes.unit(name, seen)
     unit = seen.units.get(service)
     if unit is None or unit.active != "active":
         shown = service.removesuffix(".service")

@@ -11,41 +11,21 @@ from fnmatch import fnmatchcase
 
 from gpunode.errors import CannotPlan
 from gpunode.links.kubelet import microk8s_settings as microk8s
-from gpunode.links.runtime.containerd.config_toml import (
-    RUNC,
-    binaries,
-    containerd_toml,
-    is_right,
-    lookup,
-    section,
-)
-from gpunode.links.runtime.containerd.host import brought, keeps_cgroups, labelled
-from gpunode.links.runtime.containerd.source import read
-from gpunode.model import Change, Desired, Facts, Host, Service, Watch, WriteFile
+from gpunode.links.runtime import nvidia
+from gpunode.links.runtime.config_toml import RUNC, containerd_toml, is_right, nvidia_binaries, read
+from gpunode.links.runtime.containerd import brought_state, read_containers
+from gpunode.links.runtime.nvidia import Containers
+from gpunode.model import Change, Desired, Facts, Host, Watch, WriteFile
 from gpunode.planning import files, services
+from gpunode.planning.toml import lookup
 
-UNIT = microk8s.CONTAINERD
+UNITS = (microk8s.CONTAINERD,)
 TEMPLATE = f"{microk8s.ARGS}containerd-template.toml"
 MADE = f"{microk8s.ARGS}containerd.toml"
 SNAP = "/snap/microk8s/current/meta/snap.yaml"
 ADDON = "`microk8s disable nvidia`"
 
-WATCH = Watch(files=(TEMPLATE, MADE, SNAP), units=(UNIT,))
-
-
-def unit(facts: Facts) -> str:  # noqa: ARG001 - the same everywhere
-    """Its service, which is not the kubelet's."""
-    return UNIT
-
-
-def serves(endpoint: str | None) -> bool:  # noqa: ARG001 - its kubelet is known by its unit
-    """Its kubelet uses it alone."""
-    return False
-
-
-def in_use(facts: Facts) -> bool:
-    """Where the node's service is, and no kubelet.service runs beside it."""
-    return microk8s.is_node(facts) and not services.is_active(facts, "kubelet.service")
+WATCH = Watch(files=(TEMPLATE, MADE, SNAP), units=UNITS)
 
 
 def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a host may wish works
@@ -71,19 +51,9 @@ def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a h
             )
 
 
-def labels(facts: Facts) -> bool:
-    """By the configuration that it was started with."""
-    return labelled(files.text(facts, MADE) or "")
-
-
-def by_systemd(facts: Facts) -> bool:
-    """By the configuration that it was started with."""
-    return keeps_cgroups(files.text(facts, MADE) or "")
-
-
-def runc(facts: Facts) -> str:  # noqa: ARG001 - the same everywhere
-    """The one of its snap."""
-    return "/snap/microk8s/current/bin/runc"
+def containers(facts: Facts) -> Containers:
+    """By the configuration that it was started with; the runc is the one of its snap."""
+    return read_containers(files.text(facts, MADE) or "", "/snap/microk8s/current/bin/runc")
 
 
 def headline(facts: Facts) -> str:
@@ -93,7 +63,7 @@ def headline(facts: Facts) -> str:
 
 def state(facts: Facts) -> str:
     """With the default runtime that it was started with."""
-    return brought(facts, "MicroK8s", MADE)
+    return brought_state(facts, "MicroK8s", MADE)
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
@@ -103,40 +73,36 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     default = desired.runtime_mode == "default"
     written = _template(facts, default=default)
     why = "it makes its configuration of the template at its start"
-    reason = services.restart(facts, UNIT, (TEMPLATE,), changed=bool(written), why=why)
+    reason = services.restart_reason(facts, UNITS[0], (TEMPLATE,), changed=bool(written), why=why)
     if not reason:
-        _taken(facts, default=default)
-        return written
-    guards, fault = tuple(change.path for change in written), "" if written else None
-    note = "containers keep running"
-    return (*written, Service(UNIT, reason, restart=True, guards=guards, note=note, fault=fault))
+        _check_taken(facts, default=default)
+    return services.add_restart(written, UNITS[0], reason, "containers keep running")
 
 
-def filled(text: str) -> str:
+def fill(text: str) -> str:
     """The template as its service fills it in, as far as runtimes go."""
     return text.replace("${RUNTIME}", "runc").replace("${RUNTIME_TYPE}", RUNC)
 
 
 def _template(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
     text = files.text(facts, TEMPLATE) or ""
-    now = read(filled(text), TEMPLATE)
+    now = read(fill(text), TEMPLATE)
     if is_right(now, default=default):
         return ()
     after = containerd_toml(text, default=default, effective=now, path=TEMPLATE)
-    why = "pods get GPUs from the nvidia runtime" + (", here as the default one" if default else "")
-    nvidia = lookup(now, (*section(now), "runtimes", "nvidia"))
-    if any(str(binary).startswith(files.OPERATOR) for binary in binaries(nvidia)):
-        why += f"; {files.WRITES_BACK} ({ADDON} ends that)"
+    why = nvidia.reason(default=default)
+    if nvidia.is_operators(nvidia_binaries(now)):
+        why += f"; {nvidia.WRITES_BACK} ({ADDON} ends that)"
     return files.write(facts, TEMPLATE, after, why, wrong="does not have the nvidia runtime as wished")
 
 
-def _taken(facts: Facts, *, default: bool) -> None:
+def _check_taken(facts: Facts, *, default: bool) -> None:
     """Raise CannotPlan where it was started with a template that is right, and made something else of it."""
     made = read(files.text(facts, MADE) or "", MADE)
     if not made or not is_right(made, default=default):
         raise CannotPlan(
-            f"{UNIT} was started with the nvidia runtime in {TEMPLATE}, and {MADE} does not have it as wished",
-            hint=f"See `journalctl -u {UNIT}` on the host, and whether its arguments in {microk8s.ARGS}containerd name another "
+            f"{UNITS[0]} was started with the nvidia runtime in {TEMPLATE}, and {MADE} does not have it as wished",
+            hint=f"See `journalctl -u {UNITS[0]}` on the host, and whether its arguments in {microk8s.ARGS}containerd name another "
             "file; then run again.",
         )
 
@@ -144,6 +110,6 @@ def _taken(facts: Facts, *, default: bool) -> None:
 def _imported(facts: Facts) -> tuple[str, ...]:
     """The files that the configuration imports, of those that were read."""
     texts = (files.text(facts, path) or "" for path in (TEMPLATE, MADE))
-    patterns = [str(one) for text in texts for one in read(filled(text), TEMPLATE).get("imports") or ()]
+    patterns = [str(one) for text in texts for one in read(fill(text), TEMPLATE).get("imports") or ()]
     there = (path for path, file in facts.files.items() if file.exists)
     return tuple(sorted(path for path in there if any(fnmatchcase(path, one) for one in patterns)))

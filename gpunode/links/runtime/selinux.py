@@ -21,7 +21,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if desired.runtime_mode == "none" or (files.text(facts, ENFORCE) or "").strip() != "1":
         return ()
     state = files.text(facts, STATE)
-    if state is None or state.startswith("1") or not RUNTIMES[desired.runtime].labels(facts):
+    if state is None or state.startswith("1") or not RUNTIMES[desired.runtime].containers(facts).labelled:
         return ()
     why = (
         "SELinux is enforced and labels containers: without it a container cannot open the GPUs' device files"

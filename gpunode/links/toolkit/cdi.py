@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from gpunode import compat
 from gpunode.links.driver import plan as driver
-from gpunode.links.runtime import specifications
-from gpunode.links.runtime.devices import JUST_IN_TIME
+from gpunode.links.toolkit import specifications
+from gpunode.links.toolkit.decide import JUST_IN_TIME
 from gpunode.model import Change, Desired, Facts, RemoveFile, Service, Watch, WriteFile
 from gpunode.planning import files, services
 from gpunode.planning.templates import template

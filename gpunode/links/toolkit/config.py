@@ -13,13 +13,13 @@ from typing import Any
 
 from gpunode import compat
 from gpunode.errors import CannotPlan
-from gpunode.links.runtime import toolkit
-from gpunode.links.runtime.crio.step import known, low_level
+from gpunode.links.runtime import nvidia
+from gpunode.links.runtime.crio import USUAL, low_level
 from gpunode.model import Change, Desired, Facts, Watch
 from gpunode.planning import files, toml
 from gpunode.planning.versions import branch_of, is_installed
 
-FILE = files.TOOLKIT_CONFIG
+FILE = nvidia.TOOLKIT_CONFIG
 PRICE = (
     "isolation: an unprivileged container gets the GPUs that the device plugin allocated to it and no others; the price: "
     "NVIDIA_VISIBLE_DEVICES alone, `docker run --gpus` and plugins that set only that variable give it none"
@@ -27,7 +27,28 @@ PRICE = (
 TABLE = ("nvidia-container-runtime", "runtimes")
 MODE = ("nvidia-container-runtime", "mode")
 
+STRICT = {
+    "accept-nvidia-visible-devices-envvar-when-unprivileged": False,
+    "accept-nvidia-visible-devices-as-volume-mounts": True,
+}
+KINDS: toml.Kinds = {
+    **{(key,): "switch" for key in STRICT},
+    MODE[:1]: "table",
+    MODE: "string",
+    TABLE: "strings",
+}
+
 WATCH = Watch(files=(FILE,))
+
+
+def read(facts: Facts) -> dict[str, Any]:
+    """The host's file; {} where there is none. Raises CannotPlan where it is not TOML or a value has another type."""
+    return toml.read(files.text(facts, FILE) or "", FILE, KINDS, "NVIDIA's toolkit")
+
+
+def mode(facts: Facts) -> str:
+    """How NVIDIA's runtime gives containers their devices."""
+    return str(toml.lookup(read(facts), MODE[:1]).get(MODE[1], "auto"))
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
@@ -41,7 +62,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
             hint="Let gpunode install the toolkit (`toolkit: auto`), or install it by hand.",
         )
     text, reasons = before or "", []
-    for change, why in _edits(toolkit.read(facts), facts, desired):
+    for change, why in _edits(read(facts), facts, desired):
         text = change(text)
         reasons.append(why)
     if not reasons:
@@ -52,7 +73,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
 
 
 def _edits(data: Mapping[str, Any], facts: Facts, desired: Desired) -> Iterator[tuple[Any, str]]:
-    for key, value in toolkit.STRICT.items() if desired.isolation else ():
+    for key, value in STRICT.items() if desired.isolation else ():
         if data.get(key) is not value:
             yield (lambda text, key=key, value=value: with_key(text, key, value)), PRICE
     packages = {*facts.packages, *(spec.name for spec in (desired.driver.packages if desired.driver else ()))}
@@ -62,9 +83,9 @@ def _edits(data: Mapping[str, Any], facts: Facts, desired: Desired) -> Iterator[
         why = f"the libraries of {scattered[0]} do not lie beside libcuda; mode legacy asks the linker's cache for each"
         yield (lambda text: toml.put(text, MODE, "legacy")), why
     below = low_level(facts) if desired.runtime == "crio" and desired.runtime_mode != "none" else ""
-    there = known(facts) if below else []
-    if below and below not in there:
-        wished = [below, *there]
+    named = list(toml.lookup(data, TABLE[:1]).get(TABLE[1]) or USUAL)
+    if below and below not in named:
+        wished = [below, *named]
         why = f"NVIDIA's runtime starts the one below it, {below}, only where it is named here"
         yield (lambda text: toml.put(text, TABLE, wished)), why
 

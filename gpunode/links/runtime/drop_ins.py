@@ -16,10 +16,11 @@ from pathlib import PurePath
 from typing import Any
 
 from gpunode.errors import CannotPlan
-from gpunode.links.runtime.containerd.config_toml import binaries, lookup, merge
-from gpunode.links.runtime.containerd.source import PLUGINS, read
+from gpunode.links.runtime import nvidia
+from gpunode.links.runtime.config_toml import PLUGINS, binaries, merge, read
 from gpunode.model import Containerd, Facts, WriteFile
 from gpunode.planning import files, toml
+from gpunode.planning.toml import lookup
 from gpunode.planning.versions import numbers
 from gpunode.wording import few
 
@@ -37,7 +38,7 @@ OURS = {"containerd.default_runtime_name", "runc", "nvidia"}  # gpunode decides 
 NVIDIA_CTK = "99-nvidia.toml"  # nvidia-container-toolkit: cmd/nvidia-ctk/runtime/configure
 
 
-def aligned(
+def align(
     facts: Facts, contents: Mapping[str, Mapping[str, Any]], main: str, *, right: bool
 ) -> tuple[WriteFile, ...]:
     """Every drop-in that containerd misreads for its version, in the version of the file `main`. `right`: its nvidia runtime
@@ -91,10 +92,10 @@ def _effect(own: object, main: object, containerd: Containerd, file: str, *, rig
 
 def _writer(data: Mapping[str, Any], version: int, path: str) -> str:
     """Whose file it is, where it tells, and what keeps its writer from that version."""
-    nvidia = lookup(data, ("plugins", PLUGINS[version], "containerd", "runtimes", "nvidia"))
-    if any(str(binary).startswith(files.OPERATOR) for binary in binaries(nvidia)):
+    entry = lookup(data, ("plugins", PLUGINS[version], "containerd", "runtimes", "nvidia"))
+    if nvidia.is_operators(binaries(entry)):
         # NVIDIA/aicr#1688: its toolkit copies the version of `containerd config dump`, which is migrated
-        return f"; {files.WRITES_BACK}: set RUNTIME_CONFIG_SOURCE=file in the toolkit's env"
+        return f"; {nvidia.WRITES_BACK}: set RUNTIME_CONFIG_SOURCE=file in the toolkit's env"
     if PurePath(path).name == NVIDIA_CTK:
         return "; nvidia-ctk writes a file of this name: run it with --config-source=file"
     return ""

@@ -10,11 +10,50 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpunode.errors import CannotPlan
-from gpunode.links.runtime.containerd.source import PLUGINS, read
+from gpunode.links.runtime.nvidia import BINARY
 from gpunode.planning import toml
-from gpunode.planning.toml import Path
+from gpunode.planning.toml import Kinds, Path, lookup
 
-BINARY = "/usr/bin/nvidia-container-runtime"
+# Where the CRI plugin's settings are, by the file's `version`; a file without one is version 1.
+PLUGINS = {
+    1: "cri",
+    2: "io.containerd.grpc.v1.cri",
+    3: "io.containerd.cri.v1.runtime",
+    4: "io.containerd.cri.v1.runtime",
+}
+
+# The tables of a runtime, and what is read of them.
+RUNTIME: Kinds = {
+    (): "table",
+    ("runtime_type",): "string",
+    ("runtime_engine",): "string",
+    ("runtime_root",): "string",
+    ("options",): "table",
+    ("options", "binaryname"): "string",
+}
+CRI: Kinds = {
+    (): "table",
+    ("systemd_cgroup",): "switch",
+    ("cni",): "table",
+    ("cni", "bin_dir"): "string",
+    ("cni", "bin_dirs"): "strings",
+    ("containerd",): "table",
+    ("containerd", "no_pivot"): "switch",
+    ("containerd", "default_runtime_name"): "string",
+    **{("containerd", "default_runtime", *key): kind for key, kind in RUNTIME.items()},
+    ("containerd", "runtimes"): "table",
+    **{("containerd", "runtimes", "*", *key): kind for key, kind in RUNTIME.items()},
+}
+KINDS: Kinds = {
+    ("version",): "number",
+    ("imports",): "strings",
+    ("disabled_plugins",): "strings",
+    ("required_plugins",): "strings",
+    ("plugins",): "table",
+    ("plugins", "*"): "table",
+    **{("plugins", name, *key): kind for name in PLUGINS.values() for key, kind in CRI.items()},
+}
+
 DISCARD = "discard_unpacked_layers"
 RUNC = "io.containerd.runc.v2"
 # They read BinaryName; older ones do not. The last is that of MicroK8s' template, which is filled in with one of the others.
@@ -22,22 +61,19 @@ SHIMS = (RUNC, "io.containerd.runc.v1", "${RUNTIME_TYPE}")
 OLD = ("io.containerd.runtime.v1.linux", "")
 UNREAD = ("runtime_engine", "runtime_root")  # of the old type alone; beside another the CRI plugin fails
 # The shims' options as they spell them; containerd compares without case.
-OPTIONS = {
-    name.lower(): name
-    for name in (
-        "BinaryName",
-        "CriuImagePath",
-        "CriuPath",
-        "CriuWorkPath",
-        "IoGid",
-        "IoUid",
-        "NoNewKeyring",
-        "NoPivotRoot",
-        "Root",
-        "ShimCgroup",
-        "SystemdCgroup",
-    )
-}
+SPELLED = "BinaryName CriuImagePath CriuPath CriuWorkPath IoGid IoUid NoNewKeyring NoPivotRoot Root ShimCgroup SystemdCgroup"
+OPTIONS = {name.lower(): name for name in SPELLED.split()}
+
+
+def read(text: str, path: str) -> dict[str, Any]:
+    """A file of containerd's as data: of a known version, and each value that is read of its type."""
+    data = toml.read(text, path, KINDS, "containerd")
+    if data.get("version", 1) not in PLUGINS:
+        raise CannotPlan(
+            f"{path}: `version = {data['version']}` is none that gpunode knows (1 to 4)",
+            hint="Set `runtime: none` for this host and add the nvidia runtime by hand.",
+        )
+    return data
 
 
 def section(data: Mapping[str, Any], version: int = 1, *, second: bool = False) -> Path:
@@ -54,14 +90,6 @@ def section(data: Mapping[str, Any], version: int = 1, *, second: bool = False) 
     apart = any(key in lookup(data, old) for key in ("snapshotter", "disable_snapshot_annotations", DISCARD))
     named = lookup(data, (*new, "runtimes")) or not lookup(data, (*old, "runtimes"))
     return new if version == 1 or (named and (apart or lookup(data, new))) else old
-
-
-def lookup(data: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """The table at `path`, {} where there is none."""
-    for part in path:
-        value = data.get(part)
-        data = value if isinstance(value, Mapping) else {}
-    return data
 
 
 def is_right(data: Mapping[str, Any], *, default: bool) -> bool:
@@ -88,6 +116,11 @@ def binaries(runtime: Mapping[str, Any]) -> set[Any]:
     options = lookup(runtime, ("options",)).items()
     named = [value for name, value in options if name.lower() == "binaryname"]
     return {value for value in (*named, runtime.get("runtime_engine")) if value}
+
+
+def nvidia_binaries(data: Mapping[str, Any], version: int = 1) -> set[Any]:
+    """The binaries that the file's nvidia runtime starts."""
+    return binaries(lookup(data, (*section(data, version), "runtimes", "nvidia")))
 
 
 def is_default(cri: Mapping[str, Any]) -> bool:

@@ -1,10 +1,12 @@
-"""k3s and RKE2: the nvidia runtime is found by themselves at their start; the default one is a setting.
+"""The containerd that k3s or RKE2 brings. They write its configuration at every start of the node's service, with the nvidia
+runtime where they find it; the default one is a setting.
 
 docs.k3s.io/advanced (containerd, alternative runtimes) and docs.rke2.io/advanced; pkg/agent/containerd/runtimes.go.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,19 +14,24 @@ from typing import Any
 from gpunode import compat
 from gpunode.errors import CannotPlan
 from gpunode.links.kubelet import rancher_settings as rancher
-from gpunode.links.kubelet.rancher_settings import Product
-from gpunode.links.runtime.containerd.config_toml import binaries, default_name, lookup, section
-from gpunode.links.runtime.containerd.host import brought, keeps_cgroups, labelled
-from gpunode.links.runtime.containerd.source import read
-from gpunode.links.runtime.rancher.templates import merged
-from gpunode.model import Change, Desired, Facts, Host, Service, Watch, WriteFile
+from gpunode.links.kubelet.rancher_settings import PRODUCTS, Product
+from gpunode.links.runtime import nvidia
+from gpunode.links.runtime.config_toml import containerd_toml, default_name, nvidia_binaries, read, section
+from gpunode.links.runtime.containerd import brought_state, read_containers
+from gpunode.links.runtime.nvidia import BINARY, Containers
+from gpunode.model import Change, Desired, Facts, Host, Watch, WriteFile
 from gpunode.planning import files, services
 from gpunode.planning.templates import template
+from gpunode.planning.toml import lookup
 from gpunode.planning.versions import is_installed
 
-BINARY = "/usr/bin/nvidia-container-runtime"
 KEY = "default-runtime"
 OTHERS = {"docker": "docker", "container-runtime-endpoint": "a containerd of its own"}
+
+BASE = re.compile(r"\{\{-?\s*template\s+\"base\"")
+# What the products' own templates put the runtimes in with that they find; the second until 2023.
+FOUND = re.compile(r"\.ExtraRuntimes\b|\.NvidiaRuntimes\b|\.ContainerRuntimes\b")
+NVIDIA = re.compile(r"""^[ \t]*\[\s*plugins\..*\.runtimes\.["']?nvidia["']?\s*\]""", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +55,10 @@ class Brought:
         """What a probe reads."""
         return Watch((*self.product.watched, f"{self.folder}config*.toml*", BINARY), self.product.units)
 
-    def unit(self, facts: Facts) -> str:
-        """The node's service, which starts it."""
-        return self.product.unit(facts) or self.product.units[0]
-
-    def serves(self, endpoint: str | None) -> bool:  # noqa: ARG002 - its kubelet has no endpoint
-        """False: its kubelet uses it without an endpoint."""
-        return False
-
-    def in_use(self, facts: Facts) -> bool:
-        """Where the node's service is, and no kubelet.service runs beside it."""
-        return self.product.unit(facts) is not None and not services.is_active(facts, "kubelet.service")
+    @property
+    def UNITS(self) -> tuple[str, ...]:  # noqa: N802 - as of the other runtimes
+        """The node's service, of a server and of an agent."""
+        return self.product.units
 
     def check(self, host: Host, facts: Facts) -> None:  # noqa: ARG002 - each way that a host may wish works
         """It must be the one that is used, where it is looked for."""
@@ -75,18 +75,11 @@ class Brought:
                 hint="gpunode drives it in its default folder so far; take the host out of the inventory.",
             )
 
-    def labels(self, facts: Facts) -> bool:
-        """By the configuration that it was started with: the setting `selinux`, the flag and a variable switch it on."""
-        return labelled(files.text(facts, self.generated) or "")
-
-    def by_systemd(self, facts: Facts) -> bool:
-        """By the configuration that it was started with."""
-        return keeps_cgroups(files.text(facts, self.generated) or "")
-
-    def runc(self, facts: Facts) -> str:  # noqa: ARG002 - as of the other runtimes
-        """The runc that the product brings."""
+    def containers(self, facts: Facts) -> Containers:
+        """By the configuration that it was started with; the runc is the one that the product brings."""
         folder = self.product.agent.rpartition("/")[0]
-        return f"{folder}/data/current/bin/runc" if self.product.name == "k3s" else f"{folder}/bin/runc"
+        runc = f"{folder}/data/current/bin/runc" if self.product.name == "k3s" else f"{folder}/bin/runc"
+        return read_containers(files.text(facts, self.generated) or "", runc)
 
     def headline(self, facts: Facts) -> str:
         """Its name; the kubelet's version is the product's."""
@@ -94,7 +87,7 @@ class Brought:
 
     def state(self, facts: Facts) -> str:
         """With the default runtime that it was started with."""
-        return brought(facts, self.product.title, self.generated)
+        return brought_state(facts, self.product.title, self.generated)
 
     def plan(self, facts: Facts, desired: Desired) -> tuple[Change, ...]:
         """Set the default runtime; restart the service where it has not found the nvidia runtime yet."""
@@ -102,14 +95,16 @@ class Brought:
             return ()
         default = desired.runtime_mode == "default"
         written = (*self._template(facts, default=default), *self._setting(facts, desired, default=default))
-        reason = self._restart(facts, desired, default=default, changed=bool(written))
-        if not reason:
-            return written
-        unit = self.unit(facts)
+        reason, unit = (
+            self._restart_reason(facts, desired, default=default, changed=bool(written)),
+            self._unit(facts),
+        )
         server = unit == self.product.units[0]
         note = f"pods keep running; kubelet and containerd{', and the API server,' if server else ''} start again with it"
-        guards, fault = tuple(change.path for change in written), "" if written else None
-        return (*written, Service(unit, reason, restart=True, guards=guards, note=note, fault=fault))
+        return services.add_restart(written, unit, reason, note)
+
+    def _unit(self, facts: Facts) -> str:
+        return self.product.unit(facts) or self.product.units[0]
 
     def _data(self, facts: Facts) -> Mapping[str, Any]:
         return read(files.text(facts, self.generated) or "", self.generated)
@@ -128,7 +123,7 @@ class Brought:
         if path is None:
             return ()
         text, works = files.text(facts, path) or "", _is_right(self._data(facts), default=default)
-        after = merged(text, path, self.product.title, default=default, works=works)
+        after = _merge_template(text, path, self.product.title, default=default, works=works)
         why = "pods get GPUs from the nvidia runtime; this template replaces the one that has it"
         return files.write(facts, path, after, why, wrong="does not hold the nvidia runtime as wished")
 
@@ -138,22 +133,22 @@ class Brought:
             return ()  # a plain file asks for no setting
         found = rancher.values(rancher.settings(facts, self.product), KEY)
         now = found[-1] if found else None
-        self._no_flag(desired, default=default)
+        self._check_flag(desired, default=default)
         if default == (now is not None and now.value == "nvidia"):
             return ()
         if not default and (now is None or not now.value.startswith("nvidia")):
             return ()
         if default:
-            self._knows(facts)
+            self._check_setting(facts)
         wished = "nvidia" if default else "runc"
-        why = f"pods get GPUs from the nvidia runtime{', here as the default one' if default else ' by its RuntimeClass alone'}"
+        why = nvidia.reason(default=default) + ("" if default else " by its RuntimeClass alone")
         if now is not None:
             text = rancher.replaced(files.text(facts, now.path) or "", now, wished)
             return files.write(facts, now.path, text, why, wrong=f"names {now.value} as the default runtime")
         path = f"{self.product.config}.d/90-gpunode-runtime.yaml"
         return files.write(facts, path, template("etc/rancher/runtime.yaml", runtime=wished), why)
 
-    def _no_flag(self, desired: Desired, *, default: bool) -> None:
+    def _check_flag(self, desired: Desired, *, default: bool) -> None:
         """The command's flag would win over any file."""
         start = desired.kubelet
         if start is None or start.command is None or f"--{KEY}" not in start.command[1].value:
@@ -164,7 +159,7 @@ class Brought:
             f"{self.product.config}; then run again.",
         )
 
-    def _knows(self, facts: Facts) -> None:
+    def _check_setting(self, facts: Facts) -> None:
         version = facts.kubelet.version if facts.kubelet else ""
         if not compat.rancher_has_default_runtime(version):
             raise CannotPlan(
@@ -173,21 +168,23 @@ class Brought:
                 f"{compat.rancher_default_runtime_since()} have it.",
             )
 
-    def _restart(self, facts: Facts, desired: Desired, *, default: bool, changed: bool) -> str | None:
-        unit = self.unit(facts)
-        if not services.is_active(facts, unit):
-            return "it is not running"
-        if changed:
-            return "it writes containerd's configuration at its start"
+    def _restart_reason(self, facts: Facts, desired: Desired, *, default: bool, changed: bool) -> str | None:
+        unit = self._unit(facts)
+        if changed or not services.is_active(facts, unit):
+            why = "it writes containerd's configuration at its start"
+            return services.restart_reason(facts, unit, (), changed=changed, why=why)
         data = self._data(facts)
         if _is_right(data, default=default):
             return None
         comes = any(not is_installed(facts.packages, spec) for spec in desired.toolkit)
         if comes or _since(facts, BINARY, unit):
             return "it finds the nvidia runtime at its start"
-        stale = next((path for path in self._read(facts) if files.newer(facts, path, unit)), None)
-        if stale:
-            return f"{stale} is newer than the running one"
+        read_at_start = (
+            *files.below(facts, self.product.config),
+            *(path for path in files.below(facts, self.folder) if path.endswith(".tmpl")),
+        )
+        if stale := services.restart_reason(facts, unit, read_at_start, changed=False):
+            return stale
         raise CannotPlan(
             f"{unit} was started with NVIDIA's runtime there, and {self.generated} "
             f"{'does not name it as the default' if _has_nvidia(data) else 'does not have it'}",
@@ -195,21 +192,13 @@ class Brought:
             f"nvidia-container-runtime in its PATH and {BINARY}.",
         )
 
-    def _read(self, facts: Facts) -> tuple[str, ...]:
-        """Files that it reads at its start."""
-        there = (path for path, file in facts.files.items() if file.exists)
-        return tuple(
-            path
-            for path in there
-            if path.startswith(self.product.config)
-            or (path.startswith(self.folder) and path.endswith(".tmpl"))
-        )
+
+K3S, RKE2 = Brought(PRODUCTS["k3s"]), Brought(PRODUCTS["rke2"])
 
 
 def _has_nvidia(data: Mapping[str, Any]) -> bool:
     """Whether NVIDIA's binary is behind the runtime of that name; the GPU operator's is in a folder of its own."""
-    runtime = lookup(data, (*section(data), "runtimes", "nvidia"))
-    return any(str(one).endswith("/nvidia-container-runtime") for one in binaries(runtime))
+    return any(str(binary).endswith("/nvidia-container-runtime") for binary in nvidia_binaries(data))
 
 
 def _is_right(data: Mapping[str, Any], *, default: bool) -> bool:
@@ -223,3 +212,30 @@ def _since(facts: Facts, path: str, unit: str) -> bool:
     if file is None or file.ctime is None or state is None or state.active_since is None:
         return False
     return state.active_since < file.ctime
+
+
+def _merge_template(text: str, path: str, product: str, *, default: bool, works: bool) -> str:
+    """The user's template with the nvidia runtime. `works`: the configuration that was made of it is right.
+
+    One that has the product's own template in it stays: the runtime comes with that. A plain file is merged like
+    containerd's own; in any other no place is safe.
+    """
+    own = NVIDIA.search(text)
+    if BASE.search(text) or FOUND.search(text):
+        if own and not works:
+            line = text.count("\n", 0, own.start()) + 1
+            raise CannotPlan(
+                f"{path}:{line}: defines the nvidia runtime, which {product} adds itself: with both, containerd does not "
+                "start",
+                hint="Take this table and its options out of the template, then run again; it was not touched.",
+            )
+        return text
+    if "{{" not in text:
+        return containerd_toml(text, default=default, path=path, second="version = 3" in text)
+    if works:
+        return text
+    raise CannotPlan(
+        f"{path}: neither has this template the runtimes that {product} finds nor is there a place for nvidia's that is safe",
+        hint='Begin it with {{ template "base" . }} and leave in it what differs from it, then run again; '
+        "it was not touched.",
+    )

@@ -16,10 +16,8 @@ from typing import NamedTuple
 from gpunode.errors import CannotPlan, Refused
 from gpunode.links import runtime as runtimes
 from gpunode.links.kubelet import arguments
-from gpunode.links.runtime import specifications, toolkit
-from gpunode.links.runtime.containerd.config_toml import lookup
+from gpunode.links.toolkit import config, specifications
 from gpunode.model import Facts, Host, KubeletStart, PackageSpec, Runtime
-from gpunode.planning import files
 from gpunode.planning.versions import numbers, upstream
 
 COMMANDS = (1, 12)  # from which toolkit on nvidia-ctk makes the links and generates specifications
@@ -88,13 +86,13 @@ def _toolkit(facts: Facts, wished: tuple[PackageSpec, ...]) -> tuple[int, ...]:
 
 
 def _links(facts: Facts, runtime: Runtime) -> str:
-    one = runtimes.RUNTIMES[runtime]
-    if not one.by_systemd(facts):
+    containers = runtimes.RUNTIMES[runtime].containers(facts)
+    if not containers.by_systemd:
         return ""
     systemd = numbers(facts.versions.get("systemd", ""))
     if systemd and systemd[0] < BY_NUMBER:
         return f"systemd {systemd[0]} finds devices by their links in /dev/char, without which {LOSE}"
-    version = facts.versions.get(one.runc(facts), "")
+    version = facts.versions.get(containers.runc, "")
     if LINKLESS <= numbers(version)[:3] < FIXED:
         return f"runc {version} tells systemd only of devices with a link in /dev/char (fixed in 1.1.7), so {LOSE}"
     return ""
@@ -104,8 +102,8 @@ def _readers(host: Host, facts: Facts, runtime: Runtime) -> Iterator[str]:
     """Who reads the toolkit's CDI specification, as far as that is configured: newer runtimes can by default."""
     if host.cdi:
         yield "the device plugin makes the devices of its CDI strategy from the toolkit's specification"
-    if _mode(facts) == "cdi":
-        yield f"NVIDIA's runtime is in mode cdi ({files.TOOLKIT_CONFIG})"
+    if config.mode(facts) == "cdi":
+        yield f"NVIDIA's runtime is in mode cdi ({config.FILE})"
     asked = {
         "docker": ("/etc/docker/daemon.json", r'"cdi"\s*:\s*true'),
         "containerd": ("/etc/containerd/", r"^\s*enable_cdi\s*=\s*true"),
@@ -117,31 +115,22 @@ def _readers(host: Host, facts: Facts, runtime: Runtime) -> Iterator[str]:
             yield f"CDI is switched on in {path}"
 
 
-def _mode(facts: Facts) -> str:
-    """How NVIDIA's runtime gives containers their devices."""
-    return str(lookup(toolkit.read(facts), ("nvidia-container-runtime",)).get("mode", "auto"))
-
-
 def _loss(
     host: Host, facts: Facts, runtime: Runtime, start: KubeletStart, version: tuple[int, ...]
 ) -> tuple[str, str] | None:
     """Why the runtime below does not know a container's GPUs, and what changes that."""
-    mode = _mode(facts)
+    mode = config.mode(facts)
     by_hook = mode == "legacy" or (mode == "auto" and () < version < JUST_IN_TIME)
     if not by_hook or host.device_specs or host.cdi:
         return None
     policy = arguments.flag(start.words[1:], "cpu-manager-policy") or start.config.get("cpuManagerPolicy")
-    if runtimes.RUNTIMES[runtime].by_systemd(facts):
+    if runtimes.RUNTIMES[runtime].containers(facts).by_systemd:
         what = f"so {LOSE}."
     elif policy == "static":
         what = "so the kubelet's static CPU manager, which updates containers, takes the GPUs from them."
     else:
         return None
-    why = (
-        f"is in mode legacy ({files.TOOLKIT_CONFIG})"
-        if mode == "legacy"
-        else f"is {'.'.join(map(str, version))}"
-    )
+    why = f"is in mode legacy ({config.FILE})" if mode == "legacy" else f"is {'.'.join(map(str, version))}"
     fix = (
         'Set `mode = "auto"` there'
         if mode == "legacy"

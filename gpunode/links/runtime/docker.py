@@ -1,0 +1,245 @@
+"""docker, where the kubelet drives it itself (dockershim) or through cri-dockerd: the nvidia runtime in daemon.json."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gpunode.errors import CannotPlan
+from gpunode.links.runtime import nvidia
+from gpunode.links.runtime.daemon_json import daemon_json
+from gpunode.links.runtime.nvidia import Containers
+from gpunode.model import Change, Desired, Expected, Facts, GpuUser, Host, Watch, WriteFile
+from gpunode.planning import files, services, users
+from gpunode.planning.versions import numbers
+
+FILE = "/etc/docker/daemon.json"
+UNITS = ("docker.service",)
+SNAP = "snap.docker.dockerd.service"
+# What docker is started by.
+PACKAGED_UNIT = "/lib/systemd/system/docker.service"
+OWN_UNIT = "/etc/systemd/system/docker.service"
+OPTIONS = "/etc/default/docker"
+
+WATCH = Watch(files=(FILE, PACKAGED_UNIT, OWN_UNIT, f"{OWN_UNIT}.d/*.conf", OPTIONS), units=(*UNITS, SNAP))
+
+# dockerd does not start when a flag and daemon.json set the same thing.
+FLAGS = ("--default-runtime", "--add-runtime")
+FLAG = re.compile(
+    r"""(?:[ \t]+(?P<whole>["'])|(?P<before>^|[ \t]+|(?<=["'=])))"""
+    r"""(?P<name>--default-runtime|--add-runtime)(?:=|[ \t]+)(?P<quote>["']?)(?P<value>[^\s"'\\]+)(?P=quote)(?(whole)(?P=whole))"""
+    r"""(?=[\s"'\\]|$)"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a file that docker is started by: the setting that it is part of, and its text without space round it."""
+
+    path: str
+    number: int
+    key: str
+    text: str
+
+    @property
+    def place(self) -> str:
+        """`file:line`."""
+        return f"{self.path}:{self.number}"
+
+
+def check(host: Host, facts: Facts) -> None:
+    """It must be there, and the default runtime is the only way to nvidia."""
+    if not services.is_loaded(facts, UNITS[0]):
+        if services.is_loaded(facts, SNAP):
+            raise CannotPlan(
+                "docker runs from a snap, where it finds neither NVIDIA's runtime nor its libraries",
+                hint="gpunode configures docker of packages, containerd and CRI-O so far; use one of them.",
+            )
+        raise CannotPlan(
+            "this kubelet runs its pods with docker, and there is no docker.service",
+            hint="Install docker, or give the kubelet --container-runtime=remote with containerd's endpoint.",
+        )
+    if host.runtime == "class":
+        raise CannotPlan(
+            "`runtime: class` cannot work here: a kubelet with docker knows no handlers of RuntimeClass",
+            hint="Set `runtime: default` for this host, which makes nvidia docker's default runtime.",
+        )
+
+
+def containers(facts: Facts) -> Containers:
+    """By its answer and its daemon.json; no labels where that does not parse, which its plan reports."""
+    try:
+        labelled = bool(json.loads(files.text(facts, FILE) or "{}").get("selinux-enabled"))
+    except (ValueError, AttributeError, RecursionError):
+        labelled = False
+    by_systemd = facts.docker is not None and facts.docker.cgroup_driver == "systemd"
+    return Containers(labelled, by_systemd, "runc")
+
+
+def headline(facts: Facts) -> str:
+    """Its version, or that it does not answer."""
+    return f"docker {facts.docker.version}" if facts.docker else "docker, which does not answer"
+
+
+def state(facts: Facts) -> str:
+    """With the default runtime of the running one."""
+    info = facts.docker
+    return f"docker {info.version}, default runtime {info.default_runtime}" if info else "docker"
+
+
+def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """Merge daemon.json; restart docker while the running one does not know the runtime."""
+    if desired.runtime != "docker" or desired.runtime_mode == "none":
+        return ()
+    _check_config_file(facts)
+    before = files.text(facts, FILE) or ""
+    _check_mark(facts, before)
+    texts, runtimes = _without_flags(facts)
+    default = desired.runtime_mode == "default"
+    after = daemon_json(before, default=default, path=FILE, more=runtimes)
+    written = _daemon_json(facts, before, after, runtimes, default=default)
+    for path, text in texts.items():
+        why = "its flags for runtimes move into daemon.json: docker does not start with both"
+        wrong = "starts docker with flags that daemon.json is to have"
+        written += files.write(facts, path, text, why, wrong=wrong)
+    ends = None if _survive(facts, after) else users.keys(_inside(facts))
+    return services.add_restart(
+        written,
+        UNITS[0],
+        _restart_reason(facts, changed=bool(written)),
+        _note(facts, after),
+        guards=(FILE, *texts),
+        ends=ends,
+    )
+
+
+def _daemon_json(
+    facts: Facts, before: str, after: str, moved: Mapping[str, str], *, default: bool
+) -> tuple[WriteFile, ...]:
+    if after == before:
+        return ()
+    present = json.loads(before.removeprefix("\ufeff")) if before.strip() else {}
+    entry = (present.get("runtimes") or {}).get("nvidia")
+    why = "pods get GPUs from the nvidia runtime, which a kubelet with docker only finds as its default"
+    if isinstance(entry, dict) and nvidia.is_operators([entry.get("path", "")]):
+        why += f"; {nvidia.WRITES_BACK}"
+    wrong = "does not hold the nvidia runtime"
+    if default and present.get("default-runtime") != "nvidia":
+        wrong = "does not name nvidia as its default runtime"
+    expected = Expected("nvidia", "nvidia" if default else None, tuple(moved))
+    return files.write(facts, FILE, after, why, wrong=wrong, check="docker", expected=expected)
+
+
+def _restart_reason(facts: Facts, *, changed: bool) -> str | None:
+    """Why docker must be restarted: by `docker info`, or by the file's age where docker does not answer."""
+    why = "it reads daemon.json at its start"
+    if changed or facts.docker is None or not services.is_active(facts, UNITS[0]):
+        return services.restart_reason(facts, UNITS[0], (FILE,), changed=changed, why=why)
+    knows = "nvidia" in facts.docker.runtimes and facts.docker.default_runtime == "nvidia"
+    return None if knows else "the running one does not know the nvidia runtime that daemon.json names"
+
+
+def _survive(facts: Facts, text: str) -> bool:
+    """Whether containers go on through a restart: live-restore is on in the running docker and in the next."""
+    now = facts.docker is not None and facts.docker.live_restore
+    return now and json.loads(text.removeprefix("\ufeff")).get("live-restore", True) is True
+
+
+def _inside(facts: Facts) -> tuple[GpuUser, ...]:
+    """Users of the GPUs in containers."""
+    return tuple(user for user in facts.gpu_users if user.container)
+
+
+def _note(facts: Facts, text: str) -> str:
+    """What happens to the containers."""
+    if facts.docker is None:
+        if not services.is_active(facts, UNITS[0]):
+            return ""
+        return "it does not say what runs in it; containers stop with it unless live-restore is on"
+    count = facts.docker.containers_running
+    if not count:
+        return "no container runs in it"
+    if _survive(facts, text):
+        return f"{count} container{' keeps' if count == 1 else 's keep'} running: live-restore is on"
+    inside = _inside(facts)
+    return (
+        f"{count} container{' stops' if count == 1 else 's stop'} with it, since live-restore is off: "
+        "the kubelet starts those of its pods again" + (f"; on GPUs: {users.names(inside)}" if inside else "")
+    )
+
+
+def _check_mark(facts: Facts, text: str) -> None:
+    if text.startswith("\ufeff") and facts.docker and numbers(facts.docker.version) < (23,):
+        raise CannotPlan(
+            f"{FILE}:1:1: it begins with a byte order mark, which docker ignores since 23.0 only",
+            hint="Take the mark out (sed -i '1s/^\\xef\\xbb\\xbf//'), then run again; the file was not touched.",
+        )
+
+
+def _check_config_file(facts: Facts) -> None:
+    for line in _start_lines(facts):
+        match = re.search(r"--config-file[= ]\s*[\"']?([^\s\"']+)", line.text)
+        if match and match[1] != FILE:
+            raise CannotPlan(
+                f"{line.place}: docker is started with --config-file {match[1]}, and does not read {FILE}",
+                hint=f"Move that file to {FILE} and take the flag out, then run again; "
+                "or add the nvidia runtime to it by hand and set `runtime: none` for this host.",
+            )
+
+
+def _without_flags(facts: Facts) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """Texts of the files, by path, without flags for runtimes; and the runtimes that the flags added: name -> binary.
+
+    Raises CannotPlan for a flag that is not on one line with its value.
+    """
+    texts: dict[str, list[str]] = {}
+    runtimes: dict[str, str] = {}
+    for line in _start_lines(facts):
+        if not any(flag in line.text for flag in FLAGS):
+            continue
+        own = texts.setdefault(line.path, (files.text(facts, line.path) or "").splitlines(keepends=True))
+        now = own[line.number - 1]
+        for match in FLAG.finditer(now):
+            name, equals, binary = match["value"].partition("=")
+            if match["name"] == "--add-runtime" and equals:
+                runtimes[name] = binary
+        left = FLAG.sub("", now)
+        if rest := [flag for flag in FLAGS if flag in left]:
+            raise CannotPlan(
+                f"{line.place}: docker is started with {rest[0]}, and does not start when daemon.json sets the same",
+                hint="Write the flag and its value on one line, or take it out of that file (gpunode sets it in "
+                "daemon.json); then run again.",
+            )
+        own[line.number - 1] = "" if left.strip() == "\\" else left
+    return {path: "".join(own) for path, own in texts.items()}, runtimes
+
+
+def _start_lines(facts: Facts) -> Iterator[Line]:
+    """Every line that counts for docker's start.
+
+    As systemd has it: a unit in /etc hides the packages' own, drop-ins follow by name, and `ExecStart=` takes back
+    earlier lines.
+    """
+    units = [path for path in (OWN_UNIT, PACKAGED_UNIT) if files.text(facts, path) is not None][:1]
+    drop_ins = sorted(path for path in facts.files if path.startswith(f"{OWN_UNIT}.d/"))
+    lines = [line for path in (*units, *drop_ins) for line in _lines(facts, path)]
+    resets = [at for at, line in enumerate(lines) if re.fullmatch(r"ExecStart\s*=", line.text)]
+    for at, line in enumerate(lines):
+        if line.key != "ExecStart" or not resets or at > resets[-1]:
+            yield line
+    if not units or any(line.key == "EnvironmentFile" and OPTIONS in line.text for line in lines):
+        yield from _lines(facts, OPTIONS)
+
+
+def _lines(facts: Facts, path: str) -> Iterator[Line]:
+    """A file's lines without comments."""
+    key, goes_on = "", False
+    for number, line in enumerate((files.text(facts, path) or "").splitlines(), 1):
+        text = line.strip()
+        if text.startswith(("#", ";")):
+            continue
+        key = key if goes_on else text.partition("=")[0].strip()
+        goes_on = text.endswith("\\")
+        yield Line(path, number, key, text)
