@@ -43,7 +43,7 @@ def provision(
     from gpunode.engine.batches import Size
 
     size = Size.parse(batch) if batch is not None else None
-    wish = rollout.Wish(
+    wish = rollout.ProvisionOptions(
         yes=yes, run=run, size=size, canary=canary, max_fail=max_fail, fingerprints=tuple(fingerprint or ())
     )
     with session(common, html, accepted=yes) as work:

@@ -37,7 +37,7 @@ def resume(*, common: options.Deploys, yes: options.Yes = False) -> None:
         if more := record.earlier(common.inventory):
             typer.echo(str(more), err=True)
         return
-    wish = provision.Wish.again(run, yes=yes, now=time.time())
+    wish = provision.ProvisionOptions.of_recorded_run(run, yes=yes, now=time.time())
     limit = [*(common.limit or ()), *([] if common.limit else ["@not-done"])]
     with session(dataclasses.replace(common, limit=limit), accepted=yes) as work:
         code = provision.provision(work, wish)

@@ -27,11 +27,12 @@ LOOK = 1.0
 
 class Held:
     """A Lease that this run holds. `lost`: why it does not any more; nothing new may be begun then. `renewed`: when it was
-    last seen to hold it, by `clock`."""
+    last seen to hold it, by `clock`. `waited`: another run held it first, and may have changed nodes and hosts."""
 
     def __init__(self, holder: str) -> None:
         self.holder = holder
         self.lost = ""
+        self.waited = False
         self.renewed = math.inf  # where there is no Lease
         self.ended = threading.Event()
 
@@ -104,7 +105,7 @@ def _acquired(api: Api, held: Held, tell: OnProgress) -> Object:
                 return api.replace(_lease(holder, live))
             version = str(live["metadata"]["resourceVersion"])
             if seen is None:
-                seen = (version, clock())
+                seen, held.waited = (version, clock()), True
                 tell(f"{by} holds the cluster's lease: waiting to see whether it still works")
             elif seen[0] != version:
                 raise ClusterError(

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpunode.cluster import lease, rights
+from gpunode.cluster import rights
 from gpunode.cluster.api import Api
-from gpunode.cluster.lease import Held
+from gpunode.cluster.lease import Held, hold
 from gpunode.cluster.reason import Reason
 from gpunode.engine import (
     acts,
@@ -46,7 +46,7 @@ RESUME = Advice("`", Command("resume"), "` continues with them.")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ProvisionOptions:
     """How a fleet is worked on. `run`: with vectoradd. `size`, `canary`: see `batches`. `max_fail`: so many hosts may end
     badly, those included that the plan showed refused or unreachable, before no further batch is begun; None: none but
     those that the plan showed. `fingerprints`: whole ones of keys that the user trusts. `rest`: hosts that the run which this one resumes has not finished; `begun`: those of them
@@ -62,7 +62,7 @@ class Wish:
     begun: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def options(self) -> Mapping[str, object]:
+    def recorded(self) -> Mapping[str, object]:
         """As the record of a run keeps it."""
         size = self.size and self.size.text
         return {
@@ -74,7 +74,7 @@ class Wish:
         }
 
     @classmethod
-    def again(cls, run: RecordedRun, *, yes: bool, now: float) -> Wish:
+    def of_recorded_run(cls, run: RecordedRun, *, yes: bool, now: float) -> ProvisionOptions:
         """To go on with a run as it was begun. `now`: in seconds since the epoch."""
         size, known = run.options.get("batch"), run.options
         hosts = {name: run.hosts[name].since for name in run.having(*BEGUN)}
@@ -91,139 +91,209 @@ class Wish:
         )
 
 
-def provision(session: Session, wish: Wish) -> int:
-    """Do it, and tell; the exit code."""
-    wanted = session.inventory.cluster.plugin is not None
-    api = nodes.connect(session.inventory) if wanted else None  # before any host is touched
-    members = repositories.added(
-        session,
-        python.installed(session, rounds.probed(session, wish.begun), yes=wish.yes),
-        wish.fingerprints,
-    )
-    found, namespace = stake.located(api, members), session.inventory.cluster.namespace
-    members = control_plane.guarded(
-        session.inventory, stake.disturbed(api, namespace, members, found, strict=True)
-    )
-    session.listener.plans(outcomes(members))
-    if api is None:
-        session.listener.note(nodes.WITHOUT_PLUGIN)
-    order = _ordered(members, wish, cordon.left(api) if api else {})
-    shown = (
-        planned.plan(api, session.inventory, found, session.listener, order=order)
-        if api and found
-        else planned.Planned(0, ())
-    )
-    gate.show(session.inventory, session.listener)
-    waiting = [one for one in members if one.waits]
-    if api is not None:
-        drains = any(one.host.work == "drain" and one.disturbs.what.ends_gpu_work for one in waiting)
-        rights.demanded(api, rights.of_run(namespace, drains=drains, proves=wish.run))
-    able = [one.host for one in members if one.good or one.waits]
-    judged = {one.name for one in (session.hosts if wish.max_fail is not None else able)} | wish.begun.keys()
-    if wish.max_fail is not None and able and len(bad := _bad(members, judged)) > wish.max_fail:
-        return _nothing_begins(session, members, bad, wish.max_fail)
-    _asked(session, order, waiting, shown, wish)
-    record = Record.begin(
-        Path(session.inventory.path),
-        list(dict.fromkeys([*wish.rest, *(one.host.name for one in members)])),
-        wish.options,
-    )
-    for one in members:
-        if not (one.good or one.waits):  # no batch has it, but the next run may
-            record.host(one.host.name, *batch.end(one))
-    with _operator(api, session, record) as held, Interrupt(session.listener, lambda: record.begun) as stop:
+def provision(session: Session, options: ProvisionOptions) -> int:
+    """Provision the session's hosts batch by batch. Returns the exit code.
+
+    Nothing changes before the whole plan was shown and accepted, but for a Python on hosts that have none, which is asked for first.
+    """
+    api = _connect(session)  # before any host is touched
+    hosts = _plan_hosts(session, api, options)
+    members, order = hosts.members, hosts.order
+    cluster = _plan_cluster(session, api, hosts)
+    _check_rights(session, api, members, options)
+    if _too_many_failed(session, hosts, options):
+        return exit_codes.of_run(members)
+    _ask(session, order, members, cluster, options)
+    record = _begin_record(session, members, options)
+    with (
+        _hold_lease(api, session, record) as lease,
+        Interrupt(session.listener, lambda: record.begun) as stop,
+    ):
         work.show_left(api, session.listener, members)
-        if api is not None and held.exclusive:
-            pods.sweep(api, namespace, progress(session.listener), holder=record.owner)
-        run = Run(
-            session,
-            api,
-            record,
-            stop,
-            {one.host.name: acts.acts(one.changes) for one in waiting},
-            prove=wish.run,
-        )
-        shut, tell = "", progress(session.listener)
-
-        def sure() -> str:
-            return held.sure(work.API_SECONDS, tell, lambda: stop.set) or record.lost
-
-        for number, part in enumerate(order, 1):
-            now = tuple(one for one in members if one.host in part)
-            why = _unhealthy(members) or _too_many(members, judged, wish.max_fail) or sure()
-            why = why or (INTERRUPTED if stop.set else "")
-            if not why and not shut:
-                where = (number, len(order))
-                shut = gate.closed(session.inventory, now, where, record, session.listener)
-                why = sure() or (INTERRUPTED if stop.set else "")  # meanwhile
-            code = gate.CLOSED if shut and not why else rounds.STOPPED
-            why = why or shut
-            now = _not_begun(run, now, code, why) if why else batch.finished(run, now)
-            after = {one.host.name: one for one in now}
-            members = tuple(after.get(one.host.name, one) for one in members)
+        _sweep_test_pods(session, api, record, lease)
+        accepted = {member.host.name: acts.acts(member.changes) for member in members if member.waits}
+        run = Run(session, api, record, stop, accepted, prove=options.run)
+        members = _run_batches(run, lease, _plan_again(session, members, lease), hosts, options)
     record.end()
-    _tell_lost(held, session.listener)
-    if record.lost:
-        _tell_unwritten(api, record, session.listener)
-    if api is not None and able:
-        prove.verdicts(members, session.listener)
-    _tell_left(members, session.listener)
-    session.listener.summary(outcomes(members), cluster=0 if wanted else None)
+    _report_end(session, api if order else None, record, lease, members)
     return exit_codes.of_run(members)
 
 
-def _nothing_begins(session: Session, members: Members, bad: Sequence[Member], most: int) -> int:
-    """Say so, where too many have ended badly before anything is asked or recorded; the exit code."""
-    names = few([f"{one.host.name}: {batch.end(one)[0]}" for one in bad], NAMED)
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """The hosts as they were planned. `placed`: those that may be in the cluster, with their nodes. `order`: the batches. `judged`:
+    names of the hosts that count for --max-fail."""
+
+    members: Members
+    placed: Members
+    order: tuple[tuple[Host, ...], ...]
+    judged: frozenset[str]
+
+
+def _connect(session: Session) -> Api | None:
+    """The cluster; None where the inventory wants nothing there."""
+    return nodes.connect(session.inventory) if session.inventory.cluster.plugin is not None else None
+
+
+def _plan_hosts(session: Session, api: Api | None, options: ProvisionOptions) -> Hosts:
+    """Probe, plan and show every host: what changes, whose work that disturbs, in which batches."""
+    members = rounds.probed(session, options.begun)
+    members = python.installed(session, members, yes=options.yes)
+    members = repositories.added(session, members, options.fingerprints)
+    placed = stake.located(api, members)
+    members = stake.disturbed(api, session.inventory.cluster.namespace, members, placed, strict=True)
+    members = control_plane.guarded(session.inventory, members)
+    session.listener.plans(outcomes(members))
+    left = cordon.left(api) if api else {}
+    disturbed = [
+        member.host.name
+        for member in members
+        if member.host.name in options.begun or (member.node and member.node.name in left)
+    ]
+    order = rounds.ordered(members, begun=disturbed, size=options.size, canary=options.canary)
+    able = [member.host for member in members if member.good or member.waits]
+    judged = {host.name for host in (session.hosts if options.max_fail is not None else able)}
+    return Hosts(members, placed, order, frozenset(judged | options.begun.keys()))
+
+
+def _plan_cluster(session: Session, api: Api | None, hosts: Hosts) -> planned.Planned:
+    """Show what changes in the cluster, and the gates."""
+    if api is None:
+        session.listener.note(nodes.WITHOUT_PLUGIN)
+    cluster = planned.Planned(0, ())
+    if api and hosts.placed:
+        cluster = planned.plan(api, session.inventory, hosts.placed, session.listener, order=hosts.order)
+    gate.show(session.inventory, session.listener)
+    return cluster
+
+
+def _check_rights(session: Session, api: Api | None, members: Members, options: ProvisionOptions) -> None:
+    """Raise ClusterError where this user may not do all that the run needs."""
+    if api is None:
+        return
+    drains = any(
+        member.waits and member.host.work == "drain" and member.disturbs.what.ends_gpu_work
+        for member in members
+    )
+    rights.demanded(
+        api, rights.of_run(session.inventory.cluster.namespace, drains=drains, proves=options.run)
+    )
+
+
+def _too_many_failed(session: Session, hosts: Hosts, options: ProvisionOptions) -> bool:
+    """Whether more hosts than --max-fail allows have ended badly before anything is asked or recorded; the user is told."""
+    members, most = hosts.members, options.max_fail
+    bad = _bad(members, hosts.judged)
+    if most is None or len(bad) <= most or not any(member.good or member.waits for member in members):
+        return False
+    names = few([f"{member.host.name}: {batch.end(member)[0]}" for member in bad], NAMED)
     session.listener.note(
         f"Nothing begins: {_hosts(bad)} ended badly already ({names}), and --max-fail allows {most}. Fix what is wrong there, "
         "exclude it with --exclude, or allow more. Nothing was changed, and no run is recorded."
     )
-    session.listener.summary(
-        outcomes(members), cluster=0 if session.inventory.cluster.plugin is not None else None
-    )
-    return exit_codes.of_run(members)
+    session.listener.summary(outcomes(members), cluster=_changes_left(session))
+    return True
 
 
-def _ordered(members: Members, wish: Wish, left: Collection[str]) -> tuple[tuple[Host, ...], ...]:
-    """The hosts that can be worked on, batch by batch. `left`: nodes that an earlier run left cordoned."""
-    return rounds.ordered(members, begun=_begun(members, wish, left), size=wish.size, canary=wish.canary)
-
-
-def _asked(
+def _ask(
     session: Session,
     order: tuple[tuple[Host, ...], ...],
-    waiting: Sequence[Member],
+    members: Members,
     cluster: planned.Planned,
-    wish: Wish,
+    options: ProvisionOptions,
 ) -> None:
     """Show the batches, and raise Declined unless they are accepted."""
+    waiting = [member for member in members if member.waits]
     parts = rounds.rows(order, waiting)
     session.listener.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), parts)
     busy = [part for part in parts if part[2]]
-    if way := rounds.faster(busy, wish.size):
+    if way := rounds.faster(busy, options.size):
         session.listener.note(way)
     if waiting or cluster.objects:
         question = rounds.question(
             waiting, cluster.objects, session.inventory.path, len(busy), cluster.replaced
         )
-        accepted(session.listener, question, yes=wish.yes)
+        accepted(session.listener, question, yes=options.yes)
 
 
-def _operator(api: Api | None, session: Session, record: Record) -> AbstractContextManager[Held]:
+def _begin_record(session: Session, members: Members, options: ProvisionOptions) -> Record:
+    """The run's record. Hosts that no batch has are in it: the next run may have them."""
+    names = dict.fromkeys([*options.rest, *(member.host.name for member in members)])
+    record = Record.begin(Path(session.inventory.path), list(names), options.recorded)
+    for member in members:
+        if not (member.good or member.waits):
+            record.host(member.host.name, *batch.end(member))
+    return record
+
+
+def _hold_lease(api: Api | None, session: Session, record: Record) -> AbstractContextManager[Held]:
     """Hold the cluster's lease, so that no other run changes its nodes; without a cluster there is none to hold."""
     if api is None:
         return nullcontext(Held(record.owner))
-    return lease.hold(api, record.owner, progress(session.listener))
+    return hold(api, record.owner, progress(session.listener))
 
 
-def _tell_lost(held: Held, listener: Listener) -> None:
-    """What may have become of the test pods, where the lease was lost; perhaps within the last batch."""
-    if held.lost:
-        listener.note(f"Meanwhile {held.lost}. Whoever holds it may have deleted this run's test pods.")
+def _sweep_test_pods(session: Session, api: Api | None, record: Record, lease: Held) -> None:
+    """Delete test pods that a killed run left: with the lease no other run has any."""
+    if api is not None and lease.exclusive:
+        pods.sweep(api, session.inventory.cluster.namespace, progress(session.listener), holder=record.owner)
 
 
-def _tell_unwritten(api: Api | None, record: Record, listener: Listener) -> None:
+def _plan_again(session: Session, members: Members, lease: Held) -> Members:
+    """The members, probed again where another run may have changed them while this one waited for its lease."""
+    able = [member for member in members if member.good or member.waits]
+    if not lease.waited or not able:
+        return members
+    session.listener.note(
+        "Another run held the cluster's lease after these plans were made: the hosts are probed again."
+    )
+    after = {member.host.name: member for member in rounds.probed(session, {}, able)}
+    return tuple(after.get(member.host.name, member) for member in members)
+
+
+def _run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options: ProvisionOptions) -> Members:
+    """The members after all batches: each batch is finished, to its proof, before the next begins."""
+    session, record, on_progress = run.session, run.record, progress(run.session.listener)
+
+    def stop_reason() -> str:
+        lost = lease.sure(work.API_SECONDS, on_progress, lambda: run.interrupt.set) or record.lost
+        return lost or (INTERRUPTED if run.interrupt.set else "")
+
+    shut = ""
+    for number, part in enumerate(hosts.order, 1):
+        now = tuple(member for member in members if member.host in part)
+        why = _unhealthy(members) or _too_many(members, hosts.judged, options.max_fail) or stop_reason()
+        if not why and not shut:
+            shut = gate.closed(session.inventory, now, (number, len(hosts.order)), record, session.listener)
+            why = stop_reason()  # meanwhile
+        code = gate.CLOSED if shut and not why else rounds.STOPPED
+        why = why or shut
+        now = _not_begun(run, now, code, why) if why else batch.finished(run, now)
+        after = {member.host.name: member for member in now}
+        members = tuple(after.get(member.host.name, member) for member in members)
+    return members
+
+
+def _report_end(session: Session, api: Api | None, record: Record, lease: Held, members: Members) -> None:
+    """What became of the hosts, and how to continue. `api`: None where no host took part in the cluster's part."""
+    if lease.lost:
+        session.listener.note(
+            f"Meanwhile {lease.lost}. Whoever holds it may have deleted this run's test pods."
+        )
+    if record.lost:
+        _report_unwritten(api, record, session.listener)
+    if api is not None:
+        prove.verdicts(members, session.listener)
+    _report_left(members, session.listener)
+    session.listener.summary(outcomes(members), cluster=_changes_left(session))
+
+
+def _changes_left(session: Session) -> int | None:
+    """Changes of the cluster that wait at the end: none, or not known where it was not asked."""
+    return 0 if session.inventory.cluster.plugin is not None else None
+
+
+def _report_unwritten(api: Api | None, record: Record, listener: Listener) -> None:
     """Report the record that cannot be written, and which of the run's cordons stand."""
     nodes = ""
     try:
@@ -235,9 +305,9 @@ def _tell_unwritten(api: Api | None, record: Record, listener: Listener) -> None
     listener.problem(GpunodeError(f"No further host was begun: {record.lost}.{nodes}", hint=hint))
 
 
-def _tell_left(members: Members, listener: Listener) -> None:
-    """The commands that go on with hosts that this run has not finished; nothing where there is none."""
-    ends = {one.host.name: batch.end(one)[0] for one in members}
+def _report_left(members: Members, listener: Listener) -> None:
+    """The commands that continue with hosts that this run has not finished; nothing where there is none."""
+    ends = {member.host.name: batch.end(member)[0] for member in members}
     bad = [name for name, state in ends.items() if state in BAD]
     left = [name for name, state in ends.items() if state not in FINISHED]
     if not left:
@@ -254,15 +324,6 @@ def _unhealthy(members: Members) -> str:
     """Why no further batch is begun: the control plane; "" while it may go on."""
     found = [one.reason for one in members if one.reason and one.reason.code == control_plane.UNHEALTHY]
     return found[0].words if found else ""
-
-
-def _begun(members: Members, wish: Wish, left: Collection[str]) -> list[str]:
-    """Hosts that are disturbed already: an earlier run had begun them, or left their nodes cordoned."""
-    return [
-        one.host.name
-        for one in members
-        if one.host.name in wish.begun or (one.node and one.node.name in left)
-    ]
 
 
 def _too_many(members: Members, judged: Collection[str], most: int | None) -> str:

@@ -25,10 +25,10 @@ STOPPED = "stopped"  # code: its batch was not begun
 AGAIN = Advice("Run `", Command("provision"), "` again: it shows the whole plan as it is now.")
 
 
-def probed(session: Session, away: Mapping[str, float]) -> Members:
-    """Every host, probed and planned, once an apply that is still under way there has ended. Earlier restarts that were
+def probed(session: Session, away: Mapping[str, float], members: Sequence[Member] | None = None) -> Members:
+    """The members (None: one for every host), probed and planned, once an apply that is still under way there has ended. Earlier restarts that were
     kept unconfirmed are confirmed. `away`: host → seconds for which it may still reboot."""
-    return session.probed(lambda visit, tell: story(visit, tell, away.get(visit.host.name, 0.0)))
+    return session.probed(lambda visit, tell: story(visit, tell, away.get(visit.host.name, 0.0)), members)
 
 
 def story(visit: Visit, tell: OnEvent, away: float = 0.0) -> Outcome:

@@ -128,6 +128,25 @@ def test_a_host_whose_node_is_deleted_meanwhile_is_not_changed(demo: Demo, momen
     assert applies(demo, A) == before
 
 
+def test_a_run_that_waited_for_the_lease_of_another_plans_again(demo: Demo) -> None:
+    """What it had planned before may have been done by then."""
+    api = client(demo)
+    change(demo, A)
+    lease = api.ask("GET", LEASE)[1]
+    spec = {**lease["spec"], "holderIdentity": "run gone of ops@laptop"}
+    assert api.ask("PUT", LEASE, {**lease, "spec": spec})[0] == 200
+    code, seen = run(demo, *PROVISION)
+    assert (code, states(demo)[A]) == (0, "proven"), output(demo)
+    steps = [
+        (event.get("host"), event.get("message", ""))
+        for event in seen
+        if event["type"] in ("stage", "change")
+    ]
+    waited = next(n for n, (_, message) in enumerate(steps) if "holds the cluster's lease" in message)
+    changed = next(n for n, (_, message) in enumerate(steps) if n > waited and "daemon.json" in message)
+    assert {(A, "probe"), (B, "probe")} <= set(steps[waited:changed])
+
+
 def test_ctrl_c_finishes_the_host_that_has_begun_and_begins_no_other(demo: Demo) -> None:
     api = client(demo)
     for path in ("here", "go"):

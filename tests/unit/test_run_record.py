@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.commands.provision import Wish
+from gpunode.commands.provision import ProvisionOptions
 from gpunode.engine import record
 from gpunode.engine.batches import Size
 from gpunode.engine.record import Record
@@ -189,8 +189,10 @@ def test_a_run_is_gone_on_with_as_it_was_begun() -> None:
     times = {"a": 0.0, "b": 1000.0, "c": 1800.0, "d": 0.0, "e": 0.0}
     hosts = {name: record.Progress(state, times[name]) for name, state in states.items()}
     options = {"run": False, "max_fail": 2, "batch": "25%", "canary": 3, "fingerprints": ["A" * 40]}
-    wish = Wish.again(record.RecordedRun("x", "i", 0, options, hosts), yes=True, now=1300.0)
-    assert wish == Wish(
+    wish = ProvisionOptions.of_recorded_run(
+        record.RecordedRun("x", "i", 0, options, hosts), yes=True, now=1300.0
+    )
+    assert wish == ProvisionOptions(
         yes=True,
         run=False,
         size=Size(25, percent=True),
@@ -200,7 +202,10 @@ def test_a_run_is_gone_on_with_as_it_was_begun() -> None:
         rest=("b", "c", "d", "e"),
         begun={"b": 600.0, "c": 900.0},
     )
-    assert Wish.again(record.RecordedRun("x", "i", 0), yes=False, now=0) == Wish()
+    assert (
+        ProvisionOptions.of_recorded_run(record.RecordedRun("x", "i", 0), yes=False, now=0)
+        == ProvisionOptions()
+    )
 
 
 def test_hosts_that_an_earlier_run_left_are_not_forgotten(tmp_path: Path) -> None:
