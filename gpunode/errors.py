@@ -33,6 +33,7 @@ keeps its traceback.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from gpunode.wording import about
@@ -43,15 +44,46 @@ if TYPE_CHECKING:
 LONGEST, WORD = 2000, 300  # characters of a line of a message, and of a word in it
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong, as a value: made where it is known, shown to people, never parsed. Programs read `code`.
+
+    `layer`: the link of verify's chain that it belongs to. `subject`: the host, node or GPUs that it is about. `fix`: the next
+    thing to do, in the imperative. `holders`: pods whose end fixes it, as namespace/name, or a UID where that is all that is known.
+    """
+
+    code: str
+    what: str
+    layer: Layer | None = None
+    subject: str = ""
+    cause: str = ""
+    fix: str = ""
+    holders: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return about(self.subject, self.what)
+
+
 class GpunodeError(Exception):
-    """An expected failure. `hint` is the next thing to do, in the imperative."""
+    """An expected failure. `problem` is why; its fix is the `hint`."""
 
     exit_code = 1
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
-        self.message = clipped(message)
-        self.hint = hint if (short := clipped(hint)) == hint else short  # advice stays what it is
+    def __init__(
+        self, what: str, *, hint: str = "", code: str = "", subject: str = "", layer: Layer | None = None
+    ) -> None:
+        self.problem = Problem(code, clipped(what), layer, subject, fix=clipped(hint))
         super().__init__(self.message)
+
+    @property
+    def message(self) -> str:
+        """What is wrong, with its subject."""
+        return str(self.problem)
+
+    @property
+    def hint(self) -> str:
+        """What to do next; "" where the message says it."""
+        return self.problem.fix
 
     def __str__(self) -> str:
         return f"{self.message}\n  {self.hint}" if self.hint else self.message
@@ -98,21 +130,26 @@ class CannotPlan(GpunodeError):
 
 
 class HostError(GpunodeError):
-    """One host failed; `host` is its name in the inventory."""
+    """One host failed; `host` is its name in the inventory, which the message leaves out."""
 
-    def __init__(self, host: str, message: str, *, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.host = host
+    def __init__(
+        self, host: str, what: str, *, hint: str = "", code: str = "", layer: Layer | None = None
+    ) -> None:
+        super().__init__(what, hint=hint, code=code, subject=host, layer=layer)
+
+    @property
+    def host(self) -> str:
+        return self.problem.subject
+
+    @property
+    def message(self) -> str:
+        return self.problem.what
 
 
 class Unreachable(HostError):
-    """No usable connection. `code` is the cause, where a login failed: docs/failures.md lists them."""
+    """No usable connection. Its code is the cause, where a login failed: docs/failures.md lists them."""
 
     exit_code = 3
-
-    def __init__(self, host: str, message: str, *, hint: str = "", code: str = "") -> None:
-        super().__init__(host, message, hint=hint)
-        self.code = code
 
 
 class ConnectionLost(Unreachable):
@@ -136,49 +173,33 @@ class AgentUnusable(HostError):
 
 
 class AgentFailed(HostError):
-    """The agent reported an error, whose `code` is one of agent/failures', or ended without an answer."""
-
-    def __init__(self, host: str, message: str, *, hint: str = "", code: str = "") -> None:
-        super().__init__(host, message, hint=hint)
-        self.code = code
+    """The agent reported an error, whose code is one of agent/failures', or ended without an answer."""
 
 
 class Refused(HostError):
-    """gpunode does not change this host as it is. `layer` is the link of verify's chain that the reason belongs to.
-    `repository`: the one that is missing, where that is the reason."""
+    """gpunode does not change this host as it is. `repository`: the one that is missing, where that is the reason."""
 
     exit_code = 4
 
     def __init__(
         self,
         host: str,
-        message: str,
+        what: str,
         *,
         hint: str = "",
         layer: Layer | None = None,
         repository: Literal["driver", "toolkit", ""] = "",
     ) -> None:
-        super().__init__(host, message, hint=hint)
-        self.layer = layer
+        super().__init__(host, what, hint=hint, layer=layer)
         self.repository = repository
 
 
 class ClusterError(GpunodeError):
-    """The Kubernetes API could not do what was asked. `subject`: the host or node that it is about, `words` what is wrong
-    with it; the message is both."""
-
-    def __init__(self, words: str, *, hint: str = "", subject: str = "") -> None:
-        super().__init__(about(subject, words), hint=hint)
-        self.subject = subject
-        self.words = words
+    """The Kubernetes API could not do what was asked; the subject is the host or node that it is about."""
 
 
 class Obstacle(ClusterError):
-    """The cluster would not admit pods that a run makes. Programs read `code`."""
-
-    def __init__(self, message: str, *, hint: str = "", code: str) -> None:
-        super().__init__(message, hint=hint)
-        self.code = code
+    """The cluster would not admit pods that a run makes. Programs read its code."""
 
 
 class KubeconfigUnusable(ClusterError):

@@ -112,7 +112,7 @@ def session(common: options.Common, html: Path | None = None, *, accepted: bool 
             yield work
     except GpunodeError as error:  # it goes past the report
         if path != options.usual():
-            error.message, error.hint = report.named(error.message, path), report.named(error.hint, path)
+            error.problem = report.with_inventory(error.problem, path)
         if page is not None:
             page.failed(error)
         raise

@@ -14,7 +14,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.objects.difference import Difference
-from gpunode.cluster.reason import Reason
+from gpunode.errors import Problem
 
 BUSY = (429, 502, 503, 504)  # of an API server that cannot answer now: this is no judgement of the pod
 UNKNOWN = "not-admitted"  # code: the API server's sentence is none of those that are known
@@ -26,7 +26,7 @@ class Trial:
     """A pod of `what`, and why it would not be admitted; `untried`: why the API server cannot say."""
 
     what: str
-    reason: Reason | None
+    reason: Problem | None
     untried: str = ""
 
 
@@ -97,8 +97,8 @@ def _try(api: Api, pod: Object, actions: Mapping[str, str]) -> tuple[Trial, Obje
             return Trial(what, None, error.untried if error.code == 400 else ""), None
         if error.code in BUSY:
             return Trial(what, None, error.message), None
-        known = obstacles.admission(error.detail) or Reason(UNKNOWN, "", fix=error.hint)
-        reason = replace(known, words=error.message)
+        known = obstacles.admission(error.detail) or Problem(UNKNOWN, "", fix=error.hint)
+        reason = replace(known, what=error.message)
         if _passes(reason.code, name, namespace, actions):
             return Trial(what, None), None
         return Trial(what, reason), None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gpunode.cluster.reason import Reason
+from gpunode.errors import Problem
 from gpunode.wording import Advice, Command
 
 ELSEWHERE = (
@@ -31,14 +31,14 @@ class Rule:
     pattern: re.Pattern[str]
     fix: str
 
-    def reason(self, text: str) -> Reason | None:
+    def reason(self, text: str) -> Problem | None:
         """The reason where the text has the sentence; its words are the cluster's own."""
         found = self.pattern.search(text)
         if found is None:
             return None
         names = {name: value or "" for name, value in found.groupdict().items()}
         fix = self.fix if isinstance(self.fix, Advice) else self.fix.format(**names)
-        return Reason(self.code, text, fix=fix)
+        return Problem(self.code, text, fix=fix)
 
 
 def _rule(code: str, pattern: str, fix: str) -> Rule:
@@ -161,11 +161,11 @@ SCHEDULING = (
 )
 
 
-def admission(text: str) -> Reason | None:
+def admission(text: str) -> Problem | None:
     """Why a pod was not admitted; None where the text has none of the known sentences."""
     return next(filter(None, (rule.reason(text) for rule in ADMISSION)), None)
 
 
-def scheduling(text: str) -> Reason | None:
+def scheduling(text: str) -> Problem | None:
     """Why a pod is on no node, by the scheduler's message; the first cause of those that it has."""
     return next(filter(None, (rule.reason(text) for rule in SCHEDULING)), None)

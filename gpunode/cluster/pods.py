@@ -10,8 +10,7 @@ from datetime import datetime
 from gpunode.cluster import obstacles
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.cluster.reason import Reason
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 
 GPU = "nvidia.com/gpu"
 MEMORY = "aliyun.com/gpu-mem"  # memory of the GPUs that the plugin shares by it
@@ -132,7 +131,7 @@ def problem(pod: Object, events: Sequence[Object] = ()) -> str:
     return ""
 
 
-def obstacle(pod: Object) -> Reason | None:
+def obstacle(pod: Object) -> Problem | None:
     """Why the scheduler has no node for the pod, with what to do; None where it has, or the cause is another."""
     for condition in pod.get("status", {}).get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":

@@ -15,7 +15,7 @@ from gpunode.cluster import obstacles
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.refusal import HttpError
-from gpunode.cluster.reason import Reason
+from gpunode.errors import Problem
 
 NATIVE = ("cpu", "memory", "ephemeral-storage")
 POD = ("cpu", "memory")  # and huge pages: what a pod as a whole may have
@@ -38,7 +38,7 @@ def read(api: Api, namespace: str) -> tuple[Object, ...]:
         return ()
 
 
-def short(quotas: Sequence[Object], wanted: Sequence[Wanted]) -> Iterator[tuple[str, Reason]]:
+def short(quotas: Sequence[Object], wanted: Sequence[Wanted]) -> Iterator[tuple[str, Problem]]:
     """Pods for which a quota of their namespace has no room, and why. The first of `wanted` are made first, as far as there is room."""
     left = {limit: limit.left for one in quotas for limit in _limits(one)}
     for one in wanted:
@@ -52,7 +52,7 @@ def short(quotas: Sequence[Object], wanted: Sequence[Wanted]) -> Iterator[tuple[
             others = ", and other pods of this plan come first" * (left[least] != least.left)
             yield (
                 f"{one.count - fits} of {one.count} {one.what}",
-                Reason(
+                Problem(
                     obstacles.QUOTA,
                     f"the ResourceQuota `{least.quota[1]}` has room for {fits}: its {least.words} are used{others}",
                     fix=obstacles.RAISE.format(name=least.quota[1]),

@@ -25,7 +25,7 @@ def lint(session: Session, target: int) -> int:
     unseen = [one for one in members if one.facts is None]
     listener.failures(outcomes(unseen))
     found = [
-        (one.host.name, each.code, each.cause, each.fix)
+        (one.host.name, each.code, each.what, each.fix)
         for one in members
         if one.facts is not None
         for each in upgrade.findings(one.host, one.facts, target)

@@ -10,7 +10,6 @@ from pathlib import Path
 from gpunode.cluster import rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held, hold
-from gpunode.cluster.reason import Reason
 from gpunode.engine import (
     acts,
     batch,
@@ -34,7 +33,7 @@ from gpunode.engine.listener import Listener, accepted, progress
 from gpunode.engine.member import Member, Members, outcomes
 from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRun
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError, GpunodeError
+from gpunode.errors import ClusterError, GpunodeError, Problem
 from gpunode.links.node import cordon
 from gpunode.links.pod import left as pods
 from gpunode.model import Host
@@ -300,7 +299,7 @@ def _report_unwritten(api: Api | None, record: Record, listener: Listener) -> No
         mine = [node for node, owner in cordon.left(api).items() if owner == record.owner] if api else []
         nodes = f" Still cordoned: {', '.join(mine)}." if mine else ""
     except ClusterError as error:
-        nodes = f" Nodes may still be cordoned: {error.words}."
+        nodes = f" Nodes may still be cordoned: {error.problem.what}."
     hint = Advice("Free space there or make it writable, then `", Command("resume"), "` continues.")
     listener.problem(GpunodeError(f"No further host was begun: {record.lost}.{nodes}", hint=hint))
 
@@ -323,7 +322,7 @@ def _report_left(members: Members, listener: Listener) -> None:
 def _unhealthy(members: Members) -> str:
     """Why no further batch is begun: the control plane; "" while it may go on."""
     found = [one.reason for one in members if one.reason and one.reason.code == control_plane.UNHEALTHY]
-    return found[0].words if found else ""
+    return found[0].what if found else ""
 
 
 def _too_many(members: Members, judged: Collection[str], most: int | None) -> str:
@@ -346,10 +345,10 @@ def _hosts(bad: Sequence[Member]) -> str:
 def _not_begun(run: Run, members: Members, code: str, why: str) -> Members:
     """The members, out before anything was changed there."""
     out = tuple(
-        one.out(Reason(code, f"not begun: {why}", fix=RESUME, subject=one.host.name)) for one in members
+        one.out(Problem(code, f"not begun: {why}", fix=RESUME, subject=one.host.name)) for one in members
     )
     for one in out:
-        run.record.host(one.host.name, "skipped", one.reason.words if one.reason else "")
+        run.record.host(one.host.name, "skipped", one.reason.what if one.reason else "")
     names = few([one.host.name for one in out], NAMED)
     run.session.listener.note(lines((f"Not begun: {names}: {why}.", RESUME), " "))
     return out

@@ -20,7 +20,7 @@ from gpunode.errors import ClusterError
 from gpunode.links.plugin import other_plugins
 from gpunode.links.plugin.usage import usage
 from gpunode.links.scheduler.extender import findings, picture, simulation
-from gpunode.links.scheduler.extender.findings import Finding
+from gpunode.links.scheduler.extender.findings import Mismatch
 from gpunode.links.scheduler.extender.picture import Real, Row
 from gpunode.model import File, Inventory, OnEvent, Outcome, Share
 from gpunode.wording import few
@@ -45,7 +45,7 @@ def inspect(session: Session, *, details: bool, selected: bool = False, hosts: b
     show(found, listener, details=details)
     for one in asked:
         if one.reason is not None and any(row.node == one.node for row in found):
-            listener.note(f"{one.node}: what its pods use is not known: {one.reason.words}.")
+            listener.note(f"{one.node}: what its pods use is not known: {one.reason.what}.")
     strays.note(session.inventory, pods, listener)
     return 0
 
@@ -62,14 +62,23 @@ def fsck(session: Session, *, repair: bool, yes: bool, selected: bool = False) -
     asks = share.scheduler.name if share.scheduler else ""
     found = findings.findings(there, pods, share.resource, real, asks)
     if session.inventory.cluster.share is None:
-        found = tuple(one for one in found if one.code != "not-noted")
+        found = tuple(one for one in found if one.problem.code != "not-noted")
         listener.note(
             "The inventory has no `cluster.share`: no extender notes which GPU a pod has, and none has to."
         )
     listener.rows(
         "fsck",
         ("node", "pod", "code", "words", "repair"),
-        [(one.node, one.pod, one.code, one.words, "annotations" if one.repair else "") for one in found],
+        [
+            (
+                one.problem.subject,
+                one.pod,
+                one.problem.code,
+                one.problem.what,
+                "annotations" if one.repair else "",
+            )
+            for one in found
+        ],
     )
     for other in other_plugins.every(api):
         listener.note(
@@ -155,7 +164,7 @@ def show(found: Sequence[Row], listener: Listener, *, details: bool) -> None:
     listener.total(words or "no node offers GPUs", {"resources": sums})
 
 
-def _repaired(api: Api, finding: Finding, pods: Sequence[Object], listener: Listener) -> bool:
+def _repaired(api: Api, finding: Mismatch, pods: Sequence[Object], listener: Listener) -> bool:
     """Write a pod's annotations; not those of another pod that has its name by now."""
     namespace, _, name = finding.pod.partition("/")
     (seen,) = [
@@ -174,7 +183,7 @@ def _repaired(api: Api, finding: Finding, pods: Sequence[Object], listener: List
     return True
 
 
-def _sentence(found: Sequence[Finding], fixed: int, *, repair: bool, compared: str) -> str:
+def _sentence(found: Sequence[Mismatch], fixed: int, *, repair: bool, compared: str) -> str:
     checked = f"{compared} compared with their kubelets"
     if not found:
         return f"nothing is wrong; {checked}"

@@ -9,7 +9,6 @@ from types import MappingProxyType
 
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.pods import GPU, holds
-from gpunode.cluster.reason import Reason
 from gpunode.commands import gpu_processes as processes
 from gpunode.commands import unscheduled_pods as strays
 from gpunode.deviceplugin.usage import Gpu
@@ -17,6 +16,7 @@ from gpunode.engine import nodes
 from gpunode.engine.cells import Bytes, Celsius, ForPrograms, Moment, Names, Part, Percent, Silent
 from gpunode.engine.listener import problem, progress
 from gpunode.engine.session import Session
+from gpunode.errors import Problem
 from gpunode.links.node import parse
 from gpunode.links.plugin.dra import owners
 from gpunode.links.plugin.usage import NodeUsage, usage
@@ -214,7 +214,7 @@ def differing(node: NodeUsage, resource: str, promised: Mapping[tuple[str, str],
         yield f"{node.node}: {few(sorted(differ), NAMED)} got another GPU than was promised: {FSCK}"
 
 
-def _named(node: NodeUsage) -> Reason | None:
+def _named(node: NodeUsage) -> Problem | None:
     """Why its GPUs are not known, with the node's name."""
     return replace(node.reason, subject=node.node) if node.reason else None
 

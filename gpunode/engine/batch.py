@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.refusal import ApiConnectionLost
 from gpunode.cluster.api.watch import answering
-from gpunode.cluster.reason import Reason, of
 from gpunode.engine import bring_up, control_plane, gate, rounds, work
 from gpunode.engine.acts import Act
 from gpunode.engine.interrupt import Interrupt
@@ -16,7 +15,7 @@ from gpunode.engine.listener import problem, progress
 from gpunode.engine.member import Member, Members
 from gpunode.engine.record import Record, State
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 
 FAILED = "failed"  # code: the cluster did not do what was asked
 
@@ -65,7 +64,9 @@ def finished(run: Run, members: Members) -> Members:
             members = _proven(run, run.api, members)
         except ClusterError as error:
             listener.problem(error)
-            members = tuple(one.out(of(FAILED, error)) if one.good else one for one in members)
+            members = tuple(
+                one.out(replace(error.problem, code=FAILED)) if one.good else one for one in members
+            )
     for one in members:
         run.record.host(one.host.name, *end(one))
     return members
@@ -76,7 +77,7 @@ def _given_back(run: Run, one: Member, cordoned: Collection[str]) -> Member:
     if not one.waits or one.reason is not None:
         return one
     listener, host = run.session.listener, one.host.name
-    reason = Reason(rounds.STOPPED, f"{work.NOT_CHANGED}: {run.record.lost}", subject=host)
+    reason = Problem(rounds.STOPPED, f"{work.NOT_CHANGED}: {run.record.lost}", subject=host)
     if host in cordoned:
         reason = work.lifted(run.api, one, reason, listener.event)
     problem(listener, host, reason)
@@ -102,7 +103,7 @@ def _proven(run: Run, api: Api, members: Members) -> Members:
 
 def end(one: Member) -> tuple[State, str]:
     """How far the member has come, and why no further."""
-    why = one.wrong.words if one.wrong else (one.outcome.error or "" if one.outcome else "")
+    why = one.wrong.what if one.wrong else (one.outcome.error or "" if one.outcome else "")
     if one.reason is not None and one.reason.code in (work.BUSY, rounds.STOPPED, gate.CLOSED):
         return "skipped", why
     if one.reason is not None and one.reason.code == control_plane.UNHEALTHY and one.waits:

@@ -8,11 +8,10 @@ from dataclasses import replace
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import OnProgress
-from gpunode.cluster.reason import Reason, of
 from gpunode.engine import acts, nodes, prove
 from gpunode.engine.listener import Listener, problem, progress
 from gpunode.engine.member import Member, Members
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 from gpunode.links import plugin
 from gpunode.links.plugin import Scope, capacity, dra, expected, mig
 from gpunode.links.plugin.overview import Row
@@ -56,7 +55,7 @@ def _able(one: Member) -> Member:
         return one
     if one.good:
         return replace(one, node=None)  # what was known of it is older than the host's changes
-    return one.out(Reason(one.outcome.status, f"{one.outcome.status}: {one.outcome.error}"))
+    return one.out(Problem(one.outcome.status, f"{one.outcome.status}: {one.outcome.error}"))
 
 
 def aimed(inventory: Inventory, members: Members) -> Members:
@@ -69,8 +68,8 @@ def aimed(inventory: Inventory, members: Members) -> Members:
         units = expected.units(config, one.gpus, one.labels)
         mig_problem = mig.problem(config, one.gpus, one.labels)
         partly = None
-        if mig_problem and mig_problem.missing:  # its other GPUs are waited for and tested
-            partly = Reason("mig", mig_problem.what, fix=mig_problem.fix, subject=one.node.name)
+        if mig_problem and mig_problem.subject:  # its other GPUs are waited for and tested
+            partly = replace(mig_problem, subject=one.node.name)
         return replace(
             one,
             target=target(config, one.node.name, one.gpus, one.labels),
@@ -111,7 +110,7 @@ def deployed(api: Api, inventory: Inventory, members: Members, renew: set[str], 
             return one.out(replace(row.reason, subject=one.node.name))
         if one.no_driver:
             return one.out(
-                Reason(
+                Problem(
                     "no-driver",
                     one.no_driver,
                     subject=one.host.name,
@@ -160,5 +159,5 @@ def _offered(api: Api, namespace: str, one: Member, end: float, tell: OnProgress
             waited=PLUGIN_SECONDS - left,
         )
     except ClusterError as error:
-        return one.out(of("not-offered", error))
+        return one.out(replace(error.problem, code="not-offered"))
     return one

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin.settings.config import LABEL
 from gpunode.deviceplugin.status import LAYOUT
 from gpunode.engine import cluster_links as links
@@ -16,7 +15,7 @@ from gpunode.engine import nodes, prove
 from gpunode.engine.chain import first_broken, judge_host
 from gpunode.engine.listener import Listener, progress
 from gpunode.engine.member import Member, Members, outcomes
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 from gpunode.links import plugin
 from gpunode.links.kubelet import in_force as kubelet
 from gpunode.links.node import Node, running
@@ -78,7 +77,7 @@ def _reported(inventory: Inventory, members: Sequence[Member], listener: Listene
             for one in _placed(api, members, listener):
                 if one.node and (pod := pods.get(one.node.name)):
                     why = published.why_missing(published.read(api, one.node, pod))
-                    words[one.host.name] = why.words if why else published.earlier(api, one.node, pod)
+                    words[one.host.name] = why.what if why else published.earlier(api, one.node, pod)
     return words
 
 
@@ -120,7 +119,7 @@ def _placed(api: Api, members: Sequence[Member], listener: Listener) -> Members:
 def _links(api: Api, inventory: Inventory, one: Member, rows: Mapping[str, Row], owners: dra.Owners) -> Chain:
     """Node, plugin and capacity."""
     if one.node is None:
-        return (links.missing_link(one.reason or Reason("no-node", "")),)
+        return (links.missing_link(one.reason or Problem("no-node", "")),)
     if owned := owners.reason(one.node):
         return (_node(api, one, one.node), links.owned_link(owned))
     row, mig_problem = (
@@ -172,7 +171,7 @@ def _capacity(api: Api, inventory: Inventory, one: Member, pod: str) -> Verdict:
         link = links.unlisted_link(
             node, None if node.offers else capacity.why_not(api, node, None, namespace)
         )
-    elif mig_problem and mig_problem.missing:  # nothing is to be offered
+    elif mig_problem and mig_problem.subject:  # nothing is to be offered
         text = f"{node.allocatable} of {len(gpus)} GPUs allocatable"
         return Verdict("capacity", "broken", text, mig_problem.what, mig_problem.fix)
     else:
@@ -203,7 +202,7 @@ def _pods(
         status = published.read(api, one.node, pod) if pod and (failed or result.shared) else None
         why = published.why_missing(status) if status and failed else None
         unlimited = published.unlimited(status) if status and result.shared else ""
-        link = links.pod_link(result, why.words if why else "", unlimited)
+        link = links.pod_link(result, why.what if why else "", unlimited)
         if link.status == "broken":
             link = links.with_mig(link, mig.problem(config, one.gpus, one.labels))
         if one.node.name in strangers:

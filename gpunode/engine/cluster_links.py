@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpunode.cluster.pods import MEMORY
-from gpunode.cluster.reason import Reason
+from gpunode.errors import Problem
 from gpunode.links.driver.link import LOST
 from gpunode.links.node import Node
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.links.plugin import Row
-from gpunode.links.plugin.mig import MigProblem
 from gpunode.links.pod.results import NodeResult, Result
 from gpunode.model import Verdict
 from gpunode.wording import Advice, Command, few, lines
@@ -38,12 +37,12 @@ def node_link(node: Node) -> Verdict:
     return Verdict("node", "ok", f"{node.name} is Ready, kubelet {node.kubelet}, {node.runtime}")
 
 
-def missing_link(why: Reason) -> Verdict:
+def missing_link(why: Problem) -> Verdict:
     """The host is not a node of the cluster, or its node is another machine."""
     if why.code == ANOTHER_MACHINE:
-        return Verdict("node", "broken", "its node is another machine's", why.words, why.fix)
+        return Verdict("node", "broken", "its node is another machine's", why.what, why.fix)
     fix = lines((why.fix, "If the kubelet has not joined, see `journalctl -u kubelet` on the host."), " ")
-    return Verdict("node", "broken", "the cluster has no such node", why.words, fix)
+    return Verdict("node", "broken", "the cluster has no such node", why.what, fix)
 
 
 def plugin_link(row: Row | None, fix: str) -> Verdict:
@@ -57,12 +56,12 @@ def plugin_link(row: Row | None, fix: str) -> Verdict:
     return Verdict("plugin", "ok", f"{row.pod} is ready{restarts}")
 
 
-def owned_link(why: Reason) -> Verdict:
+def owned_link(why: Problem) -> Verdict:
     """The node's GPUs have another owner, so it is to have no plugin."""
-    return Verdict("plugin", "broken", "the node's GPUs have another owner", why.words, why.fix)
+    return Verdict("plugin", "broken", "the node's GPUs have another owner", why.what, why.fix)
 
 
-def capacity_link(node: Node, expected: int, why: Reason | None) -> Verdict:
+def capacity_link(node: Node, expected: int, why: Problem | None) -> Verdict:
     """The node offers every GPU of its host; `why`: the reason if not."""
     text = f"{node.allocatable} of {expected} GPUs allocatable"
     lost = node.short.get(MEMORY, 0) if node.shared else 0
@@ -76,7 +75,7 @@ def capacity_link(node: Node, expected: int, why: Reason | None) -> Verdict:
     return Verdict("capacity", "ok", text)
 
 
-def shares_link(node: Node, expected: Mapping[str, int], why: Reason | None, fix: str = "") -> Verdict:
+def shares_link(node: Node, expected: Mapping[str, int], why: Problem | None, fix: str = "") -> Verdict:
     """The node offers the units that the plugin's configuration makes of its GPUs; `why`: the reason if not."""
     text = ", ".join(f"{node.units.get(name, 0)} of {count} {name}" for name, count in expected.items())
     if any(node.units.get(name, 0) != count for name, count in expected.items()):
@@ -85,7 +84,7 @@ def shares_link(node: Node, expected: Mapping[str, int], why: Reason | None, fix
     return Verdict("capacity", "ok", f"{text} allocatable")
 
 
-def unlisted_link(node: Node, why: Reason | None) -> Verdict:
+def unlisted_link(node: Node, why: Problem | None) -> Verdict:
     """The node offers some units; its host could not list MIG devices, so the count is not checked. `why`: the reason
     if it offers none."""
     if not node.offers:
@@ -95,13 +94,13 @@ def unlisted_link(node: Node, why: Reason | None) -> Verdict:
     return Verdict("capacity", "ok", f"{node.offered} allocatable", unlisted)
 
 
-def with_mig(link: Verdict, problem: MigProblem | None) -> Verdict:
+def with_mig(link: Verdict, problem: Problem | None) -> Verdict:
     """The link with the problem of GPUs whose MIG is on."""
     if problem is None:
         return link
     cause, fix = lines((problem.what, link.cause)), lines((problem.fix, link.fix))
-    if problem.missing and link.status == "ok":
-        text = f"{link.text}; nothing of {problem.missing}"
+    if problem.subject and link.status == "ok":
+        text = f"{link.text}; nothing of {problem.subject}"
         return replace(link, status="broken", text=text, cause=cause, fix=fix)
     return replace(link, cause=cause, fix=fix)
 
@@ -116,16 +115,16 @@ def misnamed_link(node: Node, why: str, label: str) -> Verdict:
 NAMES = "kubectl get pods -A -o custom-columns=:.metadata.uid,:.metadata.namespace,:.metadata.name"
 
 
-def _words(why: Reason | None) -> str:
-    return why.words if why else ""
+def _words(why: Problem | None) -> str:
+    return why.what if why else ""
 
 
-def _fix(why: Reason | None) -> str:
+def _fix(why: Problem | None) -> str:
     """The fix; where GPUs are reserved by pods of an earlier configuration, how to end those."""
     if why is None or not why.holders:
         return why.fix if why else ""
-    named = [pod.name for pod in why.holders if pod.name]
-    uids = [pod.uid for pod in why.holders if not pod.name]
+    named = [pod for pod in why.holders if "/" in pod]
+    uids = [pod for pod in why.holders if "/" not in pod]
     several = len(why.holders) > 1
     waited = " and ".join([*named, *(f"the pod with UID {uid}" for uid in uids)])
     ends = "; ".join("kubectl delete pod -n {} {}".format(*one.split("/", 1)) for one in named)

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from gpunode.cluster import control_plane
 from gpunode.cluster.api import Api
-from gpunode.cluster.reason import Reason
 from gpunode.engine.listener import Listener, problem, progress
 from gpunode.engine.member import Member, Members
+from gpunode.errors import Problem
 from gpunode.links.kubelet import microk8s_settings as microk8s
 from gpunode.links.kubelet import microshift, places
 from gpunode.links.kubelet.rancher_settings import PRODUCTS
@@ -66,7 +66,7 @@ def _checked(
     why = control_plane.wait(api, seconds, progress(listener), but) if api and hosts else ""
     if not why:
         return members
-    reason = Reason(
+    reason = Problem(
         UNHEALTHY,
         f"the control plane is not healthy: {why}",
         fix="See `kubectl get --raw '/readyz?verbose'` and the pods of kube-system; then run again.",

@@ -45,7 +45,7 @@ def back(visit: Visit, seconds: float, tell: OnEvent) -> Outcome:
         try:
             return look(visit, tell)
         except Unreachable as error:
-            if error.code or time.monotonic() >= end:
+            if error.problem.code or time.monotonic() >= end:
                 raise
         tell(Event("stage", visit.host.name, "wait until it answers: an earlier run was changing it"))
         time.sleep(2)
@@ -131,7 +131,7 @@ def apply(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
     after = planned(visit.host, seen or _probe(visit), visit.image)
     after = replace(after, applied=(*outcome.applied, *applied))
     if error is not None:
-        return replace(after, status="failed", error=error.message, hint=error.hint, code=error.code)
+        return replace(after, status="failed", error=error.message, hint=error.hint, code=error.problem.code)
     return replace(after, status="changed") if after.status in ("right", "planned") else after
 
 
@@ -283,7 +283,7 @@ def planned(host: Host, seen: Facts, image: PluginImage | None) -> Outcome:
             seen,
             error=refused.message,
             hint=refused.hint,
-            layer=refused.layer,
+            layer=refused.problem.layer,
             repository=refused.repository,
         )
     return Outcome(host.name, "planned" if plan else "right", seen, wish, plan)

@@ -68,5 +68,5 @@ def failure(error: HostError) -> Outcome:
     elif isinstance(error, Refused):
         status = "refused"
     install = error.install if isinstance(error, AgentUnusable) else ""
-    code = error.code if isinstance(error, (Unreachable, AgentFailed)) else ""
+    code = error.problem.code if isinstance(error, (Unreachable, AgentFailed)) else ""
     return Outcome(error.host, status, error=error.message, hint=error.hint, install=install, code=code)

@@ -11,7 +11,7 @@ from gpunode.model import Event, Host, Outcome, Verdict
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
-    from gpunode.cluster.reason import Reason
+    from gpunode.errors import Problem
 
 
 class Listener(Protocol):
@@ -83,10 +83,10 @@ def progress(listener: Listener) -> Callable[[str], None]:
     return tell
 
 
-def problem(listener: Listener, host: str, reason: Reason | None) -> None:
+def problem(listener: Listener, host: str, reason: Problem | None) -> None:
     """Tell why a host takes no part; nothing for None."""
     if reason is not None:
-        listener.problem(ClusterError(reason.words, hint=reason.fix, subject=reason.subject), host)
+        listener.problem(ClusterError(reason.what, hint=reason.fix, subject=reason.subject), host)
 
 
 def accepted(listener: Listener, question: str, *, yes: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from gpunode.cluster.reason import Reason
+from gpunode.errors import Problem
 from gpunode.links.node import Node, cordon
 from gpunode.links.plugin.capacity import Expected
 from gpunode.links.pod.results import NodeResult
@@ -29,8 +29,8 @@ class Member:
     labels: Mapping[str, str] = field(default_factory=dict)
     target: Target | None = None
     expected: Expected = None
-    reason: Reason | None = None
-    partly: Reason | None = None
+    reason: Problem | None = None
+    partly: Problem | None = None
     result: NodeResult | None = None
     spared: bool = False
 
@@ -76,7 +76,7 @@ class Member:
         return right and not cordoned and self.result is not None and self.result.busy
 
     @property
-    def wrong(self) -> Reason | None:
+    def wrong(self) -> Problem | None:
         """Why not all of it is proven; None while nothing is known to be wrong."""
         return self.reason or self.partly
 
@@ -107,7 +107,7 @@ class Member:
             return "no nvidia module is loaded there"
         return ""
 
-    def out(self, reason: Reason | None) -> Member:
+    def out(self, reason: Problem | None) -> Member:
         """The same, taking no further part for this reason (None: as it was)."""
         return self if reason is None else replace(self, reason=reason)
 

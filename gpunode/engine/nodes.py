@@ -11,12 +11,11 @@ from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api import connect as api_of
 from gpunode.cluster.api.kubeconfig import chosen
 from gpunode.cluster.api.refusal import ApiConnectionLost
-from gpunode.cluster.reason import Reason, of
 from gpunode.engine import converge
 from gpunode.engine.listener import Listener
 from gpunode.engine.member import Member, Members
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, every, identity
 from gpunode.links.node import labels as cluster_labels
 from gpunode.links.node.identity import ANOTHER_MACHINE
@@ -119,7 +118,7 @@ def refused(one: Member) -> Member:
     if one.node is not None or one.outcome is None or one.outcome.error is None or one.reason is None:
         return one
     words = f"{one.outcome.error}; it is no node of the cluster either"
-    return one.out(Reason(one.reason.code, words, fix=one.outcome.hint, subject=one.host.name))
+    return one.out(Problem(one.reason.code, words, fix=one.outcome.hint, subject=one.host.name))
 
 
 def unowned(found: dra.Owners, members: Sequence[Member]) -> Members:
@@ -139,7 +138,7 @@ def labelled(api: Api, members: Sequence[Member]) -> Members:
         except ApiConnectionLost:
             raise
         except ClusterError as error:
-            return one.out(of(CONFLICT, error))
+            return one.out(replace(error.problem, code=CONFLICT))
         return replace(one, labels={**one.node.labels, **wish})
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -187,7 +186,11 @@ def _placed(one: Member, there: Sequence[Node]) -> Member:
     try:
         node = identity.of(one.host, there, one.facts)
     except ClusterError as error:
-        return one.out(of(ANOTHER_MACHINE if isinstance(error, identity.Mistaken) else "no-node", error))
+        return one.out(
+            replace(
+                error.problem, code=ANOTHER_MACHINE if isinstance(error, identity.Mistaken) else "no-node"
+            )
+        )
     return replace(one, node=node, labels=node.labels)
 
 
@@ -195,7 +198,7 @@ def _distinct(members: Sequence[Member]) -> Members:
     """The members; hosts that claim the same node have none."""
     twice = identity.shared({one.host.name: one.node for one in members if one.node})
     return tuple(
-        replace(one, node=None, reason=of(ANOTHER_MACHINE, twice[one.host.name]))
+        replace(one, node=None, reason=replace(twice[one.host.name].problem, code=ANOTHER_MACHINE))
         if one.host.name in twice
         else one
         for one in members
@@ -208,5 +211,5 @@ def _asked(one: Member) -> Member:
         return one
     if one.facts is not None:
         return replace(one, reason=None)
-    words = f"{one.reason.words}, and it could not be asked for its own name: {one.outcome.error}"
-    return one.out(replace(one.reason, words=words))
+    words = f"{one.reason.what}, and it could not be asked for its own name: {one.outcome.error}"
+    return one.out(replace(one.reason, what=words))

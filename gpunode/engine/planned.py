@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpunode.cluster import admission as trial
 from gpunode.cluster import pods
@@ -13,7 +13,6 @@ from gpunode.cluster.api import AT_ONCE, Api, refusal
 from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.objects import apply, difference
 from gpunode.cluster.objects.difference import Difference
-from gpunode.cluster.reason import of
 from gpunode.engine import acts, nodes
 from gpunode.engine.listener import Listener, problem
 from gpunode.engine.member import Member, Members
@@ -212,7 +211,7 @@ def _obstacles(
     )
     for one in found:
         if one.reason:
-            words = f"{one.what} would not be admitted: {one.reason.words}"
+            words = f"{one.what} would not be admitted: {one.reason.what}"
             listener.problem(Obstacle(words, hint=one.reason.fix, code=one.reason.code))
         else:
             listener.note(
@@ -299,7 +298,7 @@ def _tried(api: Api, members: Sequence[Member], *, strict: bool) -> list[tuple[M
             except ClusterError as error:
                 untried = refusal.excused(error, strict=strict)
                 if not untried:
-                    return one.out(of(nodes.CONFLICT, error)), None
+                    return one.out(replace(error.problem, code=nodes.CONFLICT)), None
         return one, difference.labelled(one.node.name, labels.lacking(one.node, wish), untried)
 
     alone = 1 + next((number for number, one in enumerate(members) if _to_ask(one)), len(members))

@@ -117,7 +117,7 @@ def verdict(one: Member) -> tuple[str, str]:
     several = [f"{number} {kind}{'' if number == 1 else 's'}" for number, kind in kinds if number]
     count = " and ".join(several) or "0 GPUs"
     if one.wrong:
-        return "not verified", one.wrong.words.splitlines()[0]
+        return "not verified", one.wrong.what.splitlines()[0]
     if one.outcome and not one.good:
         return "not verified", f"{one.outcome.status}: {one.outcome.error}".splitlines()[0]
     if result is None:

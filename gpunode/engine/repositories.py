@@ -66,10 +66,11 @@ def _fetched(session: Session, source: Signed, given: Collection[str] | None) ->
         command = Command("provision", f"--fingerprint {found.fingerprint}")
         session.listener.note(Advice(words, command, "` takes it."))
     except GpunodeError as error:
-        error.hint = (
+        fix = (
             "Without internet bring the keys, or name a mirror's: `gpunode keys SYSTEM --driver PLACE --toolkit PLACE` "
             "checks them, and prints the `repositories` that the inventory needs."
         )
+        error.problem = replace(error.problem, fix=fix)
         session.listener.problem(error)
         return error
     else:

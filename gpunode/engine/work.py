@@ -7,14 +7,13 @@ from dataclasses import replace
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import answering
-from gpunode.cluster.reason import Reason, of
 from gpunode.engine import converge, ending, nodes, stake
 from gpunode.engine.listener import Listener, problem
 from gpunode.engine.member import Member, Members
 from gpunode.engine.record import Record
 from gpunode.engine.session import Session
 from gpunode.engine.visit import Visit
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import GPU_LABEL, cordon, labels
 from gpunode.links.node import parse as node_of
 from gpunode.links.plugin import pause
@@ -36,7 +35,7 @@ def cleared(
     A pod of which nothing runs is not waited for: see `again`."""
     going = [one for one in members if one.waits and one.reason is None]
     heavy = [one for one in going if stake.disturbance(one).ends_gpu_work]
-    reasons: dict[str, Reason] = {}
+    reasons: dict[str, Problem] = {}
     spared: dict[str, bool] = {}
     by_host = {one.host.name: one for one in heavy}
 
@@ -100,7 +99,7 @@ def again(
         reason = _named(one, error, what)
     if not before.applied:
         return one.out(lifted(api, one, reason, tell))
-    return replace(one, outcome=replace(before, status="failed", error=reason.words, hint=reason.fix))
+    return replace(one, outcome=replace(before, status="failed", error=reason.what, hint=reason.fix))
 
 
 def released(api: Api, members: Members) -> None:
@@ -135,7 +134,7 @@ def show_left(api: Api | None, listener: Listener, members: Sequence[Member]) ->
             )
 
 
-def lifted(api: Api | None, one: Member, reason: Reason, tell: OnEvent) -> Reason:
+def lifted(api: Api | None, one: Member, reason: Problem, tell: OnEvent) -> Problem:
     """The reason why a host is not changed, once gpunode's cordon of its node is lifted and the device plugin is back there;
     with why it still stands: the host is disturbed then, and counts as one that ended badly."""
     if api is None or one.node is None:
@@ -149,14 +148,14 @@ def lifted(api: Api | None, one: Member, reason: Reason, tell: OnEvent) -> Reaso
             cordon.uncordon(api, node)
     except ClusterError as error:
         return replace(
-            reason, code=CORDONED, words=f"{reason.words}; {node} is still cordoned: {error.words}"
+            reason, code=CORDONED, what=f"{reason.what}; {node} is still cordoned: {error.problem.what}"
         )
     return reason
 
 
-def _named(one: Member, error: ClusterError, what: str = NOT_CHANGED) -> Reason:
-    found = of(BUSY, error)
-    return replace(found, words=f"{what}: {found.words}", subject=one.host.name)
+def _named(one: Member, error: ClusterError, what: str = NOT_CHANGED) -> Problem:
+    found = replace(error.problem, code=BUSY)
+    return replace(found, what=f"{what}: {found.what}", subject=one.host.name)
 
 
 def _unplugged(api: Api, session: Session, one: Member, visit: Visit, owner: str, tell: OnEvent) -> Outcome:
@@ -176,7 +175,7 @@ def _unplugged(api: Api, session: Session, one: Member, visit: Visit, owner: str
     try:
         gone = pause.pause(api, namespace, one.node, nodes.wished(one.host), owner, sentence)
     except ClusterError as error:
-        sentence(f"the device plugin stays: {error.words}")
+        sentence(f"the device plugin stays: {error.problem.what}")
         return one.outcome
     outcome = converge.look(visit, tell)
     users = outcome.facts.gpu_users if outcome.facts else ()
@@ -187,7 +186,7 @@ def _unplugged(api: Api, session: Session, one: Member, visit: Visit, owner: str
     return outcome
 
 
-def _busy(one: Member, left: str, interrupted: bool, what: str = NOT_CHANGED) -> Reason:
+def _busy(one: Member, left: str, interrupted: bool, what: str = NOT_CHANGED) -> Problem:
     after = "interrupted while" if interrupted else f"after {one.host.work_timeout / 60:.0f} min"
     hint = "Run again when it has ended, or change `work` or `work_timeout` in the inventory."
-    return Reason(BUSY, f"{what}: {after} {left} still used its GPUs", fix=hint, subject=one.host.name)
+    return Problem(BUSY, f"{what}: {after} {left} still used its GPUs", fix=hint, subject=one.host.name)

@@ -7,9 +7,9 @@ and there are no questions.
 from __future__ import annotations
 
 from gpunode.engine.listener import Listener
-from gpunode.report.named import Named, named
+from gpunode.report.named import Named, named, with_inventory
 
-__all__ = ["Named", "make", "named"]
+__all__ = ["Named", "make", "named", "with_inventory"]
 
 
 def make(*, json: bool, quiet: bool, accepted: bool = False) -> Listener:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gpunode.agent.redaction import redacted_values
-from gpunode.errors import GpunodeError, Obstacle
+from gpunode.errors import GpunodeError
 from gpunode.host import diff as diffs
 from gpunode.model import Disturbed, Event, Host, Outcome, Verdict
 from gpunode.report.headline import notes, standing
@@ -98,7 +98,7 @@ class Lines:
             self._write({"type": kind, **dict(zip(keys, row, strict=True))})
 
     def problem(self, error: GpunodeError, host: str | None = None) -> None:
-        code = {"code": error.code} if isinstance(error, Obstacle) else {}
+        code = {"code": error.problem.code} if error.problem.code else {}
         self._write({"type": "error", "host": host, "error": error.message, "hint": error.hint, **code})
 
     def note(self, text: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpunode.errors import GpunodeError, Obstacle
+from gpunode.errors import GpunodeError, Problem
 from gpunode.model import Event, Outcome, Verdict
 from gpunode.wording import Advice
 
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 def named(text: str, inventory: Path) -> str:
     """`text` with the inventory in its commands."""
     return text.on(shlex.quote(str(inventory))) if isinstance(text, Advice) else text
+
+
+def with_inventory(problem: Problem, inventory: Path) -> Problem:
+    """The problem with the inventory in its commands."""
+    return replace(problem, what=named(problem.what, inventory), fix=named(problem.fix, inventory))
 
 
 class Named:
@@ -55,12 +60,7 @@ class Named:
 
     def problem(self, error: GpunodeError, host: str | None = None) -> None:
         message, hint = self._put(error.message), self._put(error.hint)
-        self._report.problem(
-            Obstacle(message, hint=hint, code=error.code)
-            if isinstance(error, Obstacle)
-            else GpunodeError(message, hint=hint),
-            host,
-        )
+        self._report.problem(GpunodeError(message, hint=hint, code=error.problem.code), host)
 
     def note(self, text: str) -> None:
         self._report.note(self._put(text))

@@ -311,7 +311,7 @@ def test_a_dra_driver_owns_the_gpus_that_its_resource_slices_list(cluster: Clust
         make("deviceclasses", "fast", {"extendedResourceName": "nvidia.com/gpu", "selectors": cel})
         why = dra.owners(cluster.api).reason(cluster.node("a"))
         assert why is not None
-        assert "(ResourceSlice a-gpu.example, DeviceClass fast for nvidia.com/gpu)" in why.words
+        assert "(ResourceSlice a-gpu.example, DeviceClass fast for nvidia.com/gpu)" in why.what
     finally:
         for where in made:
             cluster.ask("DELETE", where)

@@ -254,14 +254,14 @@ def test_what_is_wrong_is_found_and_a_repair_is_right(
     """Once its annotations are written there is nothing left to repair."""
     real = {} if entries is None else {"n": Real(tuple(entries))}
     now = findings.findings([memory()], pods, MEM, real)
-    assert [(one.pod, one.code, bool(one.repair)) for one in now] == found
+    assert [(one.pod, one.problem.code, bool(one.repair)) for one in now] == found
 
     for one in now:
         for each in pods if one.repair else []:
             each["metadata"]["annotations"] = {**each["metadata"]["annotations"], **one.repair}
             assert OWN in one.repair
     left = findings.findings([memory()], pods, MEM, real)
-    assert [one.code for one in left] == [code for _, code, fixable in found if not fixable]
+    assert [one.problem.code for one in left] == [code for _, code, fixable in found if not fixable]
 
 
 def test_pods_of_an_earlier_configuration_overcommit_nothing() -> None:
@@ -286,20 +286,20 @@ def test_pods_past_a_second_scheduler_are_named() -> None:
     pods = [pod("a", 4, on="n"), pod("b", 4, on="n"), pod("c", 4, on="n", **{INDEX: "0"})]
     pods[1]["spec"]["schedulerName"] = "gpunode"
     found = findings.findings([memory()], pods, MEM, {}, "gpunode")
-    assert [(one.pod, one.code) for one in found] == [
+    assert [(one.pod, one.problem.code) for one in found] == [
         ("default/a", "other-scheduler"),
         ("default/b", "not-noted"),
     ]
-    assert "default-scheduler" in found[0].words
+    assert "default-scheduler" in found[0].problem.what
     again = findings.findings([memory()], pods, MEM, {})
-    assert [one.code for one in again] == ["not-noted", "not-noted"]
+    assert [one.problem.code for one in again] == ["not-noted", "not-noted"]
 
 
 def test_a_node_that_does_not_publish_its_gpus_is_named() -> None:
     """Where they differ; one that shares no memory is none of fsck's."""
     unlike = node("n", 10, 5)
     found = findings.findings([unlike, node("other")], [], MEM, {})
-    assert [(one.node, one.code) for one in found] == [("n", "gpus-unknown")]
+    assert [(one.problem.subject, one.problem.code) for one in found] == [("n", "gpus-unknown")]
 
 
 @pytest.mark.parametrize(

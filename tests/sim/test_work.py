@@ -11,10 +11,9 @@ import pytest
 
 from gpunode.cluster import lease
 from gpunode.cluster.api import Api, connect
-from gpunode.cluster.reason import Reason
 from gpunode.engine import work
 from gpunode.engine.member import Member
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.node import cordon, drain
 from gpunode.model import Cluster as Wanted
@@ -410,7 +409,7 @@ def test_only_a_proven_node_is_given_back(api: Api) -> None:
     assert cordon.cordon(api, "n1", "mine")
     host = Host("n1", Ssh("n1"))
     member = Member(host, Outcome("n1", "right"), nodes.parse(node(api)))
-    work.released(api, (member.out(Reason("failed", "no proof")),))
+    work.released(api, (member.out(Problem("failed", "no proof")),))
     assert cordon.left(api) == {"n1": "mine"}
     work.released(api, (member,))
     assert cordon.left(api) == {}

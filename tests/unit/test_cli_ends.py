@@ -14,17 +14,16 @@ from typer.testing import CliRunner, Result
 
 from gpunode import inventory
 from gpunode.cli import app
-from gpunode.cluster.reason import Reason
 from gpunode.engine import converge, coverage, nodes, planned, stake
 from gpunode.engine.member import Member
 from gpunode.engine.visit import Visit
-from gpunode.errors import ClusterError, Declined, KubeconfigUnusable, UsageError
+from gpunode.errors import ClusterError, Declined, KubeconfigUnusable, Problem, UsageError
 from gpunode.model import Host, Outcome, Plan, Reboot, Ssh, Status, StepPlan, Verdict
 from tests import cases
 from tests.unit.test_verify import right
 
 Command = Callable[..., Result]
-REFUSED = Member(Host("a", Ssh("a")), reason=Reason(nodes.CONFLICT, "no"))
+REFUSED = Member(Host("a", Ssh("a")), reason=Problem(nodes.CONFLICT, "no"))
 WAITS = Plan("h", (StepPlan("reboot", (Reboot("because"),)),))
 BARE = "groups: {all: {hosts: [right, broken, planned, refused, unreachable, failed]}}\n"
 WITH_PLUGIN = f"cluster: {{plugin: {{image: 'plugin:1'}}}}\n{BARE}"

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from gpunode import report
-from gpunode.cluster.reason import Reason
 from gpunode.engine import exit_codes, gate
 from gpunode.engine.member import Member
 from gpunode.engine.record import Record, read
+from gpunode.errors import Problem
 from gpunode.model import Cluster, GateCommand, Host, Inventory, Outcome, Ssh
 
 HOST = Host("gpu-1", Ssh("gpu-1"))
@@ -105,7 +105,7 @@ def test_a_run_that_a_gate_stopped_has_an_exit_code_of_its_own(
 ) -> None:
     """That of a refusal, unless something failed."""
     made = [
-        Member(HOST, Outcome("gpu-1", status), reason=Reason(why, why) if why else None)
+        Member(HOST, Outcome("gpu-1", status), reason=Problem(why, why) if why else None)
         for status, why in members
     ]
     assert exit_codes.of_run(made) == code

@@ -227,7 +227,7 @@ def test_off_accepts_a_new_key_without_storing_it_and_no_changed_one(sshd: Sshd,
     known.write_text(f"[127.0.0.1]:{sshd.port} {' '.join(key)}\n")
     with pytest.raises(Unreachable) as caught:
         dialer.connect(host)
-    assert caught.value.code == "host-key-changed"
+    assert caught.value.problem.code == "host-key-changed"
     dialer.close()
 
 
@@ -250,7 +250,7 @@ def test_a_jump_host_that_is_down_is_asked_once_for_all_behind_it(
     for name in ("gpu-01", "gpu-02"):
         with pytest.raises(Unreachable, match=rf"jump host \[127.0.0.1\]:{port}: .* refused") as caught:
             dialer.connect(sshd.host(name, jump=f"127.0.0.1:{port}"))
-        assert (caught.value.host, caught.value.code) == (name, "connection-refused")
+        assert (caught.value.host, caught.value.problem.code) == (name, "connection-refused")
     assert len(asked) == 1
     dialer.close()
 

@@ -10,12 +10,12 @@ from unittest import mock
 
 import pytest
 
-from gpunode.cluster.reason import Reason
 from gpunode.commands import gpu_processes as processes
 from gpunode.commands import status as overlook
 from gpunode.commands.status import COLUMNS, by_model, differing, row, sentence, shares, totals
 from gpunode.deviceplugin import status, usage
 from gpunode.engine.member import Member
+from gpunode.errors import Problem
 from gpunode.links.plugin.daemonset import NAME, NAME_LABEL
 from gpunode.links.plugin.usage import NodeUsage
 from gpunode.links.plugin.usage import usage as of_cluster
@@ -41,7 +41,7 @@ OUTSIDE = usage.Gpu("GPU-c", "0", "P100", 16 * GIB, GIB // 2, 0, 30, 2, users=()
 NODES = (
     NodeUsage("gpu-11", (BUSY, LOST)),
     NodeUsage("gpu-12", (OUTSIDE,)),
-    NodeUsage("gpu-13", reason=Reason("no-plugin", "not there"), holders=("ml/x",)),
+    NodeUsage("gpu-13", reason=Problem("no-plugin", "not there"), holders=("ml/x",)),
 )
 WITHOUT = status.Reason("nvml", "NVML: no library")
 ROWS = [row(node, gpu) for node in NODES for gpu in node.gpus]
@@ -221,7 +221,7 @@ def test_what_is_free_of_shared_gpus_is_counted_in_shares() -> None:
     ]
     gpus = {"slices": (BUSY, BUSY), "memory": (BUSY,), "whole": (BUSY,), "mig": (BUSY, BUSY)}
     found = [NodeUsage(name, one) for name, one in gpus.items()]
-    found.append(NodeUsage("silent", reason=Reason("no-plugin", "not there")))
+    found.append(NodeUsage("silent", reason=Problem("no-plugin", "not there")))
     slices = pod("s", on="slices")
     slices["spec"]["containers"] = [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]
     running = [slices, pod("m", 4, 8, on="memory"), pod("over", 4, on="memory", phase="Succeeded")]
@@ -251,7 +251,7 @@ def test_a_plugin_newer_than_this_gpunode_is_not_to_be_replaced() -> None:
     (found,) = of_cluster(api, "gpunode", [there], [plugin])
     assert found.reason is not None
     assert found.reason.code == "plugin-newer"
-    assert "version 3" in str(found.reason.words)
+    assert "version 3" in str(found.reason.what)
     assert str(found.reason.fix) == "Update gpunode on this computer."
 
 
@@ -268,7 +268,7 @@ def test_a_plugin_that_finds_no_gpu_as_its_container_got_none_leaves_them_unknow
     (found,) = of_cluster(api, "gpunode", [there], [plugin])
     assert (found.gpus, found.reason is None) == ((), ready)
     if found.reason is not None:
-        assert str(found.reason.words) == "the plugin is not ready: NVML: no library"
+        assert str(found.reason.what) == "the plugin is not ready: NVML: no library"
     assert totals([found])["unknown"] == int(not ready)
 
 
@@ -277,7 +277,7 @@ def test_a_plugin_of_another_namespace_is_named_with_it() -> None:
     there, plugin = plugin_on_a_node()
     (found,) = of_cluster(mock.Mock(), "typo", [there], [plugin])
     assert found.reason is not None
-    assert (found.reason.code, str(found.reason.words)) == (
+    assert (found.reason.code, str(found.reason.what)) == (
         "no-plugin",
         "its device plugin is in namespace gpunode, not in typo",
     )

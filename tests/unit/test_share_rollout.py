@@ -10,17 +10,16 @@ from unittest import mock
 import pytest
 
 from gpunode.cluster import control_plane
-from gpunode.cluster.reason import Reason
 from gpunode.commands import scheduler_restart as restart
 from gpunode.commands import share_enable as share
 from gpunode.commands import share_inspect as shares
 from gpunode.commands import unscheduled_pods as strays
 from gpunode.deviceplugin.usage import Gpu, User
 from gpunode.engine.member import Member
-from gpunode.errors import AgentFailed, ClusterError
+from gpunode.errors import AgentFailed, ClusterError, Problem
 from gpunode.links.plugin.usage import NodeUsage
 from gpunode.links.scheduler import manifest, plan
-from gpunode.links.scheduler.extender.findings import Finding
+from gpunode.links.scheduler.extender.findings import Mismatch
 from gpunode.links.scheduler.extender.picture import Real
 from gpunode.model import Cluster, Host, Inventory, Outcome, SecondScheduler, Share, Ssh
 from tests import cases
@@ -160,13 +159,25 @@ def test_where_no_host_has_a_scheduler_it_is_said_whether_one_could(
     ("found", "repair", "total"),
     [
         ([], False, "nothing is wrong; 1 of 4 nodes compared with their kubelets"),
-        ([Finding("n1", "a/b", "x", "y", {"k": "v"})], False, "1 finding; --repair can fix 1; 1 of 4 nodes"),
-        ([Finding("n1", "a/b", "x", "y", {"k": "v"})], True, "1 finding; 1 repaired; 1 of 4 nodes"),
-        ([Finding("n2", "", "x", "y")] * 2, True, "2 findings; none can be repaired by annotations"),
+        (
+            [Mismatch(Problem("x", "y", subject="n1"), "a/b", {"k": "v"})],
+            False,
+            "1 finding; --repair can fix 1; 1 of 4 nodes",
+        ),
+        (
+            [Mismatch(Problem("x", "y", subject="n1"), "a/b", {"k": "v"})],
+            True,
+            "1 finding; 1 repaired; 1 of 4 nodes",
+        ),
+        (
+            [Mismatch(Problem("x", "y", subject="n2"))] * 2,
+            True,
+            "2 findings; none can be repaired by annotations",
+        ),
     ],
 )
 def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
-    monkeypatch: pytest.MonkeyPatch, found: list[Finding], repair: bool, total: str
+    monkeypatch: pytest.MonkeyPatch, found: list[Mismatch], repair: bool, total: str
 ) -> None:
     """One kubelet has a record, one has none, a host is no node, and a node is of no host."""
     seen, totals = [], []
@@ -178,7 +189,7 @@ def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
         return SimpleNamespace(
             host=SimpleNamespace(name=name),
             node=SimpleNamespace(name=name) if node else None,
-            reason=None if node else Reason("no-node", "is no node", subject=name),
+            reason=None if node else Problem("no-node", "is no node", subject=name),
             facts=SimpleNamespace(files=files or {}),
         )
 

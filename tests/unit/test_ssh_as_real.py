@@ -301,8 +301,8 @@ def dialled(dialer: Dialer, address: str, timeout: float) -> str:
     except Unreachable as error:
         told = error.hint
         return (
-            error.code
-            if told and (error.code != "unsupported" or "connection: openssh" in told)
+            error.problem.code
+            if told and (error.problem.code != "unsupported" or "connection: openssh" in told)
             else "no hint"
         )
     finally:

@@ -97,7 +97,7 @@ def test_work_that_does_not_end_keeps_the_host_from_its_changes(
     why = "after 1 min ml/train still used its GPUs" if isinstance(how, ending.End) else how.message
     fresh, partly = prepared(member(REBOOT)), prepared(member(REBOOT, applied=(REBOOT,)))
     assert fresh.reason is not None
-    assert (fresh.reason.subject, fresh.reason.words) == ("h", f"not changed: {why}")
+    assert (fresh.reason.subject, fresh.reason.what) == ("h", f"not changed: {why}")
     assert partly.reason is None
     assert partly.outcome is not None
     assert (partly.outcome.status, partly.outcome.error) == ("failed", f"not finished: {why}")

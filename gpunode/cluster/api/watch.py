@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.refusal import ApiConnectionLost, HttpError
-from gpunode.cluster.reason import Reason
+from gpunode.errors import Problem
 
 # Gets what is being waited for as a sentence; the same one may come several times.
 OnProgress = Callable[[str], None]
@@ -115,7 +115,7 @@ class Patience:
         self._tell = tell
         self._begun, self._looked = time.monotonic(), 0.0
 
-    def tell(self, so_far: str, why: Callable[[], Reason]) -> Reason | None:
+    def tell(self, so_far: str, why: Callable[[], Problem]) -> Problem | None:
         """Report the progress, not too often. Returns the reason where it was asked for."""
         now, reason = time.monotonic(), None
         if now - self._begun < USUAL:

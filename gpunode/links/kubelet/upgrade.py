@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -11,7 +10,7 @@ import yaml
 from gpunode import compat
 from gpunode.compat import upgrades
 from gpunode.deviceplugin.settings import syntax
-from gpunode.errors import CannotPlan
+from gpunode.errors import CannotPlan, Problem
 from gpunode.links import kubelet as kubelets
 from gpunode.links.kubelet import arguments, distributions, places
 from gpunode.links.kubelet import microk8s_settings as microk8s
@@ -29,16 +28,7 @@ FILES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that the new version does not work with. `code` is one of docs/json.md's."""
-
-    code: str
-    cause: str
-    fix: str
-
-
-def findings(host: Host, facts: Facts, target: int) -> tuple[Finding, ...]:
+def findings(host: Host, facts: Facts, target: int) -> tuple[Problem, ...]:
     """All that keeps Kubernetes 1.`target` from working on this host; () where nothing is known to, or it is newer."""
     if unreadable := facts.errors.get("kubelet") or facts.errors.get("files"):
         return (_unjudged(f"its kubelet could not be read: {unreadable}", "Fix what the host reports."),)
@@ -53,12 +43,12 @@ def findings(host: Host, facts: Facts, target: int) -> tuple[Finding, ...]:
         return (_unjudged(error.message, error.hint),)
 
 
-def _found(host: Host, facts: Facts, now: int, target: int) -> tuple[Finding, ...]:
+def _found(host: Host, facts: Facts, now: int, target: int) -> tuple[Problem, ...]:
     start = distributions.kubelet(facts, kubelets.read(facts))
     brings = start.place.brings  # a runtime, or Kubernetes whole
     return (
         *(
-            [Finding("unreadable", start.problem, "Fix the file: the kubelet reads it too.")]
+            [_finding("unreadable", start.problem, "Fix the file: the kubelet reads it too.")]
             if start.problem
             else []
         ),
@@ -72,11 +62,15 @@ def _found(host: Host, facts: Facts, now: int, target: int) -> tuple[Finding, ..
     )
 
 
-def _unjudged(cause: str, fix: str) -> Finding:
-    return Finding("not-judged", cause, fix)
+def _finding(code: str, cause: str, fix: str) -> Problem:
+    return Problem(code, cause, fix=fix)
 
 
-def _not_here(facts: Facts, start: KubeletStart) -> Iterator[Finding]:
+def _unjudged(cause: str, fix: str) -> Problem:
+    return _finding("not-judged", cause, fix)
+
+
+def _not_here(facts: Facts, start: KubeletStart) -> Iterator[Problem]:
     if path := distributions.unread(facts, start):
         yield _unjudged(f"the configuration of its k0s, {path}, was not read", "Name it by `--config FILE`.")
     if name := distributions.profile(facts, start):
@@ -84,17 +78,17 @@ def _not_here(facts: Facts, start: KubeletStart) -> Iterator[Finding]:
         yield _unjudged(cause, "See `spec.workerProfiles` in the k0s.yaml of the controllers.")
 
 
-def _gates(host: Host, start: KubeletStart, target: int) -> Iterator[Finding]:
+def _gates(host: Host, start: KubeletStart, target: int) -> Iterator[Problem]:
     for name, state in start.gates.items():
         if cause := _gate(name, state, target, "kubelet"):
             where = "its configuration" if name in start.config_gates else "its arguments"
-            yield Finding(
+            yield _finding(
                 "gate", f"{cause}; it is set in {where}", f"Take {name} out there before the upgrade."
             )
     for name, state in host.feature_gates.items():
         if cause := _gate(name, state, target, "kubelet"):
             fix = f"Take it out of `kubelet.feature_gates` of {host.name} in the inventory."
-            yield Finding("gate", f"{cause}; the inventory sets it", fix)
+            yield _finding("gate", f"{cause}; the inventory sets it", fix)
 
 
 def _gate(name: str, state: bool, target: int, what: str) -> str:
@@ -110,20 +104,20 @@ def _gate(name: str, state: bool, target: int, what: str) -> str:
     return ""
 
 
-def _flags(start: KubeletStart, target: int) -> Iterator[Finding]:
+def _flags(start: KubeletStart, target: int) -> Iterator[Problem]:
     for name, (gone, fix) in upgrades.removed_flags().items():
         if target >= gone and arguments.has(start.words[1:], name):
             cause = f"--{name} is gone since 1.{gone}: a kubelet 1.{target} does not start with it"
-            yield Finding("flag", cause, fix)
+            yield _finding("flag", cause, fix)
 
 
-def _runtime(facts: Facts, start: KubeletStart, now: int, target: int) -> Iterator[Finding]:
+def _runtime(facts: Facts, start: KubeletStart, now: int, target: int) -> Iterator[Problem]:
     remote = arguments.flag(start.words[1:], "container-runtime") == "remote"
     if compat.has_dockershim(now) and not remote:
         if not compat.has_dockershim(target):
             cause = "its kubelet runs pods by dockershim, which is gone since 1.24"
             fix = "Move the node to containerd first: https://kubernetes.io/docs/tasks/administer-cluster/migrating-from-dockershim/"
-            yield Finding("dockershim", cause, fix)
+            yield _finding("dockershim", cause, fix)
         return
     endpoint = arguments.flag(start.words[1:], "container-runtime-endpoint")
     endpoint = str(endpoint or start.config.get("containerRuntimeEndpoint") or "containerd")
@@ -133,29 +127,29 @@ def _runtime(facts: Facts, start: KubeletStart, now: int, target: int) -> Iterat
     have = facts.containerd.version
     if numbers(have)[:2] < numbers(floor.needs):
         cause = f"Kubernetes 1.{floor.first} and newer need containerd {floor.needs}, as {floor.why}; here is {have}"
-        yield Finding(
+        yield _finding(
             "containerd", cause, f"Upgrade containerd to {floor.needs} or newer before the kubelet."
         )
 
 
-def _cgroup(facts: Facts, start: KubeletStart, target: int) -> Iterator[Finding]:
+def _cgroup(facts: Facts, start: KubeletStart, target: int) -> Iterator[Problem]:
     allowed = arguments.flag(start.words[1:], "fail-cgroupv1") == "false"
     if facts.cgroup == "v2" or not compat.fails_on_cgroup_v1(target) or allowed:
         return
     if start.config.get("failCgroupV1") is not False:
         cause = f"a kubelet 1.{target} refuses cgroup v1, which this host runs"
         fix = f"Boot with systemd.unified_cgroup_hierarchy=1, or set `failCgroupV1: false` in {start.config_path}."
-        yield Finding("cgroup-v1", cause, fix)
+        yield _finding("cgroup-v1", cause, fix)
 
 
-def _config(start: KubeletStart, target: int) -> Iterator[Finding]:
+def _config(start: KubeletStart, target: int) -> Iterator[Problem]:
     wanted, have = upgrades.kubelet_config_version(target), str(start.config.get("apiVersion") or "none")
     if start.config and wanted and have != wanted:
         cause = f"{start.config_path} has apiVersion {have}; a kubelet 1.{target} reads {wanted} only"
-        yield Finding("kubelet-config", cause, f"Write it as {wanted} before the upgrade.")
+        yield _finding("kubelet-config", cause, f"Write it as {wanted} before the upgrade.")
 
 
-def _control_plane(facts: Facts, start: KubeletStart, target: int) -> Iterator[Finding]:
+def _control_plane(facts: Facts, start: KubeletStart, target: int) -> Iterator[Problem]:
     for path, words in distributions.components(facts, start):
         yield from _component(path, words, target)
     if microk8s.is_server(facts):
@@ -173,19 +167,19 @@ def _control_plane(facts: Facts, start: KubeletStart, target: int) -> Iterator[F
         gone = upgrades.scheduler_configs().get(version, target + 1)
         if target >= gone:
             cause = f"{path} has apiVersion {version}, which kube-scheduler 1.{gone} and newer do not read"
-            yield Finding("scheduler", cause, "Write it as kubescheduler.config.k8s.io/v1 (from 1.25 on).")
+            yield _finding("scheduler", cause, "Write it as kubescheduler.config.k8s.io/v1 (from 1.25 on).")
 
 
-def _component(path: str, words: tuple[str, ...], target: int) -> Iterator[Finding]:
+def _component(path: str, words: tuple[str, ...], target: int) -> Iterator[Problem]:
     """Problems with a control plane component's command in this file."""
     name = words[0].rsplit("/", 1)[-1]
     for gate, state in arguments.gates(words).items():
         if cause := _gate(gate, state, target, name):
-            yield Finding("gate", f"{cause}; {path} sets it", f"Take {gate} out there before the upgrade.")
+            yield _finding("gate", f"{cause}; {path} sets it", f"Take {gate} out there before the upgrade.")
     for flag, gone in upgrades.scheduler_flags().items() if name == SCHEDULER else ():
         if target >= gone and arguments.has(words, flag):
             cause = f"--{flag} in {path} is gone since 1.{gone}: scheduling policies are no more"
-            yield Finding(
+            yield _finding(
                 "scheduler", cause, "Write a KubeSchedulerConfiguration with profiles in its place."
             )
 

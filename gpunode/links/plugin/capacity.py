@@ -10,9 +10,8 @@ from gpunode.cluster import pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress, Patience, follow
-from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin.status import Status
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, Node
 from gpunode.links.plugin import daemonset, mps, pause, published
@@ -24,20 +23,20 @@ Expected: TypeAlias = int | Mapping[str, int] | str | None
 """What a node should offer: a count of GPUs, units by resource, a resource (any units of it), or None (any GPU)."""
 
 
-def why_not(api: Api, node: Node, expected: int | None, namespace: str) -> Reason:
+def why_not(api: Api, node: Node, expected: int | None, namespace: str) -> Problem:
     """Why the node does not offer `expected` GPUs, from pods, events and logs.
 
     None: why it does not offer the shared units that the plugin's configuration makes.
     """
     if not node.ready:
-        return Reason(NOT_READY, f"the node is not Ready: {node.why_not_ready}")
+        return Problem(NOT_READY, f"the node is not Ready: {node.why_not_ready}")
     if node.labels.get(GPU_LABEL) == pause.PAUSED:
         fix = Advice("`", Command("provision"), "` brings it back.")
-        return Reason(
+        return Problem(
             "paused", f"a run took the plugin off {node.name} for another driver, and did not end", fix=fix
         )
     if node.labels.get(GPU_LABEL) != "true":
-        return Reason("no-label", f"the node has no label {GPU_LABEL}=true, so no plugin runs there")
+        return Problem("no-label", f"the node has no label {GPU_LABEL}=true, so no plugin runs there")
     pod = _plugins_pod(api, node, namespace)
     if pod is None or not pods.ready(pod):
         return daemonset.why(api, namespace, node, pod)
@@ -46,12 +45,12 @@ def why_not(api: Api, node: Node, expected: int | None, namespace: str) -> Reaso
     node = current(api, node, pod, status)
     if expected is None:
         if waiting := mps.problem(api, namespace, node):
-            return Reason("mps", waiting)
-        return why or Reason("not-counted", "the plugin runs, but the kubelet counts none of them yet")
+            return Problem("mps", waiting)
+        return why or Problem("not-counted", "the plugin runs, but the kubelet counts none of them yet")
     if node.shared and node.allocatable == node.capacity == expected:  # then memory is missing
-        return why or Reason("memory-missing", "the plugin does not offer all of their memory yet")
+        return why or Problem("memory-missing", "the plugin does not offer all of their memory yet")
     lost, holders = node.capacity - node.allocatable, why.holders if why else ()
-    cause = (why.words if why else "") or published.earlier(api, node, pod)
+    cause = (why.what if why else "") or published.earlier(api, node, pod)
     cause = f"; {cause}" if cause else ""
     if node.capacity == 0:
         words, code = "the plugin runs, but the kubelet does not count its GPUs yet", "not-counted"
@@ -63,7 +62,7 @@ def why_not(api: Api, node: Node, expected: int | None, namespace: str) -> Reaso
         words, code = f"{lost} of {node.capacity} {_counted(node)} are unhealthy", "unhealthy"
     else:
         words, code = f"the kubelet counts {node.capacity} GPUs, the host has {expected}", "count-differs"
-    return Reason(why.code if why else code, words + cause, holders, why.fix if why else "")
+    return Problem(why.code if why else code, words + cause, fix=why.fix if why else "", holders=holders)
 
 
 def _plugins_pod(api: Api, node: Node, namespace: str) -> Object | None:
@@ -71,7 +70,7 @@ def _plugins_pod(api: Api, node: Node, namespace: str) -> Object | None:
     return daemonset.by_node(found).get(node.name)
 
 
-def current(api: Api, node: Node, pod: Object | None, status: Status | Reason | None = None) -> Node:
+def current(api: Api, node: Node, pod: Object | None, status: Status | Problem | None = None) -> Node:
     """The node with the `capacity` of the plugin's configuration in force, as far as its plugin reports it. The kubelet
     counts the resources of an earlier configuration for five more minutes, or until its next start: it sets them to 0 once, and
     not again where the API server was away at that moment."""
@@ -111,8 +110,8 @@ def wait_allocatable(
         if reason and reason.holders:  # that may take days
             break
     seconds = min(seconds, time.monotonic() - begun)
-    why = why_unmet(api, node, expected, namespace) if node else Reason("no-node", "there is no such node")
-    holders = " and ".join(str(pod) for pod in why.holders)
+    why = why_unmet(api, node, expected, namespace) if node else Problem("no-node", "there is no such node")
+    holders = " and ".join(pod if "/" in pod else f"with UID {pod}" for pod in why.holders)
     raise ClusterError(
         f"{name} offers {_part(node, expected)} after {waited + seconds:.0f} s: {why}",
         hint=f"Nothing to fix: wait until {holders} has ended, or delete it."
@@ -147,7 +146,7 @@ def _part(node: Node | None, expected: Expected) -> str:
     return f"{node.allocatable if node else 0}{'' if expected is None else f' of {expected}'} GPUs"
 
 
-def why_unmet(api: Api, node: Node, expected: Expected, namespace: str) -> Reason:
+def why_unmet(api: Api, node: Node, expected: Expected, namespace: str) -> Problem:
     """Why the node does not offer `expected`."""
     if isinstance(expected, (Mapping, str)):
         return why_not(api, node, None, namespace)

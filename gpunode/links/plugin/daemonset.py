@@ -8,7 +8,7 @@ from gpunode.cluster import obstacles, pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.objects.difference import GENERATION
-from gpunode.cluster.reason import Reason
+from gpunode.errors import Problem
 from gpunode.links.node import RUNTIME_LABEL, Node
 from gpunode.links.plugin import mps, published
 from gpunode.links.plugin.published import CONTAINER
@@ -83,30 +83,30 @@ def up(pod: Object | None, current: Mapping[str, str]) -> bool:
     return any(current.get(owner) in {generation, ""} for owner in owners)
 
 
-def why(api: Api, namespace: str, node: Node, pod: Object | None) -> Reason:
+def why(api: Api, namespace: str, node: Node, pod: Object | None) -> Problem:
     """Why the plugin does not run on a node where it should."""
     if pod is None:
         words = _no_pod(api, namespace, node)
-        return obstacles.admission(words) or Reason("no-pod", words)
+        return obstacles.admission(words) or Problem("no-pod", words)
     if ending(pod):
-        return Reason("pod-ending", "its old pod is still ending")
+        return Problem("pod-ending", "its old pod is still ending")
     problem = pods.problem(pod, pods.events(api, pod))
     if not problem and pods.ready(pod):
-        return Reason(
+        return Problem(
             "pod-replaced",
             "its pod waits for its replacement: a new version rolls out to a tenth of the nodes at a time",
         )
     if not problem and not pods.running(pod):
-        return Reason("pod-starting", "its pod is starting")
+        return Problem("pod-starting", "its pod is starting")
     if not problem:  # it runs and offers nothing yet
         if waiting := mps.problem(api, namespace, node):
-            return Reason("mps", waiting)
+            return Problem("mps", waiting)
         why = published.why_not_ready(published.read(api, node, pod))
-        return why or Reason("not-ready", "it is not ready yet")
+        return why or Problem("not-ready", "it is not ready yet")
     if "CrashLoopBackOff" in pods.waiting(pod) and (lines := pods.last_lines(api, pod, CONTAINER)):
         problem += f"; its log: {' / '.join(lines.splitlines())}"
     found = pods.obstacle(pod)
-    return Reason(found.code if found else "pod-trouble", problem, fix=found.fix if found else "")
+    return Problem(found.code if found else "pod-trouble", problem, fix=found.fix if found else "")
 
 
 def _no_pod(api: Api, namespace: str, node: Node) -> str:
@@ -120,10 +120,10 @@ def _no_pod(api: Api, namespace: str, node: Node) -> str:
     return str(warnings[-1]).removeprefix("(combined from similar events): ")
 
 
-def why_on(api: Api, namespace: str, waiting: Sequence[Node], found: Mapping[str, Object]) -> Reason:
+def why_on(api: Api, namespace: str, waiting: Sequence[Node], found: Mapping[str, Object]) -> Problem:
     """The reasons of these nodes in one, each with its nodes."""
     reasons: dict[str, list[str]] = {}
     for node in waiting:
-        reasons.setdefault(why(api, namespace, node, found.get(node.name)).words, []).append(node.name)
+        reasons.setdefault(why(api, namespace, node, found.get(node.name)).what, []).append(node.name)
     words = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
-    return Reason("plugin-waiting", words)
+    return Problem("plugin-waiting", words)

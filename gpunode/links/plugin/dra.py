@@ -15,7 +15,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.pods import GPU
-from gpunode.cluster.reason import Reason
+from gpunode.errors import Problem
 from gpunode.links.node import GPU_LABEL, Node
 from gpunode.links.plugin import other_plugins
 from gpunode.wording import few
@@ -38,7 +38,7 @@ class Owners:
         False  # some object brings the driver to labelled nodes; else a label is left over, and means nothing
     )
 
-    def reason(self, node: Node) -> Reason | None:
+    def reason(self, node: Node) -> Problem | None:
         """Why the node may have no device plugin; None where it may."""
         labelled = node.labels.get(LABEL) == "true" and (self.brought or node.name in self.slices)
         signs = [few(self.slices[node.name], FEW)] if node.name in self.slices else []
@@ -59,13 +59,13 @@ class Owners:
         fix = (
             f"To use the plugin, take the DRA driver off the node, {way}. To keep DRA, exclude the host{keep}"
         )
-        return Reason(OTHER_OWNER, words, fix=fix, subject=node.name)
+        return Problem(OTHER_OWNER, words, fix=fix, subject=node.name)
 
-    def _doubt(self, node: Node) -> Reason:
+    def _doubt(self, node: Node) -> Problem:
         """Whether a DRA driver that is there has this node's GPUs cannot be read."""
         words = f"a DRA driver may allocate the GPUs of this node ({', '.join(self.objects)}): {self.unknown}"
         fix = "Give this user the right to list resourceslices.resource.k8s.io, or exclude the host."
-        return Reason(OTHER_OWNER, words, fix=fix, subject=node.name)
+        return Problem(OTHER_OWNER, words, fix=fix, subject=node.name)
 
 
 NONE = Owners({})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from gpunode.deviceplugin.offer.resources import CannotOffer, offers
+from gpunode.errors import Problem
 from gpunode.links.node import Node
 from gpunode.links.plugin import expected
 from gpunode.model import Gpu, PluginConfig
@@ -13,17 +13,9 @@ from gpunode.model import Gpu, PluginConfig
 STRATEGY = "set flags.migStrategy to mixed in the plugin's configuration (cluster.plugin.config)"
 
 
-@dataclass(frozen=True, slots=True)
-class MigProblem:
-    """A problem of GPUs with MIG. `missing` names the GPUs that the node does not offer because of it; "" for none."""
-
-    what: str
-    fix: str
-    missing: str = ""
-
-
-def problem(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> MigProblem | None:
-    """Which GPUs pods cannot use on a node with these labels, as their MIG mode does not fit the plugin's strategy."""
+def problem(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> Problem | None:
+    """Why pods cannot use all GPUs on a node with these labels, as their MIG mode does not fit the plugin's strategy. Its subject:
+    the GPUs that the node does not offer because of it, "" for none."""
     settings = expected.in_force(config, labels)
     on = [gpu for gpu in gpus if gpu.mig_on]
     if settings is None or not on:
@@ -31,9 +23,10 @@ def problem(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[st
     uncut = [gpu for gpu in on if gpu.mig == ()]
     if settings.mig_strategy == "none":
         cut = f", and {_make(uncut)}" if uncut else ""
-        return MigProblem(
+        return Problem(
+            "mig",
             f"{_named(on)}: MIG is on, but pods get {_it(on)} whole, as the plugin's migStrategy is none",
-            f"On the host, {_off(on)}. Or {STRATEGY}{cut}.",
+            fix=f"On the host, {_off(on)}. Or {STRATEGY}{cut}.",
         )
     if settings.mig_strategy == "single" and all(gpu.mig is not None for gpu in gpus):
         try:
@@ -41,14 +34,15 @@ def problem(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[st
         except CannotOffer as error:
             some = f" ({_off(on)})" if len(on) < len(gpus) else ""
             alike = _cut_or_off(uncut) if uncut else f"Make them alike{some}, or {STRATEGY}."
-            return MigProblem(str(error), alike, "all GPUs")
+            return Problem("mig", str(error), subject="all GPUs", fix=alike)
         return None
     if uncut:
         which = _named(uncut)
-        return MigProblem(
+        return Problem(
+            "mig",
             f"{which}: MIG is on, but no MIG device was made, so nothing of {_it(uncut)} is offered",
-            _cut_or_off(uncut),
-            which,
+            subject=which,
+            fix=_cut_or_off(uncut),
         )
     return None
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from gpunode.cluster import pods
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin.status import Status
+from gpunode.errors import Problem
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, Node
 from gpunode.links.plugin import capacity, daemonset, expected, published
@@ -18,7 +18,7 @@ from gpunode.links.plugin.dra import NONE, Owners
 from gpunode.links.plugin.published import CONTAINER
 from gpunode.model import PluginConfig
 
-NO_POD = Reason("no-pod", "")
+NO_POD = Problem("no-pod", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Row:
     restarts: int
     capacity: int
     allocatable: int
-    reason: Reason | None = None
+    reason: Problem | None = None
     last_line: str = ""
     missing: str = ""
     note: str = ""
@@ -42,7 +42,7 @@ class Row:
     @property
     def problem(self) -> str:
         """Why it does not run, for people; "" where it does."""
-        return self.reason.words if self.reason else ""
+        return self.reason.what if self.reason else ""
 
     @property
     def wrong(self) -> str:
@@ -77,7 +77,7 @@ def status(
         named = expected.memory(config, node.labels)
         offers = node.offers or node.units.get(named)
         if not found.problem and (not offers or 0 < node.allocatable < node.capacity):
-            return replace(found, missing=capacity.why_unmet(api, node, named or None, namespace).words)
+            return replace(found, missing=capacity.why_unmet(api, node, named or None, namespace).what)
         old = _old(node, document, config)
         found = _counted(found, node, old)
         lost = ", ".join(f"{count} of {name}" for name, count in node.short.items() if name not in old)
@@ -94,7 +94,7 @@ def status(
 
 def row(api: Api, namespace: str, node: Node, pod: Object | None, waiting: bool, *, log: bool = False) -> Row:
     reason = (
-        None if node.ready else Reason(capacity.NOT_READY, f"the node is not Ready: {node.why_not_ready}")
+        None if node.ready else Problem(capacity.NOT_READY, f"the node is not Ready: {node.why_not_ready}")
     )
     if node.ready and waiting:
         reason = daemonset.why(api, namespace, node, pod)
@@ -112,7 +112,7 @@ def row(api: Api, namespace: str, node: Node, pod: Object | None, waiting: bool,
     )
 
 
-def _old(node: Node, status: Status | Reason, config: PluginConfig | None) -> tuple[str, ...]:
+def _old(node: Node, status: Status | Problem, config: PluginConfig | None) -> tuple[str, ...]:
     """Resources that the kubelet still counts and no plugin offers: this configuration makes none of them, or the
     running plugin does not offer them."""
     none = [name for name in node.short if not node.units.get(name)]

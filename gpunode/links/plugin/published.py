@@ -8,9 +8,8 @@ from datetime import datetime, timezone
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.refusal import HttpError
-from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin.status import ENFORCED, MARK, Status, UnknownVersion, last, loads
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import Node
 from gpunode.wording import Advice, Command
 
@@ -23,7 +22,7 @@ NOTHING_YET = "no-status"  # code: the plugin has just started
 UPDATE = Advice("`", Command("plugin deploy"), "` brings this version's plugin.")
 
 
-def read(api: Api, node: Node, pod: Object) -> Status | Reason:
+def read(api: Api, node: Node, pod: Object) -> Status | Problem:
     """The status that this pod publishes, or why it cannot be read."""
     text = node.plugin_status if _annotates(pod) else ""
     log = ""
@@ -34,7 +33,7 @@ def read(api: Api, node: Node, pod: Object) -> Status | Reason:
         except HttpError as error:
             if error.code == NOT_STARTED:
                 return _nothing_yet()
-            return Reason("no-log", f"the plugin's log cannot be read: {error.message}")
+            return Problem("no-log", f"the plugin's log cannot be read: {error.message}")
         text = last(log) or ""
     if not text:
         return _older() if log.strip() else _nothing_yet()
@@ -43,52 +42,56 @@ def read(api: Api, node: Node, pod: Object) -> Status | Reason:
     except UnknownVersion as error:
         if isinstance(error.version, int) and error.version > 1:
             words = f"the plugin is newer than this gpunode: {error}"
-            return Reason("plugin-newer", words, fix="Update gpunode on this computer.")
+            return Problem("plugin-newer", words, fix="Update gpunode on this computer.")
         return _older()
     except ValueError as error:
-        return Reason("bad-status", f"the plugin's status cannot be read: {error}", fix=UPDATE)
+        return Problem("bad-status", f"the plugin's status cannot be read: {error}", fix=UPDATE)
 
 
-def why_missing(found: Status | Reason) -> Reason | None:
+def why_missing(found: Status | Problem) -> Problem | None:
     """Why GPUs are missing or unhealthy; None where that is not known. With `holders` where they are reserved."""
-    if isinstance(found, Reason):
+    if isinstance(found, Problem):
         return None if found.code == NOTHING_YET else found
     if found.problem is not None:
-        return Reason(found.problem.code, f"the plugin reports: {found.problem}")
+        return Problem(found.problem.code, f"the plugin reports: {found.problem}")
     words = dict.fromkeys([*(one.sentence for one in found.lost), *(one.words for one in found.reserved)])
     if not words:
         return None
-    holders = () if found.lost else tuple(dict.fromkeys(pod for one in found.reserved for pod in one.pods))
+    holders = (
+        ()
+        if found.lost
+        else tuple(dict.fromkeys(pod.name or pod.uid for one in found.reserved for pod in one.pods))
+    )
     code = found.lost[0].code if found.lost else "reserved"
-    return Reason(code, f"the plugin reports: {'; '.join(words)}", holders)
+    return Problem(code, f"the plugin reports: {'; '.join(words)}", holders=holders)
 
 
-def why_not_ready(found: Status | Reason) -> Reason | None:
+def why_not_ready(found: Status | Problem) -> Problem | None:
     """Why the running plugin is not ready; None where that is not known."""
-    if isinstance(found, Reason):
+    if isinstance(found, Problem):
         return None if found.code == NOTHING_YET else found
     if found.not_ready is not None:
-        return Reason(found.not_ready.code, f"the plugin is not ready: {found.not_ready}")
+        return Problem(found.not_ready.code, f"the plugin is not ready: {found.not_ready}")
     return why_missing(found)
 
 
-def unseen(found: Status | Reason) -> str:
+def unseen(found: Status | Problem) -> str:
     """Problems that the kubelet's counts do not show: a refused configuration, GPUs that are not offered; "" for none."""
-    if isinstance(found, Reason):
-        return found.words if found.code.startswith(("plugin-", "bad-")) else ""
+    if isinstance(found, Problem):
+        return found.what if found.code.startswith(("plugin-", "bad-")) else ""
     refused = found.configuration.refused
     words = [f"its configuration is unchanged: {refused}"] if refused else []
     return "; ".join([*words, *(one.sentence for one in found.lost if not one.listed)])
 
 
-def unlimited(found: Status | Reason) -> str:
+def unlimited(found: Status | Problem) -> str:
     """Why the driver does not limit containers to their share of a GPU's memory; "" where it does, and where no GPU is
     shared by memory."""
     limits = found.memory_limits.values() if isinstance(found, Status) else ()
     return "; ".join(dict.fromkeys(one.words for one in limits if one.code != ENFORCED))
 
 
-def offered(found: Status | Reason) -> frozenset[str] | None:
+def offered(found: Status | Problem) -> frozenset[str] | None:
     """The resources of the configuration in force; None where it is not known."""
     return frozenset(found.resources) if isinstance(found, Status) else None
 
@@ -113,13 +116,13 @@ def log_line(log: str) -> str:
     return next((line for line in reversed(log.splitlines()) if f" {MARK} " not in line), "")
 
 
-def _nothing_yet() -> Reason:
-    return Reason(NOTHING_YET, "the plugin has not published its status yet")
+def _nothing_yet() -> Problem:
+    return Problem(NOTHING_YET, "the plugin has not published its status yet")
 
 
-def _older() -> Reason:
+def _older() -> Problem:
     words = "the plugin is older than this gpunode and publishes no status that it reads"
-    return Reason("plugin-older", words, fix=UPDATE)
+    return Problem("plugin-older", words, fix=UPDATE)
 
 
 def _annotates(pod: Object) -> bool:

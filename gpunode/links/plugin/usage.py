@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from gpunode.cluster import pods
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.kinds import Object, path
-from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin.usage import PATH, Gpu, Newer, loads
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, Node
 from gpunode.links.plugin import daemonset, published
@@ -28,7 +27,7 @@ class NodeUsage:
 
     node: str
     gpus: tuple[Gpu, ...] = ()
-    reason: Reason | None = None
+    reason: Problem | None = None
     holders: tuple[str, ...] = ()
 
 
@@ -68,24 +67,24 @@ def _of(
 ) -> NodeUsage:
     here = holders.get(node.name, ())
     asked = _asked(api, node, pod, namespace)
-    if isinstance(asked, Reason):
+    if isinstance(asked, Problem):
         return NodeUsage(node.name, reason=asked, holders=here)
     return NodeUsage(node.name, asked, holders=here)
 
 
-def _asked(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu, ...] | Reason:
+def _asked(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu, ...] | Problem:
     """What the plugin answers, or why there is no answer."""
     if not node.ready:
-        return Reason("node-not-ready", f"the node is not Ready: {node.why_not_ready}")
+        return Problem("node-not-ready", f"the node is not Ready: {node.why_not_ready}")
     if pod is None:
-        return Reason("no-plugin", "gpunode's device plugin does not run there", fix=DEPLOY)
+        return Problem("no-plugin", "gpunode's device plugin does not run there", fix=DEPLOY)
     there = pod["metadata"]["namespace"]
     if there != namespace:
         fix = f"`-n {there}` asks it; in the inventory, `cluster.namespace: {there}`."
-        return Reason("no-plugin", f"its device plugin is in namespace {there}, not in {namespace}", fix=fix)
+        return Problem("no-plugin", f"its device plugin is in namespace {there}, not in {namespace}", fix=fix)
     problem = pods.problem(pod)
     if problem or not pods.running(pod):
-        return Reason(
+        return Problem(
             "plugin-not-running", f"its device plugin does not run: {problem or 'its pod is starting'}"
         )
     meta = pod["metadata"]
@@ -93,28 +92,28 @@ def _asked(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gp
     try:
         status, text = api.health(where)
     except ClusterError as error:
-        return Reason("no-answer", error.message, fix=error.hint)
+        return Problem("no-answer", error.message, fix=error.hint)
     if status == 404:
-        return Reason(
+        return Problem(
             "plugin-older", "its device plugin is older than this gpunode and has no figures", fix=UPDATE
         )
     if status in (401, 403):
         fix = "It needs `get` on `pods/proxy` in the plugin's namespace."
-        return Reason("forbidden", "the plugin may not be asked through the API server", fix=fix)
+        return Problem("forbidden", "the plugin may not be asked through the API server", fix=fix)
     if status != 200:
-        return Reason("no-answer", f"the plugin cannot be asked: HTTP {status}")
+        return Problem("no-answer", f"the plugin cannot be asked: HTTP {status}")
     try:
         gpus = loads(text)
     except Newer as error:
         words = f"the plugin's answer is newer than this gpunode: {error}"
-        return Reason("plugin-newer", words, fix="Update gpunode on this computer.")
+        return Problem("plugin-newer", words, fix="Update gpunode on this computer.")
     except ValueError as error:
-        return Reason("bad-answer", f"the plugin's answer cannot be read: {error}", fix=UPDATE)
+        return Problem("bad-answer", f"the plugin's answer cannot be read: {error}", fix=UPDATE)
     if gpus or pods.ready(pod):
         return gpus
     # Its container may have got no library: the node's GPUs are not none.
     why = published.why_not_ready(published.read(api, node, pod))
-    return why or Reason("not-ready", "its device plugin is not ready yet")
+    return why or Problem("not-ready", "its device plugin is not ready yet")
 
 
 def _port(pod: Object) -> str:

@@ -12,13 +12,13 @@ import pytest
 
 from gpunode import report
 from gpunode.cluster.api import Api
-from gpunode.cluster.reason import Reason
 from gpunode.engine import acts, prove
 from gpunode.engine import bring_up as stages
 from gpunode.engine import nodes as placed
 from gpunode.engine import planned as drift
 from gpunode.engine.listener import Listener
 from gpunode.engine.member import Member
+from gpunode.errors import Problem
 from gpunode.links import node as nodes
 from gpunode.links import plugin
 from gpunode.links.plugin import capacity
@@ -849,7 +849,7 @@ def test_a_node_that_is_not_ready_for_a_moment_is_waited_for_once(
 ) -> None:
     """Its kubelet has just started, while the API server had it as Ready from before."""
     add_node(fake, "a")
-    late = Reason(capacity.NOT_READY, "the node is not Ready: the status check may not have completed yet")
+    late = Problem(capacity.NOT_READY, "the node is not Ready: the status check may not have completed yet")
     answers, waited = [late, late if lasts else None], []
 
     def deployed(*_: object, **__: object) -> plugin.Rollout:
@@ -873,6 +873,6 @@ def test_the_proof_of_a_host_does_not_repeat_its_name() -> None:
     """Its row names it already; another host's name stays."""
     (one, *_) = seen(HOSTS)
     name = one.host.name
-    out = one.out(Reason("stopped", f"not begun: 1 host ended badly (other: {name}: why)", subject=name))
+    out = one.out(Problem("stopped", f"not begun: 1 host ended badly (other: {name}: why)", subject=name))
     assert str(out.reason) == f"{name}: not begun: 1 host ended badly (other: {name}: why)"
     assert prove.verdict(out) == ("not verified", f"not begun: 1 host ended badly (other: {name}: why)")

@@ -145,12 +145,12 @@ def test_a_host_whose_control_plane_is_not_healthy_is_out(
     one, other = rollout.healthy_after(api, members, ["cp1"], listener)
     assert other.reason is None
     assert one.reason is not None
-    assert (one.reason.code, one.reason.words) == (
+    assert (one.reason.code, one.reason.what) == (
         rollout.UNHEALTHY,
         "the control plane is not healthy: not Ready: etcd-cp2",
     )
     assert "cp1: the control plane is not healthy" in capsys.readouterr().out
-    assert provision._unhealthy((one, other)) == one.reason.words  # no further batch begins
+    assert provision._unhealthy((one, other)) == one.reason.what  # no further batch begins
     assert provision._unhealthy((other,)) == ""
     assert batch.end(one)[0] == "skipped"  # nothing was changed there
     assert one.outcome is not None

@@ -156,7 +156,7 @@ def test_other_signs_of_an_owner(
     (node,) = nodes.every(api)
     why = dra.owners(api).reason(node)
     assert why is not None
-    assert words in why.words
+    assert words in why.what
     assert (f"`kubectl label node a {dra.LABEL}=false --overwrite`" in why.fix) == bool(labels)
 
 
@@ -195,7 +195,7 @@ def test_who_may_not_list_resource_slices_is_told_so_and_gets_the_plan(
     (node,) = nodes.every(api)
     why = dra.owners(api).reason(node)
     assert why is not None
-    assert "may allocate the GPUs of this node (DeviceClass gpu.nvidia.com" in why.words
+    assert "may allocate the GPUs of this node (DeviceClass gpu.nvidia.com" in why.what
     assert "list resourceslices" in why.fix
 
 

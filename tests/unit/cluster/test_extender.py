@@ -17,10 +17,10 @@ from gpunode.cluster.api.kinds import KINDS
 from gpunode.cluster.objects import difference
 from gpunode.cluster.objects.apply import ORDER
 from gpunode.commands import share_inspect as shares
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 from gpunode.links.scheduler.extender import certificates, rollout
 from gpunode.links.scheduler.extender.deployment import NAME, STAYS, Spec, rights_to_remove
-from gpunode.links.scheduler.extender.findings import Finding
+from gpunode.links.scheduler.extender.findings import Mismatch
 from gpunode.model import PluginImage, Share
 from gpunode.sim.controllers import deployments
 from gpunode.wording import Advice
@@ -111,7 +111,7 @@ def test_a_repair_leaves_a_pod_alone_that_has_its_name_from_another_by_now(api: 
     """A StatefulSet makes its pods again by the same names."""
     fake.put(pod("train-0", node="a", namespace="ml", gpus=1))
     (before,) = fake.all("Pod")
-    finding = Finding("a", "ml/train-0", "elsewhere", "", {"x": "1"})
+    finding = Mismatch(Problem("elsewhere", "", subject="a"), "ml/train-0", {"x": "1"})
     shown = report.make(json=False, quiet=True)
     seen = [deepcopy(before)]
     seen[0]["metadata"] |= {"uid": "another", "resourceVersion": "0"}

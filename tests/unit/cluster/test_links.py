@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpunode.cluster.reason import Reason
 from gpunode.engine.cluster_links import capacity_link, pod_link, shares_link
+from gpunode.errors import Problem
 from gpunode.links.driver.link import pending_mig as pending
 from gpunode.links.node import parse
 from gpunode.links.plugin import expected, mig
@@ -316,7 +316,7 @@ def test_memory_has_the_name_that_the_nodes_configuration_gives_it() -> None:
 def test_a_node_is_to_offer_all_shares_and_all_whole_gpus(fake: FakeApi, shares: int, status: str) -> None:
     """Each resource with its own number."""
     node = parse(add_node(fake, "a", 2, gpu_shared=shares))
-    link = shares_link(node, {"nvidia.com/gpu": 2, "nvidia.com/gpu.shared": 4}, Reason("x", "why"))
+    link = shares_link(node, {"nvidia.com/gpu": 2, "nvidia.com/gpu.shared": 4}, Problem("x", "why"))
     assert (link.status, link.text) == (
         status,
         f"2 of 2 nvidia.com/gpu, {shares} of 4 nvidia.com/gpu.shared allocatable",

@@ -116,7 +116,7 @@ def test_what_admission_forbids_has_a_code_and_a_fix(text: str, code: str, fix: 
     for words in (POD + text, f"Error creating: {POD}{text}"):
         reason = obstacles.admission(words)
         assert reason is not None
-        assert (reason.code, reason.words) == (code, words)
+        assert (reason.code, reason.what) == (code, words)
         assert fix in reason.fix
 
 

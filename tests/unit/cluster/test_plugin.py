@@ -10,11 +10,10 @@ from gpunode.cluster import pods
 from gpunode.cluster.api import Api, watch
 from gpunode.cluster.api.kinds import OURS
 from gpunode.cluster.objects.difference import Difference
-from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin import status as document
 from gpunode.deviceplugin.status import ANNOTATION, Pod, Reserved, Resource, Unavailable
 from gpunode.engine.cluster_links import capacity_link, shares_link
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links import plugin
 from gpunode.links.node import labels
@@ -364,7 +363,7 @@ def test_gpus_that_never_come_are_explained(api: Api, fake: FakeApi, told: list[
 
 def why(api: Api, name: str, expected: int) -> str:
     found = next(one for one in nodes.every(api) if one.name == name)
-    return capacity.why_not(api, found, expected, NS).words
+    return capacity.why_not(api, found, expected, NS).what
 
 
 def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, told: list[str]) -> None:
@@ -438,7 +437,7 @@ def test_what_the_plugin_reports_is_the_cause(
     found = capacity.why_not(api, node, 4, NS)
     assert (found.code, found.holders) == (code, ())
     if words is not None:
-        assert found.words == f"1 of 4 nvidia.com/gpu are unhealthy{words}"
+        assert found.what == f"1 of 4 nvidia.com/gpu are unhealthy{words}"
     if annotation:
         fake.update("Pod", f"{DAEMONSET}-a", NS, spec={"containers": [{"name": "c"}]})
         assert why(api, "a", 4) == "1 of 4 nvidia.com/gpu are unhealthy"  # left over
@@ -457,7 +456,7 @@ def test_a_gpu_that_is_reserved_for_a_pod_is_not_called_unhealthy(
     (node,) = nodes.every(api)
     cause = capacity.why_not(api, node, 4, NS)
     assert (cause.code, cause.holders) == ("reserved", (Pod("default/m1"),))
-    assert cause.words.startswith("1 of 4 nvidia.com/gpu reserved: the plugin reports: container c of pod")
+    assert cause.what.startswith("1 of 4 nvidia.com/gpu reserved: the plugin reports: container c of pod")
     fix = (
         "Nothing to fix: it is free again when default/m1 ends (`kubectl delete pod -n default m1` ends it)."
     )
@@ -473,11 +472,11 @@ def test_pods_that_the_kubelet_does_not_name_are_found_by_their_uid(api: Api, fa
     add_node(fake, "a", 4, labels=GPU_NODE)
     (node,) = nodes.every(api)
     uid, named = Pod(uid="1-2-3"), Pod("default/m1")
-    assert capacity_link(node, 5, Reason("reserved", "x", (uid,))).fix == (
+    assert capacity_link(node, 5, Problem("reserved", "x", (uid,))).fix == (
         "Nothing to fix: it is free again when the pod with UID 1-2-3 ends (`kubectl get pods -A -o custom-columns="
         ":.metadata.uid,:.metadata.namespace,:.metadata.name | grep 1-2-3` names it)."
     )
-    both = capacity_link(node, 5, Reason("reserved", "x", (named, uid))).fix
+    both = capacity_link(node, 5, Problem("reserved", "x", (named, uid))).fix
     assert both.startswith(
         "Nothing to fix: it is free again when default/m1 and the pod with UID 1-2-3 end ("
     )

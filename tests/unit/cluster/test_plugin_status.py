@@ -8,10 +8,10 @@ import re
 import pytest
 
 from gpunode.cluster.api import Api
-from gpunode.cluster.reason import Reason
 from gpunode.deviceplugin.cluster import events
 from gpunode.deviceplugin.status import ENFORCED, MARK, Resource, Status, Unavailable, dumps
 from gpunode.deviceplugin.status import Reason as Why
+from gpunode.errors import Problem
 from gpunode.links import node as nodes
 from gpunode.links import plugin
 from gpunode.links.plugin import Spec, capacity, published
@@ -37,7 +37,7 @@ def node(api: Api, fake: FakeApi, told: list[str]) -> None:
     )
 
 
-def read(api: Api) -> Status | Reason:
+def read(api: Api) -> Status | Problem:
     """The status of the node `a`."""
     (pod,) = api.find("Pod", NS)[0]
     return published.read(api, nodes.every(api)[0], pod)
@@ -45,7 +45,7 @@ def read(api: Api) -> Status | Reason:
 
 def why(api: Api) -> str:
     """Why the node `a` offers not all of its GPUs."""
-    return capacity.why_not(api, nodes.every(api)[0], 4, NS).words
+    return capacity.why_not(api, nodes.every(api)[0], 4, NS).what
 
 
 @pytest.mark.usefixtures("node")
@@ -77,7 +77,7 @@ def test_a_plugin_without_a_readable_status_is_answered_with_that_fact(
 ) -> None:
     fake.logs[f"{DAEMONSET}-a", CONTAINER] = log
     found = read(api)
-    assert isinstance(found, Reason)
+    assert isinstance(found, Problem)
     assert (found.code, found.fix) == (code, fix)
 
 
@@ -94,9 +94,9 @@ def test_a_plugin_of_an_older_version_is_wrong_in_its_status(api: Api, fake: Fak
 def test_a_log_that_cannot_be_read_is_said_so(api: Api, fake: FakeApi) -> None:
     fake.fail("GET", "/log", Fault(403, "Forbidden", "pods/log is forbidden"))
     found = read(api)
-    assert isinstance(found, Reason)
+    assert isinstance(found, Problem)
     assert found.code == "no-log"
-    assert "pods/log is forbidden" in found.words
+    assert "pods/log is forbidden" in found.what
 
 
 @pytest.mark.usefixtures("node")
@@ -138,7 +138,7 @@ def test_memory_limits_that_are_not_enforced_have_their_reasons_once() -> None:
     none = Why("not-enforced", "cgroup v1")
     found = status(memory_limits={"a": none, "b": Why(ENFORCED, ""), "c": none})
     assert published.unlimited(found) == "cgroup v1"
-    assert published.unlimited(Reason("x", "y")) == ""
+    assert published.unlimited(Problem("x", "y")) == ""
 
 
 def test_the_last_line_for_people_is_no_status() -> None:

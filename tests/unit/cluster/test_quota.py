@@ -91,7 +91,7 @@ CLASS = "system-node-critical"
 def test_a_quota_has_room_for_so_many(one: dict[str, Any], made: dict[str, Any], room: int) -> None:
     found = list(quota.short([one], [Wanted("pods", made, 5)]))
     assert [what for what, _ in found] == ([f"{5 - room} of 5 pods"] if room < 5 else [])
-    assert all(f"the ResourceQuota `q` has room for {room}: " in reason.words for _, reason in found)
+    assert all(f"the ResourceQuota `q` has room for {room}: " in reason.what for _, reason in found)
 
 
 def test_pods_that_come_first_take_their_room() -> None:
@@ -99,7 +99,7 @@ def test_pods_that_come_first_take_their_room() -> None:
     one = limited({"pods": "8"}, {"pods": "2"})
     (found,) = quota.short([one], [Wanted("of the plugin", pod(), 4), Wanted("of vectoradd", pod(), 4)])
     assert found[0] == "2 of 4 of vectoradd"
-    assert found[1].words == (
+    assert found[1].what == (
         "the ResourceQuota `q` has room for 2: its pods is 8, of which 2 are used, and other pods of this plan come first"
     )
     assert "`kubectl describe resourcequota q`" in found[1].fix
@@ -109,4 +109,4 @@ def test_the_tightest_of_several_is_named() -> None:
     other = limited({"pods": "3"})
     other["metadata"]["name"] = "tight"
     ((_, reason),) = quota.short([limited({"pods": "4"}), other], [Wanted("pods", pod(), 5)])
-    assert "`tight` has room for 3" in reason.words
+    assert "`tight` has room for 3" in reason.what

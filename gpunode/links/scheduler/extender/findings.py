@@ -10,6 +10,7 @@ from gpunode.cluster.api.kinds import Object
 from gpunode.deviceplugin.promises import demand, placement
 from gpunode.deviceplugin.promises.demand import Malformed
 from gpunode.deviceplugin.promises.placement import Part
+from gpunode.errors import Problem
 from gpunode.links.scheduler.extender.picture import Real, allocated, names
 from gpunode.share import notes
 from gpunode.share.book import Book
@@ -17,13 +18,11 @@ from gpunode.share.ledger import ENDED, Ledger
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """Something wrong on a node, `pod` "" where it is no single pod's. `repair`: annotations for the pod; {}: none."""
+class Mismatch:
+    """A problem of a node, its subject. `pod`: "" where it is no single pod's. `repair`: annotations for the pod; {}: none."""
 
-    node: str
-    pod: str
-    code: str
-    words: str
+    problem: Problem
+    pod: str = ""
     repair: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -33,7 +32,7 @@ def findings(
     resource: str,
     real: Mapping[str, Real],
     scheduler: str = "",
-) -> tuple[Finding, ...]:
+) -> tuple[Mismatch, ...]:
     """By node. `scheduler`: the one that asks the extender, "" where all do. Of a node that is not in `real` only what the API server shows is judged. Units that a kubelet's record keeps
     for pods that are gone are none: it forgets them at its next allocation."""
     ledger = Ledger.of(resource, nodes, pods)
@@ -42,13 +41,13 @@ def findings(
         node = (pod.get("spec") or {}).get("nodeName")
         if node and (pod.get("status") or {}).get("phase") not in ENDED:
             bound.setdefault(str(node), []).append(pod)
-    found: list[Finding] = []
+    found: list[Mismatch] = []
     for node, book in sorted(ledger.books().items()):
         here, host = bound.get(node, []), real.get(node)
         if book.why is not None and book.why.code == "not-shared":
             continue
         if book.why is not None:
-            found.append(Finding(node, "", book.why.code, book.why.words))
+            found.append(_mismatch(node, "", book.why.code, book.why.words))
             continue
         entries = host.entries if host is not None else None
         given = None if entries is None else allocated(here, resource, entries)
@@ -58,7 +57,7 @@ def findings(
             # Where units are reserved, their pods are counted twice, and maybe in another unit, until they end.
             if promised > gpu.units and not gpu.reserved:
                 words = f"{promised} of {gpu.units} units of GPU {gpu.index} are promised"
-                found.append(Finding(node, "", "overcommitted", words))
+                found.append(_mismatch(node, "", "overcommitted", words))
     return tuple(found)
 
 
@@ -69,12 +68,12 @@ def _of_pod(
     resource: str,
     given: Mapping[tuple[str, str, str], int] | None,
     scheduler: str,
-) -> list[Finding]:
+) -> list[Mismatch]:
     (name,) = names([pod]).values()
     try:
         held = demand.held(pod, resource)
     except Malformed as error:
-        return [Finding(node, name, "malformed", str(error))]
+        return [_mismatch(node, name, "malformed", str(error))]
     if not held.asks:
         return []
     promised = placement.read(pod, node, held)
@@ -90,16 +89,18 @@ def _of_pod(
         own = str(pod["spec"].get("schedulerName") or "default-scheduler")
         if scheduler and own != scheduler and not edited:
             words, code = f"its scheduler {own} does not ask the extender, {words}", "other-scheduler"
-        return [Finding(node, name, code, f"{words}: its {held.units} units count against every GPU", repair)]
+        return [
+            _mismatch(node, name, code, f"{words}: its {held.units} units count against every GPU", repair)
+        ]
     if given is None:
         return []
     if not any(key[0] == name for key in given):
         started = (pod.get("status") or {}).get("phase") == "Running"
         words = "it runs, and the kubelet gave it no units"
-        return [Finding(node, name, "no-devices", words)] if started else []
+        return [_mismatch(node, name, "no-devices", words)] if started else []
     if actual and _by_gpu(actual, book) != _by_gpu(promised, book):
         words = f"it was promised GPU {_listed(promised)}, and got GPU {_listed(actual)}"
-        return [Finding(node, name, "elsewhere", words, repair)]
+        return [_mismatch(node, name, "elsewhere", words, repair)]
     return []
 
 
@@ -131,3 +132,7 @@ def _by_gpu(parts: Sequence[Part], book: Book) -> set[tuple[str, str, int]]:
 
 def _listed(parts: Sequence[Part]) -> str:
     return ", ".join(dict.fromkeys(one.index for one in parts))
+
+
+def _mismatch(node: str, pod: str, code: str, what: str, repair: Mapping[str, str] | None = None) -> Mismatch:
+    return Mismatch(Problem(code, what, subject=node), pod, repair or {})
