@@ -273,7 +273,7 @@ def test_gpus_of_no_use_for_their_mig_are_reported_by_strategy(
     assert (trouble and trouble.what) == what
     if trouble:
         assert fix in trouble.fix
-        assert trouble.missing == missing
+        assert trouble.subject == missing
 
 
 def test_a_mig_mode_that_waits_for_a_reset_is_reported() -> None:

@@ -455,7 +455,7 @@ def test_a_gpu_that_is_reserved_for_a_pod_is_not_called_unhealthy(
     publish(fake, "a", status(reserved=(RESERVED,)), annotation=annotation)
     (node,) = nodes.every(api)
     cause = capacity.why_not(api, node, 4, NS)
-    assert (cause.code, cause.holders) == ("reserved", (Pod("default/m1"),))
+    assert (cause.code, cause.holders) == ("reserved", ("default/m1",))
     assert cause.what.startswith("1 of 4 nvidia.com/gpu reserved: the plugin reports: container c of pod")
     fix = (
         "Nothing to fix: it is free again when default/m1 ends (`kubectl delete pod -n default m1` ends it)."
@@ -471,12 +471,11 @@ def test_a_gpu_that_is_reserved_for_a_pod_is_not_called_unhealthy(
 def test_pods_that_the_kubelet_does_not_name_are_found_by_their_uid(api: Api, fake: FakeApi) -> None:
     add_node(fake, "a", 4, labels=GPU_NODE)
     (node,) = nodes.every(api)
-    uid, named = Pod(uid="1-2-3"), Pod("default/m1")
-    assert capacity_link(node, 5, Problem("reserved", "x", (uid,))).fix == (
+    assert capacity_link(node, 5, Problem("reserved", "x", holders=("1-2-3",))).fix == (
         "Nothing to fix: it is free again when the pod with UID 1-2-3 ends (`kubectl get pods -A -o custom-columns="
         ":.metadata.uid,:.metadata.namespace,:.metadata.name | grep 1-2-3` names it)."
     )
-    both = capacity_link(node, 5, Problem("reserved", "x", (named, uid))).fix
+    both = capacity_link(node, 5, Problem("reserved", "x", holders=("default/m1", "1-2-3"))).fix
     assert both.startswith(
         "Nothing to fix: it is free again when default/m1 and the pod with UID 1-2-3 end ("
     )
