@@ -30,6 +30,7 @@ SIM = "tests/sim/test_hosts.py::test_a_bare_host_becomes_right"
 RPM = "tests/lab/test_rpm.py::test_provision_takes_it_from_bare_to_verified"
 ARCHIVE = "tests/lab/test_distribution.py::test_from_bare_to_every_gpu"
 MIDDLE = "tests/lab/test_middle_kubelet.py::test_a_bare_host_becomes_a_verified_node"
+WHOLE = "tests/lab/test_kubernetes_116.py::test_a_bare_host_becomes_a_verified_node"
 REAL, SIMULATED, TABLE = "real part", "simulation", "table only"
 # What was run: of a system, a GPU generation, a minor of Kubernetes; all else is table only.
 RAN: Mapping[str, tuple[str, str]] = {
@@ -40,6 +41,7 @@ RAN: Mapping[str, tuple[str, str]] = {
     "Pascal": (REAL, LAB),
     "Hopper": (REAL, LAB),
     "Ampere": (SIMULATED, SIM),
+    "1.16": (f"{REAL}, with its control plane", WHOLE),
     "1.23": (REAL, LAB),
     "1.30": (REAL, MIDDLE),
     "1.36": (REAL, LAB),

@@ -29,21 +29,27 @@ from .progress import CannotRun, wait
 OLD = {"1.16": "1.16.15", "1.20": "1.20.15"}
 NEW = "1.36"
 MODELS = "k8s.io/kubernetes/pkg/generated/openapi"
-COMMANDS = ("k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes/cmd/kube-scheduler")
+COMMANDS = ("kube-apiserver", "kube-scheduler")
+MORE = {"1.16": ("kube-controller-manager", "kubelet")}  # for a whole cluster of that release
 TOKEN = "lab"
 
 
 def programs(minor: str) -> Path:
-    """The folder with the kube-apiserver and the kube-scheduler of that release, from the cache or compiled now."""
+    """The folder with that release's kube-apiserver, kube-scheduler and MORE, from the cache or compiled now."""
     if minor == NEW:
         return builds.go(builds.KUBERNETES)
     source = HERE / "go" / f"api-server-{minor}"
-    inputs: list[str | Path] = [source, OLD[minor], *COMMANDS, inspect.getsource(_build)]
+    inputs: list[str | Path] = [source, OLD[minor], *_commands(minor), inspect.getsource(_build)]
     return cache.entry(f"api-server-{minor}", inputs, lambda folder: _build(minor, folder))
 
 
+def _commands(minor: str) -> list[str]:
+    return [f"k8s.io/kubernetes/cmd/{name}" for name in (*COMMANDS, *MORE.get(minor, ()))]
+
+
 def _build(minor: str, folder: Path) -> None:
-    env = {**os.environ, **builds.ENVIRONMENT, "CGO_ENABLED": "0"}
+    cgo = "1" if minor in MORE else "0"  # cadvisor, which is in the kubelet, reads NVML in C
+    env = {**os.environ, **builds.ENVIRONMENT, "CGO_ENABLED": cgo}
     with tempfile.TemporaryDirectory() as name:
         work = Path(name) / "lab"
         shutil.copytree(HERE / "go" / f"api-server-{minor}", work)
@@ -63,7 +69,7 @@ def _build(minor: str, folder: Path) -> None:
         values = {"gitVersion": f"v{OLD[minor]}", "gitMajor": "1", "gitMinor": minor[2:]}
         flags = " ".join(f"-X {one}.{key}={value}" for one in stamps for key, value in values.items())
         linked = ["-trimpath", "-ldflags", f"-checklinkname=0 -s -w {flags}", "-o", f"{folder}/"]
-        run(["go", "build", *linked, *COMMANDS], work, env)
+        run(["go", "build", *linked, *_commands(minor)], work, env)
 
 
 @contextmanager

@@ -101,14 +101,20 @@ ROWS = (
     Row("dnf and rpm killed while the driver's module is built", ("test_halfway.py",), "rpm_killed"),
     Row("a `.run` driver without its record", ("test_end_states.py",), "without_its_record"),
     Row("kubelet 1.30 on Debian's containerd 1.6, bare", ("test_middle_kubelet.py",)),
-    Row("NVIDIA's own device plugin, and over to gpunode's", ("test_switch_over.py",)),
+    Row("Kubernetes 1.16.15 whole, with its kubelet on docker 20.10, bare", ("test_kubernetes_116.py",)),
+    Row(
+        "over from NVIDIA's own device plugin by `plugin deploy --replace`, and back, with a pod running",
+        ("test_switch_over.py",),
+        "there_and_back",
+    ),
+    Row("NVIDIA's own device plugin beside gpunode's", ("test_switch_over.py",), "two_at_once"),
     Row("an apply that is killed, cut off or out of disk", ("test_interrupted.py",)),
     Row("a reboot of each host; files restored at boot", ("test_reboot.py",)),
     Row("config files of users, merged by the real runtimes", ("test_runtime_files.py",)),
     Row("kubelet units of many kinds, read by a real systemd", ("test_kubelet_places.py",)),
     Row("device managers of the kubelets 1.8.15, 1.9.11, 1.10.13", ("test_old_kubelets.py",)),
     Row(
-        "the articles' workloads from their manifests, with images that stand in; a NodePort that answers",
+        "the articles' workloads from their manifests, with images that stand in; Jupyter's server at a NodePort",
         ("test_workloads.py",),
     ),
     Row(

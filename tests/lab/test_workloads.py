@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,10 +19,12 @@ from typer.testing import CliRunner
 
 from gpunode.cli import app
 
+from . import cache
 from .api import Lab
 from .conftest import Ran
-from .docker import DOCKER, docker
+from .docker import DOCKER, NETWORK, docker
 from .pods import NAMESPACE, Pods
+from .process import run
 from .progress import wait
 
 pytestmark = [pytest.mark.lab, pytest.mark.matrix]
@@ -32,14 +37,32 @@ KINDS = {
     "Job": "/apis/batch/v1/namespaces/default/jobs",
 }
 ADD = '["python3", "-m", "gpunode.deviceplugin.vectoradd", "--json"]'
-# As Jupyter: a page on port 8888. It is the vectors that were added on its GPU.
+# Jupyter's own server of PyPI, with TensorFlow's flags for it. Its one file has the vectors that were added on its GPU.
 SERVE = """
 import os, subprocess
-os.chdir("/tmp")
-with open("index.html", "w") as page:
-    subprocess.run(["python3", "-m", "gpunode.deviceplugin.vectoradd", "--json"], stdout=page)
-os.execlp("python3", "python3", "-m", "http.server", "8888")
+os.makedirs("/tmp/tf")
+with open("/tmp/tf/gpu.json", "w") as file:
+    subprocess.run(["python3", "-m", "gpunode.deviceplugin.vectoradd", "--json"], stdout=file)
+flags = ["--ServerApp.root_dir=/tmp/tf", "--ip=0.0.0.0", "--no-browser", "--allow-root"]
+os.execlpe("python3", "python3", "-m", "jupyter_server", *flags, {**os.environ, "HOME": "/tmp", "PYTHONPATH": "/jupyter"})
 """
+# What an image of one's own may run: it says how many GPUs it has, and which is the first.
+APP = """
+#include <dlfcn.h>
+#include <stdio.h>
+
+int main(void)
+{
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
+    int (*init)(unsigned) = cuda ? dlsym(cuda, "cuInit") : NULL, (*count)(int *) = cuda ? dlsym(cuda, "cuDeviceGetCount") : NULL;
+    int (*named)(char *, int, int) = cuda ? dlsym(cuda, "cuDeviceGetName") : NULL, number = 0;
+    char name[96] = "";
+    if (!named || init(0) || count(&number) || named(name, sizeof name, 0))
+        return 1;
+    return printf("%d: %s\\n", number, name) < 0;
+}
+"""
+NVCC = '#!/bin/sh\n[ "$1" = --cudart=static ] && shift && exec gcc -x c -Wall -Werror "$@"\n'
 # Chainer's example where GitHub has it, which adds vectors where Chainer would learn, once it has MNIST's address.
 EXAMPLE = """
 import argparse, subprocess, sys
@@ -67,7 +90,7 @@ FILES = {
     "chainer/example.py": EXAMPLE,
 }
 IMAGES = {
-    "notebook": 'COPY serve.py /app/\nENTRYPOINT ["python3", "/app/serve.py"]\nCMD []',
+    "notebook": 'COPY serve.py /app/\nCOPY jupyter /jupyter\nENTRYPOINT ["python3", "/app/serve.py"]\nCMD []',
     "mnist": "COPY chainer /app/\nUSER 0\nENTRYPOINT []",
     "cuda": f"ENTRYPOINT {ADD}\nCMD []",
     "vectoradd": f"ENTRYPOINT []\nCMD {ADD}",
@@ -75,8 +98,47 @@ IMAGES = {
 }
 
 
+LOCK = Path(__file__).with_name("jupyter.lock")
+DOCUMENT = Path(__file__).parents[2] / "docs/workloads.md"
+
+
 def stand_in(name: str) -> str:
     return f"stand-in/{name}:1"
+
+
+def jupyter() -> Path:
+    """A folder of Python packages: Jupyter's server, from PyPI by the lock's hashes."""
+
+    def build(folder: Path) -> None:
+        words = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:", "--python-version=3.11"]
+        words += [
+            "--implementation=cp",
+            "--platform=manylinux2014_x86_64",
+            "--platform=manylinux_2_28_x86_64",
+        ]
+        run([sys.executable, "-m", "pip", "install", *words, "--target", folder / "lib", "-r", LOCK])
+
+    return cache.entry("jupyter", [LOCK], build) / "lib"
+
+
+def build_own(lab: Lab) -> None:
+    """An image by the Dockerfile of the documents, whose two bases stand in for NVIDIA's: a host's, which has gcc, and a Debian."""
+    (text,) = re.findall(r"```dockerfile\n(.*?)```", DOCUMENT.read_text(), re.S)
+    devel, slim = re.findall(r"(?m)^FROM (\S+)", text)
+    host = docker(lab.slot, "inspect", "--format={{.Config.Image}}", NODE)
+    as_nvidias = "NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+    headers = "apt-get -qq update && apt-get -qq install --no-install-recommends libc6-dev"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for tag, lines in (
+            (devel, f"FROM {host}\nRUN {headers}\nCOPY nvcc /usr/bin/"),
+            (slim, f"FROM {lab.table['images']['base']}\nENV {as_nvidias}"),
+            (stand_in("own"), text),
+        ):
+            for file, content in (("Dockerfile", lines), ("app.cu", APP), ("nvcc", NVCC)):
+                (folder / file).write_text(content)
+            (folder / "nvcc").chmod(0o755)
+            docker(lab.slot, "build", f"--network={NETWORK}", "-q", "-t", tag, folder)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -87,14 +149,16 @@ def node(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
     base = Pods(lab).image
     docker(lab.slot, "load", "-i", lab.table["images"]["plugin_archive"])
     with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(jupyter(), Path(folder, "jupyter"))
         for path, text in FILES.items():
             Path(folder, path).parent.mkdir(parents=True, exist_ok=True)
             Path(folder, path).write_text(text)
         for name, lines in IMAGES.items():
             Path(folder, "Dockerfile").write_text(f"FROM {base}\n{lines}\n")
             docker(lab.slot, "build", "--network=none", "-q", "-t", stand_in(name), folder)
+        build_own(lab)
         archive = Path(folder, "images.tar")
-        docker(lab.slot, "save", "-o", archive, *map(stand_in, IMAGES))
+        docker(lab.slot, "save", "-o", archive, *map(stand_in, (*IMAGES, "own")))
         into = [DOCKER, "-H", lab.slot.docker_host, "exec", "-i", NODE, "ctr", "-n", "k8s.io", "images", "import", "-"]  # fmt: skip
         with archive.open("rb") as images:
             subprocess.run(into, stdin=images, check=True, capture_output=True)
@@ -104,12 +168,12 @@ def node(lab: Lab, gpunode: Callable[..., Ran]) -> Iterator[None]:
 
 
 @pytest.fixture
-def applied(lab: Lab) -> Iterator[Callable[[str], list[dict[str, Any]]]]:
+def applied(lab: Lab) -> Iterator[Callable[..., list[dict[str, Any]]]]:
     """Creates what `gpunode run manifest` prints, with the image and the node named and nothing else changed."""
     made: list[str] = []
 
-    def apply(name: str) -> list[dict[str, Any]]:
-        words = ("--image", stand_in(name), "--node-selector", f"kubernetes.io/hostname={NODE}")
+    def apply(name: str, image: str = "") -> list[dict[str, Any]]:
+        words = ("--image", stand_in(image or name), "--node-selector", f"kubernetes.io/hostname={NODE}")
         printed = CliRunner().invoke(app, ["run", "manifest", name, *words])
         assert printed.exit_code == 0, printed.output
         objects = list(yaml.safe_load_all(printed.stdout))
@@ -154,9 +218,27 @@ def answer(lab: Lab, of: str, url: str) -> str:
     return lab.node(of).exec(["python3", "-c", script], check=False).stdout
 
 
+def token(lab: Lab, namespace: str) -> str:
+    """Jupyter's, out of the notebook's log."""
+    found: list[str] = []
+
+    def there() -> bool:
+        for pod in lab.request("GET", f"{namespace}/pods")["items"]:
+            if (
+                pod["metadata"]["name"].startswith("gpunode-notebook-")
+                and pod["status"]["phase"] == "Running"
+            ):
+                log = lab.request("GET", f"{namespace}/pods/{pod['metadata']['name']}/log")
+                found[:] = re.findall(r"\?token=([0-9a-f]{48})$", str(log), re.M)
+        return bool(found)
+
+    wait("Jupyter's token in the log", there, 90)
+    return found[0]
+
+
 @pytest.mark.parametrize("name", ["vectoradd", "cuda", "mnist"])
 def test_a_workload_that_ends_has_computed_on_one_gpu(
-    lab: Lab, applied: Callable[[str], list[dict[str, Any]]], name: str
+    lab: Lab, applied: Callable[..., list[dict[str, Any]]], name: str
 ) -> None:
     applied(name)
     (log,) = logs(lab, name)
@@ -164,26 +246,37 @@ def test_a_workload_that_ends_has_computed_on_one_gpu(
     assert pods_of(lab, f"gpunode-{name}")[0]["spec"]["nodeName"] == NODE
 
 
-def test_a_notebook_answers_at_its_service(lab: Lab, applied: Callable[[str], list[dict[str, Any]]]) -> None:
+def test_an_image_by_the_documents_dockerfile_has_its_pods_gpu(
+    lab: Lab, applied: Callable[..., list[dict[str, Any]]]
+) -> None:
+    """One of the node's four, although its base asks for all. nvcc is gcc here, and the app opens the driver itself."""
+    applied("cuda", "own")
+    (log,) = logs(lab, "cuda")
+    assert re.fullmatch(r"1: NVIDIA H100.*\n", log), log
+
+
+def test_a_notebook_answers_at_its_service(lab: Lab, applied: Callable[..., list[dict[str, Any]]]) -> None:
     applied("notebook")
     address = lab.request("GET", f"{NAMESPACE}/services/gpunode-notebook")["spec"]["clusterIP"]
-    url = f"http://{address}:8888/"
-    wait("the notebook to answer", lambda: bool(answer(lab, NODE, url)), 90)
-    assert len(added(answer(lab, NODE, url))) == 1
+    page = f"http://{address}:8888/files/gpu.json?token={token(lab, NAMESPACE)}"
+    wait("the notebook to answer", lambda: bool(answer(lab, NODE, page)), 90)
+    assert len(added(answer(lab, NODE, page))) == 1
 
 
 def test_a_notebook_answers_at_a_port_of_every_node(lab: Lab, gpunode: Callable[..., Ran]) -> None:
-    """And is gone when it is removed."""
+    """To who has the token of its log, and is gone when it is removed."""
     ran = gpunode("run notebook", "--limit", NODE, "--node-port", "--image", stand_in("notebook"), "--json")
     try:
         assert ran.code == 0, ran
         (row,) = ran.of("notebook")
         assert row["node"] == NODE
-        pages = set()
+        assert "logs deployment/gpunode-notebook` has the token" in ran.stdout
+        pages, key = set(), f"?token={token(lab, '/api/v1/namespaces/gpunode')}"
         for name in ("modern", "legacy"):
-            url = f"http://{lab.node(name).address}:{row['port']}/"
-            wait(f"the notebook to answer at {url}", lambda url=url: bool(answer(lab, NODE, url)), 60)
-            pages.add(answer(lab, NODE, url))
+            url = f"http://{lab.node(name).address}:{row['port']}/files/gpu.json"
+            wait(f"the notebook to answer at {url}", lambda url=url: bool(answer(lab, NODE, url + key)), 60)
+            pages.add(answer(lab, NODE, url + key))
+            assert "gpus" not in answer(lab, NODE, url)
         (page,) = pages  # the same pod answers
         assert len(added(page)) == 1
     finally:
@@ -194,7 +287,7 @@ def test_a_notebook_answers_at_a_port_of_every_node(lab: Lab, gpunode: Callable[
 
 
 def test_pods_that_share_by_memory_are_packed_onto_one_gpu(
-    lab: Lab, gpunode: Callable[..., Ran], applied: Callable[[str], list[dict[str, Any]]]
+    lab: Lab, gpunode: Callable[..., Ran], applied: Callable[..., list[dict[str, Any]]]
 ) -> None:
     lab.inventory.with_name("workloads-plugin.yaml").write_text("version: v1\nsharing: {memory: {}}\n")
     inventory = yaml.safe_load(lab.inventory.read_text())
