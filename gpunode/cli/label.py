@@ -40,17 +40,15 @@ def label(
 
     Example: gpunode label --accelerator inventory.yaml --dry-run
     """
-    from gpunode.commands import label_resource as resources
-    from gpunode.commands.label_accelerator import How
-    from gpunode.commands.label_accelerator import label as labelled
+    from gpunode.commands import label as labels
     from gpunode.errors import UsageError
 
     if accelerator and resource:
         raise UsageError("--accelerator and --resource are two things", hint="Give one of them.")
     if resource:
-        wish = resources.wish(resource, remove=remove, overwrite=overwrite, dry_run=dry_run)
+        counts = labels.parse_counts(resource, remove=remove, overwrite=overwrite, dry_run=dry_run)
         with session(common) as work:
-            code = resources.count(work, wish)
+            code = labels.count_resources(work, counts)
         raise typer.Exit(code)
     if not accelerator:
         raise UsageError(
@@ -63,5 +61,5 @@ def label(
             common.inventory, common.origin
         )  # the models come from hosts, over SSH: explained with an example
     with session(common) as work:
-        code = labelled(work, How(remove, overwrite, dry_run))
+        code = labels.label_accelerator(work, labels.LabelOptions(remove, overwrite, dry_run))
     raise typer.Exit(code)

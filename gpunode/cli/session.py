@@ -57,7 +57,7 @@ def in_cluster(common: options.InCluster) -> Inventory:
     """The inventory, with the cluster that the options name; without a file, what the cluster itself says. A kubeconfig that is named
     and cannot be used is told before any mistake of the inventory."""
     from gpunode.cluster.api.kubeconfig import chosen
-    from gpunode.engine import uninventoried
+    from gpunode.engine import nodes
     from gpunode.model import Cluster
 
     if common.kubeconfig:
@@ -70,7 +70,7 @@ def in_cluster(common: options.InCluster) -> Inventory:
     known = replace(
         known, context=common.context or known.context, namespace=common.namespace or known.namespace
     )
-    return uninventoried.inventory(known) if alone else replace(loaded(path, common.origin), cluster=known)
+    return nodes.inventory_of_cluster(known) if alone else replace(loaded(path, common.origin), cluster=known)
 
 
 def tell_origin(path: Path, origin: str, listener: Listener) -> None:

@@ -12,7 +12,7 @@ from gpunode.engine import (
     gate,
     nodes,
     planned,
-    repositories,
+    prerequisites,
     rounds,
     stake,
 )
@@ -27,7 +27,7 @@ def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False
     `why`: with the choices that each plan rests on."""
     listener, inventory = session.listener, session.inventory
     nodes.usable(inventory)
-    members = repositories.added(session, session.probed(converge.look), None)
+    members = prerequisites.add_repositories(session, session.probed(converge.look), None)
     api: Api | None = None
     found: Members = ()
     wrong: ClusterError | None = None

@@ -18,9 +18,8 @@ from gpunode.engine import (
     gate,
     nodes,
     planned,
+    prerequisites,
     prove,
-    python,
-    repositories,
     rounds,
     stake,
     work,
@@ -137,8 +136,8 @@ def _connect(session: Session) -> Api | None:
 def _plan_hosts(session: Session, api: Api | None, options: ProvisionOptions) -> Hosts:
     """Probe, plan and show every host: what changes, whose work that disturbs, in which batches."""
     members = rounds.probed(session, options.begun)
-    members = python.installed(session, members, yes=options.yes)
-    members = repositories.added(session, members, options.fingerprints)
+    members = prerequisites.install_python(session, members, yes=options.yes)
+    members = prerequisites.add_repositories(session, members, options.fingerprints)
     placed = stake.located(api, members)
     members = stake.disturbed(api, session.inventory.cluster.namespace, members, placed, strict=True)
     members = control_plane.guarded(session.inventory, members)

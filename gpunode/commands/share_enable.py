@@ -14,7 +14,6 @@ from gpunode.cluster import control_plane, lease, rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held
 from gpunode.cluster.objects import apply
-from gpunode.commands import scheduler_restart as restart
 from gpunode.commands import second_scheduler as second
 from gpunode.commands import unscheduled_pods as strays
 from gpunode.engine import bring_up, converge, exit_codes, nodes
@@ -242,14 +241,14 @@ def _apply(session: Session, api: Api, one: Member, volume: str) -> None:
     node = one.node.name if one.node else one.host.name
     try:
         _made(session, one)
-        why = restart.awaited(api, node, volume, session.listener)
+        why = second.wait_for_scheduler(api, node, volume, session.listener)
     except BaseException:
         session.listener.note(f"{one.host.name}: {_put_back(session, one)}.")
         raise
     if why:
         raise AgentFailed(
             one.host.name,
-            f"the scheduler did not come back within {restart.BACK:.0f} s: {why}; {_put_back(session, one)}",
+            f"the scheduler did not come back within {second.BACK:.0f} s: {why}; {_put_back(session, one)}",
             hint=f"See `kubectl -n kube-system logs kube-scheduler-{node}`, and the kubelet's log on the host.",
         )
 

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.pods import GPU, holds
-from gpunode.commands import gpu_processes as processes
 from gpunode.commands import unscheduled_pods as strays
 from gpunode.deviceplugin.usage import Gpu
-from gpunode.engine import nodes
+from gpunode.engine import converge, nodes
 from gpunode.engine.cells import Bytes, Celsius, ForPrograms, Moment, Names, Part, Percent, Silent
 from gpunode.engine.listener import problem, progress
+from gpunode.engine.member import Member, outcomes
 from gpunode.engine.session import Session
 from gpunode.errors import Problem
 from gpunode.links.node import parse
@@ -64,9 +65,9 @@ def overlook(
     owned = {one.name: why for one in map(parse, there) if one.name in here and (why := judged.reason(one))}
     fresh()
     listener.rows("gpu", COLUMNS, table)
-    if names := processes.strange(found):
+    if names := nodes_with_processes(found):
         if hosts:
-            processes.show(api, session, names)
+            show_processes(api, session, names)
         else:
             listener.note(
                 f"Processes outside Kubernetes use GPUs on {few(names, NAMED)}; with an inventory, `gpunode status FILE` names them."
@@ -221,3 +222,43 @@ def _named(node: NodeUsage) -> Problem | None:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+PROCESS_COLUMNS = ("node", "pid", "command", "container", "gpus")
+
+
+def nodes_with_processes(found: Sequence[NodeUsage]) -> tuple[str, ...]:
+    """Nodes with a GPU that processes use and no pod has."""
+    return tuple(
+        one.node
+        for one in found
+        if any(gpu.processes and gpu.users is not None and not gpu.users for gpu in one.gpus)
+    )
+
+
+def show_processes(api: Api, session: Session, names: Sequence[str]) -> None:
+    """Ask the hosts of these nodes, and report a row for each process outside pods; hosts that do not answer are failures."""
+    members = nodes.located(
+        api, [Member(host) for host in session.hosts], seconds=0, tell=progress(session.listener)
+    )
+    theirs = {one.host.name: one.node.name for one in members if one.node and one.node.name in names}
+    if not theirs:
+        return
+    asked = session.probed(
+        converge.look, [Member(one.host) for one in members if one.host.name in theirs], plans=False
+    )
+    session.listener.failures(outcomes([one for one in asked if one.facts is None]))
+    rows = [
+        (
+            theirs[one.host.name],
+            user.pid,
+            user.command,
+            user.name or user.container or "",
+            " ".join(user.gpus),
+        )
+        for one in asked
+        if one.facts is not None
+        for user in one.facts.gpu_users
+        if user.pod is None
+    ]
+    session.listener.rows("process", PROCESS_COLUMNS, rows)

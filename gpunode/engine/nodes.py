@@ -19,11 +19,11 @@ from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, every, identity
 from gpunode.links.node import labels as cluster_labels
 from gpunode.links.node.identity import ANOTHER_MACHINE
-from gpunode.links.plugin import dra, images, other_plugins
+from gpunode.links.plugin import deployed, dra, images, other_plugins
 from gpunode.links.plugin.deployment import Spec
 from gpunode.links.plugin.warnings import warnings
 from gpunode.links.scheduler.extender import second_scheduler as second
-from gpunode.model import Host, Inventory, PluginImage
+from gpunode.model import Cluster, Host, Inventory, PluginImage, Ssh
 from gpunode.wording import page
 
 REGISTER_SECONDS = 90.0  # a kubelet that was just started registers its node
@@ -213,3 +213,21 @@ def _asked(one: Member) -> Member:
         return replace(one, reason=None)
     words = f"{one.reason.what}, and it could not be asked for its own name: {one.outcome.error}"
     return one.out(replace(one.reason, what=words))
+
+
+def inventory_of_cluster(cluster: Cluster) -> Inventory:
+    """An inventory for commands that ask the cluster alone. Its hosts are never dialled: each names its node.
+
+    A cluster without a node that has gpunode's label has no hosts. Raises ClusterError where it does not answer.
+    """
+    asked = Inventory("", (), cluster)
+    api = connect(asked)
+    hosts = tuple(Host(node.name, Ssh(node.name), node=node.name) for node in every(api, labels=GPU_LABEL))
+    wish = Cluster(
+        cluster.kubeconfig,
+        cluster.context,
+        cluster.namespace,
+        deployed.image(api, cluster.namespace),
+        deployed.config(api, cluster.namespace),
+    )
+    return Inventory(f"cluster {api.access.context}", hosts, wish)

@@ -11,6 +11,7 @@ import getpass
 import json
 import math
 import os
+import re
 import secrets
 import socket
 import time
@@ -20,12 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from gpunode.engine.record_head import damaged
 from gpunode.errors import GpunodeError, UsageError
+from gpunode.host import answers
 from gpunode.wording import Advice, Command, few
 
 FORMAT = 1
 STAMP = "%Y%m%dT%H%M%SZ"
+SIZE = re.compile(r"[1-9]\d{0,5}%?")
 
 State: TypeAlias = Literal[
     "waiting",  # its batch has not begun
@@ -73,6 +75,28 @@ class RecordedRun:
     @property
     def not_done(self) -> tuple[str, ...]:
         return tuple(name for name, progress in self.hosts.items() if progress.state not in FINISHED)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of a run that the next command acts on, as its record has them."""
+
+    run: bool | None = None
+    max_fail: int | None = None
+    canary: int | None = None
+    batch: str | None = None
+    fingerprints: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The first line of a record."""
+
+    format: int
+    hosts: tuple[str, ...]
+    inventory: str = ""
+    began: float = 0.0
+    options: Options = field(default_factory=Options)
 
 
 class Record:
@@ -168,7 +192,7 @@ def read(path: Path) -> RecordedRun:
     """A record. A last line that was cut off does not count. Raises GpunodeError for a newer format, or no record."""
     try:
         return _parsed(path, list(_lines(path)))
-    except (TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (answers.Unexpected, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise GpunodeError(
             f"{path}: not the record of a run ({error})",
             hint="Move the file away and begin a new run with `gpunode provision`.",
@@ -185,11 +209,11 @@ def _parsed(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
         )
     if written is None or not isinstance(head.get("hosts"), list):
         raise GpunodeError(f"{path}: not the record of a run", hint="Begin a new run.")
-    inventory, options = head.get("inventory", ""), head.get("options") or {}
-    if damage := damaged(head):
-        raise ValueError(f"line 1: {damage}")
-    began = _time(head.get("began", 0))
-    hosts: dict[str, Progress] = {name: Progress("waiting", began) for name in head["hosts"]}
+    first: Head = answers.read(Head, head, "line 1")
+    if first.options.batch and not SIZE.fullmatch(first.options.batch):
+        raise ValueError(f"{first.options.batch!r:.60} is no size, in line 1.options.batch")
+    began = _time(first.began)
+    hosts = {name: Progress("waiting", began) for name in first.hosts}
     ended = False
     for line in lines[1:]:
         if line.get("state") in get_args(State) and line.get("host") in hosts:
@@ -197,7 +221,7 @@ def _parsed(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
                 line["state"], _time(line.get("time", 0)), str(line.get("why", ""))
             )
         ended = ended or "ended" in line
-    return RecordedRun(path.stem, inventory, began, {**options}, hosts, ended)
+    return RecordedRun(path.stem, first.inventory, began, dict(head.get("options") or {}), hosts, ended)
 
 
 def _time(value: Any) -> float:

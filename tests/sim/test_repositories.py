@@ -13,7 +13,7 @@ import pytest
 from gpunode import report
 from gpunode.compat import Signed
 from gpunode.compat import repositories as compat_repositories
-from gpunode.engine import converge, repositories
+from gpunode.engine import converge, prerequisites
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session, opened
 from gpunode.engine.visit import Visit
@@ -65,7 +65,7 @@ def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(
         members = session.probed(converge.look)
         assert [one.outcome and one.outcome.repository for one in members] == ["driver", "driver"]
 
-        members = repositories.added(session, members, ())
+        members = prerequisites.add_repositories(session, members, ())
 
         assert [address.split("/")[2] for address in asked] == [
             "developer.download.nvidia.com",
@@ -104,8 +104,8 @@ def test_a_key_that_cannot_be_had_is_reported_once_and_the_hosts_stay_refused(
 
     with bare(tmp_path, kinds.new("a"), kinds.new("b")) as (_, session):
         before = session.probed(converge.look)
-        with mock.patch.object(repositories, "key", key):
-            assert repositories.added(session, before, ()) == before
+        with mock.patch.object(prerequisites, "key", key):
+            assert prerequisites.add_repositories(session, before, ()) == before
     said = capsys.readouterr()
     assert (said.out + said.err).count("no route to host") == 1
     assert "gpunode keys" in said.out + said.err
@@ -140,7 +140,7 @@ def test_a_bare_host_of_a_new_release_has_its_first_plan_without_a_key_made_by_h
 ) -> None:
     with bare(tmp_path, machine) as (_, session), answering():
         (one,) = session.probed(converge.look)
-        (one,) = repositories.added(session, (become(one, version, kernel),), None)
+        (one,) = prerequisites.add_repositories(session, (become(one, version, kernel),), None)
         assert keys_in(one) == 2
 
 
@@ -155,7 +155,7 @@ def test_a_key_of_which_only_the_end_is_known_is_shown_and_taken_only_with_its_w
         def added(given: Collection[str] | None) -> tuple[int, str]:
             session.visits["a"].host = host
             capsys.readouterr()
-            (after,) = repositories.added(session, (one,), given)
+            (after,) = prerequisites.add_repositories(session, (one,), given)
             said = capsys.readouterr()
             return keys_in(after), said.out + said.err
 

@@ -10,8 +10,8 @@ from unittest import mock
 
 import pytest
 
-from gpunode.commands import gpu_processes as processes
 from gpunode.commands import status as overlook
+from gpunode.commands import status as processes
 from gpunode.commands.status import COLUMNS, by_model, differing, row, sentence, shares, totals
 from gpunode.deviceplugin import status, usage
 from gpunode.engine.member import Member
@@ -79,13 +79,13 @@ def test_processes_outside_kubernetes_are_named_by_their_hosts() -> None:
 
     listener = mock.Mock()
     session = SimpleNamespace(hosts=hosts, probed=probed, listener=listener)
-    names = processes.strange(NODES)
+    names = processes.nodes_with_processes(NODES)
     assert names == ("gpu-12",)
     with mock.patch.object(processes.nodes, "located", located):
-        processes.show(mock.Mock(), session, names)  # type: ignore[arg-type]
+        processes.show_processes(mock.Mock(), session, names)  # type: ignore[arg-type]
     assert asked == ["b"]
     listener.rows.assert_called_once_with(
-        "process", processes.COLUMNS, [("gpu-12", 4242, "python3", "", "0000:3b:00.0")]
+        "process", processes.PROCESS_COLUMNS, [("gpu-12", 4242, "python3", "", "0000:3b:00.0")]
     )
 
 

@@ -111,7 +111,10 @@ def test_a_damaged_record_of_the_same_inventory_is_not_passed_over(tmp_path: Pat
     path.write_text(json.dumps(head) + "\n")
     with pytest.raises(GpunodeError) as error:
         record.last(inventory, folder=path.parent)
-    assert error.value.message == f"{path}: not the record of a run (line 1: options.batch is 1)"
+    assert (
+        error.value.message
+        == f"{path}: not the record of a run (1 where text is expected, in line 1.options.batch)"
+    )
     assert record.left_before(inventory, folder=path.parent) == ()
 
 

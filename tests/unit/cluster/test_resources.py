@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpunode.commands.label_resource import wish
+from gpunode.commands.label import parse_counts as wish
 from gpunode.errors import UsageError
 
 

@@ -1,5 +1,4 @@
-"""NVIDIA's repositories for hosts whose plans need one that neither they nor the inventory know: with its key, fetched from
-NVIDIA and checked against the fingerprints of the tables."""
+"""What a host needs before it can be planned: a Python for the agent, and NVIDIA's repositories with their keys."""
 
 from __future__ import annotations
 
@@ -8,26 +7,50 @@ from dataclasses import replace
 
 from gpunode import compat
 from gpunode.compat import Signed
-from gpunode.engine import converge
+from gpunode.engine import converge, rounds
+from gpunode.engine.listener import accepted
 from gpunode.engine.member import Member, Members
 from gpunode.engine.session import Session
+from gpunode.engine.visit import Visit
 from gpunode.errors import GpunodeError
-from gpunode.model import Repository
+from gpunode.model import Event, OnEvent, Outcome, Repository
 from gpunode.packages.keys import Unconfirmed, WrongKey, key
-from gpunode.wording import Advice, Command
+from gpunode.wording import Advice, Command, few
 
 
-def added(session: Session, members: Members, given: Collection[str] | None) -> Members:
+def install_python(session: Session, members: Members, *, yes: bool) -> Members:
+    """What a host needs before it can be planned: a Python for the agent, and NVIDIA's repositories with their keys."""
+    lacking = {one.host.name: one.outcome.install for one in members if one.outcome and one.outcome.install}
+    if not lacking:
+        return members
+    for command in dict.fromkeys(lacking.values()):
+        hosts = [name for name, its in lacking.items() if its == command]
+        session.listener.note(f"Before any plan, on {few(hosts, 5)}: `{command}`.")
+    accepted(session.listener, f"Install Python on {len(lacking)} host{'s' * (len(lacking) > 1)}?", yes=yes)
+
+    def after_it(visit: Visit, tell: OnEvent) -> Outcome:
+        tell(Event("stage", visit.host.name, "install Python"))
+        visit.install = lacking[visit.host.name]
+        outcome = rounds.story(visit, tell)
+        visit.install = ""
+        return outcome
+
+    found = session.probed(after_it, [one for one in members if one.host.name in lacking])
+    now = {one.host.name: one for one in found}
+    return tuple(now.get(one.host.name, one) for one in members)
+
+
+def add_repositories(session: Session, members: Members, given: Collection[str] | None) -> Members:
     """The members, of which those that were refused for such a repository are planned again with it. Each key is fetched once;
     one that cannot be had or is not trusted is a problem, and the refusal stays. `given`: whole fingerprints that the user
     trusts; None: the plans are only shown, and so is a key of which gpunode knows only the end."""
     got: dict[Signed, Repository | GpunodeError] = {}
     for _ in ("driver", "toolkit"):
-        members = tuple(_with(session, one, given, got) for one in members)
+        members = tuple(_plan_with(session, one, given, got) for one in members)
     return members
 
 
-def _with(
+def _plan_with(
     session: Session,
     one: Member,
     given: Collection[str] | None,
@@ -40,7 +63,7 @@ def _with(
     if source is None:
         return one
     if source not in got:
-        got[source] = _fetched(session, source, given)
+        got[source] = _fetch(session, source, given)
     found = got[source]
     if isinstance(found, GpunodeError):
         return one
@@ -50,7 +73,7 @@ def _with(
     return replace(one, host=visit.host, outcome=converge.planned(visit.host, refused.facts, visit.image))
 
 
-def _fetched(session: Session, source: Signed, given: Collection[str] | None) -> Repository | GpunodeError:
+def _fetch(session: Session, source: Signed, given: Collection[str] | None) -> Repository | GpunodeError:
     adds = f"The plans add NVIDIA's repository for the {source.purpose}, {source.uri}. Its key was fetched from {source.key_uri} and "
     try:
         found = key(source, given=given or ())

@@ -1,0 +1,141 @@
+"""What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpunode.cluster.api import Api
+from gpunode.engine import converge, exit_codes, nodes
+from gpunode.engine.listener import Listener, problem, progress
+from gpunode.engine.member import Member, outcomes
+from gpunode.engine.session import Session
+from gpunode.errors import ClusterError, UsageError
+from gpunode.links.node import ACCELERATOR_LABEL, accelerator, labels
+
+
+@dataclass(frozen=True, slots=True)
+class LabelOptions:
+    """What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
+
+    remove: bool = False
+    overwrite: bool = False
+    dry_run: bool = False
+
+
+def label_accelerator(session: Session, options: LabelOptions) -> int:
+    """What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
+    api, listener = nodes.connect(session.inventory), session.listener
+    members = session.probed(converge.look, plans=False)
+    unseen = [one for one in members if one.facts is None]
+    listener.failures(outcomes(unseen))
+    found = nodes.located(api, [one for one in members if one.facts], seconds=0, tell=listener.note)
+    rows = [row for one in found if (row := _label_node(api, nodes.refused(one), options, listener))]
+    listener.rows("label", ("node", "before", "accelerator", "result"), rows)
+    return exit_codes.worst(unseen) or (1 if len(rows) < len(found) else 0)
+
+
+def _label_node(
+    api: Api, one: Member, options: LabelOptions, listener: Listener
+) -> tuple[str, str, str, str] | None:
+    """What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
+    if one.node is None or one.facts is None:
+        problem(listener, one.host.name, one.reason)
+        return None
+    wish = {} if options.remove else accelerator.accelerator(one.facts.pci)
+    try:
+        changes = labels.write(
+            api,
+            one.node,
+            wish,
+            writer=labels.ACCELERATOR,
+            overwrite=options.overwrite,
+            dry_run=options.dry_run,
+        )
+    except ClusterError as error:
+        listener.problem(error, one.host.name)
+        return None
+    if wish and (others := accelerator.others(one.facts.pci)):
+        listener.note(f"{one.node.name} also has {', '.join(others)}; a node has one accelerator label")
+    value = wish.get(ACCELERATOR_LABEL, "")
+    before, after = changes.get(ACCELERATOR_LABEL, (value or None, value or None))
+    what = "same" if before == after else "would change" if options.dry_run else "changed"
+    return one.node.name, before or "", after or "", what
+
+
+# The API server's rule for names of extended resources; kubernetes.io is its own.
+NAME = re.compile(
+    r"(?!([-a-z0-9.]+\.)?kubernetes\.io/|requests\.)[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-\w.]*[A-Za-z0-9])?",
+    re.ASCII,
+)
+MOST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
+
+    counts: Mapping[str, int | None]
+    overwrite: bool = False
+    dry_run: bool = False
+
+
+def parse_counts(words: list[str], *, remove: bool, overwrite: bool, dry_run: bool) -> Counts:
+    """What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
+    counts: dict[str, int | None] = {}
+    for word in words:
+        name, sign, number = word.partition("=")
+        right = not sign if remove else number.isascii() and number.isdecimal() and len(number) < 11
+        if not NAME.fullmatch(name) or not right or (not remove and int(number) > MOST):
+            raise UsageError(
+                f"--resource {word}: expected {'a resource' if remove else 'NAME=COUNT'}",
+                hint=f"For example `--resource example.com/fpga{'' if remove else '=2'}`.",
+            )
+        counts[name] = None if remove else int(number)
+    return Counts(counts, overwrite, dry_run)
+
+
+def count_resources(session: Session, wanted: Counts) -> int:
+    """What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
+    api, listener = nodes.connect(session.inventory), session.listener
+    members = nodes.identified(api, session, progress(listener))
+    rows = [row for one in members for row in _count_on_node(api, one, wanted, listener)]
+    listener.rows("resource", ("node", "resource", "before", "after", "result"), rows)
+    bad = any(one.node is None for one in members) or any(row[-1] == "refused" for row in rows)
+    if rows and not wanted.dry_run and any(row[-1] == "changed" and row[3] is not None for row in rows):
+        listener.note("A kubelet that restarts sets these counts to 0: give the command again then.")
+    return 1 if bad else 0
+
+
+def _count_on_node(
+    api: Api, one: Member, wanted: Counts, listener: Listener
+) -> list[tuple[str, str, int | None, int | None, str]]:
+    if one.node is None:
+        problem(listener, one.host.name, one.reason)
+        return []
+    rows, changes = [], dict[str, str | None]()
+    for name, after in wanted.counts.items():
+        found = one.node.resources.get(name)
+        before = found.capacity if found else None
+        result = "would change" if wanted.dry_run else "changed"
+        if before == after:
+            result = "same"
+        elif before and after is not None and not wanted.overwrite:
+            result = "refused"
+            listener.problem(
+                ClusterError(
+                    f"{one.node.name} counts {before} {name} already, a device plugin's or another operator's",
+                    hint="Give --overwrite to replace the number; a device plugin writes its own again.",
+                ),
+                one.host.name,
+            )
+        else:
+            changes[name] = None if after is None else str(after)
+        rows.append((one.node.name, name, before, after, result))
+    if changes and not wanted.dry_run:
+        # The kubelet copies capacity to allocatable, but takes nothing away there.
+        gone = {name: None for name, number in changes.items() if number is None}
+        fields = {"status": {"capacity": changes, **({"allocatable": gone} if gone else {})}}
+        api.merge("Node", one.node.name, fields, part="status")
+    return rows
