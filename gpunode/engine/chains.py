@@ -17,7 +17,7 @@ from gpunode.engine.listener import Listener, progress
 from gpunode.engine.member import Member, Members, outcomes
 from gpunode.errors import ClusterError, Problem
 from gpunode.links import plugin
-from gpunode.links.kubelet import in_force as kubelet
+from gpunode.links.kubelet import link as kubelet
 from gpunode.links.node import Node, running
 from gpunode.links.plugin import Row, capacity, daemonset, dra, expected, mig, published
 from gpunode.links.plugin.image_step import judge_image

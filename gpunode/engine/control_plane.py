@@ -10,16 +10,15 @@ from gpunode.cluster.api import Api
 from gpunode.engine.listener import Listener, problem, progress
 from gpunode.engine.member import Member, Members
 from gpunode.errors import Problem
-from gpunode.links.kubelet import microk8s_settings as microk8s
-from gpunode.links.kubelet import microshift, places
-from gpunode.links.kubelet.rancher_settings import PRODUCTS
+from gpunode.links.kubelet import k0s, microk8s, microshift, places
+from gpunode.links.kubelet.rancher import PRODUCTS
 from gpunode.model import Inventory
 from gpunode.planning import services
 
 UNHEALTHY = "control-plane"  # code: no further batch begins
 BEFORE = 10.0  # seconds that it may take to be healthy before a host is disturbed, and afterwards
 AFTER = 300.0
-SERVERS = (*(product.units[0] for product in PRODUCTS.values()), "k0scontroller.service", microshift.UNIT)
+SERVERS = (*(product.units[0] for product in PRODUCTS.values()), k0s.UNITS[1], microshift.UNIT)
 
 
 def disturbed(members: Members) -> frozenset[str]:

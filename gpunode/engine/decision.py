@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from gpunode import compat, packages
 from gpunode.errors import CannotPlan, Refused
-from gpunode.links import kubelet as kubelets
 from gpunode.links.driver import archive, kernels, mirror, signed
 from gpunode.links.driver import choose as driver
 from gpunode.links.driver.origin import LEAVE
 from gpunode.links.kubelet import decide as node
+from gpunode.links.kubelet import places
 from gpunode.links.machine import kinds as machines
 from gpunode.links.runtime import decide as runtime_decision
 from gpunode.links.toolkit import decide as devices
@@ -52,7 +52,7 @@ def _decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
         _driver(host, facts, system, compat.driven(facts.pci)) if system and host.driver != "none" else None
     )
     minor = node.minor(host, facts)
-    start = kubelets.read(facts)
+    start = places.read(facts)
     node.check(host, facts, minor, start)
     runtime = runtime_decision.runtime(host, facts, minor, start)
     gates, reasons = node.gates(host, minor, start)

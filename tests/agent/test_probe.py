@@ -17,8 +17,7 @@ import pytest
 from gpunode import compat
 from gpunode.agent import system
 from gpunode.host import bootstrap, facts, wire
-from gpunode.links import kubelet as kubelets
-from gpunode.links.kubelet import dynamic, places
+from gpunode.links.kubelet import places, start
 from gpunode.model import GpuUser, MigDevice, PciDevice, Run, Watch
 from tests.agent.conftest import Host, collect, wait_until
 
@@ -414,7 +413,7 @@ def test_the_kubelet_of_k3s_is_known_by_its_service(host: Host) -> None:
     seen = facts.parse(host.probe(files=(*places.watch().files, BINARY), units=places.watch().units))
     assert seen.kubelet is not None
     assert seen.kubelet.version == "1.33.5+k3s1"
-    assert kubelets.read(seen).gates == {"A": True}
+    assert places.read(seen).gates == {"A": True}
     assert seen.files[BINARY].content is None
     assert seen.files[BINARY].ctime
 
@@ -442,7 +441,7 @@ def test_the_kubelet_of_microk8s_is_known_by_its_service(host: Host) -> None:
     seen = facts.parse(host.probe(files=places.watch().files, units=places.watch().units))
     assert seen.kubelet is not None
     assert seen.kubelet.version == "1.32.9"
-    start = kubelets.read(seen)
+    start = places.read(seen)
     assert start.words[1] == "--root-dir=/var/snap/microk8s/common/k"
     assert start.gates == {"A": True}
 
@@ -875,8 +874,8 @@ def test_the_files_that_a_kubelet_is_started_with_are_read_wherever_they_are(hos
     host.write("/etc/kubernetes/kubelet-config.yaml", "featureGates: {DevicePlugins: true}\n")
     seen = facts.parse(host.probe(files=("/etc/a",)))
     assert set(seen.files) == {"/etc/a", "/etc/kubernetes/kubelet.env", "/etc/kubernetes/kubelet-config.yaml"}
-    assert kubelets.read(seen).config_path == "/etc/kubernetes/kubelet-config.yaml"
-    assert kubelets.read(seen).config_gates == {"DevicePlugins": True}
+    assert places.read(seen).config_path == "/etc/kubernetes/kubelet-config.yaml"
+    assert places.read(seen).config_gates == {"DevicePlugins": True}
 
 
 def test_a_unit_and_a_configuration_in_other_places_are_read(host: Host) -> None:
@@ -898,7 +897,7 @@ def test_a_unit_and_a_configuration_in_other_places_are_read(host: Host) -> None
         "/etc/k.yaml",
         "/etc/k.d/sub/10-b.conf",
     }
-    assert kubelets.read(seen).config_gates == {"A": True, "B": False}
+    assert places.read(seen).config_gates == {"A": True, "B": False}
 
 
 def test_the_record_of_a_configuration_from_the_api_is_read(host: Host) -> None:
@@ -910,8 +909,10 @@ def test_the_record_of_a_configuration_from_the_api_is_read(host: Host) -> None:
     host.write("/etc/systemd/system/kubelet.service", unit)
     host.write("/var/lib/kubelet/dyn/store/meta/assigned", '{"kind":"SerializedNodeConfigSource"}')
     seen = facts.parse(host.probe())
-    assert dynamic.source(seen, kubelets.read(seen).words, 16) == "/var/lib/kubelet/dyn/store/meta/assigned"
-    assert dynamic.source(seen, kubelets.read(seen).words, 24) is None
+    assert (
+        start.assigned_config(seen, places.read(seen).words, 16) == "/var/lib/kubelet/dyn/store/meta/assigned"
+    )
+    assert start.assigned_config(seen, places.read(seen).words, 24) is None
 
 
 def test_versions_of_what_starts_containers_are_read(host: Host) -> None:
@@ -966,8 +967,8 @@ def test_environment_files_that_a_pattern_names_are_read(host: Host) -> None:
     host.write("/etc/kubelet.d/20-b.env", "B=--v=2\n")
     host.write("/etc/kubelet.d/other", "B=--v=9\n")
     seen = facts.parse(host.probe())
-    assert kubelets.read(seen).environment_files == ("/etc/kubelet.d/10-a.env", "/etc/kubelet.d/20-b.env")
-    assert kubelets.read(seen).words[1:] == ("--feature-gates=DevicePlugins=true", "--v=2")
+    assert places.read(seen).environment_files == ("/etc/kubelet.d/10-a.env", "/etc/kubelet.d/20-b.env")
+    assert places.read(seen).words[1:] == ("--feature-gates=DevicePlugins=true", "--v=2")
 
 
 def test_the_files_of_the_kubelet_that_runs_are_read_too(host: Host) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from gpunode import compat, packages
-from gpunode.links import kubelet as kubelets
+from gpunode.links.kubelet.places import read as read_start
 from gpunode.links.runtime import dev_char, k0s, microk8s
 from gpunode.links.toolkit import cdi
 from gpunode.links.toolkit import config as toolkit_config
@@ -366,7 +366,7 @@ def _restarted(seen: Facts, name: str) -> Facts:
     if name in (dev_char.UNIT, cdi.OWN, cdi.UNIT):
         return _handed(seen, name)
     if name == "kubelet.service" and seen.kubelet:
-        arguments = ("/usr/bin/kubelet", *kubelets.read(seen).words[1:])
+        arguments = ("/usr/bin/kubelet", *read_start(seen).words[1:])
         return replace(seen, kubelet=replace(seen.kubelet, arguments=arguments, journal=()))
     if name == "docker.service":
         file = seen.files.get("/etc/docker/daemon.json")

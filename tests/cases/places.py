@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpunode.links import kubelet as kubelets
 from gpunode.links.kubelet import decide as node
-from gpunode.links.kubelet import kubeadm, step
+from gpunode.links.kubelet import places as kubelets
+from gpunode.links.kubelet import plan as step
 from gpunode.model import Change, Desired, Facts, File, Kubelet, WriteFile
 from tests import cases
 
@@ -30,7 +30,7 @@ def seen(case: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> Fac
 
 
 def _units() -> dict[str, Any]:
-    unit = kubeadm.PLACE.unit
+    unit = kubelets.KUBEADM.unit
     return {unit: cases.build({**cases._SHORT, "units": {unit: "active"}}).units[unit]}
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpunode.links.kubelet import rancher_settings as rancher
-from gpunode.links.kubelet.rancher_settings import Product
+from gpunode.links.kubelet import rancher
+from gpunode.links.kubelet.rancher import Product
 from gpunode.model import Facts, File
 
 BINARY = "/usr/bin/nvidia-container-runtime"

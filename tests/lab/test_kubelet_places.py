@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpunode.links import kubelet as kubelets
-from gpunode.links.kubelet import arguments
+from gpunode.links.kubelet import places as kubelets
+from gpunode.links.kubelet.start import flag_gates
 from tests import cases
 from tests.cases import places
 
@@ -46,7 +46,7 @@ def test_systemd_starts_the_kubelet_with_other_gates_and_nothing_else(
     assert before.words
     assert bare(after.words) == bare(before.words)
     assert variables(after) == variables(before)
-    assert arguments.gates(shell(after.words)) == planned(case)
+    assert flag_gates(shell(after.words)) == planned(case)
 
 
 @pytest.mark.parametrize("case", CASES, ids=cases.ids)
@@ -63,7 +63,7 @@ def test_systemd_reads_units_and_files_as_gpunode_does(
 
 def planned(case: Mapping[str, Any]) -> dict[str, bool]:
     """The gates that the command line has after the plan."""
-    return arguments.gates(kubelets.read(places.seen(case, merged(case))).words[1:])
+    return flag_gates(kubelets.read(places.seen(case, merged(case))).words[1:])
 
 
 def shell(words: Sequence[str]) -> list[str]:

@@ -12,7 +12,7 @@ from gpunode import inventory
 from gpunode.engine import converge
 from gpunode.engine.visit import Visit
 from gpunode.host.ssh import Dialer
-from gpunode.links import kubelet as kubelets
+from gpunode.links.kubelet import places
 from gpunode.model import Facts, Outcome
 from gpunode.sim.host.machine import Machine, SimGpu
 
@@ -95,7 +95,7 @@ def said(outcome: Outcome) -> dict[str, Any]:
         "docker": (seen.docker.runtimes, seen.docker.default_runtime, seen.docker.cgroup_driver)
         if seen.docker
         else None,
-        "kubelet": (kubelets.read(seen).words[1:], seen.kubelet.journal),
+        "kubelet": (places.read(seen).words[1:], seen.kubelet.journal),
         "images": len(seen.images),
         "errors": seen.errors,
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpunode.links.kubelet import envfile
+from gpunode.links.kubelet.systemd import read_environment
 
 # A file, and what it sets.
 FILES = {
@@ -34,16 +34,16 @@ FILES = {
 def test_a_file_sets_what_systemd_takes_it_to_set(name: str) -> None:
     """Quotes that are glued together, lines that go on, escapes: none is the shell's way."""
     text, sets = FILES[name]
-    assert {one.name: one.value for one in envfile.read(text)} == sets
+    assert {one.name: one.value for one in read_environment(text)} == sets
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != "an open quote"])
 def test_what_is_put_into_a_value_is_in_it_and_changes_nothing_else(name: str) -> None:
     """At the place that is said for it, whatever quotes and continued lines there are."""
     text, _ = FILES[name]
-    before = envfile.read(text)
+    before = read_environment(text)
     for number, one in enumerate(before):
-        after = envfile.read(f"{text[: one.end]} --x{text[one.end :]}")
+        after = read_environment(f"{text[: one.end]} --x{text[one.end :]}")
         assert [other.value for other in after if other.name != one.name] == [
             other.value for other in before if other.name != one.name
         ]
@@ -52,8 +52,8 @@ def test_what_is_put_into_a_value_is_in_it_and_changes_nothing_else(name: str) -
 
 def test_a_quote_that_is_never_closed_is_reported() -> None:
     """It takes in all that follows."""
-    (one,) = envfile.read(FILES["an open quote"][0])
+    (one,) = read_environment(FILES["an open quote"][0])
     assert not one.closed
     assert all(
-        one.closed for text, _ in FILES.values() for one in envfile.read(text) if one.value != "x\nB=2\n"
+        one.closed for text, _ in FILES.values() for one in read_environment(text) if one.value != "x\nB=2\n"
     )

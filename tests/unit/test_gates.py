@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from gpunode.links.kubelet import unitfile
+from gpunode.links.kubelet import systemd
 from gpunode.links.kubelet.gates import (
     config_gates,
     into_command,
@@ -146,7 +146,7 @@ def test_a_gate_is_set_in_a_variable_of_a_unit(before: str, after: str) -> None:
 def test_a_gate_is_set_at_the_end_of_a_command(before: str, after: str) -> None:
     """On a line of its own where the arguments are."""
     text = f"[Service]\n{before}"
-    (setting,) = (one for one in unitfile.read(text) if one.key == "ExecStart")
+    (setting,) = (one for one in systemd.read_unit(text) if one.key == "ExecStart")
     assert into_command(text, setting, {"G": True}) == f"[Service]\n{after}"
 
 

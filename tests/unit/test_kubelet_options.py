@@ -9,17 +9,15 @@ import pytest
 
 from gpunode.engine import chain as pipeline
 from gpunode.engine import decision as desired
-from gpunode.links import kubelet as kubelets
-from gpunode.links.kubelet import arguments as args
-from gpunode.links.kubelet import envfile, kubeadm, unitfile
-from gpunode.links.kubelet import microk8s_settings as microk8s
+from gpunode.links.kubelet import microk8s, places, systemd
+from gpunode.links.kubelet.start import flag_gates
 from tests import cases
 
 
 def test_the_next_start_of_a_kubeadm_host() -> None:
     """Environment lines, two environment files, a reset ExecStart."""
     seen = cases.facts("legacy")
-    start = kubelets.read(seen)
+    start = places.read(seen)
     assert seen.kubelet is not None
     assert start.words[1:] == seen.kubelet.arguments[1:]
     assert start.environment_files == ("/var/lib/kubelet/kubeadm-flags.env", "/etc/default/kubelet")
@@ -47,13 +45,13 @@ def test_the_next_start_of_a_kubeadm_host() -> None:
 def test_units_are_read_as_systemd_reads_them(unit: str, arguments: tuple[str, ...]) -> None:
     """Resets, continued lines, quotes, the two ways to name a variable."""
     seen = cases.facts("legacy", {"kubelet": {"unit_text": f"[Service]\n{unit}"}})
-    assert kubelets.read(seen).words[1:] == arguments
+    assert places.read(seen).words[1:] == arguments
 
 
 def test_a_host_without_a_kubelet() -> None:
     """Nothing is started."""
     seen = cases.facts("legacy", {"kubelet": None})
-    start = kubelets.read(seen)
+    start = places.read(seen)
     assert start.words == start.environment_files == ()
 
 
@@ -73,7 +71,7 @@ def test_a_host_without_a_kubelet() -> None:
 def test_a_quote_that_is_not_closed_is_found(text: str, line: int) -> None:
     """With its file and line (0: none); quotes within a value, in comments and on continued lines are no mistake."""
     seen = cases.facts("legacy", {"files": {"/etc/default/kubelet": text}})
-    problem = kubelets.read(seen).problem
+    problem = places.read(seen).problem
     assert (problem or "").startswith(f"/etc/default/kubelet:{line}: the quote" if line else "")
     assert bool(problem) == bool(line)
 
@@ -93,7 +91,7 @@ def test_a_quote_that_is_not_closed_is_found(text: str, line: int) -> None:
 def test_what_systemds_read_differently_or_no_gate_can_be_set_in_is_refused(text: str, problem: str) -> None:
     """Rather than to change a line that means another thing than it seems to."""
     seen = cases.facts("legacy", {"files": {"/etc/default/kubelet": text}})
-    found = kubelets.read(seen).problem
+    found = places.read(seen).problem
     assert (found or "").startswith(f"/etc/default/kubelet:{problem}" if problem else "")
     assert bool(found) == bool(problem)
 
@@ -107,14 +105,14 @@ def test_gates_of_arguments() -> None:
         "B=True,C=0",
         "--feature-gates",
     )
-    assert args.gates(arguments) == {"A": True, "B": True, "C": False}
+    assert flag_gates(arguments) == {"A": True, "B": True, "C": False}
 
 
 def test_a_configuration_that_is_none() -> None:
     """Broken or no mapping: nothing is read from it."""
     for text in ("a: [", "- a", ""):
-        seen = cases.facts("legacy", {"files": {kubeadm.PLACE.config: text}})
-        assert kubelets.read(seen).config == {}
+        seen = cases.facts("legacy", {"files": {places.KUBEADM.config: text}})
+        assert places.read(seen).config == {}
 
 
 @pytest.mark.parametrize("base", ["legacy", "modern"])
@@ -126,8 +124,8 @@ def test_a_plan_reads_each_file_of_the_kubelet_once(base: str, monkeypatch: pyte
     def counted(read: Callable[[str], Any]) -> Callable[[str], Any]:
         return lambda text: (reads.append(text), read(text))[1]
 
-    for reader in (unitfile, envfile):
-        monkeypatch.setattr(reader, "read", counted(reader.read))
+    for name in ("read_unit", "read_environment"):
+        monkeypatch.setattr(systemd, name, counted(getattr(systemd, name)))
     for _ in range(3):  # bare, then made right
         reads.clear()
         wish = desired.decide(host, seen, None)

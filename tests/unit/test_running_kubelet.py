@@ -9,7 +9,7 @@ import pytest
 
 from gpunode.engine import chain as pipeline
 from gpunode.engine import decision as desired
-from gpunode.links.kubelet import in_force as kubelet
+from gpunode.links.kubelet import link as kubelet
 from gpunode.model import Outcome, Verdict
 from tests import cases
 

@@ -7,8 +7,7 @@ import yaml
 
 from gpunode.deviceplugin.settings import syntax
 from gpunode.errors import CannotPlan
-from gpunode.links.kubelet import config
-from gpunode.links.kubelet import rancher_settings as rancher
+from gpunode.links.kubelet import rancher, start
 
 BAD = {
     "nested": "[" * 200_000,
@@ -42,10 +41,10 @@ def test_a_text_without_data_is_one_kind_of_error(text: str) -> None:
 def test_a_node_agents_file_that_nests_too_deep_is_refused(name: str) -> None:
     """It is named, as one with any other mistake is."""
     with pytest.raises(CannotPlan, match=r"/etc/a\.yaml does not parse"):
-        list(rancher.read(BAD[name], "/etc/a.yaml"))
+        list(rancher.read_settings(BAD[name], "/etc/a.yaml"))
 
 
 @pytest.mark.parametrize("text", [*BAD.values(), '{"a": ' * 50_000])
 def test_a_kubelets_file_that_cannot_be_read_is_a_problem(text: str) -> None:
     """In YAML and in JSON."""
-    assert "not valid YAML" in (config._load(text)[1] or "")
+    assert "not valid YAML" in (start.read_config([("", text)])[1] or "")

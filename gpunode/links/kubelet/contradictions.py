@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from gpunode.links.kubelet import arguments, gates
+from gpunode.links.kubelet import gates
+from gpunode.links.kubelet.start import flag_gates, flags
 from gpunode.model import Facts, KubeletStart
 from gpunode.planning import files
 
@@ -46,10 +47,10 @@ def _gates(facts: Facts, start: KubeletStart, configs: Mapping[str, Scalars]) ->
         for key, (value, line) in scalars.items():
             if key.startswith("featureGates."):
                 places.setdefault(key.partition(".")[2], {})[value.lower() in TRUE] = f"{path}:{line}"
-    used = set(arguments.flags(start.words[1:], "feature-gates"))
+    used = set(flags(start.words[1:], "feature-gates"))
     for path, number, text in _lines(facts, start):
         for match in gates.FLAG.finditer(text):
-            for name, state in arguments.gates([f"--feature-gates={match['value']}"]).items():
+            for name, state in flag_gates([f"--feature-gates={match['value']}"]).items():
                 if match["value"] in used:
                     places.setdefault(name, {})[state] = f"{path}:{number}"
     for name, found in places.items():
@@ -60,11 +61,11 @@ def _gates(facts: Facts, start: KubeletStart, configs: Mapping[str, Scalars]) ->
 
 def _settings(facts: Facts, start: KubeletStart, configs: Mapping[str, Scalars]) -> Iterator[str]:
     """Flags that set what the configuration sets otherwise."""
-    flags: dict[str, str] = {}
+    given: dict[str, str] = {}
     for word in start.words[1:]:
         if match := re.match(r"--?([a-z][\w-]*)=(.*)$", word):
-            flags[match[1]] = match[2]
-    for name, value in flags.items():
+            given[match[1]] = match[2]
+    for name, value in given.items():
         for path, scalars in configs.items():
             for key, (other, line) in scalars.items():
                 if key.lower() == name.replace("-", "") and not _same(value, other):

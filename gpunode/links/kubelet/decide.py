@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from gpunode import compat
 from gpunode.errors import Refused
-from gpunode.links.kubelet import arguments, contradictions, distributions, dynamic
+from gpunode.links.kubelet import contradictions, k0s
+from gpunode.links.kubelet.start import assigned_config, flag
 from gpunode.model import Facts, Host, KubeletStart
 from gpunode.planning import services
 
@@ -37,7 +38,7 @@ def check(host: Host, facts: Facts, minor: int, start: KubeletStart) -> None:
         )
     if facts.cgroup == "v2" or not compat.fails_on_cgroup_v1(minor):
         return
-    allowed = arguments.flag(start.words[1:], "fail-cgroupv1") == "false"
+    allowed = flag(start.words[1:], "fail-cgroupv1") == "false"
     if not allowed and start.config.get("failCgroupV1") is not False:
         raise Refused(
             host.name,
@@ -84,7 +85,7 @@ def check_gates(
     host: Host, facts: Facts, minor: int, start: KubeletStart, gates: Mapping[str, bool | None]
 ) -> None:
     """Refuse to set gates of a kubelet whose configuration is an object of the API."""
-    path = dynamic.source(facts, start.words[1:], minor)
+    path = assigned_config(facts, start.words[1:], minor)
     wrong = [name for name, state in gates.items() if start.gates.get(name) != state]
     if path and wrong:
         raise Refused(
@@ -123,17 +124,17 @@ def notes(facts: Facts, minor: int, start: KubeletStart) -> tuple[str, ...]:
     """Notes for the user about this kubelet."""
     found = tuple(f"{words.rstrip()}." for mark, words in compat.managed().items() if _is_there(facts, mark))
     found += contradictions.find(facts, start)
-    if path := dynamic.source(facts, start.words[1:], minor):
+    if path := assigned_config(facts, start.words[1:], minor):
         found += (
             f"This kubelet takes its configuration from the API ({path}): {start.config_path} does not count. gpunode "
             "changes neither.",
         )
-    if profile := distributions.profile(facts, start):
+    if profile := k0s.unknown_profile(facts, start):
         found += (
             f"The worker profile {profile} of this kubelet is kept by the cluster: what it sets is not judged. See "
             "`spec.workerProfiles` in the k0s.yaml of the controllers.",
         )
-    file = facts.files.get(arguments.flag(start.words[1:], "config") or "")
+    file = facts.files.get(flag(start.words[1:], "config") or "")
     if file is not None and not file.exists:  # kubeadm before 1.11 has it read none
         return (*found, f"This kubelet has not joined a cluster: {file.path} is not there.")
     return found

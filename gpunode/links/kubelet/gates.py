@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import yaml
 
 from gpunode.deviceplugin.settings import syntax
-from gpunode.links.kubelet import envfile, unitfile
-from gpunode.model import UnitSetting
+from gpunode.errors import CannotPlan
+from gpunode.links.kubelet import systemd
+from gpunode.model import Desired, Facts, KubeletStart, UnitSetting, WriteFile
+from gpunode.planning import files
+
+AT_START = "it reads its gates at its start"
 
 Gates: TypeAlias = Mapping[str, bool | None]
 """Wished gates; None: must not be set."""
@@ -47,7 +51,7 @@ def into_flags(text: str, gates: Gates) -> Iterator[str]:
 def into_variable(text: str, variable: str, gates: Gates) -> str:
     """An environment file with a flag at the end of the variable's value, or with the variable where it has none."""
     flag = f"--feature-gates={written(gates)}"
-    set_now = [one for one in envfile.read(text) if one.name == variable]
+    set_now = [one for one in systemd.read_environment(text) if one.name == variable]
     if not set_now:
         end = "\r\n" if "\r\n" in text else "\n"
         # A line that ends in a backslash continues in the next, which must not be the new one.
@@ -61,10 +65,10 @@ def into_variable(text: str, variable: str, gates: Gates) -> str:
 def into_unit_variable(text: str, variable: str, gates: Gates) -> str:
     """A unit with a flag at the end of the value that its last Environment= of this variable gives it."""
     flag = f"--feature-gates={written(gates)}"
-    for setting in reversed(unitfile.read(text)):
+    for setting in reversed(systemd.read_unit(text)):
         raw = text[setting.start : setting.stop]
         flat = re.sub(r"\\\r?\n", lambda m: " " * len(m[0]), raw)
-        for word in reversed(unitfile.split(flat) or ()) if setting.key == "Environment" else ():
+        for word in reversed(systemd.split(flat) or ()) if setting.key == "Environment" else ():
             if not word.value.startswith(f"{variable}="):
                 continue
             start, stop = setting.start + word.start, setting.start + word.stop
@@ -243,3 +247,68 @@ def _cut(text: str, start: int, end: int, *, flow: bool = False) -> str:
     start = text.rfind("\n", 0, start) + 1
     stop = text.find("\n", end)
     return text[:start] + (text[stop + 1 :] if stop >= 0 else "")
+
+
+# --- Starts -------------------------------------------------------------------------------------------------
+
+
+def wrong(desired: Desired, start: KubeletStart) -> dict[str, str]:
+    """The desired gates that this start has otherwise, each with the reason for the desired state."""
+    names = (name for name, state in desired.gates.items() if start.gates.get(name) != state)
+    return {name: desired.gate_reasons.get(name, "as wished") for name in names}
+
+
+def reasons(desired: Desired, start: KubeletStart) -> str:
+    """The same as a sentence; "" where all gates are as desired."""
+    return "; ".join(f"{name}: {why}" for name, why in wrong(desired, start).items())
+
+
+def missing(gates: Gates, start: KubeletStart) -> dict[str, bool | None]:
+    """The gates to set that this start does not have."""
+    return {name: state for name, state in gates.items() if state is not None and name not in start.gates}
+
+
+def write(
+    facts: Facts,
+    desired: Desired,
+    before: KubeletStart,
+    texts: Mapping[str, str],
+    after: KubeletStart,
+    refusal: CannotPlan,
+) -> tuple[WriteFile, ...]:
+    """Write these texts, by path, which make the start `after`. Raises `refusal` where more than gates would change."""
+    if not differ_only_in(before, after, desired.gates):
+        raise refusal
+    why = reasons(desired, before) or "gates that are not wished"
+    return tuple(
+        change
+        for path, text in texts.items()
+        if text or files.text(facts, path) is not None
+        for change in files.write(facts, path, text, why)
+    )
+
+
+def differ_only_in(before: KubeletStart, after: KubeletStart, gates: Gates) -> bool:
+    """True if the gates are as desired afterwards, and everything else that the kubelet is started with is the same."""
+    wished = {name: state for name, state in before.gates.items() if name not in gates}
+    wished |= {name: state for name, state in gates.items() if state is not None}
+    return after.gates == wished and (after is before or _else(before) == _else(after))
+
+
+def _else(start: KubeletStart) -> object:
+    """Everything that systemd and the kubelet read from the files, except gates."""
+    variables = {name: _bare(value.split()) for name, value in start.variables.items()}
+    config = {key: value for key, value in start.config.items() if key != "featureGates"}
+    return _bare(start.words), {name: value for name, value in variables.items() if value}, config
+
+
+def _bare(words: Iterable[str]) -> list[str]:
+    """Words without the flag, and without the value that follows it."""
+    found: list[str] = []
+    skip = False
+    for word in words:
+        flag = re.match(r"[\"']*--?feature-gates(=|$)", word)
+        if not flag and not skip:
+            found.append(word)
+        skip = bool(flag and not flag[1])
+    return found

@@ -1,23 +1,37 @@
-"""k0s' kubelets: arguments that the node's service was installed with (docs.k0sproject.io, worker-node-config)."""
+"""k0s' kubelets: arguments that the node's service was installed with (docs.k0sproject.io, worker-node-config), and what its
+k0s.yaml sets (docs.k0sproject.io: extraArgs, featureGates, workerProfiles)."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from gpunode.errors import CannotPlan
-from gpunode.links.kubelet import arguments, start
+from gpunode.links.kubelet import gates, start
+from gpunode.links.kubelet.start import flag
 from gpunode.model import Change, Desired, Facts, KubeletStart, Place
+from gpunode.planning import files
+from gpunode.planning.toml import lookup
 
 ARGS = "kubelet-extra-args"
 UNITS = ("k0sworker.service", "k0scontroller.service")
-PLACES = tuple(Place(unit, "/etc/k0s/k0s.yaml", "", (), (), "", brings="k0s") for unit in UNITS)
+CONFIG = "/etc/k0s/k0s.yaml"
+PLACES = tuple(Place(unit, CONFIG, "", (), (), "", brings="k0s") for unit in UNITS)
+# By component, its key in the configuration's `spec`.
+KEYS = {
+    "kube-apiserver": "api",
+    "kube-controller-manager": "controllerManager",
+    "kube-scheduler": "scheduler",
+}
 
 
 def read(facts: Facts, place: Place) -> KubeletStart:
     """The kubelet's start, below the node's service. Its profile, which the cluster keeps, is not known here."""
     service = start.read(facts, place)
     problem, words = service.problem, ["kubelet"]
-    for value in arguments.flags(service.words, ARGS):
+    for value in start.flags(service.words, ARGS):
         try:
             words += shlex.split(value)
         except ValueError as error:
@@ -27,12 +41,69 @@ def read(facts: Facts, place: Place) -> KubeletStart:
 
 def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, ...]:  # noqa: ARG001 - as of others
     """Nothing: k0s' own installer writes these arguments. Raises CannotPlan where a gate must change."""
-    wrong = [name for name, state in desired.gates.items() if before.gates.get(name) != state]
-    if not wrong:
-        return ()
-    why = "; ".join(f"{name}: {desired.gate_reasons.get(name, 'as wished')}" for name in wrong)
-    raise CannotPlan(
-        f"{before.place.unit} gives its kubelet other feature gates than it needs ({why})",
-        hint=f"Install the service again with them: `k0s install --force worker … --{ARGS}=…` (or controller), or set them in "
-        "a worker profile; then run again.",
-    )
+    if why := gates.reasons(desired, before):
+        raise CannotPlan(
+            f"{before.place.unit} gives its kubelet other feature gates than it needs ({why})",
+            hint=f"Install the service again with them: `k0s install --force worker … --{ARGS}=…` (or controller), or set them in "
+            "a worker profile; then run again.",
+        )
+    return ()
+
+
+def set_by_user(facts: Facts, now: KubeletStart) -> KubeletStart:  # noqa: ARG001 - as of others
+    """All of it is the user's."""
+    return replace(now, config_path="its worker profile")
+
+
+def components(facts: Facts, now: KubeletStart) -> start.Components:
+    """The commands of the control plane, of kubelets, and of its worker profiles."""
+    words = start.read(facts, now.place).words
+    path, spec = _file(words), _spec(facts, words)
+    for name in (*KEYS, "kubelet"):
+        extra = lookup(spec, (KEYS.get(name, ""), "extraArgs"))
+        states = [
+            f"{gate.get('name')}={gate.get('enabled')}"
+            for gate in _mappings(spec.get("featureGates"))
+            if name in (_list(gate.get("components")) or (name,))
+        ]
+        given = (f"--{key}={value}" for key, value in extra.items())
+        yield path, (name, *given, f"--feature-gates={','.join(states)}")
+    for profile in _profiles(spec):
+        states = [f"{key}={state}" for key, state in start.config_gates(lookup(profile, ("values",))).items()]
+        yield path, ("kubelet", f"--feature-gates={','.join(states)}")
+
+
+def unknown_profile(facts: Facts, now: KubeletStart) -> str:
+    """The kubelet's worker profile that the cluster keeps, so that it is not known here; "" for none, and where it is no k0s."""
+    if now.place not in PLACES:
+        return ""
+    words = start.read(facts, now.place).words
+    name = flag(words, "profile") or ""
+    return "" if name in {str(profile.get("name")) for profile in _profiles(_spec(facts, words))} else name
+
+
+def unread_file(facts: Facts, now: KubeletStart) -> str:
+    """The configuration that no probe reads, as one behind `-c`; "" for none, and where it is no k0s."""
+    path = _file(start.read(facts, now.place).words) if now.place in PLACES else CONFIG
+    return "" if path in (*facts.files, CONFIG) else path
+
+
+def _file(words: Sequence[str]) -> str:
+    return flag(words, "config") or flag(words, "c") or CONFIG
+
+
+def _spec(facts: Facts, words: Sequence[str]) -> Mapping[str, Any]:
+    path = _file(words)
+    return lookup(start.read_config([(path, files.text(facts, path) or "")])[0], ("spec",))
+
+
+def _profiles(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return _mappings(spec.get("workerProfiles"))
+
+
+def _mappings(data: Any) -> list[Mapping[str, Any]]:
+    return [item for item in _list(data) if isinstance(item, Mapping)]
+
+
+def _list(data: Any) -> list[Any]:
+    return data if isinstance(data, list) else []

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from gpunode.links.kubelet import places, step
+from gpunode import compat
+from gpunode.links.kubelet import places, plan
+from gpunode.links.kubelet.start import assigned_config, flag, flag_gates
 from gpunode.links.link import Link, Step, fix_by_plan, judge_by_plan, state_of
-from gpunode.model import Facts, Outcome, Verdict
+from gpunode.model import Desired, Facts, KubeletStart, Outcome, Verdict
 
 KLOG = re.compile(r"^[A-Z]\d{4} (?:[\d:.]+ +\d+ )?[\w.]+:\d+\] ")  # level, date, time, thread, place
 
@@ -25,4 +29,54 @@ def judge_kubelet(outcome: Outcome, seen: Facts) -> Verdict:
     return judge_by_plan(outcome, "kubelet", version, "kubelet")
 
 
-LINK = Link("kubelet", steps=(Step("kubelet", "kubelet", step),), judges=(judge_kubelet,))
+def wished(outcome: Outcome | None) -> Mapping[str, bool]:
+    """The gates that the host's kubelet is to have."""
+    found = outcome.desired.gates if outcome and outcome.desired else {}
+    return {name: state for name, state in found.items() if state is not None}
+
+
+def in_force(link: Verdict, outcome: Outcome, reported: Mapping[str, bool] | str) -> Verdict:
+    """The link, broken where the kubelet reports another value of a gate, with the place that it comes from. `reported`: the
+    gates, or why the kubelet could not be asked."""
+    if isinstance(reported, str):
+        words = f"whether {', '.join(wished(outcome))} is in force is known from files and arguments alone: {reported}"
+        return replace(link, cause="\n".join(filter(None, (link.cause, words))))
+    wrong = [name for name, state in wished(outcome).items() if reported.get(name) != state]
+    seen, desired = outcome.facts, outcome.desired
+    if not wrong or seen is None or desired is None or desired.kubelet is None:
+        return link
+    text = f"the running kubelet goes by {', '.join(_shown(name, reported.get(name)) for name in wrong)}"
+    causes = [_where(seen, desired, desired.kubelet, name) for name in wrong]
+    fix = (
+        f"Restart it (`systemctl restart {desired.kubelet.place.unit}`). If that changes nothing, take the value out of where it "
+        "comes from, then run gpunode again."
+    )
+    return Verdict(link.layer, "broken", text, "\n".join(causes), fix)
+
+
+def _shown(name: str, state: bool | None) -> str:
+    return f"no {name}" if state is None else f"{name}={str(state).lower()}"
+
+
+def _where(seen: Facts, desired: Desired, start: KubeletStart, name: str) -> str:
+    """The place that a gate's value comes from, or should have come from."""
+    wish = _shown(name, desired.gates[name])
+    running = seen.kubelet.arguments if seen.kubelet else ()
+    return f"{wish} is wished: {next(_places(seen, start, running, name))}"
+
+
+def _places(seen: Facts, start: KubeletStart, running: tuple[str, ...], name: str) -> Iterator[str]:
+    if name in flag_gates(running):
+        yield f"its process was started with --feature-gates={_shown(name, flag_gates(running)[name])}"
+    minor = compat.minor(seen.kubelet.version) if seen.kubelet else None
+    if minor is not None and (path := assigned_config(seen, running or start.words, minor)):
+        yield f"it takes its configuration from the API, as {path} says"
+    path = flag(running, "config") or ""
+    if path and path != start.config_path:
+        yield f"its process reads {path}, and its unit would start it with {start.config_path}"
+    if name in start.config_gates:
+        yield f"{', '.join(start.config_files)} has it, and the kubelet has not read that since its start"
+    yield f"no argument of its process has it; {start.place.unit} would start it with that"
+
+
+LINK = Link("kubelet", steps=(Step("kubelet", "kubelet", plan),), judges=(judge_kubelet,))

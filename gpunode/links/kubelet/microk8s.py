@@ -1,20 +1,23 @@
-"""MicroK8s' kubelets: a file of arguments that kubelite reads at its start."""
+"""MicroK8s' kubelets: files of arguments that kubelite reads at its start.
+
+source: canonical/microk8s, microk8s-resources/{default-args,wrappers} and the patch for kubelite (ReadArgsFromFile).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-
 from gpunode.errors import CannotPlan
-from gpunode.links.kubelet import config, start
 from gpunode.links.kubelet import gates as merge
-from gpunode.links.kubelet import microk8s_settings as microk8s
-from gpunode.links.kubelet.comparison import differ_only_in
-from gpunode.model import Change, Desired, Facts, File, KubeletStart, Place, Service, WriteFile
+from gpunode.links.kubelet import start
+from gpunode.model import Change, Desired, Facts, KubeletStart, Place
 from gpunode.planning import files, services
 
-PLACES = (Place(microk8s.UNIT, microk8s.KUBELET, "", (), (), "", brings="microk8s"),)
-WATCH = (microk8s.KUBELITE, f"{microk8s.ARGS}kubelet*")
+DATA, COMMON = "/var/snap/microk8s/current", "/var/snap/microk8s/common"
+ARGS = f"{DATA}/args/"
+UNIT = "snap.microk8s.daemon-kubelite.service"  # kubelet and, on most nodes, control plane in one process
+CONTAINERD = "snap.microk8s.daemon-containerd.service"
+KUBELET, KUBELITE = f"{ARGS}kubelet", f"{ARGS}kubelite"
+PLACES = (Place(UNIT, KUBELET, "", (), (), "", brings="microk8s"),)
+WATCH = (KUBELITE, f"{ARGS}kubelet*")
 
 
 def read(facts: Facts, place: Place) -> KubeletStart:
@@ -24,56 +27,70 @@ def read(facts: Facts, place: Place) -> KubeletStart:
     problem = service.problem
     if file is None or file.content is None:
         problem = f"{place.config}: {file.error if file and file.error else 'is not there'}"
-    words = ("kubelet", *microk8s.arguments(file.content or "" if file else ""))
-    return start.below(facts, service, words, config.files(facts, words, ""), problem)
+    words = ("kubelet", *arguments(file.content or "" if file else ""))
+    return start.below(facts, service, words, start.config_files(facts, words, ""), problem)
 
 
 def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, ...]:
     """Write the desired gates where they are set, else on a line of their own; restart kubelite while that is newer."""
-    written = tuple(_files(facts, desired, before))
-    unit = before.place.unit
-    if not services.is_active(facts, unit):
-        why = "it is not running"
-    elif written:
-        why = "it reads its gates at its start"
-    else:
-        newer = [
-            path for path in (before.place.config, *before.config_files) if files.newer(facts, path, unit)
-        ]
-        if not newer or not desired.gates:
-            return ()
-        why = f"{newer[0]} is newer than the running one"
-    note = "pods keep running" + (
-        "; the API server of this node starts again with it" if microk8s.is_server(facts) else ""
-    )
-    guards = tuple(change.path for change in written)
-    return (
-        *written,
-        Service(unit, why, restart=True, guards=guards, note=note, fault="" if written else None),
-    )
-
-
-def _files(facts: Facts, desired: Desired, before: KubeletStart) -> Iterator[WriteFile]:
-    gates, path = desired.gates, before.place.config
+    gates, path, unit = desired.gates, before.place.config, before.place.unit
     texts = {path: merge.kubelet_args(files.text(facts, path) or "", gates)}
     texts |= {path: merge.config_gates(files.text(facts, path) or "", gates) for path in before.config_files}
-    absent = {name: state for name, state in gates.items() if state is not None and name not in before.gates}
-    if absent:
-        texts[path] = _added(texts[path], absent)
-    after = {name: File(name, bool(text), content=text) for name, text in texts.items()}
-    if not differ_only_in(before, read(replace(facts, files={**facts.files, **after}), before.place), gates):
-        raise CannotPlan(
-            f"{path}: the feature gates cannot be changed here without changing other arguments",
-            hint="Write them as --feature-gates=NAME=true,OTHER=false on one line of their own, then run again. "
-            "Nothing was touched.",
-        )
-    changed = [name for name, state in gates.items() if before.gates.get(name) != state]
-    why = "; ".join(f"{name}: {desired.gate_reasons.get(name, 'as wished')}" for name in changed)
-    for name, text in texts.items():
-        yield from files.write(facts, name, text, why or "gates that are not wished")
+    if absent := merge.missing(gates, before):
+        texts[path] = _add(texts[path], absent)
+    refusal = CannotPlan(
+        f"{path}: the feature gates cannot be changed here without changing other arguments",
+        hint="Write them as --feature-gates=NAME=true,OTHER=false on one line of their own, then run again. "
+        "Nothing was touched.",
+    )
+    after = read(files.overlay(facts, texts), before.place)
+    written = merge.write(facts, desired, before, texts, after, refusal)
+    paths = (path, *before.config_files) if gates else ()
+    reason = services.restart_reason(facts, unit, paths, changed=bool(written), why=merge.AT_START)
+    server = "; the API server of this node starts again with it" if is_server(facts) else ""
+    return services.add_restart(written, unit, reason, f"pods keep running{server}")
 
 
-def _added(text: str, gates: merge.Gates) -> str:
+def _add(text: str, gates: merge.Gates) -> str:
     """The arguments with these gates in the flag that is there, else in one of their own."""
     end = "" if not text or text.endswith("\n") else "\n"
     return next(merge.into_flags(text, gates), f"{text}{end}--feature-gates={merge.written(gates)}\n")
+
+
+def set_by_user(facts: Facts, now: KubeletStart) -> KubeletStart:  # noqa: ARG001 - as of others
+    """All of it is the user's."""
+    return now
+
+
+def components(facts: Facts, now: KubeletStart) -> start.Components:  # noqa: ARG001 - as of others
+    """The commands of the control plane, of a node that has it."""
+    for path in files.below(facts, f"{ARGS}kube-") if is_server(facts) else ():
+        yield path, (path.rpartition("/")[2], *arguments(facts.files[path].content or ""))
+
+
+def is_node(facts: Facts) -> bool:
+    """Whether the host has it."""
+    return services.is_loaded(facts, UNIT)
+
+
+def is_server(facts: Facts) -> bool:
+    """Whether the host is of the control plane: a worker's kubelite is configured by the snap to start none."""
+    file = facts.files.get(KUBELITE)
+    text = file.content or "" if file else ""  # one that cannot be read counts as a server's
+    return is_node(facts) and "--start-control-plane=false" not in arguments(text)
+
+
+def arguments(text: str) -> tuple[str, ...]:
+    """The arguments of a file: one or more a line, quotes dropped, the snap's folders filled in."""
+    found: list[str] = []
+    for line in map(str.strip, text.splitlines()):
+        if line and not line.startswith("#"):
+            bare = line.replace('"', "").replace("'", "")
+            found += [_filled(word) for word in bare.split(" ") if word]
+    return tuple(found)
+
+
+def _filled(word: str) -> str:
+    for name, value in (("SNAP_DATA", DATA), ("SNAP_COMMON", COMMON)):
+        word = word.replace(f"${{{name}}}", value).replace(f"${name}", value)
+    return word

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from gpunode.links.kubelet import k0s, kubeadm, microk8s, microshift, rancher, units
+from gpunode.links.kubelet import k0s, microk8s, microshift, rancher, start, systemd
 from gpunode.model import Change, Desired, Facts, KubeletStart, Place, Watch
 from gpunode.planning import services
 
@@ -20,24 +20,49 @@ class Kind(Protocol):
     def plan(self, facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, ...]:
         """Its changes. Raises CannotPlan where they are not gpunode's to make."""
 
+    def set_by_user(self, facts: Facts, now: KubeletStart) -> KubeletStart:
+        """Its start with the gates that its user sets alone, and the place where that is done: all else is decided by each
+        release of the distribution."""
 
+    def components(self, facts: Facts, now: KubeletStart) -> start.Components:
+        """The commands of the control plane and of kubelets that the user's settings make."""
+
+
+KUBEADM = Place(  # and the deb and rpm packages
+    unit="kubelet.service",
+    config="/var/lib/kubelet/config.yaml",
+    variable="KUBELET_EXTRA_ARGS",
+    variable_files=("/etc/default/kubelet", "/etc/sysconfig/kubelet"),  # Debian's, then the RPMs'
+    files=("/var/lib/kubelet/kubeadm-flags.env",),
+    drop_in="/etc/systemd/system/kubelet.service.d/20-gpunode.conf",
+)
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {place.unit: kind for kind in (rancher, k0s, microk8s, microshift) for place in kind.PLACES}
 )
-PLACES = (kubeadm.PLACE, *rancher.PLACES, *k0s.PLACES, *microk8s.PLACES, *microshift.PLACES)
+PLACES = (KUBEADM, *rancher.PLACES, *k0s.PLACES, *microk8s.PLACES, *microshift.PLACES)
 MANIFESTS = "/etc/kubernetes/manifests/"  # kubeadm's static pods
 CONTROL_PLANE = (f"{MANIFESTS}kube-apiserver.*", f"{MANIFESTS}etcd.*")
 
 
 def of(facts: Facts) -> Place:
-    """The kind whose unit this host has, an active one first, then one that brings its runtime; else kubeadm's."""
-    there = [one for one in PLACES if services.is_loaded(facts, one.unit)]
-    there.sort(key=lambda one: (not services.is_active(facts, one.unit), one.brings is None))
-    return there[0] if there else PLACES[0]
+    """The place whose unit this host has, an active one first, then one that brings its runtime; else kubeadm's."""
+    loaded = [place for place in PLACES if services.is_loaded(facts, place.unit)]
+    loaded.sort(key=lambda place: (not services.is_active(facts, place.unit), place.brings is None))
+    return loaded[0] if loaded else KUBEADM
+
+
+def read(facts: Facts) -> KubeletStart:
+    """How this host's kubelet would be started now."""
+    place = of(facts)
+    kind = KINDS.get(place.unit)
+    return kind.read(facts, place) if kind else start.read(facts, place)
 
 
 def watch() -> Watch:
     """What a probe reads to find each kind, and whether the host is of the control plane."""
-    files = ((*one.variable_files, *one.files, one.config, *units.patterns(one.unit)) for one in PLACES)
-    every = (*(path for paths in files for path in paths), *rancher.watch(), *microk8s.WATCH, *CONTROL_PLANE)
-    return Watch(every, tuple(one.unit for one in PLACES))
+    files = (
+        (*place.variable_files, *place.files, place.config, *systemd.unit_patterns(place.unit))
+        for place in PLACES
+    )
+    every = (*(path for paths in files for path in paths), *rancher.WATCH, *microk8s.WATCH, *CONTROL_PLANE)
+    return Watch(every, tuple(place.unit for place in PLACES))

@@ -1,35 +1,86 @@
-"""The kubelets of k3s and RKE2: `kubelet-arg` of their settings, and their folder of configuration."""
+"""The kubelets of k3s and RKE2: `kubelet-arg` of their settings, and their folder of configuration.
+
+docs.k3s.io/installation/configuration and docs.rke2.io/install/configuration: config.yaml, then config.yaml.d by name. A
+later key replaces an earlier one; with a `+` after it, it is appended; arguments of the command replace both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Literal
 
+import yaml
+
+from gpunode.deviceplugin.settings import syntax
 from gpunode.errors import CannotPlan
-from gpunode.links.kubelet import arguments, config, start
 from gpunode.links.kubelet import gates as merge
-from gpunode.links.kubelet import rancher_settings as rancher
-from gpunode.links.kubelet.comparison import differ_only_in
-from gpunode.links.kubelet.rancher_settings import PRODUCTS, Product
-from gpunode.model import Change, Desired, Facts, File, KubeletStart, Place, Service, WriteFile
-from gpunode.planning import files
+from gpunode.links.kubelet import start
+from gpunode.model import Change, Desired, Facts, KubeletStart, Place
+from gpunode.planning import files, services
 from gpunode.planning.templates import template
 
 ARG = "kubelet-arg"
 FLAG = "feature-gates="
 DEFAULTS = "-defaults.conf"  # what they write into the folder themselves, at every start
+CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """k3s or RKE2, and where it keeps its files."""
+
+    name: Literal["k3s", "rke2"]
+    units: tuple[str, ...]  # of a server, of an agent
+
+    @property
+    def title(self) -> str:
+        """As its makers write it."""
+        return "k3s" if self.name == "k3s" else "RKE2"
+
+    @property
+    def config(self) -> str:
+        """Its settings; drop-ins are beside it."""
+        return f"/etc/rancher/{self.name}/config.yaml"
+
+    @property
+    def agent(self) -> str:
+        """The folder of its kubelet and its containerd."""
+        return f"/var/lib/rancher/{self.name}/agent"
+
+    @property
+    def folder(self) -> str:
+        """Of the kubelet's configuration: from Kubernetes 1.32 on."""
+        return f"{self.agent}/etc/kubelet.conf.d"
+
+    @property
+    def watched(self) -> tuple[str, ...]:
+        """The files of its settings."""
+        return (self.config, f"{self.config}.d/*.y*ml")
+
+    def unit(self, facts: Facts) -> str | None:
+        """The unit that this host has, an active one first; None: it is no node of this product."""
+        return services.pick(facts, self.units)
+
+    def paths(self, facts: Facts) -> tuple[str, ...]:
+        """The files of its settings in the order in which they count; the first may be absent."""
+        return (self.config, *files.below(facts, f"{self.config}.d/"))
+
+    def place(self, unit: str) -> Place:
+        """Its kubelet's."""
+        drop_in = f"{self.config}.d/91-gpunode-kubelet.yaml"
+        return Place(unit, self.config, "", (), (), drop_in, brings=self.name)
+
+
+PRODUCTS: Mapping[str, Product] = MappingProxyType(
+    {
+        "k3s": Product("k3s", ("k3s.service", "k3s-agent.service")),
+        "rke2": Product("rke2", ("rke2-server.service", "rke2-agent.service")),
+    }
+)
 PLACES = tuple(product.place(unit) for product in PRODUCTS.values() for unit in product.units)
-
-
-def folder(product: Product) -> str:
-    """Of the kubelet's configuration: from Kubernetes 1.32 on."""
-    return f"{product.agent}/etc/kubelet.conf.d"
-
-
-def watch() -> tuple[str, ...]:
-    """The files that a probe reads."""
-    return tuple(path for one in PRODUCTS.values() for path in (*one.watched, f"{folder(one)}/*.conf"))
+WATCH = tuple(path for one in PRODUCTS.values() for path in (*one.watched, f"{one.folder}/*.conf"))
 
 
 def read(facts: Facts, place: Place) -> KubeletStart:
@@ -38,66 +89,46 @@ def read(facts: Facts, place: Place) -> KubeletStart:
     service = start.read(facts, place)
     problem, words = service.problem, ["kubelet"]
     try:
-        words += [f"--{one.lstrip('-')}" for one in _arguments(facts, product, service)]
+        words += _arguments(facts, product, service, ARG)
     except CannotPlan as error:
         problem = error.message.splitlines()[-1]
-    words.append(f"--config-dir={folder(product)}")
-    return start.below(facts, service, words, config.files(facts, words, ""), problem)
+    words.append(f"--config-dir={product.folder}")
+    return start.below(facts, service, words, start.config_files(facts, words, ""), problem)
 
 
-def _arguments(facts: Facts, product: Product, service: KubeletStart) -> tuple[str, ...]:
-    """Those of the kubelet: the command's replace those of the files."""
-    own = arguments.flags(service.words, ARG)
-    return own or tuple(one.value for one in rancher.values(rancher.settings(facts, product), ARG))
+def _arguments(facts: Facts, product: Product, service: KubeletStart, key: str) -> tuple[str, ...]:
+    """Those of a component: the command's replace those of the files."""
+    own = start.flags(service.words, key)
+    given = own or tuple(scalar.value for scalar in values(settings(facts, product), key))
+    return tuple(f"--{value.lstrip('-')}" for value in given)
 
 
 def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, ...]:
     """Write the desired gates into the settings; restart the service while they are newer than it."""
-    written = tuple(_files(facts, desired, before))
-    product, unit = PRODUCTS[before.place.brings or ""], before.place.unit
-    if written:
-        why = "it reads its gates at its start"
-    else:
-        read_from = (*product.watched[:1], *_drop_ins(facts, product), *_own(before))
-        newer = [path for path in read_from if files.newer(facts, path, unit)]
-        if not newer or not desired.gates:
-            return ()
-        why = f"{newer[0]} is newer than the running one"
-    fault = "" if written else None
-    guards = tuple(change.path for change in written)
-    return (*written, Service(unit, why, restart=True, guards=guards, note="pods keep running", fault=fault))
-
-
-def _files(facts: Facts, desired: Desired, before: KubeletStart) -> Iterator[WriteFile]:
-    gates, product = desired.gates, PRODUCTS[before.place.brings or ""]
+    gates, product, unit = desired.gates, PRODUCTS[before.place.brings or ""], before.place.unit
     texts = {
-        path: _with_gates(files.text(facts, path) or "", path, gates)
-        for path in (product.config, *_drop_ins(facts, product))
+        path: _merge_settings(files.text(facts, path) or "", path, gates) for path in product.paths(facts)
     }
-    texts |= {path: merge.config_gates(files.text(facts, path) or "", gates) for path in _own(before)}
-    absent = {name: state for name, state in gates.items() if state is not None and name not in before.gates}
-    if absent:
-        path = before.place.drop_in
-        there = texts.get(path) or ""
-        line = f"  - {FLAG}{merge.written(absent)}\n"
-        new = template("etc/rancher/kubelet.yaml", gates=merge.written(absent))
-        texts[path] = f"{there}{line}" if there else new
-    after = replace(
-        facts,
-        files={**facts.files, **{path: File(path, bool(text), content=text) for path, text in texts.items()}},
-    )
-    if not differ_only_in(before, read(after, before.place), gates):
-        raise _not_editable(before, product)
-    changed = [name for name, state in gates.items() if before.gates.get(name) != state]
-    why = "; ".join(f"{name}: {desired.gate_reasons.get(name, 'as wished')}" for name in changed)
-    for path, text in texts.items():
-        if text or files.text(facts, path):
-            yield from files.write(facts, path, text, why or "gates that are not wished")
+    own = _own_config(before)
+    texts |= {path: merge.config_gates(files.text(facts, path) or "", gates) for path in own}
+    if absent := merge.missing(gates, before):
+        path, added = before.place.drop_in, merge.written(absent)
+        present = texts.get(path)
+        new = template("etc/rancher/kubelet.yaml", gates=added)
+        texts[path] = f"{present}  - {FLAG}{added}\n" if present else new
+    after = read(files.overlay(facts, texts), before.place)
+    written = merge.write(facts, desired, before, texts, after, _not_editable(before, product))
+    reason: str | None = merge.AT_START
+    if not written:  # the runtime's changes start a unit that does not run
+        running = gates and services.is_active(facts, unit)
+        paths = (*product.paths(facts), *own)
+        reason = services.restart_reason(facts, unit, paths, changed=False) if running else None
+    return services.add_restart(written, unit, reason, "pods keep running")
 
 
-def _with_gates(text: str, path: str, gates: merge.Gates) -> str:
+def _merge_settings(text: str, path: str, gates: merge.Gates) -> str:
     """The settings with the gates that they give the kubelet brought to what is wished."""
-    scalars = [one for setting in rancher.read(text, path) if setting.key == ARG for one in setting.values]
+    scalars = [one for setting in read_settings(text, path) if setting.key == ARG for one in setting.values]
     for one in reversed(scalars):
         dashes = one.value[: len(one.value) - len(one.value.lstrip("-"))]
         if not one.value[len(dashes) :].startswith(FLAG):
@@ -105,20 +136,15 @@ def _with_gates(text: str, path: str, gates: merge.Gates) -> str:
         value = one.value.partition("=")[2]
         merged = merge.flag_value(value, gates)
         if not merged:
-            text = rancher.without(text, one)
+            text = without(text, one)
         elif merged != value:
-            text = rancher.replaced(text, one, f"{dashes}{FLAG}{merged}")
+            text = replaced(text, one, f"{dashes}{FLAG}{merged}")
     return text
 
 
-def _drop_ins(facts: Facts, product: Product) -> tuple[str, ...]:
-    there = (path for path, file in facts.files.items() if file.exists)
-    return tuple(sorted(path for path in there if path.startswith(f"{product.config}.d/")))
-
-
-def _own(start_now: KubeletStart) -> tuple[str, ...]:
+def _own_config(now: KubeletStart) -> tuple[str, ...]:
     """Configuration files that are the user's."""
-    return tuple(path for path in start_now.config_files if not path.endswith(DEFAULTS))
+    return tuple(path for path in now.config_files if not path.endswith(DEFAULTS))
 
 
 def _not_editable(before: KubeletStart, product: Product) -> CannotPlan:
@@ -133,3 +159,117 @@ def _not_editable(before: KubeletStart, product: Product) -> CannotPlan:
         hint=f"Write them as `{ARG}: [feature-gates=NAME=true]` in {product.config} alone, then run again. "
         "Nothing was touched.",
     )
+
+
+def set_by_user(facts: Facts, now: KubeletStart) -> KubeletStart:
+    """Its settings, and the files in its folder that it does not write itself."""
+    own = ((path, files.text(facts, path) or "") for path in _own_config(now))
+    given = start.config_gates(start.read_config(own)[0])
+    where = f"a file in {PRODUCTS[now.place.brings or ''].folder}"
+    both = {**given, **start.flag_gates(now.words[1:])}
+    return replace(now, config_gates=given, gates=both, config_path=where)
+
+
+def components(facts: Facts, now: KubeletStart) -> start.Components:
+    """The commands of the control plane, as far as the settings make them."""
+    product, service = PRODUCTS[now.place.brings or ""], start.read(facts, now.place)
+    for name in CONTROL_PLANE:
+        try:
+            words = _arguments(facts, product, service, f"{name}-arg")
+        except CannotPlan:
+            return  # a problem of the kubelet's start, too
+        yield product.config, (name, *words)
+
+
+# --- Settings -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A value in a file, and where its text begins and ends."""
+
+    path: str
+    value: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A key of a file with its values, and where its text begins and ends. `appends`: to what earlier files set."""
+
+    key: str
+    appends: bool
+    values: tuple[Scalar, ...]
+    start: int
+    stop: int
+
+
+def settings(facts: Facts, product: Product) -> tuple[Setting, ...]:
+    """All settings of a host, in the order in which they count. Raises CannotPlan for a file that is not valid."""
+    return tuple(
+        one for path in product.paths(facts) for one in read_settings(files.text(facts, path) or "", path)
+    )
+
+
+def values(found: tuple[Setting, ...], key: str) -> tuple[Scalar, ...]:
+    """What a key is set to in the end; () where no file sets it."""
+    so_far: tuple[Scalar, ...] = ()
+    for one in found:
+        if one.key == key:
+            so_far = (*so_far, *one.values) if one.appends else one.values
+    return so_far
+
+
+def read_settings(text: str, path: str) -> Iterator[Setting]:
+    """The settings of one file."""
+    try:
+        root = syntax.nodes(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else path
+        raise CannotPlan(
+            f"{path} does not parse\n{where}: not valid YAML: {getattr(error, 'problem', error)}",
+            hint="Fix the file by hand (the node's service reads it too), then run again; it was not touched.",
+        ) from None
+    if not isinstance(root, yaml.MappingNode):
+        return
+    for key, value in root.value:
+        nodes = value.value if isinstance(value, yaml.SequenceNode) else [value]
+        scalars = tuple(
+            Scalar(path, str(node.value), node.start_mark.index, node.end_mark.index)
+            for node in nodes
+            if isinstance(node, yaml.ScalarNode)
+        )
+        name = str(key.value)
+        yield Setting(
+            name.removesuffix("+"), name.endswith("+"), scalars, key.start_mark.index, value.end_mark.index
+        )
+
+
+def replaced(text: str, one: Scalar, value: str) -> str:
+    """The text with another value, in the quotes that are there."""
+    quote = text[one.start : one.start + 1]
+    quote = quote if quote in ("'", '"') else ""
+    return f"{text[: one.start]}{quote}{value}{quote}{text[one.stop :]}"
+
+
+def without(text: str, one: Scalar) -> str:
+    """The text without a value: the item of its list, or the whole key where it is the only one."""
+    owner = next(s for s in read_settings(text, one.path) if any(v.start == one.start for v in s.values))
+    if len(owner.values) == 1:
+        return _cut(text, owner.start, owner.stop)
+    line = text.rfind("\n", 0, one.start) + 1
+    if text[line : one.start].strip() == "-":
+        return _cut(text, one.start, one.stop)
+    after = text[one.stop :]
+    if after.lstrip().startswith(","):  # a list on one line
+        return text[: one.start] + after.lstrip()[1:].lstrip()
+    return text[: one.start].rstrip().removesuffix(",") + after
+
+
+def _cut(text: str, start: int, stop: int) -> str:
+    """The text without the lines from `start` to `stop`, whole."""
+    begin = text.rfind("\n", 0, start) + 1
+    end = stop if text[stop - 1 : stop] == "\n" else text.find("\n", stop) + 1
+    return text[:begin] + (text[end:] if end > 0 else "")

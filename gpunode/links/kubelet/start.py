@@ -1,16 +1,26 @@
-"""How a host's kubelet would be started now, read as systemd and the kubelet read it. Pure: from one probe."""
+"""How a host's kubelet would be started now, read as systemd and the kubelet read it: unit, arguments, configuration. Pure."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import PurePosixPath
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
-from gpunode.links.kubelet import arguments, config, envfile, unitfile, units
-from gpunode.links.kubelet.envfile import Assignment
+import yaml
+
+from gpunode.deviceplugin.settings import syntax
+from gpunode.links.kubelet import systemd
+from gpunode.links.kubelet.systemd import Assignment
 from gpunode.model import Facts, KubeletStart, Place, UnitSetting
 from gpunode.planning import files
+
+Components: TypeAlias = Iterator[tuple[str, tuple[str, ...]]]
+"""Commands of the control plane and of kubelets, each with the file that configures it."""
 
 # In environment files: another assignment within a quote, a flag's value that continues in the next line, and a comment
 # that ends with its line for systemd 254 and newer, and with the next line for older ones.
@@ -22,14 +32,14 @@ ENDLESS = re.compile(r"^[ \t]*[#;].*\\\n[ \t]*[A-Za-z_]\w*=", re.MULTILINE)
 def read(facts: Facts, place: Place) -> KubeletStart:
     """The next start, after `systemctl daemon-reload`, from the unit and the files that it names."""
     name = place.unit.rpartition(".")[0]
-    texts = units.texts(facts, place.unit)
+    texts = systemd.unit_texts(facts, place.unit)
     own: dict[str, tuple[str, str]] = {}
     named: list[str] = []
     command: tuple[str, UnitSetting] | None = None
     twice: str | None = None
-    for path, setting in ((path, one) for path, text in texts.items() for one in unitfile.read(text)):
+    for path, setting in ((path, one) for path, text in texts.items() for one in systemd.read_unit(text)):
         if setting.key == "Environment":
-            sets = {key: (value, path) for key, value in unitfile.assignments(setting.value, name)}
+            sets = {key: (value, path) for key, value in systemd.assignments(setting.value, name)}
             own = own | sets if setting.value else {}
         elif setting.key == "EnvironmentFile":
             named = [*named, *_named(facts, setting.value, name)] if setting.value else []
@@ -41,12 +51,13 @@ def read(facts: Facts, place: Place) -> KubeletStart:
                     "before it: systemd does not start such a unit"
                 )
             command = (path, setting) if setting.value else None
-    environment = {path: envfile.read(_text(facts, path)) for path in dict.fromkeys(named)}
+    environment = {path: systemd.read_environment(_text(facts, path)) for path in dict.fromkeys(named)}
     sets = own | {one.name: (one.value, path) for path in named for one in environment[path]}
     variables = {key: value for key, (value, _) in sets.items()}
-    words = unitfile.command(command[1].value, variables, name) if command else ()
-    paths = config.files(facts, words, place.config)
-    found, problem = config.read((path, _text(facts, path)) for path in paths)
+    words = systemd.command(command[1].value, variables, name) if command else ()
+    paths = config_files(facts, words, place.config)
+    found, problem = read_config((path, _text(facts, path)) for path in paths)
+    gates = config_gates(found)
     return KubeletStart(
         place=place,
         words=words,
@@ -56,10 +67,10 @@ def read(facts: Facts, place: Place) -> KubeletStart:
         units=tuple(texts),
         environment_files=tuple(named),
         config_files=paths,
-        config_path=arguments.flag(words[1:], "config") or place.config,
+        config_path=flag(words[1:], "config") or place.config,
         config=found,
-        config_gates=config.gates(found),
-        gates=config.gates(found) | arguments.gates(words[1:]),
+        config_gates=gates,
+        gates=gates | flag_gates(words[1:]),
         problem=twice or problem or _environment_problem(facts, environment),
     )
 
@@ -68,17 +79,18 @@ def below(
     facts: Facts, service: KubeletStart, words: Sequence[str], paths: Sequence[str], problem: str | None
 ) -> KubeletStart:
     """The start of a kubelet that a distribution's service runs: by these words and files of configuration, and no variables."""
-    found, mistake = config.read((path, files.text(facts, path) or "") for path in paths)
+    found, mistake = read_config((path, _text(facts, path)) for path in paths)
+    gates = config_gates(found)
     return replace(
         service,
         words=tuple(words),
         variables={},
         setters={},
         config_files=tuple(paths),
-        config_path=arguments.flag(words, "config") or service.place.config,
+        config_path=flag(words, "config") or service.place.config,
         config=found,
-        config_gates=config.gates(found),
-        gates=config.gates(found) | arguments.gates(words[1:]),
+        config_gates=gates,
+        gates=gates | flag_gates(words[1:]),
         problem=problem or mistake,
     )
 
@@ -104,13 +116,136 @@ def _environment_problem(facts: Facts, environment: Mapping[str, Sequence[Assign
 
 def _named(facts: Facts, value: str, unit: str) -> list[str]:
     """The files of one EnvironmentFile=, whose wildcards systemd expands in glob's order."""
-    path = unitfile.specified(value.removeprefix("-"), unit) or ""
+    path = systemd.specified(value.removeprefix("-"), unit) or ""
     if not re.search(r"[*?\[]", path):
         return [path] if path else []
-    return sorted(
-        name for name, file in facts.files.items() if file.exists and PurePosixPath(name).match(path)
-    )
+    return [name for name in files.below(facts, "/") if PurePosixPath(name).match(path)]
 
 
 def _text(facts: Facts, path: str) -> str:
     return files.text(facts, path) or ""
+
+
+# --- Arguments ------------------------------------------------------------------------------------------
+
+
+def flag(words: Sequence[str], name: str) -> str | None:
+    """The value of a flag; the last one wins, as for the kubelet."""
+    found = flags(words, name)
+    return found[-1] if found else None
+
+
+def flags(words: Sequence[str], name: str) -> tuple[str, ...]:
+    """All values that a flag is given, as `--name=value` or `--name value`."""
+    values = []
+    for number, word in enumerate(words):
+        if word.startswith((f"--{name}=", f"-{name}=")):
+            values.append(word.split("=", 1)[1])
+        elif word in (f"--{name}", f"-{name}") and number + 1 < len(words):
+            values.append(words[number + 1])
+    return tuple(values)
+
+
+def has_flag(words: Sequence[str], name: str) -> bool:
+    """Whether a flag is there, with a value or without."""
+    return any(re.match(rf"--?{re.escape(name)}(=|$)", word) for word in words)
+
+
+def flag_gates(words: Sequence[str]) -> dict[str, bool]:
+    """The feature gates that arguments set; later ones win, gate by gate."""
+    found = {}
+    for value in flags(words, "feature-gates"):
+        for part in value.split(","):
+            name, _, state = part.partition("=")
+            if name.strip():
+                found[name.strip()] = state.strip().lower() in ("true", "t", "1")
+    return found
+
+
+def is_plain(words: Sequence[str]) -> bool:
+    """True if this command is the kubelet itself, not a script or another program that starts it."""
+    names = [word.rsplit("/", 1)[-1] for word in words[:2]]
+    return names[:1] == ["kubelet"] or names == ["hyperkube", "kubelet"]
+
+
+def ends_in_flags(words: Sequence[str]) -> bool:
+    """True if the command ends with a kubelet's, which a container or another program starts."""
+    names = [word.rsplit("/", 1)[-1] for word in words]
+    last = max((n for n, name in enumerate(names) if re.fullmatch(r"kubelet(-wrapper)?", name)), default=None)
+    if last is None or names[last - 1 : last] == ["--name"]:
+        return False
+    return is_plain(words) or any(word.startswith("--") for word in words[last + 1 : last + 2])
+
+
+# --- Configuration --------------------------------------------------------------------------------------
+
+
+def config_files(facts: Facts, words: Sequence[str], default: str) -> tuple[str, ...]:
+    """The files that a command reads, later ones over earlier ones; () where it names none. `default`: a script's.
+
+    cmd/kubelet/app/server.go: drop-ins are a JSON merge patch each, in the order of their paths; flags win gate by gate.
+    """
+    main = flag(words[1:], "config")
+    if main is None and not is_plain(words):
+        main = default  # a script may name it
+    named = (main,) if main else ()
+    folder = (flag(words[1:], "config-dir") or "").rstrip("/")
+    if not folder:
+        return named
+    return (*named, *(path for path in files.below(facts, f"{folder}/") if path.endswith(".conf")))
+
+
+def read_config(texts: Iterable[tuple[str, str]]) -> tuple[Mapping[str, Any], str | None]:
+    """The files' merged content, {} where they are not mappings; and the first mistake, as `file:line:column: cause`."""
+    found: Any = {}
+    problems = []
+    for path, text in texts:
+        data, problem = _load(text)
+        found = _over(found, data)
+        problems += [f"{path}{problem}"] if problem else []
+    return MappingProxyType(found), next(iter(problems), None)
+
+
+def config_gates(config: Mapping[str, Any]) -> dict[str, bool]:
+    """The feature gates that a configuration sets."""
+    found = config.get("featureGates")
+    return {str(name): state is True for name, state in found.items()} if isinstance(found, dict) else {}
+
+
+@lru_cache(maxsize=64)  # many hosts have the same text
+def _load(text: str) -> tuple[Mapping[str, Any], str | None]:
+    if text.lstrip().startswith("{"):
+        try:
+            data = json.loads(text)  # its tabs are none of YAML's
+            return MappingProxyType(data), None
+        except (ValueError, RecursionError):
+            pass
+    try:
+        data = syntax.data(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        return MappingProxyType({}), f"{where}: not valid YAML: {error.problem}"
+    except yaml.YAMLError as error:
+        return MappingProxyType({}), f": not valid YAML: {error}"
+    return MappingProxyType(data if isinstance(data, dict) else {}), None
+
+
+def _over(base: Any, more: Any) -> Any:
+    """Mappings merged key by key; anything else replaces."""
+    if not isinstance(base, Mapping) or not isinstance(more, Mapping):
+        return more
+    return {**base, **{key: _over(base.get(key), value) for key, value in more.items()}}
+
+
+def assigned_config(facts: Facts, words: Sequence[str], minor: int) -> str | None:
+    """The file that says which configuration of the API this kubelet goes by, as 1.11 to 1.23 can; None where it goes by its own.
+
+    source: pkg/kubelet/kubeletconfig/checkpoint/store/fsstore.go (1.16): `assigned` is empty while it goes by its own file.
+    """
+    folder = flag(words, "dynamic-config-dir")
+    if not folder or not 11 <= minor < 24 or flag_gates(words).get("DynamicKubeletConfig") is False:
+        return None
+    path = f"{folder.rstrip('/')}/store/meta/assigned"
+    file = facts.files.get(path)
+    return path if file is not None and (file.content or "").strip() else None

@@ -11,10 +11,10 @@ from gpunode import compat
 from gpunode.compat import upgrades
 from gpunode.deviceplugin.settings import syntax
 from gpunode.errors import CannotPlan, Problem
-from gpunode.links import kubelet as kubelets
-from gpunode.links.kubelet import arguments, distributions, places
-from gpunode.links.kubelet import microk8s_settings as microk8s
+from gpunode.links.kubelet import k0s, microk8s, microshift, places
+from gpunode.links.kubelet.start import flag, flag_gates, has_flag
 from gpunode.model import Facts, File, Host, KubeletStart
+from gpunode.planning import files
 from gpunode.planning.versions import numbers
 
 SCHEDULER = "kube-scheduler"
@@ -24,7 +24,8 @@ FILES = (
     "/etc/kubernetes/*scheduler*.y*ml",
     "/etc/kubernetes/scheduler/*.y*ml",
     f"{microk8s.ARGS}kube-*",
-    *distributions.MICROSHIFT,
+    microshift.CONFIG,
+    f"{microshift.DROP_INS}*.yaml",
 )
 
 
@@ -44,7 +45,9 @@ def findings(host: Host, facts: Facts, target: int) -> tuple[Problem, ...]:
 
 
 def _found(host: Host, facts: Facts, now: int, target: int) -> tuple[Problem, ...]:
-    start = distributions.kubelet(facts, kubelets.read(facts))
+    start = places.read(facts)
+    if kind := places.KINDS.get(start.place.unit):
+        start = kind.set_by_user(facts, start)
     brings = start.place.brings  # a runtime, or Kubernetes whole
     return (
         *(
@@ -71,9 +74,9 @@ def _unjudged(cause: str, fix: str) -> Problem:
 
 
 def _not_here(facts: Facts, start: KubeletStart) -> Iterator[Problem]:
-    if path := distributions.unread(facts, start):
+    if path := k0s.unread_file(facts, start):
         yield _unjudged(f"the configuration of its k0s, {path}, was not read", "Name it by `--config FILE`.")
-    if name := distributions.profile(facts, start):
+    if name := k0s.unknown_profile(facts, start):
         cause = f"its kubelet's worker profile {name} is kept by the cluster"
         yield _unjudged(cause, "See `spec.workerProfiles` in the k0s.yaml of the controllers.")
 
@@ -106,20 +109,20 @@ def _gate(name: str, state: bool, target: int, what: str) -> str:
 
 def _flags(start: KubeletStart, target: int) -> Iterator[Problem]:
     for name, (gone, fix) in upgrades.removed_flags().items():
-        if target >= gone and arguments.has(start.words[1:], name):
+        if target >= gone and has_flag(start.words[1:], name):
             cause = f"--{name} is gone since 1.{gone}: a kubelet 1.{target} does not start with it"
             yield _finding("flag", cause, fix)
 
 
 def _runtime(facts: Facts, start: KubeletStart, now: int, target: int) -> Iterator[Problem]:
-    remote = arguments.flag(start.words[1:], "container-runtime") == "remote"
+    remote = flag(start.words[1:], "container-runtime") == "remote"
     if compat.has_dockershim(now) and not remote:
         if not compat.has_dockershim(target):
             cause = "its kubelet runs pods by dockershim, which is gone since 1.24"
             fix = "Move the node to containerd first: https://kubernetes.io/docs/tasks/administer-cluster/migrating-from-dockershim/"
             yield _finding("dockershim", cause, fix)
         return
-    endpoint = arguments.flag(start.words[1:], "container-runtime-endpoint")
+    endpoint = flag(start.words[1:], "container-runtime-endpoint")
     endpoint = str(endpoint or start.config.get("containerRuntimeEndpoint") or "containerd")
     floor = upgrades.containerd_floor(target)
     if floor is None or facts.containerd is None or "containerd" not in endpoint:
@@ -133,7 +136,7 @@ def _runtime(facts: Facts, start: KubeletStart, now: int, target: int) -> Iterat
 
 
 def _cgroup(facts: Facts, start: KubeletStart, target: int) -> Iterator[Problem]:
-    allowed = arguments.flag(start.words[1:], "fail-cgroupv1") == "false"
+    allowed = flag(start.words[1:], "fail-cgroupv1") == "false"
     if facts.cgroup == "v2" or not compat.fails_on_cgroup_v1(target) or allowed:
         return
     if start.config.get("failCgroupV1") is not False:
@@ -150,17 +153,11 @@ def _config(start: KubeletStart, target: int) -> Iterator[Problem]:
 
 
 def _control_plane(facts: Facts, start: KubeletStart, target: int) -> Iterator[Problem]:
-    for path, words in distributions.components(facts, start):
+    kind = places.KINDS.get(start.place.unit)
+    for path, words in kind.components(facts, start) if kind else ():
         yield from _component(path, words, target)
-    if microk8s.is_server(facts):
-        for path, file in sorted(facts.files.items()):
-            if path.startswith(f"{microk8s.ARGS}kube-") and file.exists:
-                words = (path.rpartition("/")[2], *microk8s.arguments(file.content or ""))
-                yield from _component(path, words, target)
-    for path, file in sorted(facts.files.items()):
-        if not path.startswith("/etc/kubernetes/") or not file.exists:
-            continue
-        data = _data(file)
+    for path in files.below(facts, "/etc/kubernetes/"):
+        data = _data(facts.files[path])
         for words in _commands(data):
             yield from _component(path, words, target)
         version = str(data.get("apiVersion") or "")
@@ -173,12 +170,12 @@ def _control_plane(facts: Facts, start: KubeletStart, target: int) -> Iterator[P
 def _component(path: str, words: tuple[str, ...], target: int) -> Iterator[Problem]:
     """Problems with a control plane component's command in this file."""
     name = words[0].rsplit("/", 1)[-1]
-    for gate, state in arguments.gates(words).items():
+    for gate, state in flag_gates(words).items():
         if cause := _gate(gate, state, target, name):
             yield _finding("gate", f"{cause}; {path} sets it", f"Take {gate} out there before the upgrade.")
-    for flag, gone in upgrades.scheduler_flags().items() if name == SCHEDULER else ():
-        if target >= gone and arguments.has(words, flag):
-            cause = f"--{flag} in {path} is gone since 1.{gone}: scheduling policies are no more"
+    for option, gone in upgrades.scheduler_flags().items() if name == SCHEDULER else ():
+        if target >= gone and has_flag(words, option):
+            cause = f"--{option} in {path} is gone since 1.{gone}: scheduling policies are no more"
             yield _finding(
                 "scheduler", cause, "Write a KubeSchedulerConfiguration with profiles in its place."
             )

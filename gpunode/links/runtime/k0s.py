@@ -11,6 +11,7 @@ from typing import Any
 
 from gpunode import compat
 from gpunode.errors import CannotPlan
+from gpunode.links.kubelet import k0s
 from gpunode.links.runtime import nvidia
 from gpunode.links.runtime.config_toml import containerd_toml, is_right, nvidia_binaries, read, section
 from gpunode.links.runtime.containerd import brought_state, read_containers
@@ -19,7 +20,7 @@ from gpunode.model import Change, Desired, Facts, Host, Watch, WriteFile
 from gpunode.planning import files, services
 from gpunode.planning.toml import lookup
 
-UNITS = ("k0sworker.service", "k0scontroller.service")
+UNITS = k0s.UNITS
 MAIN = "/etc/k0s/containerd.toml"
 MARK = "# k0s_managed=true"
 FOLDER = "/etc/k0s/containerd.d/"

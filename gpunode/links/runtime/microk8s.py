@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 from gpunode.errors import CannotPlan
-from gpunode.links.kubelet import microk8s_settings as microk8s
+from gpunode.links.kubelet import microk8s
 from gpunode.links.runtime import nvidia
 from gpunode.links.runtime.config_toml import RUNC, containerd_toml, is_right, nvidia_binaries, read
 from gpunode.links.runtime.containerd import brought_state, read_containers

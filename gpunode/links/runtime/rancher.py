@@ -13,8 +13,8 @@ from typing import Any
 
 from gpunode import compat
 from gpunode.errors import CannotPlan
-from gpunode.links.kubelet import rancher_settings as rancher
-from gpunode.links.kubelet.rancher_settings import PRODUCTS, Product
+from gpunode.links.kubelet import rancher
+from gpunode.links.kubelet.rancher import PRODUCTS, Product
 from gpunode.links.runtime import nvidia
 from gpunode.links.runtime.config_toml import containerd_toml, default_name, nvidia_binaries, read, section
 from gpunode.links.runtime.containerd import brought_state, read_containers

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from gpunode.errors import CannotPlan, Refused
 from gpunode.links import runtime as runtimes
-from gpunode.links.kubelet import arguments
+from gpunode.links.kubelet.start import flag
 from gpunode.links.toolkit import config, specifications
 from gpunode.model import Facts, Host, KubeletStart, PackageSpec, Runtime
 from gpunode.planning.versions import numbers, upstream
@@ -123,7 +123,7 @@ def _loss(
     by_hook = mode == "legacy" or (mode == "auto" and () < version < JUST_IN_TIME)
     if not by_hook or host.device_specs or host.cdi:
         return None
-    policy = arguments.flag(start.words[1:], "cpu-manager-policy") or start.config.get("cpuManagerPolicy")
+    policy = flag(start.words[1:], "cpu-manager-policy") or start.config.get("cpuManagerPolicy")
     if runtimes.RUNTIMES[runtime].containers(facts).by_systemd:
         what = f"so {LOSE}."
     elif policy == "static":

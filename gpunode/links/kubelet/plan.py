@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from gpunode import compat
 from gpunode.errors import CannotPlan
-from gpunode.links.kubelet import arguments, places
 from gpunode.links.kubelet import gates as merge
-from gpunode.links.kubelet.comparison import differ_only_in
-from gpunode.links.kubelet.start import read
-from gpunode.model import Change, Desired, Facts, File, KubeletStart, Service, WriteFile
-from gpunode.planning import files
+from gpunode.links.kubelet import places
+from gpunode.links.kubelet.start import ends_in_flags, flag_gates, flags, is_plain, read
+from gpunode.model import Change, Desired, Facts, KubeletStart, WriteFile
+from gpunode.planning import files, services
 from gpunode.planning.templates import template
 
 CONFIG_SINCE = 10  # before Kubernetes 1.10 the configuration file was an alpha, and had no place for gates
@@ -32,43 +30,35 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if kind := places.KINDS.get(start.place.unit):
         return kind.plan(facts, desired, start)
     written = tuple(_files(facts, start, desired))
-    reason = _restart(facts, start, desired.gates, changed=bool(written))
-    if reason is None:
-        return written
-    guards = tuple(change.path for change in written)
-    unit, fault = start.place.unit, "" if written else None
-    return (
-        *written,
-        Service(unit, reason, restart=True, guards=guards, note="pods keep running", fault=fault),
-    )
+    reason = _restart_reason(facts, start, desired.gates, changed=bool(written))
+    return services.add_restart(written, start.place.unit, reason, "pods keep running")
 
 
-def _places(facts: Facts, start: KubeletStart) -> tuple[str, ...]:
+def _argument_files(facts: Facts, start: KubeletStart) -> tuple[str, ...]:
     """Existing files with arguments: environment files, units and drop-ins."""
     named = dict.fromkeys((*start.environment_files, *start.units))
     return tuple(path for path in named if files.text(facts, path) is not None)
 
 
 def _files(facts: Facts, start: KubeletStart, desired: Desired) -> Iterator[WriteFile]:
-    gates, now = desired.gates, start.gates
-    texts = {path: merge.kubelet_args(files.text(facts, path) or "", gates) for path in _places(facts, start)}
+    gates = desired.gates
+    texts = {
+        path: merge.kubelet_args(files.text(facts, path) or "", gates)
+        for path in _argument_files(facts, start)
+    }
     for path in start.config_files:
         if text := files.text(facts, path):
             texts[path] = merge.config_gates(text, gates)
-    absent = {name: state for name, state in gates.items() if state is not None and name not in now}
+    absent = merge.missing(gates, start)
     after, merged = _with(facts, start, texts)
     present = {name: state for name, state in gates.items() if name not in absent}
-    if not differ_only_in(start, merged, present):
+    if not merge.differ_only_in(start, merged, present):
         raise _not_editable(after, merged, present)
     if absent:
         path, content = _add(start, after, merged, gates, absent)
         texts[path] = content
-    changed = [
-        name for name, state in gates.items() if name in absent or (name in now and now[name] != state)
-    ]
-    why = "; ".join(f"{name}: {desired.gate_reasons.get(name, 'as wished')}" for name in changed)
+    why = merge.reasons(desired, start) or "gates that are not wished"
     for path, content in texts.items():
-        why = why or "gates that are not wished"
         if path in start.config_files or (path == start.place.drop_in and "\nExecStart=" in content):
             yield from files.write(facts, path, content, why)  # systemd's check knows no repeated command
         else:
@@ -77,14 +67,10 @@ def _files(facts: Facts, start: KubeletStart, desired: Desired) -> Iterator[Writ
 
 def _with(facts: Facts, start: KubeletStart, texts: Mapping[str, str]) -> tuple[Facts, KubeletStart]:
     """The facts and the start after these writes; the start is read again only where a file differs."""
-    written = {
-        path: File(path, exists=True, content=text)
-        for path, text in texts.items()
-        if text != files.text(facts, path)
-    }
-    if not written:
+    texts = {path: text for path, text in texts.items() if text != files.text(facts, path)}
+    if not texts:
         return facts, start
-    after = replace(facts, files={**facts.files, **written})
+    after = files.overlay(facts, texts)
     return after, read(after, start.place)
 
 
@@ -93,7 +79,10 @@ def _not_editable(facts: Facts, start: KubeletStart, gates: merge.Gates) -> Cann
     wrong = next(
         (name for name, state in gates.items() if start.gates.get(name) != state), "the feature gates"
     )
-    texts = [(path, files.text(facts, path) or "") for path in (*_places(facts, start), *start.config_files)]
+    texts = [
+        (path, files.text(facts, path) or "")
+        for path in (*_argument_files(facts, start), *start.config_files)
+    ]
     lines = (
         f"{path}:{number}: {wrong} is set here in a way that cannot be changed safely"
         for path, text in texts
@@ -117,7 +106,7 @@ def _add(
     """Path and new text of the file for gates that no file sets yet: the first place that works."""
     for path, content in _candidates(facts, start, absent):
         _, after = _with(facts, start, {path: content})
-        if differ_only_in(before, after, gates):
+        if merge.differ_only_in(before, after, gates):
             return path, content
     flag = f"--feature-gates={merge.written(absent)}"
     where = f" in {start.command[0]}" if start.command and start.command[0] else ""
@@ -130,8 +119,8 @@ def _add(
 
 def _candidates(facts: Facts, start: KubeletStart, gates: merge.Gates) -> Iterator[tuple[str, str]]:
     """Places for further gates, the least invasive first, each with the file's new text."""
-    if arguments.flags(start.words[1:], "feature-gates"):
-        for path in reversed(_places(facts, start)):
+    if flags(start.words[1:], "feature-gates"):
+        for path in reversed(_argument_files(facts, start)):
             for text in merge.into_flags(files.text(facts, path) or "", gates):
                 yield path, text
     named = re.findall(r"(?<!\S)\$(\w+)(?!\S)", start.command[1].value) if start.command else []
@@ -145,7 +134,7 @@ def _candidates(facts: Facts, start: KubeletStart, gates: merge.Gates) -> Iterat
     for variable in reversed(named):
         if re.search(r"(ARG|FLAG|OPT|OPTION|ARGUMENT)S$", variable) and variable in start.setters:
             yield from _into(facts, start, variable, gates)
-    if start.command and arguments.ends_in_flags(start.words) and start.command[0] in facts.files:
+    if start.command and ends_in_flags(start.words) and start.command[0] in facts.files:
         path, setting = start.command
         if path.startswith(PACKAGED) and files.text(facts, start.place.drop_in) is None:
             command = f"{setting.value} --feature-gates={merge.written(gates)}"
@@ -168,7 +157,7 @@ def _into(facts: Facts, start: KubeletStart, variable: str, gates: merge.Gates) 
         yield drop_in, template(drop_in.lstrip("/"), variable=variable, gates=merge.written(gates))
 
 
-def _restart(facts: Facts, start: KubeletStart, gates: merge.Gates, *, changed: bool) -> str | None:
+def _restart_reason(facts: Facts, start: KubeletStart, gates: merge.Gates, *, changed: bool) -> str | None:
     """Why the kubelet must be restarted; None too where it does not run and has not joined a cluster."""
     main, unit = start.config_path, facts.units.get(start.place.unit)
     if unit is None or unit.active != "active":
@@ -176,9 +165,9 @@ def _restart(facts: Facts, start: KubeletStart, gates: merge.Gates, *, changed: 
             return None
         return f"it is not running ({unit.sub})" if unit else "it is not running"
     if changed:
-        return "it reads its gates at its start"
+        return merge.AT_START
     running = facts.kubelet.arguments if facts.kubelet else ()
-    found = {**start.config_gates, **arguments.gates(running)}
+    found = {**start.config_gates, **flag_gates(running)}
     for name, state in gates.items():
         if found.get(name) != state:
             _refuse_script(facts, start, running, name)
@@ -188,12 +177,12 @@ def _restart(facts: Facts, start: KubeletStart, gates: merge.Gates, *, changed: 
 
 def _refuse_script(facts: Facts, start: KubeletStart, running: Sequence[str], name: str) -> None:
     """Refuse where a script sets a gate of the running kubelet that no file does: a restart would not change it."""
-    if arguments.is_plain(start.words) or not start.words:
+    if is_plain(start.words) or not start.words:
         return
-    read_from = (*_places(facts, start), *start.config_files)
+    read_from = (*_argument_files(facts, start), *start.config_files)
     if any(files.newer(facts, path, start.place.unit) for path in read_from):
         return
-    if name in arguments.gates(running):
+    if name in flag_gates(running):
         raise CannotPlan(
             f"the running kubelet was started with {name}, which no file of its unit sets: "
             f"{start.words[0]}, which starts it, must set it",

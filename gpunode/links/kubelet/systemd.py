@@ -1,6 +1,7 @@
-"""A unit file and its command lines, read as systemd reads them. Pure.
+"""systemd's files, read as systemd reads them: a unit with its drop-ins, its command lines, and environment files. Pure.
 
-systemd.syntax(7), systemd.service(5) under COMMAND LINES, and src/basic/extract-word.c for what is missing there.
+systemd.syntax(7), systemd.service(5) under COMMAND LINES, systemd.exec(5); src/basic/extract-word.c and env-file.c for what is
+missing there.
 """
 
 from __future__ import annotations
@@ -9,7 +10,55 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gpunode.model import UnitSetting
+from gpunode.model import Facts, UnitSetting
+from gpunode.planning import files
+
+# Where a unit may be. systemd takes it, and a drop-in of a name, from the last of these that has it; the first two are
+# one folder on most hosts.
+FOLDERS = ("/usr/lib", "/lib", "/usr/local/lib", "/run", "/etc")
+RANKED = ("/etc/", "/run/", "/usr/local/lib/", "/")
+
+
+def unit_patterns(unit: str) -> tuple[str, ...]:
+    """The files that can be the unit or a drop-in of it."""
+    places = (f"{folder}/systemd/system/{unit}" for folder in FOLDERS)
+    return tuple(path for place in places for path in (place, f"{place}.d/*.conf"))
+
+
+def unit_texts(facts: Facts, unit: str) -> Mapping[str, str]:
+    """The texts of unit and drop-ins in the order in which systemd reads them, those not loaded yet among them."""
+    if facts.kubelet is None:
+        return {}
+    name, kind = (re.escape(part) for part in unit.rsplit(".", 1))
+    own = re.compile(rf"/systemd/system/{name}\.{kind}(?:\.d/(?:[^/]+\.conf))?$")
+    # What `systemctl cat` writes above each file.
+    header = re.compile(
+        rf"^# (/\S+/(?:{name}\.{kind}|(?:{name}\.)?{kind}\.d/[^/\s]+\.conf))[ \t\r]*\n", re.MULTILINE
+    )
+    there = {path for path, file in facts.files.items() if file.exists and own.search(path)}
+    before, *parts = header.split(facts.kubelet.unit_text)
+    found = dict(zip(parts[::2], parts[1::2], strict=True))
+    if before.strip() and "" not in map(_drop_in, found):
+        found[""] = before
+    for path in sorted(there - set(found)):
+        same = next((other for other in found if _drop_in(other) == _drop_in(path)), None)
+        if same is None or _rank(path) < _rank(same):
+            found = {path: "", **{other: text for other, text in found.items() if other != same}}
+    found = {path: files.text(facts, path) or "" if path in there else text for path, text in found.items()}
+    return {path: found[path] for path in sorted(found, key=_drop_in)}
+
+
+def _drop_in(path: str) -> str:
+    """The name of a drop-in, which one of the same name in another folder replaces; empty for the unit itself."""
+    found = re.search(r"\.d/([^/]+)$", path)
+    return found[1] if found else ""
+
+
+def _rank(path: str) -> int:
+    return next((rank for rank, folder in enumerate(RANKED) if path.startswith(folder)), len(RANKED))
+
+
+# --- Units ----------------------------------------------------------------------------------------------
 
 SHELLS = ("sh", "bash", "dash")
 PREFIXES = "@-:+!"  # of ExecStart's program
@@ -43,7 +92,7 @@ class Word:
     known: bool = True  # all its escapes
 
 
-def read(text: str) -> tuple[UnitSetting, ...]:
+def read_unit(text: str) -> tuple[UnitSetting, ...]:
     """The settings of [Service], in their order, without lines that systemd ignores."""
     found: list[UnitSetting] = []
     section, at, key, value, start, stop = "", 0, "", "", 0, 0
@@ -168,3 +217,113 @@ def _of_shell(script: str, variables: Mapping[str, str]) -> tuple[str, ...]:
     words = [word.value for word in split(expanded, escapes=False) or ()]
     place = next((n for n, word in enumerate(words) if word.rsplit("/", 1)[-1] == "kubelet"), None)
     return () if place is None else tuple(words[place:])
+
+
+# --- Environment files ----------------------------------------------------------------------------------
+#
+# Where a quote ends the value may go on, quoted text may span lines, and a backslash at the end of a line takes the line's end
+# away.
+
+WHITE, NEWLINE = " \t\n\r", "\n\r"
+QUOTED_ESCAPES = '"\\`$'  # within double quotes; before all else a backslash stays
+NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """One of the file: `start` and `stop` are where its text begins and ends, `end` where more can be put into its value."""
+
+    name: str
+    value: str
+    start: int
+    end: int
+    stop: int
+    closed: bool  # False: a quote lasts until the end of the file
+
+
+def read_environment(text: str) -> tuple[Assignment, ...]:
+    """All assignments, in their order; of one name the last one counts. Other lines are ignored."""
+    found, at = [], 0
+    while at < len(text):
+        if text[at] in WHITE:
+            at += 1
+        elif text[at] in "#;":
+            at = _comment(text, at)
+        else:
+            line = _until(text, at, NEWLINE)
+            equals = text.find("=", at, line)
+            if equals < 0:
+                at = line
+                continue
+            one = _assignment(text, at, equals)
+            if NAME.fullmatch(one.name):
+                found.append(one)
+            at = one.stop
+    return tuple(found)
+
+
+def _assignment(text: str, start: int, equals: int) -> Assignment:
+    at = end = equals + 1
+    value, closed = "", True
+    while at < len(text):  # before a value, or after a quote in it
+        char = text[at]
+        if char in NEWLINE:
+            break
+        if char in WHITE:
+            at += 1
+        elif char in "\"'":
+            part, at, closed = _quoted(text, at + 1, char)
+            value, end = value + part, at - 1 if closed else at
+        else:
+            part, at, last = _plain(text, at)
+            value, end = value + part, last or end
+            break
+    return Assignment(text[start:equals].rstrip(WHITE), value, start, end, at, closed)
+
+
+def _plain(text: str, at: int) -> tuple[str, int, int]:
+    """A value without a quote before it, up to the end of its line: what it is, where it ends, and where its last
+    character does (0: it has none)."""
+    value, end, length = "", 0, 0
+    while at < len(text) and text[at] not in NEWLINE:
+        char = text[at]
+        at += 1
+        if char == "\\":
+            if at < len(text):
+                if text[at] not in NEWLINE:
+                    value, end = value + text[at], at + 1
+                at += 1
+            length = len(value)
+            continue
+        value += char
+        if char not in WHITE:
+            end, length = at, len(value)
+    return value[:length], at, end
+
+
+def _quoted(text: str, at: int, quote: str) -> tuple[str, int, bool]:
+    """Text in quotes, where it ends, and whether the quote is closed."""
+    value = ""
+    while at < len(text):
+        char = text[at]
+        at += 1
+        if char == quote:
+            return value, at, True
+        if char == "\\" and quote == '"' and at < len(text):
+            after = text[at]
+            at += 1
+            value += after if after in QUOTED_ESCAPES else "" if after == "\n" else f"\\{after}"
+        else:
+            value += char
+    return value, at, False
+
+
+def _comment(text: str, at: int) -> int:
+    """Where a comment ends: a backslash at its end makes the next line a part of it (until systemd 254)."""
+    while at < len(text) and text[at] not in NEWLINE:
+        at += 2 if text[at] == "\\" else 1
+    return at
+
+
+def _until(text: str, at: int, characters: str) -> int:
+    return next((n for n in range(at, len(text)) if text[n] in characters), len(text))
