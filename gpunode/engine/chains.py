@@ -8,9 +8,7 @@ from dataclasses import replace
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.deviceplugin.settings.config import LABEL
 from gpunode.deviceplugin.status import LAYOUT
-from gpunode.engine import cluster_links as links
 from gpunode.engine import nodes, prove
 from gpunode.engine.chain import first_broken, judge_host
 from gpunode.engine.listener import Listener, progress
@@ -18,10 +16,14 @@ from gpunode.engine.member import Member, Members, outcomes
 from gpunode.errors import ClusterError, Problem
 from gpunode.links import plugin
 from gpunode.links.kubelet import link as kubelet
+from gpunode.links.capacity.link import judge_capacity, with_mig
 from gpunode.links.node import Node, running
-from gpunode.links.plugin import Row, capacity, daemonset, dra, expected, mig, published
+from gpunode.links.node.link import judge_missing, judge_node
+from gpunode.links.plugin import Row, daemonset, dra, mig, published
 from gpunode.links.plugin.image_step import judge_image
+from gpunode.links.plugin.link import judge_owned, judge_plugin
 from gpunode.links.pod import isolation_test as stranger
+from gpunode.links.pod.link import judge_isolation, judge_pod
 from gpunode.links.pod.target import target
 from gpunode.model import Inventory, Layer, Verdict
 from gpunode.wording import Advice, Command
@@ -119,67 +121,27 @@ def _placed(api: Api, members: Sequence[Member], listener: Listener) -> Members:
 def _links(api: Api, inventory: Inventory, one: Member, rows: Mapping[str, Row], owners: dra.Owners) -> Chain:
     """Node, plugin and capacity."""
     if one.node is None:
-        return (links.missing_link(one.reason or Problem("no-node", "")),)
+        return (judge_missing(one.reason or Problem("no-node", "")),)
     if owned := owners.reason(one.node):
-        return (_node(api, one, one.node), links.owned_link(owned))
-    row, mig_problem = (
-        rows.get(one.node.name),
-        mig.problem(inventory.cluster.plugin_config, one.gpus, one.labels),
-    )
-    capacity = _capacity(api, inventory, one, row.pod if row else "")
+        return (_node(api, one, one.node), judge_owned(owned))
+    config, namespace = inventory.cluster.plugin_config, inventory.cluster.namespace
+    row, unfit = rows.get(one.node.name), mig.problem(config, one.gpus, one.labels)
+    pod = row.pod if row else ""
+    capacity = judge_capacity(api, one.node, one.gpus, config=config, namespace=namespace, pod=pod)
     if row and capacity.status == "ok":  # of what else the node has, some may be out
         capacity = replace(capacity, cause="\n".join(filter(None, (capacity.cause, row.missing))))
-    fix = (
-        mig_problem.fix
-        if mig_problem and row and row.reason and row.reason.code == LAYOUT
-        else Advice(Command("provision"))
-    )
-    return (
-        _node(api, one, one.node),
-        (one.outcome and judge_image(one.outcome)) or links.plugin_link(row, fix),
-        capacity,
-    )
+    by_mig = unfit and row and row.reason and row.reason.code == LAYOUT
+    fix = unfit.fix if unfit and by_mig else Advice(Command("provision"))
+    image = judge_image(one.outcome) if one.outcome else None
+    return _node(api, one, one.node), image or judge_plugin(row, fix), capacity
 
 
 def _node(api: Api, one: Member, node: Node) -> Verdict:
     """The node, and whether its kubelet goes by the gates that its host was to have; only then is it asked."""
-    link = links.node_link(node)
+    link = judge_node(node)
     if link.status == "broken" or one.outcome is None or not kubelet.wished(one.outcome):
         return link
     return kubelet.in_force(link, one.outcome, running.gates(api, node.name))
-
-
-def _capacity(api: Api, inventory: Inventory, one: Member, pod: str) -> Verdict:
-    """Whether the node offers what the plugin, in this pod, makes of its host's GPUs."""
-    config, namespace, gpus, node = (
-        inventory.cluster.plugin_config,
-        inventory.cluster.namespace,
-        one.gpus,
-        one.node,
-    )
-    assert node is not None
-    if misnamed := expected.misnamed(config, node.labels):
-        return links.misnamed_link(node, misnamed, LABEL)
-    shares, mig_problem = expected.units(config, gpus, node.labels), mig.problem(config, gpus, node.labels)
-    if shares is not None:
-        right = all(node.units.get(name, 0) == count for name, count in shares.items())
-        why = None if right else capacity.why_not(api, node, None, namespace)
-        unseen = "The plugin sees the MIG devices that were there when its pod was started; if some were made since, "
-        fix = f"{unseen}kubectl -n {namespace} delete pod {pod}" if mig.unseen(config, gpus, node) else ""
-        link = links.shares_link(node, shares, why, fix)
-    elif expected.unlisted(config, gpus, node.labels):
-        link = links.unlisted_link(
-            node, None if node.offers else capacity.why_not(api, node, None, namespace)
-        )
-    elif mig_problem and mig_problem.subject:  # nothing is to be offered
-        text = f"{node.allocatable} of {len(gpus)} GPUs allocatable"
-        return Verdict("capacity", "broken", text, mig_problem.what, mig_problem.fix)
-    else:
-        link = links.capacity_link(node, len(gpus), None)
-        if link.status == "broken":
-            why = capacity.why_not(api, node, len(gpus), namespace)
-            link = links.capacity_link(node, len(gpus), why)
-    return links.with_mig(link, mig_problem)
 
 
 def _pods(
@@ -202,11 +164,11 @@ def _pods(
         status = published.read(api, one.node, pod) if pod and (failed or result.shared) else None
         why = published.why_missing(status) if status and failed else None
         unlimited = published.unlimited(status) if status and result.shared else ""
-        link = links.pod_link(result, why.what if why else "", unlimited)
+        link = judge_pod(result, why.what if why else "", unlimited)
         if link.status == "broken":
-            link = links.with_mig(link, mig.problem(config, one.gpus, one.labels))
+            link = with_mig(link, mig.problem(config, one.gpus, one.labels))
         if one.node.name in strangers:
-            link = links.isolated_link(link, strangers[one.node.name])
+            link = judge_isolation(link, strangers[one.node.name])
         found[one.host.name] = link
     return found
 

@@ -25,15 +25,18 @@ from gpunode.cluster.api.merge import covers
 from gpunode.cluster.objects import apply
 from gpunode.cluster.objects.difference import Difference
 from gpunode.deviceplugin.status import MARK, Configuration, Status, dumps
-from gpunode.engine.cluster_links import capacity_link, node_link, plugin_link, pod_link
 from gpunode.errors import ClusterError
 from gpunode.links import node as nodes
 from gpunode.links import plugin
+from gpunode.links.capacity.link import judge_whole
 from gpunode.links.node import GPU_LABEL, cordon, drain, labels
+from gpunode.links.node.link import judge_node
 from gpunode.links.plugin import Spec, dra
 from gpunode.links.plugin.daemonset import NAME, NAME_LABEL, POD_GENERATION
+from gpunode.links.plugin.link import judge_plugin
 from gpunode.links.plugin.manifests import everything
 from gpunode.links.pod import run as vectoradd
+from gpunode.links.pod.link import judge_pod
 from gpunode.links.pod.target import Target
 from gpunode.model import Cluster as Named
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
@@ -478,7 +481,7 @@ def test_a_node_is_verified_up_to_a_finished_pod(cluster: Cluster) -> None:
         (result,) = vectoradd.run(
             cluster.api, [Target("a", UUIDS)], namespace=NS, image=IMAGE, seconds=15, tell=lambda _: None
         )
-        chain = (node_link(node), plugin_link(row, ""), capacity_link(node, 2, None), pod_link(result))
+        chain = (judge_node(node), judge_plugin(row, ""), judge_whole(node, 2, None), judge_pod(result))
         assert [(one.layer, one.status) for one in chain] == [
             (layer, "ok") for layer in ("node", "plugin", "capacity", "pod")
         ], chain

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 
 from gpunode.engine import chain as pipeline
-from gpunode.engine import cluster_links as cluster
 from gpunode.engine import converge
 from gpunode.engine import decision as desired
 from gpunode.engine.chain import judge_host
 from gpunode.errors import Problem
+from gpunode.links.capacity.link import judge_whole
 from gpunode.links.node import parse
 from gpunode.links.plugin import Row
 from gpunode.links.plugin.image_step import judge_image
+from gpunode.links.plugin.link import judge_plugin
 from gpunode.model import Facts, Host, Outcome, PluginImage, Verdict
 from tests import cases
 
@@ -397,8 +398,8 @@ def test_an_unhealthy_gpu_breaks_the_capacity_not_the_plugin() -> None:
         allocatable=1,
         missing="1 of 2 GPUs are unhealthy",
     )
-    assert cluster.plugin_link(row, "gpunode provision").status == "ok"
-    link = cluster.capacity_link(node, 2, Problem("unhealthy", row.missing))
+    assert judge_plugin(row, "gpunode provision").status == "ok"
+    link = judge_whole(node, 2, Problem("unhealthy", row.missing))
     assert (link.status, link.cause) == ("broken", "1 of 2 GPUs are unhealthy")
     assert "reset" in link.fix
     assert "provision" not in link.fix

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from gpunode.engine.cluster_links import capacity_link, pod_link, shares_link
 from gpunode.errors import Problem
+from gpunode.links.capacity.link import judge_shares, judge_whole
 from gpunode.links.driver.link import pending_mig as pending
 from gpunode.links.node import parse
 from gpunode.links.plugin import expected, mig
+from gpunode.links.pod.link import judge_pod
 from gpunode.links.pod.results import NodeResult, Result
 from gpunode.model import Gpu, MigDevice, PluginConfig
 
@@ -31,7 +32,7 @@ def test_gpus_shared_by_memory_count_as_gpus(
     fake: FakeApi, whole: int, shared: tuple[int, int] | None, status: str, text: str
 ) -> None:
     """The plugin says how many there are; all of a host's GPUs have to be offered one way or the other."""
-    link = capacity_link(parse(add_node(fake, "a", whole, shared=shared)), 4, None)
+    link = judge_whole(parse(add_node(fake, "a", whole, shared=shared)), 4, None)
     assert (link.status, link.text) == (status, text)
 
 
@@ -39,7 +40,7 @@ def test_memory_that_is_not_offered_breaks_the_link_though_all_gpus_are(fake: Fa
     """A GPU whose units are unhealthy still counts as shared."""
     node = add_node(fake, "a", 0, shared=(4, 316))
     node["status"]["allocatable"]["aliyun.com/gpu-mem"] = "237"
-    link = capacity_link(parse(node), 4, None)
+    link = judge_whole(parse(node), 4, None)
     text = "4 of 4 GPUs allocatable, all shared by memory: 237 of 316 aliyun.com/gpu-mem"
     assert (link.status, link.text) == ("broken", text)
 
@@ -62,14 +63,14 @@ def test_whether_shares_are_limited_is_reported_with_the_pods(limits: list[int |
         for n, limit in enumerate(limits)
     ]
     whole = Result("a", "pod-2", "GPU-2", "H100", True, 1.0, "", ())
-    link = pod_link(NodeResult("a", (*results, whole), shared=True))
+    link = judge_pod(NodeResult("a", (*results, whole), shared=True))
     assert (link.status, link.text) == ("ok", f"vectoradd passed on GPU-0, GPU-1, GPU-2{words}")
 
 
 def test_nothing_is_said_of_limits_where_no_pod_had_a_share_of_memory() -> None:
     """All of it is in use, and a whole GPU was tried."""
     whole = Result("a", "pod", "GPU-2", "H100", True, 1.0, "", ())
-    assert pod_link(NodeResult("a", (whole,), shared=True)).text == "vectoradd passed on GPU-2"
+    assert judge_pod(NodeResult("a", (whole,), shared=True)).text == "vectoradd passed on GPU-2"
 
 
 @pytest.mark.parametrize(("users", "status"), [((), "broken"), (("default/x (1 nvidia.com/gpu)",), "ok")])
@@ -78,7 +79,7 @@ def test_a_gpu_that_no_pod_saw_breaks_the_link_unless_it_may_be_in_use(
 ) -> None:
     """Which GPU a user has is not known."""
     one = Result("a", "pod", "GPU-2", "H100", True, 1.0, "", ())
-    assert pod_link(NodeResult("a", (one,), ("GPU-3",), users)).status == status
+    assert judge_pod(NodeResult("a", (one,), ("GPU-3",), users)).status == status
 
 
 ON_1, AGAIN_ON_1, ON_2 = (
@@ -108,7 +109,7 @@ def test_whether_pods_were_seen_to_share_a_gpu_is_reported(
     results: tuple[Result, ...], divided: bool, words: str
 ) -> None:
     """Where GPUs can be shared. Two pods that had it at once are the proof."""
-    link = pod_link(NodeResult("a", results, divided=divided))
+    link = judge_pod(NodeResult("a", results, divided=divided))
     assert link.status == "ok"
     assert link.text.endswith(words)
 
@@ -116,7 +117,7 @@ def test_whether_pods_were_seen_to_share_a_gpu_is_reported(
 def test_pods_that_failed_are_counted_whatever_gpus_they_had() -> None:
     """A pod that had several has a line for each that failed."""
     wrong = replace(ON_1, passed=False, why="wrong sum")
-    link = pod_link(NodeResult("a", (wrong, replace(wrong, uuid="GPU-2"), AGAIN_ON_1), divided=True))
+    link = judge_pod(NodeResult("a", (wrong, replace(wrong, uuid="GPU-2"), AGAIN_ON_1), divided=True))
     assert (link.status, link.text) == ("broken", "vectoradd failed in 1 of 2 pods")
     assert link.cause == "pod-0 on GPU-1: wrong sum\npod-0 on GPU-2: wrong sum"
 
@@ -124,7 +125,7 @@ def test_pods_that_failed_are_counted_whatever_gpus_they_had() -> None:
 def test_pods_that_failed_alike_on_one_gpu_are_one_line() -> None:
     """There may be dozens of them."""
     results = tuple(replace(ON_1, pod=f"pod-{n}", passed=False, why="busy") for n in range(5))
-    assert pod_link(NodeResult("a", results)).cause == "pod-0, pod-1, pod-2 and 2 more on GPU-1: busy"
+    assert judge_pod(NodeResult("a", results)).cause == "pod-0, pod-1, pod-2 and 2 more on GPU-1: busy"
 
 
 GPUS = tuple(Gpu(number, f"GPU-{number}", "H100", f"0000:0{number}:00.0", 81559) for number in range(4))
@@ -316,7 +317,7 @@ def test_memory_has_the_name_that_the_nodes_configuration_gives_it() -> None:
 def test_a_node_is_to_offer_all_shares_and_all_whole_gpus(fake: FakeApi, shares: int, status: str) -> None:
     """Each resource with its own number."""
     node = parse(add_node(fake, "a", 2, gpu_shared=shares))
-    link = shares_link(node, {"nvidia.com/gpu": 2, "nvidia.com/gpu.shared": 4}, Problem("x", "why"))
+    link = judge_shares(node, {"nvidia.com/gpu": 2, "nvidia.com/gpu.shared": 4}, Problem("x", "why"))
     assert (link.status, link.text) == (
         status,
         f"2 of 2 nvidia.com/gpu, {shares} of 4 nvidia.com/gpu.shared allocatable",

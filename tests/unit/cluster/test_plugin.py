@@ -12,10 +12,10 @@ from gpunode.cluster.api.kinds import OURS
 from gpunode.cluster.objects.difference import Difference
 from gpunode.deviceplugin import status as document
 from gpunode.deviceplugin.status import ANNOTATION, Pod, Reserved, Resource, Unavailable
-from gpunode.engine.cluster_links import capacity_link, shares_link
 from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links import plugin
+from gpunode.links.capacity.link import judge_shares, judge_whole
 from gpunode.links.node import labels
 from gpunode.links.plugin import Scope, Spec, capacity
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
@@ -460,22 +460,22 @@ def test_a_gpu_that_is_reserved_for_a_pod_is_not_called_unhealthy(
     fix = (
         "Nothing to fix: it is free again when default/m1 ends (`kubectl delete pod -n default m1` ends it)."
     )
-    assert capacity_link(node, 4, cause).fix == fix
-    assert shares_link(node, {"nvidia.com/gpu": 4}, cause).fix == fix
+    assert judge_whole(node, 4, cause).fix == fix
+    assert judge_shares(node, {"nvidia.com/gpu": 4}, cause).fix == fix
     publish(fake, "a", status(reserved=(RESERVED,), lost=(XID,)), annotation=annotation)
     (node,) = nodes.every(api)
     worse = capacity.why_not(api, node, 4, NS)
-    assert "gpu-reset" in capacity_link(node, 4, worse).fix, "more is wrong than that"
+    assert "gpu-reset" in judge_whole(node, 4, worse).fix, "more is wrong than that"
 
 
 def test_pods_that_the_kubelet_does_not_name_are_found_by_their_uid(api: Api, fake: FakeApi) -> None:
     add_node(fake, "a", 4, labels=GPU_NODE)
     (node,) = nodes.every(api)
-    assert capacity_link(node, 5, Problem("reserved", "x", holders=("1-2-3",))).fix == (
+    assert judge_whole(node, 5, Problem("reserved", "x", holders=("1-2-3",))).fix == (
         "Nothing to fix: it is free again when the pod with UID 1-2-3 ends (`kubectl get pods -A -o custom-columns="
         ":.metadata.uid,:.metadata.namespace,:.metadata.name | grep 1-2-3` names it)."
     )
-    both = capacity_link(node, 5, Problem("reserved", "x", holders=("default/m1", "1-2-3"))).fix
+    both = judge_whole(node, 5, Problem("reserved", "x", holders=("default/m1", "1-2-3"))).fix
     assert both.startswith(
         "Nothing to fix: it is free again when default/m1 and the pod with UID 1-2-3 end ("
     )
@@ -748,7 +748,7 @@ def test_what_an_earlier_configuration_offered_is_no_trouble(
     (row,) = plugin.status(api, NS, memory)
     assert row.wrong.startswith("79 of aliyun.com/gpu-mem not offered: ")
     (node,) = nodes.every(api)
-    link = capacity_link(node, 4, capacity.why_not(api, node, 4, NS))
+    link = judge_whole(node, 4, capacity.why_not(api, node, 4, NS))
     assert link.text == "4 of 4 GPUs allocatable, all shared by memory: 237 of 316 aliyun.com/gpu-mem"
     assert link.status == "broken"
     assert link.fix.startswith("Nothing to fix: it is free again when default/m1 ends")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpunode.cluster.api import Api
-from gpunode.engine.cluster_links import isolated_link
 from gpunode.links import node as nodes
 from gpunode.links.pod import isolation_test as stranger
+from gpunode.links.pod.link import judge_isolation
 from gpunode.model import PluginImage, Verdict
 
 from .conftest import NS, add_node
@@ -55,6 +55,6 @@ def test_it_says_what_such_a_pod_sees(api: Api, fake: FakeApi, code: int, messag
 def test_the_last_link_breaks_where_a_stranger_sees_gpus() -> None:
     """And says that none does where none does."""
     good = Verdict("pod", "ok", "vectoradd passed on GPU-1")
-    assert isolated_link(good, "").text == "vectoradd passed on GPU-1; a pod that asks for none sees none"
-    broken = isolated_link(good, "a pod that asks for no GPU sees /dev/nvidia0")
+    assert judge_isolation(good, "").text == "vectoradd passed on GPU-1; a pod that asks for none sees none"
+    broken = judge_isolation(good, "a pod that asks for no GPU sees /dev/nvidia0")
     assert (broken.status, broken.cause) == ("broken", "a pod that asks for no GPU sees /dev/nvidia0")

@@ -1,0 +1,1 @@
+"""Capacity: the node offers every GPU of its host."""

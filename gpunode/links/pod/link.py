@@ -1,0 +1,75 @@
+"""The pod: vectoradd passes on every free GPU, and with isolation a pod that asks for no GPU sees none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpunode.links.pod.results import NodeResult, Result
+from gpunode.model import Verdict
+from gpunode.wording import Advice, Command, few, lines
+
+
+def judge_pod(result: NodeResult, reported: str = "", unlimited: str = "") -> Verdict:
+    """vectoradd passed on every GPU that is not in use.
+
+    `reported`: what the plugin reports about unhealthy GPUs; `unlimited`: why shares of memory have no limits.
+    """
+    passed = [one for one in result.results if one.passed]
+    users = f"; in use by {', '.join(result.users)}" if result.users else ""
+    failed = [one for one in result.results if not one.passed]
+    if failed:
+        alike: dict[tuple[str, str], list[str]] = {}
+        for one in failed:
+            alike.setdefault((one.uuid, one.why), []).append(one.pod)
+        cause = "\n".join(
+            f"{few(pods, 3)}{f' on {uuid}' if uuid else ''}: {why}" for (uuid, why), pods in alike.items()
+        )
+        cause += f"\n{reported}" if reported else ""
+        bad, tried = (len({one.pod for one in several}) for several in (failed, result.results))
+        text = f"vectoradd failed in {bad} of {tried} pods"
+        return Verdict("pod", "broken", text, cause, Advice(Command("run vectoradd"), " shows the whole log"))
+    if not passed:
+        text = f"vectoradd was not run: {result.why or 'no GPU is free'}"
+        return Verdict("pod", "unknown" if result.users else "broken", text)
+    if result.uncovered and not result.users:
+        return Verdict("pod", "broken", f"no pod got {', '.join(result.uncovered)}", result.why)
+    where = ", ".join(dict.fromkeys(one.uuid or one.pod for one in passed))  # shares of a GPU: once
+    return Verdict(
+        "pod", "ok", f"vectoradd passed on {where}{_together(result)}{_limits(passed, unlimited)}{users}"
+    )
+
+
+def judge_isolation(link: Verdict, problem: str) -> Verdict:
+    """The link of a host with isolation: `problem` is what a pod that asks for no GPU showed; "" where it saw none."""
+    if not problem:
+        return replace(link, text=f"{link.text}; a pod that asks for none sees none")
+    text = "a pod that asks for no GPU is not kept from them" if link.status == "ok" else link.text
+    fix = Advice(
+        Command("provision"), " sets what NVIDIA's runtime accepts; containers that run keep what they have"
+    )
+    return replace(link, status="broken", text=text, cause=lines((problem, link.cause)), fix=link.fix or fix)
+
+
+def _together(result: NodeResult) -> str:
+    """Whether two pods were seen to share a GPU, on a node where they can; "" elsewhere."""
+    if not result.divided:
+        return ""
+    if result.together:
+        return f"; two pods at the same time on {result.together}"
+    return "; no two pods shared a GPU: too little is known to be free"
+
+
+def _limits(passed: Sequence[Result], unlimited: str) -> str:
+    """The memory limits that pods with a share of memory saw; "" without such pods. An exceeded limit fails the pod."""
+    shares = [one for one in passed if one.share is not None]
+    loose = list(dict.fromkeys(one.uuid or one.pod for one in shares if one.limit is None))
+    sizes = ", ".join(dict.fromkeys(f"{one.limit} MiB" for one in shares if one.limit is not None))
+    why = f": {unlimited}" if unlimited else ", see the plugin's log"
+    if sizes and loose:
+        return (
+            f"; the driver held some to their share of memory: {sizes}, but none on {', '.join(loose)}{why}"
+        )
+    if sizes:
+        return f"; the driver held each to its share of memory: {sizes}"
+    return f"; shares of memory are not limited by the driver{why}" if loose else ""
