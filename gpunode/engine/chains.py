@@ -15,8 +15,8 @@ from gpunode.engine.listener import Listener, progress
 from gpunode.engine.member import Member, Members, outcomes
 from gpunode.errors import ClusterError, Problem
 from gpunode.links import plugin
-from gpunode.links.kubelet import link as kubelet
 from gpunode.links.capacity.link import judge_capacity, with_mig
+from gpunode.links.kubelet import link as kubelet
 from gpunode.links.node import Node, running
 from gpunode.links.node.link import judge_missing, judge_node
 from gpunode.links.plugin import Row, daemonset, dra, mig, published
