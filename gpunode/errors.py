@@ -1,7 +1,7 @@
 """The errors of gpunode, as one tree. Every error says what failed, where, and what to do next.
 
 * GpunodeError                 exit code
-  + UsageError                 2    the options of a command contradict each other
+  + UsageError                 2    options contradict each other, or name what cannot be used
   + InventoryError             2    mistakes in the inventory, all of them at once
   + TemplateError              2    a template is missing or does not render
   + CannotPlan                 4    no correct state exists for this host (planning; becomes a refused outcome)
@@ -13,17 +13,15 @@
     - AgentUnusable            1    the host cannot run the agent (no python3, no json module)
     - AgentFailed              1    the agent ran and reported an error
     - Refused                  4    gpunode does not change this host as it is
+  + NoConnection               1    an SSH client's failure, which does not name the host (becomes Unreachable)
+  + UnexpectedAnswer           1    a value of another type than the agent sends (becomes AgentFailed)
+  + Flood                      1    more output than any host needs (becomes Unreachable or AgentFailed)
   + ClusterError               1    the Kubernetes API could not do what was asked
-    - HttpError                1    it answered with an HTTP error (cluster.api)
-    - ApiConnectionLost        1    it cannot be reached, or the connection broke (cluster.api)
-    - Obstacle                 1    the cluster would not admit pods that a run makes; `code` is why
-    - KubeconfigUnusable     2    the kubeconfig has no such context, or is none
-    - Mistaken                 1    a node object belongs to another machine (cluster.nodes)
-  + WrongKey                   4    a key is not the one of the tables (keys)
-    - Unconfirmed              4    only the end of its fingerprint is known, and the user has not given the whole one (keys)
-  + UnusableBase             2    the base of the plugin's image does not fit (image)
-  + NoWheels                 1    pip could not bring the libraries of the plugin's image (image)
-  + DemoFailed                 1    the simulation could not start (sim)
+    - HttpError                1    it answered with an HTTP error
+    - ApiConnectionLost        1    it cannot be reached, or the connection broke
+    - KubeconfigUnusable       2    the kubeconfig has no such context, or is none
+  + WrongKey                   4    a key is not the one of the tables
+  + DamagedArchive             1    no tar archive, or one that was cut off
   + Declined                   4    the user answered no
 
 The command line catches GpunodeError; `fleet` catches HostError and makes it the host's outcome. Anything else is a bug and
@@ -90,7 +88,7 @@ class GpunodeError(Exception):
 
 
 class UsageError(GpunodeError):
-    """The options of a command contradict each other."""
+    """The options of a command contradict each other, or name what cannot be used."""
 
     exit_code = 2
 
@@ -194,12 +192,64 @@ class Refused(HostError):
         self.repository = repository
 
 
+class NoConnection(GpunodeError):
+    """Connecting failed, would be unsafe, or ssh's configuration cannot be used. The dialer makes it Unreachable.
+    `passes`: it may succeed when it is tried again soon."""
+
+    def __init__(self, what: str, *, hint: str, code: str = "configuration", passes: bool = False) -> None:
+        super().__init__(what, hint=hint, code=code)
+        self.passes = passes
+
+
+class UnexpectedAnswer(GpunodeError):
+    """A value of another type. Its text is a clause: `a list where text is expected, in facts.kernel`."""
+
+
+class Flood(GpunodeError):
+    """More output than any answer needs; the text says how much."""
+
+
 class ClusterError(GpunodeError):
     """The Kubernetes API could not do what was asked; the subject is the host or node that it is about."""
 
 
-class Obstacle(ClusterError):
-    """The cluster would not admit pods that a run makes. Programs read its code."""
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A field of an object, in the API server's words, and the field manager that set it last; "" where it does not
+    know that one."""
+
+    field: str
+    manager: str
+
+
+class HttpError(ClusterError):
+    """The API server refused a request. `status` is HTTP's, `reason` that of Kubernetes: NotFound, Conflict, Expired.
+
+    `claims` are the fields that a server-side apply would have to take from others. `untried`: why the dry run was
+    refused, where the change itself may not be. `detail`: the API server's own sentence.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        status: int,
+        reason: str,
+        claims: tuple[Claim, ...] = (),
+        untried: str = "",
+        detail: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.reason = reason
+        self.claims = claims
+        self.untried = untried
+        self.detail = detail
+
+
+class ApiConnectionLost(ClusterError):
+    """The API server cannot be reached, or the connection broke."""
 
 
 class KubeconfigUnusable(ClusterError):
@@ -212,3 +262,18 @@ class Declined(GpunodeError):
     """The user answered no."""
 
     exit_code = 4
+
+
+class WrongKey(GpunodeError):
+    """What was found is not the key of the tables; nothing was written. `text`, `fingerprint`: of a key that may be NVIDIA's, as its
+    fingerprint has the end that is known, and the user has not given the whole one; "" else."""
+
+    exit_code = 4
+
+    def __init__(self, what: str, *, hint: str, text: str = "", fingerprint: str = "") -> None:
+        super().__init__(what, hint=hint)
+        self.text, self.fingerprint = text, fingerprint
+
+
+class DamagedArchive(GpunodeError):
+    """No tar archive, one that was cut off, or one that is no image's; the text says why."""

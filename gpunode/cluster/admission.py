@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from gpunode.cluster import obstacles, quota
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object, title
-from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.objects.difference import Difference
-from gpunode.errors import Problem
+from gpunode.errors import HttpError, Problem
 
 BUSY = (429, 502, 503, 504)  # of an API server that cannot answer now: this is no judgement of the pod
 UNKNOWN = "not-admitted"  # code: the API server's sentence is none of those that are known
@@ -94,8 +93,8 @@ def _try(api: Api, pod: Object, actions: Mapping[str, str]) -> tuple[Trial, Obje
         return Trial(what, None), api.create(api.served.fitted(wished) or wished, dry_run=True)
     except HttpError as error:
         if error.untried:
-            return Trial(what, None, error.untried if error.code == 400 else ""), None
-        if error.code in BUSY:
+            return Trial(what, None, error.untried if error.status == 400 else ""), None
+        if error.status in BUSY:
             return Trial(what, None, error.message), None
         known = obstacles.admission(error.detail) or Problem(UNKNOWN, "", fix=error.hint)
         reason = replace(known, what=error.message)

@@ -15,9 +15,8 @@ from datetime import datetime, timezone
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.api.watch import OnProgress
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, HttpError
 
 NAMESPACE, NAME = "kube-system", "gpunode"
 SECONDS = 15  # without renewal, until another may take it

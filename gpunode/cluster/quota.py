@@ -14,8 +14,7 @@ from typing import Any
 from gpunode.cluster import obstacles
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.cluster.api.refusal import HttpError
-from gpunode.errors import Problem
+from gpunode.errors import HttpError, Problem
 
 NATIVE = ("cpu", "memory", "ephemeral-storage")
 POD = ("cpu", "memory")  # and huge pages: what a pod as a whole may have

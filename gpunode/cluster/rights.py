@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from gpunode.cluster import lease
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.kinds import KINDS, Object
-from gpunode.cluster.api.refusal import HttpError
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, HttpError
 from gpunode.wording import few, page
 
 REVIEWS = "SelfSubjectAccessReview"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpunode.cluster.api.kubeconfig import chosen
 from gpunode.engine import nodes
-from gpunode.errors import ClusterError, UsageError
+from gpunode.errors import ClusterError, NoConnection, UsageError
 from gpunode.host.openssh.resolve import Options
 from gpunode.inventory.expand import names
 from gpunode.inventory.starter import Entry, Starter
@@ -101,12 +101,11 @@ def in_context(known: Starter, cluster: Cluster) -> Starter:
 def _copied(name: str, file: Path) -> Entry:
     """What the file sets for the host, and the options of it that no key of an inventory holds. Raises UsageError for a file that ssh cannot read."""
     from gpunode.host.ssh.config import Config
-    from gpunode.host.ssh.failures import SshRefusal
 
     try:
         found, usual = (Config(one).options(Ssh(name)) for one in (file, Path(os.devnull)))
-    except SshRefusal as error:
-        raise UsageError(str(error), hint=error.hint) from error
+    except NoConnection as error:
+        raise UsageError(error.message, hint=error.hint) from error
 
     def value(option: str) -> str:
         words = [one for one in found.get(option, ()) if one not in usual.get(option, ())]
@@ -129,14 +128,14 @@ def _copied(name: str, file: Path) -> Entry:
 def _jump(jump: str, found: Options, file: Path) -> tuple[str, tuple[str, ...]]:
     """A host's jump host with the user, address and port that the file sets for it; its name as it is, and that of its section,
     where the file sets more for it than for the host. `found`: the host's options. "" for a chain, which is named as an option."""
-    from gpunode.host.openssh.resolve import Unresolved, hop
+    from gpunode.host.openssh.resolve import hop
     from gpunode.host.ssh.config import Config
 
     if "," in jump:
         return "", ()
     try:
         ssh = hop(Ssh(""), jump)
-    except Unresolved:
+    except NoConnection:
         return "", ()
     its, usual = (Config(one).options(ssh) for one in (file, Path(os.devnull)))
     own = {one for one in its if its[one] not in (usual.get(one), found.get(one))}

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.cluster.api.refusal import HttpError
 from gpunode.commands import unscheduled_pods as strays
 from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME, parse, registered
 from gpunode.engine import converge, nodes
@@ -16,7 +15,7 @@ from gpunode.engine.listener import Listener, accepted
 from gpunode.engine.member import Member, Members, outcomes
 from gpunode.engine.session import Session
 from gpunode.engine.visit import Visit
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, HttpError
 from gpunode.links.plugin import other_plugins
 from gpunode.links.plugin.usage import usage
 from gpunode.links.scheduler.extender import findings, picture, simulation

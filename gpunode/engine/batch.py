@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from gpunode.cluster.api import Api
-from gpunode.cluster.api.refusal import ApiConnectionLost
 from gpunode.cluster.api.watch import answering
 from gpunode.engine import bring_up, control_plane, gate, rounds, work
 from gpunode.engine.acts import Act
@@ -15,7 +14,7 @@ from gpunode.engine.listener import problem, progress
 from gpunode.engine.member import Member, Members
 from gpunode.engine.record import Record, State
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError, Problem
+from gpunode.errors import ApiConnectionLost, ClusterError, Problem
 
 FAILED = "failed"  # code: the cluster did not do what was asked
 

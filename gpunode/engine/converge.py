@@ -20,8 +20,7 @@ from gpunode.engine import chain as pipeline
 from gpunode.engine import decision as desired
 from gpunode.engine.visit import Visit, unexpected
 from gpunode.errors import AgentFailed, ConnectionLost, HostError, PasswordRefused, Refused, Unreachable
-from gpunode.host import diff, wire
-from gpunode.host.answers import Unexpected
+from gpunode.host import answers, diff, wire
 from gpunode.model import Change, Event, Facts, Host, OnEvent, Outcome, Plan, PluginImage, Reboot, Service
 from gpunode.wording import Advice, Command
 
@@ -177,7 +176,7 @@ def _change(host: Host, plan: Plan, message: Mapping[str, Any]) -> Change:
     if 0 <= n < len(plan.changes):
         return plan.changes[n]
     expected = f"the number of one of {len(plan.changes)} changes"
-    raise unexpected(host, Unexpected(n, expected, f"{message['type']}.n"))
+    raise unexpected(host, answers.unexpected(n, expected, f"{message['type']}.n"))
 
 
 def _messages(

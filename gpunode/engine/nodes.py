@@ -10,12 +10,11 @@ from dataclasses import replace
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api import connect as api_of
 from gpunode.cluster.api.kubeconfig import chosen
-from gpunode.cluster.api.refusal import ApiConnectionLost
 from gpunode.engine import converge
 from gpunode.engine.listener import Listener
 from gpunode.engine.member import Member, Members
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError, Problem
+from gpunode.errors import ApiConnectionLost, ClusterError, Problem
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, every, identity
 from gpunode.links.node import labels as cluster_labels
 from gpunode.links.node.identity import ANOTHER_MACHINE
@@ -186,11 +185,7 @@ def _placed(one: Member, there: Sequence[Node]) -> Member:
     try:
         node = identity.of(one.host, there, one.facts)
     except ClusterError as error:
-        return one.out(
-            replace(
-                error.problem, code=ANOTHER_MACHINE if isinstance(error, identity.Mistaken) else "no-node"
-            )
-        )
+        return one.out(replace(error.problem, code=error.problem.code or "no-node"))
     return replace(one, node=node, labels=node.labels)
 
 
@@ -198,9 +193,7 @@ def _distinct(members: Sequence[Member]) -> Members:
     """The members; hosts that claim the same node have none."""
     twice = identity.shared({one.host.name: one.node for one in members if one.node})
     return tuple(
-        replace(one, node=None, reason=replace(twice[one.host.name].problem, code=ANOTHER_MACHINE))
-        if one.host.name in twice
-        else one
+        replace(one, node=None, reason=twice[one.host.name]) if one.host.name in twice else one
         for one in members
     )
 

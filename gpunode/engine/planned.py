@@ -16,7 +16,7 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.engine import acts, nodes
 from gpunode.engine.listener import Listener, problem
 from gpunode.engine.member import Member, Members
-from gpunode.errors import ClusterError, Obstacle
+from gpunode.errors import ClusterError, HttpError
 from gpunode.links import node as cluster_nodes
 from gpunode.links import plugin
 from gpunode.links.node import labels
@@ -212,7 +212,7 @@ def _obstacles(
     for one in found:
         if one.reason:
             words = f"{one.what} would not be admitted: {one.reason.what}"
-            listener.problem(Obstacle(words, hint=one.reason.fix, code=one.reason.code))
+            listener.problem(ClusterError(words, hint=one.reason.fix, code=one.reason.code))
         else:
             listener.note(
                 f"The API server could not try {one.what}: {one.untried}. Whether they are admitted shows when they are made."
@@ -238,7 +238,7 @@ def _new_pods(
     seen = True
     try:
         every = api.find("Pod")[0]
-    except refusal.HttpError:
+    except HttpError:
         every, seen = [], False
         listener.note(
             "This user may not list the pods of other namespaces, so which GPUs are free is not known: of the pods that test GPUs the "

@@ -12,9 +12,9 @@ from gpunode.engine.listener import accepted
 from gpunode.engine.member import Member, Members
 from gpunode.engine.session import Session
 from gpunode.engine.visit import Visit
-from gpunode.errors import GpunodeError
+from gpunode.errors import GpunodeError, WrongKey
 from gpunode.model import Event, OnEvent, Outcome, Repository
-from gpunode.packages.keys import Unconfirmed, WrongKey, key
+from gpunode.packages.keys import Key, key
 from gpunode.wording import Advice, Command, few
 
 
@@ -78,10 +78,10 @@ def _fetch(session: Session, source: Signed, given: Collection[str] | None) -> R
     try:
         found = key(source, given=given or ())
     except WrongKey as error:
-        if given is not None or not isinstance(error, Unconfirmed):
+        if given is not None or not error.text:
             session.listener.problem(error)
             return error
-        found = error.key
+        found = Key(error.text, error.fingerprint)
         words = (
             f"{adds}has the fingerprint {found.fingerprint}. gpunode knows only that NVIDIA's ends with {source.fingerprint}, and "
             "another key can be made to end so. Compare all 40 digits with a source of your own. If they are the same, `"

@@ -7,9 +7,8 @@ from typing import Any
 
 from gpunode.agent.failures import HINTS
 from gpunode.engine import chain as pipeline
-from gpunode.errors import AgentFailed, Unreachable
+from gpunode.errors import AgentFailed, UnexpectedAnswer, Unreachable
 from gpunode.host import reach, wire
-from gpunode.host.answers import Unexpected
 from gpunode.local.password import Password
 from gpunode.model import Host, PluginImage
 
@@ -51,7 +50,7 @@ class Visit:
             ):
                 try:
                     known = wire.read(message)
-                except Unexpected as error:
+                except UnexpectedAnswer as error:
                     raise unexpected(self.host, error) from error
                 if known["type"] == "failed" and known["n"] is None:
                     code = known["code"]
@@ -68,7 +67,7 @@ class Visit:
             self._connection = None
 
 
-def unexpected(host: Host, error: Unexpected) -> AgentFailed:
+def unexpected(host: Host, error: UnexpectedAnswer) -> AgentFailed:
     """The failure of a host that may answer anything."""
     return AgentFailed(
         host.name,

@@ -8,6 +8,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from gpunode.errors import UnexpectedAnswer
+
 LARGEST = {int: 1 << 63, float: 1e11}  # of times in seconds the year 5138, which every calendar has
 NAMES = {
     str: "text",
@@ -17,18 +19,11 @@ NAMES = {
 }
 
 
-class Unexpected(Exception):
-    """A value of another type. Its text is a clause: `a list where text is expected, in facts.kernel`."""
-
-    def __init__(self, value: Any, expected: str, place: str) -> None:
-        super().__init__(f"{_shown(value)} where {expected} is expected, in {place:.200}")
-
-
 def read(kind: Any, value: Any, place: str) -> Any:
     """The value as `kind`: str, bool, int, float, Literal, X | None, tuple[X, ...], Mapping[str, X], or a dataclass of these.
 
     Members that a dataclass does not declare are left out; `name` or `path` of an object in a mapping is its key. Text has no
-    halves of surrogates, which cannot be printed. Raises Unexpected.
+    halves of surrogates, which cannot be printed. Raises UnexpectedAnswer.
     """
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any:
@@ -39,16 +34,16 @@ def read(kind: Any, value: Any, place: str) -> Any:
         )
     if origin is Literal:
         if value not in inner:
-            raise Unexpected(value, f"one of {', '.join(inner)}", place)
+            raise unexpected(value, f"one of {', '.join(inner)}", place)
         return value
     if kind in NAMES:
         return _simple(kind, value, place)
     if origin is tuple:
         if not isinstance(value, list):
-            raise Unexpected(value, "a list", place)
+            raise unexpected(value, "a list", place)
         return tuple(read(inner[0], one, f"{place}[{n}]") for n, one in enumerate(value))
     if not isinstance(value, dict):
-        raise Unexpected(value, "an object", place)
+        raise unexpected(value, "an object", place)
     if declared := _declared(kind):
         members = {
             name: read(member, value.get(name), f"{place}.{name}")
@@ -70,7 +65,7 @@ def _simple(kind: Any, value: Any, place: str) -> Any:
     number = isinstance(value, (int, kind)) and not isinstance(value, bool)
     if number and kind in LARGEST and abs(value) <= LARGEST[kind]:  # so not NaN
         return kind(value)
-    raise Unexpected(value, NAMES[kind], place)
+    raise unexpected(value, NAMES[kind], place)
 
 
 @cache
@@ -86,6 +81,11 @@ def _declared(kind: Any) -> Mapping[str, tuple[Any, bool]]:
 def _keyed(kind: Any, key: str, value: Any) -> Any:
     name = next(iter(_declared(kind)), "")
     return {**value, name: key} if name in ("name", "path") and isinstance(value, dict) else value
+
+
+def unexpected(value: Any, expected: str, place: str) -> UnexpectedAnswer:
+    """The error for a value of another type than `expected`."""
+    return UnexpectedAnswer(f"{_shown(value)} where {expected} is expected, in {place:.200}")
 
 
 def _shown(value: Any) -> str:

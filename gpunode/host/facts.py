@@ -25,7 +25,7 @@ class Smi:
 
 
 def parse(raw: Raw) -> Facts:
-    """The facts of one probe, from the `facts` message of the agent. Raises Unexpected for a value of another type."""
+    """The facts of one probe, from the `facts` message of the agent. Raises UnexpectedAnswer for a value of another type."""
     sections = {name: value for name, value in raw.items() if value is not None or name == "boot_default"}
     release = answers.read(Mapping[str, str], sections.get("os", {}), "facts.os")
     seen: Facts = answers.read(Facts, {**sections, "os": _os(release, sections.get("arch", ""))}, "facts")
@@ -69,7 +69,7 @@ def _mig(listed: str) -> dict[str, tuple[MigDevice, ...]]:
 
 def _gpu(row: Sequence[str], mig: Mapping[str, tuple[MigDevice, ...]], place: str) -> Gpu:
     if len(row) < 5 or not re.fullmatch(NUMBER, row[0]):
-        raise answers.Unexpected(list(row), "a row of nvidia-smi", place)
+        raise answers.unexpected(list(row), "a row of nvidia-smi", place)
     index, uuid, name, pci, memory, *modes = row
     on, pending = (
         word == "Enabled" for word in (modes or ["", ""])[:2]

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpunode.errors import AgentFailed, ConnectionLost, Unreachable
+from gpunode.errors import AgentFailed, ConnectionLost, Flood, Unreachable
 from gpunode.host import bootstrap, wire
-from gpunode.local import streams
 from gpunode.local.child import Child
 from gpunode.local.password import Password, Question
 from gpunode.model import Host
@@ -118,7 +117,7 @@ def talk(
                 complete = yield from lines
                 question.end()
             status, stderr = remote.end()
-        except streams.Flood as flood:
+        except Flood as flood:
             connection.close()
             remote.end()
             raise AgentFailed(

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gpunode.errors import Flood
 from gpunode.host import answers, bundle, facts
 from gpunode.local import streams
 from gpunode.model import Change, InstallDriver, LoadImage, Packages, RemoveFile, Watch, WriteFile
@@ -57,14 +58,14 @@ def decode(
         if begun and not complete and line.endswith(b"\n") and (message := _message(line)):
             answered += len(line)
             if answered > ANSWER_BYTES:
-                raise streams.Flood(f"more than {ANSWER_BYTES >> 20} MiB")
+                raise Flood(f"more than {ANSWER_BYTES >> 20} MiB")
             heard()
             if message["type"] != "alive":  # `heard` was its only purpose
                 yield message
             continue
         noisy += len(line)
         if noisy > streams.NOISE_BYTES:
-            raise streams.Flood(f"more than {streams.NOISE_BYTES >> 20} MiB of other output")
+            raise Flood(f"more than {streams.NOISE_BYTES >> 20} MiB of other output")
         word = line.strip()
         if word == begin:
             begun = True
@@ -118,7 +119,7 @@ MEMBERS: Mapping[str, Mapping[str, Any]] = {
 
 
 def read(message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with its members as they are declared, and Facts for its facts. Raises Unexpected."""
+    """The message with its members as they are declared, and Facts for its facts. Raises UnexpectedAnswer."""
     kind = message["type"]
     members = MEMBERS.get(kind, {})
     found = {name: answers.read(one, message.get(name), f"{kind}.{name}") for name, one in members.items()}

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gpunode.errors import DamagedArchive
 from gpunode.local import tars
 
 LARGEST = 4 << 20  # bytes of a manifest or configuration, as registries bound them
@@ -22,7 +23,7 @@ def image(archive: Path, wanted: str | None) -> tuple[str, str]:
         with tars.opened(archive) as tar:
             images = contents(tar)
         found = {full(name): (name, digest) for name, digest in images if name}
-    except (tars.Damaged, *tars.BROKEN) as error:
+    except (DamagedArchive, *tars.BROKEN) as error:
         raise ValueError(
             f"{archive} is no image archive: {error}; write one with `gpunode plugin image` or `docker save -o FILE IMAGE`"
         ) from None

@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
+from gpunode.errors import Flood
+
 LINE_BYTES = 8 << 20  # one message; a host's facts are some hundred kilobytes
 NOISE_BYTES = 1 << 20  # everything else: banners, shell output, standard error
 KEPT_BYTES = 64 << 10  # the end of standard error, for error messages
 
 T = TypeVar("T")
-
-
-class Flood(Exception):
-    """A host exceeded a limit; the text names it."""
 
 
 def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

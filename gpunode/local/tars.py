@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
+from gpunode.errors import DamagedArchive
+
 BLOCK = 512  # bytes
 CHUNK = 1 << 20  # bytes
 RECORDS = 1 << 20  # bytes of one header's records, as Go's archive/tar bounds them
@@ -36,10 +38,6 @@ REGULAR, HARD, SYMBOLIC, CONTIGUOUS = b"0", b"1", b"2", b"7"
 EMPTY = (HARD, SYMBOLIC, b"3", b"4", b"5", b"6")  # have no content, whatever size they name
 PAX, PAX_FOR_ALL, LONG_NAME, LONG_LINK, SPARSE = b"x", b"g", b"L", b"K", b"S"
 BROKEN = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
-
-
-class Damaged(Exception):
-    """No tar archive, one that was cut off, or one that is no image's; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class Archive:
         self._file = file
         self._members = {posixpath.normpath(member.name): member for member in members(file)}
         if not self._members:
-            raise Damaged("it is empty")
+            raise DamagedArchive("it is empty")
 
     def __contains__(self, name: str) -> bool:
         return name in self._members
@@ -83,7 +81,7 @@ class Archive:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Archive]:
-    """The archive at `path`, compressed by gzip, bzip2 or xz or not. Raises Damaged, and OSError where it cannot be opened."""
+    """The archive at `path`, compressed by gzip, bzip2 or xz or not. Raises DamagedArchive, and OSError where it cannot be opened."""
     with regular(path) as raw:
         magic = raw.read(6)
         raw.seek(0)
@@ -107,7 +105,7 @@ def regular(path: Path) -> IO[bytes]:
 
 
 def members(stream: IO[bytes]) -> Iterator[Member]:
-    """The members of a stream in their order; contents are skipped. Raises Damaged."""
+    """The members of a stream in their order; contents are skipped. Raises DamagedArchive."""
     at, room = 0, NAMES
     shared: dict[str, str] = {}
     own: dict[str, str] = {}
@@ -116,7 +114,7 @@ def members(stream: IO[bytes]) -> Iterator[Member]:
         kind, size = header[156:157], _number(header[124:136])
         if kind in (PAX, b"X", PAX_FOR_ALL, LONG_NAME, LONG_LINK):
             if size > RECORDS:
-                raise Damaged(f"a header has {size} bytes; {RECORDS} is the maximum")
+                raise DamagedArchive(f"a header has {size} bytes; {RECORDS} is the maximum")
             padded = -(-size // BLOCK) * BLOCK
             data = _read(stream, padded)[:size]
             at += padded
@@ -127,7 +125,7 @@ def members(stream: IO[bytes]) -> Iterator[Member]:
             continue
         records, own = shared | own, {}
         if kind == SPARSE or any(key.startswith("GNU.sparse.") for key in records):
-            raise Damaged("it has a sparse file, which no image has")
+            raise DamagedArchive("it has a sparse file, which no image has")
         name = records.get("path") or _name(header)
         if kind == b"\0":  # as before POSIX
             kind = b"5" if name.endswith("/") else REGULAR
@@ -136,10 +134,10 @@ def members(stream: IO[bytes]) -> Iterator[Member]:
         size = 0 if kind in EMPTY else _decimal(records["size"]) if "size" in records else size
         link = records.get("linkpath") or _text(header[157:257]) if kind in (HARD, SYMBOLIC) else ""
         if max(len(name), len(link)) > PATH:
-            raise Damaged(f"a name has more than {PATH} characters")
+            raise DamagedArchive(f"a name has more than {PATH} characters")
         room -= len(name) + len(link) + EACH
         if room < 0:
-            raise Damaged("it has more names than any image")
+            raise DamagedArchive("it has more names than any image")
         yield Member(name, link, kind, at, size)
         padded = -(-size // BLOCK) * BLOCK
         _skip(stream, padded)
@@ -153,7 +151,7 @@ def _block(stream: IO[bytes]) -> bytes:
         return b""
     sums = (sum(header) - sum(header[148:156]) + 8 * 0x20, _number(header[148:156]))
     if sums[0] != sums[1]:
-        raise Damaged("it is no tar archive")
+        raise DamagedArchive("it is no tar archive")
     return header
 
 
@@ -164,9 +162,9 @@ def _read(stream: IO[bytes], size: int, *, end: bool = False) -> bytes:
         while len(found) < size and (data := stream.read(min(size - len(found), CHUNK))):
             found += data
     except BROKEN as error:
-        raise Damaged(f"it was cut off or is damaged ({error})") from None
+        raise DamagedArchive(f"it was cut off or is damaged ({error})") from None
     if len(found) < size and not (end and not found):
-        raise Damaged("it was cut off")
+        raise DamagedArchive("it was cut off")
     return bytes(found)
 
 
@@ -176,7 +174,7 @@ def _skip(stream: IO[bytes], size: int) -> None:
             stream.seek(size - 1, io.SEEK_CUR)
             size = 1
     except BROKEN as error:
-        raise Damaged(f"it was cut off or is damaged ({error})") from None
+        raise DamagedArchive(f"it was cut off or is damaged ({error})") from None
     while size:
         size -= len(_read(stream, min(size, CHUNK)))
 
@@ -186,19 +184,19 @@ def _number(field: bytes) -> int:
     text = field.partition(b"\0")[0].strip(b" ")
     octal = re.fullmatch(rb"[0-7]*", text)
     if octal is None and field[0] != 0x80:
-        raise Damaged("it is no tar archive")
+        raise DamagedArchive("it is no tar archive")
     return _bounded(int(text or b"0", 8) if octal else int.from_bytes(field[1:], "big"))
 
 
 def _decimal(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,20}", text):
-        raise Damaged(f"a file has the size {text!r:.40}")
+        raise DamagedArchive(f"a file has the size {text!r:.40}")
     return _bounded(int(text))
 
 
 def _bounded(size: int) -> int:
     if size > LARGEST:
-        raise Damaged(f"a file has {size} bytes")
+        raise DamagedArchive(f"a file has {size} bytes")
     return size
 
 
@@ -210,7 +208,7 @@ def _records(data: bytes) -> dict[str, str]:
         length = int(data[at:space]) if space > 0 and data[at:space].isdigit() else 0
         record = data[space + 1 : at + length]
         if length <= 0 or at + length > len(data) or not record.endswith(b"\n"):
-            raise Damaged("a header has no records")
+            raise DamagedArchive("a header has no records")
         key, _, value = record[:-1].partition(b"=")
         if key in (b"path", b"linkpath", b"size") or key.startswith(b"GNU.sparse."):
             found[_text(key)] = _text(value)

@@ -10,7 +10,7 @@ from urllib.request import Request, urlopen
 
 from gpunode import __version__
 from gpunode.compat import WHOLE, Signed, is_trusted
-from gpunode.errors import GpunodeError
+from gpunode.errors import GpunodeError, WrongKey
 from gpunode.local import files as localfile
 from gpunode.local.streams import within
 from gpunode.packages.dnf import openpgp
@@ -21,12 +21,6 @@ ADDRESSES = ("http://", "https://")
 LARGEST = 64 * 1024  # bytes; NVIDIA's keys have some 2 KiB
 
 
-class WrongKey(GpunodeError):
-    """What was found is not the key of the tables; nothing was written."""
-
-    exit_code = 4
-
-
 @dataclass(frozen=True, slots=True)
 class Key:
     """An armoured key, and its whole fingerprint."""
@@ -35,24 +29,11 @@ class Key:
     fingerprint: str
 
 
-class Unconfirmed(WrongKey):
-    """The `key` may be NVIDIA's: its fingerprint has the end that is known, and the user has not given the whole one."""
-
-    def __init__(self, key: Key, source: Signed, where: str) -> None:
-        self.key = key
-        super().__init__(
-            f"the key at {where} has the fingerprint {key.fingerprint}; gpunode knows only that NVIDIA's ends with "
-            f"{source.fingerprint}, and another key can be made to end so",
-            hint="Compare all 40 digits with a source of your own, such as a host that has the key already (`rpm -qi gpg-pubkey`). "
-            f"If they are the same, run again with `--fingerprint {key.fingerprint}`.",
-        )
-
-
 def key(source: Signed, place: str = "", given: Collection[str] = ()) -> Key:
     """The key of a repository, from `place` (an address or a file; "": NVIDIA's own). `given`: whole fingerprints that the user
     trusts; they count where the tables have only the end of one.
 
-    Raises Unconfirmed, WrongKey for another key, GpunodeError where none can be read.
+    Raises WrongKey, GpunodeError where none can be read.
     """
     where = place or source.key_uri
     text = _fetched(where) if where.startswith(ADDRESSES) else _read(Path(where))
@@ -60,12 +41,18 @@ def key(source: Signed, place: str = "", given: Collection[str] = ()) -> Key:
         found = openpgp.fingerprint(text)
     except ValueError as error:
         raise WrongKey(f"{where} is no key: {error}", hint="Name the key's own address or file.") from error
-    made = Key(text, found)
     if is_trusted(found, source.fingerprint, given):
-        return made
+        return Key(text, found)
     known = next((one for one in given if one.endswith(source.fingerprint)), source.fingerprint)
     if found.endswith(known):
-        raise Unconfirmed(made, source, where)
+        raise WrongKey(
+            f"the key at {where} has the fingerprint {found}; gpunode knows only that NVIDIA's ends with "
+            f"{source.fingerprint}, and another key can be made to end so",
+            hint="Compare all 40 digits with a source of your own, such as a host that has the key already (`rpm -qi gpg-pubkey`). "
+            f"If they are the same, run again with `--fingerprint {found}`.",
+            text=text,
+            fingerprint=found,
+        )
     verb = "is" if len(known) == WHOLE else "ends with"
     local = not where.startswith(ADDRESSES)
     other = "the file holds another key: bring NVIDIA's" if local else "somebody else answers at that address"

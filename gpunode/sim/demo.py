@@ -31,10 +31,6 @@ def room() -> Path:
     return Path(usual if len(os.fsencode(usual)) <= LONGEST else "/tmp")  # noqa: S108 (mkdtemp makes the folder)
 
 
-class DemoFailed(GpunodeError):
-    """The simulation could not be started."""
-
-
 class Demo:
     """A running demo: hosts and a cluster for gpunode. As a context manager it ends with its block."""
 
@@ -149,7 +145,7 @@ class Demo:
                         if self.folder.exists()
                         else ""
                     )
-                    raise DemoFailed(
+                    raise GpunodeError(
                         f"the simulation did not start: {(words.splitlines() or ['no output'])[-1]}",
                         hint="If that names no cause, please report it with the output of `gpunode --version`.",
                     )

@@ -17,7 +17,7 @@ import yaml
 
 from gpunode.errors import GpunodeError, UsageError
 from gpunode.sim import cleanup, faults
-from gpunode.sim.demo import KEPT, PREFIX, DemoFailed, room
+from gpunode.sim.demo import KEPT, PREFIX, room
 from gpunode.sim.host import hosts, kinds
 from gpunode.sim.host.state import State
 
@@ -102,7 +102,7 @@ def grown(kept: Kept, count: int) -> tuple[str, tuple[str, ...]]:
         deadline = time.monotonic() + PATIENCE
         while not set(names) <= set(_served(kept)["ports"]):
             if time.monotonic() > deadline:
-                raise DemoFailed(f"{kept.name} does not serve its new hosts; see {kept.folder}/server.log")
+                raise GpunodeError(f"{kept.name} does not serve its new hosts; see {kept.folder}/server.log")
             time.sleep(0.05)
         group = f"{GROUP}{number}"
         _listed(kept.folder / "inventory.yaml", group, names, _served(kept)["ports"])

@@ -14,8 +14,8 @@ import pytest
 
 from gpunode.cluster import admission as trial
 from gpunode.cluster.api import Api, connect
-from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.obstacles import admission
+from gpunode.errors import HttpError
 from gpunode.model import Cluster
 
 from .api_servers import NEW, OLD, TOKEN, running

@@ -10,9 +10,9 @@ import pytest
 
 from gpunode.cluster.api import Api, connect
 from gpunode.cluster.api.kinds import KINDS, path
-from gpunode.cluster.api.refusal import Claim
 from gpunode.cluster.objects import apply
 from gpunode.cluster.objects.difference import Difference
+from gpunode.errors import Claim
 from gpunode.links import node as nodes
 from gpunode.links.node import labels
 from gpunode.links.plugin import dra

@@ -12,8 +12,8 @@ import pytest
 
 from gpunode.engine import converge
 from gpunode.engine.chain import judge_host
+from gpunode.errors import UnexpectedAnswer
 from gpunode.host import facts
-from gpunode.host.answers import Unexpected
 from gpunode.model import (
     Containerd,
     Docker,
@@ -179,5 +179,5 @@ def test_whatever_stands_anywhere_is_planned_on_or_refused(odd: object) -> None:
     for path in places(RAW):
         raw = copy.deepcopy(RAW)
         functools.reduce(lambda value, key: value[key], path[:-1], raw)[path[-1]] = odd
-        with contextlib.suppress(Unexpected):
+        with contextlib.suppress(UnexpectedAnswer):
             judge_host(converge.planned(host, facts.parse(raw), None))

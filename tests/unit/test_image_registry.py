@@ -17,8 +17,8 @@ from urllib.parse import parse_qs
 import pytest
 
 from gpunode.agent.redaction import redacted
+from gpunode.errors import UsageError
 from gpunode.links.plugin.image import registry, write
-from gpunode.links.plugin.image.base import UnusableBase
 from gpunode.links.plugin.image.login import Login, login
 from gpunode.sim.apiserver import tls
 from tests.unit.test_image import DEBIAN, NAME, Files, _pip, folder, oci
@@ -122,8 +122,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry
         server.shutdown()
 
 
-def refusal(reference: str, to: Path) -> UnusableBase:
-    with pytest.raises(UnusableBase) as caught:
+def refusal(reference: str, to: Path) -> UsageError:
+    with pytest.raises(UsageError) as caught:
         write(reference, to / "plugin.tar", name=NAME, arch="amd64")
     assert not (to / "plugin.tar").exists()
     return caught.value
@@ -377,12 +377,12 @@ def test_the_name_that_docker_gives_its_hub_is_no_registry(tmp_path: Path) -> No
     ],
 )
 def test_a_prefix_of_another_tool_is_answered_by_what_to_write(text: str, instead: str) -> None:
-    with pytest.raises(UnusableBase) as caught:
+    with pytest.raises(UsageError) as caught:
         registry.reference(text)
     assert instead in caught.value.hint
 
 
 @pytest.mark.parametrize("digest", ["abc", "g" * 64])
 def test_half_a_digest_is_not_looked_for_among_files(digest: str) -> None:
-    with pytest.raises(UnusableBase, match="has no whole digest"):
+    with pytest.raises(UsageError, match="has no whole digest"):
         registry.reference(f"registry.example.org/python@sha256:{digest}")

@@ -18,7 +18,7 @@ from gpunode.errors import Unreachable
 from gpunode.host import openssh
 from gpunode.host.openssh import master
 from gpunode.host.openssh.failures import _CAUSES, Way, diagnose
-from gpunode.host.openssh.master import Master
+from gpunode.host.openssh.master import Master, NotOpened
 from gpunode.model import Host, Ssh
 from tests.sshd import Sshd, serve
 
@@ -60,7 +60,7 @@ TABLE = [
 def test_what_ssh_prints_becomes_a_code_with_a_next_step(code: str, named: str, printed: str) -> None:
     """Only what may pass is tried again."""
     failure = diagnose(printed, WAY)
-    assert failure.code == code
+    assert failure.problem.code == code
     assert named in failure.message
     assert failure.hint
     assert failure.passes == (code == "connection-dropped")
@@ -81,7 +81,7 @@ def test_a_changed_key_names_both_fingerprints_and_the_line(tmp_path: Path) -> N
         "Host key for [h]:2222 has changed and you have requested strict checking.\r\nHost key verification failed.\r\n"
     )
     failure = diagnose(printed, WAY)
-    assert failure.code == "host-key-changed"
+    assert failure.problem.code == "host-key-changed"
     assert "now shows ED25519 SHA256:s+2JBzK0, known is ssh-ed25519 SHA256:" in failure.message
     assert f"({known}, line 2)" in failure.message
     assert "-R '[h]:2222'" in failure.hint
@@ -91,9 +91,11 @@ def test_a_proxy_that_fails_is_quoted() -> None:
     """Its own words are the cause, ssh's only say that the connection closed."""
     way = replace(WAY, proxy="cloud tunnel %h")
     failure = diagnose("ERROR: not logged in\nConnection closed by UNKNOWN port 65535\r\n", way)
-    assert failure.code == "proxy-failed"
+    assert failure.problem.code == "proxy-failed"
     assert "`cloud tunnel %h` did not reach ops@10.0.0.7:2222: ERROR: not logged in" in failure.message
-    assert diagnose("ops@10.0.0.7: Permission denied (publickey).\r\n", way).code == "permission-denied"
+    assert (
+        diagnose("ops@10.0.0.7: Permission denied (publickey).\r\n", way).problem.code == "permission-denied"
+    )
 
 
 def test_every_code_is_documented() -> None:
@@ -239,7 +241,7 @@ def test_a_jump_host_that_is_down_is_asked_once_for_all_behind_it(
     asked = []
     opened = Master.open
 
-    def counted(*words: object) -> Master:
+    def counted(*words: object) -> Master | NotOpened:
         asked.append(words)
         return opened(*words)  # type: ignore[arg-type]
 

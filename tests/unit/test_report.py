@@ -12,11 +12,10 @@ import pytest
 from rich.console import Console
 
 from gpunode import cli
-from gpunode.cluster.api.refusal import Claim
 from gpunode.cluster.objects.difference import Difference
 from gpunode.cluster.pods import GPU, MEMORY
 from gpunode.engine.listener import Listener
-from gpunode.errors import ClusterError, InventoryError
+from gpunode.errors import Claim, ClusterError, InventoryError
 from gpunode.model import (
     Disturbance,
     Disturbed,

@@ -20,6 +20,7 @@ from gpunode.cluster.api.kinds import KINDS, OLDER, Kind, Object
 from gpunode.cluster.api.kubeconfig import Access, load
 from gpunode.cluster.api.lines import lines
 from gpunode.cluster.api.served import Served, discover
+from gpunode.errors import HttpError
 from gpunode.model import Cluster
 
 __all__ = ["AT_ONCE", "MANAGER", "Api", "connect"]
@@ -61,7 +62,7 @@ class Api:
         """The object, or None when there is none."""
         try:
             return self._object("GET", self._path(kind, namespace, name))
-        except refusal.HttpError as error:
+        except HttpError as error:
             if error.reason == "NotFound":
                 return None
             raise
@@ -166,7 +167,7 @@ class Api:
             options["preconditions"] = {"uid": uid}
         try:
             self._ask("DELETE", self._path(kind, namespace, name), body=options)
-        except refusal.HttpError as error:
+        except HttpError as error:
             if error.reason == "NotFound" or (uid and error.reason == "Conflict"):
                 return False
             raise

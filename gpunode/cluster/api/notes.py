@@ -13,8 +13,8 @@ from typing import Protocol
 
 from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.api.merge import merged, patch
-from gpunode.cluster.api.refusal import Claim, HttpError
 from gpunode.cluster.api.served import Served
+from gpunode.errors import Claim, HttpError
 
 PREFIX = "gpunode.dev/applied-by-"
 TRIES = 5
@@ -144,7 +144,7 @@ def _conflict(why: str, claims: tuple[Claim, ...] = ()) -> HttpError:
     return HttpError(
         f"another client set the same fields: {why}" if claims else why,
         hint="Set the value there, or remove the field there first." if claims else "Run it again.",
-        code=409,
+        status=409,
         reason="Conflict",
         claims=claims,
     )

@@ -6,13 +6,12 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from gpunode.cluster import obstacles
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.kubeconfig import Access
-from gpunode.errors import ClusterError
+from gpunode.errors import ApiConnectionLost, Claim, ClusterError, HttpError
 from gpunode.wording import page
 
 FORBIDDEN = re.compile(
@@ -33,51 +32,12 @@ NO_DRY_RUN = re.compile(r"does not support dry run|dryRun \w+ feature is disable
 MANAGER = re.compile(r'conflict with "(?P<manager>[^"]*)"')
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A field of an object, in the API server's words, and the field manager that set it last; "" where it does not
-    know that one."""
-
-    field: str
-    manager: str
-
-
-class HttpError(ClusterError):
-    """The API server refused a request. `code` is HTTP's, `reason` that of Kubernetes: NotFound, Conflict, Expired.
-
-    `claims` are the fields that a server-side apply would have to take from others. `untried`: why the dry run was
-    refused, where the change itself may not be. `detail`: the API server's own sentence.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        hint: str = "",
-        code: int,
-        reason: str,
-        claims: tuple[Claim, ...] = (),
-        untried: str = "",
-        detail: str = "",
-    ) -> None:
-        super().__init__(message, hint=hint)
-        self.code = code
-        self.reason = reason
-        self.claims = claims
-        self.untried = untried
-        self.detail = detail
-
-
 def excused(error: ClusterError, *, strict: bool) -> str:
     """Why only the dry run was refused; "" where the change is refused too. `strict`: missing rights refuse the
     change."""
-    if not isinstance(error, HttpError) or (strict and error.code == 403):
+    if not isinstance(error, HttpError) or (strict and error.status == 403):
         return ""
     return error.untried
-
-
-class ApiConnectionLost(ClusterError):
-    """The API server cannot be reached, or the connection broke."""
 
 
 @contextmanager
@@ -247,7 +207,7 @@ def status(access: Access, answer: Object) -> HttpError:
     return HttpError(
         message,
         hint=hint,
-        code=code,
+        status=code,
         reason=reason,
         claims=_claims(answer),
         untried=untried,

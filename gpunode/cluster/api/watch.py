@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.cluster.api.refusal import ApiConnectionLost, HttpError
-from gpunode.errors import Problem
+from gpunode.errors import ApiConnectionLost, HttpError, Problem
 
 # Gets what is being waited for as a sentence; the same one may come several times.
 OnProgress = Callable[[str], None]
@@ -85,7 +84,7 @@ def changes(
                 if time.monotonic() >= end:
                     return
         except (ApiConnectionLost, HttpError) as error:
-            if isinstance(error, HttpError) and error.code not in AGAIN:
+            if isinstance(error, HttpError) and error.status not in AGAIN:
                 raise
             version = ""
             tell(error.message)
@@ -102,7 +101,7 @@ def answering(api: Api, *, seconds: float, tell: OnProgress) -> None:
             api.version()
             return
         except (ApiConnectionLost, HttpError) as error:
-            if time.monotonic() >= end or (isinstance(error, HttpError) and error.code not in AGAIN):
+            if time.monotonic() >= end or (isinstance(error, HttpError) and error.status not in AGAIN):
                 raise
             tell(error.message)
             time.sleep(PAUSE)

@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from gpunode.cluster import rights
 from gpunode.cluster.api import AT_ONCE, MANAGER, Api, notes
 from gpunode.cluster.api.kinds import Object, ours, title
-from gpunode.cluster.api.refusal import Claim, HttpError, excused
+from gpunode.cluster.api.refusal import excused
 from gpunode.cluster.api.watch import OnProgress, follow
 from gpunode.cluster.objects import dependents, difference
 from gpunode.cluster.objects.difference import Difference
-from gpunode.errors import ClusterError
+from gpunode.errors import Claim, ClusterError, HttpError
 from gpunode.wording import page
 
 POLICY = "ValidatingAdmissionPolicy"
@@ -182,7 +182,7 @@ def _sought(api: Api, manifests: Sequence[Object], tell: OnProgress) -> list[Obj
         for one in policies.values():
             _live(api, one)
     except HttpError as error:
-        if error.code != 403:
+        if error.status != 403:
             raise
         why = error.untried or error.message
         tell(

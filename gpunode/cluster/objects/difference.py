@@ -15,7 +15,7 @@ from gpunode.agent.redaction import hidden, redacted
 from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.api.merge import KEYS
 from gpunode.cluster.api.notes import PREFIX
-from gpunode.cluster.api.refusal import Claim
+from gpunode.errors import Claim
 
 # The API server and kubectl keep these for themselves.
 BOOKKEEPING = ("managedFields", "resourceVersion", "generation", "uid", "creationTimestamp", "selfLink")

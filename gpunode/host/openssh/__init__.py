@@ -14,16 +14,16 @@ import shutil
 import tempfile
 import threading
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from gpunode.errors import Unreachable
+from gpunode.errors import NoConnection, Unreachable
 from gpunode.host.openssh import options, resolve
 from gpunode.host.openssh.connection import Connection
-from gpunode.host.openssh.failures import Failure, Way, diagnose
+from gpunode.host.openssh.failures import Way, diagnose
 from gpunode.host.openssh.master import LOGIN_SECONDS, Master, NotOpened
-from gpunode.host.openssh.resolve import Options, Unresolved
+from gpunode.host.openssh.resolve import Options
 from gpunode.model import Host, Ssh
 
 __all__ = ["Connection", "Dialer"]
@@ -74,25 +74,22 @@ class Dialer:
         for attempt in range(1, TRIES + 1):
             try:
                 return self._open(host.ssh)
-            except _Failed as failed:
-                failure = failed.failure
-                if attempt == TRIES or not failure.passes:
+            except NoConnection as error:
+                if attempt == TRIES or not error.passes:
                     raise Unreachable(
-                        host.name, failure.message, hint=failure.hint, code=failure.code
-                    ) from failed
-            except Unresolved as error:
-                raise Unreachable(host.name, str(error), hint=error.hint, code=error.code) from error
+                        host.name, error.message, hint=error.hint, code=error.problem.code
+                    ) from error
             time.sleep(attempt * random.uniform(0.2, 0.6))  # noqa: S311 - jitter
         raise AssertionError("unreachable: the loop returns or raises")
 
     def _open(self, ssh: Ssh, behind: tuple[Ssh, ...] = ()) -> Master:
         if self._program is None:
-            raise Unresolved(
+            raise NoConnection(
                 "`connection: openssh` needs ssh, which is not installed here",
                 hint="Install OpenSSH's client (`openssh-client`, `openssh-clients`), or set `connection: ssh`.",
             )
         if ssh.key is not None and not any(map(Path.exists, options.halves(ssh.key))):
-            raise Unresolved(
+            raise NoConnection(
                 f"cannot read {ssh.key}: no such file", hint="Check `ssh.key`.", code="key-missing"
             )
         resolved = self._resolved(ssh)
@@ -112,10 +109,9 @@ class Dialer:
             words = ["-o", f"ProxyCommand={proxy}", "-o", "ProxyUseFdpass=no", *words]
         limit = ssh.timeout + LOGIN_SECONDS
         with self._gate if jump or way.proxy else contextlib.nullcontext():
-            try:
-                master = Master.open(self._program, self._place(), words, ssh.address, limit)
-            except NotOpened as error:
-                raise _Failed(_late(way, limit) if error.late else diagnose(str(error), way)) from error
+            master = Master.open(self._program, self._place(), words, ssh.address, limit)
+        if isinstance(master, NotOpened):
+            raise _late(way, limit) if master.late else diagnose(master.printed, way)
         self._masters.append(master)
         return master
 
@@ -123,7 +119,7 @@ class Dialer:
         """The shared master of a jump host; the jump hosts `behind` it wait for it."""
         hop = resolve.hop(ssh, jump)
         if hop in behind:
-            raise Unresolved(
+            raise NoConnection(
                 f"the jump hosts lead in a circle, at {jump}",
                 hint="Correct ProxyJump in ssh's configuration.",
             )
@@ -133,15 +129,14 @@ class Dialer:
             if shared.master is None or not shared.master.alive():
                 if time.monotonic() < shared.down_until:
                     assert shared.failure is not None
-                    raise _Failed(shared.failure)
+                    raise _jump_failed(jump, shared.failure)
                 try:
                     shared.master = self._open(hop, (*behind, hop))
-                except _Failed as failed:
-                    one = failed.failure
-                    shared.failure = replace(one, message=f"jump host {jump}: {one.message}")
-                    if not one.passes:  # the other hosts behind it need not wait, too
+                except NoConnection as error:
+                    shared.failure = error
+                    if not error.passes:  # the other hosts behind it need not wait, too
                         shared.down_until = time.monotonic() + ssh.timeout
-                    raise _Failed(shared.failure) from failed
+                    raise _jump_failed(jump, error) from error
             return shared.master
 
     def _resolved(self, ssh: Ssh) -> Options:
@@ -169,19 +164,18 @@ class _Jump:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     master: Master | None = None
-    failure: Failure | None = None
+    failure: NoConnection | None = None
     down_until: float = 0.0
 
 
-class _Failed(Exception):
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
+def _jump_failed(jump: str, error: NoConnection) -> NoConnection:
+    what, code = f"jump host {jump}: {error.message}", error.problem.code
+    return NoConnection(what, hint=error.hint, code=code, passes=error.passes)
 
 
-def _late(way: Way, limit: float) -> Failure:
-    return Failure(
-        "login-timeout",
+def _late(way: Way, limit: float) -> NoConnection:
+    return NoConnection(
         f"{way.place}: the login did not end within {limit:g} s",
-        f"Try `{way.by_hand}`; a key may wait to be touched, or a ProxyCommand may hang.",
+        hint=f"Try `{way.by_hand}`; a key may wait to be touched, or a ProxyCommand may hang.",
+        code="login-timeout",
     )

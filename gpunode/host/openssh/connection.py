@@ -26,7 +26,7 @@ class Remote(Child):
         status, printed = super().end()
         failure = no_session(printed) if status == 255 else None
         if failure is not None:
-            raise Unreachable(self.host, failure.message, hint=failure.hint, code=failure.code)
+            raise Unreachable(self.host, failure.message, hint=failure.hint, code=failure.problem.code)
         lost = status == 255 and not (self.master and self.master.connected())
         return (None if lost else status), printed
 

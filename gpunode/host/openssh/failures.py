@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpunode.errors import NoConnection
+
 SEEN = 400  # characters of what ssh printed, where no cause is known
 
 
@@ -23,16 +25,6 @@ class Way:
     timeout: float
     key: str | None = None  # the inventory's
     proxy: str = ""  # the ProxyCommand of ssh's configuration
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A connection that failed. `passes`: it may succeed when it is tried again soon."""
-
-    code: str
-    message: str
-    hint: str
-    passes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +162,7 @@ _CAUSES = (
 )  # fmt: skip
 
 
-def diagnose(printed: str, way: Way) -> Failure:
+def diagnose(printed: str, way: Way) -> NoConnection:
     """The failure that ssh's standard error is about."""
     accepts = (
         f"does not accept the key {way.key}" if way.key else "accepts no key of this machine or its agent"
@@ -185,18 +177,23 @@ def diagnose(printed: str, way: Way) -> Failure:
         values |= {name: value or "nothing" for name, value in match.groupdict().items()}
         if cause.code == "host-key-changed":
             values["known"] = _known(Path(match["file"]), int(match["line"]))
-        return Failure(cause.code, cause.message.format(**values), cause.hint.format(**values), cause.passes)
+        return NoConnection(
+            cause.message.format(**values),
+            hint=cause.hint.format(**values),
+            code=cause.code,
+            passes=cause.passes,
+        )
     what = " ".join(printed.split())[-SEEN:] or "ssh printed nothing"
-    return Failure("ssh-failed", f"{way.place}: {what}", f"Try `{way.by_hand} -v`.")
+    return NoConnection(f"{way.place}: {what}", hint=f"Try `{way.by_hand} -v`.", code="ssh-failed")
 
 
-def no_session(printed: str) -> Failure | None:
+def no_session(printed: str) -> NoConnection | None:
     """The failure if the host refused to run a command on an open connection; None if that was not the cause."""
     match = re.search(r"session request failed: (?P<why>[^\r\n]+)", printed)
     if match is None:
         return None
     hint = "Check MaxSessions of its sshd, and what it allows this user."
-    return Failure("session-refused", f"the host runs no command: {match['why']}", hint)
+    return NoConnection(f"the host runs no command: {match['why']}", hint=hint, code="session-refused")
 
 
 def _known(file: Path, line: int) -> str:
@@ -211,12 +208,12 @@ def _known(file: Path, line: int) -> str:
     return f"{kind} SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
-def _proxy_failed(printed: str, way: Way) -> Failure:
+def _proxy_failed(printed: str, way: Way) -> NoConnection:
     """What the proxy itself printed comes before ssh's line about the closed connection."""
     own = [line for line in printed.splitlines() if line.strip() and not re.search(_CAUSES[-1].pattern, line)]
     why = f": {' '.join(own)[-SEEN:]}" if own else ""
-    return Failure(
-        "proxy-failed",
+    return NoConnection(
         f"the ProxyCommand `{way.proxy}` did not reach {way.place}{why}",
-        "Run it by hand, or correct it in ssh's configuration.",
+        hint="Run it by hand, or correct it in ssh's configuration.",
+        code="proxy-failed",
     )

@@ -24,12 +24,12 @@ POLL_SECONDS = 0.5
 NOBODY = "gpunode"  # ssh wants a host's name, which a client of a master does not use
 
 
-class NotOpened(Exception):
-    """ssh could not connect; the text is what it printed. `late`: it did not end in time."""
+@dataclass(frozen=True, slots=True)
+class NotOpened:
+    """What ssh printed where it could not connect. `late`: it did not end in time."""
 
-    def __init__(self, printed: str, *, late: bool = False) -> None:
-        super().__init__(printed)
-        self.late = late
+    printed: str
+    late: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,10 @@ class Master:
     socket: Path
 
     @classmethod
-    def open(cls, program: str, place: Path, options: Sequence[str], address: str, timeout: float) -> Master:
-        """Log in. Raises NotOpened. The process goes on in the background, apart from the terminal and its Ctrl-C."""
+    def open(
+        cls, program: str, place: Path, options: Sequence[str], address: str, timeout: float
+    ) -> Master | NotOpened:
+        """Log in. The process goes on in the background, apart from the terminal and its Ctrl-C."""
         words = [
             program,
             "-M",
@@ -68,7 +70,7 @@ class Master:
                 if process.poll() is None:
                     process.kill()
         if process.returncode:
-            raise NotOpened(printed, late=late)
+            return NotOpened(printed, late)
         return cls(program, place)
 
     def alive(self) -> bool:

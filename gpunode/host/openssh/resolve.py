@@ -8,20 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gpunode.errors import NoConnection
 from gpunode.local import files as localfile
 from gpunode.model import Ssh
 
 ANSWERS_SECONDS = 30.0  # `Match exec` runs commands
 
 Options = Mapping[str, Sequence[str]]
-
-
-class Unresolved(Exception):
-    """ssh's configuration cannot be used for a host; `hint` is the fix."""
-
-    def __init__(self, message: str, *, hint: str, code: str = "configuration") -> None:
-        super().__init__(message)
-        self.hint, self.code = hint, code
 
 
 def words(ssh: Ssh, file: Path | None) -> list[str]:
@@ -35,7 +28,7 @@ def words(ssh: Ssh, file: Path | None) -> list[str]:
 
 
 def ask(program: str, ssh: Ssh, file: Path | None) -> Options:
-    """A host's options, by names in lower case. Raises Unresolved."""
+    """A host's options, by names in lower case. Raises NoConnection."""
     try:
         done = subprocess.run(
             [program, "-G", *words(ssh, file), "--", ssh.address],
@@ -47,13 +40,13 @@ def ask(program: str, ssh: Ssh, file: Path | None) -> Options:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise Unresolved(
+        raise NoConnection(
             f"`ssh -G {ssh.address}` did not end within {ANSWERS_SECONDS:.0f} s",
             hint="Run it by hand; a `Match exec` may hang.",
         ) from error
     if done.returncode:
         remarks = [line for line in done.stderr.splitlines() if not line.startswith("Pseudo-terminal")]
-        raise Unresolved(
+        raise NoConnection(
             f"ssh cannot read its configuration for {ssh.address}: {' '.join(remarks) or 'no message'}",
             hint=f"Try `ssh -G {ssh.address}`.",
         )
@@ -73,7 +66,7 @@ def one(options: Options, name: str, default: str = "") -> str:
 def hop(ssh: Ssh, jumps: str) -> Ssh:
     """The last jump host of a chain `[user@]host[:port],…`, with the host's key; an IPv6 address is in brackets.
 
-    It is reached through the jump hosts before it. Raises Unresolved.
+    It is reached through the jump hosts before it. Raises NoConnection.
     """
     before, _, jump = jumps.rpartition(",")
     user, _, place = jump.rpartition("@")
@@ -81,7 +74,7 @@ def hop(ssh: Ssh, jumps: str) -> Ssh:
         r"\[(?P<six>[^]]+)\](?::(?P<sixport>\d+))?|(?P<name>[^:]+)(?::(?P<port>\d+))?", place
     )
     if match is None:
-        raise Unresolved(f"jump host {jump}: it is not [user@]host[:port]", hint="Correct `ssh.jump`.")
+        raise NoConnection(f"jump host {jump}: it is not [user@]host[:port]", hint="Correct `ssh.jump`.")
     port = match["sixport"] or match["port"]
     return replace(
         ssh,

@@ -16,10 +16,11 @@ from typing import Any
 
 import paramiko
 
+from gpunode.errors import NoConnection
 from gpunode.host.openssh import resolve
 from gpunode.host.ssh.channel import SshConnection
 from gpunode.host.ssh.config import Config
-from gpunode.host.ssh.failures import JumpFailed, SshRefusal, Unsupported, explain, may_pass
+from gpunode.host.ssh.failures import explain, jump_failed, may_pass, unsupported
 from gpunode.host.ssh.keys import Keys
 from gpunode.host.ssh.known_hosts import KnownHosts
 from gpunode.host.ssh.target import Target
@@ -68,7 +69,7 @@ class Dialer:
             try:
                 target = self._target(host.ssh)
                 return SshConnection(host, self._open(host.ssh, target))
-            except (paramiko.SSHException, OSError, EOFError) as error:
+            except (NoConnection, paramiko.SSHException, OSError, EOFError) as error:
                 if attempt == TRIES or not may_pass(error):
                     raise explain(host, target, error) from error
                 time.sleep(attempt * random.uniform(0.2, 0.6))  # noqa: S311 - jitter
@@ -113,10 +114,10 @@ class Dialer:
             transport = transports[-1] if transports else None
             if transport is None or not transport.is_active():
                 try:
-                    way = _jump(ssh, target.jump)
+                    way = resolve.hop(ssh, target.jump)
                     transport = self._open(way, _last(self._target(way)))
-                except (paramiko.SSHException, OSError, EOFError) as error:
-                    raise JumpFailed(target.jump, error) from error
+                except (NoConnection, paramiko.SSHException, OSError, EOFError) as error:
+                    raise jump_failed(target, error) from error
                 transports.append(transport)
         with gate:
             channel = transport.open_channel(
@@ -140,7 +141,7 @@ class Dialer:
             transport.start_client(timeout=target.timeout)
             host_key = transport.get_remote_server_key()
             if host_key.get_name() == "ssh-rsa" and host_key.get_bits() < target.rsa_bits:
-                raise SshRefusal(
+                raise NoConnection(
                     f"{target.place}: its RSA host key has {host_key.get_bits()} bits, of {target.rsa_bits} (RequiredRSASize)",
                     hint="Give the host a longer key, or another type.",
                     code="algorithms",
@@ -177,13 +178,13 @@ def _connected(target: Target) -> socket.socket:
 
 
 def _disabled(target: Target) -> dict[str, list[str]]:
-    """Algorithms of paramiko by kind that ssh's configuration does not allow. Raises SshRefusal if none is left."""
+    """Algorithms of paramiko by kind that ssh's configuration does not allow. Raises NoConnection if none is left."""
     disabled = {}
     for kind, allowed in target.algorithms.items():
         usable = getattr(_Transport, f"_preferred_{kind}")
         disabled[kind] = [name for name in usable if name not in allowed]
         if len(disabled[kind]) == len(usable):
-            raise Unsupported(
+            raise unsupported(
                 f"ssh's configuration allows {target.address} only {', '.join(allowed)}, and gpunode's client supports none of these",
                 otherwise=f"Or allow one of {', '.join(usable)} for this host.",
             )
@@ -194,17 +195,9 @@ def _kind(algorithm: str) -> str:
     return "ssh-rsa" if algorithm.startswith("rsa-") else algorithm
 
 
-def _jump(ssh: Ssh, jump: str) -> Ssh:
-    """The jump host of a host, with the host's key."""
-    try:
-        return resolve.hop(ssh, jump)
-    except resolve.Unresolved as error:
-        raise SshRefusal(str(error), hint=error.hint, code=error.code) from error
-
-
 def _last(target: Target) -> Target:
     if target.jump is not None:
-        raise Unsupported(
+        raise unsupported(
             f"ssh's configuration reaches it through {target.jump}, but gpunode's client supports only one jump host",
             otherwise="Or set `ssh.jump` to a host that is reached directly.",
         )

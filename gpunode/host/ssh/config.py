@@ -13,9 +13,10 @@ from pathlib import Path
 
 import paramiko
 
+from gpunode.errors import NoConnection
 from gpunode.host.openssh import resolve
 from gpunode.host.openssh.resolve import Options
-from gpunode.host.ssh.failures import SshRefusal, Unsupported
+from gpunode.host.ssh.failures import unsupported
 from gpunode.host.ssh.target import Target
 from gpunode.local import files as localfile
 from gpunode.model import Ssh
@@ -42,35 +43,35 @@ class Config:
         self._ssh = shutil.which("ssh")
 
     def target(self, ssh: Ssh, *, proven: bool = False) -> Target:
-        """The target for one host. Raises SshRefusal for options that gpunode does not support."""
+        """The target for one host. Raises NoConnection for options that gpunode does not support."""
         options = self.options(ssh)
         one = partial(resolve.one, options)
         address, port = one("hostname", ssh.address), ssh.port or _number(options, ssh, "Port", 22)
         user = ssh.user or one("user", getpass.getuser())
         jump = None if ssh.jump == "none" else ssh.jump or one("proxyjump") or None
         if one("proxycommand") and ssh.jump is None:
-            raise Unsupported(
+            raise unsupported(
                 f"ssh's configuration has a ProxyCommand for {ssh.address}, which gpunode's client does not support",
                 otherwise="Or set `ssh.jump` to a jump host, or to `none` if the host can be reached directly.",
             )
         if jump is not None and "," in jump:
-            raise Unsupported(
+            raise unsupported(
                 f"{ssh.address} is behind a chain of jump hosts ({jump}), but gpunode's client supports only one",
                 otherwise="Or set `ssh.jump` to one that reaches it.",
             )
         if one("bindinterface"):
-            raise Unsupported(
+            raise unsupported(
                 f"ssh's configuration has a BindInterface for {ssh.address}, which gpunode's client does not support",
                 otherwise="Or set BindAddress for this host.",
             )
         methods = one("preferredauthentications", "publickey").split(",")
         if one("pubkeyauthentication", "yes").lower() in ("no", "false") or "publickey" not in methods:
-            raise Unsupported(
+            raise unsupported(
                 f"ssh's configuration allows {ssh.address} no public keys, and gpunode's client supports nothing else",
                 otherwise="Or allow publickey for this host.",
             )
         if one("knownhostscommand"):
-            raise Unsupported(
+            raise unsupported(
                 f"ssh's configuration has a KnownHostsCommand for {ssh.address}, which gpunode's client does not support",
                 otherwise="Or put the host's key into a known_hosts file, and remove the option for this host.",
             )
@@ -88,7 +89,7 @@ class Config:
         def files(name: str, default: str) -> tuple[Path, ...]:
             words = [path(word) for word in " ".join(options.get(name, [default])).split()]
             if any(not word.startswith("/") for word in words[1:]):
-                raise Unsupported(
+                raise unsupported(
                     f"ssh's configuration has a path with a space in {name} for {ssh.address}",
                     otherwise="Or set `ssh.known_hosts`, or use a path without spaces.",
                 )
@@ -134,15 +135,12 @@ class Config:
         )
 
     def options(self, ssh: Ssh) -> Options:
-        """The options for one host, by names in lower case. Raises SshRefusal."""
+        """The options for one host, by names in lower case. Raises NoConnection."""
         return self._ask(ssh) if self._ssh else self._read(ssh)
 
     def _ask(self, ssh: Ssh) -> Options:
         """The options by `ssh -G`, which evaluates Include, Match and canonical names."""
-        try:
-            return resolve.ask(str(self._ssh), ssh, self._file)
-        except resolve.Unresolved as error:
-            raise SshRefusal(str(error), hint=error.hint, code=error.code) from error
+        return resolve.ask(str(self._ssh), ssh, self._file)
 
     def _text(self, file: Path) -> str:
         try:
@@ -150,7 +148,7 @@ class Config:
         except FileNotFoundError:
             return ""
         except OSError as error:
-            raise SshRefusal(
+            raise NoConnection(
                 f"{file} cannot be read: {error.strerror}", hint="Fix ssh's configuration."
             ) from error
 
@@ -161,14 +159,14 @@ class Config:
         for file in [self._file] if self._file is not None else usual:
             text = self._text(file)
             if (found := _NEEDS_SSH.search(text)) is not None:
-                raise SshRefusal(
+                raise NoConnection(
                     f"{file} has `{found[0].strip()}`, which only ssh can evaluate, and ssh is not installed here",
                     hint="Install OpenSSH's client (`openssh-client`, `openssh-clients`).",
                 )
             try:
                 config.parse(text.splitlines(keepends=True))
             except (paramiko.ConfigParseError, ValueError) as error:
-                raise SshRefusal(
+                raise NoConnection(
                     f"{file} cannot be read: {error}", hint="Install OpenSSH's client."
                 ) from error
         entry = config.lookup(ssh.address)
@@ -179,7 +177,7 @@ def _number(options: Options, ssh: Ssh, name: str, default: int) -> int:
     """A number of ssh's configuration, as ssh takes it."""
     value = resolve.one(options, name.lower(), str(default))
     if not re.fullmatch(r"[0-9]{1,5}", value) or int(value) > 65535:
-        raise SshRefusal(
+        raise NoConnection(
             f"ssh's configuration has `{name} {value}` for {ssh.address}, which is no number up to 65535",
             hint="Fix ssh's configuration.",
         )

@@ -7,47 +7,31 @@ import socket
 
 import paramiko
 
-from gpunode.errors import Unreachable
+from gpunode.errors import NoConnection, Unreachable
 from gpunode.host.ssh.target import Target
 from gpunode.model import Host
 
 
-class SshRefusal(paramiko.SSHException):
-    """Connecting would be unsafe, or ssh's configuration cannot be used; `hint` is the fix."""
-
-    def __init__(self, message: str, *, hint: str, code: str = "configuration") -> None:
-        super().__init__(message)
-        self.hint, self.code = hint, code
+def unsupported(message: str, *, otherwise: str) -> NoConnection:
+    """The refusal of what only ssh itself can do; `otherwise` is the way without."""
+    return NoConnection(message, hint=f"Set `connection: openssh`. {otherwise}", code="unsupported")
 
 
-class Unsupported(SshRefusal):
-    """Only ssh itself can do it; `otherwise` is the way without."""
-
-    def __init__(self, message: str, *, otherwise: str) -> None:
-        super().__init__(message, hint=f"Set `connection: openssh`. {otherwise}", code="unsupported")
-
-
-class JumpFailed(paramiko.SSHException):
-    """No connection to the jump host."""
-
-    def __init__(self, jump: str, error: Exception) -> None:
-        super().__init__(f"jump host {jump}: {error}")
-        self.error = error
-
-
-class NotAccepted(paramiko.AuthenticationException):
-    """The host accepted no key; `note` names keys and options that were not used."""
-
-    def __init__(self, note: str = "") -> None:
-        super().__init__("authentication failed")
-        self.note = note
+def jump_failed(target: Target, error: Exception) -> NoConnection:
+    """No connection to the jump host of `target`."""
+    if isinstance(error, NoConnection):
+        why, code, hint = error.message, error.problem.code, error.hint
+    else:
+        why, code = str(error), _message(target, error)[0]
+        hint = f"Try it with `ssh -J {target.jump} {target.user}@{target.address}`."
+    return NoConnection(f"jump host {target.jump}: {why}", hint=hint, code=code, passes=may_pass(error))
 
 
 def may_pass(error: Exception) -> bool:
     """True for errors of an overloaded sshd or a network failure; a wrong key or host key never passes."""
-    if isinstance(error, (paramiko.AuthenticationException, SshRefusal)):
-        return False
-    if isinstance(error, JumpFailed) and not may_pass(error.error):
+    if isinstance(error, NoConnection):
+        return error.passes
+    if isinstance(error, paramiko.AuthenticationException):
         return False
     text = str(error)
     # the last two: the jump host's connection has just been lost
@@ -68,18 +52,11 @@ def explain(host: Host, target: Target | None, error: Exception) -> Unreachable:
 
 def _message(target: Target | None, error: Exception) -> tuple[str, str, str]:
     """The code, the cause and the next step."""
-    cause = error.error if isinstance(error, JumpFailed) else error
-    if isinstance(cause, SshRefusal):
-        return cause.code, str(error), cause.hint
+    if isinstance(error, NoConnection):
+        return error.problem.code, error.message, error.hint
     if target is None:
         return "configuration", str(error) or type(error).__name__, "Check ssh's configuration."
     where = target.place
-    if isinstance(error, JumpFailed):
-        return (
-            _message(target, error.error)[0],
-            str(error),
-            f"Try it with `ssh -J {target.jump} {target.user}@{target.address}`.",
-        )
     if isinstance(error, paramiko.PasswordRequiredException):
         return (
             "key-encrypted",
@@ -87,7 +64,7 @@ def _message(target: Target | None, error: Exception) -> tuple[str, str, str]:
             "Add it to an agent with `ssh-add`.",
         )
     if isinstance(error, paramiko.AuthenticationException):
-        note = error.note if isinstance(error, NotAccepted) else ""
+        note = str(error) if type(error) is paramiko.AuthenticationException else ""
         key = (
             f"does not accept the key {target.key}"
             if target.key

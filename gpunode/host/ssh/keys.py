@@ -15,7 +15,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import UnknownKeyType
 
-from gpunode.host.ssh.failures import NotAccepted, SshRefusal, Unsupported
+from gpunode.errors import NoConnection
+from gpunode.host.ssh.failures import unsupported
 from gpunode.host.ssh.target import Target
 from gpunode.local import files as localfile
 
@@ -46,7 +47,7 @@ class Keys:
         self._read: dict[Path, Identity | None] = {}
 
     def login(self, transport: paramiko.Transport, target: Target) -> None:
-        """Offer keys until the host accepts one. Raises AuthenticationException, or SshRefusal without a usable key."""
+        """Offer keys until the host accepts one. Raises AuthenticationException, or NoConnection without a usable key."""
         if target.key is not None:
             named = self._identity(Path(target.key).expanduser(), named=True)
             identities = [named] if named else []
@@ -70,14 +71,14 @@ class Keys:
             raise paramiko.PasswordRequiredException(str(target.key or locked.path))
         exposed = next((one.path for one in identities if one.exposed), None)
         if exposed is not None:
-            raise SshRefusal(
+            raise NoConnection(
                 f"{target.place}: the key {exposed} is not used: others may read it",
                 hint=f"Run `chmod 600 {exposed}`.",
                 code="key-permissions",
             )
         fido = any(one.fido for one in identities) or any(map(_fido, agent.blobs))
         if fido and not offered:
-            raise Unsupported(
+            raise unsupported(
                 f"{target.place}: {FIDO}, and there is no other key",
                 otherwise="Or create a key without a FIDO token, and set `ssh.key` to it.",
             )
@@ -89,7 +90,7 @@ class Keys:
             unused.append(
                 f"the host disconnected after {tried} of {len(offered)} keys: set `ssh.key` or IdentitiesOnly"
             )
-        raise NotAccepted(f" ({'; '.join(unused)})" if unused else "")
+        raise paramiko.AuthenticationException(f" ({'; '.join(unused)})" if unused else "")
 
     def _identity(self, path: Path, *, named: bool = False) -> Identity | None:
         with self._lock:
@@ -109,7 +110,7 @@ class Keys:
             and identity.public is None
             and not (identity.encrypted or identity.exposed)
         ):
-            raise SshRefusal(
+            raise NoConnection(
                 f"{path} is no readable private key",
                 hint="Set `ssh.key` to the private key, in OpenSSH or PEM format.",
                 code="key-unusable",
@@ -140,7 +141,7 @@ def _accepted(transport: paramiko.Transport, target: Target, key: paramiko.PKey)
             raise
         return False
     if more:
-        raise Unsupported(
+        raise unsupported(
             f"{target.place} requires {' or '.join(more)} besides the key, but gpunode's client supports keys only",
             otherwise="Or allow this user to log in with a key alone, or set `ssh.user` to one that may.",
         )

@@ -15,7 +15,8 @@ from pathlib import Path
 import paramiko
 from paramiko.pkey import UnknownKeyType
 
-from gpunode.host.ssh.failures import SshRefusal, Unsupported
+from gpunode.errors import NoConnection
+from gpunode.host.ssh.failures import unsupported
 from gpunode.host.ssh.target import Target
 from gpunode.local import files as localfile
 
@@ -44,7 +45,7 @@ class KnownHosts:
         return {line.kind for line in self._lines(target, target.known_as) if not line.marker}
 
     def check(self, target: Target, key: paramiko.PKey, ip: str | None) -> None:
-        """Raise SshRefusal unless the key is known for the host, or new and may be stored."""
+        """Raise NoConnection unless the key is known for the host, or new and may be stored."""
         if self._proves(target, key, ip):
             return
         if target.check == "off" and not target.proven:
@@ -53,12 +54,12 @@ class KnownHosts:
         names = [target.known_as] if target.alias is not None else [target.known_as, bare]
         for line in (line for name in names for line in self._lines(target, name)):
             if line.marker == "@cert-authority":
-                raise Unsupported(
+                raise unsupported(
                     f"{target.known_as} needs a host certificate ({line.place}), which gpunode's client does not check",
                     otherwise=f"Or {_by_scan(target, 'a')}; a line with the host's own key is enough.",
                 )
         if target.proven:
-            raise SshRefusal(
+            raise NoConnection(
                 f"{target.place}: its host key {fingerprint(key)} is in no known_hosts file, and gpunode sends a "
                 "password only to known hosts",
                 hint=f"Connect once with `{target.by_hand}` and compare the fingerprint; or {_by_scan(target, 'a')}.",
@@ -66,13 +67,13 @@ class KnownHosts:
             )
         if target.check == "strict":
             files = " or ".join(map(str, target.known_hosts))
-            raise SshRefusal(
+            raise NoConnection(
                 f"{target.place}: its host key {fingerprint(key)} is not in {files or 'any known_hosts file'}",
                 hint=f"{_by_scan(target)}.",
                 code="host-key-unknown",
             )
         if not target.known_hosts or re.search(r"[]@?*#[|'\"\\\s]", target.alias or target.address):
-            raise SshRefusal(
+            raise NoConnection(
                 f"{target.place}: its host key {fingerprint(key)} is new, and there is no file to store it in",
                 hint="Set `ssh.known_hosts`, or UserKnownHostsFile in ssh's configuration.",
                 code="host-key-unknown",
@@ -80,10 +81,10 @@ class KnownHosts:
         self._write(target, key, ip)
 
     def _proves(self, target: Target, key: paramiko.PKey, ip: str | None) -> bool:
-        """True for a known key, False for a new one. Raises SshRefusal for a changed or revoked key."""
+        """True for a known key, False for a new one. Raises NoConnection for a changed or revoked key."""
         blob = key.asbytes()
         if (target.check != "off" or target.proven) and (place := self._revoked(target, blob)):
-            raise SshRefusal(
+            raise NoConnection(
                 f"{target.place}: its host key {fingerprint(key)} is revoked in {place}",
                 hint="This may be an attack. If not, give the host a new key.",
                 code="host-key-revoked",
@@ -96,14 +97,14 @@ class KnownHosts:
         return True
 
     def _holds(self, target: Target, name: str, key: paramiko.PKey) -> bool:
-        """True if the files have the key for this name. Raises SshRefusal if they have only other keys."""
+        """True if the files have the key for this name. Raises NoConnection if they have only other keys."""
         lines = [line for line in self._lines(target, name) if not line.marker]
         if any(line.blob == key.asbytes() for line in lines):
             return True
         if lines:
             file, _, number = lines[0].place.rpartition(":")
             shown = f"'{name}'" if "[" in name else name
-            raise SshRefusal(
+            raise NoConnection(
                 f"its host key changed: {target.place} now shows {fingerprint(key)}, known is "
                 f"{_fingerprint(lines[0].kind, lines[0].blob)} ({file}, line {number})",
                 hint=f"If it was reinstalled, remove the old key with `ssh-keygen -f {file} -R {shown}` and run again; "
@@ -125,7 +126,7 @@ class KnownHosts:
             return None
         data = _content(target.revoked, "RevokedHostKeys")
         if data.startswith(b"SSHKRL"):
-            raise Unsupported(
+            raise unsupported(
                 f"{target.revoked} (RevokedHostKeys) is a key revocation list in KRL format, which gpunode's client cannot read",
                 otherwise="Or set RevokedHostKeys to a file with one public key per line.",
             )
@@ -159,13 +160,13 @@ class KnownHosts:
 
 
 def _content(path: Path, what: str) -> bytes:
-    """A file's bytes; none where known hosts are missing. Raises SshRefusal where it cannot be read."""
+    """A file's bytes; none where known hosts are missing. Raises NoConnection where it cannot be read."""
     try:
         return localfile.read(path)
     except OSError as error:
         if isinstance(error, FileNotFoundError) and what == KNOWN:
             return b""
-        raise SshRefusal(
+        raise NoConnection(
             f"{path} ({what}) cannot be read: {error.strerror}",
             hint="Set `ssh.known_hosts` to a file, or fix ssh's configuration.",
         ) from error

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from gpunode.cluster.api import MANAGER, Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.cluster.api.refusal import HttpError
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, HttpError
 
 OWNER = "gpunode.dev/cordoned-by"
 TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}  # what a cordon keeps away

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.cluster.api.refusal import ApiConnectionLost, HttpError
 from gpunode.cluster.api.watch import AGAIN, OnProgress, changes
 from gpunode.cluster.pods import MEMORY, OVER, whole
+from gpunode.errors import ApiConnectionLost, HttpError
 from gpunode.links import node as nodes
 from gpunode.links.node import standstill
 from gpunode.wording import few
@@ -118,7 +118,7 @@ def _evicted(api: Api, seen: Mapping[str, Object], one: Work, asked: dict[str, _
         try:
             obstacle, guarded = api.evict(pod), True
         except (ApiConnectionLost, HttpError) as error:
-            if isinstance(error, HttpError) and error.code not in AGAIN:
+            if isinstance(error, HttpError) and error.status not in AGAIN:
                 raise
             obstacle, guarded = error.message, False
         last = asked[one.uid] = _Asked(time.monotonic() + RETRY, obstacle, guarded and bool(obstacle))

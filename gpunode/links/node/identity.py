@@ -8,22 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.node import Node
 from gpunode.model import Facts, Host
 
-ANOTHER_MACHINE = "another-machine"  # code of such a reason
-
-
-class Mistaken(ClusterError):
-    """The node of a host's name is another machine, or several hosts claim it; waiting fixes neither."""
+ANOTHER_MACHINE = "another-machine"  # code: the node of a host's name is another machine, or several hosts claim it; waiting fixes neither
 
 
 def of(host: Host, every: Sequence[Node], facts: Facts | None = None) -> Node:
     """The node that this host is: `nodes.of`, unless its facts tell it from that one.
 
-    Raises Mistaken; for an address that another machine has too, behind a gateway or a tunnel, ClusterError as without it.
+    Raises ClusterError with the code ANOTHER_MACHINE, or none for an address that another machine has too, behind a gateway or a
+    tunnel.
     """
     name = facts.hostname if facts else ""
     node = nodes.of(host, every, name)
@@ -43,24 +40,26 @@ def of(host: Host, every: Sequence[Node], facts: Facts | None = None) -> Node:
         if len(right) == 1
         else "Correct the hostname or the inventory's address; if it is a node under another name, name that with `node:`."
     )
-    raise Mistaken(
+    raise ClusterError(
         f"it claims node {node.name}, which is another machine: {' and '.join(wrong)} "
         f"{'is' if len(wrong) == 1 else 'are'} not this host's",
         subject=host.name,
+        code=ANOTHER_MACHINE,
         hint=way,
     )
 
 
-def shared(found: Mapping[str, Node]) -> dict[str, Mistaken]:
-    """Hosts that claim the same node, each with the error that names them."""
+def shared(found: Mapping[str, Node]) -> dict[str, Problem]:
+    """Hosts that claim the same node, each with the problem that names them."""
     hosts: dict[str, list[str]] = {}
     for host, node in found.items():
         hosts.setdefault(node.name, []).append(host)
     return {
-        host: Mistaken(
+        host: Problem(
+            ANOTHER_MACHINE,
             f"{' and '.join(these)} of the inventory are one node, {node}",
             subject=host,
-            hint="A machine is in the inventory once: take the other out, correct its address, or name its node with `node:`.",
+            fix="A machine is in the inventory once: take the other out, correct its address, or name its node with `node:`.",
         )
         for node, these in hosts.items()
         if len(these) > 1

@@ -7,8 +7,7 @@ from types import MappingProxyType
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.cluster.api.refusal import HttpError
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, HttpError
 from gpunode.links.node import Node
 
 # Each writer of labels has a name of its own for the API server: what it leaves out of its next
@@ -46,7 +45,7 @@ def write(
     try:
         result = api.apply(wish, manager=writer, force=overwrite, dry_run=dry_run, noted=writer in node.noted)
     except HttpError as error:
-        if error.code == 409 and error.claims:
+        if error.status == 409 and error.claims:
             held = [key for key in labels if node.labels.get(key, labels[key]) != labels[key]]
             held_labels = ", ".join(f"{key}={node.labels[key]}" for key in held) or "these labels"
             off = " ".join(f"{key}-" for key in held or labels)

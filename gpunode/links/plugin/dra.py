@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object, title
-from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.pods import GPU
-from gpunode.errors import Problem
+from gpunode.errors import HttpError, Problem
 from gpunode.links.node import GPU_LABEL, Node
 from gpunode.links.plugin import other_plugins
 from gpunode.wording import few

@@ -7,9 +7,8 @@ from datetime import datetime, timezone
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.cluster.api.refusal import HttpError
 from gpunode.deviceplugin.status import ENFORCED, MARK, Status, UnknownVersion, last, loads
-from gpunode.errors import ClusterError, Problem
+from gpunode.errors import ClusterError, HttpError, Problem
 from gpunode.links.node import Node
 from gpunode.wording import Advice, Command
 
@@ -31,7 +30,7 @@ def read(api: Api, node: Node, pod: Object) -> Status | Problem:
         try:
             log = api.log(meta["namespace"], meta["name"], CONTAINER, lines=LINES)
         except HttpError as error:
-            if error.code == NOT_STARTED:
+            if error.status == NOT_STARTED:
                 return _nothing_yet()
             return Problem("no-log", f"the plugin's log cannot be read: {error.message}")
         text = last(log) or ""

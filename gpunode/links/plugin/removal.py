@@ -7,10 +7,9 @@ from contextlib import suppress
 from gpunode.cluster import rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import OURS, Object, title
-from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.cluster.objects import apply
-from gpunode.errors import UsageError
+from gpunode.errors import HttpError, UsageError
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, labels
 from gpunode.links.plugin import annotation, daemonset

@@ -17,8 +17,8 @@ import pytest
 
 from gpunode.cluster import api as api_module
 from gpunode.cluster.api import Api, connect, connection
-from gpunode.cluster.api.refusal import ApiConnectionLost, HttpError, translated
-from gpunode.errors import ClusterError
+from gpunode.cluster.api.refusal import translated
+from gpunode.errors import ApiConnectionLost, ClusterError, HttpError
 from gpunode.model import Cluster
 from gpunode.sim.apiserver import tls
 

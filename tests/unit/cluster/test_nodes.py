@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpunode.cluster.api import Api
-from gpunode.cluster.api.refusal import HttpError
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, HttpError
 from gpunode.links import node as nodes
 from gpunode.links.node import identity, labels
 from gpunode.model import Host, Ssh
@@ -94,11 +93,12 @@ def test_a_host_is_no_node_that_is_another_machine(
             ClusterError, match=r"gpu-01, which has its address 10\.0\.0\.1, is another machine"
         ) as lost:
             identity.of(asked, (claimed, *FLEET[1:]), seen)
-        assert not isinstance(lost.value, identity.Mistaken)
+        assert lost.value.problem.code != identity.ANOTHER_MACHINE
         assert lost.value.hint.startswith("Join it to the cluster")
         return
-    with pytest.raises(identity.Mistaken) as caught:
+    with pytest.raises(ClusterError) as caught:
         identity.of(asked, (claimed, *FLEET[1:]), seen)
+    assert caught.value.problem.code == identity.ANOTHER_MACHINE
     assert caught.value.message.startswith(f"x: it claims node gpu-01, which is another machine: {wrong}")
 
 
@@ -109,7 +109,7 @@ def test_a_host_that_goes_for_a_wrong_node_learns_which_it_is() -> None:
         replace(FLEET[0], machine_id="a", system_uuid="u", boot_id="1"),
         replace(FLEET[1], machine_id="b", system_uuid="v", boot_id="1"),
     )
-    with pytest.raises(identity.Mistaken) as caught:
+    with pytest.raises(ClusterError) as caught:
         identity.of(host("x"), fleet, seen)
     assert "it is node `gpu-02.example.org`: say so with `node: gpu-02.example.org`" in caught.value.hint
 

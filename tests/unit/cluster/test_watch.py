@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from gpunode.cluster.api import Api
-from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.api.watch import follow
+from gpunode.errors import HttpError
 
 from .conftest import add_node
 from .fake import FakeApi, Fault, plain

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from gpunode.errors import GpunodeError
+from gpunode.errors import DamagedArchive, UsageError
 from gpunode.local import tars
 
 GZIP = b"\x1f\x8b"
@@ -32,12 +32,6 @@ WHITEOUT, OPAQUE = ".wh.", ".wh..wh..opq"  # of one name below; of all that is b
 
 Open = Callable[[str], IO[bytes]]
 Image = tuple[dict[str, Any], list[str]]  # configuration, names of the layers
-
-
-class UnusableBase(GpunodeError):
-    """The base cannot carry the plugin; nothing was written."""
-
-    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +56,24 @@ class Base:
 
 @contextmanager
 def opened(path: Path, arch: str, name: str = "") -> Iterator[Base]:
-    """The base for linux/`arch`, readable within the context. `name`: what errors call it. Raises UnusableBase."""
+    """The base for linux/`arch`, readable within the context. `name`: what errors call it. Raises UsageError."""
     name = name or str(path)
     with ExitStack() as stack:
         try:
             base = _base(name, _opener(path, stack), arch)
-        except (tars.Damaged, *tars.BROKEN) as error:
-            raise UnusableBase(
+        except (DamagedArchive, *tars.BROKEN) as error:
+            raise UsageError(
                 f"{name} is no image archive, or was cut off: {error}",
                 hint="Write one with `docker save -o FILE IMAGE`, `ctr images export FILE IMAGE` or skopeo.",
             ) from None
         except FileNotFoundError as error:
-            raise UnusableBase(
+            raise UsageError(
                 f"{name} cannot be read: no such file, and no image of a registry",
                 hint="An image in a registry is HOST/NAME@sha256:…, with its host and its digest. Another is saved first, with "
                 "`docker save -o FILE IMAGE` or skopeo; then `--base FILE`.",
             ) from error
         except OSError as error:
-            raise UnusableBase(
+            raise UsageError(
                 f"{name} cannot be read: {error.strerror or error}",
                 hint="Name an image archive, a folder in OCI's layout, or an image in a registry: HOST/NAME@sha256:…",
             ) from error
@@ -97,7 +91,7 @@ def _opener(path: Path, stack: ExitStack) -> Open:
         except (ValueError, RuntimeError):  # a NUL, or links in a circle
             raise KeyError(name) from None
         if not place.is_relative_to(path.resolve()):
-            raise UnusableBase(
+            raise UsageError(
                 f"{path}: {name} leads out of the folder", hint="Save the image again, with all its layers."
             )
         return tars.regular(place)
@@ -109,22 +103,22 @@ def _base(path: str, read: Open, arch: str) -> Base:
     try:
         found = list(_images(read, arch))
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError, FileNotFoundError) as error:
-        raise UnusableBase(
+        raise UsageError(
             f"{path} holds no complete image ({error!r})", hint="Save the image again, with all its layers."
         ) from None
     fitting = [one for platform, one in found if one and platform == f"linux/{arch}"]
     if not fitting:
         there = ", ".join(sorted({platform for platform, _ in found})) or "nothing"
-        raise UnusableBase(
+        raise UsageError(
             f"{path} holds {there}, not linux/{arch}",
             hint="Save the base for the nodes' architecture, or choose that with --arch.",
         )
     if len(fitting) > 1:
-        raise UnusableBase(f"{path} holds {len(fitting)} images for linux/{arch}", hint="Save one alone.")
+        raise UsageError(f"{path} holds {len(fitting)} images for linux/{arch}", hint="Save one alone.")
     config, names = fitting[0]
     diffs = config["rootfs"]["diff_ids"]
     if len(diffs) != len(names):
-        raise UnusableBase(
+        raise UsageError(
             f"{path} has {len(names)} layers, its configuration names {len(diffs)}", hint="Save it again."
         )
     layers, files = [], dict[str, str]()
@@ -245,7 +239,7 @@ def _layer(path: str, read: Open, name: str, diff: str) -> tuple[Layer, dict[str
         with read(name) as file:
             magic = file.read(4)
         if magic == ZSTD:
-            raise UnusableBase(
+            raise UsageError(
                 f"{path}: layer {name} is compressed by zstd",
                 hint="Save it with gzip: skopeo copy --dest-compress-format gzip …",
             )
@@ -255,14 +249,14 @@ def _layer(path: str, read: Open, name: str, diff: str) -> tuple[Layer, dict[str
             whole = _Hashed(_plain(cast("IO[bytes]", stored), compressed)).finish() if compressed else ""
             digest = stored.finish()
         if (whole := f"sha256:{whole or digest}") != diff:
-            raise UnusableBase(
+            raise UsageError(
                 f"{path}: layer {name} is damaged: its SHA-256 is {whole.partition(':')[2]}, the image names {diff.partition(':')[2]}",
                 hint="Copy or save the base again.",
             )
         with read(name) as file:
             inside = {_place(one.name): _target(one) for one in tars.members(_plain(file, compressed))}
     except (KeyError, FileNotFoundError):
-        raise UnusableBase(
+        raise UsageError(
             f"{path} does not hold its layer {name}", hint="Save the image again, with all its layers."
         ) from None
     return Layer(name, digest, stored.size, compressed), inside
@@ -283,17 +277,15 @@ def _target(member: tars.Member) -> str:
 def _python(path: str, files: Mapping[str, str]) -> str:
     """The minor version of `python3`."""
     if any(MUSL.match(name) for name in files):
-        raise UnusableBase(
+        raise UsageError(
             f"{path} has musl's C library; the plugin's libraries need glibc",
             hint="Take a base of Debian, Ubuntu or a RHEL-like system.",
         )
     minor = _linked(files)
     if minor is None:
-        raise UnusableBase(
-            f"{path} has no Python", hint="Take a base with Python 3, such as python:3.11-slim."
-        )
+        raise UsageError(f"{path} has no Python", hint="Take a base with Python 3, such as python:3.11-slim.")
     if minor < OLDEST:
-        raise UnusableBase(
+        raise UsageError(
             f"{path} has Python 3.{minor}; the plugin needs 3.{OLDEST} or newer", hint="Take a newer base."
         )
     return f"3.{minor}"

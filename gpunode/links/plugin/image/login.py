@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpunode.links.plugin.image.base import UnusableBase
+from gpunode.errors import UsageError
 from gpunode.local import files as localfile
 
 SECONDS = 30.0  # for a program that keeps logins
@@ -34,7 +34,7 @@ class Login:
 
 def login(host: str, image: str) -> Login | None:
     """The login for this image of the registry: that of the longest path that has one, else the registry's;
-    None where no user has logged in. Raises UnusableBase for one that cannot be read."""
+    None where no user has logged in. Raises UsageError for one that cannot be read."""
     for place in filter(os.path.exists, _places()):
         try:
             found = _kept(json.loads(localfile.text(place)), host, image)
@@ -42,7 +42,7 @@ def login(host: str, image: str) -> Login | None:
             why = (
                 getattr(error, "strerror", "") or type(error).__name__
             )  # not its words: they may have the login
-            raise UnusableBase(
+            raise UsageError(
                 f"the login for {host} cannot be read from {place}: {why}",
                 hint="`docker login` or `podman login` writes it again.",
             ) from None

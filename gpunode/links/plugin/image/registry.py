@@ -21,8 +21,9 @@ from urllib.parse import urlencode
 from urllib.request import Request, build_opener
 
 from gpunode import __version__
+from gpunode.errors import UsageError
 from gpunode.links.plugin.image.base import MANIFESTS as MOST
-from gpunode.links.plugin.image.base import UnusableBase, fits
+from gpunode.links.plugin.image.base import fits
 from gpunode.links.plugin.image.login import login
 from gpunode.local.streams import within
 
@@ -60,7 +61,7 @@ class Reference:
 
 
 def reference(text: str) -> Reference | None:
-    """The reference that `text` is, None where it names no registry. Raises UnusableBase for half a digest and for one with a prefix."""
+    """The reference that `text` is, None where it names no registry. Raises UsageError for half a digest and for one with a prefix."""
     found = REFERENCE.fullmatch(text)
     if known := PREFIX.fullmatch(text):
         image = (
@@ -68,21 +69,21 @@ def reference(text: str) -> Reference | None:
             if known["prefix"].endswith(":") or "@" in text
             else ", with @sha256:… for the image that is meant"
         )
-        raise UnusableBase(
+        raise UsageError(
             f"{text}: --base takes no `{known['prefix']}`", hint=f"Write --base {known['rest']}{image}."
         )
     if found is None and "@sha256:" in text:
-        raise UnusableBase(f"{text} has no whole digest", hint="After `sha256:` it has 64 of 0-9 and a-f.")
+        raise UsageError(f"{text} has no whole digest", hint="After `sha256:` it has 64 of 0-9 and a-f.")
     return Reference(**found.groupdict()) if found else None
 
 
 def fetch(wanted: Reference, arch: str, to: Path) -> None:
     """Write what linux/`arch` needs of the image as a folder in OCI's layout, every file checked by digest.
 
-    Raises UnusableBase; for a reference without a digest with the digest that it has now.
+    Raises UsageError; for a reference without a digest with the digest that it has now.
     """
     if wanted.host in HUBS:
-        raise UnusableBase(
+        raise UsageError(
             f"{wanted} names an image, but no registry: Docker Hub answers under another name than {wanted.host}",
             hint="Name a mirror of it, or save the image (`docker save`, `skopeo copy`), and name the file.",
         )
@@ -94,7 +95,7 @@ def _fetch(wanted: Reference, arch: str, to: Path) -> None:
     registry = _Registry(wanted)
     if wanted.digest is None:
         found = hashlib.sha256(registry.manifest(wanted.tag or "latest")).hexdigest()
-        raise UnusableBase(
+        raise UsageError(
             f"{wanted} can be another image tomorrow: it has no digest",
             hint=f"Today it is --base {wanted.host}/{wanted.name}@sha256:{found}",
         )
@@ -115,22 +116,22 @@ def _fetch(wanted: Reference, arch: str, to: Path) -> None:
 
 @contextmanager
 def _explained(wanted: Reference) -> Iterator[None]:
-    """What goes wrong with the registry becomes UnusableBase."""
+    """What goes wrong with the registry becomes UsageError."""
     try:
         yield
     except HTTPError as error:
         error.close()
-        raise UnusableBase(
+        raise UsageError(
             f"{wanted} cannot be fetched: {error.url.partition('?')[0]} answers {error.code} {error.reason}",
             hint=_hint(error.code),
         ) from error
     except (OSError, HTTPException) as error:
-        raise UnusableBase(
+        raise UsageError(
             f"{wanted} cannot be fetched: {getattr(error, 'reason', '') or error}",
             hint="Name a registry that is reached over HTTPS from here, or an archive that was saved elsewhere.",
         ) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UnusableBase(
+        raise UsageError(
             f"{wanted}: the registry's answer is no image ({error!r})", hint="Name an image."
         ) from error
 
@@ -231,7 +232,7 @@ def _write(wanted: Reference, folder: Path, digest: str, parts: Iterable[bytes],
             file.write(part)
     if (found.hexdigest(), length) != (name, size):
         path.unlink()
-        raise UnusableBase(
+        raise UsageError(
             f"{wanted} is damaged: {digest} has {length} bytes with the SHA-256 {found.hexdigest()}",
             hint="Try again; if it stays so, the registry or a proxy is at fault.",
         )

@@ -13,14 +13,10 @@ LOCK = Path(gpunode.__file__).parent / "deviceplugin/requirements.lock"
 GLIBC = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
 
 
-class NoWheels(GpunodeError):
-    """pip could not bring the libraries; nothing was written."""
-
-
 def fetch(dest: Path, *, python: str, machine: str, folder: Path | None = None) -> list[Path]:
     """The wheels for CPython `python` on `machine`, sorted, in `dest`: from `folder` alone, or as pip is configured.
 
-    Raises NoWheels with pip's own reason.
+    Raises GpunodeError with pip's own reason.
     """
     source = ["--isolated", "--no-index", "--find-links", str(folder)] if folder else []
     done = subprocess.run(
@@ -40,7 +36,7 @@ def fetch(dest: Path, *, python: str, machine: str, folder: Path | None = None) 
         shown = [
             line.removeprefix("ERROR: ") for line in lines if not line.startswith(("WARNING", "Expected"))
         ] or lines
-        raise NoWheels(
+        raise GpunodeError(
             f"pip cannot bring the libraries for Python {python} on {machine}"
             + (f" from {folder}" if folder else "")
             + "".join(f"\n    {line}" for line in shown[-8:]),

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.cluster.api.refusal import HttpError
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.cluster.objects import apply
 from gpunode.cluster.objects.difference import Difference
 from gpunode.cluster.objects.manifests import rendered
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, HttpError
 from gpunode.links.scheduler import configuration
 from gpunode.links.scheduler.configuration import Extender
 from gpunode.links.scheduler.extender.rollout import rolled_out
@@ -87,7 +86,7 @@ def serves(api: Api, namespace: str) -> bool:
     try:
         found = api.get("Deployment", NAME, namespace)
     except HttpError as error:
-        if error.code == 403:
+        if error.status == 403:
             return False
         raise
     return bool(found and (found.get("status") or {}).get("readyReplicas"))
