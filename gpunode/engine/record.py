@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from gpunode.errors import GpunodeError, UsageError
+from gpunode.errors import GpunodeError, UnexpectedAnswer, UsageError
 from gpunode.host import answers
 from gpunode.wording import Advice, Command, few
 
@@ -192,7 +192,7 @@ def read(path: Path) -> RecordedRun:
     """A record. A last line that was cut off does not count. Raises GpunodeError for a newer format, or no record."""
     try:
         return _parsed(path, list(_lines(path)))
-    except (answers.Unexpected, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (UnexpectedAnswer, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise GpunodeError(
             f"{path}: not the record of a run ({error})",
             hint="Move the file away and begin a new run with `gpunode provision`.",
