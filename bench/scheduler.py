@@ -22,8 +22,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from gpunode.deviceplugin.offer.sizes import ANNOTATION  # noqa: E402 (after the path is set)
-from gpunode.deviceplugin.promises.placement import INDEX  # noqa: E402
+from gpunode.contract.promises import INDEX, MEMORY_ANNOTATION  # noqa: E402
 from gpunode.links.scheduler import plan  # noqa: E402
 from tests.lab import schedulers  # noqa: E402
 from tests.lab.api_servers import NEW, programs, running  # noqa: E402
@@ -66,7 +65,7 @@ def node(number: int) -> dict[str, Any]:
         "metadata": {
             "name": f"n{number}",
             "labels": {"kubernetes.io/hostname": f"n{number}"},
-            "annotations": {ANNOTATION: json.dumps({"version": 1, "gpus": gpus})},
+            "annotations": {MEMORY_ANNOTATION: json.dumps({"version": 1, "gpus": gpus})},
         },
         "status": {
             "capacity": amounts,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.commands import unscheduled_pods as strays
-from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME, parse, registered
+from gpunode.contract.checkpoint import FILE_NAME, parse, registered
 from gpunode.engine import converge, nodes
 from gpunode.engine.chain import unmended_note
 from gpunode.engine.listener import Listener, accepted

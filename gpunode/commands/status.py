@@ -11,7 +11,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.pods import GPU, holds
 from gpunode.commands import unscheduled_pods as strays
-from gpunode.deviceplugin.usage import Gpu
+from gpunode.contract.usage import Gpu
 from gpunode.engine import converge, nodes
 from gpunode.engine.cells import Bytes, Celsius, ForPrograms, Moment, Names, Part, Percent, Silent
 from gpunode.engine.listener import problem, progress

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpunode.cluster.api.kinds import Object
-from gpunode.deviceplugin.promises import demand
-from gpunode.deviceplugin.promises.demand import Malformed
+from gpunode.contract.promises import Malformed, bound_demand, has_ended
 from gpunode.engine.listener import Listener
 from gpunode.model import Inventory
-from gpunode.share.ledger import ENDED
 from gpunode.wording import few
 
 NAMED = 5
@@ -19,9 +17,8 @@ def found(pods: Iterable[Object], resource: str, scheduler: str) -> list[str]:
     """namespace/name of unfinished pods that ask for the resource and name another scheduler."""
     names = []
     for pod in pods:
-        ended = (pod.get("status") or {}).get("phase") in ENDED
         own = pod["spec"].get("schedulerName") or "default-scheduler"
-        if not ended and own != scheduler and _asks(pod, resource):
+        if not has_ended(pod) and own != scheduler and _asks(pod, resource):
             names.append(f"{pod['metadata'].get('namespace', 'default')}/{pod['metadata']['name']}")
     return sorted(names)
 
@@ -41,6 +38,6 @@ def note(inventory: Inventory, pods: Sequence[Object], listener: Listener) -> No
 
 def _asks(pod: Object, resource: str) -> bool:
     try:
-        return bool(demand.held(pod, resource).units)
+        return bool(bound_demand(pod, resource).units)
     except Malformed:
         return False

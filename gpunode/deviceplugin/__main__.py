@@ -8,16 +8,17 @@ import os
 import sys
 from typing import Any
 
+from gpunode.contract.config import BadConfig
+from gpunode.contract.offer import CannotOffer
+
 from .cluster.events import NodeEvent
 from .cluster.publish import Publisher
 from .discovery import NvmlUnavailable
 from .health import Health, XidPolicy
 from .logfmt import log_to_stderr
 from .metrics import CannotListen
-from .offer.resources import CannotOffer
 from .plugin import serve
 from .reload import ConfigSource
-from .settings.config import BadConfig
 from .signals import CHANGED, HANGUP, Signals
 
 log = logging.getLogger("gpunode.deviceplugin")

@@ -7,19 +7,20 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpunode.contract.config import Config
+from gpunode.contract.offer import UNCUT, CannotOffer, Device, Unit, offers, uncut, warnings
+from gpunode.contract.status import LAYOUT, Reason
+
 from .cdi import Specs
 from .enforcement import MemoryLimits
-from .gpus.devices import NVML_SILENT, Device, count, describe, reason
+from .gpus.devices import NVML_SILENT, count, describe, reason
 from .gpus.handles import Handles, text
 from .gpus.links import links
 from .health.watch import DEADLINE
 from .health.watches import GpuWatches
 from .kubelet.reclaim import Reclaim
 from .mps.follower import Follower
-from .offer.resources import UNCUT, CannotOffer, Unit, offers, uncut, warnings
 from .offer.state import NodeState
-from .settings.config import Config
-from .status import LAYOUT, Reason
 from .threads import Calls, inside
 
 log = logging.getLogger(__name__)

@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+from gpunode.contract.offer import Unit
+
 from .cdi import CdiUnavailable, Specs
 from .gpus import limits
 from .gpus.handles import Handles
 from .health.watch import DEADLINE
-from .offer.resources import Unit
 from .offer.state import NodeState
 from .threads import Calls
 

@@ -6,14 +6,15 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from .gpus.devices import Device
+from gpunode.contract.offer import Device
+from gpunode.contract.usage import Gpu, Offered, User, dumps
+
 from .gpus.handles import Handles
 from .gpus.readings import Reading, read
 from .kubelet.podresources import FRESH, PodResources, given
 from .metrics import Sample
 from .offer.state import NodeState
 from .threads import Calls
-from .usage import Gpu, Offered, User, dumps
 
 DEADLINE = 2.0  # seconds for a GPU's readings; one that hangs has none
 

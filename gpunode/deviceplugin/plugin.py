@@ -7,6 +7,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+from gpunode.contract.config import Config
+from gpunode.contract.usage import PATH
+
 from .cdi import Specs
 from .cluster.apiserver import InCluster
 from .cluster.follow import Reads
@@ -34,8 +37,6 @@ from .mps.follower import Follower
 from .offer.state import NodeState
 from .readiness import Readiness
 from .settings import mps_paths
-from .settings.config import Config
-from .usage import PATH
 
 REPEAT = 3600.0  # seconds after which the status is logged again: a log may have been rotated
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from gpunode.contract.status import Reason
+
 from .kubelet.server import ResourceServer
 from .offer.state import NodeState
-from .status import Reason
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpunode.contract import config_file
+from gpunode.contract.config import DEFAULT, LABEL, BadConfig, Config, choice
+
 from .cluster.apiserver import InCluster
 from .cluster.nodelabel import NodeLabel
-from .settings import PROGRAM, build, configfile, settings
-from .settings.config import DEFAULT, LABEL, BadConfig, Config, choice
+from .settings import PROGRAM, build, settings
 from .settings.directory import Directory
 
 log = logging.getLogger(__name__)
@@ -125,7 +127,7 @@ class ConfigSource:
         try:
             if self._folder is not None and self._label is not None:
                 path = chosen(self._folder, self._label.value, self._label.key, self._default)
-            return FileContent(path, configfile.content(Path(path))) if path else FileContent()
+            return FileContent(path, config_file.content(Path(path))) if path else FileContent()
         except BadConfig as error:
             return FileContent(problem=str(error))
         except OSError as error:

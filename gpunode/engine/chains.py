@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.deviceplugin.status import LAYOUT
+from gpunode.contract.status import LAYOUT
 from gpunode.engine import nodes, prove
 from gpunode.engine.chain import first_broken, judge_host
 from gpunode.engine.listener import Listener, progress

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpunode.deviceplugin.settings import configfile
-from gpunode.deviceplugin.settings.config import BadConfig, Config
-from gpunode.deviceplugin.settings.document import Where
+from gpunode.contract import config_file
+from gpunode.contract.config import BadConfig, Config
+from gpunode.contract.yaml_text import Where
 from gpunode.inventory import archive, expand
 from gpunode.inventory.selection import select
 from gpunode.inventory.source import Source, read
@@ -166,7 +166,7 @@ def read_settings(
     if file is None:
         return None
     try:
-        settings = configfile.read(file, pods)  # first: it says why a file cannot be read
+        settings = config_file.read(file, pods)  # first: it says why a file cannot be read
         return localfile.read(file).decode("utf-8-sig"), settings
     except BadConfig as error:
         for mistake in error.mistakes:

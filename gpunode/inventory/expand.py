@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gpunode.deviceplugin.settings.config import LABEL
-from gpunode.deviceplugin.settings.document import Where, dotted
+from gpunode.contract.config import LABEL
+from gpunode.contract.yaml_text import Where, dotted
 from gpunode.inventory.source import Source
 from gpunode.inventory.values import DriverPackages, Values, values
 from gpunode.local import files as localfile

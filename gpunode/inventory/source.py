@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from gpunode.deviceplugin.settings.document import INVALID, Document, kind
-from gpunode.deviceplugin.settings.syntax import Mistake
+from gpunode.contract.yaml_text import INVALID, Document, Mistake, kind
 from gpunode.errors import InventoryError
 from gpunode.local import files as localfile
 

@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from gpunode.deviceplugin.settings.document import INVALID, Where, dotted, kind
+from gpunode.contract.yaml_text import INVALID, Where, dotted, kind
 from gpunode.inventory.expand import range_meant
 from gpunode.inventory.source import Source
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
-from gpunode.deviceplugin.settings.document import Where
+from gpunode.contract.yaml_text import Where
 from gpunode.inventory.source import Source
 from gpunode.local import files as localfile
 from gpunode.model import PythonBuild, Repository, RunFile

@@ -1,4 +1,4 @@
 """The scheduler extender: promises pods memory of single GPUs, which a scheduler that sees a node's sum cannot.
 
-It is to run in the device plugin's image, so it imports nothing of gpunode but that package.
+It runs in the device plugin's image, so it imports nothing of gpunode but that package and `contract`.
 """

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gpunode.contract.config import GPU_MEM
 from gpunode.deviceplugin.cluster.apiserver import InCluster
 from gpunode.deviceplugin.cluster.follow import Follower
 from gpunode.deviceplugin.logfmt import log_to_stderr
-from gpunode.deviceplugin.settings.config import GPU_MEM
 
 from .follow import kinds
 from .home import Home

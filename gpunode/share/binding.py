@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
+from gpunode.contract.promises import Malformed, demand_of
 from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
-from gpunode.deviceplugin.promises import demand
 
 from . import notes
 from .api import Api
@@ -56,11 +56,11 @@ def bind(
         if bound := (pod.get("spec") or {}).get("nodeName"):
             ledger.pod_seen(pod)
             raise NotBound(f"{namespace}/{name} is bound to {bound} already")
-        wanted, written = demand.of(pod, ledger.resource), {}
+        wanted, written = demand_of(pod, ledger.resource), {}
         if wanted.units:
             gpus, parts = ledger.reserve(pod, wanted, node, packed=packed)
             written = notes.of(node, wanted, parts, gpus, time.time_ns())
-    except (ApiError, demand.Malformed, Refused) as error:
+    except (ApiError, Malformed, Refused) as error:
         raise NotBound(f"{namespace}/{name} cannot be bound to {node}: {error}") from None
     if not leads():
         ledger.release(pod["metadata"]["uid"])

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from gpunode.deviceplugin.promises.demand import Demand
-from gpunode.deviceplugin.promises.placement import Part
-from gpunode.deviceplugin.status import Reason
+from gpunode.contract.promises import Demand, Part
+from gpunode.contract.status import Reason
 
 from .gpus import Gpu
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from gpunode.deviceplugin.promises.demand import Ask
+from gpunode.contract.promises import Ask
 
 STEPS = 200  # sets of GPUs to try on one node
 

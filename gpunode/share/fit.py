@@ -5,8 +5,8 @@ The words say nothing of the node: kube-scheduler counts nodes by reason ("3 no 
 
 from __future__ import annotations
 
-from gpunode.deviceplugin.promises.demand import Demand
-from gpunode.deviceplugin.status import Reason
+from gpunode.contract.promises import Demand
+from gpunode.contract.status import Reason
 
 from .book import Book
 from .choice import Choice, TooHard, choose

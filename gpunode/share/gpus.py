@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpunode.deviceplugin import status
-from gpunode.deviceplugin.offer import elsewhere
-from gpunode.deviceplugin.offer.sizes import ANNOTATION, VERSION
-from gpunode.deviceplugin.promises.placement import Part
-from gpunode.deviceplugin.promises.quantity import whole
-from gpunode.deviceplugin.settings.config import GPU_COUNT
-from gpunode.deviceplugin.status import Reason
+from gpunode.contract import status
+from gpunode.contract.config import GPU_COUNT
+from gpunode.contract.promises import MEMORY_ANNOTATION, VERSION, Part, read_elsewhere, whole
+from gpunode.contract.status import Reason
 
 MOST_GPUS = 128  # of a node; a count beyond is a mistake
 
@@ -42,8 +39,8 @@ def of(node: Mapping[str, Any], resource: str) -> tuple[Gpu, ...] | Reason:
         total, count = (whole(capacity.get(name, "0")) for name in (resource, GPU_COUNT))
         if not total:
             return Reason("not-shared", f"it offers no {resource}")
-        if ANNOTATION in annotations:
-            gpus = _published(annotations[ANNOTATION])
+        if MEMORY_ANNOTATION in annotations:
+            gpus = _published(annotations[MEMORY_ANNOTATION])
         elif not 0 < count <= MOST_GPUS:
             return Reason("gpus-unknown", f"it does not publish its GPUs: {GPU_COUNT} is {count}")
         elif total % count:
@@ -60,7 +57,7 @@ def unit(node: Mapping[str, Any], resource: str) -> int:
     """MiB of a unit of the resource; 0 where the node does not publish it."""
     if not isinstance(of(node, resource), tuple):
         return 0
-    text = ((node["metadata"].get("annotations")) or {}).get(ANNOTATION)
+    text = ((node["metadata"].get("annotations")) or {}).get(MEMORY_ANNOTATION)
     mib = json.loads(text).get("mib", 0) if text else 0
     return mib if isinstance(mib, int) and mib > 0 else 0
 
@@ -69,7 +66,9 @@ def moved(node: Mapping[str, Any]) -> dict[str, tuple[Part, ...]]:
     """What containers have by the kubelet's record, by their pod's UID: those pods that the node publishes as being on other
     GPUs than noted; {} where it cannot be read."""
     try:
-        document = json.loads(((node.get("metadata") or {}).get("annotations") or {}).get(ANNOTATION) or "{}")
+        document = json.loads(
+            ((node.get("metadata") or {}).get("annotations") or {}).get(MEMORY_ANNOTATION) or "{}"
+        )
         index = {str(one["uuid"]): str(one["index"]) for one in document.get("gpus") or ()}
         return {
             uid: tuple(
@@ -77,7 +76,7 @@ def moved(node: Mapping[str, Any]) -> dict[str, tuple[Part, ...]]:
                 for container, gpus in sorted(containers.items())
                 for uuid, units in sorted(gpus.items())
             )
-            for uid, containers in elsewhere.read(document).items()
+            for uid, containers in read_elsewhere(document).items()
         }
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}

@@ -11,17 +11,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpunode.deviceplugin.promises import demand, placement
-from gpunode.deviceplugin.promises.demand import Demand, Malformed
-from gpunode.deviceplugin.promises.placement import Part
-from gpunode.deviceplugin.status import Reason
+from gpunode.contract.promises import (
+    Demand,
+    Malformed,
+    Part,
+    bound_demand,
+    demand_of,
+    has_ended,
+    placement_of,
+    pod_name,
+)
+from gpunode.contract.status import Reason
 
 from . import gpus, nominated, notes
 from .book import Book, Nominee, Promise
 from .fit import Refused, find
 from .gpus import Gpu
-
-ENDED = ("Succeeded", "Failed")  # phases in which the kubelet has freed a pod's devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +138,7 @@ class Ledger:
     def pod_seen(self, pod: Mapping[str, Any]) -> None:
         """Record a pod as it is now. A reservation stays until the pod is bound or gone: before, an event can be older."""
         uid, node = str(pod["metadata"]["uid"]), str((pod.get("spec") or {}).get("nodeName") or "")
-        ended = (pod.get("status") or {}).get("phase") in ENDED
+        ended = has_ended(pod)
         promise = None if ended or not node else self._promise(pod, node)
         nominee = None if ended or node else self._nominee(pod)
         with self._lock:
@@ -167,7 +172,7 @@ class Ledger:
                 book = nominated.beside(book, uid, own, packed=packed)
             found, choice = find(book, wanted, packed=packed)
             parts = notes.placed(wanted, choice, found.gpus)
-            promise = Promise(demand.name(pod), wanted.units, parts, reserved=True, priority=own)
+            promise = Promise(pod_name(pod), wanted.units, parts, reserved=True, priority=own)
             self._add(uid, node, promise)
             return found.gpus, parts
 
@@ -180,15 +185,15 @@ class Ledger:
 
     def _promise(self, pod: Mapping[str, Any], node: str) -> Promise | None:
         try:
-            held = demand.held(pod, self.resource)
+            held = bound_demand(pod, self.resource)
         except Malformed:  # the API server accepts no such pod
             return None
         if not held.units:
             return None
         # Which units of an init container the others get from the kubelet is not known here.
-        parts = () if held.init else placement.read(pod, node, held) or ()
+        parts = () if held.init else placement_of(pod, node, held) or ()
         leaving = bool(pod["metadata"].get("deletionTimestamp"))
-        return Promise(demand.name(pod), held.units, parts, priority=priority(pod), leaving=leaving)
+        return Promise(pod_name(pod), held.units, parts, priority=priority(pod), leaving=leaving)
 
     def _nominee(self, pod: Mapping[str, Any]) -> tuple[str, Nominee] | None:
         """Where a pod is nominated to; None where it is not, is being deleted, or asks for no memory."""
@@ -196,7 +201,7 @@ class Ledger:
         if not node or pod["metadata"].get("deletionTimestamp"):
             return None
         try:
-            wanted = demand.of(pod, self.resource)
+            wanted = demand_of(pod, self.resource)
         except Malformed:
             return None
         return (node, Nominee(str(pod["metadata"]["uid"]), wanted, priority(pod))) if wanted.asks else None

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from gpunode.deviceplugin.promises.demand import Demand
-from gpunode.deviceplugin.promises.placement import (
+from gpunode.contract.promises import (
     ALLOCATION,
     ASSIGNED,
     ASSUMED,
     DEV,
     INDEX,
-    OWN,
+    MEMORY_ANNOTATION,
     POD,
     VERSION,
+    Demand,
     Part,
 )
 
@@ -42,7 +42,7 @@ def of(node: str, demand: Demand, parts: Sequence[Part], gpus: Sequence[Gpu], no
     indexes = list(dict.fromkeys(part.index for part in parts))
     size = next(gpu.units for gpu in gpus if gpu.index == indexes[0])
     return {
-        OWN: _line({"version": VERSION, "node": node, "containers": containers}),
+        MEMORY_ANNOTATION: _line({"version": VERSION, "node": node, "containers": containers}),
         ALLOCATION: _line(by_position),
         # More than one is no number: gpushare's plugin refuses it, rather than place the whole pod on the first.
         INDEX: ",".join(indexes),

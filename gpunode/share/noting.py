@@ -8,10 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from gpunode.contract.promises import Demand, Malformed, Part, bound_demand, placement_of
 from gpunode.deviceplugin.cluster.apiserver import ApiError
-from gpunode.deviceplugin.promises import demand, placement
-from gpunode.deviceplugin.promises.demand import Demand, Malformed
-from gpunode.deviceplugin.promises.placement import Part
 
 from . import notes
 from .api import Api
@@ -59,14 +57,14 @@ class Noting:
 def written_of(pod: Mapping[str, Any], one: Moved, resource: str, now: int) -> dict[str, str]:
     """The annotations that place the pod where it is; {} where annotations cannot say so, or not all of it is known."""
     try:
-        held = demand.held(pod, resource)
+        held = bound_demand(pod, resource)
     except Malformed:
         return {}
     parts = _parts(held, one)
     if parts is None:
         return {}
     found = notes.of(one.node, held, parts, one.gpus, now)
-    read = placement.read({"metadata": {"annotations": found}}, one.node, held)
+    read = placement_of({"metadata": {"annotations": found}}, one.node, held)
     return found if read is not None and set(read) == set(parts) else {}
 
 

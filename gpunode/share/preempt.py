@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from gpunode.deviceplugin.promises.demand import Demand
+from gpunode.contract.promises import Demand
 
 from .book import Book, Promise
 from .fit import Refused, find

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from gpunode.deviceplugin.promises import demand
-from gpunode.deviceplugin.promises.demand import Demand, Malformed
+from gpunode.contract.promises import Demand, Malformed, demand_of
 
 from .api import Api
 from .binding import NotBound, NotLeading, bind
@@ -147,7 +146,7 @@ class Extender:
         if not isinstance(pod, Mapping):
             raise BadRequest("Pod: expected a pod")
         try:
-            return demand.of(pod, self._ledger.resource), str((pod.get("metadata") or {}).get("uid") or "")
+            return demand_of(pod, self._ledger.resource), str((pod.get("metadata") or {}).get("uid") or "")
         except Malformed as error:
             raise BadRequest(str(error)) from None
 

@@ -16,8 +16,8 @@ from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote
 
+from gpunode.contract.promises import Demand
 from gpunode.deviceplugin.cluster.apiserver import ApiError
-from gpunode.deviceplugin.promises.demand import Demand
 
 from . import notes
 from .api import Api

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from gpunode.contract.config import Config
 from gpunode.deviceplugin import discovery
 from gpunode.deviceplugin.cluster.follow import Reads
 from gpunode.deviceplugin.cluster.publish import Publisher
 from gpunode.deviceplugin.health import Health, XidPolicy
 from gpunode.deviceplugin.kubelet import reclaim
 from gpunode.deviceplugin.plugin import serve
-from gpunode.deviceplugin.settings.config import Config
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import grpc
 
+from gpunode.contract.checkpoint import FILE_NAME
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
-from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME
 
 
 class Connection:

@@ -9,14 +9,13 @@ from itertools import combinations
 import pynvml
 import pytest
 
+from gpunode.contract.config import GPU, Config, Share
+from gpunode.contract.offer import Device, Unit, offers
+from gpunode.contract.status import Reason
 from gpunode.deviceplugin import discovery
-from gpunode.deviceplugin.gpus.devices import Device
 from gpunode.deviceplugin.gpus.links import links
 from gpunode.deviceplugin.kubelet.allocate import CONTROL_NODES, AllocationRefused, chosen, grant
 from gpunode.deviceplugin.offer.prefer import preferred
-from gpunode.deviceplugin.offer.resources import Unit, offers
-from gpunode.deviceplugin.settings.config import GPU, Config, Share
-from gpunode.deviceplugin.status import Reason
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu, handles

@@ -7,10 +7,11 @@ import json
 
 import pytest
 
+from gpunode.contract.checkpoint import Entry, entries, registered
+from gpunode.contract.status import Pod
 from gpunode.deviceplugin.kubelet import v1beta1_pb2
-from gpunode.deviceplugin.kubelet.checkpoint import Entry, entries, pod_names, registered, unreported
+from gpunode.deviceplugin.kubelet.checkpoint import pod_names, unreported
 from gpunode.deviceplugin.offer.reservations import ContainerDevices
-from gpunode.deviceplugin.status import Pod
 
 GPU = "nvidia.com/gpu"
 GPUSHARES = {

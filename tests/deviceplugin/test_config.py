@@ -6,10 +6,10 @@ import os
 
 import pytest
 
+from gpunode.contract.config import BadConfig, Config, Share
+from gpunode.contract.config_file import parse
 from gpunode.deviceplugin.health import XidPolicy
 from gpunode.deviceplugin.settings import read
-from gpunode.deviceplugin.settings.config import BadConfig, Config, Share
-from gpunode.deviceplugin.settings.configfile import config
 from tests import cases
 
 
@@ -21,10 +21,10 @@ def from_file(tmp_path, text: str, *flags: str, **environ: str) -> Config:
 
 def test_the_defaults_are_those_of_nvidias_plugin():
     """A switch-over without any setting behaves the same."""
-    config = read([], {})
-    assert (config.mig_strategy, config.fail_on_init_error, config.pass_device_specs) == ("none", True, False)
-    assert (config.device_list_strategy, config.device_id_strategy) == (("envvar",), "uuid")
-    assert config.kubelet_socket == "/var/lib/kubelet/device-plugins/kubelet.sock"
+    parse = read([], {})
+    assert (parse.mig_strategy, parse.fail_on_init_error, parse.pass_device_specs) == ("none", True, False)
+    assert (parse.device_list_strategy, parse.device_id_strategy) == (("envvar",), "uuid")
+    assert parse.kubelet_socket == "/var/lib/kubelet/device-plugins/kubelet.sock"
 
 
 def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path):
@@ -52,9 +52,9 @@ def test_the_kubelets_socket_can_be_in_the_file(tmp_path):
 def test_what_only_this_plugin_has_can_be_in_the_file_too(tmp_path):
     """The file is all that `cluster.plugin.config` can give it."""
     text = "version: v1\nflags: {plugin: {healthInterval: 2, recoverySeconds: 0.5, metricsAddress: ':9400', logLevel: debug}}"
-    config = from_file(tmp_path, text)
-    assert (config.health_interval, config.recovery_seconds) == (2.0, 0.5)
-    assert (config.metrics_address, config.log_level) == (":9400", "debug")
+    parse = from_file(tmp_path, text)
+    assert (parse.health_interval, parse.recovery_seconds) == (2.0, 0.5)
+    assert (parse.metrics_address, parse.log_level) == (":9400", "debug")
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_keys_of_nvidias_without_meaning_here_are_reported_and_passed_over(tmp_p
     assert f"{file}: flags.plugin.cdiFeatureFlags has no meaning for this plugin" in caplog.text
     assert f"{file}: flags.gfd has no meaning for this plugin" in caplog.text
     caplog.clear()
-    config(file.read_text())
+    parse(file.read_text())
     assert not caplog.text  # to who works with the file again, it has been said
 
 

@@ -9,15 +9,13 @@ import re
 import pynvml
 import pytest
 
-from gpunode.deviceplugin import status
+from gpunode.contract import offer, status
+from gpunode.contract.config import Config, MemorySharing, Share
+from gpunode.contract.offer import MAX_LIST, CannotOffer, ClientLimits, Device, Unit, offers, warnings
 from gpunode.deviceplugin.discovery import NvmlUnavailable
-from gpunode.deviceplugin.gpus.devices import Device, describe, explain, pci_address
+from gpunode.deviceplugin.gpus.devices import describe, explain, pci_address
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 from gpunode.deviceplugin.kubelet.allocate import grant
-from gpunode.deviceplugin.offer import ids
-from gpunode.deviceplugin.offer.listing import MAX_LIST
-from gpunode.deviceplugin.offer.resources import CannotOffer, ClientLimits, Unit, offers, warnings
-from gpunode.deviceplugin.settings.config import Config, MemorySharing, Share
 
 from .kubelet import FakeKubelet
 from .nvml import GIB, FakeNvml, Gpu, Mig, handles
@@ -159,11 +157,11 @@ def test_a_mig_device_of_an_old_driver_is_offered_and_given_by_its_name():
     devices = described(h100("GPU-a", Mig(old, "1g.5gb", (7, 0))))
     shares = (Share("nvidia.com/mig-1g.5gb", 2, "nvidia.com/mig-1g.5gb"),)
     (unit,) = offers(devices, "mixed")["nvidia.com/mig-1g.5gb"]
-    assert ids.read(unit.id) == ids.Claim(old, ids.WHOLE)
+    assert offer.claim_of(unit.id) == offer.Claim(old, offer.WHOLE)
     given = grant("nvidia.com/mig-1g.5gb", [unit], Config(), lambda _: True)
     assert given.envs == {"NVIDIA_VISIBLE_DEVICES": old}
     first, _ = offers(devices, "mixed", shares)["nvidia.com/mig-1g.5gb"]
-    assert ids.read(first.id) == ids.Claim(old, ids.TIME_SLICING)
+    assert offer.claim_of(first.id) == offer.Claim(old, offer.TIME_SLICING)
     mounts = Config(
         device_list_strategy=("volume-mounts",)
     )  # the runtime takes what is below the folder for the name
@@ -247,7 +245,7 @@ def sixteen(replicas: int, rename: str = "nvidia.com/gpu") -> dict[str, tuple[Un
 def test_a_list_of_shares_that_the_kubelet_cannot_take_is_refused_before_it_is_made(monkeypatch):
     """A million of them would take the pod's memory; the refusal says how many fit."""
     with monkeypatch.context() as patched:
-        patched.setattr(ids, "shares", None)
+        patched.setattr(offer, "share_ids", None)
         with pytest.raises(
             CannotOffer, match=r"1120000 gpu\.example/share make a list of up to .* use fewer"
         ) as refused:

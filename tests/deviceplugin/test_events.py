@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from gpunode.contract.offer import Device
+from gpunode.contract.status import Reason
 from gpunode.deviceplugin.cluster.changes import Snapshot, events_between
 from gpunode.deviceplugin.cluster.events import BURST, KEPT, REFILL, SIMILAR, WITHIN, NodeEvent, PendingEvents
-from gpunode.deviceplugin.gpus.devices import Device
-from gpunode.deviceplugin.status import Reason
 
 XID = NodeEvent("GPUUnhealthy", "GPU 0 is Unhealthy: Xid 79")
 NOW = 1_700_000_000.0

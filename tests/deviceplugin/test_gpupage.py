@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from pynvml import NVML_ERROR_GPU_IS_LOST
 
-from gpunode.deviceplugin import usage
+from gpunode.contract import usage
+from gpunode.contract.offer import Device
+from gpunode.contract.status import Reason
 from gpunode.deviceplugin.gpupage import by_gpu
-from gpunode.deviceplugin.gpus.devices import Device
 from gpunode.deviceplugin.gpus.readings import Reading, read
 from gpunode.deviceplugin.offer.state import NodeState
-from gpunode.deviceplugin.status import Reason
 
 from .kubelet import FakeKubelet
 from .nvml import GIB, FakeNvml, Gpu, handles

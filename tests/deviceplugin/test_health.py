@@ -10,11 +10,11 @@ import time
 import pynvml
 import pytest
 
+from gpunode.contract.config import BadConfig
 from gpunode.deviceplugin import discovery
 from gpunode.deviceplugin.health import FILE, Health, Lasting, XidPolicy, watch
 from gpunode.deviceplugin.health.record import XidRecord
 from gpunode.deviceplugin.health.xids import NAMES, NUMBERS, Verdict, name, verdict
-from gpunode.deviceplugin.settings.config import BadConfig
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu

@@ -14,14 +14,15 @@ import grpc
 import pytest
 from pynvml import NVML_ERROR_GPU_IS_LOST
 
+from gpunode.contract.config import GPU_MEM, MemorySharing
+from gpunode.contract.offer import Device
 from gpunode.deviceplugin import cdi
 from gpunode.deviceplugin.cdi.spec import KIND
 from gpunode.deviceplugin.cluster.changes import Snapshot, events_between
 from gpunode.deviceplugin.gpus import limits
-from gpunode.deviceplugin.gpus.devices import GIB, Device
+from gpunode.deviceplugin.gpus.devices import GIB
 from gpunode.deviceplugin.metrics import memory_limit_samples, render
 from gpunode.deviceplugin.offer.state import NodeState
-from gpunode.deviceplugin.settings.config import GPU_MEM, MemorySharing
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu, handles

@@ -8,15 +8,13 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from gpunode.deviceplugin.gpus.devices import GIB, MIB, Device
+from gpunode.contract.config import GPU_COUNT, GPU_MEM, Config, MemorySharing, Share
+from gpunode.contract.offer import MAX_LIST, MIB, CannotOffer, Device, Unit, count_pieces, list_bytes, offers
+from gpunode.deviceplugin.gpus.devices import GIB
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 from gpunode.deviceplugin.kubelet.allocate import AllocationRefused, grant, of_one_gpu
-from gpunode.deviceplugin.offer.listing import MAX_LIST
-from gpunode.deviceplugin.offer.memory import list_bytes, pieces
 from gpunode.deviceplugin.offer.prefer import preferred
-from gpunode.deviceplugin.offer.resources import CannotOffer, Unit, offers
 from gpunode.deviceplugin.settings import read
-from gpunode.deviceplugin.settings.config import GPU_COUNT, GPU_MEM, Config, MemorySharing, Share
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu, Mig
@@ -56,7 +54,7 @@ def file(tmp_path, sharing: str) -> Config:
 def test_a_gpu_is_worth_as_many_units_as_fit_into_it(mib, sharing, units):
     """GiB, MiB, chunks; what is left over is nobody's."""
     found = offered(gpu(0, mib), sharing=sharing)
-    assert len(found) == units == pieces(gpu(0, mib), sharing)
+    assert len(found) == units == count_pieces(gpu(0, mib), sharing)
     assert {unit.mib for unit in found.values()} == {sharing.chunk}
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import grpc
 import pytest
 
-from gpunode.deviceplugin.gpus.devices import GIB, Device
+from gpunode.contract.config import BadConfig, Config, Share
+from gpunode.contract.offer import CannotOffer, ClientLimits, Device, offers
+from gpunode.deviceplugin.gpus.devices import GIB
 from gpunode.deviceplugin.kubelet.allocate import grant
 from gpunode.deviceplugin.mps.follower import ABSENT, Follower
 from gpunode.deviceplugin.mps.report import DaemonState, decode, encode
 from gpunode.deviceplugin.mps.report_server import ReportServer
-from gpunode.deviceplugin.offer.resources import CannotOffer, ClientLimits, offers
 from gpunode.deviceplugin.settings import mps_paths, read
-from gpunode.deviceplugin.settings.config import BadConfig, Config, Share
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu

@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
+from gpunode.contract.checkpoint import FILE_NAME
+from gpunode.contract.config import Config, Share
+from gpunode.contract.offer import ClientLimits
 from gpunode.deviceplugin.gpus.handles import Handles
-from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME
 from gpunode.deviceplugin.mps import daemon as daemons
 from gpunode.deviceplugin.mps import shm
 from gpunode.deviceplugin.mps.daemon import PROGRAM, Daemon
@@ -26,9 +28,7 @@ from gpunode.deviceplugin.mps.modes import InUse, ModeError, NvmlModes
 from gpunode.deviceplugin.mps.report_server import ReportServer
 from gpunode.deviceplugin.mps.supervisor import Supervisor
 from gpunode.deviceplugin.mps.users import user
-from gpunode.deviceplugin.offer.resources import ClientLimits
 from gpunode.deviceplugin.settings import mps_paths
-from gpunode.deviceplugin.settings.config import Config, Share
 
 from .kubelet import Entry, FakeKubelet
 from .nvml import FakeNvml, Gpu, handles

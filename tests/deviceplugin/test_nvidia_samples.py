@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gpunode.contract.config import Config, Share
 from gpunode.deviceplugin.settings import read
-from gpunode.deviceplugin.settings.config import Config, Share
 
 SAMPLES = Path(__file__).with_name("nvidia-samples")
 GPU = "nvidia.com/gpu"

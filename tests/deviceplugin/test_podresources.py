@@ -143,8 +143,7 @@ def test_allocations_do_not_wait_for_a_long_page(play, plugin, sockets, monkeypa
 
 def test_shares_count_for_their_gpu() -> None:
     """Two shares of one GPU are two units of it."""
-    from gpunode.deviceplugin.gpus.devices import Device
-    from gpunode.deviceplugin.offer.resources import Unit
+    from gpunode.contract.offer import Device, Unit
 
     gpu = Device("GPU-a", "0", "Tesla P100", "GPU-a", "0000:3b:00.0", 0)
     offers = {"nvidia.com/gpu": tuple(Unit(f"GPU-a::{n}", gpu, shared=True) for n in range(4))}

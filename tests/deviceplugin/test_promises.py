@@ -11,17 +11,16 @@ from typing import Any
 import grpc
 import pytest
 
+from gpunode.contract.config import GPU_COUNT, GPU_MEM, MemorySharing
+from gpunode.contract.promises import ALLOCATION, INDEX, MEMORY_ANNOTATION, Part
+from gpunode.contract.status import ANNOTATION as STATUS
 from gpunode.deviceplugin.cluster.annotation import PendingAnnotation
 from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
 from gpunode.deviceplugin.cluster.events import PendingEvents
 from gpunode.deviceplugin.cluster.publish import Publisher
 from gpunode.deviceplugin.cluster.writer import Writer
 from gpunode.deviceplugin.kubelet import podresources_pb2, promised
-from gpunode.deviceplugin.offer.sizes import ANNOTATION
 from gpunode.deviceplugin.promises.bound import BoundPods
-from gpunode.deviceplugin.promises.placement import ALLOCATION, INDEX, Part
-from gpunode.deviceplugin.settings.config import GPU_COUNT, GPU_MEM, MemorySharing
-from gpunode.deviceplugin.status import ANNOTATION as STATUS
 from gpunode.share import gpus as extenders
 from tests.share.objects import pod
 
@@ -230,7 +229,7 @@ def test_each_gpus_memory_is_published_as_the_extender_reads_it(play: Any, plugi
         async with plugin(
             FakeNvml(Gpu("GPU-a", memory=4 * GIB), broken), publisher=publisher, api=Bound(), **settings
         ):
-            await api.until(lambda: ANNOTATION in notes())
+            await api.until(lambda: MEMORY_ANNOTATION in notes())
             whole = extenders.Gpu("0", 4, "GPU-a"), extenders.Gpu("1", 8, "GPU-b")
             assert seen() == whole
             await kubelet.until(lambda: broken.sets)
@@ -241,7 +240,7 @@ def test_each_gpus_memory_is_published_as_the_extender_reads_it(play: Any, plugi
         play(act)
     finally:
         publisher.close()
-    assert json.loads(notes()[ANNOTATION] or "")["version"] == 1
+    assert json.loads(notes()[MEMORY_ANNOTATION] or "")["version"] == 1
     assert STATUS not in notes()
 
 

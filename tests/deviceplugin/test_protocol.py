@@ -14,9 +14,9 @@ from typing import Any
 import grpc
 import pytest
 
+from gpunode.contract.checkpoint import FILE_NAME
 from gpunode.deviceplugin.kubelet import server, service
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
-from gpunode.deviceplugin.kubelet.checkpoint import FILE_NAME
 from gpunode.deviceplugin.kubelet.sockets import alive
 from gpunode.deviceplugin.settings import directory
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 import pynvml
 import pytest
 
+from gpunode.contract.config import BadConfig, Config
+from gpunode.contract.status import ANNOTATION, loads
 from gpunode.deviceplugin.cluster import writer as writer_module
 from gpunode.deviceplugin.cluster.annotation import PendingAnnotation
 from gpunode.deviceplugin.cluster.apiserver import ApiError
@@ -18,8 +20,6 @@ from gpunode.deviceplugin.cluster.publish import Publisher
 from gpunode.deviceplugin.cluster.writer import Writer
 from gpunode.deviceplugin.health import Health
 from gpunode.deviceplugin.settings import read
-from gpunode.deviceplugin.settings.config import BadConfig, Config
-from gpunode.deviceplugin.status import ANNOTATION, loads
 
 from .apiserver import FakeApiServer
 from .kubelet import FakeKubelet

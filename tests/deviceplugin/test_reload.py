@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from gpunode.contract.config import LABEL, BadConfig
 from gpunode.deviceplugin import reload
 from gpunode.deviceplugin.cluster import nodelabel
 from gpunode.deviceplugin.cluster.apiserver import ApiError
 from gpunode.deviceplugin.cluster.nodelabel import NodeLabel
 from gpunode.deviceplugin.reload import ConfigSource, chosen
-from gpunode.deviceplugin.settings.config import LABEL, BadConfig
 from gpunode.sim.cluster import Cluster, serve
 
 from ..sim.clusters import Client

@@ -8,14 +8,9 @@ import logging
 
 import pytest
 
-from gpunode.deviceplugin.cluster import document
-from gpunode.deviceplugin.cluster.publish import Publisher
-from gpunode.deviceplugin.gpus.devices import GIB, Device
-from gpunode.deviceplugin.offer.reservations import Reservation
-from gpunode.deviceplugin.offer.resources import offers
-from gpunode.deviceplugin.offer.state import STARTING, NodeState
-from gpunode.deviceplugin.settings.config import BadConfig, Config, MemorySharing, Share
-from gpunode.deviceplugin.status import (
+from gpunode.contract.config import BadConfig, Config, MemorySharing, Share
+from gpunode.contract.offer import Device, offers
+from gpunode.contract.status import (
     ENFORCED,
     MARK,
     Configuration,
@@ -30,6 +25,11 @@ from gpunode.deviceplugin.status import (
     last,
     loads,
 )
+from gpunode.deviceplugin.cluster import document
+from gpunode.deviceplugin.cluster.publish import Publisher
+from gpunode.deviceplugin.gpus.devices import GIB
+from gpunode.deviceplugin.offer.reservations import Reservation
+from gpunode.deviceplugin.offer.state import STARTING, NodeState
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu

@@ -24,7 +24,7 @@ from gpunode.cluster.api.kinds import OURS, Object, title
 from gpunode.cluster.api.merge import covers
 from gpunode.cluster.objects import apply
 from gpunode.cluster.objects.difference import Difference
-from gpunode.deviceplugin.status import MARK, Configuration, Status, dumps
+from gpunode.contract.status import MARK, Configuration, Status, dumps
 from gpunode.errors import ClusterError
 from gpunode.links import node as nodes
 from gpunode.links import plugin

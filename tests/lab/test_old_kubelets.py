@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.deviceplugin.status import MARK
+from gpunode.contract.status import MARK
 
 from . import machine
 from .builds import CHECKOUT

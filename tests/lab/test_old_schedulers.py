@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.deviceplugin.offer.sizes import ANNOTATION
-from gpunode.deviceplugin.promises.placement import INDEX
+from gpunode.contract.promises import INDEX, MEMORY_ANNOTATION
 from gpunode.links.scheduler import plan
 
 from . import schedulers
@@ -54,7 +53,7 @@ class Pods:
     def node(self) -> None:
         """One with two GPUs, as its plugin publishes it."""
         sizes = {"version": 1, "gpus": [{"index": str(n), "uuid": f"GPU-{n}", "units": SIZE} for n in (0, 1)]}
-        meta = {"name": "n", "annotations": {ANNOTATION: json.dumps(sizes)}}
+        meta = {"name": "n", "annotations": {MEMORY_ANNOTATION: json.dumps(sizes)}}
         amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", MEM: str(2 * SIZE)}
         status = {
             "capacity": amounts,

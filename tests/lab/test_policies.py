@@ -12,8 +12,8 @@ import pytest
 
 from gpunode.cluster.api import Api, connect
 from gpunode.cluster.objects import apply
-from gpunode.deviceplugin.promises import placement
-from gpunode.deviceplugin.status import ANNOTATION
+from gpunode.contract.promises import ALLOCATION, INDEX, MEMORY_ANNOTATION
+from gpunode.contract.status import ANNOTATION
 from gpunode.links.plugin import Spec
 from gpunode.links.scheduler.extender.deployment import Spec as ExtenderSpec
 from gpunode.model import Cluster as Named
@@ -188,14 +188,14 @@ def test_the_extender_binds_and_notes_what_asks_for_gpu_memory(server: Server) -
     """A waiting pod is touched, bound with its note, and noted again where it has another GPU."""
     code, answer = server.ask("extender", "PATCH", f"{PODS}/mem/status", touch())
     assert code == 200, answer
-    own = dict.fromkeys((placement.OWN, placement.INDEX, placement.ALLOCATION), "x")
+    own = dict.fromkeys((MEMORY_ANNOTATION, INDEX, ALLOCATION), "x")
     code, answer = server.ask("extender", "POST", f"{PODS}/mem/binding", binding("mem", annotations=own))
     assert code == 201, answer
     live = server.do("GET", f"{PODS}/mem")
-    assert (live["spec"]["nodeName"], live["metadata"]["annotations"][placement.OWN]) == ("a", "x")
+    assert (live["spec"]["nodeName"], live["metadata"]["annotations"][MEMORY_ANNOTATION]) == ("a", "x")
     again = {
         "metadata": {
-            "annotations": {placement.OWN: "y"},
+            "annotations": {MEMORY_ANNOTATION: "y"},
             "resourceVersion": live["metadata"]["resourceVersion"],
         }
     }

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpunode.deviceplugin.offer.sizes import ANNOTATION
-from gpunode.deviceplugin.promises.placement import INDEX
+from gpunode.contract.promises import INDEX, MEMORY_ANNOTATION
 from gpunode.links.scheduler import manifest
 from gpunode.links.scheduler.extender import second_scheduler as second
 
@@ -106,7 +105,9 @@ def made(lab: Lab) -> Iterator[Pods]:
 
 
 def sizes(lab: Lab, node: str) -> list[int]:
-    published = json.loads(lab.request("GET", f"/api/v1/nodes/{node}")["metadata"]["annotations"][ANNOTATION])
+    published = json.loads(
+        lab.request("GET", f"/api/v1/nodes/{node}")["metadata"]["annotations"][MEMORY_ANNOTATION]
+    )
     return [one["units"] for one in published["gpus"]]
 
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpunode.deviceplugin.offer.sizes import ANNOTATION
-from gpunode.deviceplugin.promises.placement import ALLOCATION, INDEX
+from gpunode.contract.promises import ALLOCATION, INDEX, MEMORY_ANNOTATION
 from gpunode.links.scheduler import manifest
 
 from .api import Lab
@@ -108,7 +107,9 @@ def index(lab: Lab, name: str, container: str) -> str:
 @pytest.mark.parametrize("node", ["legacy", "modern"])
 def test_fragmented_memory_is_waited_for_on_one_gpu(lab: Lab, enabled: None, made: Pods, node: str) -> None:
     """Where the plugin alone would fail the pod: the kubelets 1.23 and 1.36."""
-    published = json.loads(lab.request("GET", f"/api/v1/nodes/{node}")["metadata"]["annotations"][ANNOTATION])
+    published = json.loads(
+        lab.request("GET", f"/api/v1/nodes/{node}")["metadata"]["annotations"][MEMORY_ANNOTATION]
+    )
     sizes = [one["units"] for one in published["gpus"]]
     most = sizes[0] - 2
     full = [made.make(f"{node}-full-{number}", node, most, MEM) for number in range(len(sizes))]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.deviceplugin.promises.placement import ASSIGNED, ASSUMED, DEV, INDEX, POD
+from gpunode.contract.promises import ASSIGNED, ASSUMED, DEV, INDEX, POD
 
 from . import test_share
 from .api import Lab

@@ -12,8 +12,7 @@ from urllib.parse import urlencode
 import pytest
 import yaml
 
-from gpunode.deviceplugin.offer.sizes import ANNOTATION
-from gpunode.deviceplugin.promises.placement import INDEX
+from gpunode.contract.promises import INDEX, MEMORY_ANNOTATION
 
 from . import cluster, test_share
 from .api import Lab
@@ -343,7 +342,7 @@ def test_another_unit_or_resource_on_a_live_node(
 
     def reserved() -> dict[str, tuple[int, int]]:
         notes = lab.request("GET", "/api/v1/nodes/legacy")["metadata"]["annotations"]
-        gpus = json.loads(notes[ANNOTATION])["gpus"]
+        gpus = json.loads(notes[MEMORY_ANNOTATION])["gpus"]
         return {one["index"]: (one["units"], one["reserved"]) for one in gpus}
 
     try:

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from gpunode.contract.promises import MEMORY_ANNOTATION
 from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
-from gpunode.share.gpus import ANNOTATION
 
 MEM, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
 # Random schedules of a test; `make storm` tries many more.
@@ -20,7 +20,7 @@ def node(name: str, *units: int, published: bool = False, **annotations: str) ->
     """A node whose GPUs have so many units; `published`: in its annotation, each with a UUID."""
     gpus = [{"index": str(one), "uuid": f"GPU-{name}-{one}", "units": size} for one, size in enumerate(units)]
     if published:
-        annotations[ANNOTATION] = json.dumps({"version": 1, "gpus": gpus})
+        annotations[MEMORY_ANNOTATION] = json.dumps({"version": 1, "gpus": gpus})
     capacity = {MEM: str(sum(units)), COUNT: str(len(units))}
     return {"metadata": {"name": name, "annotations": annotations}, "status": {"capacity": capacity}}
 

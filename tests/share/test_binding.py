@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from gpunode.contract.promises import ALLOCATION, ASSUMED, INDEX, MEMORY_ANNOTATION
 from gpunode.deviceplugin.cluster.apiserver import ApiError
-from gpunode.deviceplugin.promises import placement
 from gpunode.share.binding import NotBound, NotLeading, bind
 from gpunode.share.ledger import Ledger
 from tests.share.objects import MEM, SCHEDULES, Pods, node, pod
@@ -40,8 +40,8 @@ def test_a_bound_pod_says_where_it_is() -> None:
     assert ask(ledger, api, "a") == ""
 
     notes = api.pods["a"]["metadata"]["annotations"]
-    assert int(notes.pop(placement.ASSUMED)) > 10**18  # nanoseconds
-    assert json.loads(notes.pop(placement.OWN)) == {
+    assert int(notes.pop(ASSUMED)) > 10**18  # nanoseconds
+    assert json.loads(notes.pop(MEMORY_ANNOTATION)) == {
         "version": 1,
         "node": "n",
         "containers": {"c0": [{"index": "0", "uuid": "GPU-n-0"}]},
@@ -64,11 +64,11 @@ def test_containers_of_one_pod_get_gpus_of_their_own() -> None:
     assert [ask(ledger, api, "a"), ask(ledger, api, "b")] == ["", ""]
 
     notes = [api.pods[name]["metadata"]["annotations"] for name in "ab"]
-    assert [one[placement.ALLOCATION] for one in notes] == [
+    assert [one[ALLOCATION] for one in notes] == [
         '{"0":{"0":8},"2":{"1":6}}',
         '{"0":{"0":2,"1":2}}',
     ]
-    assert [one[placement.INDEX] for one in notes] == ["0,1", "0,1"]
+    assert [one[INDEX] for one in notes] == ["0,1", "0,1"]
     assert free(ledger) == (0, 2)
     # A restart reads the same from the pods.
     again = Ledger.of(MEM, [node("n", 10, 10)], api.listed())
@@ -265,7 +265,7 @@ def test_no_schedule_promises_memory_twice_or_leaves_a_pod_waiting() -> None:
             rest = list(sizes)
             for one in api.pods.values():
                 if one["spec"].get("nodeName") and one["status"]["phase"] != "Succeeded":
-                    notes = json.loads(one["metadata"]["annotations"][placement.ALLOCATION])
+                    notes = json.loads(one["metadata"]["annotations"][ALLOCATION])
                     for gpus in notes.values():
                         for index, units in gpus.items():
                             rest[int(index)] -= units

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.deviceplugin.promises import demand, quantity
-from gpunode.deviceplugin.promises.demand import Ask, Demand, Malformed
+from gpunode.contract.promises import Ask, Demand, Malformed, demand_of, whole
 from gpunode.share.choice import TooHard, choose
 from tests.share.objects import COUNT, MEM, pod
 
@@ -24,10 +23,10 @@ from tests.share.objects import COUNT, MEM, pod
 def test_quantities_are_read_as_the_api_server_writes_them(text: Any, number: int | None) -> None:
     """Whole numbers in any notation; everything else is refused."""
     if number is not None:
-        assert quantity.whole(text) == number
+        assert whole(text) == number
     else:
         with pytest.raises(ValueError, match="expected"):
-            quantity.whole(text)
+            whole(text)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +42,7 @@ def test_quantities_are_read_as_the_api_server_writes_them(text: Any, number: in
 )
 def test_a_pods_demand_is_its_containers_limits(asking: Any, expected: Demand) -> None:
     """The label of ACK divides each container's units among GPUs."""
-    assert demand.of(asking, MEM) == expected
+    assert demand_of(asking, MEM) == expected
 
 
 @pytest.mark.parametrize(
@@ -68,7 +67,7 @@ def test_a_pods_demand_is_its_containers_limits(asking: Any, expected: Demand) -
 def test_a_pod_that_asks_for_nonsense_is_malformed(asking: Any, words: str) -> None:
     """With the container and what was found."""
     with pytest.raises(Malformed, match=words):
-        demand.of(asking, MEM)
+        demand_of(asking, MEM)
 
 
 @pytest.mark.parametrize(

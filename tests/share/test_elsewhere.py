@@ -8,14 +8,18 @@ from typing import Any
 
 import pytest
 
+from gpunode.contract.promises import (
+    ALLOCATION,
+    ELSEWHERE,
+    INDEX,
+    MEMORY_ANNOTATION,
+    Elsewhere,
+    Place,
+    elsewhere_fields,
+)
 from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
-from gpunode.deviceplugin.offer import elsewhere
-from gpunode.deviceplugin.offer.elsewhere import Elsewhere
-from gpunode.deviceplugin.offer.prefer import Place
 from gpunode.deviceplugin.promises.bound import BoundPods
-from gpunode.deviceplugin.promises.placement import ALLOCATION, INDEX, OWN
 from gpunode.share.binding import NotBound, bind
-from gpunode.share.gpus import ANNOTATION
 from gpunode.share.ledger import Ledger
 from gpunode.share.noting import Noting
 from tests.share.objects import MEM, SCHEDULES, Pods, node, pod
@@ -31,9 +35,9 @@ def place(**gpus: int) -> Place:
 
 def publishing(there: Object, found: Any) -> Object:
     """The node with what its plugin publishes of these containers."""
-    document = json.loads(there["metadata"]["annotations"][ANNOTATION])
-    document[elsewhere.KEY] = elsewhere.fields(tuple(found))
-    notes = {**there["metadata"]["annotations"], ANNOTATION: json.dumps(document)}
+    document = json.loads(there["metadata"]["annotations"][MEMORY_ANNOTATION])
+    document[ELSEWHERE] = elsewhere_fields(tuple(found))
+    notes = {**there["metadata"]["annotations"], MEMORY_ANNOTATION: json.dumps(document)}
     return {**there, "metadata": {**there["metadata"], "annotations": notes}}
 
 
@@ -132,8 +136,8 @@ def test_books_count_what_is_noted_and_what_is_published(
 def test_what_cannot_be_read_moves_nobody(text: str) -> None:
     """The sizes beside it still count."""
     there = node("n", 10, 10, published=True)
-    document = there["metadata"]["annotations"][ANNOTATION]
-    there["metadata"]["annotations"][ANNOTATION] = f'{document[:-1]},"{elsewhere.KEY}":{text}}}'
+    document = there["metadata"]["annotations"][MEMORY_ANNOTATION]
+    there["metadata"]["annotations"][MEMORY_ANNOTATION] = f'{document[:-1]},"{ELSEWHERE}":{text}}}'
     assert free(Ledger.of(MEM, [there], [pod("a", 4, on="n", **{INDEX: "0"})])) == (6, 10)
 
 
@@ -150,7 +154,7 @@ def test_what_a_pod_has_is_noted_on_it_and_then_counts_once() -> None:
     ledger = Ledger.of(MEM, [there], [one])
     Noting(ledger, api).tend()
     assert (noted(api, "a")[INDEX], noted(api, "a")[ALLOCATION]) == ("1,0", '{"0":{"1":4},"1":{"0":2}}')
-    assert "GPU-n-1" in noted(api, "a")[OWN]
+    assert "GPU-n-1" in noted(api, "a")[MEMORY_ANNOTATION]
     assert free(ledger) == (4, 4)  # until the API server says so
 
     ledger.pod_seen(api.pods["a"])

@@ -13,10 +13,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from gpunode.contract.promises import INDEX
 from gpunode.deviceplugin.cluster import follow
 from gpunode.deviceplugin.cluster.apiserver import ApiError, InCluster, Object
 from gpunode.deviceplugin.cluster.follow import Follower
-from gpunode.deviceplugin.promises.placement import INDEX
 from gpunode.share.api import Api
 from gpunode.share.follow import kinds
 from gpunode.share.ledger import Ledger

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from gpunode.contract.promises import ASSIGNED, ASSUMED, DEV, INDEX, POD
 from gpunode.deviceplugin.promises.bound import BoundPods
-from gpunode.deviceplugin.promises.placement import ASSIGNED, ASSUMED, DEV, INDEX, POD
 from gpunode.share.ledger import Ledger
 from gpunode.share.protocol import Extender
 from gpunode.share.server import Server

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpunode.deviceplugin import status
-from gpunode.deviceplugin.promises import demand, placement
-from gpunode.deviceplugin.status import Configuration, Status, Unavailable
+from gpunode.contract import status
+from gpunode.contract.promises import ALLOCATION, INDEX, MEMORY_ANNOTATION, POD, demand_of
+from gpunode.contract.status import Configuration, Status, Unavailable
 from gpunode.share.fit import Refused, find, score
-from gpunode.share.gpus import ANNOTATION
 from gpunode.share.ledger import Ledger
 from tests.share.objects import COUNT, MEM, node, pod
 
@@ -26,7 +25,7 @@ def own(on: str, **containers: list[int]) -> dict[str, str]:
     placed = {
         name: [{"index": str(index), "uuid": ""} for index in indexes] for name, indexes in containers.items()
     }
-    return {placement.OWN: json.dumps({"version": 1, "node": on, "containers": placed})}
+    return {MEMORY_ANNOTATION: json.dumps({"version": 1, "node": on, "containers": placed})}
 
 
 def free(ledger: Ledger, name: str = "n") -> tuple[int, ...]:
@@ -60,12 +59,12 @@ def test_a_nodes_gpus_are_what_it_publishes(seen: Any, expected: tuple[int, ...]
         (node("n", 10, 21), "gpus-unknown"),
         ({"metadata": {"name": "n"}, "status": {"capacity": {MEM: "-10", COUNT: "1"}}}, "gpus-unknown"),
         ({"metadata": {"name": "n"}, "status": {"capacity": {MEM: "1E", COUNT: "1E"}}}, "gpus-unknown"),
-        (node("n", 10, **{ANNOTATION: "[]"}), "gpus-unknown"),
-        (node("n", 10, **{ANNOTATION: "[" * 100_000}), "gpus-unknown"),
-        (node("n", 10, **{ANNOTATION: '{"version": 2, "gpus": []}'}), "gpus-unknown"),
-        (node("n", 10, **{ANNOTATION: '{"version": 1, "gpus": []}'}), "gpus-unknown"),
+        (node("n", 10, **{MEMORY_ANNOTATION: "[]"}), "gpus-unknown"),
+        (node("n", 10, **{MEMORY_ANNOTATION: "[" * 100_000}), "gpus-unknown"),
+        (node("n", 10, **{MEMORY_ANNOTATION: '{"version": 2, "gpus": []}'}), "gpus-unknown"),
+        (node("n", 10, **{MEMORY_ANNOTATION: '{"version": 1, "gpus": []}'}), "gpus-unknown"),
         (
-            node("n", 10, **{ANNOTATION: json.dumps({"version": 1, "gpus": [{"index": 0, "uuid": "a", "units": 5}] * 2})}),
+            node("n", 10, **{MEMORY_ANNOTATION: json.dumps({"version": 1, "gpus": [{"index": 0, "uuid": "a", "units": 5}] * 2})}),
             "gpus-unknown",
         ),
     ],
@@ -78,45 +77,45 @@ def test_a_node_whose_gpus_are_unknown_promises_nothing(seen: Any, code: str) ->
     assert book.why is not None
     assert book.why.code == code
     with pytest.raises(Refused):
-        find(book, demand.of(pod("p", 1), MEM), packed=True)
+        find(book, demand_of(pod("p", 1), MEM), packed=True)
 
 
 @pytest.mark.parametrize(
     ("bound", "expected"),
     [
         # gpushare's extender writes the GPU of the whole pod
-        (pod("p", 4, on="n", **{placement.INDEX: "1", placement.POD: "4"}), (10, 6)),
-        (pod("p", 4, 2, on="n", **{placement.INDEX: "1"}), (10, 4)),
-        (pod("p", 4, on="n", **{placement.INDEX: "1", placement.POD: "1000"}), (10, 6)),
-        (pod("p", 4, on="n", **{placement.INDEX: "1"}, phase="Succeeded"), (10, 10)),
-        (pod("p", 4, on="n", **{placement.INDEX: "1"}, phase="Failed"), (10, 10)),
+        (pod("p", 4, on="n", **{INDEX: "1", POD: "4"}), (10, 6)),
+        (pod("p", 4, 2, on="n", **{INDEX: "1"}), (10, 4)),
+        (pod("p", 4, on="n", **{INDEX: "1", POD: "1000"}), (10, 6)),
+        (pod("p", 4, on="n", **{INDEX: "1"}, phase="Succeeded"), (10, 10)),
+        (pod("p", 4, on="n", **{INDEX: "1"}, phase="Failed"), (10, 10)),
         # ACK's has indexes by container
-        (pod("p", 4, 2, on="n", **{placement.ALLOCATION: '{"0":{"1":4},"1":{"0":2}}'}), (8, 6)),
-        (pod("p", 4, on="n", gpus=2, **{placement.ALLOCATION: '{"0":{"1":2,"0":2}}'}), (8, 8)),
+        (pod("p", 4, 2, on="n", **{ALLOCATION: '{"0":{"1":4},"1":{"0":2}}'}), (8, 6)),
+        (pod("p", 4, on="n", gpus=2, **{ALLOCATION: '{"0":{"1":2,"0":2}}'}), (8, 8)),
         (pod("p", 4, 2, on="n", **own("n", c0=[1], c1=[0])), (8, 6)),
         (pod("p", 4, on="n", gpus=2, **own("n", c0=[0, 1])), (8, 8)),
         # the label was edited since
         (pod("p", 4, on="n", gpus=3, **own("n", c0=[0, 1])), (8, 8)),
-        (pod("p", *[1] * 101, on="n", **{placement.INDEX: "1"}), (10, 0)),
+        (pod("p", *[1] * 101, on="n", **{INDEX: "1"}), (10, 0)),
         # GPU not known: each can be the one
         (pod("p", 4, on="n"), (6, 6)),
         (pod("p", 4, on="n", **own("m", c0=[1])), (6, 6)),
         (pod("p", 4, on="n", **own("n", c0=[0, 1, 2])), (6, 6)),
-        (pod("p", 4, on="n", **{placement.ALLOCATION: '{"0":{"0":1,"1":2}}'}), (6, 6)),
+        (pod("p", 4, on="n", **{ALLOCATION: '{"0":{"0":1,"1":2}}'}), (6, 6)),
         (pod("p", 4, on="n", **own("n", c0=[7])), (6, 6)),
         (pod("p", 4, on="n", **own("n")), (6, 6)),
-        (pod("p", 4, on="n", **{placement.OWN: "{"}), (6, 6)),
-        (pod("p", 4, on="n", **{placement.OWN: '{"version":2}'}), (6, 6)),
-        (pod("p", 4, on="n", **{placement.INDEX: "-1"}), (6, 6)),
-        (pod("p", 4, on="n", **{placement.INDEX: "GPU"}), (6, 6)),
-        (pod("p", 4, on="n", **{placement.ALLOCATION: '{"0":{"1":-4}}'}), (6, 6)),
+        (pod("p", 4, on="n", **{MEMORY_ANNOTATION: "{"}), (6, 6)),
+        (pod("p", 4, on="n", **{MEMORY_ANNOTATION: '{"version":2}'}), (6, 6)),
+        (pod("p", 4, on="n", **{INDEX: "-1"}), (6, 6)),
+        (pod("p", 4, on="n", **{INDEX: "GPU"}), (6, 6)),
+        (pod("p", 4, on="n", **{ALLOCATION: '{"0":{"1":-4}}'}), (6, 6)),
         (pod("p", 4, on="n", init=[6], **own("n", c0=[1])), (4, 4)),
         # not bound: gpushare's extender ended between its two writes
-        (pod("p", 4, **{placement.INDEX: "1"}), (10, 10)),
-        (pod("p", 0, on="n", **{placement.INDEX: "1", placement.POD: "4"}), (10, 10)),
-        (pod("p", -4, on="n", **{placement.INDEX: "1"}), (10, 10)),
-        (pod("p", 400, on="n", **{placement.INDEX: "1"}), (10, 0)),
-        (pod("p", 4, on="elsewhere", **{placement.INDEX: "1"}), (10, 10)),
+        (pod("p", 4, **{INDEX: "1"}), (10, 10)),
+        (pod("p", 0, on="n", **{INDEX: "1", POD: "4"}), (10, 10)),
+        (pod("p", -4, on="n", **{INDEX: "1"}), (10, 10)),
+        (pod("p", 400, on="n", **{INDEX: "1"}), (10, 0)),
+        (pod("p", 4, on="elsewhere", **{INDEX: "1"}), (10, 10)),
     ],
 )
 def test_promises_are_read_from_pods(bound: Any, expected: tuple[int, ...]) -> None:
@@ -138,12 +137,12 @@ def test_a_uuid_outlives_its_index() -> None:
         {"version": 1, "node": "n", "containers": {"c0": [{"index": "1", "uuid": "GPU-n-1"}]}}
     )
     ledger = Ledger.of(
-        MEM, [node("n", 10, 20, published=True)], [pod("p", 4, on="n", **{placement.OWN: placed})]
+        MEM, [node("n", 10, 20, published=True)], [pod("p", 4, on="n", **{MEMORY_ANNOTATION: placed})]
     )
     assert free(ledger) == (10, 16)
 
     table = {"version": 1, "gpus": [{"index": "0", "uuid": "GPU-n-1", "units": 20}]}
-    ledger.node_seen(node("n", 30, **{ANNOTATION: json.dumps(table)}))
+    ledger.node_seen(node("n", 30, **{MEMORY_ANNOTATION: json.dumps(table)}))
     assert free(ledger) == (16,)
 
 
@@ -167,7 +166,7 @@ def test_why_a_node_does_not_fit_is_a_code_and_words(asking: Any, code: str) -> 
     """With 4 and 6 units free of two GPUs."""
     on = [pod("a", 6, on="n", **own("n", c0=[0])), pod("b", 4, on="n", **own("n", c0=[1]))]
     book = Ledger.of(MEM, [node("n", 10, 10)], on).book("n")
-    wanted = demand.of(asking, MEM)
+    wanted = demand_of(asking, MEM)
     if not code:
         assert find(book, wanted, packed=True)
         return
@@ -182,7 +181,7 @@ def test_scores_fill_nodes_or_leave_them_empty() -> None:
     """Between 0 and 10."""
     on = [pod("a", 6, on="full", **own("full", c0=[0]))]
     ledger = Ledger.of(MEM, [node("full", 10), node("empty", 10)], on)
-    wanted = demand.of(pod("p", 2), MEM)
+    wanted = demand_of(pod("p", 2), MEM)
 
     packed = [score(ledger.book(name), wanted, packed=True) for name in ("full", "empty", "none")]
     distributed = [score(ledger.book(name), wanted, packed=False) for name in ("full", "empty", "none")]
@@ -193,7 +192,7 @@ def test_a_reservation_outlives_older_events_and_gives_way_to_the_binding() -> N
     """A release frees only what is not bound."""
     ledger = Ledger.of(MEM, [node("n", 10, 10)], [])
     waiting = pod("p", 4)
-    wanted = demand.of(waiting, MEM)
+    wanted = demand_of(waiting, MEM)
     ledger.reserve(waiting, wanted, "n", packed=True)
     ledger.pod_seen(waiting)
     assert free(ledger) == (6, 10)

@@ -10,15 +10,13 @@ from unittest import mock
 import pytest
 
 from gpunode.commands import share_inspect as shares
-from gpunode.deviceplugin.kubelet.checkpoint import Entry
-from gpunode.deviceplugin.offer import ids
-from gpunode.deviceplugin.promises import demand
-from gpunode.deviceplugin.promises.placement import ALLOCATION, INDEX, OWN
-from gpunode.deviceplugin.usage import Gpu, Offered, User
+from gpunode.contract import offer
+from gpunode.contract.checkpoint import Entry
+from gpunode.contract.promises import ALLOCATION, INDEX, MEMORY_ANNOTATION, demand_of
+from gpunode.contract.usage import Gpu, Offered, User
 from gpunode.links.scheduler.extender import findings, picture, simulation
 from gpunode.links.scheduler.extender.picture import Real
 from gpunode.share.fit import Refused, find
-from gpunode.share.gpus import ANNOTATION
 from gpunode.share.ledger import Ledger
 from tests.share.objects import MEM, node, pod
 
@@ -143,7 +141,7 @@ def test_shares_are_counted_on_idle_gpus_too(asked: str) -> None:
     pods[0]["spec"]["containers"][0]["resources"]["limits"] = {gpu: "4"}
     there = {"metadata": {"name": "m"}, "status": {key: {gpu: "20"} for key in ("capacity", "allocatable")}}
     if asked == "plugin":
-        offered = (Offered(gpu, 10, ids.TIME_SLICING),)
+        offered = (Offered(gpu, 10, offer.TIME_SLICING),)
         used = (User("default/a", "c0", gpu, 4),)
         answer = [
             Gpu("GPU-a", "0", "P100", 1, users=used, offered=offered),
@@ -193,8 +191,8 @@ def test_what_a_unit_of_memory_is_follows_from_ids_or_what_the_node_publishes(
 ) -> None:
     """Whoever reads `4` is to know of what."""
     there = node("n", 10, published=True)
-    document = json.loads(there["metadata"]["annotations"][ANNOTATION]) | {"mib": published}
-    there["metadata"]["annotations"][ANNOTATION] = json.dumps(document)
+    document = json.loads(there["metadata"]["annotations"][MEMORY_ANNOTATION]) | {"mib": published}
+    there["metadata"]["annotations"][MEMORY_ANNOTATION] = json.dumps(document)
     entries = tuple(Entry("uid-a", "c0", MEM, frozenset([one])) for one in ids)
     rows = picture.rows([there], [], MEM, {"n": Real(entries)} if ids else {})
     assert {one.unit for one in rows} == {unit}
@@ -259,7 +257,7 @@ def test_what_is_wrong_is_found_and_a_repair_is_right(
     for one in now:
         for each in pods if one.repair else []:
             each["metadata"]["annotations"] = {**each["metadata"]["annotations"], **one.repair}
-            assert OWN in one.repair
+            assert MEMORY_ANNOTATION in one.repair
     left = findings.findings([memory()], pods, MEM, real)
     assert [one.problem.code for one in left] == [code for _, code, fixable in found if not fixable]
 
@@ -267,7 +265,7 @@ def test_what_is_wrong_is_found_and_a_repair_is_right(
 def test_pods_of_an_earlier_configuration_overcommit_nothing() -> None:
     """While gpushare's pods run, the plugin reserves every GPU: what they were promised is a part of that."""
     gpus = [{"index": str(one), "uuid": f"GPU-n-{one}", "units": 10, "reserved": 10} for one in range(2)]
-    there = node("n", 10, 10, **{ANNOTATION: json.dumps({"version": 1, "gpus": gpus})})
+    there = node("n", 10, 10, **{MEMORY_ANNOTATION: json.dumps({"version": 1, "gpus": gpus})})
     old = pod("a", 4, on="n", **{INDEX: "1"})
     entries = (entry("a", "c0", *(f"GPU-n-0-_-{n}" for n in range(4))),)
 
@@ -278,7 +276,7 @@ def test_pods_of_an_earlier_configuration_overcommit_nothing() -> None:
         ("n", "?", None, 0, 4, [("default/a", 0, 4)]),
     ]
     with pytest.raises(Refused):
-        find(Ledger.of(MEM, [there], [old]).book("n"), demand.of(pod("b", 1), MEM), packed=True)
+        find(Ledger.of(MEM, [there], [old]).book("n"), demand_of(pod("b", 1), MEM), packed=True)
 
 
 def test_pods_past_a_second_scheduler_are_named() -> None:

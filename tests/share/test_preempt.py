@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
+from gpunode.contract.promises import INDEX, demand_of
 from gpunode.deviceplugin.cluster.apiserver import Object
-from gpunode.deviceplugin.promises import demand
-from gpunode.deviceplugin.promises.placement import INDEX
 from gpunode.share.ledger import Ledger
 from gpunode.share.protocol import BadRequest, Extender
 from tests.share.objects import MEM, Pods, node, pod
@@ -87,7 +86,7 @@ def test_unknown_nodes_and_pods_whose_binding_is_under_way_are_left_alone() -> N
     """The scheduler fails the whole preemption for a victim that it does not know on the node."""
     ledger = Ledger.of(MEM, [node("n", 8)], [])
     reserved = pod("fresh", 8)
-    ledger.reserve(reserved, demand.of(reserved, MEM), "n", packed=True)
+    ledger.reserve(reserved, demand_of(reserved, MEM), "n", packed=True)
     assert preempted(ledger, asking(8), {"n": ["cpu-hog"], "unknown": ["a"]}) == {}
 
 
@@ -242,7 +241,7 @@ def test_a_nomination_ends_with_the_pod_and_with_its_binding() -> None:
         return list(book.free)
 
     assert room() == [0, 4]
-    ledger.reserve(one, demand.of(one, MEM), "n", packed=True)
+    ledger.reserve(one, demand_of(one, MEM), "n", packed=True)
     assert room() == [0, 4]
     ledger.release("uid-high")
     assert room() == [0, 4]

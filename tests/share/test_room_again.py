@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
+from gpunode.contract.promises import INDEX, MEMORY_ANNOTATION
 from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
-from gpunode.deviceplugin.promises.placement import INDEX
-from gpunode.share.gpus import ANNOTATION
 from gpunode.share.ledger import Ledger
 from gpunode.share.protocol import Extender
 from gpunode.share.waiting import FORGET, ITSELF, ROOM, Waiting
@@ -187,7 +186,7 @@ def test_one_that_cannot_be_touched_comes_after_the_others() -> None:
 def test_units_of_an_earlier_configuration_do_not_make_a_gpu_too_small_for_ever() -> None:
     """The rest comes back when the earlier pod ends."""
     gpu = {"index": "0", "uuid": "GPU-0", "units": 10, "reserved": 4}
-    shared = node("n", 10, **{ANNOTATION: json.dumps({"version": 1, "gpus": [gpu]})})
+    shared = node("n", 10, **{MEMORY_ANNOTATION: json.dumps({"version": 1, "gpus": [gpu]})})
     answer = Extender(Ledger.of(MEM, [shared], []), Touches()).filter(
         {"Pod": pod("a", 8), "NodeNames": ["n"]}
     )

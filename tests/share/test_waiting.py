@@ -8,8 +8,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+from gpunode.contract.promises import ALLOCATION
 from gpunode.deviceplugin.cluster.apiserver import ApiError
-from gpunode.deviceplugin.promises import placement
 from gpunode.share.ledger import Ledger
 from gpunode.share.protocol import Extender
 from tests.share.objects import MEM, SCHEDULES, Object, Pods, node, pod
@@ -117,9 +117,7 @@ class Scene:
         left = {name: list(sizes) for name, sizes in self.sizes.items()}
         for one in self.living():
             if on := one["spec"].get("nodeName"):
-                placed: dict[str, dict[str, int]] = json.loads(
-                    one["metadata"]["annotations"][placement.ALLOCATION]
-                )
+                placed: dict[str, dict[str, int]] = json.loads(one["metadata"]["annotations"][ALLOCATION])
                 assert sum(sum(gpus.values()) for gpus in placed.values()) == sum(asks(one))
                 for index, units in (pair for gpus in placed.values() for pair in gpus.items()):
                     left[on][int(index)] -= units

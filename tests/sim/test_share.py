@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpunode.deviceplugin.offer.sizes import ANNOTATION
-from gpunode.deviceplugin.promises.placement import INDEX
+from gpunode.contract.promises import INDEX, MEMORY_ANNOTATION
 from gpunode.links.scheduler import manifest
 from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
@@ -143,7 +142,7 @@ def test_from_enable_to_disable(demo: Demo) -> None:
         assert (again.returncode, path.read_text()) == (0, enabled), again.stdout + again.stderr
 
         node = f"/api/v1/nodes/{HOST}"
-        until(lambda: ANNOTATION in api.ask("GET", node)[1]["metadata"].get("annotations", {}))
+        until(lambda: MEMORY_ANNOTATION in api.ask("GET", node)[1]["metadata"].get("annotations", {}))
         limits = {"resources": {"limits": {MEM: "4"}}}
         box = {"name": "c", "image": "gpunode-deviceplugin:demo", "command": ["sleep", "600"], **limits}
         spec = {"nodeName": HOST, "containers": [box]}

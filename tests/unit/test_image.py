@@ -154,7 +154,8 @@ def test_the_archive_is_whole_for_oci_and_for_docker(
     assert archive.image(out, None) == (NAME, written.digest)
     with tarfile.open(fileobj=io.BytesIO(plain[-1])) as layer:
         inside = layer.getnames()
-    assert {"app/gpunode/deviceplugin/__main__.py", "app/gpunode/share/__main__.py"} < set(inside)
+    parts = ("contract/status.py", "deviceplugin/__main__.py", "share/__main__.py")
+    assert {f"app/gpunode/{part}" for part in parts} < set(inside)
     assert {"app/thing.py", "app/beside.py"} < set(inside)
     assert "app/gpunode/__init__.py" not in inside
     assert not [name for name in inside if name.endswith("run") or "__pycache__" in name]

@@ -13,7 +13,7 @@ import pytest
 from gpunode.commands import status as overlook
 from gpunode.commands import status as processes
 from gpunode.commands.status import COLUMNS, by_model, differing, row, sentence, shares, totals
-from gpunode.deviceplugin import status, usage
+from gpunode.contract import status, usage
 from gpunode.engine.member import Member
 from gpunode.errors import Problem
 from gpunode.links.plugin.daemonset import NAME, NAME_LABEL

@@ -14,7 +14,7 @@ from gpunode.commands import second_scheduler as restart
 from gpunode.commands import share_enable as share
 from gpunode.commands import share_inspect as shares
 from gpunode.commands import unscheduled_pods as strays
-from gpunode.deviceplugin.usage import Gpu, User
+from gpunode.contract.usage import Gpu, User
 from gpunode.engine.member import Member
 from gpunode.errors import AgentFailed, ClusterError, Problem
 from gpunode.links.plugin.usage import NodeUsage

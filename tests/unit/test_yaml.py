@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from gpunode.deviceplugin.settings import syntax
+from gpunode.contract import yaml_text
 from gpunode.errors import CannotPlan
 from gpunode.links.kubelet import rancher, start
 
@@ -34,7 +34,7 @@ BAD = {
 def test_a_text_without_data_is_one_kind_of_error(text: str) -> None:
     """PyYAML itself raises seven kinds, and ends the process for the first."""
     with pytest.raises(yaml.YAMLError):
-        syntax.data(text)
+        yaml_text.data(text)
 
 
 @pytest.mark.parametrize("name", ["nested", "nested in lines", "control character"])

@@ -22,7 +22,7 @@ from gpunode.agent import redaction
 from gpunode.cluster.api import credentials
 from gpunode.cluster.api.exec_plugin import Credential, ExecPlugin, Login
 from gpunode.cluster.api.tls import Trust
-from gpunode.deviceplugin.settings import syntax
+from gpunode.contract import yaml_text
 from gpunode.errors import ClusterError, KubeconfigUnusable
 from gpunode.local import files as localfile
 from gpunode.model import Cluster
@@ -242,7 +242,7 @@ def _typed(path: Path, found: Mapping[str, Any], key: str, kind: type) -> Any:
 def _read(path: Path) -> dict[str, Any] | None:
     """A file's content; None where there is none."""
     try:
-        data = syntax.data(localfile.read(path).decode())
+        data = yaml_text.data(localfile.read(path).decode())
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise KubeconfigUnusable(

@@ -216,12 +216,12 @@ def _documents(files: Iterable[Path]) -> tuple[list[tuple[Path, Any]], str]:
     """The parsed CDI specifications among the files; and the problem of one that is none, or ""."""
     import yaml  # only where a CDI strategy is chosen
 
-    from ..settings import syntax
+    from gpunode.contract import yaml_text
 
     found, broken = [], ""
     for path in files:
         try:
-            document = syntax.data(path.read_text(encoding="utf-8"))  # JSON is YAML
+            document = yaml_text.data(path.read_text(encoding="utf-8"))  # JSON is YAML
             if not isinstance(document["kind"], str) or not isinstance(document["devices"], list):
                 raise TypeError("kind is not a word, or devices not a list")
             found.append((path, document))

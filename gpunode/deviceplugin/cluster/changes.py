@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ..gpus.devices import Device
-from ..offer.elsewhere import Elsewhere
+from gpunode.contract.offer import Device
+from gpunode.contract.promises import Elsewhere
+from gpunode.contract.status import Reason
+
 from ..offer.state import NodeState
-from ..status import Reason
 from .events import NodeEvent
 
 

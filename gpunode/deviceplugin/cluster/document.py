@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..gpus.devices import Device
+from gpunode.contract.config import Config
+from gpunode.contract.offer import Device
+from gpunode.contract.status import ENFORCED, Configuration, Reason, Reserved, Resource, Status, Unavailable
+
 from ..offer.state import NodeState
-from ..settings.config import Config
-from ..status import ENFORCED, Configuration, Reason, Reserved, Resource, Status, Unavailable
 
 
 def of(

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 from urllib.parse import quote
 
-from ..settings.config import LABEL
+from gpunode.contract.config import LABEL
+
 from .apiserver import ApiError, ApiServer
 
 log = logging.getLogger(__name__)

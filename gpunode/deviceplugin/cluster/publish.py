@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from gpunode.contract.config import Config
+from gpunode.contract.promises import MEMORY_ANNOTATION
+from gpunode.contract.status import ANNOTATION, MARK, Reason, Status, Unavailable, dumps
+
 from ..offer import sizes
 from ..offer.state import STARTING, NodeState
-from ..settings.config import Config
-from ..status import ANNOTATION, MARK, Reason, Status, Unavailable, dumps
 from . import document
 from .annotation import PendingAnnotation
 from .apiserver import ApiServer, InCluster
@@ -101,7 +103,7 @@ class Publisher:
             self._before = now
             if config.follow_promises and self._annotation is not None and state.offers:
                 memory = sizes.document(state, config.memory.resource) if config.memory else None
-                self._annotation.put((sizes.ANNOTATION, memory))
+                self._annotation.put((MEMORY_ANNOTATION, memory))
         status = document.of(state, config, registered, not_ready, tuple(self._gone.values()))
         status = replace(status, since=self._since).refusing(self._refused)
         if again or status != self._published:

@@ -12,29 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..status import Reason
+from gpunode.contract.offer import MIB, Device
+from gpunode.contract.status import Reason
+
 from .handles import Handles, text
 
-MIB = 1024 * 1024
 GIB = 1024 * MIB
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A GPU, or a MIG device of one."""
-
-    uuid: str
-    index: str  # NVML's: "1" for a GPU, "1:0" for the first MIG device of GPU 1
-    name: str  # the product, e.g. "Tesla P100-PCIE-16GB"
-    gpu: str  # UUID of the GPU itself, or of a MIG device's parent
-    bus: str  # PCI address as in /sys/bus/pci/devices
-    memory: int | None  # bytes; None: it shares the host's
-    numa: int | None = None
-    nodes: tuple[str, ...] = ()  # its own device nodes, e.g. /dev/nvidia0
-    mig_enabled: bool = False  # a GPU with MIG on, with or without MIG devices
-    profile: str | None = None  # of a MIG device, e.g. "1g.10gb"
-    capability: tuple[int, int] | None = None  # CUDA's, of a GPU; None if unknown
-    instance: tuple[int, int] | None = None  # of a MIG device: ids of its GPU instance and compute instance
 
 
 def count(nvml: Any) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations, count
 
-from .devices import Device, pci_address, unsupported
+from gpunode.contract.offer import Device
+
+from .devices import pci_address, unsupported
 from .handles import Handles, text
 
 # Points for the closest common ancestor of two GPUs (nvmlGpuTopologyLevel_t), and for every NVLink between them;

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..settings.config import BadConfig
-from ..status import Reason
+from gpunode.contract.config import BadConfig
+from gpunode.contract.status import Reason
+
 from .xids import Verdict, name, verdict
 
 # In the kubelet's directory for device plugins, which each plugin can write. A kubelet that starts removes its files,

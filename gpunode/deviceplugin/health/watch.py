@@ -13,10 +13,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..gpus.devices import Device, explain, reason, unsupported
+from gpunode.contract.offer import Device
+from gpunode.contract.status import Reason
+
+from ..gpus.devices import explain, reason, unsupported
 from ..gpus.handles import Handles
 from ..metrics import Metrics
-from ..status import Reason
 from ..threads import NvmlThread
 from . import Health, Lasting, XidPolicy
 from .record import XidRecord

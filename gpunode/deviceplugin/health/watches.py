@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from ..gpus.devices import NVML_SILENT, Device
+from gpunode.contract.config import Config
+from gpunode.contract.offer import Device
+from gpunode.contract.status import Reason
+
+from ..gpus.devices import NVML_SILENT
 from ..gpus.handles import Handles
 from ..metrics import Metrics
 from ..offer.state import NodeState
-from ..settings.config import Config
-from ..status import Reason
 from ..threads import post
 from . import Health, XidPolicy
 from .record import XidRecord

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpunode.contract.config import CDI, Config, file_word
+from gpunode.contract.offer import Unit, format_mib
+from gpunode.contract.status import Reason
+
 from ..cdi.spec import qualified
 from ..gpus import limits
 from ..offer import memory
-from ..offer.resources import Unit
 from ..settings import mps_paths
-from ..settings.config import CDI, Config, file_word
-from ..status import Reason
 
 VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
@@ -74,7 +75,7 @@ def of_one_gpu(units: Sequence[Unit], free: Mapping[str, int] | None) -> None:
     if len(gpus) < 2:
         return
     chunk = units[0].mib
-    asked = f"{memory.size(len(units) * chunk)} asked for, but a container gets memory of one GPU"
+    asked = f"{format_mib(len(units) * chunk)} asked for, but a container gets memory of one GPU"
     if free is None:
         raise AllocationRefused(
             f"{asked}, and the kubelet chose from {len(gpus)} without asking the plugin (Kubernetes before 1.19 never asks)"
@@ -82,7 +83,7 @@ def of_one_gpu(units: Sequence[Unit], free: Mapping[str, int] | None) -> None:
     index, most = max(free.items(), key=lambda item: item[1], default=("?", 0))
     if most < len(units):
         raise AllocationRefused(
-            f"{asked}, and the most that is free on one is {memory.size(most * chunk)} (GPU {index})"
+            f"{asked}, and the most that is free on one is {format_mib(most * chunk)} (GPU {index})"
         )
     raise AllocationRefused(
         f"{asked}, and what the pod's init containers hold, which the kubelet uses again, is another GPU's"

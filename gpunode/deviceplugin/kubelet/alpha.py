@@ -10,7 +10,8 @@ from typing import Any
 
 import grpc
 
-from ..offer.resources import Unit
+from gpunode.contract.offer import Unit
+
 from . import v1alpha_pb2 as api
 from .allocate import Grant
 from .service import Service, stream, unary

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping
 
 import grpc
 
+from gpunode.contract import offer
+from gpunode.contract.offer import Unit
+from gpunode.contract.status import Pod
+
 from ..metrics import Sample
-from ..offer import ids
 from ..offer.reservations import ContainerDevices
-from ..offer.resources import Unit
-from ..status import Pod
 from . import podresources_pb2 as api
 
 log = logging.getLogger(__name__)
@@ -118,5 +119,5 @@ def given(containers: Iterable[ContainerDevices], offers: Mapping[str, tuple[Uni
 
 def _earlier(unit_id: str) -> str:
     """The device of an earlier configuration's id; the id itself where it names none."""
-    claim = ids.read(unit_id)
-    return unit_id if claim is None or claim.way == ids.GPUSHARE else claim.device
+    claim = offer.claim_of(unit_id)
+    return unit_id if claim is None or claim.way == offer.GPUSHARE else claim.device

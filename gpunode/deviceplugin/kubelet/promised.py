@@ -11,10 +11,11 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from gpunode.contract.offer import Unit
+from gpunode.contract.promises import Place
+
 from ..cluster.follow import Follower, Reads
-from ..offer.prefer import Place
 from ..offer.reservations import ContainerDevices
-from ..offer.resources import Unit
 from ..offer.state import NodeState
 from ..promises.bound import BoundPods
 from .podresources import PodResources

@@ -10,12 +10,13 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-from ..gpus.devices import Device
-from ..kubelet.checkpoint import FILE_NAME, Entry, entries, pod_names, unreported
+from gpunode.contract.checkpoint import FILE_NAME, Entry, entries
+from gpunode.contract.offer import Device, Unit
+from gpunode.contract.status import Pod
+
 from ..offer.reservations import ContainerDevices, Reservation, reservations
-from ..offer.resources import Unit
 from ..offer.state import NodeState
-from ..status import Pod
+from .checkpoint import pod_names, unreported
 from .podresources import PodResources
 from .sockets import Identity, alive, identity
 

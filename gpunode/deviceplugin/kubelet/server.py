@@ -17,11 +17,12 @@ from pathlib import Path
 
 import grpc
 
+from gpunode.contract.config import Config, file_word
+from gpunode.contract.offer import MAX_LIST
+
 from ..cdi import Specs
 from ..metrics import Metrics
-from ..offer.listing import MAX_LIST
 from ..offer.state import NodeState
-from ..settings.config import Config, file_word
 from ..settings.directory import Directory
 from . import alpha
 from .permission import refused

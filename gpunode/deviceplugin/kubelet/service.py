@@ -12,13 +12,14 @@ from typing import Any
 
 import grpc
 
+from gpunode.contract.config import Config
+from gpunode.contract.offer import Unit
+
 from ..cdi import CdiUnavailable, Specs
 from ..gpus import limits
 from ..metrics import Metrics
 from ..offer.prefer import preferred
-from ..offer.resources import Unit
 from ..offer.state import NodeState
-from ..settings.config import Config
 from . import v1beta1_pb2 as api
 from .allocate import AllocationRefused, Grant, chosen, grant, of_each_gpu, of_one_gpu
 from .promised import Promised

@@ -9,13 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from gpunode.contract.checkpoint import FILE_NAME
+from gpunode.contract.config import BadConfig
+
 from ..gpus.devices import explain
 from ..gpus.handles import Handles
-from ..kubelet.checkpoint import FILE_NAME
 from ..logfmt import log_to_stderr
 from ..reload import ConfigSource
 from ..settings import mps_paths
-from ..settings.config import BadConfig
 from ..signals import CHANGED, HANGUP, Signals
 from . import shm
 from .modes import NvmlModes

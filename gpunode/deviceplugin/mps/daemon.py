@@ -13,7 +13,8 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 
-from ..offer.resources import ClientLimits
+from gpunode.contract.offer import ClientLimits
+
 from ..settings import mps_paths
 from .modes import ComputeModes, InUse, ModeError
 

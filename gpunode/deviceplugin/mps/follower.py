@@ -7,9 +7,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..offer.resources import Unit
+from gpunode.contract.offer import Unit
+from gpunode.contract.status import Reason
+
 from ..offer.state import NodeState
-from ..status import Reason
 from .report import Report, decode, why_not
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..offer.resources import ClientLimits
-from ..status import Reason
+from gpunode.contract.offer import ClientLimits
+from gpunode.contract.status import Reason
 
 
 @dataclass(frozen=True, slots=True)

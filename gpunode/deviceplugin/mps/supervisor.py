@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from ..gpus.devices import Device, count, describe, explain
+from gpunode.contract.config import Config
+from gpunode.contract.offer import VOLTA, CannotOffer, ClientLimits, Device, offers
+
+from ..gpus.devices import count, describe, explain
 from ..gpus.handles import Handles
-from ..offer.resources import VOLTA, CannotOffer, ClientLimits, offers
-from ..settings.config import Config
 from ..threads import Calls
 from .daemon import Daemon
 from .modes import ComputeModes

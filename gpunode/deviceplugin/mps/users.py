@@ -6,10 +6,11 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from gpunode.contract import offer
+from gpunode.contract.checkpoint import entries
+
 from ..gpus.devices import unsupported
 from ..gpus.handles import Handles
-from ..kubelet.checkpoint import entries
-from ..offer import ids
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +28,9 @@ def owner(record: Path, gpu: str) -> str | None:
         log.warning("cannot read which containers have the GPU: %s: %s", record, error, extra={"gpu": gpu})
         return None
     for one in found:
-        claims = [claim for unit_id in one.ids if (claim := ids.read(unit_id))]
-        others = [claim for claim in claims if claim.device == gpu and claim.way != ids.MPS]
-        if others or any(claim.way == ids.GPUSHARE for claim in claims):  # any GPU may be that one's
+        claims = [claim for unit_id in one.ids if (claim := offer.claim_of(unit_id))]
+        others = [claim for claim in claims if claim.device == gpu and claim.way != offer.MPS]
+        if others or any(claim.way == offer.GPUSHARE for claim in claims):  # any GPU may be that one's
             return f"container {one.container} of pod with UID {one.pod} still uses this GPU without MPS"
     return None
 

@@ -7,9 +7,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import combinations
 from math import comb
 
-from .resources import Unit
+from gpunode.contract.offer import Unit
+from gpunode.contract.promises import Place
 
-Place = frozenset[tuple[str, int]]  # UUIDs of GPUs, with the units of each
 Links = Mapping[frozenset[str], int]  # UUIDs of two GPUs -> how well they are connected
 
 TRIES = 20_000  # sets of GPUs to compare at most; beyond that a greedy choice is made

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..gpus.devices import Device
-from ..status import Pod
-from . import ids, memory
-from .resources import Unit
+from gpunode.contract import offer
+from gpunode.contract.offer import Device, Unit, format_mib
+from gpunode.contract.status import Pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +90,9 @@ def reservations(
 
 
 def _stakes(holder: ContainerDevices, unknown: Iterable[str]) -> Iterator[_Stake]:
-    counts: dict[ids.Claim, int] = {}
+    counts: dict[offer.Claim, int] = {}
     for unit_id in dict.fromkeys(unknown):
-        claim = ids.read(unit_id)
+        claim = offer.claim_of(unit_id)
         if claim is not None:
             counts[claim] = counts.get(claim, 0) + 1
     for claim, count in counts.items():
@@ -113,7 +112,7 @@ def _overlap(stake: _Stake, uuid: str, parents: Mapping[str, str], minors: Mappi
     """True if the container's device is this one, its parent GPU, or a part of it."""
     if stake.device not in parents:
         return False  # it is not on this node
-    if stake.way == ids.GPUSHARE:
+    if stake.way == offer.GPUSHARE:
         known = stake.holder.index in minors.values()
         return (
             not known or minors.get(parents[uuid]) == stake.holder.index
@@ -129,9 +128,9 @@ def _minor(gpu: Device) -> str:
 def _reserved_count(group: Sequence[Unit], stakes: Sequence[_Stake], uuid: str) -> int:
     """Number of a device's units to reserve."""
     way = group[0].way
-    if way == ids.WHOLE or any(stake.way != way or stake.device != uuid for stake in stakes):
+    if way == offer.WHOLE or any(stake.way != way or stake.device != uuid for stake in stakes):
         return len(group)
-    if way == ids.MEMORY:
+    if way == offer.MEMORY:
         return -(-sum(stake.mib for stake in stakes) // group[0].mib)
     return sum(stake.units for stake in stakes)
 
@@ -139,9 +138,9 @@ def _reserved_count(group: Sequence[Unit], stakes: Sequence[_Stake], uuid: str) 
 def _why(stakes: Sequence[_Stake]) -> str:
     first = stakes[0]
     part = {
-        ids.WHOLE: "it",
-        ids.MEMORY: f"{memory.size(first.mib)} of it",
-        ids.GPUSHARE: "memory of a GPU that gpushare chose",
+        offer.WHOLE: "it",
+        offer.MEMORY: f"{format_mib(first.mib)} of it",
+        offer.GPUSHARE: "memory of a GPU that gpushare chose",
     }.get(first.way, "a share of it")
     pods = {stake.holder.pod for stake in stakes}
     return (

@@ -5,13 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 
-from . import elsewhere
-from .state import NodeState
+from gpunode.contract.promises import ELSEWHERE, VERSION, elsewhere_fields
 
-# Fields: version; mib: of a unit; gpus: [index, uuid, units, reserved, lost]; elsewhere: [uid, container, gpus]. A pod's annotation of this
-# name says where it is.
-ANNOTATION = "gpunode.dev/gpu-memory"
-VERSION = 1
+from .state import NodeState
 
 
 def document(state: NodeState, resource: str) -> str | None:
@@ -37,5 +33,5 @@ def document(state: NodeState, resource: str) -> str | None:
     ]
     found = {"version": VERSION, "mib": units[0].mib, "gpus": gpus}
     if state.elsewhere:
-        found[elsewhere.KEY] = elsewhere.fields(state.elsewhere)
+        found[ELSEWHERE] = elsewhere_fields(state.elsewhere)
     return json.dumps(found, sort_keys=True, separators=(",", ":"))

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Mapping
 from datetime import datetime, timezone
 
-from ..gpus.devices import Device
-from ..status import Reason
-from .elsewhere import Elsewhere
+from gpunode.contract.offer import Device, Unit
+from gpunode.contract.promises import Elsewhere
+from gpunode.contract.status import Reason
+
 from .prefer import Links
 from .reservations import Reservation
-from .resources import Unit
 
 STARTING = Reason("starting", "the GPUs have not been discovered yet")
 

@@ -9,16 +9,19 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from urllib.parse import quote
 
+from gpunode.contract.promises import (
+    Elsewhere,
+    Malformed,
+    Part,
+    Place,
+    bound_demand,
+    has_ended,
+    placement_of,
+    pod_name,
+)
+
 from ..cluster.apiserver import Object
 from ..cluster.follow import Kind
-from ..offer.elsewhere import Elsewhere
-from ..offer.prefer import Place
-from . import demand, placement
-from .demand import Malformed
-from .placement import Part
-
-ENDED = ("Succeeded", "Failed")  # phases in which the kubelet has freed a pod's devices
-
 
 Held: TypeAlias = Mapping[tuple[str, str], Place]  # by pod (namespace/name) and container
 
@@ -120,8 +123,7 @@ class BoundPods:
         return list(dict.fromkeys([one for one in (*mine, *free) if free[one] > 0])) if mine else []
 
     def _seen(self, pod: Object) -> None:
-        ended = (pod.get("status") or {}).get("phase") in ENDED
-        wanted = () if ended else self._read(pod)
+        wanted = () if has_ended(pod) else self._read(pod)
         with self._changed:
             self.version += self._pods.get(str(pod["metadata"]["uid"])) != wanted
             self._pods[str(pod["metadata"]["uid"])] = wanted
@@ -139,13 +141,13 @@ class BoundPods:
 
     def _read(self, pod: Object) -> tuple[Wanted, ...]:
         try:
-            held = demand.held(pod, self._resource)
+            held = bound_demand(pod, self._resource)
         except Malformed:
             return ()
-        parts = placement.read(pod, self._node, held) or ()
+        parts = placement_of(pod, self._node, held) or ()
         return tuple(
             Wanted(
-                demand.name(pod),
+                pod_name(pod),
                 ask.container,
                 ask.units,
                 tuple(part for part in parts if part.container == ask.container),

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .config import BadConfig, Config
-from .options import OPTIONS, PASSED_OVER, parse
+from gpunode.contract.config import OPTIONS, PASSED_OVER, BadConfig, Config, parse_option
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ def settings(arguments: Sequence[str], environ: Mapping[str, str], program: str 
             text = environ[place] if place else None
         if text is not None:
             try:
-                values[option.field] = parse(option, text)
+                values[option.field] = parse_option(option, text)
             except ValueError as error:
                 raise BadConfig(f"{place}: {error}") from None
     return values
@@ -52,9 +51,9 @@ def settings(arguments: Sequence[str], environ: Mapping[str, str], program: str 
 def build(values: Mapping[str, Any]) -> Config:
     """The configuration of these values over those of the file that they name. Raises BadConfig."""
     if path := values.get("config_file"):
-        from . import configfile  # PyYAML only where there is a file
+        from gpunode.contract import config_file  # PyYAML only where there is a file
 
-        config = configfile.read(Path(path), values)
+        config = config_file.read(Path(path), values)
     else:
         config = Config(**values)
     if not config.node_name and (config.node_events or config.node_annotation or config.follow_promises):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.pods import MEMORY
-from gpunode.deviceplugin.settings.config import LABEL
+from gpunode.contract.config import LABEL
 from gpunode.errors import Problem
 from gpunode.links.driver.link import LOST
 from gpunode.links.node import Node

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import yaml
 
-from gpunode.deviceplugin.settings import syntax
+from gpunode.contract import yaml_text
 from gpunode.errors import CannotPlan
 from gpunode.links.kubelet import systemd
 from gpunode.model import Desired, Facts, KubeletStart, UnitSetting, WriteFile
@@ -200,7 +200,7 @@ def compose(text: str) -> yaml.Node | None:
     """
     try:
         flat = text.replace("\t", " ") if text.lstrip().startswith("{") else text
-        return syntax.nodes(flat)
+        return yaml_text.nodes(flat)
     except yaml.YAMLError:
         return None
 

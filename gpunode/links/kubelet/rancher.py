@@ -13,7 +13,7 @@ from typing import Literal
 
 import yaml
 
-from gpunode.deviceplugin.settings import syntax
+from gpunode.contract import yaml_text
 from gpunode.errors import CannotPlan
 from gpunode.links.kubelet import gates as merge
 from gpunode.links.kubelet import start
@@ -224,7 +224,7 @@ def values(found: tuple[Setting, ...], key: str) -> tuple[Scalar, ...]:
 def read_settings(text: str, path: str) -> Iterator[Setting]:
     """The settings of one file."""
     try:
-        root = syntax.nodes(text)
+        root = yaml_text.nodes(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else path

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from gpunode.deviceplugin.settings import syntax
+from gpunode.contract import yaml_text
 from gpunode.links.kubelet import systemd
 from gpunode.links.kubelet.systemd import Assignment
 from gpunode.model import Facts, KubeletStart, Place, UnitSetting
@@ -221,7 +221,7 @@ def _load(text: str) -> tuple[Mapping[str, Any], str | None]:
         except (ValueError, RecursionError):
             pass
     try:
-        data = syntax.data(text)
+        data = yaml_text.data(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""

@@ -9,7 +9,7 @@ import yaml
 
 from gpunode import compat
 from gpunode.compat import upgrades
-from gpunode.deviceplugin.settings import syntax
+from gpunode.contract import yaml_text
 from gpunode.errors import CannotPlan, Problem
 from gpunode.links.kubelet import k0s, microk8s, microshift, places
 from gpunode.links.kubelet.start import flag, flag_gates, has_flag
@@ -183,7 +183,7 @@ def _component(path: str, words: tuple[str, ...], target: int) -> Iterator[Probl
 
 def _data(file: File) -> Mapping[str, Any]:
     try:
-        found = syntax.data(file.content or "")
+        found = yaml_text.data(file.content or "")
     except yaml.YAMLError:
         return {}
     return found if isinstance(found, dict) else {}

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from gpunode.cluster.api import Api, notes
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.pods import GPU, MEMORY, SHARED, whole
-from gpunode.deviceplugin.status import ANNOTATION
+from gpunode.contract.status import ANNOTATION
 from gpunode.errors import ClusterError
 from gpunode.links.node import cordon
 from gpunode.model import Host

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpunode.cluster.api import Api
-from gpunode.deviceplugin.status import ANNOTATION
+from gpunode.contract.status import ANNOTATION
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL
 

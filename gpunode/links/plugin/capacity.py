@@ -10,7 +10,7 @@ from gpunode.cluster import pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress, Patience, follow
-from gpunode.deviceplugin.status import Status
+from gpunode.contract.status import Status
 from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, Node

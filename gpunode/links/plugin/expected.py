@@ -6,11 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from gpunode.deviceplugin.gpus.devices import MIB, Device
-from gpunode.deviceplugin.offer.memory import counts
-from gpunode.deviceplugin.offer.resources import CannotOffer, Unit, offers
-from gpunode.deviceplugin.settings import configfile
-from gpunode.deviceplugin.settings.config import CDI, GPU, GPU_COUNT, GPU_MEM, LABEL, Config, choice
+from gpunode.contract import config_file
+from gpunode.contract.config import CDI, GPU, GPU_COUNT, GPU_MEM, LABEL, Config, choice
+from gpunode.contract.offer import MIB, CannotOffer, Device, Unit, counts_gpus, offers
 from gpunode.model import Gpu, PluginConfig
 
 
@@ -57,11 +55,11 @@ def each(config: PluginConfig | None, labels: Mapping[str, str], resource: str) 
     settings = in_force(config, labels)
     if settings is None:
         return None
-    counts = {share.replicas for share in settings.shares if share.rename == resource}
+    counts_gpus = {share.replicas for share in settings.shares if share.rename == resource}
     divided = [share for share in settings.shares if share.resource == resource]
-    if not counts or (divided and all(share.devices for share in divided)):
-        counts.add(1)  # devices without a share stay whole
-    return counts.pop() if len(counts) == 1 else None
+    if not counts_gpus or (divided and all(share.devices for share in divided)):
+        counts_gpus.add(1)  # devices without a share stay whole
+    return counts_gpus.pop() if len(counts_gpus) == 1 else None
 
 
 def unlisted(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> bool:
@@ -101,7 +99,7 @@ def makes(config: PluginConfig | None, labels: Mapping[str, str], resource: str)
     if settings is None:
         return True
     shared, whole = settings.memory, [share for share in settings.shares if share.resource == GPU]
-    if shared and (resource == shared.resource or (resource == GPU_COUNT and counts(shared))):
+    if shared and (resource == shared.resource or (resource == GPU_COUNT and counts_gpus(shared))):
         return True
     if any(share.rename == resource for share in settings.shares):
         return True
@@ -126,7 +124,7 @@ def in_force(config: PluginConfig | None, labels: Mapping[str, str]) -> Config |
         return Config()
     named = choice(config.files.keys(), labels.get(LABEL, ""))
     text = config.files.get(named) if config.files else config.text
-    return configfile.config(text) if text else None
+    return config_file.parse(text) if text else None
 
 
 def devices(gpus: Sequence[Gpu]) -> list[Device]:

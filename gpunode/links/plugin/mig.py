@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpunode.deviceplugin.offer.resources import CannotOffer, offers
+from gpunode.contract.offer import CannotOffer, offers
 from gpunode.errors import Problem
 from gpunode.links.node import Node
 from gpunode.links.plugin import expected

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from gpunode.cluster import pods
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.deviceplugin.status import Status
+from gpunode.contract.status import Status
 from gpunode.errors import Problem
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, Node

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.deviceplugin.status import ENFORCED, MARK, Status, UnknownVersion, last, loads
+from gpunode.contract.status import ENFORCED, MARK, Status, UnknownVersion, last, loads
 from gpunode.errors import ClusterError, HttpError, Problem
 from gpunode.links.node import Node
 from gpunode.wording import Advice, Command

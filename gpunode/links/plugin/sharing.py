@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gpunode.deviceplugin.settings.config import GPU, Config, Share
+from gpunode.contract.config import GPU, Config, Share
 from gpunode.links.plugin.expected import in_force
 from gpunode.model import PluginConfig
 

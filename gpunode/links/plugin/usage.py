@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from gpunode.cluster import pods
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.kinds import Object, path
-from gpunode.deviceplugin.usage import PATH, Gpu, Newer, loads
+from gpunode.contract.usage import PATH, Gpu, Newer, loads
 from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, Node

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from gpunode import compat
-from gpunode.deviceplugin.settings.config import DEFAULT, LABEL
+from gpunode.contract.config import DEFAULT, LABEL
 from gpunode.links.node import Node
 from gpunode.links.plugin import expected
 from gpunode.model import Host, PluginConfig

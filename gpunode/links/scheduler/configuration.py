@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from gpunode.deviceplugin.settings import syntax
+from gpunode.contract import yaml_text
 from gpunode.errors import CannotPlan
 from gpunode.links.scheduler import flags, lines
 
@@ -98,7 +98,7 @@ def second(extender: Extender, minor: int, name: str, namespace: str, lease: str
 def extended(path: str, text: str, extender: Extender) -> str:
     """The operator's configuration with this extender. Raises CannotPlan."""
     root = lines.composed(path, text)
-    expected = syntax.data(text)
+    expected = yaml_text.data(text)
     if not str(expected.get("apiVersion", "")).startswith(f"{GROUP}/v1"):
         raise CannotPlan(f"{path} is no KubeSchedulerConfiguration", hint="Name one with --config.")
     others = expected.get("extenders") or []

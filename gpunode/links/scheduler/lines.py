@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from gpunode.deviceplugin.settings import syntax
+from gpunode.contract import yaml_text
 from gpunode.errors import CannotPlan
 
 MARK = "  # gpunode share"
@@ -30,8 +30,8 @@ def added(text: str, at: int, column: int, lines: Sequence[str]) -> str:
 def composed(path: str, text: str) -> yaml.MappingNode:
     """The YAML mapping that the text holds, with positions. Raises CannotPlan."""
     try:
-        node = syntax.nodes(text)
-        syntax.data(text)
+        node = yaml_text.nodes(text)
+        yaml_text.data(text)
     except yaml.YAMLError as error:
         raise CannotPlan(
             f"{path} cannot be read: {error}", hint="Fix it; gpunode changes no file that it cannot read."
@@ -60,7 +60,7 @@ def block(path: str, node: yaml.Node | None, what: str) -> yaml.SequenceNode | N
 
 def check(path: str, before: str, after: str, expected: Any) -> None:
     """Raises CannotPlan unless the text reads as expected, and is as before without the marked lines."""
-    if syntax.data(after) != expected or without(after) != before:
+    if yaml_text.data(after) != expected or without(after) != before:
         raise CannotPlan(
             f"{path} is laid out in a way that lines cannot be added to", hint="Write it as kubeadm does."
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from gpunode.deviceplugin.settings import syntax
+from gpunode.contract import yaml_text
 from gpunode.errors import CannotPlan
 from gpunode.links.scheduler import lines
 
@@ -51,7 +51,7 @@ def read(text: str) -> Manifest:
 
 def extended(manifest: Manifest, flag: str, volume: str, folder: str) -> str:
     """The text with one flag more ("" for none), and the host's folder at the same path. Raises CannotPlan."""
-    text, expected = manifest.text, syntax.data(manifest.text)
+    text, expected = manifest.text, yaml_text.data(manifest.text)
     mount = {"name": volume, "mountPath": folder, "readOnly": True}
     source = {"name": volume, "hostPath": {"path": folder, "type": "Directory"}}
     index = _index(expected)

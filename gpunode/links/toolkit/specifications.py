@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import yaml
 
-from gpunode.deviceplugin.settings import syntax
+from gpunode.contract import yaml_text
 from gpunode.model import Facts
 from gpunode.wording import few
 
@@ -104,7 +104,7 @@ def _older(facts: Facts, text: str) -> str:
 def _devices(text: str) -> set[str]:
     """The names of a specification's devices; none of one that is broken, which CDI leaves out."""
     try:
-        data = syntax.data(text)
+        data = yaml_text.data(text)
         return {str(device["name"]) for device in data.get("devices") or ()}
     except (yaml.YAMLError, AttributeError, KeyError, TypeError):
         return set()

@@ -11,7 +11,7 @@ import pytest
 
 from gpunode.cluster.api import Api, connect, watch
 from gpunode.cluster.api.kinds import path
-from gpunode.deviceplugin.status import ANNOTATION, MARK, Configuration, Status, dumps
+from gpunode.contract.status import ANNOTATION, MARK, Configuration, Status, dumps
 from gpunode.errors import ClusterError
 from gpunode.model import Cluster
 

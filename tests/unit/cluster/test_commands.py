@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from gpunode.cli import app
 from gpunode.cluster.api.kinds import path
-from gpunode.deviceplugin.status import ENFORCED, LAYOUT, Reason, Unavailable
+from gpunode.contract.status import ENFORCED, LAYOUT, Reason, Unavailable
 from gpunode.engine import bring_up, converge
 from gpunode.engine.visit import Visit
 from gpunode.errors import ClusterError, Declined, UsageError

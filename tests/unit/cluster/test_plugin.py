@@ -10,8 +10,8 @@ from gpunode.cluster import pods
 from gpunode.cluster.api import Api, watch
 from gpunode.cluster.api.kinds import OURS
 from gpunode.cluster.objects.difference import Difference
-from gpunode.deviceplugin import status as document
-from gpunode.deviceplugin.status import ANNOTATION, Pod, Reserved, Resource, Unavailable
+from gpunode.contract import status as document
+from gpunode.contract.status import ANNOTATION, Pod, Reserved, Resource, Unavailable
 from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links import plugin

@@ -8,9 +8,9 @@ import re
 import pytest
 
 from gpunode.cluster.api import Api
+from gpunode.contract.status import ENFORCED, MARK, Resource, Status, Unavailable, dumps
+from gpunode.contract.status import Reason as Why
 from gpunode.deviceplugin.cluster import events
-from gpunode.deviceplugin.status import ENFORCED, MARK, Resource, Status, Unavailable, dumps
-from gpunode.deviceplugin.status import Reason as Why
 from gpunode.errors import Problem
 from gpunode.links import node as nodes
 from gpunode.links import plugin

@@ -9,9 +9,8 @@ import pytest
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.objects import apply
-from gpunode.deviceplugin.offer import sizes
-from gpunode.deviceplugin.promises import placement
-from gpunode.deviceplugin.status import ANNOTATION
+from gpunode.contract.promises import ALLOCATION, ASSIGNED, ASSUMED, DEV, INDEX, MEMORY_ANNOTATION, POD
+from gpunode.contract.status import ANNOTATION
 from gpunode.links.plugin.manifests import everything, manifests
 from gpunode.links.scheduler.extender import certificates
 from gpunode.links.scheduler.extender.deployment import Spec as ExtenderSpec
@@ -92,13 +91,13 @@ def test_every_write_that_the_roles_allow_has_a_policy() -> None:
 
 def test_the_annotations_that_are_written_are_those_that_may_be() -> None:
     notes = {
-        placement.OWN,
-        placement.ALLOCATION,
-        placement.INDEX,
-        placement.DEV,
-        placement.POD,
-        placement.ASSIGNED,
-        placement.ASSUMED,
+        MEMORY_ANNOTATION,
+        ALLOCATION,
+        INDEX,
+        DEV,
+        POD,
+        ASSIGNED,
+        ASSUMED,
     }
     every = {**named(PLUGIN, POLICY), **named(EXTENDER, POLICY)}
 
@@ -107,7 +106,7 @@ def test_the_annotations_that_are_written_are_those_that_may_be() -> None:
         text = own[0]["expression"] if own else every[name]["spec"]["validations"][0]["expression"]
         return set(re.findall(r'"(.*?)"', text))
 
-    assert keys("gpunode-device-plugin") == {ANNOTATION, sizes.ANNOTATION}
+    assert keys("gpunode-device-plugin") == {ANNOTATION, MEMORY_ANNOTATION}
     assert keys("gpunode-share") == notes | {ROOM}
     assert keys("gpunode-share-binding") == notes
     assert '"x.io/mem" in ' in str(every["gpunode-share"]["spec"]["validations"])

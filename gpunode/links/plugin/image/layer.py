@@ -1,4 +1,4 @@
-"""The layer on top of the base: the plugin, the scheduler extender and their libraries, as a tar file."""
+"""The layer on top of the base: the plugin, the scheduler extender, their contract and their libraries, as a tar file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from pathlib import Path
 import gpunode
 
 PACKAGE = Path(gpunode.__file__).parent
-PARTS = ("deviceplugin", "share")  # without gpunode/__init__.py: a namespace package, nothing else of gpunode
+PARTS = (
+    "contract",
+    "deviceplugin",
+    "share",
+)  # without gpunode/__init__.py: a namespace package, nothing else of gpunode
 ROOT = "app"
 # A wheel's files that belong beside its packages; its programs are not needed.
 PLACED = re.compile(r"[^/]+\.data/(?:purelib|platlib)/(.+)")

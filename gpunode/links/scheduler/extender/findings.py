@@ -7,14 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpunode.cluster.api.kinds import Object
-from gpunode.deviceplugin.promises import demand, placement
-from gpunode.deviceplugin.promises.demand import Malformed
-from gpunode.deviceplugin.promises.placement import Part
+from gpunode.contract.promises import (
+    ALLOCATION,
+    INDEX,
+    MEMORY_ANNOTATION,
+    Demand,
+    Malformed,
+    Part,
+    bound_demand,
+    has_ended,
+    placement_of,
+)
 from gpunode.errors import Problem
 from gpunode.links.scheduler.extender.picture import Real, allocated, names
 from gpunode.share import notes
 from gpunode.share.book import Book
-from gpunode.share.ledger import ENDED, Ledger
+from gpunode.share.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +47,7 @@ def findings(
     bound: dict[str, list[Object]] = {}
     for pod in pods:
         node = (pod.get("spec") or {}).get("nodeName")
-        if node and (pod.get("status") or {}).get("phase") not in ENDED:
+        if node and not has_ended(pod):
             bound.setdefault(str(node), []).append(pod)
     found: list[Mismatch] = []
     for node, book in sorted(ledger.books().items()):
@@ -71,19 +79,19 @@ def _of_pod(
 ) -> list[Mismatch]:
     (name,) = names([pod]).values()
     try:
-        held = demand.held(pod, resource)
+        held = bound_demand(pod, resource)
     except Malformed as error:
         return [_mismatch(node, name, "malformed", str(error))]
     if not held.asks:
         return []
-    promised = placement.read(pod, node, held)
+    promised = placement_of(pod, node, held)
     actual = None if given is None else _actual(name, held, book, given)
     repair: Mapping[str, str] = {}
     if actual:
         repair = notes.of(node, held, actual, book.gpus, time.time_ns())
     if promised is None:
         annotations = (pod.get("metadata") or {}).get("annotations") or {}
-        edited = any(key in annotations for key in (placement.OWN, placement.ALLOCATION, placement.INDEX))
+        edited = any(key in annotations for key in (MEMORY_ANNOTATION, ALLOCATION, INDEX))
         words = "its annotations contradict its spec or its node" if edited else "its GPU is not noted"
         code = "unreadable" if edited else "not-noted"
         own = str(pod["spec"].get("schedulerName") or "default-scheduler")
@@ -105,7 +113,7 @@ def _of_pod(
 
 
 def _actual(
-    pod: str, held: demand.Demand, book: Book, given: Mapping[tuple[str, str, str], int]
+    pod: str, held: Demand, book: Book, given: Mapping[tuple[str, str, str], int]
 ) -> tuple[Part, ...] | None:
     """Where the pod's containers are; None where not all have their units yet, or of a GPU that the node does not publish."""
     by_uuid = {gpu.uuid: gpu for gpu in book.gpus if gpu.uuid}

@@ -7,15 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpunode.cluster.api.kinds import Object
-from gpunode.deviceplugin.kubelet.checkpoint import Entry
-from gpunode.deviceplugin.offer import ids
-from gpunode.deviceplugin.offer.memory import size
-from gpunode.deviceplugin.promises import demand
-from gpunode.deviceplugin.promises.demand import Malformed
-from gpunode.deviceplugin.promises.quantity import whole
-from gpunode.deviceplugin.usage import Gpu
+from gpunode.contract import offer
+from gpunode.contract.checkpoint import Entry
+from gpunode.contract.offer import format_mib
+from gpunode.contract.promises import Malformed, bound_demand, has_ended, whole
+from gpunode.contract.usage import Gpu
 from gpunode.share import gpus
-from gpunode.share.ledger import ENDED, Ledger
+from gpunode.share.ledger import Ledger
 
 UNKNOWN = "?"  # a GPU that is not recorded
 UNIT = "unit"  # one whose size is unknown
@@ -66,7 +64,7 @@ def of_host(
     """A node's allocations and units by its kubelet's record. `registered`: ids by resource, as of `checkpoint`."""
     offered: dict[str, dict[str, tuple[int, str]]] = {}
     for resource, units in registered.items():
-        counts = Counter((claim.device, _of_id(one)) for one in units if (claim := ids.read(one)))
+        counts = Counter((claim.device, _of_id(one)) for one in units if (claim := offer.claim_of(one)))
         offered[resource] = {device: (count, what) for (device, what), count in counts.items()}
     return Real(entries, indexes, offered=offered)
 
@@ -102,7 +100,7 @@ def rows(
 ) -> tuple[Row, ...]:
     """Every GPU that is offered in any way, by node; `resource` stands for memory, `real` is by node."""
     ledger = Ledger.of(resource, nodes, pods)
-    living = [one for one in pods if (one.get("status") or {}).get("phase") not in ENDED]
+    living = [one for one in pods if not has_ended(one)]
     by_node: dict[str, list[Object]] = {}
     for pod in living:
         by_node.setdefault((pod.get("spec") or {}).get("nodeName") or "", []).append(pod)
@@ -132,20 +130,20 @@ def _unit(resource: str, node: Object, host: Real) -> str:
 
 
 def _of_id(unit: str) -> str:
-    claim = ids.read(unit)
-    if claim is None or claim.way == ids.GPUSHARE:
+    claim = offer.claim_of(unit)
+    if claim is None or claim.way == offer.GPUSHARE:
         return UNIT
     return _of_way(claim.way, claim.mib, mig=claim.device.startswith("MIG-"))
 
 
 def _of_way(way: str, mib: int, *, mig: bool) -> str:
-    if way == ids.WHOLE:
+    if way == offer.WHOLE:
         return "MIG device" if mig else "GPU"
-    return _of_memory(mib) if way == ids.MEMORY else "share"
+    return _of_memory(mib) if way == offer.MEMORY else "share"
 
 
 def _of_memory(mib: int) -> str:
-    return {0: UNIT, 1: "MiB", 1024: "GiB"}.get(mib) or size(mib)
+    return {0: UNIT, 1: "MiB", 1024: "GiB"}.get(mib) or format_mib(mib)
 
 
 def names(pods: Iterable[Object]) -> dict[str, str]:
@@ -166,9 +164,9 @@ def allocated(
     for entry in entries:
         if entry.resource == resource and entry.pod in known:
             for unit in entry.ids:
-                claim = ids.read(unit)
+                claim = offer.claim_of(unit)
                 device = claim.device if claim else unit
-                if claim is not None and claim.way == ids.GPUSHARE:  # such an id does not name its GPU
+                if claim is not None and claim.way == offer.GPUSHARE:  # such an id does not name its GPU
                     device = entry.index if entry.index.isdecimal() else ""
                 found[known[entry.pod], entry.container, device] += 1
     return found
@@ -201,8 +199,8 @@ def _memory(node: str, pods: Sequence[Object], ledger: Ledger, host: Real) -> li
     made = []
     for gpu in book.gpus:
         uses = _uses(gpu.index, promised, used)
-        size = gpu.units + gpu.reserved
-        made.append(Row(node, gpu.index, gpu.uuid, ledger.resource, size, *_sums(uses, used), uses))
+        format_mib = gpu.units + gpu.reserved
+        made.append(Row(node, gpu.index, gpu.uuid, ledger.resource, format_mib, *_sums(uses, used), uses))
     devices = {place: uuid for uuid, place in index.items()}
     for place in sorted({key[2] for key in (*promised, *(used or ()))} - {*here, UNKNOWN}):
         uses = _uses(place, promised, used)  # the node publishes no sizes
@@ -231,7 +229,7 @@ def _others(node: str, pods: Sequence[Object], resource: str, total: int, host: 
     wanted: dict[tuple[str, str], int] = {}
     for pod in pods:
         try:
-            asks = demand.held(pod, resource).asks
+            asks = bound_demand(pod, resource).asks
         except Malformed:
             continue
         (name,) = names([pod]).values()

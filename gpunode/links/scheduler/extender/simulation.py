@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpunode.cluster.api.kinds import Object
-from gpunode.deviceplugin.promises.demand import Ask, Demand
+from gpunode.contract.promises import Ask, Demand
 from gpunode.share import notes
 from gpunode.share.book import Promise
 from gpunode.share.fit import Refused, find, score

@@ -1,14 +1,88 @@
-"""Which resources a node offers, and their units. Pure."""
+"""GPUs, and the resources and units that a configuration makes of them. Pure.
+
+An id is all that the kubelet keeps of an allocation, so each one encodes what it stands for: a plugin that starts later,
+with another configuration, reads from the ids what is still in use. A whole device has its UUID as id; a share has the
+UUID, two colons and a number, as in NVIDIA's plugin. So every id begins with the UUID.
+
+Memory: the kubelet counts pieces of a GPU's memory. Resource names and variables are those of
+AliyunContainerService/gpushare-device-plugin (pkg/gpu/nvidia/{const,nvidia,allocate}.go), so that pods written for it run
+unchanged. Unlike there, every GPU counts with its own size, an id encodes its size, and only the kubelet and the plugin
+choose the GPU.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 
-from ..gpus.devices import MIB, Device
-from ..settings.config import GPU, GPU_COUNT, MemorySharing, Share
-from . import ids, memory
-from .listing import MAX_LIST, unit_bytes
+from .config import GPU, GPU_COUNT, GPU_MEM, MemorySharing, Share
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU, or a MIG device of one."""
+
+    uuid: str
+    index: str  # NVML's: "1" for a GPU, "1:0" for the first MIG device of GPU 1
+    name: str  # the product, e.g. "Tesla P100-PCIE-16GB"
+    gpu: str  # UUID of the GPU itself, or of a MIG device's parent
+    bus: str  # PCI address as in /sys/bus/pci/devices
+    memory: int | None  # bytes; None: it shares the host's
+    numa: int | None = None
+    nodes: tuple[str, ...] = ()  # its own device nodes, e.g. /dev/nvidia0
+    mig_enabled: bool = False  # a GPU with MIG on, with or without MIG devices
+    profile: str | None = None  # of a MIG device, e.g. "1g.10gb"
+    capability: tuple[int, int] | None = None  # CUDA's, of a GPU; None if unknown
+    instance: tuple[int, int] | None = None  # of a MIG device: ids of its GPU instance and compute instance
+
+
+WHOLE, TIME_SLICING, MPS, MEMORY = "whole", "time-slicing", "mps", "memory"
+GPUSHARE = "gpushare"  # memory of a GPU that gpushare's plugin chose, not of the one in the id
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What an id stands for: a device's UUID, and the way it is shared."""
+
+    device: str
+    way: str
+    mib: int = 0  # of its memory
+
+
+def share_ids(device: str, share: Share) -> list[str]:
+    """The ids of a device's shares."""
+    return [share_id(device, share, number) for number in range(share.replicas)]
+
+
+def share_id(device: str, share: Share, number: int) -> str:
+    """The id of a device's share with this number."""
+    return f"{device}::{'mps-' if share.mps else ''}{number}"
+
+
+def piece_ids(device: str, sharing: MemorySharing, count: int) -> list[str]:
+    """The ids of `count` pieces of a GPU's memory."""
+    return [f"{device}:{sharing.chunk}:{number}" for number in range(count)]
+
+
+def claim_of(unit_id: str) -> Claim | None:
+    """What an id stands for; None for an unknown format."""
+    device, _, rest = unit_id.partition(":")
+    if not rest:
+        gpu, mark, number = unit_id.rpartition("-_-")
+        return Claim(gpu, GPUSHARE) if mark and number.isdecimal() else Claim(unit_id, WHOLE)
+    share = rest.removeprefix(":mps-")
+    if share != rest:
+        return Claim(device, MPS) if share.isdecimal() else None
+    first, _, second = rest.partition(":")
+    if not second.isdecimal():
+        return None
+    if not first:
+        return Claim(device, TIME_SLICING)
+    return Claim(device, MEMORY, int(first)) if first.isdecimal() else None
+
 
 # A container sees only the MIG devices that existed when it started: it has no device nodes of others.
 UNCUT = "MIG is on, but the plugin sees no MIG device there"
@@ -38,8 +112,8 @@ class Unit:
     def way(self) -> str:
         """The way in which its device is shared, as encoded in its id."""
         if self.mps is not None:
-            return ids.MPS
-        return ids.MEMORY if self.mib else ids.TIME_SLICING if self.shared else ids.WHOLE
+            return MPS
+        return MEMORY if self.mib else TIME_SLICING if self.shared else WHOLE
 
 
 class CannotOffer(Exception):
@@ -66,7 +140,7 @@ def offers(
             offered.setdefault(name, []).append(Unit(device.uuid, device))
         else:
             mps = _client_limits(device, share) if share.mps else None
-            made = ids.shares(device.uuid, share)
+            made = share_ids(device.uuid, share)
             units = [Unit(unit_id, device, shared=True, mps=mps) for unit_id in made]
             offered.setdefault(share.rename, []).extend(units)
     return {name: tuple(units) for name, units in offered.items()}
@@ -114,15 +188,15 @@ def _in_pieces(device: Device, sharing: MemorySharing | None) -> bool:
 
 
 def _by_memory(gpus: Sequence[Device], sharing: MemorySharing) -> dict[str, list[Unit]]:
-    why = memory.obstacle(gpus, sharing)
+    why = memory_obstacle(gpus, sharing)
     if why is not None:
         raise CannotOffer(f"sharing by memory: {why}")
     found = {
         sharing.resource: [
-            Unit(unit_id, gpu, mib=sharing.chunk) for gpu in gpus for unit_id in memory.ids(gpu, sharing)
+            Unit(unit_id, gpu, mib=sharing.chunk) for gpu in gpus for unit_id in memory_ids(gpu, sharing)
         ]
     }
-    if memory.counts(sharing):
+    if counts_gpus(sharing):
         found[GPU_COUNT] = [Unit(gpu.uuid, gpu, counted=True) for gpu in gpus]
     return found
 
@@ -138,7 +212,7 @@ def _check_lengths(shared: Iterable[tuple[Device, Share]]) -> None:
     """Raises CannotOffer where shares of one name make a longer list than the kubelet takes. Before they are made."""
     lists: dict[str, list[tuple[int, int]]] = {}  # name -> replicas, and bytes of each, by device
     for device, share in shared:
-        longest = ids.one_share(device.uuid, share, share.replicas - 1)
+        longest = share_id(device.uuid, share, share.replicas - 1)
         lists.setdefault(share.rename, []).append((share.replicas, unit_bytes(longest, device)))
     for name, counted in lists.items():
         length = sum(replicas * one for replicas, one in counted)
@@ -203,3 +277,72 @@ def _all_alike(gpus: list[Device], whole: list[Device], parts: list[Device]) -> 
             f"MIG strategy single: profiles {', '.join(profiles)}; make them alike, or use strategy mixed"
         )
     return parts
+
+
+MAX_LIST = 4 * 1024 * 1024  # bytes of a message that the kubelet takes (gRPC's default)
+
+
+def unit_bytes(longest_id: str, device: Device) -> int:
+    """The most bytes that one unit of a device takes.
+
+    Counted with the longest id and as Unhealthy, the longer of the two words: the list must also fit when GPUs fail.
+    """
+    topology = 0 if device.numa is None else 6
+    one = (2 + len(longest_id)) + (2 + len("Unhealthy")) + topology
+    return one + 2  # each field's and each message's tag and length are a byte each, below 128
+
+
+def count_pieces(device: Device, sharing: MemorySharing) -> int:
+    """Number of a GPU's units, rounded down."""
+    return (device.memory or 0) // MIB // sharing.chunk
+
+
+def memory_ids(device: Device, sharing: MemorySharing) -> list[str]:
+    """The units' ids."""
+    return piece_ids(device.uuid, sharing, count_pieces(device, sharing))
+
+
+def counts_gpus(sharing: MemorySharing) -> bool:
+    """True if the node also offers aliyun.com/gpu-count, the number of GPUs shared by memory.
+
+    gpushare's scheduler extender and its inspect divide the node's memory by that number (pkg/utils/node.go,
+    cmd/inspect/nodeinfo.go). gpushare's plugin writes it into the node's status, for which it needs the right to patch
+    nodes. A resource registered with the kubelet needs no such right; its units are never allocated.
+    """
+    return sharing.resource == GPU_MEM
+
+
+def memory_obstacle(devices: Sequence[Device], sharing: MemorySharing) -> str | None:
+    """Why these GPUs cannot be shared by memory, with the fix; None if they can."""
+    for gpu in devices:
+        instead = "name only the other GPUs in sharing.memory.devices"
+        if gpu.mig_enabled or gpu.profile is not None:
+            return f"MIG is on for GPU {gpu.index}, and memory is shared of whole GPUs only: switch MIG off, or {instead}"
+        if gpu.memory is None:
+            return f"the memory of GPU {gpu.index} is shared with the host, so there is none of its own to divide: {instead}"
+        if not count_pieces(gpu, sharing):
+            return f"GPU {gpu.index} has {format_mib(gpu.memory // MIB)}, less than one unit of {format_mib(sharing.chunk)}: {instead}"
+    chunk = sharing.chunk
+    total = sum(count_pieces(gpu, sharing) for gpu in devices)
+    length = list_bytes(devices, chunk)
+    if length <= MAX_LIST:
+        return None
+    enough = next(larger for larger in count(chunk) if list_bytes(devices, larger) <= MAX_LIST)
+    return (
+        f"{total} units of {format_mib(chunk)} make a list of up to {length} bytes, but the kubelet takes no more than "
+        f"{MAX_LIST}: set sharing.memory.chunk to {enough} or more (MiB), or sharing.memory.unit to GiB"
+    )
+
+
+def list_bytes(devices: Sequence[Device], chunk: int) -> int:
+    """Upper bound of the list's size in the device plugin protocol, in bytes."""
+    total = 0
+    for gpu in devices:
+        units = (gpu.memory or 0) // MIB // chunk
+        total += units * unit_bytes(f"{gpu.uuid}:{chunk}:{max(units - 1, 0)}", gpu)
+    return total
+
+
+def format_mib(mib: int) -> str:
+    """MiB in words: "6 GiB", "300 MiB"."""
+    return f"{mib // 1024} GiB" if mib and mib % 1024 == 0 else f"{mib} MiB"
