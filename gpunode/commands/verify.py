@@ -9,7 +9,7 @@ from gpunode.engine.chains import Chain, chains
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.host import wire
-from gpunode.links.runtime import container_test as container
+from gpunode.links.runtime import link as runtime
 from gpunode.model import Event, Host, OnEvent, Outcome, Verdict
 from gpunode.wording import Advice, Command
 
@@ -45,7 +45,7 @@ def _with_containers(
     outcomes = {
         one.host.name: one.outcome
         for one in members
-        if one.outcome and container.wanted(chains[one.host.name])
+        if one.outcome and runtime.needs_container(chains[one.host.name])
     }
     plugin = session.inventory.cluster.plugin
     found: dict[str, Verdict] = {}
@@ -53,10 +53,10 @@ def _with_containers(
     def task(host: Host, on_event: OnEvent) -> Outcome:
         outcome = outcomes[host.name]
         on_event(Event("stage", host.name, "run a GPU container"))
-        job = wire.container_job(container.runtime(outcome), plugin.reference if plugin else "")
+        job = wire.container_job(runtime.runtime_of(outcome), plugin.reference if plugin else "")
         for message in session.visits[host.name].ask(job):
             if message["type"] == "container" and outcome.facts is not None:
-                found[host.name] = container.link(message, outcome.facts)
+                found[host.name] = runtime.judge_container(message, outcome.facts)
         return outcome
 
     for item in fleet.run(
@@ -67,6 +67,6 @@ def _with_containers(
         elif item.host not in found:  # the connection was lost since
             found[item.host] = Verdict("container", "unknown", f"not run: {item.error or 'no answer'}")
     return {
-        host: container.placed(chain, found[host]) if host in found else chain
+        host: runtime.insert_container(chain, found[host]) if host in found else chain
         for host, chain in chains.items()
     }

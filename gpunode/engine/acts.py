@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 from typing import TypeAlias
 
 from gpunode import packages
-from gpunode.links.runtime import RUNTIMES, dev_char
-from gpunode.links.toolkit import cdi
+from gpunode.links.runtime import RUNTIMES
+from gpunode.links.toolkit import cdi, dev_char
 from gpunode.links.toolkit import config as toolkit_config
 from gpunode.model import (
     Change,

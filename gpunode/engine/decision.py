@@ -51,12 +51,12 @@ def _decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
     wish = (
         _driver(host, facts, system, compat.driven(facts.pci)) if system and host.driver != "none" else None
     )
-    minor = node.minor(host, facts)
+    minor = node.minor(facts)
     start = places.read(facts)
-    node.check(host, facts, minor, start)
+    node.check(facts, minor, start)
     runtime = runtime_decision.runtime(host, facts, minor, start)
     gates, reasons = node.gates(host, minor, start)
-    node.check_gates(host, facts, minor, start, gates)
+    node.check_gates(facts, minor, start, gates)
     toolkit = _toolkit(host, facts, system) if system and host.toolkit != "none" else ()
     sources = _sources(host, facts, system, wish, toolkit) if system else ()
     handed = devices.decide(host, facts, runtime, start, toolkit)

@@ -16,8 +16,8 @@ import yaml
 
 from gpunode import compat, packages
 from gpunode.links.kubelet.places import read as read_start
-from gpunode.links.runtime import dev_char, k0s, microk8s
-from gpunode.links.toolkit import cdi
+from gpunode.links.runtime import k0s, microk8s
+from gpunode.links.toolkit import cdi, dev_char
 from gpunode.links.toolkit import config as toolkit_config
 from gpunode.model import (
     Change,

@@ -48,9 +48,9 @@ def unit_text(texts: Mapping[str, str]) -> str:
 def plan(case: Mapping[str, Any], facts: Facts) -> tuple[Change, ...]:
     """The kubelet's part of a plan; refused as a run refuses it."""
     host = cases.host("modern", {"feature_gates": case.get("gates", {})})
-    minor = node.minor(host, facts)
+    minor = node.minor(facts)
     start = kubelets.read(facts)
-    node.check(host, facts, minor, start)
+    node.check(facts, minor, start)
     gates, reasons = node.gates(host, minor, start)
     return step.plan(facts, Desired("containerd", "default", gates, reasons, kubelet=start))
 

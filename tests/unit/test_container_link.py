@@ -11,11 +11,11 @@ from gpunode.commands import verify as verification
 from gpunode.engine import coverage
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session
-from gpunode.links.runtime import container_test as container
+from gpunode.links.runtime import link as runtime
 from gpunode.model import Host, Layer, Outcome, Ssh, Verdict
 from tests import cases
 
-HOST = container.BELOW
+HOST = runtime.BELOW
 SEEN = cases.overlaid(
     cases.facts("legacy"),
     {
@@ -56,16 +56,16 @@ def chain(**others: str) -> list[Verdict]:
 )
 def test_it_is_run_where_the_runtime_holds_and_no_pod_can_follow(others: dict[str, str], runs: bool) -> None:
     """A node without the plugin runs pods; a host without a working runtime no container."""
-    assert container.wanted(chain(**others)) is runs
+    assert runtime.needs_container(chain(**others)) is runs
 
 
 def test_it_stands_after_the_runtime_and_counts_as_no_link_of_the_chain() -> None:
     """Where it is broken the host is; where it is ok the links that were checked are as many as before."""
     links = chain(kubelet="broken", node="unknown")
-    good = container.placed(links, container.link(ANSWER, SEEN))
+    good = runtime.insert_container(links, runtime.judge_container(ANSWER, SEEN))
     assert [link.layer for link in good][5:8] == ["runtime", "container", "kubelet"]
     assert coverage.unchecked(good) == coverage.unchecked(links)
-    bad = container.placed(links, container.link({**ANSWER, "uuids": []}, SEEN))
+    bad = runtime.insert_container(links, runtime.judge_container({**ANSWER, "uuids": []}, SEEN))
     assert coverage.broken({"a": bad}) == {"a": "container"}
 
 
@@ -106,7 +106,7 @@ def test_it_compares_with_the_gpus_of_the_host(
     answer: dict[str, Any], status: str, text: str, cause: str
 ) -> None:
     """By UUID; the tool's own words are the cause of a failure."""
-    found = container.link({**ANSWER, **answer}, SEEN)
+    found = runtime.judge_container({**ANSWER, **answer}, SEEN)
     assert found.status == status
     assert text in found.text
     assert cause in found.cause

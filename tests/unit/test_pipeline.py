@@ -11,8 +11,8 @@ from gpunode.engine import acts
 from gpunode.engine import chain as pipeline
 from gpunode.engine import decision as desired
 from gpunode.links.kubelet import places
-from gpunode.links.runtime import RUNTIMES, dev_char, microk8s
-from gpunode.links.toolkit import cdi, specifications
+from gpunode.links.runtime import RUNTIMES, microk8s
+from gpunode.links.toolkit import cdi, dev_char
 from gpunode.model import PluginImage, Reboot, RemoveFile, Runtime, Service, WriteFile
 from gpunode.planning.templates import template
 from gpunode.report.headline import headline
@@ -194,13 +194,13 @@ def test_a_specification_that_cannot_be_read_is_not_called_missing() -> None:
     """Of several that of gpunode's and the toolkit's unit counts, whichever comes first by name."""
     large = {"exists": True, "error": "larger than 256 KiB"}
     there = {"/run/cdi/a.yaml": "kind: nvidia.com/gpu\n# /usr/lib/libcuda.so.1.2.3\n"}
-    right = {specifications.WRITTEN: "kind: nvidia.com/gpu\n# /usr/lib/libcuda.so.580.1.2\n"}
+    right = {cdi.WRITTEN: "kind: nvidia.com/gpu\n# /usr/lib/libcuda.so.580.1.2\n"}
     for files, wrong in (
-        ({specifications.WRITTEN: large}, f"{specifications.WRITTEN} cannot be read: larger than 256 KiB"),
+        ({cdi.WRITTEN: large}, f"{cdi.WRITTEN} cannot be read: larger than 256 KiB"),
         (there, "/run/cdi/a.yaml is older than the driver"),
         ({**there, **right}, ""),
     ):
         seen = cases.facts("modern", {"library_version": "580.1.2", "files": files, "gpus": []})
-        found = specifications.wrong(seen)
+        found = cdi.wrong(seen)
         assert found.startswith(wrong)
         assert bool(found) == bool(wrong)

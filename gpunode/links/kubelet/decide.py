@@ -5,53 +5,49 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpunode import compat
-from gpunode.errors import Refused
+from gpunode.errors import CannotPlan
 from gpunode.links.kubelet import contradictions, k0s
 from gpunode.links.kubelet.start import assigned_config, flag
 from gpunode.model import Facts, Host, KubeletStart
 from gpunode.planning import services
 
 
-def minor(host: Host, facts: Facts) -> int:
-    """The kubelet's minor version. Raises Refused without a kubelet."""
+def minor(facts: Facts) -> int:
+    """The kubelet's minor version. Raises CannotPlan without a kubelet."""
     found = compat.minor(facts.kubelet.version) if facts.kubelet else None
     if found is None:
-        raise Refused(
-            host.name,
+        raise CannotPlan(
             "no kubelet on this host"
             if facts.kubelet is None
             else f"kubelet version {facts.kubelet.version!r} is not understood",
             hint="gpunode does not install Kubernetes: make the host a node first (kubeadm join), then run again.",
-            layer="kubelet",
         )
     return found
 
 
-def check(host: Host, facts: Facts, minor: int, start: KubeletStart) -> None:
+def check(facts: Facts, minor: int, start: KubeletStart) -> None:
     """Refuse what would keep the kubelet from starting again."""
     if start.problem is not None:
-        raise Refused(
-            host.name,
+        raise CannotPlan(
             start.problem,
             hint="Fix the file (the kubelet reads it too), then run again; it was not touched.",
-            layer="kubelet",
         )
-    if facts.cgroup == "v2" or not compat.fails_on_cgroup_v1(minor):
-        return
-    allowed = flag(start.words[1:], "fail-cgroupv1") == "false"
-    if not allowed and start.config.get("failCgroupV1") is not False:
-        raise Refused(
-            host.name,
-            f"Kubernetes 1.{minor} needs cgroup v2 and this host runs {_cgroup(facts)}: "
+    if refuses_cgroup(facts, minor, start):
+        version = "v1 (hybrid)" if facts.cgroup == "hybrid" else facts.cgroup
+        raise CannotPlan(
+            f"Kubernetes 1.{minor} needs cgroup v2 and this host runs {version}: "
             "its kubelet does not start again",
             hint="Boot with systemd.unified_cgroup_hierarchy=1, or set `failCgroupV1: false` in "
             f"{start.config_path}.",
-            layer="kubelet",
         )
 
 
-def _cgroup(facts: Facts) -> str:
-    return "v1 (hybrid)" if facts.cgroup == "hybrid" else facts.cgroup
+def refuses_cgroup(facts: Facts, minor: int, start: KubeletStart) -> bool:
+    """Whether a kubelet of this minor, started like this, does not start on the host's cgroup v1."""
+    if facts.cgroup == "v2" or not compat.fails_on_cgroup_v1(minor):
+        return False
+    allowed = flag(start.words[1:], "fail-cgroupv1") == "false"
+    return not allowed and start.config.get("failCgroupV1") is not False
 
 
 def gates(host: Host, minor: int, start: KubeletStart) -> tuple[Mapping[str, bool | None], Mapping[str, str]]:
@@ -59,7 +55,7 @@ def gates(host: Host, minor: int, start: KubeletStart) -> tuple[Mapping[str, boo
     wished: dict[str, bool | None] = {}
     reasons: dict[str, str] = {}
     for name, state in host.feature_gates.items():
-        _wishable(host, name, state, minor)
+        _check_wish(name, state, minor)
         wished[name], reasons[name] = state, "the inventory asks for it"
     for name, gate in compat.gates().items():
         if name in wished:
@@ -81,24 +77,20 @@ def gates(host: Host, minor: int, start: KubeletStart) -> tuple[Mapping[str, boo
     return wished, reasons
 
 
-def check_gates(
-    host: Host, facts: Facts, minor: int, start: KubeletStart, gates: Mapping[str, bool | None]
-) -> None:
+def check_gates(facts: Facts, minor: int, start: KubeletStart, gates: Mapping[str, bool | None]) -> None:
     """Refuse to set gates of a kubelet whose configuration is an object of the API."""
     path = assigned_config(facts, start.words[1:], minor)
     wrong = [name for name, state in gates.items() if start.gates.get(name) != state]
     if path and wrong:
-        raise Refused(
-            host.name,
+        raise CannotPlan(
             f"this kubelet takes its configuration from the API ({path} names the ConfigMap), and {', '.join(wrong)} must "
             f"change: what gpunode writes into {start.config_path} would not count",
             hint="Set it in `featureGates` of that ConfigMap's kubelet configuration; or go back to files: `kubectl patch node "
             'NODE --type=merge -p \'{"spec":{"configSource":null}}\'`. Kubernetes 1.24 has only files.',
-            layer="kubelet",
         )
 
 
-def _wishable(host: Host, name: str, state: bool, minor: int) -> None:
+def _check_wish(name: str, state: bool, minor: int) -> None:
     gate = compat.gates().get(name)
     if gate is None:
         return
@@ -112,11 +104,9 @@ def _wishable(host: Host, name: str, state: bool, minor: int) -> None:
             f"it is locked to true since 1.{gate.locked}, and a kubelet 1.{minor} with false does not start"
         )
     if cause:
-        raise Refused(
-            host.name,
+        raise CannotPlan(
             f"`kubelet.feature_gates.{name}: {str(state).lower()}`: {cause}",
             hint=f"Take {name} out of the inventory for this host.",
-            layer="kubelet",
         )
 
 

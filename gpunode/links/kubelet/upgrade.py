@@ -12,6 +12,7 @@ from gpunode.compat import upgrades
 from gpunode.contract import yaml_text
 from gpunode.errors import CannotPlan, Problem
 from gpunode.links.kubelet import k0s, microk8s, microshift, places
+from gpunode.links.kubelet.decide import refuses_cgroup
 from gpunode.links.kubelet.start import flag, flag_gates, has_flag
 from gpunode.model import Facts, File, Host, KubeletStart
 from gpunode.planning import files
@@ -136,10 +137,7 @@ def _runtime(facts: Facts, start: KubeletStart, now: int, target: int) -> Iterat
 
 
 def _cgroup(facts: Facts, start: KubeletStart, target: int) -> Iterator[Problem]:
-    allowed = flag(start.words[1:], "fail-cgroupv1") == "false"
-    if facts.cgroup == "v2" or not compat.fails_on_cgroup_v1(target) or allowed:
-        return
-    if start.config.get("failCgroupV1") is not False:
+    if refuses_cgroup(facts, target, start):
         cause = f"a kubelet 1.{target} refuses cgroup v1, which this host runs"
         fix = f"Boot with systemd.unified_cgroup_hierarchy=1, or set `failCgroupV1: false` in {start.config_path}."
         yield _finding("cgroup-v1", cause, fix)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from gpunode.errors import CannotPlan
 from gpunode.links import runtime as runtimes
 from gpunode.links.kubelet import places
 from gpunode.links.link import Link, Step, cause_by_plan, fix_by_plan, judge_by_plan, state_of
-from gpunode.links.runtime import dev_char, selinux
-from gpunode.model import Facts, Outcome, Verdict
-from gpunode.wording import lines
+from gpunode.links.runtime import selinux
+from gpunode.model import Facts, Layer, Outcome, Verdict
+from gpunode.wording import few, lines
+
+BELOW: tuple[Layer, ...] = ("PCI", "module", "library", "NVML", "toolkit", "runtime")
 
 
 def judge_runtime(outcome: Outcome, seen: Facts) -> Verdict:
@@ -40,10 +44,50 @@ def judge_runtime(outcome: Outcome, seen: Facts) -> Verdict:
     return link
 
 
+def needs_container(links: Sequence[Verdict]) -> bool:
+    """Whether every link below the kubelet holds and no pod can be run: the kubelet does not work, or its node is not known."""
+    good = {link.layer for link in links if link.status == "ok"}
+    return good.issuperset(BELOW) and "node" not in good
+
+
+def runtime_of(outcome: Outcome) -> str:
+    """The runtime that the kubelet uses, as far as known."""
+    if outcome.desired is not None and outcome.desired.runtime:
+        return outcome.desired.runtime
+    return runtimes.in_use(outcome.facts) if outcome.facts else ""
+
+
+def judge_container(answer: Mapping[str, Any], facts: Facts) -> Verdict:
+    """By the answer of a GPU container on the host itself: ok where it saw every GPU that the host has."""
+    tool, image = answer["tool"], answer["image"]
+    if tool is None:
+        text = "no docker, nerdctl, ctr or podman answers"
+        if answer["tools"]:
+            tools = " and ".join(answer["tools"])
+            text = f"no image of {tools} is the device plugin's or named after CUDA; none is pulled"
+        return Verdict("container", "unknown", text)
+    expected = {gpu.uuid for gpu in facts.gpus}
+    seen = expected & set(answer["uuids"])
+    text = f"{len(seen)} of {len(expected)} GPUs answer in a container of {image}, by {tool}"
+    if answer["devices"]:
+        files = few([path.rpartition("/")[2] for path in answer["mounts"]], 6)
+        text += f"; its devices: {few(answer['devices'], 12)}; mounted of the driver: {files or 'nothing'}"
+    if answer["status"] == 0 and seen == expected:
+        return Verdict("container", "ok", text)
+    cause = "\n".join(answer["words"]) if answer["status"] else "nvidia-smi in it does not list the others"
+    fix = f"Run nvidia-smi in a container of that image on the host, by {tool}; its runtime nvidia or its CDI devices are not right."
+    return Verdict("container", "broken", text, cause, fix)
+
+
+def insert_container(links: Sequence[Verdict], verdict: Verdict) -> tuple[Verdict, ...]:
+    """The chain with the container's verdict after the runtime's."""
+    at = 1 + max(n for n, link in enumerate(links) if link.layer == "runtime")
+    return (*links[:at], verdict, *links[at:])
+
+
 LINK = Link(
     "runtime",
     steps=(
-        Step("dev-char", "runtime", dev_char),
         Step("selinux", "runtime", selinux),
         *(Step(name, "runtime", planner) for name, planner in runtimes.RUNTIMES.items()),
     ),

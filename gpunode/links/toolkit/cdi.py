@@ -1,25 +1,36 @@
-"""The toolkit's CDI specification: there, and of the driver and the GPUs that the host has.
+"""CDI specifications of nvidia.com/gpu: which counts, what is wrong with it, and the unit that keeps it current.
 
 The toolkit's own units write it from 1.18 on, as the driver's modules or nvidia-ctk change; for older ones, and where the toolkit's
 unit skips itself, gpunode has a unit that udev starts with the driver. Up to 1.20.0 the toolkit's unit makes no device files, and
 nvidia-ctk lists those that are there: a drop-in makes them where /dev/nvidia-uvm was missing. It goes once the unit makes them.
 source: NVIDIA/nvidia-container-toolkit deployments/systemd, deployments/udev, pull request 1979.
+
+Of two folders /run/cdi wins for a device that both have; of a device in two files of one folder there is none.
+source: cncf-tags/container-device-interface pkg/cdi/cache.go (refresh), pkg/cdi/spec-dirs.go (DefaultSpecDirs).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
+import yaml
+
 from gpunode import compat
+from gpunode.contract import yaml_text
 from gpunode.links.driver import plan as driver
-from gpunode.links.toolkit import specifications
-from gpunode.links.toolkit.decide import JUST_IN_TIME
 from gpunode.model import Change, Desired, Facts, RemoveFile, Service, Watch, WriteFile
 from gpunode.planning import files, services
 from gpunode.planning.templates import template
 from gpunode.planning.versions import is_installed
+from gpunode.wording import few
 
+WRITTEN = "/run/cdi/nvidia.yaml"  # by the toolkit's unit and gpunode's, whatever else is there
+FOLDERS = ("/run/cdi/", "/etc/cdi/")  # the first wins
+KIND = re.compile(r"""\bkind["']?\s*:\s*["']?nvidia\.com/gpu["']?\s*(,|}|$)""", re.MULTILINE)
+UVM = re.compile(r"/dev/nvidia-uvm(?![-\w])")
+DRIVER = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d+(?:\.\d+)+)")
 UNIT, PATH = "nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path"  # the toolkit's
 OWN = "gpunode-cdi.service"
 FILE = f"/etc/systemd/system/{OWN}"
@@ -31,6 +42,7 @@ UNIT_FILES = tuple(f"{folder}/systemd/system/{UNIT}" for folder in ("/etc", "/us
 TOOLKITS = "Description=Refresh NVIDIA CDI specification file"  # in every version's unit
 MAKES = "create-device-nodes"  # in those that make the device files
 MADE_BY_NONE = (1, 20, 0)  # the last version whose unit does not
+JUST_IN_TIME = (1, 18)  # from which toolkit on there is that unit, and its mode `auto` injects by CDI
 NOTE = "no container is touched"
 WATCH = Watch(
     files=(
@@ -39,7 +51,7 @@ WATCH = Watch(
         RULE,
         DROP_IN,
         *UNIT_FILES,
-        *(f"{folder}*.{kind}" for folder in specifications.FOLDERS for kind in ("yaml", "json")),
+        *(f"{folder}*.{kind}" for folder in FOLDERS for kind in ("yaml", "json")),
     ),
     units=(UNIT, PATH, OWN),
 )
@@ -62,7 +74,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     drop_in = files.text(facts, DROP_IN)
     # By its version where it comes only with this plan: a later round may do nothing that was not shown.
     makes = desired.toolkit_version[:3] > MADE_BY_NONE if comes else MAKES in unit_text
-    if theirs and not makes and (specifications.lacks_uvm(facts) or drop_in is not None):
+    if theirs and not makes and (lacks_uvm(facts) or drop_in is not None):
         why = "the unit of some toolkits lists device files only where something has made them"
         made = files.write(facts, DROP_IN, template(DROP_IN.lstrip("/")), why)
         written += tuple(
@@ -73,29 +85,38 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         why = "the unit makes the device files itself" if theirs else f"{OWN} writes the specification"
         before = (files.remove(DROP_IN, drop_in, why), *before)
     name = UNIT if theirs else OWN
-    after, unit, fault = (
-        driver.module_after(facts, desired),
-        facts.units.get(name),
-        specifications.wrong(facts),
-    )
-    stays = unit is not None and unit.enabled == "enabled"
-    if after == "rebooted":
-        why = f"the reboot starts it: {reason}"
-        return before if stays else (*before, Service(name, why, enable=True, start=False, fault=""))
-    if after == "absent" or not (fault or not stays or after == "reloaded" or written):
-        return before
-    guards = tuple(change.path for change in written)
     why = f"{reason}; it is written again as the driver changes"
-    start = Service(name, why, enable=True, restart=True, guards=guards, note=NOTE, fault=fault or None)
-    return (*before, start)
+    at_boot = f"the reboot starts it: {reason}"
+    return (*before, *start_with_driver(facts, desired, name, written, why, at_boot, wrong(facts)))
+
+
+def start_with_driver(
+    facts: Facts,
+    desired: Desired,
+    unit: str,
+    written: tuple[WriteFile, ...],
+    why: str,
+    at_boot: str,
+    fault: str,
+) -> tuple[Service, ...]:
+    """Enable a unit that runs once after the driver is loaded, and start it where it did not for this driver and these files.
+    `at_boot`: why it is only enabled where a reboot follows. `fault`: what is wrong without its work; "" for nothing."""
+    after, state = driver.module_after(facts, desired), facts.units.get(unit)
+    stays = state is not None and state.enabled == "enabled"
+    if after == "rebooted":
+        return () if stays else (Service(unit, at_boot, enable=True, start=False, fault=""),)
+    if after == "absent" or not (written or fault or not stays or after == "reloaded"):
+        return ()
+    guards = tuple(change.path for change in written)
+    return (Service(unit, why, enable=True, restart=True, guards=guards, note=NOTE, fault=fault or None),)
 
 
 def skips(facts: Facts, desired: Desired) -> str:
     """Why the toolkit's unit would skip itself on this host; "" where it would not."""
-    files = _modules(facts, desired)
-    if compat.refreshes(desired.toolkit_version, files):
+    modules = _modules(facts, desired)
+    if compat.refreshes(desired.toolkit_version, modules):
         return ""
-    seen = ", ".join(file.rpartition("/")[2] for file in files)
+    seen = ", ".join(file.rpartition("/")[2] for file in modules)
     version = ".".join(map(str, desired.toolkit_version[:3])) or "the toolkit"
     which = (
         f"the driver's module here is {seen}"
@@ -145,3 +166,89 @@ def _watching(facts: Facts) -> tuple[Service, ...]:
         return ()
     why = "it has the specification written again when the driver or the toolkit changes"
     return (Service(PATH, why, enable=True, note=NOTE),)
+
+
+# --- Specifications -------------------------------------------------------------------------------------
+
+
+def wrong(facts: Facts) -> str:
+    """What is wrong with the specification, the one that the units write before those of others; "" where it is right."""
+    found = _counting(facts)
+    unread = [facts.files[path] for path in _paths(facts) if facts.files[path].content is None]
+    if not found and unread:
+        why = unread[0].error or "it is no text"
+        return f"{unread[0].path} cannot be read: {why}"
+    if not found:
+        return f"no file in {' or '.join(FOLDERS)} is a CDI specification of nvidia.com/gpu"
+    path, text = next(iter(found.items()))
+    if old := _older(facts, text):
+        return f"{path} is older than the driver: {old}"
+    if lacks_uvm(facts):
+        return f"{path} does not have /dev/nvidia-uvm, without which no CUDA program starts: it was written before that was made"
+    uuids = [part.uuid for gpu in facts.gpus for part in ((gpu.mig or ()) if gpu.mig_on else (gpu,))]
+    missing = [uuid for uuid in uuids if uuid not in text]
+    if missing and re.search(r"\b(GPU|MIG)-", text):  # before toolkit 1.15 it names devices by number alone
+        return f"{path} does not have {', '.join(missing[:4])}: it was written before the GPUs changed"
+    return ""
+
+
+def lacks_uvm(facts: Facts) -> bool:
+    """Whether the specification has files that programs share, as nvidia-ctk found them, and not the one of nvidia_uvm."""
+    return any("/dev/nvidiactl" in text and not UVM.search(text) for text in _counting(facts).values())
+
+
+def beside(facts: Facts) -> Iterator[str]:
+    """Problems that others' specifications of the same kind cause beside the one that gpunode keeps current."""
+    found = _of_gpus(facts)
+    kept = found.pop(WRITTEN, None)
+    if kept is None:
+        return
+    mine = _devices(kept)
+    for path, text in found.items():
+        theirs = _devices(text)
+        if path.startswith(FOLDERS[0]):
+            if both := sorted(mine & theirs):
+                names = few([f"nvidia.com/gpu={name}" for name in both], 3)
+                yield f"{path} and {WRITTEN} both have {names}: of two in one folder CDI takes neither, so no container starts with them. Remove {path}."
+            continue
+        alone, old = sorted(theirs - mine), _older(facts, text)
+        if not old and not alone:
+            continue
+        names = few([f"nvidia.com/gpu={name}" for name in alone], 3)
+        lead = f"{names} still come from it" if alone else "nothing comes from it now"
+        yield (
+            f"{path} is a second CDI specification of nvidia.com/gpu{f', older than the driver ({old})' if old else ''}: "
+            f"{WRITTEN} wins for what both have, {lead}. Remove {path}."
+        )
+
+
+def _paths(facts: Facts) -> list[str]:
+    """The files in CDI's folders, the winning folder's first."""
+    return [path for folder in FOLDERS for path in files.below(facts, folder)]
+
+
+def _counting(facts: Facts) -> dict[str, str]:
+    """The specification that the units write, else those of others."""
+    found = _of_gpus(facts)
+    return {WRITTEN: found[WRITTEN]} if WRITTEN in found else found
+
+
+def _of_gpus(facts: Facts) -> dict[str, str]:
+    texts = {path: facts.files[path].content or "" for path in _paths(facts)}
+    return {path: text for path, text in texts.items() if KIND.search(text)}
+
+
+def _older(facts: Facts, text: str) -> str:
+    version = DRIVER.search(text)
+    if not version or not facts.library_version or version[1] == facts.library_version:
+        return ""
+    return f"it names the libraries of {version[1]}, and {facts.library_version} is there"
+
+
+def _devices(text: str) -> set[str]:
+    """The names of a specification's devices; none of one that is broken, which CDI leaves out."""
+    try:
+        data = yaml_text.data(text)
+        return {str(device["name"]) for device in data.get("devices") or ()}
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError):
+        return set()

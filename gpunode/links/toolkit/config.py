@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpunode import compat
@@ -61,33 +60,27 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
             f"`isolation: true` needs {FILE}, which comes with the toolkit",
             hint="Let gpunode install the toolkit (`toolkit: auto`), or install it by hand.",
         )
-    text, reasons = before or "", []
-    for change, why in _edits(read(facts), facts, desired):
-        text = change(text)
-        reasons.append(why)
-    if not reasons:
-        return ()
-    return files.write(
-        facts, FILE, text, "; ".join(dict.fromkeys(reasons)), wrong="does not have what is wished"
-    )
-
-
-def _edits(data: Mapping[str, Any], facts: Facts, desired: Desired) -> Iterator[tuple[Any, str]]:
+    data, text, reasons = read(facts), before or "", []
     for key, value in STRICT.items() if desired.isolation else ():
         if data.get(key) is not value:
-            yield (lambda text, key=key, value=value: with_key(text, key, value)), PRICE
+            text = with_key(text, key, value)
+            reasons.append(PRICE)
     packages = {*facts.packages, *(spec.name for spec in (desired.driver.packages if desired.driver else ()))}
     scattered = sorted(name for name in packages if _scatters(facts, name))
-    table = data.get(MODE[0])
-    if scattered and (not isinstance(table, Mapping) or table.get(MODE[1], "auto") == "auto"):
-        why = f"the libraries of {scattered[0]} do not lie beside libcuda; mode legacy asks the linker's cache for each"
-        yield (lambda text: toml.put(text, MODE, "legacy")), why
-    below = low_level(facts) if desired.runtime == "crio" and desired.runtime_mode != "none" else ""
-    named = list(toml.lookup(data, TABLE[:1]).get(TABLE[1]) or USUAL)
-    if below and below not in named:
-        wished = [below, *named]
-        why = f"NVIDIA's runtime starts the one below it, {below}, only where it is named here"
-        yield (lambda text: toml.put(text, TABLE, wished)), why
+    if scattered and mode(facts) == "auto":
+        text = toml.put(text, MODE, "legacy")
+        reasons.append(
+            f"the libraries of {scattered[0]} do not lie beside libcuda; mode legacy asks the linker's cache for each"
+        )
+    if desired.runtime == "crio" and desired.runtime_mode != "none":
+        below, named = low_level(facts), list(toml.lookup(data, TABLE[:1]).get(TABLE[1]) or USUAL)
+        if below not in named:
+            text = toml.put(text, TABLE, [below, *named])
+            reasons.append(f"NVIDIA's runtime starts the one below it, {below}, only where it is named here")
+    if not reasons:
+        return ()
+    why = "; ".join(dict.fromkeys(reasons))
+    return files.write(facts, FILE, text, why, wrong="does not have what is wished")
 
 
 def _scatters(facts: Facts, name: str) -> bool:

@@ -16,12 +16,12 @@ from typing import NamedTuple
 from gpunode.errors import CannotPlan, Refused
 from gpunode.links import runtime as runtimes
 from gpunode.links.kubelet.start import flag
-from gpunode.links.toolkit import config, specifications
+from gpunode.links.toolkit import config
+from gpunode.links.toolkit.cdi import JUST_IN_TIME, beside
 from gpunode.model import Facts, Host, KubeletStart, PackageSpec, Runtime
 from gpunode.planning.versions import numbers, upstream
 
 COMMANDS = (1, 12)  # from which toolkit on nvidia-ctk makes the links and generates specifications
-JUST_IN_TIME = (1, 18)  # from which on its mode `auto` injects by CDI
 LINKLESS, FIXED, BY_NUMBER = (1, 1, 3), (1, 1, 7), 240
 LOSE = "`systemctl daemon-reload` takes the GPUs from running containers (NVML: Unknown Error)"
 
@@ -50,7 +50,7 @@ def decide(
         raise Refused(host.name, error.message, hint=error.hint, layer="runtime") from error
     notes = (*((f"{loss[0]} {loss[1]}",) if loss else ()), *_unread(facts, links, cdi, version))
     if cdi:
-        notes += tuple(specifications.beside(facts))
+        notes += tuple(beside(facts))
     unread = not version and "versions" in facts.errors
     if (links or cdi) and version < COMMANDS and not unread:
         what = f"{links}: links in /dev/char" if links else f"{cdi}: a CDI specification"

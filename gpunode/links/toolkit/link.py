@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpunode.links.link import Link, Step, judge_by_plan
-from gpunode.links.toolkit import cdi, config, plan, repository
+from gpunode.links.toolkit import cdi, config, dev_char, plan, repository
 from gpunode.model import Facts, Outcome, Verdict
 
 
@@ -20,6 +20,7 @@ LINK = Link(
         Step("toolkit", "toolkit", plan),
         Step("toolkit-config", "toolkit", config),
         Step("cdi", "toolkit", cdi),
+        Step("dev-char", "runtime", dev_char),
     ),
     judges=(judge_toolkit,),
 )

@@ -21,50 +21,31 @@ DRIVER = r"/[^/]*(nvidia|cuda|libnv)[^/]*$"
 # docker's has no --pull before 20.10; the image is one that it has just listed.
 # source: docker run(1), nerdctl's command reference, ctr run --help (containerd 1.6, 2.2), podman-run(1); each tool's way to GPUs in
 #   NVIDIA's container toolkit documentation (docker: --runtime; podman: CDI), nerdctl's docs/gpu.md
-TOOLS: Dict[str, Dict[str, List[str]]] = {
-    "docker": {
-        "images": ["docker", "images", "--format", IMAGES],
-        "run": [
-            *("docker", "run", "--rm", "--name", NAME, "--network=none", "--runtime=nvidia"),
-            *(GPUS, CAPABILITIES),
-        ],
-        "remove": ["docker", "rm", "--force", NAME],
-    },
-    "nerdctl": {
-        "images": ["nerdctl", "--namespace=k8s.io", "images", "--format", IMAGES],
-        "run": [
-            *(
-                "nerdctl",
-                "--namespace=k8s.io",
-                "run",
-                "--rm",
-                "--name",
-                NAME,
-                "--network=none",
-                "--pull=never",
-            ),
-            "--gpus=all",
-        ],
-        "remove": ["nerdctl", "--namespace=k8s.io", "rm", "--force", NAME],
-    },
-    "ctr": {
-        "images": ["ctr", "--namespace=k8s.io", "images", "list", "--quiet"],
-        "run": [
-            *("ctr", "--namespace=k8s.io", "run", "--rm", "--runc-binary=nvidia-container-runtime"),
-            *(GPUS, CAPABILITIES),
-        ],
-        "remove": ["ctr", "--namespace=k8s.io", "tasks", "delete", "--force", NAME],
-    },
-    "podman": {
-        "images": ["podman", "images", "--format", IMAGES],
-        "run": [
-            *("podman", "run", "--rm", "--name", NAME, "--network=none", "--pull=never"),
-            *("--security-opt=label=disable", "--device=nvidia.com/gpu=all"),
-        ],
-        "remove": ["podman", "rm", "--force", NAME],
-    },
+RUN = ("run", "--rm", "--name", NAME, "--network=none")
+CTR, NERDCTL = ("ctr", "--namespace=k8s.io"), ("nerdctl", "--namespace=k8s.io")
+TOOLS: Dict[str, Tuple[Tuple[str, ...], Tuple[str, ...], Tuple[str, ...]]] = {
+    "docker": (
+        ("docker", "images", "--format", IMAGES),
+        ("docker", *RUN, "--runtime=nvidia", GPUS, CAPABILITIES),
+        ("docker", "rm", "--force", NAME),
+    ),
+    "nerdctl": (
+        (*NERDCTL, "images", "--format", IMAGES),
+        (*NERDCTL, *RUN, "--pull=never", "--gpus=all"),
+        (*NERDCTL, "rm", "--force", NAME),
+    ),
+    "ctr": (
+        (*CTR, "images", "list", "--quiet"),
+        (*CTR, "run", "--rm", "--runc-binary=nvidia-container-runtime", GPUS, CAPABILITIES),
+        (*CTR, "tasks", "delete", "--force", NAME),
+    ),
+    "podman": (
+        ("podman", "images", "--format", IMAGES),
+        ("podman", *RUN, "--pull=never", "--security-opt=label=disable", "--device=nvidia.com/gpu=all"),
+        ("podman", "rm", "--force", NAME),
+    ),
 }
-CTR_DELETE = ("ctr", "--namespace=k8s.io", "containers", "delete", NAME)
+CTR_DELETE = (*CTR, "containers", "delete", NAME)
 # Of the runtime that the kubelet uses, first: another one may not know the GPUs.
 ORDER = {"docker": ("docker", "podman"), "containerd": ("nerdctl", "ctr", "podman")}
 SOCKETS = {
@@ -79,7 +60,7 @@ def trial(runtime: str, reference: str) -> Message:
     the UUIDs of the GPUs that it saw, its device files and the driver's files that are mounted into it."""
     tools = [tool for tool in ORDER.get(runtime, ()) if have(tool) and there(tool)]
     for tool in tools:
-        image = chosen(run(*TOOLS[tool]["images"]).out.split(), reference)
+        image = chosen(run(*TOOLS[tool][0]).out.split(), reference)
         if image is not None:
             answer = contained(tool, image, PROGRAMS[0])
             if answer.status not in (0, 124) and re.search(NO_SHELL, answer.words):
@@ -95,9 +76,10 @@ def contained(tool: str, image: str, program: Tuple[str, ...]) -> Answer:
     if tool == "ctr":  # one that an earlier run left, which keeps its name
         run(*CTR_DELETE)
     words = (image, NAME, *program) if tool == "ctr" else ("--entrypoint=" + program[0], image, *program[1:])
-    answer = run(*TOOLS[tool]["run"], *words, timeout=SECONDS)
+    _, start, remove = TOOLS[tool]
+    answer = run(*start, *words, timeout=SECONDS)
     if answer.status == 124:
-        run(*TOOLS[tool]["remove"])
+        run(*remove)
         if tool == "ctr":  # its task was all that this removed
             run(*CTR_DELETE)
     return answer

@@ -6,8 +6,8 @@ source: NVIDIA/nvidia-container-toolkit#48, whose rule this is. Here it starts a
 
 from __future__ import annotations
 
-from gpunode.links.driver import plan as driver
-from gpunode.model import Change, Desired, Facts, Service, Watch
+from gpunode.links.toolkit import cdi
+from gpunode.model import Change, Desired, Facts, Watch
 from gpunode.planning import files
 from gpunode.planning.templates import template
 
@@ -29,30 +29,13 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         *files.write(facts, FILE, template(FILE.lstrip("/")), desired.links),
         *files.write(facts, RULE, template(RULE.lstrip("/")), desired.links),
     )
-    after, unit = driver.module_after(facts, desired), facts.units.get(UNIT)
-    stays = unit is not None and unit.enabled == "enabled"
-    if after == "rebooted":
-        why = f"the reboot starts it: {desired.links}"
-        return written if stays else (*written, Service(UNIT, why, enable=True, start=False, fault=""))
-    if after == "absent" or not (written or facts.unlinked or not stays or after == "reloaded"):
-        return written
-    fault = None
+    fault = ""
     if facts.unlinked:
         few = ", ".join(facts.unlinked[:3]) + (" …" if len(facts.unlinked) > 3 else "")
         fault = f"{few} {'has' if len(facts.unlinked) == 1 else 'have'} no link in /dev/char: {desired.links}"
-    guards = tuple(change.path for change in written)
-    return (
-        *written,
-        Service(
-            UNIT,
-            desired.links,
-            enable=True,
-            restart=True,
-            guards=guards,
-            note="no container is touched",
-            fault=fault,
-        ),
-    )
+    at_boot = f"the reboot starts it: {desired.links}"
+    start = cdi.start_with_driver(facts, desired, UNIT, written, desired.links, at_boot, fault)
+    return (*written, *start)
 
 
 def _by_others(facts: Facts) -> bool:
