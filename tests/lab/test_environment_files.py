@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ..unit.test_envfile import FILES
+from ..unit.test_kubelet import FILES
 from .api import Lab
 
 pytestmark = pytest.mark.lab

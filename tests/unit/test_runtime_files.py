@@ -1,4 +1,4 @@
-"""Merges into files after real ones, as text: what there was stays, and a second merge changes nothing.
+"""Merges of the nvidia runtime into files, many after real ones: what there was stays, and a second merge changes nothing.
 
 What dockerd and containerd make of them is in tests/lab/test_runtime_files.py.
 """
@@ -6,22 +6,51 @@ What dockerd and containerd make of them is in tests/lab/test_runtime_files.py.
 from __future__ import annotations
 
 import difflib
+import json
 from typing import Any
 
 import pytest
+import tomlkit
 import yaml
 
+from gpunode.errors import CannotPlan
 from gpunode.links.runtime.config_toml import containerd_toml
 from gpunode.links.runtime.daemon_json import daemon_json
 from tests import cases
 
+NVIDIA = {"path": "nvidia-container-runtime", "args": []}
+SMALL = {
+    "docker": [
+        "{}",
+        "{ }\n",
+        "\n{\n}\n",
+        '{"debug": true}',
+        '{\n\t"debug": true\n}\n',
+        '{"runtimes": {}, "debug": true}\n',
+        '{\n  "runtimes": {\n    "kata": {"path": "/k"}\n  },\n  "hosts": ["fd://"]\n}',
+        '{"a": {"b": [1, {"c": "}"}], "d": "\\" {"}}\n',
+        '{"größe": "ü", "default-runtime": "runc"}\n',
+    ],
+    "containerd": [
+        "",
+        "version = 2\n",
+        "version = 3\n\n[debug]\n  level = 'info'\n# the end",
+        "version = 2\n[plugins]\n[plugins.'io.containerd.grpc.v1.cri']\nsandbox_image = 'x'\n",
+        'version = 2\n[[tables]]\na = 1\n[plugins."io.containerd.grpc.v1.cri".containerd]\n',
+        'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n# only a comment\n',
+        'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\n[plugins."io.containerd.grpc.v1.cri".cni]\na = 1\n',
+        "version = 3\ntext = '''\n[plugins.x]\n'''\n",
+    ],
+}
 FOLDER = cases.FOLDER / "runtime-files"
 REPLACED = ("default_runtime_name", "runtime_type", "runtime_engine", "binaryname", "runtimes")
 
 
-def _cases(kind: str) -> list[dict[str, Any]]:
+def _texts(kind: str) -> list[Any]:
+    """Of real files, by the names of their cases, then small ones."""
     found: list[dict[str, Any]] = yaml.safe_load((FOLDER / f"{kind}.yaml").read_text(encoding="utf-8"))
-    return [case for case in found if case["text"] is not None and "refused" not in case]
+    real = [case for case in found if case["text"] is not None and "refused" not in case]
+    return [*(pytest.param(case["text"], id=cases.ids(case)) for case in real), *SMALL[kind]]
 
 
 def _gone(before: str, after: str) -> list[str]:
@@ -31,24 +60,33 @@ def _gone(before: str, after: str) -> list[str]:
 
 @pytest.mark.parametrize("second", [False, True], ids=["containerd-1", "containerd-2"])
 @pytest.mark.parametrize("default", [True, False], ids=["default", "class"])
-@pytest.mark.parametrize("case", _cases("containerd"), ids=cases.ids)
-def test_a_config_toml_keeps_what_is_not_replaced(case: dict[str, Any], default: bool, second: bool) -> None:
+@pytest.mark.parametrize("text", _texts("containerd"))
+def test_a_config_toml_gains_the_runtime_and_keeps_what_is_not_replaced(
+    text: str, default: bool, second: bool
+) -> None:
     """Only settings that are the change itself give way."""
-    merged = containerd_toml(case["text"], default=default, second=second)
+    merged = containerd_toml(text, default=default, second=second)
     assert containerd_toml(merged, default=default, second=second) == merged
-    for line in _gone(case["text"], merged):
+    for line in _gone(text, merged):
         assert line.split("=")[0].strip().lower() in REPLACED
-    assert ("\r\n" in merged) == ("\r\n" in case["text"])
-    assert merged.startswith("\ufeff") == case["text"].startswith("\ufeff")
+    assert "nvidia-container-runtime" in merged
+    assert "default_runtime_name" in text or ("default_runtime_name" in merged) is default
+    assert ("\r\n" in merged) == ("\r\n" in text)
+    assert merged.startswith("\ufeff") == text.startswith("\ufeff")
 
 
-@pytest.mark.parametrize("case", _cases("docker"), ids=cases.ids)
-def test_a_daemon_json_keeps_every_line_but_what_is_set(case: dict[str, Any]) -> None:
-    """A line before a new one gets its comma."""
-    merged = daemon_json(case["text"], default=True)
+@pytest.mark.parametrize("text", _texts("docker"))
+def test_a_daemon_json_gains_the_runtime_and_keeps_all_else(text: str) -> None:
+    """Every key in its order, every line but for the comma before a new one."""
+    merged = daemon_json(text, default=True)
     assert daemon_json(merged, default=True) == merged
-    for line in _gone(case["text"], merged):
-        assert f"{line}," in merged or line.rstrip("}") in merged or "runtime" in line or '"path"' in line
+    for line in _gone(text, merged):
+        assert f"{line}," in merged or line.rstrip("} ") in merged or "runtime" in line or '"path"' in line
+    before, after = (json.loads(one.lstrip("\ufeff") or "{}") for one in (text, merged))
+    had, has = before.get("runtimes") or {}, after["runtimes"]
+    assert after == {**before, "default-runtime": "nvidia", "runtimes": {**had, "nvidia": has["nvidia"]}}
+    assert "nvidia" in had or has["nvidia"] == NVIDIA
+    assert [key for key in after if key in before] == list(before)
 
 
 def test_every_file_has_its_origin() -> None:
@@ -90,3 +128,60 @@ def test_containerd_2_gets_the_runtime_where_it_reads_it(text: str, table: str) 
     merged = containerd_toml(text, default=True, second=True)
     quote = "'" if "'" in text and "[plugins.'" in text else '"'
     assert f"[plugins.{quote}{table}{quote}.containerd.runtimes.nvidia]" in merged
+
+
+def test_daemon_json_without_a_default() -> None:
+    """Only the runtime."""
+    assert "default-runtime" not in daemon_json("{}", default=False)
+
+
+def test_config_toml_copies_the_default_runtimes_settings() -> None:
+    """What was decided for runc holds for containers on GPUs too."""
+    text = (
+        'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd]\ndefault_runtime_name = "own"\n'
+        '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.own]\nruntime_type = "io.containerd.runc.v2"\n'
+        'pod_annotations = ["a.*"]\n'
+        '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.own.options]\nBinaryName = "/usr/bin/crun"\n'
+        "SystemdCgroup = true\n"
+    )
+    data = tomlkit.parse(containerd_toml(text, default=True)).unwrap()
+    runtimes = data["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]
+    assert runtimes["own"]["options"]["BinaryName"] == "/usr/bin/crun"
+    assert runtimes["nvidia"] == {
+        "runtime_type": "io.containerd.runc.v2",
+        "pod_annotations": ["a.*"],
+        "options": {"BinaryName": "/usr/bin/nvidia-container-runtime", "SystemdCgroup": True},
+    }
+
+
+def test_a_runtime_that_lacks_its_options_gets_them() -> None:
+    """A half-written entry is completed in place."""
+    text = 'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia]\nprivileged_without_host_devices = true\n'
+    data = tomlkit.parse(containerd_toml(text, default=False)).unwrap()
+    runtime = data["plugins"]["io.containerd.grpc.v1.cri"]["containerd"]["runtimes"]["nvidia"]
+    assert runtime["runtime_type"] == "io.containerd.runc.v2"
+    assert runtime["privileged_without_host_devices"] is True
+    assert runtime["options"] == {"BinaryName": "/usr/bin/nvidia-container-runtime"}
+
+
+@pytest.mark.parametrize("depth", [3000, 100_000])
+@pytest.mark.parametrize(
+    ("merge", "before", "opening", "middle", "closing", "after"),
+    [
+        (daemon_json, '{"a": ', "[", "", "]", "}"),
+        (daemon_json, "", '{"a": ', "1", "}", ""),
+        (containerd_toml, "version = 2\na = ", "[", "", "]", "\n"),
+    ],
+)
+def test_what_is_nested_too_deeply_is_refused(
+    depth: int, merge: Any, before: str, opening: str, middle: str, closing: str, after: str
+) -> None:
+    """With the file's name instead of a traceback."""
+    with pytest.raises(CannotPlan, match="nested too deeply"):
+        merge(before + opening * depth + middle + closing * depth + after, default=True)
+
+
+def test_a_position_counts_as_editors_do() -> None:
+    """Lines and columns from one."""
+    with pytest.raises(CannotPlan, match=r"(?m)^f:2:3: "):
+        daemon_json("{\n  !\n}", default=True, path="f")

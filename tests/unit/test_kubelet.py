@@ -1,16 +1,21 @@
-"""The kubelet's arguments as systemd would start it, and as they are written."""
+"""How a kubelet is started: units and environment files as systemd reads them (tests/lab/test_environment_files.py asks a real
+one the same), and gates in force that are not those that gpunode wished."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpunode.engine import chain as pipeline
 from gpunode.engine import decision as desired
+from gpunode.links.kubelet import link as kubelet
 from gpunode.links.kubelet import microk8s, places, systemd
 from gpunode.links.kubelet.start import flag_gates
+from gpunode.links.kubelet.systemd import read_environment
+from gpunode.model import Outcome, Verdict
 from tests import cases
 
 
@@ -153,3 +158,127 @@ def test_a_node_of_microk8s_is_of_the_control_plane_unless_its_kubelite_starts_n
     seen = cases.facts("microk8s", {"files": {microk8s.KUBELITE: kubelite}})
     assert microk8s.is_server(seen) == server
     assert not microk8s.is_server(cases.facts("modern"))
+
+
+# A file, and what it sets.
+FILES = {
+    "plain": ("# A=0\n; A=0\nA=1\n  B = x y  \n\nno assignment\nA=2\n9=x\nD-D=x\n", {"A": "2", "B": "x y"}),
+    "quotes": ('B="x y"\nC=\'z\'\nE=""\nF=it\'s "so"\n', {"B": "x y", "C": "z", "E": "", "F": 'it\'s "so"'}),
+    "continued": (
+        "A=a \\\n  b\nB=a\\\nb\nC=\\\n--v=2\nD=a \\\n\nE=1\n",
+        {"A": "a   b", "B": "ab", "C": "--v=2", "D": "a ", "E": "1"},
+    ),
+    "lines": ("A=\"--a=1\n  --b=2\n\"\nB='x\n y'\n", {"A": "--a=1\n  --b=2\n", "B": "x\n y"}),
+    "lines continued": ("A=\"--a=1 \\\n  --b=2\"\nB='x \\\ny'\n", {"A": "--a=1   --b=2", "B": "x \\\ny"}),
+    "backslashes": (
+        'A=a\\ b\\"\nB="a\\"b\\\\c\\$d\\`e\\nf"\nC=\'a\\b\'\n',
+        {"A": 'a b"', "B": 'a"b\\c$d`e\\nf', "C": "a\\b"},
+    ),
+    "one after the other": (
+        'A="a" "b"\'c\' d e\nB="x"y" z\nC="" \\\n\n',
+        {"A": "abcd e", "B": 'xy" z', "C": ""},
+    ),
+    "other line ends": ("A=1\r\nB='2'\r\n", {"A": "1", "B": "2"}),
+    "no line end": ("A=1\nB=2 \\", {"A": "1", "B": "2 "}),
+    "an open quote": ('A="x\nB=2\n', {"A": "x\nB=2\n"}),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_sets_what_systemd_takes_it_to_set(name: str) -> None:
+    """Quotes that are glued together, lines that go on, escapes: none is the shell's way."""
+    text, sets = FILES[name]
+    assert {one.name: one.value for one in read_environment(text)} == sets
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != "an open quote"])
+def test_what_is_put_into_a_value_is_in_it_and_changes_nothing_else(name: str) -> None:
+    """At the place that is said for it, whatever quotes and continued lines there are."""
+    text, _ = FILES[name]
+    before = read_environment(text)
+    for number, one in enumerate(before):
+        after = read_environment(f"{text[: one.end]} --x{text[one.end :]}")
+        assert [other.value for other in after if other.name != one.name] == [
+            other.value for other in before if other.name != one.name
+        ]
+        assert after[number].value.split() == [*one.value.split(), "--x"]
+
+
+def test_a_quote_that_is_never_closed_is_reported() -> None:
+    """It takes in all that follows."""
+    (one,) = read_environment(FILES["an open quote"][0])
+    assert not one.closed
+    assert all(
+        one.closed for text, _ in FILES.values() for one in read_environment(text) if one.value != "x\nB=2\n"
+    )
+
+
+OK = Verdict("node", "ok", "gpu-1 is Ready")
+
+
+def outcome(over: Mapping[str, object] | None = None, arguments: str = "") -> Outcome:
+    """Of a host that was made right, with a wish; then its process has these arguments."""
+    host = cases.host("legacy", {"feature_gates": {"KubeletPodResources": False}})
+    seen = cases.facts("legacy", over)
+    seen = cases.applied(seen, pipeline.plan(host, seen, desired.decide(host, seen, None)).changes)
+    wish = desired.decide(host, seen, None)
+    if arguments and seen.kubelet:
+        seen = replace(seen, kubelet=replace(seen.kubelet, arguments=tuple(arguments.split())))
+    return Outcome(host.name, "right", seen, wish, pipeline.plan(host, cases.facts("legacy"), wish))
+
+
+def test_a_gate_in_force_changes_nothing() -> None:
+    assert kubelet.wished(outcome()) == {"KubeletPodResources": False}
+    assert kubelet.in_force(OK, outcome(), {"KubeletPodResources": False, "Other": True}) == OK
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told", "shown", "where"),
+    [
+        (
+            "/usr/bin/kubelet --feature-gates=KubeletPodResources=true",
+            {"KubeletPodResources": True},
+            "KubeletPodResources=true",
+            "its process was started with --feature-gates=KubeletPodResources=true",
+        ),
+        (
+            "/usr/bin/kubelet --config=/opt/kubelet.yaml",
+            {},
+            "no KubeletPodResources",
+            "its process reads /opt/kubelet.yaml, and its unit would start it with /var/lib/kubelet/config.yaml",
+        ),
+        (
+            "/usr/bin/kubelet",
+            {"KubeletPodResources": True},
+            "KubeletPodResources=true",
+            "no argument of its process has it; kubelet.service would start it with that",
+        ),
+    ],
+)
+def test_a_gate_that_is_not_in_force_is_named_with_where_its_value_comes_from(
+    arguments: str, told: Mapping[str, bool], shown: str, where: str
+) -> None:
+    link = kubelet.in_force(OK, outcome(arguments=arguments), told)
+    assert (link.layer, link.status) == ("node", "broken")
+    assert link.text == f"the running kubelet goes by {shown}"
+    assert link.cause == f"KubeletPodResources=false is wished: {where}"
+    assert "systemctl restart kubelet.service" in link.fix
+
+
+def test_a_file_that_the_kubelet_has_not_read_is_named() -> None:
+    """Its time may be older than the process: copied, or written while the clock was behind."""
+    unit = "[Service]\nExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml\n"
+    text = "kind: KubeletConfiguration\nfeatureGates: {KubeletPodResources: false}\n"
+    seen = {"files": {"/var/lib/kubelet/config.yaml": text}, "kubelet": {"unit_text": unit}}
+    link = kubelet.in_force(OK, outcome(seen), {"KubeletPodResources": True})
+    assert (
+        "/var/lib/kubelet/config.yaml has it, and the kubelet has not read that since its start" in link.cause
+    )
+
+
+def test_a_kubelet_that_cannot_be_asked_is_reported_and_breaks_nothing() -> None:
+    link = kubelet.in_force(OK, outcome(), "ann may not get nodes/proxy")
+    assert (link.status, link.text) == ("ok", OK.text)
+    assert link.cause == (
+        "whether KubeletPodResources is in force is known from files and arguments alone: ann may not get nodes/proxy"
+    )
