@@ -14,6 +14,7 @@ from gpunode.cli import EPILOG, app
 from gpunode.cluster import obstacles
 from gpunode.deviceplugin.health.xids import NAMES, NUMBERS
 from gpunode.inventory.validation import schema
+from gpunode.packages import SYSTEMS
 from gpunode.report.kinds import KINDS
 from tests import jsonlines
 
@@ -116,7 +117,8 @@ def codes() -> Iterator[str]:
     ends = [one.split(" ", 1) for one in EPILOG.removeprefix("Exit codes: ").split(" · ")]
     yield from table(("code", "means"), *((f"`{code}`", words) for code, words in ends))
     yield from ("## Why a change failed", "", "`code` of a host's [outcome](../json.md), and what to do.", "")
-    yield from table(("code", "do"), *((f"`{code}`", hint) for code, hint in HINTS.items()))
+    every = {**HINTS, **{code: hint for system in SYSTEMS.values() for code, hint in system.HINTS.items()}}
+    yield from table(("code", "do"), *((f"`{code}`", hint) for code, hint in sorted(every.items())))
     yield from (
         "## Pods that are not admitted or scheduled",
         "",

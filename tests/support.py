@@ -9,17 +9,23 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 
-from gpunode import compat
 from gpunode.cluster.api.served import APPLY
-from gpunode.compat.packages import NAMES
+from gpunode.compat.kubernetes import fails_on_cgroup_v1, gates, has_dockershim
 from gpunode.compat.upgrades import newest
 from gpunode.engine import decision as desired
 from gpunode.errors import Refused
+from gpunode.links.driver import archives as archive_tables
+from gpunode.links.driver import branches as branch_tables
+from gpunode.links.machine import pci
+from gpunode.links.toolkit.versions import default_version
 from gpunode.model import Os
+from gpunode.packages.names import PackageNames
+from gpunode.packages.releases import DISTRIBUTIONS, sections
+from gpunode.planning.tables import table as read
 from tests import cases
 from tests.lab import matrix
 from tests.unit.test_dnf_systems import SYSTEMS
@@ -79,7 +85,7 @@ MACHINES = [
     case["name"]
     for case in yaml.safe_load((cases.FOLDER / "driver/machines.yaml").read_text(encoding="utf-8"))
 ]
-BASES: Mapping[compat.Family, str] = {"apt": "modern", "dnf": "rocky", "yum": "centos", "zypper": "suse"}
+BASES: Mapping[str, str] = {"apt": "modern", "dnf": "rocky", "yum": "centos", "zypper": "suse"}
 
 
 def table(*rows: Iterable[object]) -> str:
@@ -111,8 +117,8 @@ def driver(facts: Mapping[str, Any], device: str, base: str) -> str:
 def systems() -> Iterator[tuple[str, ...]]:
     """Each release and architecture, with what a P100 and an H100 or GH200 get there."""
     yield "system", "architecture", "NVIDIA's repository", "headers", "P100", "H100, GH200", "proof"
-    for family in get_args(compat.Family):
-        section = compat.table("packages")[family]
+    for family in sections():
+        section = sections()[family]
         for name, releases in section["systems"].items():
             for version, row in releases.items():
                 archs = row.get("architectures", section["architectures"])
@@ -122,30 +128,30 @@ def systems() -> Iterator[tuple[str, ...]]:
                     yield system(family, f"{name} {version}", f"{row['directory']}/{folder}", arch)
 
 
-def system(family: compat.Family, release: str, directory: str, arch: str) -> tuple[str, ...]:
+def system(family: str, release: str, directory: str, arch: str) -> tuple[str, ...]:
     """A release's row."""
     name, version = release.split()
     point, kernel = KERNELS[release]
     if arch == "arm64":
         kernel = kernel.replace("amd64", "arm64").replace("x86_64", "aarch64")
     facts = {"os": {"id": name, "version": point, "pretty": release, "arch": arch}, "kernel": kernel}
-    specs = compat.PackageNames(family).headers(kernel)
+    specs = PackageNames(family).headers(kernel)
     headers = ", ".join(f"`{re.sub(r'-[0-9].*', '-…', spec.name)}`" for spec in specs)
-    headers = "none: the modules are built" if compat.PackageNames(family).prebuilt else headers
+    headers = "none: the modules are built" if PackageNames(family).prebuilt else headers
     base = BASES[family]
     gpus = (driver(facts, "15f8", base), driver(facts, "2330", base))
     if arch == "arm64":
         gpus = ("–", driver(facts, "2342", base))
-    return f"{NAMES[name]} {version}", arch, directory, headers, *gpus, proof(f"{release} {arch}")
+    return f"{DISTRIBUTIONS[name]} {version}", arch, directory, headers, *gpus, proof(f"{release} {arch}")
 
 
 def archives() -> Iterator[tuple[str, ...]]:
     """Each release whose own archive has a driver, with what a P100 and an H100 get there."""
     yield "system", "branches", "components, or repository", "P100", "H100", "proof"
     for name in ("debian", "ubuntu"):
-        for version in compat.table("archives")[name]["releases"]:
+        for version in read("gpunode.links.driver", "archives.yaml")[name]["releases"]:
             point, kernel = KERNELS[f"{name} {version}"]
-            found = compat.archive(Os(name, point, ""))
+            found = archive_tables.archive(Os(name, point, ""))
             assert found is not None
             parts = tuple(
                 dict.fromkeys(part for branch in found.branches for part in found.components(branch))
@@ -163,14 +169,14 @@ def archives() -> Iterator[tuple[str, ...]]:
 
 def mirrors() -> Iterator[tuple[str, ...]]:
     """Those whose distribution keeps a repository of NVIDIA's packages, in the same columns."""
-    for release, row in compat.table("repositories")["mirrors"].items():
+    for release, row in sections()["dnf"]["mirrors"].items():
         name, version = release.split()
         point, kernel = KERNELS[release]
         facts = {"os": {"id": name, "version": point, "pretty": release}, "kernel": kernel}
         gpus = (archived(facts, "15f8", "rocky"), archived(facts, "2330", "rocky"))
         brings = f"{row['repository']}, by `{row['package']}`; {', '.join(row['architectures'])}"
         yield (
-            f"{NAMES[name]} {version}",
+            f"{DISTRIBUTIONS[name]} {version}",
             "production and long-term ones",
             brings,
             *gpus,
@@ -195,7 +201,7 @@ def archived(facts: Mapping[str, Any], device: str, base: str = "modern") -> str
 def signed() -> Iterator[tuple[str, ...]]:
     """Each release whose distribution builds modules, with what a bare host with Secure Boot and an H100 gets."""
     yield "system", "modules", "flavour", "an H100 with Secure Boot", "proof"
-    for name, releases in compat.table("prebuilt").items():
+    for name, releases in read("gpunode.packages", "prebuilt.yaml").items():
         for version, rows in releases.items():
             point, kernel = KERNELS[f"{name} {version}"]
             facts = {"os": {"id": name, "version": point, "pretty": f"{name} {point}"}, "kernel": kernel}
@@ -207,7 +213,7 @@ def signed() -> Iterator[tuple[str, ...]]:
             flavours = ", ".join(
                 row["flavour"] + " (not trusted by its kernel)" * (not row["trusted"]) for row in rows
             )
-            yield f"{NAMES[name]} {version}", modules, flavours, driver(facts, "2330", base), TABLE
+            yield f"{DISTRIBUTIONS[name]} {version}", modules, flavours, driver(facts, "2330", base), TABLE
 
 
 def machines() -> Iterator[tuple[str, str]]:
@@ -226,16 +232,18 @@ def machines() -> Iterator[tuple[str, str]]:
 
 def generations() -> Iterator[tuple[object, ...]]:
     """Each GPU generation by branch: o for its open modules, p for the proprietary ones."""
-    yield "generation", *compat.branches(), "auto on Debian 12", "proof"
-    for row in compat.table("gpus")["generations"].values():
+    yield "generation", *branch_tables.branches(), "auto on Debian 12", "proof"
+    for row in read("gpunode.links.machine", "gpus.yaml")["generations"].values():
         low, high = (int(end, 16) for end in row["ranges"][0].split("-"))
         device = next(
-            f"{n:04x}" for n in range(low, high + 1) if f"{n:04x}" not in compat.table("gpus")["gpus"]
+            f"{n:04x}"
+            for n in range(low, high + 1)
+            if f"{n:04x}" not in read("gpunode.links.machine", "gpus.yaml")["gpus"]
         )
-        model = compat.gpu(device)
+        model = pci.gpu(device)
         cells = (
-            "".join(flavour[0] for flavour in model.flavours_on(branch)) or "–"
-            for branch in compat.branches()
+            "".join(flavour[0] for flavour in branch_tables.flavours_of(model, branch)) or "–"
+            for branch in branch_tables.branches()
         )
         yield row["name"], *cells, driver({}, device, "modern"), proof(row["name"])
 
@@ -243,7 +251,7 @@ def generations() -> Iterator[tuple[object, ...]]:
 def branches() -> Iterator[tuple[str, ...]]:
     """Each branch of the driver."""
     yield "branch", "class", "ends", "kernel"
-    for branch in compat.branches().values():
+    for branch in branch_tables.branches().values():
         kernel = ".".join(str(part) for part in branch.kernel)
         yield str(branch.number), branch.status, branch.ends or "–", kernel
 
@@ -260,12 +268,12 @@ def minors() -> Iterator[tuple[str, ...]]:
 
 def kubernetes(minor: int) -> tuple[str, ...]:
     """What is special about a minor."""
-    gate = compat.gates()["DevicePlugins"]
+    gate = gates()["DevicePlugins"]
     state = "set" if not gate.is_default(minor) else "removed" if gate.is_gone(minor) else "on by itself"
     return (
         state,
-        "yes" if compat.has_dockershim(minor) else "no",
-        "refused without `failCgroupV1: false`" if compat.fails_on_cgroup_v1(minor) else "yes",
+        "yes" if has_dockershim(minor) else "no",
+        "refused without `failCgroupV1: false`" if fails_on_cgroup_v1(minor) else "yes",
         "yes" if minor >= APPLY else "yes, by notes",
     )
 
@@ -301,7 +309,7 @@ def runs() -> Iterator[tuple[str, ...]]:
 
 def text() -> str:
     """The whole document."""
-    refused = compat.table("packages")["refused"].items()
+    refused = read("gpunode.packages", "refused.yaml").items()
     return TEMPLATE.format(
         systems=table(*systems()),
         archives=table(*archives(), *mirrors()),
@@ -313,15 +321,15 @@ def text() -> str:
         minors=table(*minors()),
         kubelets=table(*kubelets()),
         runs=table(*runs()),
-        production=next(n for n, one in compat.branches().items() if one.status == "production"),
-        toolkit=compat.toolkit_version(),
+        production=next(n for n, one in branch_tables.branches().items() if one.status == "production"),
+        toolkit=default_version(),
     )
 
 
 TEMPLATE = """\
 # What is supported, and how that was proven
 
-Written by `python -m tests.support` out of the tables in `gpunode/compat/` and the cases in `tests/cases/`: a row is what gpunode plans
+Written by `python -m tests.support` out of the tables in `gpunode/` and the cases in `tests/cases/`: a row is what gpunode plans
 for a bare host. [articles.md](articles.md) says the same of procedures that are done by hand elsewhere.
 
 - **real part**: the named test runs it on [the lab](../tests/lab/README.md), whose kernel module, NVML and CUDA are stand-ins.
@@ -372,7 +380,7 @@ Each row is a case of `tests/cases/driver/machines.yaml`: table only.
 
 ## GPUs and driver branches
 
-o: its open modules; p: proprietary ones. A single model may begin with a later branch: `gpunode/compat/gpus.yaml`. The proofs are a P100's, an
+o: its open modules; p: proprietary ones. A single model may begin with a later branch: `gpunode/links/machine/gpus.yaml`. The proofs are a P100's, an
 H100's and an A100's. The production branch is {production}.
 
 {generations}

@@ -2,21 +2,13 @@
 
 from typing import Any, Dict, Iterable, Optional
 
-# What the user does next, by code. Every failure has one of these codes.
+# What the user does next, by code. A package system has its own beside these.
 HINTS = {
-    "apt-locked": "Let the other package manager finish, then run again.",
-    "dnf-locked": "Let the other package manager finish, then run again.",
-    "zypper-locked": "Let the other package manager finish, then run again.",
     "repository-unreachable": "Check `repositories` in the inventory and the host's network or proxy; then run again.",
     "repository-unsigned": "Check `repositories.*.key` in the inventory: it must be the key that signs it.",
-    "repository-sha1": "Name the repository of the host's own release, or have the owner of its key sign it again with SHA-256.",
-    "repository-expired": "The mirror is stale, or the host's clock is wrong.",
     "repository-damaged": "The mirror is half synchronised, or a proxy changes files: sync it again, or take another; then run again.",
-    "conflicting-signed-by": "Remove the other list file of that repository, then run again.",
     "sources-broken": "Fix the list file that is reported, then run again.",
     "no-repositories": "Enable the distribution's repositories (RHEL: `subscription-manager register`), then run again.",
-    "modules-filtered": "`dnf module list nvidia-driver` on the host shows the streams; a mirror must have NVIDIA's module "
-    "metadata and all of the branch.",
     "version-locked": "See `dnf versionlock list` and `excludepkgs`, or `zypper locks`, on the host, remove what hides it, then run again.",
     "dependency-missing": "Enable the repository that has it (EPEL, CodeReady Builder) on the host, then run again.",
     "file-conflict": "Remove the other package or file, then run again.",
@@ -27,10 +19,6 @@ HINTS = {
     "would-downgrade": "To have that version, set it in the inventory (`driver`, `toolkit`).",
     "would-install-kernel": "Upgrade the host's kernel and reboot, or give it a repository with kernel-devel-matched of its running "
     "kernel; then run again.",
-    "apt-failed": "Try `apt-get update` and the installation by hand on the host, and fix the error.",
-    "dpkg-failed": "Fix the error of the package's script, run `dpkg --configure -a` on the host, then run again.",
-    "dnf-failed": "Try `dnf makecache` and the installation by hand on the host, and fix the error.",
-    "zypper-failed": "Try `zypper refresh` and the installation by hand on the host, and fix the error.",
     "rpm-failed": "Fix the error of the package's script, `dnf reinstall` that package on the host, then run again.",
     "rpmdb-broken": "Repair it on the host (`rpm --rebuilddb`), then run again.",
     "download-failed": "Check `driver.url` in the inventory, and the host's way to it (the agent uses no proxy); then run again.",
@@ -66,7 +54,7 @@ HINTS = {
     "unknown-operation": "Use one gpunode: its command line and its agent are of different versions.",
     "unknown-change": "Use one gpunode: its command line and its agent are of different versions.",
     "internal": "Please report it with these lines; the earlier changes stay made.",
-    "unsupported-package-manager": "gpunode installs packages with apt, dnf, yum or zypper; install them by hand and set `driver: none`.",
+    "unsupported-package-manager": "Install driver and toolkit by hand, and set `driver: none` and `toolkit: none`.",
 }
 
 
@@ -77,8 +65,6 @@ class Failure(Exception):
         self, code: str, error: str, detail: Iterable[str] = (), restored: Iterable[str] = ()
     ) -> None:
         super(Failure, self).__init__(error)
-        if code not in HINTS:
-            raise ValueError("the failure code %s has no hint: %s" % (code, error))
         self.code, self.error = code, error
         self.detail, self.restored = list(detail), list(restored)
 

@@ -6,7 +6,7 @@ import re
 import shlex
 from typing import Dict, Optional
 
-from gpunode.agent.system import below, have, run, text_of
+from gpunode.agent.system import below, run, text_of
 
 
 def read_os() -> Dict[str, str]:
@@ -17,20 +17,6 @@ def read_os() -> Dict[str, str]:
         if equals and not key.startswith("#"):
             found[key.strip()] = " ".join(shlex.split(value))
     return found
-
-
-def package_system() -> Optional[str]:
-    """`apt`, `dnf` (yum too) or `zypper`: what the distribution itself is made of, whatever other package managers are installed on it."""
-    found = read_os()
-    names = {found.get("ID", ""), *found.get("ID_LIKE", "").split()}
-    if names & {"debian", "ubuntu"}:
-        return "apt"
-    if names & {"suse", "sles", "opensuse"}:
-        return "zypper"
-    if names & {"rhel", "fedora", "centos"}:
-        return "dnf"
-    programs = {"apt-get": "apt", "dnf": "dnf", "yum": "dnf", "zypper": "zypper"}
-    return next((system for program, system in programs.items() if have(program)), None)
 
 
 def read_arch() -> str:

@@ -6,15 +6,26 @@ import signal
 import struct
 import subprocess
 import time
-from typing import Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from gpunode.agent import system
 from gpunode.agent.failures import Failure
 from gpunode.agent.processes import command_of
 from gpunode.agent.record import Run
-from gpunode.agent.system import below, have, text_of
+from gpunode.agent.system import Message, below, have, text_of
 
 SILENCE = 1800  # seconds without output after which a package manager hangs; building a module takes minutes
+
+
+class PackageSystem(NamedTuple):
+    """What the host half of a package system does. `read`: version and `held` of the installed packages whose names fit, with True
+    also of those half installed. `make`: install these, and remove those; with True their configuration, too."""
+
+    read: Callable[..., Dict[str, Dict[str, Any]]]
+    refresh: Callable[[Run], None]
+    make: Callable[[Run, List[Message], List[str], bool], None]
+    hold: Callable[[Run, List[str]], None]
+    read_half_installed: Callable[[List[str]], List[str]] = lambda _patterns: []
 
 
 def lock_free(this: Run, name: str, holder: Callable[[], Optional[int]]) -> Optional[int]:

@@ -43,8 +43,9 @@ def keys(
 
     Example: gpunode keys debian12
     """
-    from gpunode import compat, report
+    from gpunode import report
     from gpunode.links.plugin.image import MACHINES
+    from gpunode.packages import repositories
     from gpunode.packages.keys import ADDRESSES, key
 
     if arch not in MACHINES:
@@ -52,7 +53,7 @@ def keys(
     if not to.is_dir():
         raise UsageError(f"--to {to}: no such folder", hint="Make it, or name another.")
     try:
-        sources = compat.signed(system, arch)
+        sources = repositories.signed(system, arch)
     except LookupError as error:
         near = get_close_matches(re.sub(r"[^a-z0-9]", "", system.lower()), str(error).split(", "), 1)
         raise UsageError(
@@ -77,7 +78,7 @@ def keys(
         ("purpose", "file", "fingerprint", "uri"),
         [(one.purpose, str(files[one.purpose]), found[one.purpose].fingerprint, one.uri) for one in sources],
     )
-    if given and all(len(one.fingerprint) == compat.WHOLE for one in sources):
+    if given and all(len(one.fingerprint) == repositories.WHOLE for one in sources):
         listener.note(
             "--fingerprint was not used: gpunode knows the whole fingerprint of both keys, and only that one counts."
         )

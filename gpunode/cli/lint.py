@@ -30,12 +30,12 @@ def lint(
 
     Example: gpunode lint --target 1.36 inventory.yaml
     """
-    from gpunode import compat
     from gpunode.cluster.api.served import FLOOR
     from gpunode.commands.lint import lint as linted
+    from gpunode.compat import kubernetes
     from gpunode.errors import UsageError
 
-    minor = compat.minor(target)
+    minor = kubernetes.minor(target)
     if minor is None or minor < FLOOR:
         wrong = (
             f"--target {target}: not a version of Kubernetes that gpunode knows"

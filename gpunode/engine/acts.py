@@ -61,7 +61,7 @@ def outdate(changes: Iterable[Change], facts: Facts | None) -> bool:
     """Whether these change the driver, or what the runtime makes of a container: those that run keep the libraries and
     the runtime that they were started with. Or whether a reload of systemd takes the GPUs from them. Not by headers
     of the host's kernels: they only build modules."""
-    system = packages.of(facts) if facts else None
+    system = packages.system_of_host(facts) if facts else None
     kernels = (*facts.kernels, facts.kernel) if facts and system else ()
     headers = {spec.name for kernel in kernels if system for spec in system.NAMES.headers(kernel)}
     return any(

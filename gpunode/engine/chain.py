@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gpunode import compat
+from gpunode.compat import kubernetes
 from gpunode.errors import CannotPlan, Refused
 from gpunode.links.driver import link as driver
 from gpunode.links.kubelet import link as kubelet
@@ -52,7 +52,11 @@ def watch(image: PluginImage | None) -> Watch:
     return Watch(
         files=_unique((*(path for one in watched for path in one.files), *_managed())),
         units=_unique(
-            (*(unit for one in watched for unit in one.units), *compat.distributions(), *_managed(".service"))
+            (
+                *(unit for one in watched for unit in one.units),
+                *kubernetes.distributions(),
+                *_managed(".service"),
+            )
         ),
         packages=_unique(pattern for one in watched for pattern in one.packages),
         images=(image.reference,) if image else (),
@@ -61,7 +65,7 @@ def watch(image: PluginImage | None) -> Watch:
 
 def _managed(ending: str = "") -> Iterable[str]:
     """The units, or else the files, that identify nodes of providers."""
-    marks = compat.managed()
+    marks = kubernetes.managed()
     return [one for one in marks if (one.endswith(ending) if ending else one.startswith("/"))]
 
 

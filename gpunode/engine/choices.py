@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpunode import compat, packages
+from gpunode import packages
+from gpunode.compat import kubernetes
 from gpunode.links.driver import choose as driver
+from gpunode.links.driver.branches import branches
+from gpunode.links.machine import pci
 from gpunode.links.runtime import decide as runtime_decision
+from gpunode.links.toolkit.versions import default_version
 from gpunode.model import Choice, Desired, DriverWish, Facts, Host, KubeletStart
+from gpunode.packages import releases
 from gpunode.planning.versions import upstream
 
 
 def reasons(host: Host, facts: Facts, desired: Desired | None) -> tuple[Choice, ...]:
     """All choices; where the host was refused (None), those before the decision."""
-    models = list({device.device: compat.gpu(device.device) for device in compat.driven(facts.pci)}.values())
+    models = list({device.device: pci.gpu(device.device) for device in pci.driven(facts.pci)}.values())
     found = [_system(facts), *map(_gpu, models)]
     if desired is not None:
         found += [Choice("repository", one.uri, "the inventory names it") for one in desired.sources]
@@ -23,27 +28,27 @@ def reasons(host: Host, facts: Facts, desired: Desired | None) -> tuple[Choice, 
 
 
 def _system(facts: Facts) -> Choice:
-    place, system = compat.release(facts.os), packages.of(facts)
+    place, system = releases.release(facts.os), packages.system_of_host(facts)
     name = f"{facts.os.pretty or facts.os.id} on {facts.os.arch}"
     if place is None or system is None:
-        return Choice("system", "no packages", compat.refusal(facts.os) or f"{name} is in no table")
+        return Choice("system", "no packages", releases.refusal(facts.os) or f"{name} is in no table")
     chosen = f"{system.NAME}, {place.directory}/{place.architecture}"
     return Choice("system", chosen, f"NVIDIA's packages for {name}")
 
 
-def _gpu(model: compat.Model) -> Choice:
-    until = f" to {model.last}" if model.last in compat.branches() else " on"
+def _gpu(model: pci.Model) -> Choice:
+    until = f" to {model.last}" if model.last in branches() else " on"
     opens = f", open modules from {model.open_first} on" if "open" in model.flavours else ""
     ids = f"PCI id 10de:{model.device}: {model.generation}"
     return Choice("gpu", model.name, f"{ids}, driven from branch {model.first}{until}{opens}")
 
 
-def _driver(facts: Facts, wish: DriverWish | None, models: Sequence[compat.Model]) -> Iterator[Choice]:
+def _driver(facts: Facts, wish: DriverWish | None, models: Sequence[pci.Model]) -> Iterator[Choice]:
     if wish is None:
         yield Choice("branch", "none", "the inventory has `driver: none`")
         return
     yield Choice("branch", wish.version or str(wish.branch), wish.why)
-    system = packages.of(facts)
+    system = packages.system_of_host(facts)
     offered = system.NAMES.flavours if system and wish.run is None else driver.FLAVOURS
     usable = [flavour for flavour in driver.flavours(models, wish.branch) if flavour in offered]
     if len(usable) == 1:
@@ -79,10 +84,10 @@ def _toolkit(host: Host, desired: Desired) -> Choice:
     version = upstream(desired.toolkit[0].version)
     if host.toolkit not in ("auto", "nvidia-docker2"):
         why = f"the inventory asks for {host.toolkit}"
-    elif version == compat.toolkit_version():
+    elif version == default_version():
         why = "gpunode's tables have it"
     else:
-        why = f"it is installed, and newer than {compat.toolkit_version()}"
+        why = f"it is installed, and newer than {default_version()}"
     with_wrapper = (
         "; with nvidia-docker2, which the inventory asks for" if host.toolkit == "nvidia-docker2" else ""
     )
@@ -91,7 +96,7 @@ def _toolkit(host: Host, desired: Desired) -> Choice:
 
 def _kubelet(facts: Facts, desired: Desired) -> Iterator[Choice]:
     start, kubelet = desired.kubelet, facts.kubelet
-    minor = compat.minor(kubelet.version) if kubelet else None
+    minor = kubernetes.minor(kubelet.version) if kubelet else None
     if start is None or kubelet is None or minor is None:
         return
     yield Choice("runtime", desired.runtime, _runtime(facts, minor, start))

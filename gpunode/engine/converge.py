@@ -15,13 +15,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpunode.agent.failures import HINTS
 from gpunode.engine import chain as pipeline
 from gpunode.engine import decision as desired
 from gpunode.engine.visit import Visit, unexpected
 from gpunode.errors import AgentFailed, ConnectionLost, HostError, PasswordRefused, Refused, Unreachable
 from gpunode.host import answers, diff, wire
 from gpunode.model import Change, Event, Facts, Host, OnEvent, Outcome, Plan, PluginImage, Reboot, Service
+from gpunode.packages import hint_of
 from gpunode.wording import Advice, Command
 
 ROUNDS = 3
@@ -168,7 +168,7 @@ def _failure(host: Host, change: Change, message: Mapping[str, Any]) -> AgentFai
     if message["restored"]:
         lines.append(f"Put back as it was: {', '.join(message['restored'])}")
     code = message["code"]
-    return AgentFailed(host.name, "\n".join(lines), hint=HINTS.get(code, ""), code=code)
+    return AgentFailed(host.name, "\n".join(lines), hint=hint_of(code), code=code)
 
 
 def _change(host: Host, plan: Plan, message: Mapping[str, Any]) -> Change:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpunode import compat, packages
+from gpunode import packages
 from gpunode.errors import CannotPlan, Refused
 from gpunode.links.driver import archive, kernels, mirror, signed
 from gpunode.links.driver import choose as driver
@@ -12,8 +12,10 @@ from gpunode.links.driver.origin import LEAVE
 from gpunode.links.kubelet import decide as node
 from gpunode.links.kubelet import places
 from gpunode.links.machine import kinds as machines
+from gpunode.links.machine import pci
 from gpunode.links.runtime import decide as runtime_decision
 from gpunode.links.toolkit import decide as devices
+from gpunode.links.toolkit.versions import default_version
 from gpunode.model import (
     Desired,
     DriverWish,
@@ -25,9 +27,7 @@ from gpunode.model import (
     Repository,
     Source,
 )
-from gpunode.packages import PackageSystem
-from gpunode.packages.apt import sources as apt_sources
-from gpunode.packages.dnf.sources import expiry_notes
+from gpunode.packages import PackageSystem, releases, repositories
 from gpunode.planning.versions import is_installed, numbers, upstream
 
 
@@ -42,15 +42,13 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
 def _decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
     _readable(host, facts)
     machines.check(host, facts)
-    gpus = compat.gpus(facts.pci)
+    gpus = pci.gpus(facts.pci)
     if not gpus:
         raise _no_gpu(host, facts)
-    system = packages.of(facts)
+    system = packages.system_of_host(facts)
     if system is None and (host.driver != "none" or host.toolkit != "none"):
         raise _no_packages(host, facts)
-    wish = (
-        _driver(host, facts, system, compat.driven(facts.pci)) if system and host.driver != "none" else None
-    )
+    wish = _driver(host, facts, system, pci.driven(facts.pci)) if system and host.driver != "none" else None
     minor = node.minor(facts)
     start = places.read(facts)
     node.check(facts, minor, start)
@@ -73,8 +71,7 @@ def _decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
             *driver.notes(host, facts, wish),
             *kernels.notes(facts),
             *_unused(host, system),
-            *expiry_notes(facts, sources),
-            *apt_sources.notes(facts),
+            *(system.notes(facts, sources) if system else ()),
             *node.notes(facts, minor, start),
             *handed.notes,
         ),
@@ -101,7 +98,7 @@ def _driver(host: Host, facts: Facts, system: PackageSystem, gpus: tuple[PciDevi
 
 def _with_subnet(host: Host, facts: Facts, system: PackageSystem, wish: DriverWish) -> DriverWish:
     """With what NVSwitches of NVLink 5 need beside the fabric manager. Raises Refused where no package is known."""
-    if not compat.managers(facts.pci):
+    if not pci.managers(facts.pci):
         return wish
     subnet = () if wish.archive else system.NAMES.subnet
     if not subnet:
@@ -119,9 +116,9 @@ def _with_subnet(host: Host, facts: Facts, system: PackageSystem, wish: DriverWi
 
 def _unused(host: Host, system: PackageSystem | None) -> tuple[str, ...]:
     """A note on a repository of the inventory that this host does not get."""
-    if host.system_repository is None or system is None or system.NAME != "apt":
+    if host.system_repository is None or system is None or system.RPM:
         return ()
-    return ("`repositories.system` is for RPMs, and this host has apt: it is not used.",)
+    return (f"`repositories.system` is for RPMs, and this host has {system.NAME}: it is not used.",)
 
 
 NEEDED = (
@@ -166,12 +163,12 @@ def _no_gpu(host: Host, facts: Facts) -> Refused:
 
 def _no_packages(host: Host, facts: Facts) -> Refused:
     system = f"{facts.os.pretty or facts.os.id or 'a system without /etc/os-release'} on {facts.os.arch or 'an unknown architecture'}"
-    reason = compat.refusal(facts.os)
+    reason = releases.refusal(facts.os)
     return Refused(
         host.name,
         f"{system}: {reason}"
         if reason
-        else f"{system}: gpunode installs packages on {compat.releases()} (amd64, arm64)",
+        else f"{system}: gpunode installs packages on {releases.releases()} (amd64, arm64)",
         hint="Install driver and toolkit by hand and set `driver: none` and `toolkit: none` for this host.",
         layer="toolkit" if host.driver == "none" else "module",
     )
@@ -183,7 +180,7 @@ def _toolkit(host: Host, facts: Facts, system: PackageSystem) -> tuple[PackageSp
     version = host.toolkit
     wrapped = version == "nvidia-docker2"
     if version == "auto" or wrapped:
-        version = compat.toolkit_version()
+        version = default_version()
         names = [spec.name for spec in system.NAMES.toolkit(version)]
         installed = {facts.packages[name].version for name in names if name in facts.packages}
         if len(installed) == 1:
@@ -200,10 +197,10 @@ def _sources(
 ) -> tuple[Source, ...]:
     """The inventory's repositories for the packages to install; two with one address are one source."""
     sources: list[Source] = []
-    if system.NAME != "apt" and host.system_repository is not None and (wish or toolkit):
+    if system.RPM and host.system_repository is not None and (wish or toolkit):
         sources.append(_source("system", host.system_repository))
     arch = facts.os.arch
-    needs: list[tuple[compat.Purpose, tuple[PackageSpec, ...], Repository | None]] = [
+    needs: list[tuple[repositories.Purpose, tuple[PackageSpec, ...], Repository | None]] = [
         (
             "driver",
             (*wish.pin, *wish.headers, *wish.modules, *wish.packages, *wish.fabric, *wish.subnet)
@@ -232,20 +229,20 @@ def _source(purpose: str, repository: Repository) -> Source:
     return Source(f"gpunode-{purpose}", repository.uri, repository.key, repository.fingerprint)
 
 
-def _no_repository(host: Host, facts: Facts, system: PackageSystem, purpose: compat.Purpose) -> Refused:
+def _no_repository(host: Host, facts: Facts, system: PackageSystem, purpose: repositories.Purpose) -> Refused:
     return Refused(
         host.name,
         "\n".join(
             (
                 f"{system.NAME} knows no repository for the {purpose}, and the inventory names none",
-                *apt_sources.notes(facts),
+                *system.notes(facts, ()),
             )
         ),
         hint="`gpunode provision` adds NVIDIA's, where its key can be fetched and its whole fingerprint is known, or given with "
         "`--fingerprint`. "
         f"Else set `repositories.{purpose}` in the inventory; `gpunode keys` checks a key and prints that: "
-        f"uri: {compat.repository_uri(purpose, facts.os)} (or a mirror of it), key: a file with the public key that signs it "
-        f"({compat.repository_key(system.NAMES.family, purpose)}).",
+        f"uri: {repositories.repository_uri(purpose, facts.os)} (or a mirror of it), key: a file with the public key that signs it "
+        f"({repositories.repository_key(system.NAMES.family, purpose)}).",
         layer="module" if purpose == "driver" else "toolkit",
         repository=purpose,
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from gpunode import compat
-from gpunode.compat import Signed
 from gpunode.engine import converge, rounds
 from gpunode.engine.listener import accepted
 from gpunode.engine.member import Member, Members
@@ -14,7 +12,9 @@ from gpunode.engine.session import Session
 from gpunode.engine.visit import Visit
 from gpunode.errors import GpunodeError, WrongKey
 from gpunode.model import Event, OnEvent, Outcome, Repository
+from gpunode.packages import repositories
 from gpunode.packages.keys import Key, key
+from gpunode.packages.repositories import Signed
 from gpunode.wording import Advice, Command, few
 
 
@@ -59,7 +59,7 @@ def _plan_with(
     refused = one.outcome
     if refused is None or not refused.repository or refused.facts is None:
         return one
-    source = compat.signed_for(refused.facts.os, refused.repository)
+    source = repositories.signed_for(refused.facts.os, refused.repository)
     if source is None:
         return one
     if source not in got:

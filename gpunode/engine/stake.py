@@ -21,7 +21,7 @@ from gpunode.model import Disturbance, Disturbed, GpuUser, Reboot
 
 def disturbance(one: Member) -> Disturbance:
     """What the host's plan interrupts."""
-    system = packages.of(one.facts) if one.facts else None
+    system = packages.system_of_host(one.facts) if one.facts else None
     installed = system.NAMES.driver_family(one.facts.packages) if system and one.facts else {}
     return acts.disturbance(one.changes, driver=installed)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-from gpunode.agent.failures import HINTS
 from gpunode.engine import chain as pipeline
 from gpunode.errors import AgentFailed, UnexpectedAnswer, Unreachable
 from gpunode.host import reach, wire
 from gpunode.local.password import Password
 from gpunode.model import Host, PluginImage
+from gpunode.packages import hint_of
 
 INSTALL_SECONDS = 900.0  # for a package manager that installs Python
 
@@ -54,7 +54,7 @@ class Visit:
                     raise unexpected(self.host, error) from error
                 if known["type"] == "failed" and known["n"] is None:
                     code = known["code"]
-                    raise AgentFailed(self.host.name, known["error"], hint=HINTS.get(code, ""), code=code)
+                    raise AgentFailed(self.host.name, known["error"], hint=hint_of(code), code=code)
                 yield known
         except Unreachable:
             self.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+Flavour: TypeAlias = Literal["open", "proprietary"]  # of the driver's kernel modules
 Runtime: TypeAlias = Literal[
     "docker", "containerd", "crio", "k3s", "rke2", "k0s", "microk8s"
 ]  # the last four bring a containerd
@@ -141,7 +142,7 @@ class InstallDriver:
 
     version: str
     sha256: str
-    flavour: Literal["open", "proprietary"]
+    flavour: Flavour
     why: str
     archive: str | None = None  # of this machine
     url: str | None = None  # that the host fetches

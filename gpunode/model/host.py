@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gpunode.model.change import Flavour
+
 
 @dataclass(frozen=True, slots=True)
 class Ssh:
@@ -41,7 +43,7 @@ class RunFile:
     sha256: str
     archive: str | None = None
     url: str | None = None
-    flavour: Literal["open", "proprietary"] | None = None
+    flavour: Flavour | None = None
 
 
 @dataclass(frozen=True, slots=True)

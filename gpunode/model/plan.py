@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpunode.model.change import Change, PackageSpec, Runtime
+from gpunode.model.change import Change, Flavour, PackageSpec, Runtime
 from gpunode.model.host import PluginImage, RunFile
 
 
@@ -59,7 +59,7 @@ class DriverWish:
     """The driver that fits this host's GPUs."""
 
     branch: int
-    flavour: Literal["open", "proprietary"]
+    flavour: Flavour
     version: str  # in full (580.178.04) where the inventory names it; "": any of the branch
     pin: tuple[PackageSpec, ...]  # installed first: what keeps the package system on this branch
     headers: tuple[PackageSpec, ...]  # of the kernel: only building a module needs them

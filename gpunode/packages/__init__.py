@@ -1,38 +1,52 @@
 """Package systems: their protocol, and the one of a host.
 
-A new one is a section of compat's packages.yaml and repositories.yaml (its name in `compat.Family`), a folder here that
-implements `PackageSystem`, a line in SYSTEMS, and a module of the agent that reads its database and runs its programs.
-Planners are pure: they take Facts and the decision, and return changes in order, () when the host is right. They raise
+A new one is a folder here, a line in SYSTEMS, and a line in `on_host/systems`. The folder has a `table.yaml` (releases, names of
+packages, repositories), a planner, which implements `PackageSystem`, and `on_host/system`, which reads its database and runs its
+programs. Planners are pure: they take Facts and the decision, and return changes in order, () when the host is right. They raise
 CannotPlan at what they cannot parse, change no source unrelated to NVIDIA, and show no credentials of an address. A
 driver without packages is not a package system.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from gpunode import compat
-from gpunode.model import Change, Desired, DriverWish, Facts, Watch
-from gpunode.packages import apt, dnf, yum, zypper
+from gpunode.agent.failures import HINTS
+from gpunode.model import Change, Desired, DriverWish, Facts, Source, Watch
+from gpunode.packages import releases
+from gpunode.packages.apt import plan as apt
+from gpunode.packages.dnf import plan as dnf
+from gpunode.packages.dnf import yum
+from gpunode.packages.names import PackageNames
+from gpunode.packages.repositories import Purpose
+from gpunode.packages.zypper import plan as zypper
 
 
 class PackageSystem(Protocol):
     """What planners and the decision need of a package system."""
 
     NAME: str  # for messages
-    NAMES: compat.PackageNames
+    NAMES: PackageNames
     WATCH: Watch  # the files that the planners read or write, and patterns of all names in NAMES
+    RPM: bool  # its packages are RPMs, and a repository of the distribution's own may be named
     HEADERS_FIRST: bool  # a kernel's headers are installed before what builds a module with them
     PURGE: str  # commands for hints: remove packages, and (REINSTALL) restore their files
     REINSTALL: str
+    HINTS: dict[str, str]  # what the user does next, by failure code of its half on the host
 
     def place(self, uri: str, arch: str) -> str:
         """A repository's address, normalised: equal for two spellings."""
 
-    def offers(self, facts: Facts, purpose: compat.Purpose) -> bool:
+    def offers(self, facts: Facts, purpose: Purpose) -> bool:
         """Whether the host has a repository of NVIDIA's for this already."""
+
+    def driver_sources(self, facts: Facts) -> tuple[str, ...]:
+        """The files, but gpunode's own, with NVIDIA's repository of drivers."""
+
+    def notes(self, facts: Facts, sources: Iterable[Source]) -> tuple[str, ...]:
+        """Notes on keys and sources, these and the host's own."""
 
     def plan_sources(self, facts: Facts, desired: Desired) -> tuple[Change, ...]:
         """Add `desired.sources` with their keys, and remove sources that conflict. A refresh is planned elsewhere."""
@@ -48,12 +62,18 @@ class PackageSystem(Protocol):
 
 
 # By the name of their section.
-SYSTEMS: Mapping[compat.Family, PackageSystem] = MappingProxyType(
+SYSTEMS: Mapping[str, PackageSystem] = MappingProxyType(
     {"apt": apt, "dnf": dnf, "yum": yum, "zypper": zypper}
 )
 
 
-def of(facts: Facts) -> PackageSystem | None:
+def hint_of(code: str) -> str:
+    """What the user does next about a failure of the agent; "" for a code that this gpunode does not know."""
+    hints = (HINTS, *(system.HINTS for system in SYSTEMS.values()))
+    return next((each[code] for each in hints if code in each), "")
+
+
+def system_of_host(facts: Facts) -> PackageSystem | None:
     """The host's, or None where gpunode installs no packages."""
-    release = compat.release(facts.os)
+    release = releases.release(facts.os)
     return SYSTEMS[release.family] if release else None

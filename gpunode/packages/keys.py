@@ -9,11 +9,11 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 from gpunode import __version__
-from gpunode.compat import WHOLE, Signed, is_trusted
 from gpunode.errors import GpunodeError, WrongKey
 from gpunode.local import files as localfile
 from gpunode.local.streams import within
-from gpunode.packages.dnf import openpgp
+from gpunode.packages import openpgp
+from gpunode.packages.repositories import WHOLE, Signed, is_trusted
 
 SECONDS = 20.0  # without an answer
 WHOLE_SECONDS = 60.0  # for all of it

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from gpunode import compat
-from gpunode.compat import gpus
 from gpunode.engine.chain import by_hand, unmended_note
+from gpunode.links.machine import pci
+from gpunode.links.machine.pci import gpus
 from gpunode.links.runtime import RUNTIMES, in_use
 from gpunode.model import Desired, Facts, Outcome, Status
 
 
 def headline(facts: Facts, wish: Desired | None = None) -> str:
     """`2x Tesla P100-PCIE-16GB · Debian 12 · kernel 6.1.0 · docker 20.10.24 · kubelet 1.23.17`."""
-    names = Counter(compat.gpu(device.device).name for device in gpus(facts.pci))
+    names = Counter(pci.gpu(device.device).name for device in gpus(facts.pci))
     cards = ", ".join(f"{count}x {name}" for name, count in names.items()) or "no NVIDIA GPU"
     parts = [cards, f"{facts.os.id.capitalize()} {facts.os.version}", f"kernel {facts.kernel}"]
     runtime = RUNTIMES[wish.runtime if wish else in_use(facts)].headline(facts)

@@ -13,6 +13,7 @@ import pytest
 
 from gpunode.host import bootstrap, wire
 from gpunode.model import Change, Watch
+from gpunode.packages import hint_of
 from gpunode.sim import cleanup
 from tests import forks
 
@@ -142,6 +143,7 @@ class Host:
         *_, failed, end = self.apply(*changes, payload=payload)
         assert end == {"type": "end", "ok": False}
         assert failed["type"] == "failed"
+        assert hint_of(failed["code"])
         return failed
 
     def end(self) -> None:

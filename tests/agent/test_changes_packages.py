@@ -20,7 +20,8 @@ from gpunode.agent import system
 from gpunode.agent.failures import Failure
 from gpunode.agent.record import Run
 from gpunode.model import Packages, PackageSpec
-from gpunode.packages.on_host import installation, repositories
+from gpunode.packages.apt.on_host import failures
+from gpunode.packages.apt.on_host import system as apt
 from tests.agent.conftest import Host, collect, wait_until
 
 LISTS = "Reading package lists...\nBuilding dependency tree...\nReading state information...\n"
@@ -150,7 +151,7 @@ def test_the_smallest_package_needs_more_than_a_full_disk_has(monkeypatch: pytes
     full = SimpleNamespace(f_bavail=0, f_frsize=4096)
     monkeypatch.setattr(attendance.os, "statvfs", lambda _: full)
     with pytest.raises(Failure, match=r"^the packages need 1 MB, and /\S* has 0 MB free"):
-        attendance.room(installation.needs("Need to get 2,052 B of archives.\n"))
+        attendance.room(apt.needs("Need to get 2,052 B of archives.\n"))
 
 
 REFRESH: list[tuple[str, str, int, str, str]] = [
@@ -273,9 +274,9 @@ def test_a_repository_of_ours_that_cannot_be_read_ends_it(
     detail: str,
 ) -> None:
     """Also if apt-get update reports it and exits with 0."""
-    monkeypatch.setattr(repositories, "apt_get", lambda *arguments: (status, text))
+    monkeypatch.setattr(apt, "apt_get", lambda *arguments: (status, text))
     with pytest.raises(Failure) as failure:
-        repositories.refresh(this)
+        apt.refresh(this)
     assert failure.value.code == code
     assert words in failure.value.error
     assert not detail or detail in failure.value.detail
@@ -296,9 +297,9 @@ def test_a_repository_whose_name_begins_like_ours_is_not_ours(
 ) -> None:
     """http://apt.example/cuda-old is the user's."""
     text = f"W: Failed to fetch {URI}-old/InRelease  404  Not Found\n"
-    monkeypatch.setattr(repositories, "apt_get", lambda *arguments: (0, text))
+    monkeypatch.setattr(apt, "apt_get", lambda *arguments: (0, text))
     monkeypatch.setattr(this, "progress", lambda *arguments: None)
-    repositories.refresh(this)
+    apt.refresh(this)
     assert this.warnings == [f"apt could not fetch from {URI}-old: 404  Not Found"]
 
 
@@ -414,7 +415,7 @@ def test_why_an_install_failed_is_reported_in_a_sentence(
     """With the lines that show it."""
     host.write("/var/lib/dkms/nvidia/580.178.04/build/make.log", "nv.c:12: error: implicit declaration\n")
     host.program("apt-cache", "echo ' hello | 2.10-3 | http://x'; echo ' hello | 2.10-2 | http://y'")
-    failure = installation.install_failure(this, LISTS + text, [{"name": "hello", "version": ""}])
+    failure = failures.install_failure(this, LISTS + text, [{"name": "hello", "version": ""}])
     assert failure.code == code
     assert words in failure.error
     assert not detail or detail in failure.detail

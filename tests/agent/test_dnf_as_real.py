@@ -14,7 +14,7 @@ import pytest
 from gpunode.engine import chain as pipeline
 from gpunode.engine import decision as desired
 from gpunode.model import Packages, PackageSpec
-from gpunode.packages.dnf import NAMES
+from gpunode.packages.dnf.plan import NAMES
 from tests import cases, rpms
 from tests.agent.conftest import Host
 from tests.rpms import Key, Package

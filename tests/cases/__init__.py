@@ -14,11 +14,13 @@ from typing import Any
 
 import yaml
 
-from gpunode import compat, packages
+from gpunode import packages
 from gpunode.links.kubelet.places import read as read_start
+from gpunode.links.machine import pci
 from gpunode.links.runtime import k0s, microk8s
 from gpunode.links.toolkit import cdi, dev_char
 from gpunode.links.toolkit import config as toolkit_config
+from gpunode.links.toolkit.versions import refreshes
 from gpunode.model import (
     Change,
     Containerd,
@@ -255,8 +257,8 @@ def _applied(seen: Facts, change: Change) -> Facts:
         case UninstallDriver():
             return replace(seen, installed_run=None, library_version=None)
         case Reboot():
-            pci = tuple(replace(d, driver=None if d.driver in compat.FREE else d.driver) for d in seen.pci)
-            bare = replace(seen, pci=pci, modules={}, gpu_users=())
+            functions = tuple(replace(d, driver=None if d.driver in pci.FREE else d.driver) for d in seen.pci)
+            bare = replace(seen, pci=functions, modules={}, gpu_users=())
             for unit in ("docker.service", "containerd.service", "kubelet.service"):
                 if unit in bare.units and bare.units[unit].load == "loaded":
                     bare = _restarted(bare, unit)
@@ -315,7 +317,7 @@ def _with_toolkit(seen: Facts) -> Facts:
 def _driver(seen: Facts) -> str | None:
     if seen.installed_run is not None:
         return seen.installed_run.version
-    system = packages.of(seen)
+    system = packages.system_of_host(seen)
     metas = system.NAMES.metas(seen.packages) if system else ()
     theirs = [name for name in seen.packages if re.match(r"nvidia-(utils-\d|\d+$|(tesla-\d+-)?smi$)", name)]
     theirs += [name for name in seen.packages if name in SIGNED]
@@ -384,7 +386,7 @@ def _handed(seen: Facts, name: str) -> Facts:
     seen = replace(seen, units={**seen.units, name: unit})
     version = numbers(upstream(seen.packages["nvidia-container-toolkit"].version))
     theirs = name == cdi.UNIT
-    if theirs and not compat.refreshes(version, seen.module_files):
+    if theirs and not refreshes(version, seen.module_files):
         return seen
     if not theirs and "nvidia" not in seen.modules:
         return seen

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from gpunode import compat
 from gpunode.links.toolkit import repository
 from gpunode.model import Change, Desired, Facts, File, PackageSpec, RemoveFile, Source, WriteFile
+from gpunode.packages import repositories
 from tests import cases
 
 SOURCES = {
@@ -38,7 +38,7 @@ def plan(case: Mapping[str, Any], lists: Mapping[str, str]) -> tuple[Change, ...
         toolkit=(PackageSpec("nvidia-container-toolkit", "1.20.1-1", origin="nvidia"),),
         sources=tuple(Source(f"gpunode-{name}", uri, cases.KEY) for name, uri in sources),
     )
-    with mock.patch.object(compat, "key_fingerprint", return_value=None):  # KEY is not NVIDIA's
+    with mock.patch.object(repositories, "key_fingerprint", return_value=None):  # KEY is not NVIDIA's
         return repository.plan(facts, wish)
 
 

@@ -11,17 +11,16 @@ from unittest import mock
 import pytest
 
 from gpunode import report
-from gpunode.compat import Signed
-from gpunode.compat import repositories as compat_repositories
 from gpunode.engine import converge, prerequisites
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session, opened
 from gpunode.engine.visit import Visit
 from gpunode.errors import GpunodeError
 from gpunode.model import OnEvent, Outcome, WriteFile
-from gpunode.packages import keys
-from gpunode.packages.dnf import openpgp
+from gpunode.packages import keys, openpgp
+from gpunode.packages import repositories as tables
 from gpunode.packages.keys import Key
+from gpunode.packages.repositories import Signed
 from gpunode.sim.host import kinds
 from gpunode.sim.host.machine import Machine
 from tests.sim.fleets import Fleet, serving
@@ -42,7 +41,7 @@ def answering(**ends: str) -> Iterator[list[str]]:
         return KEY
 
     with (
-        mock.patch.object(compat_repositories, "_keys", return_value=known),
+        mock.patch.object(tables, "_keys", return_value=known),
         mock.patch.object(keys, "_fetched", fetched),
     ):
         yield asked

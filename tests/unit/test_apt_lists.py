@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from gpunode import compat
 from gpunode.errors import GpunodeError
 from gpunode.model import File, RemoveFile, WriteFile
+from gpunode.packages import repositories
 from gpunode.packages.apt import lists as apt
-from gpunode.packages.apt import sources
+from gpunode.packages.apt import plan as sources
 from tests import cases
 from tests.cases import lists
 
@@ -111,7 +111,7 @@ def test_apt_reads_the_lists_and_loses_nothing_but_another_way_to_the_same_place
     assert {f"{uri}/Packages" for uri in own} <= after
     assert after - before <= {f"{uri}/Packages" for uri in own}
     for folder in {index.rpartition("/")[0] for index in before - after}:
-        assert apt.plain(apt.place(folder, "amd64")) in places or compat.is_dead("apt", folder)
+        assert apt.plain(apt.place(folder, "amd64")) in places or repositories.is_dead("apt", folder)
 
 
 @pytest.mark.parametrize(

@@ -5,37 +5,44 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import replace
-from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
-from gpunode import compat
-from gpunode.model import Os, Package, PciDevice
+import gpunode
+from gpunode.compat import kubernetes
+from gpunode.links.driver.branches import branches, fixed_for, flavours_of, kernel_version
+from gpunode.links.machine import pci
+from gpunode.links.toolkit.versions import refreshes
+from gpunode.model import Flavour, Os, Package, PciDevice
+from gpunode.packages import repositories
+from gpunode.packages.names import PackageNames
+from gpunode.planning.tables import table
 
-APT = compat.PackageNames("apt")
+APT = PackageNames("apt")
 LABEL = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 
 
 def test_every_table_says_where_it_is_from() -> None:
     """A fact without a source cannot be checked again."""
-    folder = files("gpunode.compat")
-    tables = [entry for entry in folder.iterdir() if entry.name.endswith(".yaml")]
-    assert tables
+    root = Path(gpunode.__file__).parent
+    tables = [path for room in ("compat", "links", "packages") for path in (root / room).rglob("*.yaml")]
+    assert len(tables) > 10
     for entry in tables:
         assert "# source" in entry.read_text(encoding="utf-8"), entry.name
 
 
 def test_every_gpu_has_a_driver_a_generation_and_a_label() -> None:
     """What is in the table can be made to work, or has a last branch that says until when it could."""
-    table = compat.table("gpus")
-    for device, row in table["gpus"].items():
-        model = compat.gpu(device)
-        assert any(model.flavours_on(branch) for branch in compat.branches()), device
+    rows = table("gpunode.links.machine", "gpus.yaml")
+    for device, row in rows["gpus"].items():
+        model = pci.gpu(device)
+        assert any(flavours_of(model, branch) for branch in branches()), device
         assert LABEL.fullmatch(model.accelerator), device
         assert model.first <= model.last, device
         ranges = [
             [int(end, 16) for end in one.split("-")]
-            for one in table["generations"][row["generation"]]["ranges"]
+            for one in rows["generations"][row["generation"]]["ranges"]
         ]
         assert any(low <= int(device, 16) <= high for low, high in ranges), (
             f"{device} lies outside its generation"
@@ -46,7 +53,7 @@ def test_ranges_of_generations_do_not_overlap() -> None:
     """An id has one generation."""
     spans = [
         tuple(int(end, 16) for end in limits.split("-"))
-        for row in compat.table("gpus")["generations"].values()
+        for row in table("gpunode.links.machine", "gpus.yaml")["generations"].values()
         for limits in row["ranges"]
     ]
     spans.sort()
@@ -56,8 +63,8 @@ def test_ranges_of_generations_do_not_overlap() -> None:
 @pytest.mark.parametrize("device", ["4a00", "", "gpu"])
 def test_an_unknown_id_is_named_and_has_no_branch(device: str) -> None:
     """Nothing is guessed for it, whatever a host answers."""
-    model = compat.gpu(device)
-    assert (model.name, model.flavours_on(595)) == (f"unknown GPU 10de:{device}", ())
+    model = pci.gpu(device)
+    assert (model.name, flavours_of(model, 595)) == (f"unknown GPU 10de:{device}", ())
 
 
 @pytest.mark.parametrize(
@@ -75,7 +82,7 @@ def test_an_unknown_id_is_named_and_has_no_branch(device: str) -> None:
 )
 def test_module_flavours_of_a_branch(device: str, branch: int, flavours: tuple[str, ...]) -> None:
     """Pascal has no open module, Blackwell no proprietary one, 620 no proprietary one for anybody."""
-    assert compat.gpu(device).flavours_on(branch) == flavours
+    assert flavours_of(pci.gpu(device), branch) == flavours
 
 
 def test_only_display_controllers_of_nvidia_are_gpus() -> None:
@@ -87,8 +94,8 @@ def test_only_display_controllers_of_nvidia_are_gpus() -> None:
         ("10de", "068000"),
         ("1002", "030000"),
     ]
-    pci = [PciDevice(f"0000:0{n}:00.0", vendor, "2330", cls) for n, (vendor, cls) in enumerate(rows)]
-    assert [device.address for device in compat.gpus(pci)] == ["0000:00:00.0", "0000:01:00.0"]
+    functions = [PciDevice(f"0000:0{n}:00.0", vendor, "2330", cls) for n, (vendor, cls) in enumerate(rows)]
+    assert [device.address for device in pci.gpus(functions)] == ["0000:00:00.0", "0000:01:00.0"]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +109,7 @@ def test_only_display_controllers_of_nvidia_are_gpus() -> None:
     ],
 )
 def test_package_names_by_branch(
-    branch: int, flavour: compat.Flavour, names: tuple[str, ...], pin: tuple[str, ...]
+    branch: int, flavour: Flavour, names: tuple[str, ...], pin: tuple[str, ...]
 ) -> None:
     """From 590 on names carry no branch, and the pinning package chooses it."""
     assert tuple(spec.name for spec in APT.driver(branch, flavour)) == names
@@ -111,7 +118,7 @@ def test_package_names_by_branch(
 
 def test_one_branch_is_the_production_one() -> None:
     """`driver: auto` prefers it."""
-    assert [one.status for one in compat.branches().values()].count("production") == 1
+    assert [one.status for one in branches().values()].count("production") == 1
 
 
 def test_the_toolkits_libraries_are_no_driver() -> None:
@@ -152,27 +159,32 @@ def test_a_driver_that_does_not_compile_for_a_kernel_is_known_with_the_version_t
     driver: str, kernel: str, fixed: str
 ) -> None:
     """A branch stands for its newest version."""
-    assert compat.fixed_for(driver, kernel) == fixed
+    assert fixed_for(driver, kernel) == fixed
 
 
 def test_kernels_have_versions() -> None:
     """Of releases as `uname -r` prints them."""
-    assert compat.kernel_version("6.1.0-40-amd64") == (6, 1)
-    assert compat.kernel_version("custom") == (0, 0)
+    assert kernel_version("6.1.0-40-amd64") == (6, 1)
+    assert kernel_version("custom") == (0, 0)
 
 
 def test_kubernetes_minors() -> None:
     """Of versions as kubelets print them."""
-    assert [compat.minor(v) for v in ("v1.23.17", "1.36.3", "1.9.11-gke.1", "unknown")] == [23, 36, 9, None]
-    assert compat.has_dockershim(23)
-    assert not compat.has_dockershim(24)
-    assert compat.fails_on_cgroup_v1(35)
-    assert not compat.fails_on_cgroup_v1(34)
+    assert [kubernetes.minor(v) for v in ("v1.23.17", "1.36.3", "1.9.11-gke.1", "unknown")] == [
+        23,
+        36,
+        9,
+        None,
+    ]
+    assert kubernetes.has_dockershim(23)
+    assert not kubernetes.has_dockershim(24)
+    assert kubernetes.fails_on_cgroup_v1(35)
+    assert not kubernetes.fails_on_cgroup_v1(34)
 
 
 def test_a_gates_life() -> None:
     """DevicePlugins: off by default before 1.10, locked from 1.26, gone from 1.28."""
-    gate = compat.gates()["DevicePlugins"]
+    gate = kubernetes.gates()["DevicePlugins"]
     assert [gate.is_default(m) for m in (9, 10)] == [False, True]
     assert [gate.is_locked(m) for m in (25, 26)] == [False, True]
     assert [gate.is_gone(m) for m in (27, 28)] == [False, True]
@@ -189,7 +201,7 @@ def test_a_gates_life() -> None:
 )
 def test_repositories_that_nvidia_gave_up(uri: str, dead: bool) -> None:
     """They are told by their paths, so that mirrors of them are too."""
-    assert compat.is_dead("apt", uri) is dead
+    assert repositories.is_dead("apt", uri) is dead
 
 
 @pytest.mark.parametrize(
@@ -219,10 +231,10 @@ def test_repositories_that_nvidia_gave_up(uri: str, dead: bool) -> None:
 def test_a_repositorys_key_is_its_directorys(uri: str, ends: str | None, refused: str) -> None:
     """Whose apt it is decides only whether it takes the signature. A mirror may have signed anew."""
     trixie = Os("debian", "13", "Debian GNU/Linux 13 (trixie)", arch="amd64")
-    known = compat.key_fingerprint(trixie, uri)
+    known = repositories.key_fingerprint(trixie, uri)
     assert (known and known[-8:]) == ends
-    assert compat.refused_directory(trixie, uri) == refused
-    assert not compat.refused_directory(replace(trixie, version="12"), uri)
+    assert repositories.refused_directory(trixie, uri) == refused
+    assert not repositories.refused_directory(replace(trixie, version="12"), uri)
 
 
 @pytest.mark.parametrize(
@@ -242,8 +254,6 @@ def test_the_toolkits_unit_writes_the_specification_from_the_version_on_that_kno
     """But 1.18.1 knows no compressed one."""
     for version in ((1, 17, 8), (1, 18, 0), (1, 18, 1), (1, 18, 2), (1, 19, 0), (1, 19, 1), (1, 20, 1)):
         compressed = version == (1, 18, 1) and not module.endswith(".ko")
-        assert compat.refreshes(version, [module]) == bool(since and version >= since and not compressed), (
-            version
-        )
-    assert compat.refreshes((), [module]) == bool(since)
-    assert not compat.refreshes((1, 20, 1), [])
+        assert refreshes(version, [module]) == bool(since and version >= since and not compressed), version
+    assert refreshes((), [module]) == bool(since)
+    assert not refreshes((1, 20, 1), [])

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from gpunode import compat
 from gpunode.engine import chain as pipeline
 from gpunode.engine import decision as desired
 from gpunode.errors import Refused
 from gpunode.model import Os, Packages, Plan, Repository, WriteFile
-from gpunode.packages.dnf import openpgp
+from gpunode.packages import openpgp, repositories
+from gpunode.packages.names import PackageNames
 from tests import cases
 
 CUDA = "https://developer.download.nvidia.com/compute/cuda/repos"
@@ -126,14 +126,14 @@ def test_a_bare_host_gets_the_packages_and_the_stream_of_its_release(
         headers,
         f"nvidia-driver-cuda 3:{driver[0]}.*",
         f"{module} 3:{driver[0]}.*",
-        *(f"{spec.name} 1.20.1-1" for spec in compat.PackageNames("dnf").toolkit("1.20.1")),
+        *(f"{spec.name} 1.20.1-1" for spec in PackageNames("dnf").toolkit("1.20.1")),
     ]
     text = "".join(c.content for c in plan.changes if isinstance(c, WriteFile) and c.path == STREAM)
     assert (f"stream={stream}\n" in text) is (directory != "rhel10")
     assert bool(text) is (directory != "rhel10")
     os = Os(*system, "", arch="amd64")
-    assert compat.repository_uri("driver", os) == f"{CUDA}/{directory}/x86_64"
-    assert compat.repository_uri("toolkit", os) == f"{TOOLKIT}/x86_64"
+    assert repositories.repository_uri("driver", os) == f"{CUDA}/{directory}/x86_64"
+    assert repositories.repository_uri("toolkit", os) == f"{TOOLKIT}/x86_64"
 
 
 @pytest.mark.parametrize("system", SYSTEMS, ids="-".join)
@@ -142,8 +142,8 @@ def test_servers_of_arm_have_directories_and_headers_of_their_own(system: tuple[
     _, directory, headers, _ = SYSTEMS[system]
     assert headers in installs(planned(system, "595", "2342", {}, "arm64"))
     os = Os(*system, "", arch="arm64")
-    assert compat.repository_uri("driver", os) == f"{CUDA}/{directory}/sbsa"
-    assert compat.repository_uri("toolkit", os) == f"{TOOLKIT}/aarch64"
+    assert repositories.repository_uri("driver", os) == f"{CUDA}/{directory}/sbsa"
+    assert repositories.repository_uri("toolkit", os) == f"{TOOLKIT}/aarch64"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_servers_of_arm_have_directories_and_headers_of_their_own(system: tuple[
 )
 def test_the_headers_are_those_of_the_running_kernels_variant(kernel: str, package: str | None) -> None:
     """None are guessed for a kernel that no distribution built."""
-    found = [spec.name for spec in compat.PackageNames("dnf").headers(kernel)]
+    found = [spec.name for spec in PackageNames("dnf").headers(kernel)]
     assert [name for name in found if "matched" not in name] == ([package] if package else [])
     assert all(name.replace("-matched", "") == package for name in found)
 
@@ -284,7 +284,7 @@ def test_the_inventorys_key_for_nvidias_own_address_has_the_whole_fingerprint(
     seen = cases.facts(base)
 
     def plan(known: str | None, given: str = "") -> Plan:
-        monkeypatch.setattr(compat, "key_fingerprint", lambda _, uri: known if uri == own else None)
+        monkeypatch.setattr(repositories, "key_fingerprint", lambda _, uri: known if uri == own else None)
         host = replace(cases.host(base), driver_repository=Repository(own, KEY, given))
         return pipeline.plan(host, seen, desired.decide(host, seen, None))
 
@@ -313,14 +313,14 @@ def test_the_toolkit_from_nvidias_repository_of_drivers_has_that_ones_key(
 ) -> None:
     """It is NVIDIA's own address, no mirror's; and on RPM hosts packages are signed there, not the metadata."""
     host, seen = cases.host(base), cases.facts(base)
-    uri = compat.repository_uri("driver", seen.os)
+    uri = repositories.repository_uri("driver", seen.os)
     host = replace(host, toolkit_repository=Repository(uri, KEY), driver_repository=None, driver="none")
     with pytest.raises(Refused) as error:
         pipeline.plan(host, seen, desired.decide(host, seen, None))
     assert f"`repositories.toolkit.key` is not the key of {uri}" in error.value.message
     assert ".pub file in that directory" in error.value.hint
 
-    monkeypatch.setattr(compat, "key_fingerprint", lambda *_: openpgp.fingerprint(KEY))
+    monkeypatch.setattr(repositories, "key_fingerprint", lambda *_: openpgp.fingerprint(KEY))
     changes = pipeline.plan(host, seen, desired.decide(host, seen, None)).changes
     for one in changes:
         if isinstance(one, WriteFile) and one.path == "/etc/yum.repos.d/gpunode-toolkit.repo":

@@ -6,12 +6,15 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from gpunode import compat, packages
+from gpunode import packages
 from gpunode.model import Os, PackageSpec
-from gpunode.packages import apt, dnf
+from gpunode.packages.apt import plan as apt
+from gpunode.packages.dnf import plan as dnf
+from gpunode.packages.names import PackageNames
+from gpunode.packages.releases import sections
 from tests import cases
 
-NAMES = compat.PackageNames("apt")
+NAMES = PackageNames("apt")
 
 
 @pytest.mark.parametrize(
@@ -31,7 +34,7 @@ NAMES = compat.PackageNames("apt")
 def test_the_package_system_is_that_of_a_release_in_the_tables(os: Os, system: object) -> None:
     """Not that of a release that merely has the program."""
     over = {"os": {"id": os.id, "version": os.version, "pretty": os.pretty, "arch": os.arch}}
-    assert packages.of(cases.facts("modern", over)) is system
+    assert packages.system_of_host(cases.facts("modern", over)) is system
 
 
 def test_what_comes_from_nvidia_is_not_known_by_its_version() -> None:
@@ -48,10 +51,10 @@ def test_what_comes_from_nvidia_is_not_known_by_its_version() -> None:
 
 
 @pytest.mark.parametrize("family", packages.SYSTEMS)
-def test_every_package_that_the_tables_know_is_looked_at(family: compat.Family) -> None:
+def test_every_package_that_the_tables_know_is_looked_at(family: str) -> None:
     """One that no probe asks for would be installed for ever, or stay beside what excludes it."""
     system = packages.SYSTEMS[family]
-    rows = compat.table("packages")[family]
+    rows = sections()[family]
     known = [
         *rows["driver_family"],
         *rows["accessories"],

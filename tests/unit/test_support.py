@@ -13,7 +13,7 @@ from tests.unit.test_articles import named_in
 
 
 def test_the_document_is_that_of_the_tables() -> None:
-    """After a change of gpunode/compat or of the cases: `python -m tests.support`."""
+    """After a change of a table or of the cases: `python -m tests.support`."""
     assert support.PATH.read_text(encoding="utf-8") == support.text()
 
 

@@ -11,7 +11,6 @@ from gpunode.agent.processes import send_signal, started_at
 from gpunode.agent.record import Run, readable
 from gpunode.agent.system import Message, has_systemd, run, text_of
 from gpunode.engine.on_host.restore import forget_payloads, leftovers
-from gpunode.packages.on_host.installation import argument
 
 ABORT_SECONDS = 240  # for an apply to restore its guarded files and end
 
@@ -58,7 +57,10 @@ def doing(this: Run) -> str:
         if message["type"] == "start" and message["n"] < len(changes):
             change = changes[message["n"]]
             names = change.get("install", []) + change.get("load", []) + change.get("unload", [])
-            names = [name if isinstance(name, str) else argument(name) for name in names]
+            names = [
+                name if isinstance(name, str) else "=".join(filter(None, (name["name"], name["version"])))
+                for name in names
+            ]
             what = change.get("path") or change.get("unit") or change.get("reference") or " ".join(names)
             found = "%s %s" % ("restart" if change.get("restart") else change["kind"].replace("_", " "), what)
         elif message["type"] == "progress":

@@ -14,7 +14,7 @@ from gpunode.links.driver.on_host.modules import kernel_module
 from gpunode.links.driver.on_host.runfile import install_driver, uninstall_driver
 from gpunode.links.plugin.on_host import load_image
 from gpunode.links.runtime.on_host.selinux import selinux_boolean
-from gpunode.packages.on_host.packages import packages
+from gpunode.packages.on_host.systems import packages
 
 
 def make(this: Run, change: Message) -> Message:

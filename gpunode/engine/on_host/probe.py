@@ -28,7 +28,7 @@ from gpunode.links.kubelet.on_host import read_kubelet, read_watched_files
 from gpunode.links.plugin.on_host import read_images
 from gpunode.links.runtime.on_host.containerd import read_containerd
 from gpunode.links.runtime.on_host.docker import read_docker
-from gpunode.packages.on_host.packages import read_half_installed, read_packages
+from gpunode.packages.on_host.systems import read_half_installed, read_packages
 
 PROBE_SECONDS = 60
 

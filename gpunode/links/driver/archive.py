@@ -7,15 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpunode import compat
 from gpunode.errors import Refused
+from gpunode.links.driver import archives, kernels, origin
 from gpunode.links.driver import choose as driver
-from gpunode.links.driver import kernels, origin
+from gpunode.links.driver.branches import Branch, branches
 from gpunode.links.driver.origin import LEAVE
 from gpunode.links.machine import kinds as machines
-from gpunode.model import DriverWish, Facts, Host, Package, PackageSpec, PciDevice
+from gpunode.links.machine import pci
+from gpunode.model import DriverWish, Facts, Flavour, Host, Package, PackageSpec, PciDevice
 from gpunode.packages import PackageSystem
-from gpunode.packages.apt import lists, sources
+from gpunode.packages.apt import lists
+from gpunode.packages.names import PackageNames
 from gpunode.planning.versions import branch_of, is_installed
 
 # Packages that come with modules of one flavour.
@@ -35,12 +37,12 @@ class Way(NamedTuple):
 def is_needed(host: Host, facts: Facts, system: PackageSystem) -> bool:
     """Whether only its signed modules can be loaded: Secure Boot is on, and there are no packages of NVIDIA's whose key a user
     has enrolled."""
-    found = compat.archive(facts.os)
+    found = archives.archive(facts.os)
     if not facts.secure_boot or host.driver_from or host.driver_run is not None or found is None:
         return False
     if _from_nvidia(facts, system.NAMES) or host.driver not in ("auto", *map(str, found.branches)):
         return False
-    kinds: tuple[compat.Flavour, ...] = ("open", "proprietary")
+    kinds: tuple[Flavour, ...] = ("open", "proprietary")
     return any(
         found.modules(chosen, branch, flavour, facts.kernel)
         for branch, sets in found.branches.items()
@@ -59,7 +61,7 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
         asked = f"Secure Boot is on, and the modules of {archive.name}'s own driver are signed"
         host = replace(host, driver_from="distribution")
     origin.check(host, facts, system)
-    models = list({device.device: compat.gpu(device.device) for device in gpus}.values())
+    models = list({device.device: pci.gpu(device.device) for device in gpus}.values())
     machines.known(host, models)
     theirs = {} if _from_nvidia(facts, names) else origin.parts(facts, names)
     installed = _branch(theirs)
@@ -68,14 +70,14 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
     flavour = driver.flavour_for(
         models, branch.number, (_flavour(theirs) if kept else None) or archive.prefers
     )
-    switches = bool(compat.switches(facts.pci))
+    switches = bool(pci.switches(facts.pci))
     way = _way(host, facts, archive, branch.number, flavour, theirs, switches=switches)
     if not way.modules:
         driver.secure_boot(host, facts)
     fabric = _fabric(facts, archive, way, branch.number, names, switches=switches)
     needed = (*way.packages, *way.modules, *fabric)
     if not all(is_installed(facts.packages, spec) for spec in needed):
-        _reachable(host, facts, archive, branch.number, fabric=bool(fabric))
+        _reachable(host, facts, system, archive, branch.number, fabric=bool(fabric))
     ahead = kernels.ahead(facts)
     later = names.headers(ahead) if ahead else ()
     if ahead and way.modules:
@@ -101,8 +103,8 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
     )
 
 
-def _archive(host: Host, facts: Facts) -> compat.Archive:
-    found = compat.archive(facts.os)
+def _archive(host: Host, facts: Facts) -> archives.Archive:
+    found = archives.archive(facts.os)
     if found is None:
         raise Refused(
             host.name,
@@ -113,18 +115,18 @@ def _archive(host: Host, facts: Facts) -> compat.Archive:
     return found
 
 
-def _from_nvidia(facts: Facts, names: compat.PackageNames) -> bool:
+def _from_nvidia(facts: Facts, names: PackageNames) -> bool:
     return bool(names.from_nvidia(origin.parts(facts, names)))
 
 
 def _branch(theirs: Mapping[str, Package]) -> int | None:
     """Of the installed driver's libraries and programs; None where they are of several, or there are none."""
-    versions = [p.version for name, p in theirs.items() if not compat.is_independent(name)]
+    versions = [p.version for name, p in theirs.items() if not archives.is_independent(name)]
     found = {branch_of(version) for version in versions} - {None}
     return found.pop() if len(found) == 1 else None
 
 
-def _flavour(theirs: Mapping[str, Package]) -> compat.Flavour | None:
+def _flavour(theirs: Mapping[str, Package]) -> Flavour | None:
     kinds = {"-open" in name for name in theirs if re.match(FLAVOURED, name)}
     return ("open" if kinds.pop() else "proprietary") if len(kinds) == 1 else None
 
@@ -132,12 +134,12 @@ def _flavour(theirs: Mapping[str, Package]) -> compat.Flavour | None:
 def _chosen(
     host: Host,
     facts: Facts,
-    archive: compat.Archive,
-    models: Sequence[compat.Model],
+    archive: archives.Archive,
+    models: Sequence[pci.Model],
     installed: int | None,
-) -> compat.Branch:
+) -> Branch:
     """The branch that the inventory names; else the installed one, else the archive's best that fits."""
-    known = compat.branches()
+    known = branches()
     # The installed one, also where the archive has lost it since.
     offered = [b for number, b in known.items() if number in archive.branches or number == installed]
     wished = [branch for branch in offered if host.driver in ("auto", str(branch.number))]
@@ -166,9 +168,9 @@ def _chosen(
 def _way(
     host: Host,
     facts: Facts,
-    archive: compat.Archive,
+    archive: archives.Archive,
     branch: int,
-    flavour: compat.Flavour,
+    flavour: Flavour,
     theirs: Mapping[str, Package],
     *,
     switches: bool,
@@ -208,10 +210,10 @@ def _way(
 
 def _fabric(
     facts: Facts,
-    archive: compat.Archive,
+    archive: archives.Archive,
     way: Way,
     branch: int,
-    names: compat.PackageNames,
+    names: PackageNames,
     *,
     switches: bool,
 ) -> tuple[PackageSpec, ...]:
@@ -220,7 +222,9 @@ def _fabric(
     return tuple(spec for spec in found if spec is not None)
 
 
-def _reachable(host: Host, facts: Facts, archive: compat.Archive, branch: int, *, fabric: bool) -> None:
+def _reachable(
+    host: Host, facts: Facts, system: PackageSystem, archive: archives.Archive, branch: int, *, fabric: bool
+) -> None:
     """Refuse where apt cannot get the packages, or would get NVIDIA's of the same name."""
     needed = (*archive.components(branch), *(("multiverse",) if fabric else ()))
     there = lists.components(facts, archive.suite)
@@ -233,11 +237,7 @@ def _reachable(host: Host, facts: Facts, archive: compat.Archive, branch: int, *
             "/etc/apt/sources.list.d), then run again.",
             layer="module",
         )
-    others = [
-        entry.path
-        for entry in lists.entries(facts)
-        if entry.path != sources.DRIVER and entry.binary and compat.offers("apt", "driver", entry.uri)
-    ]
+    others = system.driver_sources(facts)
     if archive.shared_names and others:
         raise Refused(
             host.name,
@@ -249,9 +249,9 @@ def _reachable(host: Host, facts: Facts, archive: compat.Archive, branch: int, *
 
 def _replaced(
     facts: Facts,
-    names: compat.PackageNames,
+    names: PackageNames,
     branch: int,
-    flavour: compat.Flavour,
+    flavour: Flavour,
     way: Way,
 ) -> tuple[str, ...]:
     """What must go first: all of a driver from NVIDIA; else other branches, the other flavour, and the other set."""
@@ -260,10 +260,10 @@ def _replaced(
     server = way.chosen == "server"
     wrong = set()
     for name in origin.every_part(facts, names):
-        own = compat.named_branch(name)
+        own = archives.named_branch(name)
         version = branch_of(facts.packages[name].version)
         other = own is not None and own != branch
-        other |= own is None and version not in (None, branch) and not compat.is_independent(name)
+        other |= own is None and version not in (None, branch) and not archives.is_independent(name)
         other |= bool(re.match(FLAVOURED, name)) and ("-open" in name) != (flavour == "open")
         in_set = own is not None and not names.fabric([name]) and "tesla" not in name
         other |= in_set and way.chosen in ("server", "plain") and ("-server" in name) != server

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpunode import compat
 from gpunode.errors import Refused
-from gpunode.links.driver import kernels, origin
+from gpunode.links.driver import archives, kernels, origin
+from gpunode.links.driver.branches import Branch, branches, fixed_for, flavours_of, kernel_version
 from gpunode.links.driver.origin import LEAVE
 from gpunode.links.machine import kinds as machines
-from gpunode.model import DriverWish, Facts, Host, PciDevice, RunFile
-from gpunode.packages import PackageSystem
+from gpunode.links.machine import pci
+from gpunode.model import DriverWish, Facts, Flavour, Host, PciDevice, RunFile
+from gpunode.packages import PackageSystem, releases
+from gpunode.packages.names import PackageNames
 from gpunode.planning.versions import branch_of, is_installed, numbers, upstream
 
-FLAVOURS: tuple[compat.Flavour, ...] = ("open", "proprietary")
+FLAVOURS: tuple[Flavour, ...] = ("open", "proprietary")
 RANK = {"production": 3, "lts": 2, "new": 1, "ended": 0}  # of branches that fit, by their status
 
 
@@ -22,7 +24,7 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
     machines.passed_through(host, gpus)
     origin.check(host, facts, system)
     names = system.NAMES
-    models = list({device.device: compat.gpu(device.device) for device in gpus}.values())
+    models = list({device.device: pci.gpu(device.device) for device in gpus}.values())
     machines.known(host, models)
     full = host.driver if "." in host.driver else ""
     installed = _installed_branch(facts, names)
@@ -39,7 +41,7 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
     if run is not None:
         flavour = _flavour_of(host, facts, models, run)
     secure_boot(host, facts)
-    switches = bool(compat.switches(facts.pci))
+    switches = bool(pci.switches(facts.pci))
     parts = {*names.fabric(facts.packages).values(), *(("manager",) if switches else ())}
     exactly = full or (_installed_version(facts, names) if kept else "")
     if run is not None:
@@ -53,7 +55,7 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
         kernels.check(host, facts, exactly or str(branch.number), complete=complete)
     ahead = kernels.ahead(facts)
     headers = names.headers(ahead) if ahead and builds else ()
-    fixed = compat.fixed_for(exactly or str(branch.number), ahead) if builds else ""
+    fixed = fixed_for(exactly or str(branch.number), ahead) if builds else ""
     return DriverWish(
         branch=branch.number,
         flavour=flavour,
@@ -77,7 +79,7 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
     )
 
 
-def _replaced(host: Host, facts: Facts, names: compat.PackageNames) -> tuple[str, ...]:
+def _replaced(host: Host, facts: Facts, names: PackageNames) -> tuple[str, ...]:
     """A distribution's own driver, where the inventory wants NVIDIA's packages in its place."""
     found = origin.parts(facts, names)
     theirs = not names.from_nvidia(found) and any(branch_of(p.version) for p in found.values())
@@ -97,7 +99,7 @@ def notes(host: Host, facts: Facts, wish: DriverWish | None) -> tuple[str, ...]:
         return (
             f"The driver {running.version} has a fault with MIG on some GPUs only (570.124 to 570.158): use another branch.",
         )
-    branch = compat.branches().get(wish.branch)  # a distribution's may be newer than the table
+    branch = branches().get(wish.branch)  # a distribution's may be newer than the table
     if wish.ahead_why:
         return (f"Kernel {wish.ahead} boots next and has no nvidia module: {wish.ahead_why}.",)
     if host.driver == "auto" or branch is None or branch.alive:
@@ -107,13 +109,11 @@ def notes(host: Host, facts: Facts, wish: DriverWish | None) -> tuple[str, ...]:
     )
 
 
-def _automatic(
-    host: Host, facts: Facts, models: Sequence[compat.Model], installed: int | None
-) -> compat.Branch:
+def _automatic(host: Host, facts: Facts, models: Sequence[pci.Model], installed: int | None) -> Branch:
     """The supported branch that is installed if it fits, else production, else LTS, else the newest that fits."""
     fitting = [
         branch
-        for branch in compat.branches().values()
+        for branch in branches().values()
         if branch.alive and obstacle_of(facts, models, branch, packaged=branch.number != installed) is None
     ]
     if not fitting:
@@ -121,11 +121,11 @@ def _automatic(
     return max(fitting, key=lambda b: (b.number == installed, RANK[b.status], b.number))
 
 
-def _wished(host: Host, facts: Facts, models: Sequence[compat.Model], installed: int | None) -> compat.Branch:
+def _wished(host: Host, facts: Facts, models: Sequence[pci.Model], installed: int | None) -> Branch:
     number = int(host.driver.split(".")[0])
-    branch = compat.branches().get(number)
+    branch = branches().get(number)
     if branch is None:
-        known = ", ".join(str(known) for known in compat.branches())
+        known = ", ".join(str(known) for known in branches())
         raise Refused(
             host.name,
             f"`driver: {host.driver}`: gpunode knows no branch {number} (it knows {known})",
@@ -146,11 +146,11 @@ def _wished(host: Host, facts: Facts, models: Sequence[compat.Model], installed:
 
 
 def _elsewhere(
-    facts: Facts, models: Sequence[compat.Model], branches: Iterable[compat.Branch], version: str = ""
+    facts: Facts, models: Sequence[pci.Model], branches: Iterable[Branch], version: str = ""
 ) -> str:
     """A hint with the inventory's line that brings the best of these branches from another source; "" where none does."""
     drive = [b for b in branches if obstacle_of(facts, models, b, packaged=False) is None]
-    archive = compat.archive(facts.os)
+    archive = archives.archive(facts.os)
     there = [b for b in drive if archive and b.number in archive.branches]
     if archive and there:
         best = max(there, key=lambda b: (RANK[b.status], b.number)).number
@@ -163,7 +163,7 @@ def _elsewhere(
 
 
 def obstacle_of(
-    facts: Facts, models: Sequence[compat.Model], branch: compat.Branch, *, packaged: bool = True
+    facts: Facts, models: Sequence[pci.Model], branch: Branch, *, packaged: bool = True
 ) -> str | None:
     """Why a branch does not fit this host, in one sentence; None when it does. `packaged`: it comes from a repository."""
     number = branch.number
@@ -172,25 +172,25 @@ def obstacle_of(
             return f"{model.name} ({model.generation}) is driven up to branch {model.last} only"
         if model.first > number:
             return f"{model.name} ({model.generation}) is driven from branch {model.first} on"
-        if not model.flavours_on(number):
+        if not flavours_of(model, number):
             return f"branch {number} has no kernel module for {model.name} ({model.generation})"
     if not flavours(models, number):
         return f"{named(models)} need different kernel modules of branch {number}, and a host loads one"
-    release = compat.release(facts.os) if packaged else None
+    release = releases.release(facts.os) if packaged else None
     if release is not None and not release.first <= number <= release.last:
         bound = f"begins with {release.first}" if number < release.first else f"ends with {release.last}"
         return f"NVIDIA's repository for {facts.os.pretty} {bound}"
-    offered = compat.PackageNames(release.family).flavours if release is not None else FLAVOURS
+    offered = PackageNames(release.family).flavours if release is not None else FLAVOURS
     if not set(flavours(models, number)) & set(offered):
         return f"NVIDIA's repository for {facts.os.pretty} has no {flavours(models, number)[0]} modules, which {named(models)} need"
-    if compat.kernel_version(facts.kernel) < branch.kernel:
+    if kernel_version(facts.kernel) < branch.kernel:
         floor = ".".join(str(part) for part in branch.kernel)
         return f"branch {number} needs kernel {floor} or newer, and this host runs {facts.kernel}"
     return None
 
 
-def _none_fits(host: Host, facts: Facts, models: Sequence[compat.Model]) -> Refused:
-    ended = [b for b in compat.branches().values() if not b.alive and obstacle_of(facts, models, b) is None]
+def _none_fits(host: Host, facts: Facts, models: Sequence[pci.Model]) -> Refused:
+    ended = [b for b in branches().values() if not b.alive and obstacle_of(facts, models, b) is None]
     if ended:
         last = ended[-1]
         return Refused(
@@ -201,7 +201,7 @@ def _none_fits(host: Host, facts: Facts, models: Sequence[compat.Model]) -> Refu
             layer="module",
         )
     obstacles = {}
-    for branch in compat.branches().values():
+    for branch in branches().values():
         if branch.alive:
             obstacles[branch.number] = obstacle_of(facts, models, branch)
     lines = "\n".join(f"{number}: {obstacle}" for number, obstacle in obstacles.items())
@@ -209,30 +209,30 @@ def _none_fits(host: Host, facts: Facts, models: Sequence[compat.Model]) -> Refu
     return Refused(
         host.name,
         f"{named(models)} {what} on this host\n{lines}",
-        hint=_elsewhere(facts, models, compat.branches().values())
+        hint=_elsewhere(facts, models, branches().values())
         or f"Move one kind of GPU to another host, change what is in the way, {LEAVE}",
         layer="module",
     )
 
 
-def flavours(models: Sequence[compat.Model], branch: int) -> tuple[compat.Flavour, ...]:
+def flavours(models: Sequence[pci.Model], branch: int) -> tuple[Flavour, ...]:
     """The module flavours of a branch that drive all of these, the better one first."""
-    first, *rest = (model.flavours_on(branch) for model in models)
+    first, *rest = (flavours_of(model, branch) for model in models)
     return tuple(flavour for flavour in first if all(flavour in other for other in rest))
 
 
 def flavour_for(
-    models: Sequence[compat.Model],
+    models: Sequence[pci.Model],
     branch: int,
-    installed: compat.Flavour | None,
-    offered: Sequence[compat.Flavour] = FLAVOURS,
-) -> compat.Flavour:
+    installed: Flavour | None,
+    offered: Sequence[Flavour] = FLAVOURS,
+) -> Flavour:
     """Of those that are offered the installed flavour if it drives the GPUs, else the better one."""
     usable = [flavour for flavour in flavours(models, branch) if flavour in offered]
     return next((flavour for flavour in usable if flavour == installed), usable[0])
 
 
-def _flavour_of(host: Host, facts: Facts, models: Sequence[compat.Model], run: RunFile) -> compat.Flavour:
+def _flavour_of(host: Host, facts: Facts, models: Sequence[pci.Model], run: RunFile) -> Flavour:
     """The inventory's, if the GPUs take it; else the loaded one's of that version, or the better one."""
     branch = int(run.version.split(".")[0])
     if run.flavour is not None:
@@ -244,13 +244,13 @@ def _flavour_of(host: Host, facts: Facts, models: Sequence[compat.Model], run: R
             hint="Leave `flavour` out: then the one is chosen that fits the GPUs.",
             layer="module",
         )
-    loaded: compat.Flavour | None = None
+    loaded: Flavour | None = None
     if facts.module_banner is not None and run.version in facts.module_banner:
         loaded = "open" if "Open Kernel Module" in facts.module_banner else "proprietary"
     return flavour_for(models, branch, loaded)
 
 
-def _reason(models: Sequence[compat.Model], branch: compat.Branch, *, kept: bool) -> str:
+def _reason(models: Sequence[pci.Model], branch: Branch, *, kept: bool) -> str:
     oldest = min(models, key=lambda model: model.last)
     usable = flavours(models, branch.number)
     module = f", and only its {usable[0]} module" if len(usable) == 1 else ""
@@ -265,27 +265,27 @@ def _reason(models: Sequence[compat.Model], branch: compat.Branch, *, kept: bool
     return f"{branch.number} is the {words[branch.status]}{until}; it drives {named(models)}{module}"
 
 
-def named(models: Iterable[compat.Model]) -> str:
+def named(models: Iterable[pci.Model]) -> str:
     """For people: `Tesla P100 and A100`."""
     return " and ".join(f"{model.name}" for model in models)
 
 
-def _since(branch: compat.Branch) -> str:
+def _since(branch: Branch) -> str:
     return f", which ended {branch.ends}" if branch.ends else ", which has ended"
 
 
-def _installed_branch(facts: Facts, names: compat.PackageNames) -> int | None:
+def _installed_branch(facts: Facts, names: PackageNames) -> int | None:
     found = {branch_of(facts.packages[name].version) for name in names.metas(facts.packages)}
     return found.pop() if len(found) == 1 else None
 
 
-def _installed_version(facts: Facts, names: compat.PackageNames) -> str:
+def _installed_version(facts: Facts, names: PackageNames) -> str:
     """The full version of the installed driver; "" where its packages are of several."""
     found = {upstream(facts.packages[name].version) for name in names.metas(facts.packages)}
     return found.pop() if len(found) == 1 else ""
 
 
-def _installed_flavour(facts: Facts, names: compat.PackageNames) -> compat.Flavour | None:
+def _installed_flavour(facts: Facts, names: PackageNames) -> Flavour | None:
     metas = names.metas(facts.packages)
     opens = names.of_flavour(metas, "open")
     if not metas or (opens and opens != metas):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpunode import compat
 from gpunode.errors import Refused
+from gpunode.links.driver.branches import fixed_for
 from gpunode.links.driver.origin import LEAVE
 from gpunode.model import Facts, Host, PackageSpec
 from gpunode.planning.versions import is_installed, kernel_order
@@ -17,7 +17,7 @@ def check(host: Host, facts: Facts, version: str, *, complete: bool) -> None:
     """Refuse to build modules that are known not to compile for the running kernel. `version`: a full one, or a branch for its
     newest. `complete`: that driver is installed, so that a module of it is right, whoever built it."""
     there = "nvidia" in facts.modules or facts.kernels.get(facts.kernel, False)
-    fixed = compat.fixed_for(version, facts.kernel)
+    fixed = fixed_for(version, facts.kernel)
     if not fixed or (complete and there):
         return
     same = fixed.partition(".")[0] == version.partition(".")[0]

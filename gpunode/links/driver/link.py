@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpunode import packages
-from gpunode.compat import driven
 from gpunode.links.driver import fabric, nouveau, persistence, plan
 from gpunode.links.link import Link, Step, cause_by_plan, fix_by_plan, judge_by_plan, waiting_step
+from gpunode.links.machine.pci import driven
 from gpunode.model import Facts, Gpu, KernelModule, Outcome, Verdict
 
 # Where no change of gpunode's helps. A reset needs GPUs that no process has open, the device plugin included.
@@ -67,7 +67,7 @@ def _next_boot(outcome: Outcome, text: str) -> Verdict:
 def judge_library(outcome: Outcome, seen: Facts) -> Verdict:
     loaded = seen.modules["nvidia"].version if "nvidia" in seen.modules else None
     if seen.library_version is None:
-        system = packages.of(seen)
+        system = packages.system_of_host(seen)
         again = f"`{system.REINSTALL}`" if system else "a new installation"
         by_hand = (
             f"See `ldconfig -p | grep nvidia` on the host; {again} of its driver's packages "

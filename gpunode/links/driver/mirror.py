@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpunode import compat
 from gpunode.errors import Refused
 from gpunode.links.driver import choose as driver
+from gpunode.links.driver.branches import branches
 from gpunode.links.driver.origin import LEAVE
 from gpunode.model import DriverWish, Facts, Host, PciDevice
-from gpunode.packages import PackageSystem
-from gpunode.packages.dnf import branch
-from gpunode.packages.dnf.repos import repos
+from gpunode.packages import PackageSystem, repositories
 from gpunode.planning.versions import is_installed
 
 
 def fits(host: Host, facts: Facts, system: PackageSystem) -> bool:
     """Whether the host gets its driver so: asked for, or its repository is there and no other is named."""
-    found = compat.mirror(facts.os)
+    found = repositories.mirror(facts.os)
     if found is None or host.driver_run is not None or host.driver_from == "nvidia":
         return False
     only = host.driver_repository is None and not system.offers(facts, "driver")
@@ -27,24 +25,18 @@ def fits(host: Host, facts: Facts, system: PackageSystem) -> bool:
 
 def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevice]) -> DriverWish:
     """That driver. Raises Refused where the repository does not have it, or dnf would take NVIDIA's own in its place."""
-    found = compat.mirror(facts.os)
+    found = repositories.mirror(facts.os)
     assert found is not None
     wish = driver.wish(host, facts, system, gpus)
     there = all(is_installed(facts.packages, spec) for spec in wish.packages)
-    if compat.branches()[wish.branch].status == "new" and not there:
+    if branches()[wish.branch].status == "new" and not there:
         raise Refused(
             host.name,
             f"{found.repository} has production and long-term branches only, and {wish.branch} is a new one",
             hint=f"Take NVIDIA's own repository: `driver: {{from: nvidia, version: {wish.branch}}}`, {LEAVE}",
             layer="module",
         )
-    others = [
-        repo.path
-        for repo in repos(facts)
-        if repo.enabled
-        and repo.path != branch.REPOSITORY
-        and any(compat.offers("dnf", "driver", uri) for uri in repo.uris)
-    ]
+    others = system.driver_sources(facts)
     if others and not there:
         raise Refused(
             host.name,

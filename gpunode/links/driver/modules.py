@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpunode import compat
+from gpunode.links.machine import pci
 from gpunode.model import Change, DriverWish, Facts, GpuUser, KernelModule, Reboot
 from gpunode.planning import services, users
 from gpunode.planning.versions import branch_of
@@ -35,7 +35,7 @@ SERVICES = {
 
 def plan(facts: Facts, wish: DriverWish, *, changed: bool) -> Iterator[Change]:
     """Load them, reload them, or reboot. `changed`: packages of the driver change first."""
-    if compat.taken(facts.pci):
+    if pci.taken(facts.pci):
         return  # nvidia cannot take the GPUs before the reboot that is planned for nouveau or nova
     if "nvidia" not in facts.modules:
         yield load(facts, LOAD, "the GPUs have no driver loaded")

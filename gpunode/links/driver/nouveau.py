@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpunode import compat
 from gpunode.errors import CannotPlan
+from gpunode.links.machine import pci
 from gpunode.model import Change, Desired, Facts, Reboot, Watch
 from gpunode.planning import files
 from gpunode.planning.templates import template
@@ -17,8 +17,8 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     keeps the file that it has."""
     if desired.driver is None:
         return ()
-    held = compat.taken(facts.pci)
-    loaded = next((name for name in compat.FREE_MODULES if name in facts.modules), "")
+    held = pci.taken(facts.pci)
+    loaded = next((name for name in pci.FREE_MODULES if name in facts.modules), "")
     if not held and not loaded:
         return ()
     why = f"{loaded} is loaded and would take the GPUs first"

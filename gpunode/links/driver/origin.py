@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from gpunode import compat
 from gpunode.errors import Refused
+from gpunode.links.driver import archives
 from gpunode.model import Facts, Host, Package
 from gpunode.packages import PackageSystem
+from gpunode.packages.names import PackageNames
 from gpunode.planning.versions import branch_of
 from gpunode.wording import few
 
@@ -28,7 +29,7 @@ def check(host: Host, facts: Facts, system: PackageSystem) -> None:
             layer="module",
         )
     foreign = system.NAMES.foreign(family)
-    replaceable = bool(host.driver_from) and compat.archive(facts.os) is not None
+    replaceable = bool(host.driver_from) and archives.archive(facts.os) is not None
     if family and (foreign or (not theirs and not replaceable)):
         family = {name: family[name] for name in foreign or family}
         whose = "another repository" if foreign else "the distribution's own archive"
@@ -37,7 +38,7 @@ def check(host: Host, facts: Facts, system: PackageSystem) -> None:
             host.name,
             f"a driver from {whose} is installed: {some}",
             hint="Its packages and NVIDIA's exclude each other: "
-            + ("" if foreign or compat.archive(facts.os) is None else WAYS)
+            + ("" if foreign or archives.archive(facts.os) is None else WAYS)
             + f"remove them ({system.PURGE} {' '.join(sorted(family)[:3])} …), {LEAVE}",
             layer="module",
         )
@@ -73,13 +74,13 @@ def check(host: Host, facts: Facts, system: PackageSystem) -> None:
         )
 
 
-def parts(facts: Facts, names: compat.PackageNames) -> dict[str, Package]:
+def parts(facts: Facts, names: PackageNames) -> dict[str, Package]:
     """The installed packages of a driver, by NVIDIA's names or an archive's."""
-    older = compat.archive_family(facts.packages)
+    older = archives.archive_family(facts.packages)
     return {**names.driver_family(facts.packages), **{name: facts.packages[name] for name in older}}
 
 
-def every_part(facts: Facts, names: compat.PackageNames) -> tuple[str, ...]:
+def every_part(facts: Facts, names: PackageNames) -> tuple[str, ...]:
     """Those that are of a branch, with what may be there beside a driver; without what keeps apt on a branch."""
     beside = (*names.accessories(facts.packages), *names.fabric(facts.packages))
     found = {**parts(facts, names), **{name: facts.packages[name] for name in beside}}
@@ -87,6 +88,6 @@ def every_part(facts: Facts, names: compat.PackageNames) -> tuple[str, ...]:
     ours = [
         name
         for name, p in found.items()
-        if name in theirs or branch_of(p.version) or compat.named_branch(name)
+        if name in theirs or branch_of(p.version) or archives.named_branch(name)
     ]
     return tuple(sorted(set(ours) - set(names.pins(ours))))

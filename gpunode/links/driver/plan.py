@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from gpunode import compat, packages
-from gpunode.links.driver import modules, runfile
+from gpunode import packages
+from gpunode.links.driver import archives, modules, runfile
+from gpunode.links.machine import pci
 from gpunode.model import (
     Change,
     Desired,
     DriverWish,
     Facts,
+    Flavour,
     KernelModule,
     Package,
     Packages,
@@ -19,6 +21,7 @@ from gpunode.model import (
     Reboot,
     Watch,
 )
+from gpunode.packages.names import PackageNames
 from gpunode.planning import files, packaging
 from gpunode.planning.templates import template
 from gpunode.planning.versions import branch_of, is_installed, numbers, upstream
@@ -30,7 +33,7 @@ WATCH = Watch(files=(AT_BOOT, "/etc/dgx-release"), units=tuple(modules.SERVICES.
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     """Packages, then modules. Their reasons name what a reboot or a reload ends."""
-    wish, system = desired.driver, packages.of(facts)
+    wish, system = desired.driver, packages.system_of_host(facts)
     if wish is None or system is None:
         return ()
     wrong = _wrong(facts, wish, system.NAMES)
@@ -65,7 +68,7 @@ def module_after(facts: Facts, desired: Desired) -> Literal["absent", "rebooted"
     """What the steps after this one find of the module: absent, where nothing loads it; there only after a reboot; as
     it is loaded now; or loaded by this step."""
     planned = module_changes(facts, desired)
-    taken = desired.driver is not None and compat.taken(facts.pci)
+    taken = desired.driver is not None and pci.taken(facts.pci)
     if taken or any(isinstance(change, Reboot) for change in planned):
         return "rebooted"
     if any(isinstance(change, KernelModule) and "nvidia" in change.load for change in planned):
@@ -98,19 +101,19 @@ def missing(facts: Facts, desired: Desired) -> tuple[PackageSpec, ...]:
     return tuple(spec for spec in absent if builds or spec not in (*wish.headers, *wish.modules[:1]))
 
 
-def _wrong(facts: Facts, wish: DriverWish, names: compat.PackageNames) -> tuple[str, ...]:
+def _wrong(facts: Facts, wish: DriverWish, names: PackageNames) -> tuple[str, ...]:
     """Installed driver packages of another branch or of the other flavour, and their fabric's of another branch. All of the
     driver, and what is as late beside it, where it is later than the wished one and the package system does not go back; all
     of the driver where NVIDIA's own installer is to bring it."""
     if wish.archive:
         return wish.replaces
     family = names.driver_family(facts.packages)
-    other: compat.Flavour = "proprietary" if wish.flavour == "open" else "open"
+    other: Flavour = "proprietary" if wish.flavour == "open" else "open"
     beside = (*names.accessories(facts.packages), *names.fabric(facts.packages))
     parts = {**family, **{name: facts.packages[name] for name in beside}}
     # A prebuilt module has its kernel's version, and the branch in its name.
     own = {
-        n: branch_of(p.version) or (compat.named_branch(n) if names.prebuilt else None)
+        n: branch_of(p.version) or (archives.named_branch(n) if names.prebuilt else None)
         for n, p in parts.items()
     }
     wrong = {name for name, branch in own.items() if branch not in (None, wish.branch)}
@@ -124,7 +127,7 @@ def _wrong(facts: Facts, wish: DriverWish, names: compat.PackageNames) -> tuple[
     return tuple(sorted(wrong - set(names.pins(wrong))))
 
 
-def _later(parts: Mapping[str, Package], wish: DriverWish, names: compat.PackageNames) -> set[str]:
+def _later(parts: Mapping[str, Package], wish: DriverWish, names: PackageNames) -> set[str]:
     """The parts of a later version than the wished one, where the package system does not go back."""
     if not wish.version or names.goes_back:
         return set()
@@ -138,7 +141,7 @@ def _packages(
     install: tuple[PackageSpec, ...],
     wrong: tuple[str, ...],
     *,
-    names: compat.PackageNames,
+    names: PackageNames,
     headers_first: bool,
 ) -> Iterator[Packages]:
     """Wrong packages are removed first: branches share names, and apt replaces them safely only in two steps."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpunode import compat
 from gpunode.errors import CannotPlan
 from gpunode.links.driver import modules
+from gpunode.links.machine import pci
 from gpunode.model import Change, DriverWish, Facts, InstallDriver, KernelModule, Reboot, UninstallDriver
 from gpunode.planning import packaging
 from gpunode.planning.versions import numbers
@@ -48,9 +48,9 @@ def plan(facts: Facts, wish: DriverWish, wrong: tuple[str, ...]) -> Iterator[Cha
         yield from modules.plan(facts, wish, changed=False)
         return
     loaded, held = "nvidia" in facts.modules, modules.holders(facts)
-    beside = bool(compat.taken(facts.pci) or (loaded and held))
+    beside = bool(pci.taken(facts.pci) or (loaded and held))
     if beside and numbers(wish.version) < BESIDE:
-        if compat.taken(facts.pci):
+        if pci.taken(facts.pci):
             return  # after the reboot that is planned for nouveau or nova
         raise CannotPlan(
             f"{reason}; {held}; an installer before 550.40.07 cannot work beside that",
@@ -74,7 +74,7 @@ def plan(facts: Facts, wish: DriverWish, wrong: tuple[str, ...]) -> Iterator[Cha
             beside=beside,
             fault=reason,
         )
-    if compat.taken(facts.pci):
+    if pci.taken(facts.pci):
         return
     if beside:
         yield Reboot(f"{reason}; {held}")

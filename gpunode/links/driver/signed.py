@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from gpunode import compat
 from gpunode.errors import Refused
 from gpunode.links.driver import choose as driver
 from gpunode.links.driver import kernels, origin
+from gpunode.links.driver.branches import branches
 from gpunode.links.driver.origin import LEAVE
 from gpunode.links.machine import kinds as machines
+from gpunode.links.machine import pci
 from gpunode.model import DriverWish, Facts, Host, PackageSpec, PciDevice
 from gpunode.packages import PackageSystem
 from gpunode.packages.dnf.repos import repos
+from gpunode.packages.prebuilt import Prebuilt, prebuilt
 from gpunode.planning.versions import branch_of, upstream
 
 
 def fits(host: Host, facts: Facts, system: PackageSystem) -> bool:
-    """Whether the host gets its driver so: asked for, there already, by zypper, or as the kernel loads no other."""
-    rows = compat.prebuilt(facts.os, facts.kernel)
-    if not rows or host.driver_run is not None or system.NAME == "apt":
+    """Whether the host gets its driver so: asked for, there already, the only way, or as the kernel loads no other."""
+    rows = prebuilt(facts.os, facts.kernel)
+    if not rows or host.driver_run is not None:
         return False
-    if host.driver_from == "nvidia" and system.NAME != "zypper":
+    if host.driver_from == "nvidia" and system.NAMES.has_drivers:
         return False
     there = any(row.module in facts.packages for row in rows)
     # NVIDIA's own driver may be signed by a key of the host's: dkms has it, and only its module is away for now
     theirs = system.NAMES.from_nvidia(origin.parts(facts, system.NAMES))
     needed = bool(facts.secure_boot) and "nvidia" not in facts.modules and not theirs
-    return there or needed or host.driver_from == "distribution" or system.NAME == "zypper"
+    return there or needed or host.driver_from == "distribution" or not system.NAMES.has_drivers
 
 
 def wish(host: Host, facts: Facts, system: PackageSystem, gpus: tuple[PciDevice, ...]) -> DriverWish:
@@ -39,7 +41,7 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: tuple[PciDevice,
             layer="module",
         )
     _others(host, facts, system)
-    models = list({device.device: compat.gpu(device.device) for device in gpus}.values())
+    models = list({device.device: pci.gpu(device.device) for device in gpus}.values())
     machines.known(host, models)
     row = _chosen(host, facts, models)
     _enabled(host, facts, row)
@@ -47,7 +49,7 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: tuple[PciDevice,
     version = upstream(module.version).partition("_")[0] if module else ""
     own = branch_of(version) if module else None
     same = f"{version}-*" if version else f"={row.module}"
-    switches = bool(compat.switches(facts.pci))
+    switches = bool(pci.switches(facts.pci))
     parts = (row.fabric,) if switches or row.fabric in facts.packages else ()
     exactly = PackageSpec(
         row.fabric, same if row.follows else "", "nvidia" if row.follows else "distribution"
@@ -83,11 +85,11 @@ def _others(host: Host, facts: Facts, system: PackageSystem) -> None:
     origin.check(host, facts, system)
 
 
-def _chosen(host: Host, facts: Facts, models: list[compat.Model]) -> compat.Prebuilt:
+def _chosen(host: Host, facts: Facts, models: list[pci.Model]) -> Prebuilt:
     """The way that is installed, or the first that fits."""
     obstacles: list[str] = []
-    fitting: list[compat.Prebuilt] = []
-    for row in compat.prebuilt(facts.os, facts.kernel):
+    fitting: list[Prebuilt] = []
+    for row in prebuilt(facts.os, facts.kernel):
         obstacle = _obstacle(host, facts, models, row)
         if obstacle is None:
             fitting.append(row)
@@ -105,7 +107,7 @@ def _chosen(host: Host, facts: Facts, models: list[compat.Model]) -> compat.Preb
     return (there or fitting)[0]
 
 
-def _obstacle(host: Host, facts: Facts, models: list[compat.Model], row: compat.Prebuilt) -> str | None:
+def _obstacle(host: Host, facts: Facts, models: list[pci.Model], row: Prebuilt) -> str | None:
     if host.driver != "auto":
         if "." in host.driver:
             return f"its version is the distribution's to choose, not {host.driver}"
@@ -118,7 +120,7 @@ def _obstacle(host: Host, facts: Facts, models: list[compat.Model], row: compat.
             return f"it is of branch {row.branch}, not {host.driver}"
     if facts.secure_boot and not row.trusted:
         return "Secure Boot is on, and the kernel does not trust it"
-    branch = compat.branches()[row.branch]
+    branch = branches()[row.branch]
     if row.flavour not in driver.flavours(models, row.branch):
         return driver.obstacle_of(facts, models, branch, packaged=False) or (
             f"{driver.named(models)} need another kernel module than the {row.flavour} one"
@@ -126,7 +128,7 @@ def _obstacle(host: Host, facts: Facts, models: list[compat.Model], row: compat.
     return driver.obstacle_of(facts, models, branch, packaged=False)
 
 
-def _enabled(host: Host, facts: Facts, row: compat.Prebuilt) -> None:
+def _enabled(host: Host, facts: Facts, row: Prebuilt) -> None:
     there = {repo.id for repo in repos(facts) if repo.enabled}
     missing = [group for group in row.repositories if not there & set(group)]
     if missing and row.module not in facts.packages:
@@ -140,7 +142,7 @@ def _enabled(host: Host, facts: Facts, row: compat.Prebuilt) -> None:
         )
 
 
-def _replaced(facts: Facts, system: PackageSystem, row: compat.Prebuilt) -> tuple[str, ...]:
+def _replaced(facts: Facts, system: PackageSystem, row: Prebuilt) -> tuple[str, ...]:
     """All of a driver of another way: its modules exclude these."""
     names = system.NAMES
     family = names.driver_family(facts.packages)
@@ -158,7 +160,7 @@ def _replaced(facts: Facts, system: PackageSystem, row: compat.Prebuilt) -> tupl
     return tuple(sorted(set(family) - wanted | others)) if others else ()
 
 
-def _of(name: str, row: compat.Prebuilt) -> bool:
+def _of(name: str, row: Prebuilt) -> bool:
     """Whether a package has modules of this way: the same, or those of one kernel."""
     return name == row.module or (
         name.startswith(("kmod-nvidia-open-", f"{row.module}-")) and "dkms" not in name

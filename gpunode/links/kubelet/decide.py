@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpunode import compat
+from gpunode.compat import kubernetes
 from gpunode.errors import CannotPlan
 from gpunode.links.kubelet import contradictions, k0s
 from gpunode.links.kubelet.start import assigned_config, flag
@@ -14,7 +14,7 @@ from gpunode.planning import services
 
 def minor(facts: Facts) -> int:
     """The kubelet's minor version. Raises CannotPlan without a kubelet."""
-    found = compat.minor(facts.kubelet.version) if facts.kubelet else None
+    found = kubernetes.minor(facts.kubelet.version) if facts.kubelet else None
     if found is None:
         raise CannotPlan(
             "no kubelet on this host"
@@ -44,7 +44,7 @@ def check(facts: Facts, minor: int, start: KubeletStart) -> None:
 
 def refuses_cgroup(facts: Facts, minor: int, start: KubeletStart) -> bool:
     """Whether a kubelet of this minor, started like this, does not start on the host's cgroup v1."""
-    if facts.cgroup == "v2" or not compat.fails_on_cgroup_v1(minor):
+    if facts.cgroup == "v2" or not kubernetes.fails_on_cgroup_v1(minor):
         return False
     allowed = flag(start.words[1:], "fail-cgroupv1") == "false"
     return not allowed and start.config.get("failCgroupV1") is not False
@@ -57,7 +57,7 @@ def gates(host: Host, minor: int, start: KubeletStart) -> tuple[Mapping[str, boo
     for name, state in host.feature_gates.items():
         _check_wish(name, state, minor)
         wished[name], reasons[name] = state, "the inventory asks for it"
-    for name, gate in compat.gates().items():
+    for name, gate in kubernetes.gates().items():
         if name in wished:
             continue
         if gate.is_gone(minor):
@@ -68,9 +68,9 @@ def gates(host: Host, minor: int, start: KubeletStart) -> tuple[Mapping[str, boo
             reasons[name] = (
                 f"locked to true since 1.{gate.locked}: a kubelet 1.{minor} does not start with false"
             )
-        elif name in compat.needed_gates():
+        elif name in kubernetes.needed_gates():
             if not gate.is_default(minor):
-                wished[name], reasons[name] = True, compat.needed_gates()[name]
+                wished[name], reasons[name] = True, kubernetes.needed_gates()[name]
             elif start.gates.get(name) is False:
                 wished[name] = None
                 reasons[name] = "set to false it keeps device plugins, and so all GPUs, away from pods"
@@ -91,7 +91,7 @@ def check_gates(facts: Facts, minor: int, start: KubeletStart, gates: Mapping[st
 
 
 def _check_wish(name: str, state: bool, minor: int) -> None:
-    gate = compat.gates().get(name)
+    gate = kubernetes.gates().get(name)
     if gate is None:
         return
     cause = None
@@ -112,7 +112,9 @@ def _check_wish(name: str, state: bool, minor: int) -> None:
 
 def notes(facts: Facts, minor: int, start: KubeletStart) -> tuple[str, ...]:
     """Notes for the user about this kubelet."""
-    found = tuple(f"{words.rstrip()}." for mark, words in compat.managed().items() if _is_there(facts, mark))
+    found = tuple(
+        f"{words.rstrip()}." for mark, words in kubernetes.managed().items() if _is_there(facts, mark)
+    )
     found += contradictions.find(facts, start)
     if path := assigned_config(facts, start.words[1:], minor):
         found += (

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from gpunode import compat
+from gpunode.compat import kubernetes
 from gpunode.links.kubelet import places, plan
 from gpunode.links.kubelet.start import assigned_config, flag, flag_gates
 from gpunode.links.link import Link, Step, fix_by_plan, judge_by_plan, state_of
@@ -68,7 +68,7 @@ def _where(seen: Facts, desired: Desired, start: KubeletStart, name: str) -> str
 def _places(seen: Facts, start: KubeletStart, running: tuple[str, ...], name: str) -> Iterator[str]:
     if name in flag_gates(running):
         yield f"its process was started with --feature-gates={_shown(name, flag_gates(running)[name])}"
-    minor = compat.minor(seen.kubelet.version) if seen.kubelet else None
+    minor = kubernetes.minor(seen.kubelet.version) if seen.kubelet else None
     if minor is not None and (path := assigned_config(seen, running or start.words, minor)):
         yield f"it takes its configuration from the API, as {path} says"
     path = flag(running, "config") or ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpunode import compat
+from gpunode.compat import kubernetes
 from gpunode.errors import CannotPlan
 from gpunode.links.kubelet import gates as merge
 from gpunode.links.kubelet import places
@@ -126,7 +126,7 @@ def _candidates(facts: Facts, start: KubeletStart, gates: merge.Gates) -> Iterat
     named = re.findall(r"(?<!\S)\$(\w+)(?!\S)", start.command[1].value) if start.command else []
     if start.place.variable in (start.command[1].value if start.command else ""):
         yield from _into(facts, start, start.place.variable, gates)
-    minor = compat.minor(facts.kubelet.version) if facts.kubelet else None
+    minor = kubernetes.minor(facts.kubelet.version) if facts.kubelet else None
     if (minor or 0) >= CONFIG_SINCE:
         for path in start.config_files:
             if (merged := merge.into_config(files.text(facts, path) or "", gates)) is not None:

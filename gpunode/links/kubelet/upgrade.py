@@ -7,8 +7,7 @@ from typing import Any
 
 import yaml
 
-from gpunode import compat
-from gpunode.compat import upgrades
+from gpunode.compat import kubernetes, upgrades
 from gpunode.contract import yaml_text
 from gpunode.errors import CannotPlan, Problem
 from gpunode.links.kubelet import k0s, microk8s, microshift, places
@@ -34,7 +33,7 @@ def findings(host: Host, facts: Facts, target: int) -> tuple[Problem, ...]:
     """All that keeps Kubernetes 1.`target` from working on this host; () where nothing is known to, or it is newer."""
     if unreadable := facts.errors.get("kubelet") or facts.errors.get("files"):
         return (_unjudged(f"its kubelet could not be read: {unreadable}", "Fix what the host reports."),)
-    now = compat.minor(facts.kubelet.version) if facts.kubelet else None
+    now = kubernetes.minor(facts.kubelet.version) if facts.kubelet else None
     if facts.kubelet is None or now is None:
         return (_unjudged("no kubelet whose version is understood", "Make it a node first."),)
     if now > target:
@@ -97,7 +96,7 @@ def _gates(host: Host, start: KubeletStart, target: int) -> Iterator[Problem]:
 
 def _gate(name: str, state: bool, target: int, what: str) -> str:
     """Why a component of this minor does not start with the gate; "" where it does, as far as known."""
-    known = compat.gates().get(name)
+    known = kubernetes.gates().get(name)
     if known is not None and known.is_gone(target):
         return f"the gate {name} is gone since 1.{known.gone}: a {what} 1.{target} does not start with it"
     if known is not None and not state and known.is_locked(target):
@@ -117,8 +116,8 @@ def _flags(start: KubeletStart, target: int) -> Iterator[Problem]:
 
 def _runtime(facts: Facts, start: KubeletStart, now: int, target: int) -> Iterator[Problem]:
     remote = flag(start.words[1:], "container-runtime") == "remote"
-    if compat.has_dockershim(now) and not remote:
-        if not compat.has_dockershim(target):
+    if kubernetes.has_dockershim(now) and not remote:
+        if not kubernetes.has_dockershim(target):
             cause = "its kubelet runs pods by dockershim, which is gone since 1.24"
             fix = "Move the node to containerd first: https://kubernetes.io/docs/tasks/administer-cluster/migrating-from-dockershim/"
             yield _finding("dockershim", cause, fix)

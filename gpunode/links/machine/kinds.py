@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpunode import compat
 from gpunode.errors import Refused
+from gpunode.links.machine import pci
 from gpunode.model import Facts, Host, PciDevice
 
 DGX = "/etc/dgx-release"
@@ -33,7 +33,7 @@ def check(host: Host, facts: Facts) -> None:
 
 def check_driver(host: Host, facts: Facts, gpus: Sequence[PciDevice]) -> None:
     """Refuse what gets its driver from others."""
-    parts = [f"{device.address} is {name}" for device in gpus if (name := compat.fraction(device))]
+    parts = [f"{device.address} is {name}" for device in gpus if (name := pci.fraction(device))]
     if parts:
         raise Refused(
             host.name,
@@ -51,7 +51,7 @@ def check_driver(host: Host, facts: Facts, gpus: Sequence[PciDevice]) -> None:
         )
 
 
-def known(host: Host, models: Sequence[compat.Model]) -> None:
+def known(host: Host, models: Sequence[pci.Model]) -> None:
     """Refuse GPUs that are in no table."""
     unknown = [model.name for model in models if not model.flavours]
     if unknown:
@@ -65,7 +65,7 @@ def known(host: Host, models: Sequence[compat.Model]) -> None:
 
 def passed_through(host: Host, gpus: Sequence[PciDevice]) -> None:
     """Refuse GPUs that are for virtual machines."""
-    if all(map(compat.is_passed_through, gpus)):
+    if all(map(pci.is_passed_through, gpus)):
         owners = ", ".join(sorted({str(device.driver) for device in gpus}))
         raise Refused(
             host.name,

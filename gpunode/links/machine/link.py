@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gpunode import compat
-from gpunode.compat import driven, gpus
 from gpunode.links.link import Link
+from gpunode.links.machine import pci
+from gpunode.links.machine.pci import driven, gpus
 from gpunode.model import Facts, Outcome, Verdict
 
 
@@ -20,9 +20,7 @@ def judge_pci(_: Outcome, seen: Facts) -> Verdict:
             "nothing with vendor 10de and a display class (0300, 0302) in /sys/bus/pci/devices",
             "Check that the GPU is seated, powered and passed through, or take the host out of the inventory.",
         )
-    names = Counter(
-        f"{compat.gpu(device.device).name} ({device.vendor}:{device.device})" for device in devices
-    )
+    names = Counter(f"{pci.gpu(device.device).name} ({device.vendor}:{device.device})" for device in devices)
     ours = driven(devices)
     where = ", ".join(
         device.address.removeprefix("0000:")

@@ -1,11 +1,11 @@
-"""Which `accelerator` label a node gets, from what its GPUs are. The values are in compat/gpus.yaml."""
+"""Which `accelerator` label a node gets, from what its GPUs are. The values are in machine/gpus.yaml."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 
-from gpunode import compat
+from gpunode.links.machine.pci import driven, gpu
 from gpunode.links.node import ACCELERATOR_LABEL
 from gpunode.model import PciDevice
 
@@ -26,7 +26,5 @@ def others(pci: Iterable[PciDevice]) -> tuple[str, ...]:
 
 
 def _models(pci: Iterable[PciDevice]) -> list[str]:
-    slugs = [
-        compat.gpu(one.device).accelerator for one in sorted(compat.driven(pci), key=lambda one: one.address)
-    ]
+    slugs = [gpu(one.device).accelerator for one in sorted(driven(pci), key=lambda one: one.address)]
     return [slug for slug, _ in Counter(slugs).most_common()]  # equal counts stay in the order first seen

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from gpunode import compat
+from gpunode.compat import kubernetes
 from gpunode.links.kubelet import places
 from gpunode.links.runtime import containerd, crio, docker, k0s, microk8s, rancher
 from gpunode.links.runtime.nvidia import Containers
@@ -67,8 +67,8 @@ def in_use(facts: Facts) -> Runtime:
     """The kubelet's runtime where there is no decision: docker, even a stopped one, where the kubelet drives it."""
     if brought := places.of(facts).brings:
         return brought
-    minor = compat.minor(facts.kubelet.version) if facts.kubelet else None
-    shim = minor is not None and compat.has_dockershim(minor)
+    minor = kubernetes.minor(facts.kubelet.version) if facts.kubelet else None
+    shim = minor is not None and kubernetes.has_dockershim(minor)
     if facts.docker is not None or (shim and services.is_loaded(facts, docker.UNITS[0])):
         return "docker"
     return "crio" if services.is_active(facts, crio.UNITS[0]) else "containerd"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpunode import compat
+from gpunode.compat import kubernetes
 from gpunode.errors import CannotPlan
 from gpunode.links.kubelet import k0s
 from gpunode.links.runtime import nvidia
@@ -44,7 +44,7 @@ def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a h
             f"{_unit(facts)} is started with --cri-socket: its runtime is not the one that k0s brings",
             hint="Take the flag out (`k0s install --force`), or set `runtime: none` and configure that runtime by hand.",
         )
-    minor = compat.minor(facts.kubelet.version) if facts.kubelet else None
+    minor = kubernetes.minor(facts.kubelet.version) if facts.kubelet else None
     if minor is not None and minor < SINCE:
         raise CannotPlan(
             f"k0s 1.{minor} reads no {FOLDER}",
@@ -135,5 +135,5 @@ def _version(facts: Facts, merged: Mapping[str, Any]) -> int:
     version = merged.get("version")
     if isinstance(version, int):
         return version
-    minor = compat.minor(facts.kubelet.version) if facts.kubelet else None
+    minor = kubernetes.minor(facts.kubelet.version) if facts.kubelet else None
     return 3 if (minor or 0) >= THIRD else 2

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpunode import compat
+from gpunode.compat import kubernetes
 from gpunode.errors import CannotPlan
 from gpunode.links.kubelet import rancher
 from gpunode.links.kubelet.rancher import PRODUCTS, Product
@@ -161,11 +161,11 @@ class Brought:
 
     def _check_setting(self, facts: Facts) -> None:
         version = facts.kubelet.version if facts.kubelet else ""
-        if not compat.rancher_has_default_runtime(version):
+        if not kubernetes.rancher_has_default_runtime(version):
             raise CannotPlan(
                 f"{self.product.title} {version} has no setting for the default runtime",
                 hint="Set `runtime: class` for this host (pods with runtimeClassName: nvidia), or upgrade it: "
-                f"{compat.rancher_default_runtime_since()} have it.",
+                f"{kubernetes.rancher_default_runtime_since()} have it.",
             )
 
     def _restart_reason(self, facts: Facts, desired: Desired, *, default: bool, changed: bool) -> str | None:

@@ -17,9 +17,9 @@ from dataclasses import replace
 
 import yaml
 
-from gpunode import compat
 from gpunode.contract import yaml_text
 from gpunode.links.driver import plan as driver
+from gpunode.links.toolkit.versions import refreshes
 from gpunode.model import Change, Desired, Facts, RemoveFile, Service, Watch, WriteFile
 from gpunode.planning import files, services
 from gpunode.planning.templates import template
@@ -114,7 +114,7 @@ def start_with_driver(
 def skips(facts: Facts, desired: Desired) -> str:
     """Why the toolkit's unit would skip itself on this host; "" where it would not."""
     modules = _modules(facts, desired)
-    if compat.refreshes(desired.toolkit_version, modules):
+    if refreshes(desired.toolkit_version, modules):
         return ""
     seen = ", ".join(file.rpartition("/")[2] for file in modules)
     version = ".".join(map(str, desired.toolkit_version[:3])) or "the toolkit"

@@ -10,8 +10,8 @@ import json
 import re
 from typing import Any
 
-from gpunode import compat
 from gpunode.errors import CannotPlan
+from gpunode.links.driver import archives
 from gpunode.links.runtime import nvidia
 from gpunode.links.runtime.crio import USUAL, low_level
 from gpunode.model import Change, Desired, Facts, Watch
@@ -86,8 +86,8 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
 def _scatters(facts: Facts, name: str) -> bool:
     """Later releases keep the names as empty packages of a newer branch."""
     there = facts.packages.get(name)
-    same = there is None or branch_of(there.version) == compat.named_branch(name)
-    return compat.scatters(name) and same
+    same = there is None or branch_of(there.version) == archives.named_branch(name)
+    return archives.scatters(name) and same
 
 
 def with_key(text: str, key: str, value: bool) -> str:

@@ -14,7 +14,7 @@ WATCH = Watch()
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     """Remove predecessors; install and hold the four packages."""
-    system = packages.of(facts)
+    system = packages.system_of_host(facts)
     if system is None or not desired.toolkit:
         return ()
     changes: list[Change] = []

@@ -15,7 +15,7 @@ WATCH = Watch(
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     """The sources' own changes, then a refresh by the package system, and what it needs to go on."""
-    system = packages.of(facts)
+    system = packages.system_of_host(facts)
     if system is None:
         return ()
     changes, tools = system.plan_sources(facts, desired), system.plan_tools(facts, desired)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 
-from gpunode import compat
+from gpunode.links.machine import pci
 from gpunode.links.node import accelerator
 from gpunode.model import PciDevice
+from gpunode.planning.tables import table
 
 
 def gpu(slot: int, device: str, driver: str | None = None) -> PciDevice:
@@ -42,5 +43,8 @@ def test_gpus_for_virtual_machines_do_not_name_the_node() -> None:
 
 def test_every_model_has_a_value_that_a_label_can_hold() -> None:
     """A value that Kubernetes refuses would fail only on that one node."""
-    values = [compat.gpu(device).accelerator for device in [*compat.table("gpus")["gpus"], "1234", "1b00"]]
+    values = [
+        pci.gpu(device).accelerator
+        for device in [*table("gpunode.links.machine", "gpus.yaml")["gpus"], "1234", "1b00"]
+    ]
     assert all(re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", value) for value in values)

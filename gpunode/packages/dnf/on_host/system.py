@@ -1,17 +1,24 @@
-"""dnf install and dnf remove: the dry run before them, and their failures."""
+"""dnf and yum: refresh; install and remove, each after a dry run; hold."""
 
 import re
 from fnmatch import fnmatchcase
 from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.package_manager import room
+from gpunode.agent.package_manager import PackageSystem, room
 from gpunode.agent.record import Run
-from gpunode.agent.system import Message, last, text_of
-from gpunode.packages.on_host.dialects import DNF5, YUM, dialect, spoken
-from gpunode.packages.on_host.dnf import dnf, words_of
-from gpunode.packages.on_host.dnf_failures import absent, argument, failure_of_dnf
-from gpunode.packages.on_host.rpm import change_locks, locked, locklist, read_rpms, toml_locks, write_locks
+from gpunode.agent.system import Message, glob_of, last, text_of
+from gpunode.packages.dnf.on_host.failures import (
+    absent,
+    argument,
+    failure_of_dnf,
+    no_repositories,
+    unavailable,
+    words_of,
+)
+from gpunode.packages.dnf.on_host.locks import change_locks, locked, locklist, read, toml_locks, write_locks
+from gpunode.packages.dnf.on_host.program import DNF5, YUM, dialect, dnf
+from gpunode.packages.on_host.rpm import DAMAGED
 
 KERNEL = re.compile(r"kernel(-\w+)*-core$|kernel(-uek)?$|kernel\d[\d.]*$")
 SIZES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
@@ -25,7 +32,51 @@ class Row(NamedTuple):
     version: str
 
 
-def make(this: Run, specs: List[Message], remove: List[str]) -> None:
+OWN = "gpunode-"  # how the names of gpunode's repositories begin
+
+
+def refresh(this: Run) -> None:
+    """`dnf makecache`, which also imports keys. A repository that is not gpunode's only causes warnings."""
+    ours, status, text = dialect(), 0, ""
+    for command in ours.refresh:
+        status, text = dnf(this, *command)
+    if ours is YUM:
+        missed_by_yum(this, text)
+    if "There are no enabled repo" in text:
+        raise no_repositories(text)
+    for name in re.findall(r"^Warning: failed loading '(\S+?)'", text, re.M):
+        if OWN in name:
+            raise Failure("sources-broken", "dnf cannot read %s" % name, last(text, 12))
+    for names in re.findall(r"^Ignoring repositories: (.*)", text, re.M):
+        for name in names.split(", "):
+            failure = unavailable(name, text)
+            if name.startswith(OWN):
+                raise failure
+            this.warnings.append(failure.error)
+            this.progress(failure.error)
+    if status:
+        raise Failure(
+            "dnf-failed", "%s makecache failed: %s" % (ours.program, words_of(text)), last(text, 12)
+        )
+
+
+def missed_by_yum(this: Run, text: str) -> None:
+    """What yum could not read: it names files, and goes on. Those of gpunode's repositories stop it."""
+    own = []
+    for path in glob_of("/etc/yum.repos.d/%s*.repo" % OWN):
+        own += re.findall(r"^baseurl\s*=\s*(\S+)", text_of(path) or "", re.M)
+    for uri, words in dict(re.findall(r"^(\w+://\S+): (.*(?:Errno|signature).*)", text, re.M)).items():
+        code = "repository-unsigned" if "signature" in words else "repository-unreachable"
+        code = "repository-damaged" if DAMAGED.search(words) else code
+        sentence = "yum could not read %s: %s" % (uri, words)
+        failure = Failure(code, sentence, last(text, 12))
+        if any(uri.startswith(mine) for mine in own):
+            raise failure
+        this.warnings.append(sentence)
+        this.progress(sentence)
+
+
+def make(this: Run, specs: List[Message], remove: List[str], _purge: bool) -> None:
     """Remove, then install, each after a dry run. What a user has locked stays as it is."""
     names = [spec["name"] for spec in specs]
     by_command = dialect() is DNF5
@@ -50,7 +101,7 @@ def make(this: Run, specs: List[Message], remove: List[str]) -> None:
 
 def go_back(this: Run, specs: List[Message]) -> None:
     """yum installs no version earlier than the one that is there; it has another command for that."""
-    there = read_rpms([spec["name"] for spec in specs])
+    there = read([spec["name"] for spec in specs])
     later = [spec for spec in specs if spec["downgrade"] and not is_there(there, spec)]
     if later:
         transact(this, "downgrade", [argument(spec) for spec in later], later, [])
@@ -101,7 +152,7 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
     ):
         if extra:
             sentence = "%s would also %s %s, which was not planned" % (
-                spoken().program,
+                dialect().program,
                 code,
                 " ".join(extra),
             )
@@ -114,7 +165,7 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
     if kernels:
         new = "%s %s" % (kernels[0].name, kernels[0].version)
         sentence = "%s would also install a kernel, %s, which the next boot would take" % (
-            spoken().program,
+            dialect().program,
             new,
         )
         raise Failure("would-install-kernel", sentence, last(text, 12))
@@ -208,9 +259,12 @@ def check_scripts(this: Run, text: str, specs: List[Message]) -> None:
 def hold(this: Run, names: List[str]) -> None:
     """Lock the installed versions."""
     if dialect() is DNF5:
-        there = read_rpms(names)
+        there = read(names)
         free = [name for name in names if not there.get(name, {}).get("held")]
         lift(this, free)  # entries of other versions
         version_lock(this, "add", free)
     else:
         change_locks(this.name, names, add=True)
+
+
+SYSTEM = PackageSystem(read, refresh, make, hold)

@@ -5,24 +5,35 @@ source: zypper(8), exit codes; `install-summary` in recorded outputs of `--xmlou
 
 import os
 import re
-from typing import Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 from xml.etree import ElementTree
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.package_manager import attend, lock_free, room
+from gpunode.agent.package_manager import PackageSystem, attend, lock_free, room
 from gpunode.agent.processes import command_of
 from gpunode.agent.record import Run
 from gpunode.agent.system import Message, below, glob_of, last, line_of, run, text_of
-from gpunode.packages.on_host.dnf import DAMAGED
-from gpunode.packages.on_host.rpm import read_rpms, zypp_locks
+from gpunode.packages.on_host.rpm import DAMAGED, read_rpms
+from gpunode.packages.zypper.on_host.failures import LOCKED, NO_REPOSITORIES, failure_of_zypper, words_of
 
 # Nothing recommended, nothing asked. In --xmlout all words are in elements.
 ZYPPER = ["zypper", "--non-interactive", "--xmlout"]
 INSTALL = ["--auto-agree-with-licenses", "--no-recommends", "--oldpackage", "--details"]
 PID_FILES = ("/run/zypp.pid", "/var/run/zypp.pid")
 DONE = (0, 100, 101, 102, 103, 106)  # those above 100 are for information; 106: a repository was left out
-LOCKED, NO_REPOSITORIES, NOT_FOUND, SCRIPT_FAILED = 7, 6, 104, 107
+ZYPP_LOCKS = "/etc/zypp/locks"
 KERNEL = re.compile(r"kernel-(default|azure|64kb|rt)(-base)?$")
+
+
+def read(patterns: Iterable[str], _broken: bool = False) -> Dict[str, Dict[str, Any]]:
+    """The matching packages; rpm has none that are half installed. Locks are by name."""
+    names = zypp_locks()
+    return read_rpms(patterns, lambda name, _version, _arch: name in names)
+
+
+def zypp_locks() -> List[str]:
+    """The names that libzypp's file of locks has."""
+    return re.findall(r"^solvable_name:\s*(\S+)", text_of(ZYPP_LOCKS) or "", re.M)
 
 
 class Row(NamedTuple):
@@ -83,7 +94,7 @@ def refresh(this: Run) -> None:
         this.progress(sentence)
 
 
-def make(this: Run, specs: List[Message], remove: List[str]) -> None:
+def make(this: Run, specs: List[Message], remove: List[str], _purge: bool) -> None:
     """Remove, then install, each after a dry run. gpunode's holds of what changes are lifted before, and set again on failure."""
     names = [spec["name"] for spec in specs]
     there = [name for name in zypp_locks() if name in [*names, *remove]]
@@ -102,7 +113,7 @@ def argument(spec: Message) -> str:
     """A package as zypper takes it; a version `=NAME` is the one that the package NAME has."""
     version = spec["version"]
     if version.startswith("="):
-        there = read_rpms([version[1:]]).get(version[1:])
+        there = read([version[1:]]).get(version[1:])
         if there is None:
             sentence = "%s is not installed, whose version %s must have" % (version[1:], spec["name"])
             raise Failure("version-missing", sentence)
@@ -116,7 +127,7 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
     options = INSTALL if verb == "install" else ["--details"]
     status, text = zypper(this, verb, "--dry-run", *options, *arguments)
     if status not in DONE:
-        raise failure_of_zypper(this, status, text, specs)
+        raise failure_of_zypper(this, status, text, arguments)
     summary = summary_of(text)
     if summary is None:
         return  # nothing to do
@@ -138,7 +149,7 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
     room([("/var/cache/zypp", float(needed[0])), ("/usr", max(0.0, float(needed[1])))])
     status, text = zypper(this, verb, *options, *arguments)
     if status not in DONE:
-        raise failure_of_zypper(this, status, text, specs)
+        raise failure_of_zypper(this, status, text, arguments)
 
 
 def summary_of(text: str) -> Optional[ElementTree.Element]:
@@ -155,49 +166,6 @@ def table(summary: ElementTree.Element) -> Iterator[Row]:
                 yield Row(group.tag[len("to-") :], one.get("name") or "", one.get("edition") or "")
 
 
-def failure_of_zypper(this: Run, status: int, text: str, specs: List[Message]) -> Failure:
-    """Why zypper failed, from its exit code and its output."""
-    detail, words = last(text, 12) + this.warnings, words_of(text)
-    text = re.sub(r"<[^>]*>", " ", text)
-    if status == NO_REPOSITORIES:
-        return Failure("no-repositories", "zypper has no enabled repository", detail)
-    if status == SCRIPT_FAILED:
-        return Failure("rpm-failed", "a package's script failed: " + words, detail)
-    if status == NOT_FOUND:
-        names = [argument(spec) for spec in specs if spec["name"] in text] or [words]
-        code = "version-missing" if any("==" in name for name in names) else "package-missing"
-        return Failure(code, "no repository of this host has %s" % ", ".join(names), this.warnings)
-    if re.search(r"No space left on device|needs \d+\w?B|Not enough (?:disk )?space", text):
-        return Failure("disk-full", words, detail)
-    if re.search(r"rpmdb|RPM database|Rpm database", text) and "corrupt" in text.lower():
-        return Failure("rpmdb-broken", "rpm's database is damaged: " + words, detail)
-    nothing = re.search(r"nothing provides '?(.+?)'? needed by (?:the to be installed )?(\S+)", text)
-    if nothing:
-        sentence = "no repository of this host has %s, which %s needs" % nothing.groups()
-        return Failure("dependency-missing", sentence, detail)
-    if re.search(r"is locked|conflicts with .* lock|\(un\)?lock", text):
-        return Failure("version-locked", "a lock of the host is in the way: " + words, detail)
-    if DAMAGED.search(text):
-        sentence = "zypper fetched a file that is not the one its index names: "
-        return Failure("repository-damaged", sentence + words, detail)
-    if re.search(r"Signature verification failed|not signed|GPG check", text):
-        return Failure("repository-unsigned", "zypper cannot check the signature: " + words, detail)
-    if re.search(r"Problem: |conflicts with", text):
-        return Failure("dependencies", "zypper cannot satisfy this: " + words, detail)
-    if re.search(r"Download \(curl\) error|Can't provide file|Connection failed", text):
-        return Failure("repository-unreachable", "zypper could not fetch a package: " + words, detail)
-    return Failure("zypper-failed", "zypper failed with status %d: %s" % (status, words), detail)
-
-
-def words_of(text: str) -> str:
-    """zypper's own error or problem, else its last words."""
-    found = re.findall(r'<message type="error">(.*?)</message>', text, re.S) or re.findall(
-        r"(Problem: .*)", text
-    )
-    lines = found[:1] or last(re.sub(r"<[^>]*>", " ", text), 1) or ["no output"]
-    return " ".join(lines[0].split())
-
-
 def hold(this: Run, names: List[str]) -> None:
     """Lock these by name."""
     there = zypp_locks()
@@ -211,3 +179,6 @@ def lock(this: Run, verb: str, names: List[str]) -> None:
     status, text = zypper(this, verb, *names)
     if status:
         raise Failure("zypper-failed", "zypper %s: %s" % (verb, words_of(text)), last(text, 5))
+
+
+SYSTEM = PackageSystem(read, refresh, make, hold)

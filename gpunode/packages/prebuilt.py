@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpunode.compat.models import Flavour
-from gpunode.compat.tables import LATEST, table
-from gpunode.model import Os
+from gpunode.model import Flavour, Os
+from gpunode.planning.tables import LATEST, table
 
 ARCHES = {"amd64": "x86_64", "arm64": "aarch64"}
 
@@ -35,7 +34,7 @@ class Prebuilt:
 
 def prebuilt(os: Os, kernel: str) -> tuple[Prebuilt, ...]:
     """Those of the host's release, the better ones first."""
-    releases = table("prebuilt").get(os.id, {})
+    releases = table(__package__, "prebuilt.yaml").get(os.id, {})
     major, _, minor = os.version.partition(".")
     rows = releases.get(os.version) or releases.get(major) or ()
     words = {"arch": ARCHES.get(os.arch, os.arch), "flavour": kernel.rpartition("-")[2]}

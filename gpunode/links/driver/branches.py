@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from gpunode.compat.tables import table
+from gpunode.links.machine.pci import Model
+from gpunode.model import Flavour
+from gpunode.planning.tables import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,17 @@ def branches() -> Mapping[int, Branch]:
     """All branches by number."""
     return {
         number: Branch(number, row["status"], _kernel(row["kernel"]), str(row.get("ends", "")))
-        for number, row in table("drivers")["branches"].items()
+        for number, row in table(__package__, "branches.yaml")["branches"].items()
     }
+
+
+def flavours_of(model: Model, branch: int) -> tuple[Flavour, ...]:
+    """The module flavours of a branch that drive this model, the better one first; () when the branch does not."""
+    if not model.first <= branch <= model.last:
+        return ()
+    usable = tuple(f for f in model.flavours if f == "proprietary" or branch >= model.open_first)
+    only = table(__package__, "branches.yaml")["branches"].get(branch, {}).get("flavours")
+    return tuple(f for f in usable if only is None or f in only)
 
 
 def fixed_for(driver: str, kernel: str) -> str:
@@ -42,7 +53,7 @@ def fixed_for(driver: str, kernel: str) -> str:
     version = numbers if len(numbers) > 1 else (*numbers, 998)
     rows = [
         str(row["fixed"])
-        for row in table("drivers")["unbuildable"]
+        for row in table(__package__, "branches.yaml")["unbuildable"]
         if kernel_version(kernel) >= _kernel(row["kernel"])
         and (row["first"],) <= version <= tuple(map(int, str(row["last"]).split(".")))
     ]

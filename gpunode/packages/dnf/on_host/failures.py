@@ -6,8 +6,15 @@ from typing import List
 from gpunode.agent.failures import Failure
 from gpunode.agent.record import Run
 from gpunode.agent.system import Message, last, run
-from gpunode.packages.on_host.dialects import spoken
-from gpunode.packages.on_host.dnf import DAMAGED, no_repositories, unavailable, words_of
+from gpunode.packages.dnf.on_host.program import dialect
+from gpunode.packages.on_host.rpm import DAMAGED
+
+HINTS = {
+    "dnf-locked": "Let the other package manager finish, then run again.",
+    "modules-filtered": "`dnf module list nvidia-driver` on the host shows the streams; a mirror must have NVIDIA's module "
+    "metadata and all of the branch.",
+    "dnf-failed": "Try `dnf makecache` and the installation by hand on the host, and fix the error.",
+}
 
 
 def argument(spec: Message) -> str:
@@ -45,7 +52,7 @@ def failure_of_dnf(this: Run, text: str, specs: List[Message]) -> Failure:
         )
         words = cause[-1] if cause else words_of(text)
         return Failure(
-            "repository-unsigned", "%s cannot check the signature: %s" % (spoken().program, words), detail
+            "repository-unsigned", "%s cannot check the signature: %s" % (dialect().program, words), detail
         )
     keyless = re.search(r"do not have any GPG public keys installed(?s:.*?)Problem repository: (.*)", text)
     if keyless:
@@ -59,7 +66,7 @@ def failure_of_dnf(this: Run, text: str, specs: List[Message]) -> Failure:
     if damaged:
         words = fetch.group(1).partition(": ")[0] + ": " if fetch else ""
         sentence = "%s fetched a file that is not the one its index names: %s%s"
-        found = (spoken().program, words, damaged.group(0).strip())
+        found = (dialect().program, words, damaged.group(0).strip())
         return Failure("repository-damaged", sentence % found, detail)
     if fetch:
         return Failure("repository-unreachable", "dnf could not fetch a package: " + fetch.group(1), detail)
@@ -90,8 +97,8 @@ def absent(this: Run, missing: List[str], specs: List[Message]) -> Failure:
         return Failure("headers-missing", sentence, this.warnings)
     for spec in specs:
         if argument(spec) in missing and spec["version"]:
-            shown = ["available"] if spoken().program == "yum" else ["--available"]
-            ask = [spoken().program, "-q", "-C", "list", "--showduplicates", *shown, spec["name"]]
+            shown = ["available"] if dialect().program == "yum" else ["--available"]
+            ask = [dialect().program, "-q", "-C", "list", "--showduplicates", *shown, spec["name"]]
             listed = run(*ask, timeout=60).out
             there = re.findall(r"^%s\.\S+ +(\S+) " % re.escape(spec["name"]), listed, re.M)
             if there:
@@ -100,3 +107,33 @@ def absent(this: Run, missing: List[str], specs: List[Message]) -> Failure:
                 return Failure("version-missing", sentence, this.warnings)
     sentence = "no repository of this host has the package %s" % ", ".join(dict.fromkeys(missing))
     return Failure("package-missing", sentence, this.warnings)
+
+
+def no_repositories(text: str) -> Failure:
+    return Failure("no-repositories", "%s has no enabled repository" % dialect().program, last(text, 5))
+
+
+def unavailable(name: str, text: str) -> Failure:
+    """Why dnf reads nothing of a repository."""
+    found = re.search(
+        r"^Error: Failed to download metadata for repo '%s': (.*)" % re.escape(name), text, re.M
+    )
+    words = found.group(1) if found else "no reason given"
+    if re.search(r"GPG|signature", words):
+        sentence = "dnf does not trust the signature of the repository %s: %s" % (name, words)
+        return Failure("repository-unsigned", sentence, last(text, 12))
+    block = re.search(
+        r"^Errors during downloading metadata for repository '%s':\n((?: +- .*\n?)+)" % re.escape(name),
+        text,
+        re.M,
+    )
+    if block:
+        words = last(block.group(1), 1)[0].strip(" -")
+    code = "repository-damaged" if DAMAGED.search(words) else "repository-unreachable"
+    return Failure(code, "dnf could not read the repository %s: %s" % (name, words), last(text, 12))
+
+
+def words_of(text: str) -> str:
+    """dnf's own error, else its last line."""
+    errors = re.findall(r"^Error: *(\S.*)", text, re.M) or last(text, 1) or ["no output"]
+    return str(errors[-1])

@@ -1,25 +1,21 @@
-"""apt-get install: the dry run before it, and its failures."""
+"""Why apt-get or dpkg failed, from its output."""
 
-import glob
 import re
-from typing import Iterator, List, Tuple
+from typing import Dict, List, Tuple
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.package_manager import attend, room
 from gpunode.agent.record import Run
-from gpunode.agent.system import Message, below, last, run, text_of
-from gpunode.packages.on_host.apt import SAID, apt_get, wait_for_apt
+from gpunode.agent.system import Message, last, run, text_of
 
-
-def finish_interrupted(this: Run) -> None:
-    """Configure what a killed dpkg left half done; apt installs nothing before that."""
-    if not glob.glob(below("/var/lib/dpkg/updates/[0-9]*")):
-        return
-    wait_for_apt(this)
-    this.progress("dpkg was interrupted earlier; finishing its work")
-    status, text = attend(this, ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"])
-    if status:
-        raise dpkg_failure(text)
+HINTS = {
+    "apt-locked": "Let the other package manager finish, then run again.",
+    "repository-sha1": "Name the repository of the host's own release, or have the owner of its key sign it again with SHA-256.",
+    "repository-expired": "The mirror is stale, or the host's clock is wrong.",
+    "conflicting-signed-by": "Remove the other list file of that repository, then run again.",
+    "apt-failed": "Try `apt-get update` and the installation by hand on the host, and fix the error.",
+    "dpkg-failed": "Fix the error of the package's script, run `dpkg --configure -a` on the host, then run again.",
+}
+SAID = r"^(?:E|W|Error|Warning): "
 
 
 def argument(spec: Message) -> str:
@@ -27,36 +23,39 @@ def argument(spec: Message) -> str:
     return "=".join(filter(None, (spec["name"], spec["version"])))
 
 
-def dry_run(this: Run, wanted: List[str], specs: List[Message], remove: List[str]) -> None:
-    """Raises Failure if apt would remove or downgrade packages that the plan does not name, or fill the disk."""
-    allow = ("--allow-downgrades", "--allow-change-held-packages")
-    status, text = apt_get(this, "install", "--print-uris", *allow, *wanted)
-    if status:
-        raise install_failure(this, text, specs)
-    downgrade = [spec["name"] for spec in specs if spec["downgrade"]]
-    for code, heading, agreed in (("remove", "REMOVED", remove), ("downgrade", "DOWNGRADED", downgrade)):
-        extra = [name for name in listed(text, heading) if name not in agreed]
-        if extra:
-            sentence = "apt would also %s %s, which was not planned" % (code, " ".join(extra))
-            raise Failure("would-" + code, sentence, last(text, 12))
-    room(needs(text))
-
-
-def listed(text: str, heading: str) -> List[str]:
-    block = re.search(r"^The following packages will be %s:\n((?:  .*\n?)*)" % heading, text, re.M)
-    return [name.rstrip("*") for name in block.group(1).split()] if block else []
-
-
-def needs(text: str) -> Iterator[Tuple[str, float]]:
-    """The folders in which apt needs space, and how much in bytes."""
-    for path, pattern in (
-        ("/var/cache/apt/archives", r"^Need to get ([\d.,]+ \w*B)"),
-        ("/usr", r"^After this operation, ([\d.,]+ \w*B) of additional"),
+def update_problems(text: str) -> List[Tuple[str, str, str]]:
+    """The errors of `apt-get update`: (code, URI, words), one for each repository."""
+    found: Dict[str, Tuple[str, str, str]] = {}
+    conflict = re.search(
+        SAID + r"(Conflicting values set for option Signed-By regarding source (\S+).*)", text, re.M
+    )
+    if conflict:
+        return [("conflicting-signed-by", conflict.group(2), conflict.group(1))]
+    broken = re.search(SAID + r"((?:Malformed|Type '|Unable to parse|The list of sources).*)", text, re.M)
+    if broken:
+        return [("sources-broken", "", broken.group(1))]
+    refused = r".*?(?:GPG error|OpenPGP signature verification failed): (\S+) [^:]*: (.*)"  # of gpgv, of sqv
+    for uri, words in re.findall(SAID + refused, text, re.M):
+        code = "repository-sha1" if "SHA1 is not considered secure" in words else "repository-unsigned"
+        found.setdefault(site(uri), (code, site(uri), words))
+    for uri, words in re.findall(
+        SAID + r"Release file for (\S+) (is (?:expired|not valid yet).*)", text, re.M
     ):
-        needed = re.search(pattern, text, re.M)
-        if needed is not None:
-            number, unit = needed.group(1).replace(",", "").split()
-            yield path, float(number) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
+        found.setdefault(site(uri), ("repository-expired", site(uri), words))
+    for uri, words in re.findall(SAID + r"Failed to fetch (\S+)\s+(.*)", text, re.M):
+        unsigned = re.search(r"signature|PUBKEY|signed|SHA1", words)
+        code = "repository-unsigned" if unsigned else "repository-unreachable"
+        code = "repository-damaged" if re.search(r"Hash Sum mismatch|unexpected size", words) else code
+        found.setdefault(site(uri), (code, site(uri), words))
+    for uri, words in re.findall(SAID + r"The repository '(\S+)[^']*' (.*)", text, re.M):
+        code = "repository-unreachable" if "Release file" in words else "repository-unsigned"
+        found.setdefault(site(uri), (code, site(uri), words))
+    return list(found.values())
+
+
+def site(uri: str) -> str:
+    """The repository's URI, from the URI of a file in it."""
+    return re.sub(r"/(dists/.*|\./.*|(In)?Release(\.gpg)?|Packages(\.\w+)?|by-hash/.*)?$", "", uri)
 
 
 def install_failure(this: Run, text: str, specs: List[Message]) -> Failure:

@@ -7,51 +7,55 @@ stanza each.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from gpunode import compat
-from gpunode.compat import PackageNames
 from gpunode.errors import CannotPlan
 from gpunode.model import Change, Desired, DriverWish, Facts, Source, Watch
+from gpunode.packages import repositories
 from gpunode.packages.dnf import repos
-from gpunode.packages.dnf.repos import place
-from gpunode.packages.dnf.sources import KEYS, OSTREE, check_key
+from gpunode.packages.dnf.plan import KEYS, OSTREE
+from gpunode.packages.names import PackageNames
+from gpunode.packages.prebuilt import prebuilt
+from gpunode.packages.signing import armoured, check_key
+from gpunode.packages.zypper.on_host import failures
 from gpunode.planning import files
 from gpunode.planning.templates import template
 
 NAME = "zypper"
 NAMES = PackageNames("zypper")
+RPM = True
 HEADERS_FIRST = True
 LOCKS = "/etc/zypp/locks"
 FILES = "/etc/zypp/repos.d/*.repo"
+REPOSITORY = "/etc/zypp/repos.d/gpunode-driver.repo"
 TRANSACTIONAL = "/usr/sbin/transactional-update"
 WATCH = Watch(
     files=(FILES, KEYS, LOCKS, TRANSACTIONAL, OSTREE),
     packages=("*nvidia*", "cuda-drivers*", "libnvsdm*", "kernel-*-devel", "dkms"),
 )
+place = repos.place
+HINTS = failures.HINTS
 PURGE = "zypper remove"
 REINSTALL = "zypper install --force"
 
-__all__ = [
-    "HEADERS_FIRST",
-    "NAME",
-    "NAMES",
-    "PURGE",
-    "REINSTALL",
-    "WATCH",
-    "keeps_branch",
-    "offers",
-    "place",
-    "plan_branch",
-    "plan_sources",
-    "plan_tools",
-]
 
-
-def offers(facts: Facts, purpose: compat.Purpose) -> bool:
+def offers(facts: Facts, purpose: repositories.Purpose) -> bool:
     """Whether one of the host's enabled repositories is NVIDIA's for this."""
     there = [repo for repo in repos.repos(facts, FILES) if repo.enabled]
-    return any(compat.offers("zypper", purpose, uri) for repo in there for uri in repo.uris)
+    return any(repositories.offers("zypper", purpose, uri) for repo in there for uri in repo.uris)
+
+
+def driver_sources(facts: Facts) -> tuple[str, ...]:
+    """The files but gpunode's own with NVIDIA's repository of drivers."""
+    found = [repo for repo in repos.repos(facts, FILES) if repo.enabled and repo.path != REPOSITORY]
+    return tuple(
+        repo.path for repo in found if any(repositories.offers("zypper", "driver", uri) for uri in repo.uris)
+    )
+
+
+def notes(_facts: Facts, _sources: Iterable[Source]) -> tuple[str, ...]:
+    """None: zypper takes what a key signed that has expired since."""
+    return ()
 
 
 def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
@@ -73,11 +77,9 @@ def plan_tools(_facts: Facts, _desired: Desired) -> tuple[Change, ...]:
 
 
 def keeps_branch(facts: Facts) -> bool:
-    """Whether gpunode's locks are there, or its repository."""
-    return any(
-        facts.files.get(path) is not None and facts.files[path].exists
-        for path in ("/etc/zypp/repos.d/gpunode-driver.repo",)
-    )
+    """Whether gpunode's repository is there."""
+    repository = facts.files.get(REPOSITORY)
+    return repository is not None and repository.exists
 
 
 def plan_branch(facts: Facts, wish: DriverWish) -> tuple[Change, ...]:
@@ -85,7 +87,7 @@ def plan_branch(facts: Facts, wish: DriverWish) -> tuple[Change, ...]:
     before = files.text(facts, LOCKS) or ""
     there = locked(before)
     wanted = [spec.name for spec in (*wish.modules, *wish.packages)]
-    ours = {name for row in compat.prebuilt(facts.os, facts.kernel) for name in row.locks}
+    ours = {name for row in prebuilt(facts.os, facts.kernel) for name in row.locks}
     after = before
     for name in wanted:  # locked for another way, before this one was wished
         after = after.replace(_stanza(name), "") if name in ours else after
@@ -115,8 +117,7 @@ def _source(facts: Facts, source: Source) -> Iterator[Change]:
     what = source.name.removeprefix("gpunode-")
     check_key(facts, source)
     path = f"/etc/pki/rpm-gpg/RPM-GPG-KEY-{source.name}"
-    key = source.key if source.key.endswith("\n") else f"{source.key}\n"
-    text = template("etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode", key=key)
+    text = template("etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode", key=armoured(source))
     yield from files.write(facts, path, text, f"the key that signs {source.uri}")
     text = template(
         "etc/zypp/repos.d/gpunode.repo", id=source.name, words=f"gpunode {what}", uri=source.uri, key=path

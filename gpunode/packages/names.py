@@ -1,4 +1,4 @@
-"""NVIDIA's packages by package system: releases, package names, their roles in a driver, versions."""
+"""NVIDIA's packages by package system: their names, their roles in a driver, their versions."""
 
 from __future__ import annotations
 
@@ -6,110 +6,22 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
-from gpunode.compat.models import Flavour
-from gpunode.compat.tables import LATEST, table
-from gpunode.model import Os, Package, PackageSpec
-
-Family: TypeAlias = Literal["apt", "dnf", "yum", "zypper"]  # a section of the table each
-
-NAMES = {
-    "debian": "Debian",
-    "ubuntu": "Ubuntu",
-    "rhel": "RHEL",
-    "rocky": "Rocky Linux",
-    "almalinux": "AlmaLinux",
-    "ol": "Oracle Linux",
-    "amzn": "Amazon Linux",
-    "fedora": "Fedora",
-    "centos": "CentOS Linux",
-    "sles": "SLES",
-    "opensuse-leap": "openSUSE Leap",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """A supported release of a distribution, and the driver branches in its repository."""
-
-    family: Family
-    directory: str
-    architecture: str
-    first: int
-    last: int
-    streams: bool = False  # the branches are streams of a module
-    armoured: bool = True  # its package system reads keys as text
-    locks: bool = False  # its package system locks versions without a plugin
-
-
-def release(os: Os) -> Release | None:
-    """The host's release, or None when it is not supported."""
-    for family in get_args(Family):
-        section = table("packages")[family]
-        versions = section["systems"].get(os.id, {})
-        row = versions.get(os.version) or versions.get(os.version.partition(".")[0])
-        architecture = section["architectures"].get(os.arch)
-        if row is not None and architecture is not None and os.arch in row.get("architectures", (os.arch,)):
-            bounds = row.get("first", 0), row.get("last", LATEST)
-            return Release(
-                family,
-                row["directory"],
-                architecture,
-                *bounds,
-                streams=row.get("streams", False),
-                armoured=row.get("armoured", True),
-                locks=row.get("locks", False),
-            )
-    return None
-
-
-def releases() -> str:
-    """The supported releases, for a message."""
-    rows = [row for family in get_args(Family) for row in table("packages")[family]["systems"].items()]
-    return "; ".join(f"{NAMES[key]} {', '.join(versions)}" for key, versions in rows)
-
-
-def refusal(os: Os) -> str:
-    """Why a system that is not supported is none; "" where there is nothing special about it."""
-    rows = table("packages")["refused"]
-    return str(rows.get(f"{os.id} {os.version}") or rows.get(os.id) or "")
-
-
-@dataclass(frozen=True, slots=True)
-class Epel:
-    """Why a system needs EPEL. `release_package` brings it; "" where that is no package of the distribution."""
-
-    release_package: str
-    package: str  # that is needed of it
-    words: str
-
-
-def epel(os: Os) -> Epel | None:
-    """What the host needs EPEL for; None without need."""
-    place = release(os)
-    rows = table("packages")[place.family] if place else {}
-    row = rows.get("epel", {}).get(os.id)
-    if row is None:
-        return None
-    return Epel(str(row).format(release=os.version.partition(".")[0]), **rows["from_epel"])
-
-
-def toolkit_version() -> str:
-    """The default version of the toolkit."""
-    return str(table("packages")["toolkit_version"])
+from gpunode.model import Flavour, Package, PackageSpec
+from gpunode.packages.releases import sections
+from gpunode.planning.tables import LATEST
 
 
 @dataclass(frozen=True, slots=True)
 class PackageNames:
     """One package system's names and version patterns of NVIDIA's packages: its section of the table."""
 
-    family: Family
+    family: str
 
     @property
     def _rows(self) -> Mapping[str, Any]:
-        rows: Mapping[str, Any] = table("packages")[self.family]
-        return rows
+        return sections()[self.family]
 
     def driver(self, branch: int, flavour: Flavour, full: str = "") -> tuple[PackageSpec, ...]:
         """The packages that install a branch, or of that branch the `full` version."""
@@ -132,6 +44,16 @@ class PackageNames:
     def prebuilt(self) -> bool:
         """Whether the packages have modules that are built already."""
         return bool(self._rows.get("prebuilt", False))
+
+    @property
+    def has_drivers(self) -> bool:
+        """Whether NVIDIA's repository has drivers whose modules the host builds or takes from there."""
+        return bool(self._rows["driver"])
+
+    @property
+    def has_streams(self) -> bool:
+        """Whether branches may be streams of a module."""
+        return "streams" in self._rows
 
     @property
     def goes_back(self) -> bool:

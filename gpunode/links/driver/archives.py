@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from gpunode.compat.models import Flavour
-from gpunode.compat.packages import NAMES
-from gpunode.compat.tables import table
-from gpunode.model import Os, PackageSpec
+from gpunode.model import Flavour, Os, PackageSpec
+from gpunode.packages.releases import DISTRIBUTIONS
+from gpunode.planning.tables import table
 
 KERNEL = re.compile(r"(?P<series>\d+\.\d+)\.\d+-\d+-(?P<flavour>.+)")
 
@@ -82,29 +81,35 @@ class Archive:
 
 def archive(os: Os) -> Archive | None:
     """The host's, or None where gpunode knows none with a driver."""
-    rows = table("archives").get(os.id, {})
+    rows = table(__package__, "archives.yaml").get(os.id, {})
     row = rows.get("releases", {}).get(os.version)
     if row is None:
         return None
     branches = {number: tuple(sets) for number, sets in row["branches"].items()}
     return Archive(
-        NAMES[os.id], os.version, row["suite"], branches, rows["shared_names"], rows, row.get("kernel", "")
+        DISTRIBUTIONS[os.id],
+        os.version,
+        row["suite"],
+        branches,
+        rows["shared_names"],
+        rows,
+        row.get("kernel", ""),
     )
 
 
 def archive_family(names: Iterable[str]) -> tuple[str, ...]:
     """Those packages of a driver that only archives name so."""
-    return tuple(name for name in names if _matches(name, table("archives")["family"]))
+    return tuple(name for name in names if _matches(name, table(__package__, "archives.yaml")["family"]))
 
 
 def is_independent(name: str) -> bool:
     """Whether an archive's package has versions of its own, not the driver's."""
-    return _matches(name, table("archives")["independent"])
+    return _matches(name, table(__package__, "archives.yaml")["independent"])
 
 
 def scatters(name: str) -> bool:
     """Whether a driver's package has its libraries in another folder than libcuda's, where the toolkit's CDI modes find none."""
-    return _matches(name, table("archives")["scattered"])
+    return _matches(name, table(__package__, "archives.yaml")["scattered"])
 
 
 def named_branch(name: str) -> int | None:

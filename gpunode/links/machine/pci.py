@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-from gpunode.compat.tables import LATEST, table
-from gpunode.model import PciDevice
+from gpunode.model import Flavour, PciDevice
+from gpunode.planning.tables import LATEST, table
 
 # Kernel drivers that hold a device for a virtual machine. source: drivers/vfio/pci, drivers/xen and drivers/pci/pci-stub.c of Linux
 PASSING = ("vfio-pci", "nvgrace_gpu_vfio_pci", "pci-stub", "pciback")
@@ -18,8 +18,6 @@ PASSING = ("vfio-pci", "nvgrace_gpu_vfio_pci", "pci-stub", "pciback")
 # first kernels load it at boot)
 FREE = ("nouveau", "NovaCore", "nova_core", "nova-core")
 FREE_MODULES = ("nouveau", "nova_core", "nova_drm", "nova")
-
-Flavour: TypeAlias = Literal["open", "proprietary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +32,6 @@ class Model:
     open_first: int
     flavours: tuple[Flavour, ...]
     accelerator: str
-
-    def flavours_on(self, branch: int) -> tuple[Flavour, ...]:
-        """The module flavours of `branch` that drive it, the better one first; () when the branch does not."""
-        if not self.first <= branch <= self.last:
-            return ()
-        usable = tuple(f for f in self.flavours if f == "proprietary" or branch >= self.open_first)
-        only = table("drivers")["branches"].get(branch, {}).get("flavours")
-        return tuple(f for f in usable if only is None or f in only)
 
 
 def gpus(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
@@ -78,8 +68,8 @@ def driven(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
 def fraction(device: PciDevice) -> str:
     """The profile of a virtual GPU, as far as known; "" for a whole GPU."""
     ids, part = device.device.lower(), device.subsystem.lower()
-    named = table("gpus")["fractions"].get(f"{ids}:{part}")
-    ranges = (row.partition("-") for row in table("gpus")["virtual"].get(ids, ()))
+    named = table(__package__, "gpus.yaml")["fractions"].get(f"{ids}:{part}")
+    ranges = (row.partition("-") for row in table(__package__, "gpus.yaml")["virtual"].get(ids, ()))
     virtual = any(low <= part <= (high or low) for low, _, high in ranges)
     return str(named) if named else f"a vGPU ({gpu(ids).name})" if virtual else ""
 
@@ -88,8 +78,8 @@ def fraction(device: PciDevice) -> str:
 def gpu(device: str) -> Model:
     """The model of a PCI device id; by the id's range where the table has no entry."""
     device = device.lower()
-    generations = table("gpus")["generations"]
-    row: Mapping[str, Any] = table("gpus")["gpus"].get(device) or {}
+    generations = table(__package__, "gpus.yaml")["generations"]
+    row: Mapping[str, Any] = table(__package__, "gpus.yaml")["gpus"].get(device) or {}
     key = row.get("generation") or _generation(device)
     if key is None:
         return Model(device, f"unknown GPU 10de:{device}", "unknown", LATEST, 0, LATEST, (), "nvidia-gpu")
@@ -110,7 +100,7 @@ def _generation(device: str) -> str | None:
     if not re.fullmatch(r"[0-9a-f]{1,8}", device):
         return None  # sysfs could not be read
     number = int(device, 16)
-    for key, row in table("gpus")["generations"].items():
+    for key, row in table(__package__, "gpus.yaml")["generations"].items():
         for limits in row["ranges"]:
             low, high = limits.split("-")
             if int(low, 16) <= number <= int(high, 16):

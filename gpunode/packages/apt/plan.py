@@ -1,39 +1,68 @@
-"""NVIDIA's sources in apt's lists, their keys, and conflicting sources."""
+"""What apt needs: NVIDIA's sources in its lists with their keys, no conflicting ones, and to stay on a driver branch, by NVIDIA's
+pin package where there is one, else by a preferences file."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from gpunode import compat
 from gpunode.errors import CannotPlan
-from gpunode.model import Change, Desired, Facts, Source
+from gpunode.model import Change, Desired, DriverWish, Facts, Source, Watch
+from gpunode.packages import releases, repositories
 from gpunode.packages.apt import lists
-from gpunode.packages.dnf.sources import check_expiry, check_key
-from gpunode.planning import files
+from gpunode.packages.apt.on_host import failures
+from gpunode.packages.names import PackageNames
+from gpunode.packages.signing import armoured, check_expiry, check_key, expiry_notes
+from gpunode.planning import files, packaging
 from gpunode.planning.templates import template
 
 DRIVER = "/etc/apt/sources.list.d/gpunode-driver.sources"
 KEYRINGS = "/usr/share/keyrings/gpunode-*.asc"
 POLICY = "/etc/crypto-policies/back-ends/apt-sequoia.config"  # in place of apt's own, /usr/share/apt/default-sequoia.config
+PREFERENCE = "/etc/apt/preferences.d/gpunode-driver.pref"
+NAME = "apt"
+NAMES = PackageNames("apt")
+RPM = False
+HEADERS_FIRST = False  # dpkg configures packages when all are unpacked
+WATCH = Watch(
+    files=(*lists.FILES, KEYRINGS, POLICY, PREFERENCE),
+    packages=(
+        "cuda-drivers*",
+        "*nvidia*",
+        "libcuda1*",
+        "libcudadebugger1",
+        "libnvcuvid*",
+        "libnvsdm*",
+        "linux-headers-*",
+        "dkms",
+    ),
+)
+place = lists.place
+HINTS = failures.HINTS
+PURGE = "apt-get purge"
+REINSTALL = "apt install --reinstall"
 
 
-def offers(facts: Facts, purpose: compat.Purpose) -> bool:
+def offers(facts: Facts, purpose: repositories.Purpose) -> bool:
     """Whether one of the host's sources of binary packages is NVIDIA's for this, and apt reads it."""
-    there = [e for e in lists.entries(facts) if e.binary and compat.offers("apt", purpose, e.uri)]
+    there = [e for e in lists.entries(facts) if e.binary and repositories.offers("apt", purpose, e.uri)]
     return any(e.unsigned or _allows_sha1(facts) or not _weakness(facts, e.uri) for e in there)
 
 
-def notes(facts: Facts) -> Iterator[str]:
-    """On NVIDIA's sources that apt takes without a signature, or with one that is too weak."""
+def notes(facts: Facts, sources: Iterable[Source]) -> tuple[str, ...]:
+    """On keys that have expired, and on NVIDIA's sources that apt takes without a signature, or with one that is too weak."""
+    return (*expiry_notes(facts, sources), *_source_notes(facts))
+
+
+def _source_notes(facts: Facts) -> Iterator[str]:
     entries = [e for e in lists.entries(facts) if e.binary and _installs_from(e.uri)]
     there = dict.fromkeys((e.path, lists.without_login(e.uri), e.unsigned) for e in entries)
     for path, uri, unsigned in there:
         why = _weakness(facts, uri)
         fix = "Remove `trusted`, and name the source's key with `signed-by`."
         if why:
-            fix = f"{why} Remove that source: NVIDIA's for this system is {compat.repository_uri('driver', facts.os)}."
+            fix = f"{why} Remove that source: NVIDIA's for this system is {repositories.repository_uri('driver', facts.os)}."
         if unsigned:
             yield f"{path} has `trusted=yes` for {uri}: apt installs from there without a signature. {fix}"
         elif why and _allows_sha1(facts):
@@ -43,8 +72,8 @@ def notes(facts: Facts) -> Iterator[str]:
 
 
 def _installs_from(uri: str) -> bool:
-    purposes: tuple[compat.Purpose, ...] = ("driver", "toolkit")
-    return any(compat.offers("apt", purpose, uri) for purpose in purposes)
+    purposes: tuple[repositories.Purpose, ...] = ("driver", "toolkit")
+    return any(repositories.offers("apt", purpose, uri) for purpose in purposes)
 
 
 def _allows_sha1(facts: Facts) -> bool:
@@ -57,12 +86,12 @@ def _allows_sha1(facts: Facts) -> bool:
 
 def _weakness(facts: Facts, uri: str) -> str:
     """Why the host's apt refuses the signature of NVIDIA's repository there, as a sentence; "" where it does not."""
-    directory = compat.refused_directory(facts.os, lists.without_login(uri))
+    directory = repositories.refused_directory(facts.os, lists.without_login(uri))
     why = f"apt of {facts.os.pretty} refuses {directory}'s signature since 2026-02-01: the binding signature of its key is SHA-1."
     return why if directory else ""
 
 
-def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     """Add the desired sources with their keys, and remove conflicting ones."""
     # Conflicts are removed first: a run that ends in between leaves apt without a source, but working.
     changes = list(_conflicts(facts, desired))
@@ -87,7 +116,7 @@ def _list(source: Source) -> str:
 
 
 def _source(facts: Facts, source: Source) -> Iterator[Change]:
-    release = compat.release(facts.os)
+    release = releases.release(facts.os)
     if release is not None and not release.armoured:
         raise CannotPlan(
             f"{facts.os.pretty}: its apt reads no armoured key for a single source, so gpunode adds none",
@@ -96,14 +125,13 @@ def _source(facts: Facts, source: Source) -> Iterator[Change]:
     if (why := _weakness(facts, source.uri)) and not _allows_sha1(facts):
         raise CannotPlan(
             f"`repositories.{source.name.removeprefix('gpunode-')}.uri` is {source.uri}: {why.rstrip('.')}",
-            hint=f"Name {compat.repository_uri('driver', facts.os)}, with its key (`gpunode keys`), or leave `repositories` out.",
+            hint=f"Name {repositories.repository_uri('driver', facts.os)}, with its key (`gpunode keys`), or leave `repositories` out.",
         )
     check_key(facts, source)
-    key = source.key if source.key.endswith("\n") else f"{source.key}\n"
     yield from files.write(
         facts,
         _keyring(source),
-        template("usr/share/keyrings/gpunode.asc", key=key),
+        template("usr/share/keyrings/gpunode.asc", key=armoured(source)),
         f"the key that signs {source.uri}; apt takes it for this source only",
     )
     yield from files.write(
@@ -172,7 +200,7 @@ def _reason(entry: lists.Entry, desired: Desired, arch: str) -> str | None:
     uri = lists.without_login(entry.uri)
     if desired.driver and desired.driver.archive and entry.path == DRIVER:
         return "the driver comes from the distribution's own archive"
-    if compat.is_dead("apt", entry.uri):
+    if repositories.is_dead("apt", entry.uri):
         return f"{uri} gets no packages any more and can stop apt"
     place = lists.place(entry.uri, arch, entry.suite)
     for source in desired.sources:
@@ -192,3 +220,37 @@ def _reason(entry: lists.Entry, desired: Desired, arch: str) -> str | None:
         if entry.trusted or uri.partition(":")[0] != source.uri.partition(":")[0]:
             return f"it names {uri} too, in another way: apt would take that one, or stop"
     return None
+
+
+def driver_sources(facts: Facts) -> tuple[str, ...]:
+    """The files but gpunode's own with NVIDIA's repository of drivers."""
+    found = [entry for entry in lists.entries(facts) if entry.path != DRIVER and entry.binary]
+    return tuple(entry.path for entry in found if repositories.offers("apt", "driver", entry.uri))
+
+
+def keeps_branch(facts: Facts) -> bool:
+    """Whether a pin package or the file is there."""
+    preference = facts.files.get(PREFERENCE)
+    return bool(NAMES.pins(facts.packages)) or (preference is not None and preference.exists)
+
+
+def plan_branch(facts: Facts, wish: DriverWish) -> tuple[Change, ...]:
+    """The desired pin package and no other; without one, the file."""
+    why = f"keeps apt on driver branch {wish.branch}"
+    changes: list[Change] = []
+    absent = tuple(spec for spec in wish.pin if spec.name not in facts.packages)
+    wished = [spec.name for spec in wish.pin]
+    others = tuple(sorted(name for name in NAMES.pins(facts.packages) if name not in wished))
+    if absent or others:
+        # A pin is its file in preferences.d: as a configuration file it would outlive a mere removal, and still pin.
+        purge = bool(others)
+        changes.append(packaging.change(facts, why, install=absent, remove=others, purge=purge))
+    before = files.text(facts, PREFERENCE)
+    if not wish.pin:
+        path = PREFERENCE.lstrip("/")
+        version, patterns = NAMES.any_of(wish.branch), NAMES.driver_patterns
+        text = template(path, packages=patterns, version=version, archive=wish.archive)
+        changes += files.write(facts, PREFERENCE, text, why)
+    elif before is not None:
+        changes.append(files.remove(PREFERENCE, before, f"{', '.join(wished)} says it now"))
+    return tuple(changes)

@@ -1,4 +1,4 @@
-"""The YAML tables beside this file, read once."""
+"""YAML tables of compatibility, each beside the module that reads it; each fact in them has its source."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ LATEST = 10_000  # stands for "no last branch"
 
 
 @cache
-def table(name: str) -> Mapping[str, Any]:
-    """The table `name`.yaml."""
+def table(package: str, path: str) -> Mapping[str, Any]:
+    """The table at `path` below a package's folder, read once."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    text = files(__package__).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    text = files(package).joinpath(path).read_text(encoding="utf-8")
     return cast("Mapping[str, Any]", yaml.load(text, loader))  # noqa: S506 - a safe loader either way

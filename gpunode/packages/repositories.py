@@ -9,9 +9,8 @@ from posixpath import normpath
 from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import unquote
 
-from gpunode.compat.packages import Family, release
-from gpunode.compat.tables import table
 from gpunode.model import Os
+from gpunode.packages.releases import release, sections
 
 Purpose: TypeAlias = Literal["driver", "toolkit"]
 WHOLE = 40  # digits of a fingerprint; with fewer, another key can end alike
@@ -22,37 +21,37 @@ def repository_uri(purpose: Purpose, os: Os) -> str:
     place = release(os)
     if place is None:
         raise LookupError(f"no release row for {os.id} {os.version}")
-    uri = str(table("repositories")[place.family][purpose]["uri"])
+    uri = str(sections()[place.family]["repositories"][purpose]["uri"])
     base = {"amd64": "x86_64", "arm64": "aarch64"}.get(os.arch, os.arch)
     return uri.format(directory=place.directory, architecture=place.architecture, arch=os.arch, basearch=base)
 
 
-def repository_key(family: Family, purpose: Purpose) -> str:
+def repository_key(family: str, purpose: Purpose) -> str:
     """Where to find the key that signs them, in words."""
-    return str(table("repositories")[family][purpose]["key"])
+    return str(sections()[family]["repositories"][purpose]["key"])
 
 
-def offers(family: Family, purpose: Purpose, uri: str) -> bool:
+def offers(family: str, purpose: Purpose, uri: str) -> bool:
     """Whether a source on a host is NVIDIA's repository, or a mirror that keeps its paths."""
-    return any(part in uri for part in table("repositories")[family][purpose]["known"])
+    return any(part in uri for part in sections()[family]["repositories"][purpose]["known"])
 
 
-def is_dead(family: Family, uri: str) -> bool:
+def is_dead(family: str, uri: str) -> bool:
     """Whether a source is a repository that NVIDIA discontinued."""
-    return any(part in f"{uri.rstrip('/')}/" for part in table("repositories")[family]["dead"])
+    return any(part in f"{uri.rstrip('/')}/" for part in sections()[family]["repositories"]["dead"])
 
 
-def is_gone(family: Family, uri: str) -> bool:
+def is_gone(family: str, uri: str) -> bool:
     """Whether a source of the distribution's own answers no more."""
-    return any(host in uri for host in table("repositories")[family].get("gone", ()))
+    return any(host in uri for host in sections()[family]["repositories"].get("gone", ()))
 
 
-def signed_packages(family: Family, purpose: Purpose) -> bool:
+def signed_packages(family: str, purpose: Purpose) -> bool:
     """Whether the packages are signed, and not the repository's metadata."""
-    return bool(table("repositories")[family][purpose].get("signed") == "packages")
+    return bool(sections()[family]["repositories"][purpose].get("signed") == "packages")
 
 
-def owner(family: Family, uri: str) -> Purpose | None:
+def owner(family: str, uri: str) -> Purpose | None:
     """Which of NVIDIA's own repositories has this address, whatever it is used for: that of drivers has the toolkit, too. None for
     others, mirrors among them."""
     return next((purpose for purpose in get_args(Purpose) if _nvidias(family, purpose, uri)), None)
@@ -69,17 +68,18 @@ def key_fingerprint(os: Os, uri: str) -> str | None:
 
 
 def refused_directory(os: Os, uri: str) -> str:
-    """The directory of NVIDIA's own repository for a driver (debian12), where this system's apt refuses its signature; else ""."""
-    row, directory = table("repositories")["apt"]["driver"], _directory(uri)
-    weak = (
-        f"{os.id} {os.version}" in row["sha1"]["refused"] and row["keys"].get(directory) == row["sha1"]["key"]
-    )
-    return directory if weak and _nvidias("apt", "driver", uri) else ""
+    """The directory of NVIDIA's own repository for a driver (debian12), where this system refuses its signature; else ""."""
+    place, directory = release(os), _directory(uri)
+    row = sections()[place.family]["repositories"]["driver"] if place else {}
+    if place is None or "sha1" not in row or f"{os.id} {os.version}" not in row["sha1"]["refused"]:
+        return ""
+    weak = row["keys"].get(directory) == row["sha1"]["key"]
+    return directory if weak and _nvidias(place.family, "driver", uri) else ""
 
 
-def _nvidias(family: Family, purpose: Purpose, uri: str) -> bool:
+def _nvidias(family: str, purpose: Purpose, uri: str) -> bool:
     """Whether an address is one of NVIDIA's own, and no mirror's."""
-    return _plain(uri).startswith(f"{table('repositories')[family][purpose]['host']}/")
+    return _plain(uri).startswith(f"{sections()[family]['repositories'][purpose]['host']}/")
 
 
 def _plain(uri: str) -> str:
@@ -111,7 +111,9 @@ class Mirror:
 
 def mirror(os: Os) -> Mirror | None:
     """The host's; None where its distribution has none."""
-    row = table("repositories")["mirrors"].get(f"{os.id} {os.version.partition('.')[0]}")
+    place = release(os)
+    mirrors = sections()[place.family].get("mirrors", {}) if place else {}
+    row = mirrors.get(f"{os.id} {os.version.partition('.')[0]}")
     if row is None or os.arch not in row["architectures"]:
         return None
     return Mirror(row["package"], row["repository"])
@@ -143,7 +145,9 @@ def signed(directory: str, arch: str) -> tuple[Signed, ...]:
         wanted, uri = _keys(family, purpose), repository_uri(purpose, os)
         ends = str(wanted.get(directory) or wanted["*"])
         place = (
-            f"{uri}/{ends[-8:]}.pub" if purpose == "driver" else table("repositories")[family][purpose]["key"]
+            f"{uri}/{ends[-8:]}.pub"
+            if purpose == "driver"
+            else sections()[family]["repositories"][purpose]["key"]
         )
         found.append(Signed(purpose, uri, str(place), ends.upper()))
     return tuple(found)
@@ -159,15 +163,15 @@ def signed_for(os: Os, purpose: Purpose) -> Signed | None:
     return next((one for one in known if one.purpose == purpose), None)
 
 
-def _keys(family: Family, purpose: Purpose) -> Mapping[str, str]:
-    found: Mapping[str, str] = table("repositories")[family][purpose].get("keys", {})
+def _keys(family: str, purpose: Purpose) -> Mapping[str, str]:
+    found: Mapping[str, str] = sections()[family]["repositories"][purpose].get("keys", {})
     return found
 
 
-def _systems(arch: str) -> Iterator[tuple[Family, Os, Mapping[str, Any]]]:
+def _systems(arch: str) -> Iterator[tuple[str, Os, Mapping[str, Any]]]:
     """Every release in the tables for this architecture."""
-    for family in get_args(Family):
-        for name, versions in table("packages")[family]["systems"].items():
+    for family, section in sections().items():
+        for name, versions in section["systems"].items():
             for version, row in versions.items():
                 os = Os(name, version, "", arch=arch)
                 if release(os) is not None:

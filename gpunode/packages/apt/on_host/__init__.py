@@ -1,0 +1,1 @@
+"""apt's half on the host."""

@@ -1,0 +1,209 @@
+"""apt-get and dpkg: what is installed; refresh, install and remove, hold."""
+
+import glob
+import os
+import re
+import threading
+import time
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
+
+from gpunode.agent.failures import Failure
+from gpunode.agent.machine import read_arch
+from gpunode.agent.package_manager import PackageSystem, attend, lock_free, posix_holder, room
+from gpunode.agent.processes import command_of
+from gpunode.agent.record import Run
+from gpunode.agent.system import Message, below, last, run, text_of, unrooted
+from gpunode.packages.apt.on_host.failures import argument, dpkg_failure, install_failure, update_problems
+
+APT = (
+    "-q -y -o DPkg::Lock::Timeout=60 -o Dpkg::Use-Pty=0 -o APT::Color=0"
+    " -o Dpkg::Options::=--force-confdef -o Dpkg::Options::=--force-confold"
+).split()
+APT_LOCKS = (
+    "/var/lib/dpkg/lock-frontend",
+    "/var/lib/dpkg/lock",
+    "/var/lib/apt/lists/lock",
+    "/var/cache/apt/archives/lock",
+)
+
+
+def read(patterns: List[str], broken: bool = False) -> Dict[str, Dict[str, Any]]:
+    """The matching packages that are fully installed; with `broken` also those half installed."""
+    found: Dict[str, Dict[str, Any]] = {}
+    native = read_arch()
+    for status, name, version, arch in dpkg_rows(patterns):
+        if status[1] == "i" or (broken and status[1] not in "nc"):
+            key = name if arch in (native, "all") else name + ":" + arch
+            found[key] = {"version": version, "held": status[0] == "h"}
+    return found
+
+
+def read_half_installed(patterns: List[str]) -> List[str]:
+    """The matching packages that dpkg has unpacked, or begun to, and not configured."""
+    return sorted({name for status, name, _, _ in dpkg_rows(patterns) if status[1] in "HUF"})
+
+
+def dpkg_rows(patterns: List[str]) -> List[List[str]]:
+    shape = "${db:Status-Abbrev}\t${Package}\t${Version}\t${Architecture}\n"
+    rows = [
+        line.split("\t") for line in run("dpkg-query", "-W", "-f", shape, *patterns).out.split("\n") if line
+    ]
+    for row in rows:
+        if len(row) != 4 or len(row[0]) < 2:
+            raise OSError(
+                "dpkg-query -W: expected a package's state, got %.60r; check /var/lib/dpkg/status"
+                % "\t".join(row)
+            )
+    return rows
+
+
+def refresh(this: Run) -> None:
+    """`apt-get update`. A repository that is not gpunode's only causes warnings: hosts have old ones."""
+    patience = ("-o", "Acquire::http::Timeout=20", "-o", "Acquire::https::Timeout=20")
+    status, text = apt_get(this, *patience, "update")
+    own = own_repositories()
+    problems = update_problems(text)
+    for code, uri, words in problems:
+        if code == "conflicting-signed-by":
+            raise Failure(
+                code, "apt has %s in two lists with different keys" % uri, [words, *lists_with(uri)]
+            )
+        if code == "sources-broken":
+            raise Failure(code, "apt cannot read its list of sources: " + words)
+        sentence = {
+            "repository-unreachable": "apt could not fetch from %s: %s",
+            "repository-unsigned": "apt does not trust the signature of %s: %s",
+            "repository-sha1": "apt refuses the signature of %s: %s",
+            "repository-damaged": "apt got a file of %s that is not the one its index names: %s",
+            "repository-expired": "the index of %s %s",
+        }[code] % (uri, words)
+        if any((uri + "/").startswith(mine + "/") for mine in own):
+            raise Failure(code, sentence, last(text, 12))
+        this.warnings.append(sentence)
+        this.progress(sentence)
+    if status and not problems:
+        raise Failure(
+            "apt-failed", "apt-get update failed: " + (last(text, 1) or ["no output"])[-1], last(text, 12)
+        )
+
+
+def own_repositories() -> List[str]:
+    found = []
+    for path in glob.glob(below("/etc/apt/sources.list.d/gpunode-*")):
+        found += re.findall(r"\w+://[^\s\"']+", text_of(unrooted(path)) or "")
+    return [uri.rstrip("/") for uri in found]
+
+
+def lists_with(uri: str) -> List[str]:
+    """apt's source files that name this repository."""
+    files = glob.glob(below("/etc/apt/sources.list")) + sorted(glob.glob(below("/etc/apt/sources.list.d/*")))
+    names = [unrooted(path) for path in files]
+    return [name for name in names if uri.rstrip("/") in (text_of(name) or "")]
+
+
+def make(this: Run, specs: List[Message], remove: List[str], purge: bool) -> None:
+    """Install and remove in one transaction, after a dry run."""
+    finish_interrupted(this)
+    wanted = [argument(spec) for spec in specs] + [name + "-" for name in remove]
+    dry_run(this, wanted, specs, remove)
+    allow = ["--allow-downgrades", "--allow-change-held-packages"] + ["--purge"] * purge
+    status, text = apt_get(this, "install", *allow, *wanted)
+    if status:
+        raise install_failure(this, text, specs)
+
+
+def hold(this: Run, names: List[str]) -> None:
+    wait_for_apt(this)
+    answer = run("apt-mark", "hold", *names, timeout=180)
+    if answer.status:
+        raise Failure("apt-failed", "apt-mark hold: " + last(answer.words, 1)[0], last(answer.words, 5))
+
+
+def finish_interrupted(this: Run) -> None:
+    """Configure what a killed dpkg left half done; apt installs nothing before that."""
+    if not glob.glob(below("/var/lib/dpkg/updates/[0-9]*")):
+        return
+    wait_for_apt(this)
+    this.progress("dpkg was interrupted earlier; finishing its work")
+    status, text = attend(this, ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"])
+    if status:
+        raise dpkg_failure(text)
+
+
+def dry_run(this: Run, wanted: List[str], specs: List[Message], remove: List[str]) -> None:
+    """Raises Failure if apt would remove or downgrade packages that the plan does not name, or fill the disk."""
+    allow = ("--allow-downgrades", "--allow-change-held-packages")
+    status, text = apt_get(this, "install", "--print-uris", *allow, *wanted)
+    if status:
+        raise install_failure(this, text, specs)
+    downgrade = [spec["name"] for spec in specs if spec["downgrade"]]
+    for code, heading, agreed in (("remove", "REMOVED", remove), ("downgrade", "DOWNGRADED", downgrade)):
+        extra = [name for name in listed(text, heading) if name not in agreed]
+        if extra:
+            sentence = "apt would also %s %s, which was not planned" % (code, " ".join(extra))
+            raise Failure("would-" + code, sentence, last(text, 12))
+    room(needs(text))
+
+
+def listed(text: str, heading: str) -> List[str]:
+    block = re.search(r"^The following packages will be %s:\n((?:  .*\n?)*)" % heading, text, re.M)
+    return [name.rstrip("*") for name in block.group(1).split()] if block else []
+
+
+def needs(text: str) -> Iterator[Tuple[str, float]]:
+    """The folders in which apt needs space, and how much in bytes."""
+    for path, pattern in (
+        ("/var/cache/apt/archives", r"^Need to get ([\d.,]+ \w*B)"),
+        ("/usr", r"^After this operation, ([\d.,]+ \w*B) of additional"),
+    ):
+        needed = re.search(pattern, text, re.M)
+        if needed is not None:
+            number, unit = needed.group(1).replace(",", "").split()
+            yield path, float(number) * {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}[unit]
+
+
+def apt_get(this: Run, *arguments: str) -> Tuple[int, str]:
+    """Wait for apt's locks and run apt-get: its status, and its output without passwords."""
+    wait_for_apt(this)
+    read_end, write_end = os.pipe()
+    reader = threading.Thread(target=follow_apt, args=(this, os.fdopen(read_end, "rb")))
+    reader.daemon = True
+    reader.start()
+    try:
+        status, text = attend(
+            this, ["apt-get", *APT, "-o", "APT::Status-Fd=%d" % write_end, *arguments], (write_end,)
+        )
+    finally:
+        os.close(write_end)
+    reader.join(1)
+    if status and re.search(r"Could not get lock|Unable to (acquire|lock)", text):
+        held = re.search(r"held by process (\d+)", text)
+        raise apt_locked(int(held.group(1)) if held else None)
+    return status, text
+
+
+def follow_apt(this: Run, stream: BinaryIO) -> None:
+    """Turn apt's status lines (`pmstatus:PACKAGE:PERCENT:WORDS`) into at most two progress messages a second."""
+    sent, last = 0.0, ("", "")
+    for line in stream:
+        this.last_output = time.monotonic()
+        # A package's name may hold a colon, before its architecture.
+        found = re.match(r"[dp][lm]status:.*?:([\d.]+):(.*)", line.decode("utf-8", "replace"))
+        if found and found.groups() != last and time.monotonic() - sent > 0.5:
+            sent, last = time.monotonic(), (found.group(1), found.group(2))
+            this.progress(found.group(2), round(float(found.group(1)), 1))
+
+
+def wait_for_apt(this: Run) -> None:
+    """Wait until apt's and dpkg's locks are free."""
+    pid = lock_free(this, "apt", lambda: next((pid for pid in map(posix_holder, APT_LOCKS) if pid), None))
+    if pid is not None:
+        raise apt_locked(pid)
+
+
+def apt_locked(pid: Optional[int]) -> Failure:
+    holder = "%s (pid %d)" % (command_of(pid), pid) if pid else "another program"
+    return Failure("apt-locked", "apt is in use by " + holder)
+
+
+SYSTEM = PackageSystem(read, refresh, make, hold, read_half_installed)

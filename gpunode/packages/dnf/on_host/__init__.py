@@ -1,0 +1,1 @@
+"""dnf's half on the host."""

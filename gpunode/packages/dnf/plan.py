@@ -1,0 +1,240 @@
+"""What dnf needs: NVIDIA's repositories with their keys, EPEL for dkms, the plugin that holds, and to stay on a driver branch: by
+the stream of NVIDIA's module where its repository has streams, elsewhere by the versions of the packages, which are held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from configparser import ConfigParser, Error
+
+from gpunode.errors import CannotPlan
+from gpunode.model import Change, Desired, DriverWish, Facts, PackageSpec, Source, Watch
+from gpunode.packages import releases, repositories
+from gpunode.packages.dnf.on_host import failures
+from gpunode.packages.dnf.repos import FILES, Repo, repos
+from gpunode.packages.dnf.repos import place as repository_place
+from gpunode.packages.names import PackageNames
+from gpunode.packages.signing import PURPOSES, armoured, check_expiry, check_key, expiry_notes, signer_of
+from gpunode.planning import files, packaging
+from gpunode.planning.templates import template
+from gpunode.planning.versions import is_installed
+
+KEYS = "/etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode-*"
+OSTREE = "/run/ostree-booted"
+REPOSITORY = "/etc/yum.repos.d/gpunode-driver.repo"
+STREAM = "/etc/dnf/modules.d/nvidia-driver.module"  # what `dnf module enable` writes and libdnf reads
+NAME = "dnf"
+NAMES = PackageNames("dnf")
+RPM = True
+HEADERS_FIRST = True  # rpm runs a package's script before it unpacks the rest
+WATCH = Watch(
+    files=(FILES, KEYS, STREAM, OSTREE),
+    packages=(
+        "*nvidia*",
+        "cuda-drivers*",
+        "libnvsdm*",
+        "dkms",
+        "kernel*-devel",
+        "kernel*-devel-matched",
+        NAMES.holds,
+        "*epel-release*",
+    ),
+)
+place = repository_place
+HINTS = failures.HINTS
+PURGE = "dnf remove"
+REINSTALL = "dnf reinstall"
+
+
+def offers(facts: Facts, purpose: repositories.Purpose) -> bool:
+    """Whether one of the host's enabled repositories is NVIDIA's for this."""
+    family = _family(facts)
+    return any(
+        repo.enabled and any(repositories.offers(family, purpose, uri) for uri in repo.uris)
+        for repo in repos(facts)
+    )
+
+
+def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """Repositories with their keys."""
+    if desired.driver is None and not desired.toolkit:
+        return ()
+    if facts.files.get(OSTREE) and facts.files[OSTREE].exists:
+        raise CannotPlan(
+            "the system is an image (ostree, bootc): packages vanish with the next one",
+            hint="Build driver and toolkit into the image and set `driver: none` and `toolkit: none`.",
+        )
+    # A stream has all versions of a branch but only the newest kmod-nvidia-*-dkms (cuda-repo-management/genmodules.py).
+    whole = (
+        desired.driver is not None
+        and desired.driver.version != ""
+        and PackageNames(_family(facts)).has_streams
+    )
+    changes: tuple[Change, ...] = ()
+    for source in desired.sources:
+        here = tuple(_source(facts, source, hotfixes=whole))
+        check_expiry(facts, desired, source, here)
+        changes += here
+    if desired.driver is not None and desired.driver.brings:
+        changes = (*changes, *_without_nvidias(facts))
+    wish = desired.driver
+    specs = (*desired.toolkit, *((*wish.modules, *wish.packages) if wish else ()))
+    if changes or not all(is_installed(facts.packages, spec) for spec in specs):
+        _reachable(facts, desired)
+    return changes
+
+
+def plan_tools(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """EPEL where dkms has to come from there, and the plugin that holds packages."""
+    if desired.driver is None and not desired.toolkit:
+        return ()
+    changes: list[Change] = [*_epel(facts, desired)]
+    brings = desired.driver.brings if desired.driver else ""
+    if brings and brings not in facts.packages:
+        why = "its repository has the distribution's build of the driver"
+        changes.append(packaging.change(facts, why, install=(PackageSpec(brings),)))
+    family = _family(facts)
+    holds = PackageNames(family).holds
+    release = releases.release(facts.os)
+    if holds not in facts.packages and not (release and release.locks):
+        why = f"without this plugin {family} holds no version, and an upgrade by others parts library and module"
+        changes.append(packaging.change(facts, why, install=(PackageSpec(holds),)))
+    return tuple(changes)
+
+
+def _family(facts: Facts) -> str:
+    release = releases.release(facts.os)
+    return release.family if release else "dnf"
+
+
+def _reachable(facts: Facts, desired: Desired) -> None:
+    """Refuse where the distribution's own repositories are gone and nothing is in their place."""
+    alive = [repo for repo in repos(facts) if repo.enabled]
+    gone = [repo for repo in alive if any(repositories.is_gone(_family(facts), uri) for uri in repo.uris)]
+    ours = ("gpunode-driver", "gpunode-toolkit")
+    other = [repo for repo in alive if repo not in gone and repo.id not in ours]
+    named = any(source.name == "gpunode-system" for source in desired.sources)
+    if (
+        gone
+        and not named
+        and all(any("epel" in uri for uri in repo.uris) or _nvidias(facts, repo) for repo in other)
+    ):
+        raise CannotPlan(
+            f"{gone[0].path}: the repositories of {facts.os.pretty} are gone ({gone[0].uris[0]})",
+            hint="Name a mirror that still has them in the inventory: `repositories.system`, with uri and key.",
+        )
+
+
+def _nvidias(facts: Facts, repo: Repo) -> bool:
+    purposes: tuple[repositories.Purpose, ...] = ("driver", "toolkit")
+    return any(repositories.offers(_family(facts), purpose, uri) for purpose in purposes for uri in repo.uris)
+
+
+def _without_nvidias(facts: Facts) -> Iterator[Change]:
+    """Away with gpunode's repository of NVIDIA's driver: its streams hide what the distribution has."""
+    before = files.text(facts, REPOSITORY)
+    if before is not None:
+        why = "the driver comes from the distribution's own repository"
+        yield files.remove(REPOSITORY, before, why)
+
+
+def _source(facts: Facts, source: Source, *, hotfixes: bool) -> Iterator[Change]:
+    """Key and repository. `hotfixes`: packages of the driver that no stream has are seen, too."""
+    purpose = PURPOSES.get(source.name)
+    check_key(facts, source)
+    path = f"/etc/pki/rpm-gpg/RPM-GPG-KEY-{source.name}"
+    text = template("etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode", key=armoured(source))
+    yield from files.write(
+        facts, path, text, f"the key that signs {source.uri}; dnf takes it for this repository only"
+    )
+    signer = signer_of(facts, source)
+    packages = signer is None or repositories.signed_packages(_family(facts), signer)
+    text = template(
+        "etc/yum.repos.d/gpunode.repo",
+        id=source.name,
+        words=f"NVIDIA {purpose}" if purpose else "the distribution",
+        uri=source.uri,
+        packages=int(packages),
+        metadata=int(not packages),
+        hotfixes=hotfixes and purpose == "driver",
+        key=path,
+    )
+    yield from files.write(
+        facts,
+        f"/etc/yum.repos.d/{source.name}.repo",
+        text,
+        f"where {purpose or 'the distribution'} packages come from",
+    )
+
+
+def _epel(facts: Facts, desired: Desired) -> Iterator[Change]:
+    """EPEL, where something of it is needed."""
+    need = releases.epel(facts.os)
+    if desired.driver is None or desired.driver.archive or need is None or need.package in facts.packages:
+        return
+    package = need.release_package
+    there = [repo for repo in repos(facts) if any("epel" in text.lower() for text in (repo.id, *repo.uris))]
+    if any(repo.enabled for repo in there):
+        return
+    if package and not there and package not in facts.packages:
+        why = f"its repository has {need.words}"
+        yield packaging.change(facts, why, install=(PackageSpec(package),))
+        return
+    release = facts.os.version.partition(".")[0]
+    way = (
+        f"`dnf config-manager --set-enabled {there[0].id}`"
+        if there
+        else f"`dnf install https://dl.fedoraproject.org/pub/epel/epel-release-latest-{release}.noarch.rpm`"
+    )
+    raise CannotPlan(
+        f"{need.words}, is in EPEL, and no enabled repository is EPEL",
+        hint=f"On the host: {way}; or install {need.package} from a repository of your own.",
+    )
+
+
+def driver_sources(facts: Facts) -> tuple[str, ...]:
+    """The files but gpunode's own with NVIDIA's repository of drivers."""
+    found = [repo for repo in repos(facts) if repo.enabled and repo.path != REPOSITORY]
+    return tuple(
+        repo.path for repo in found if any(repositories.offers("dnf", "driver", uri) for uri in repo.uris)
+    )
+
+
+def notes(facts: Facts, sources: Iterable[Source]) -> tuple[str, ...]:
+    """On keys that have expired."""
+    return expiry_notes(facts, sources)
+
+
+def keeps_branch(facts: Facts) -> bool:
+    """Whether a stream is enabled; where there are none, whether gpunode's repository or the distribution's is there."""
+    mirror = repositories.mirror(facts.os)
+    if mirror is not None and mirror.package in facts.packages:
+        return True
+    file, repository = facts.files.get(STREAM), facts.files.get(REPOSITORY)
+    enabled = file is not None and _enabled(file.content or "") is not None
+    return enabled or (repository is not None and repository.exists)
+
+
+def plan_branch(facts: Facts, wish: DriverWish) -> tuple[Change, ...]:
+    """The stream's file, unless that stream is enabled in it, with whatever profiles."""
+    if wish.archive or wish.brings:
+        before = files.text(facts, STREAM)
+        hides = before is not None and _enabled(before) is not None
+        why = "dnf hides the distribution's packages while a stream of NVIDIA's repository is enabled"
+        return (files.remove(STREAM, before, why),) if before is not None and hides else ()
+    release = releases.release(facts.os)
+    stream = NAMES.stream(wish.branch, wish.flavour)
+    if release is None or not release.streams or _enabled(files.text(facts, STREAM) or "") == stream:
+        return ()
+    why = f"dnf hides all packages but those of the enabled stream, and {stream} has the driver"
+    return files.write(facts, STREAM, template(STREAM.lstrip("/"), stream=stream), why)
+
+
+def _enabled(text: str) -> str | None:
+    """The stream that is enabled; None without one."""
+    parser = ConfigParser(interpolation=None, strict=False)
+    try:
+        parser.read_string(text)
+    except Error:
+        return None
+    values = parser["nvidia-driver"] if parser.has_section("nvidia-driver") else {}
+    return values.get("stream") if values.get("state") == "enabled" else None

@@ -1,0 +1,65 @@
+"""The host's package system, its installed packages, and the change `packages`."""
+
+from importlib import import_module
+from typing import Any, Dict, List
+
+from gpunode.agent.failures import Failure
+from gpunode.agent.machine import read_os
+from gpunode.agent.package_manager import PackageSystem
+from gpunode.agent.record import Run
+from gpunode.agent.system import Message, have
+from gpunode.packages.on_host.rpm import read_rpms
+
+# The distributions that are made of each, as os-release names them and those that they are like, and its programs.
+SYSTEMS = {
+    "apt": ({"debian", "ubuntu"}, ["apt-get"]),
+    "zypper": ({"suse", "sles", "opensuse"}, ["zypper"]),
+    "dnf": ({"rhel", "fedora", "centos"}, ["dnf", "yum"]),
+}
+
+
+def name_of_system() -> str:
+    """What the distribution itself is made of, whatever other package managers are installed on it; else by a program."""
+    found = read_os()
+    names = {found.get("ID", ""), *found.get("ID_LIKE", "").split()}
+    fits = [system for system, (ids, _) in SYSTEMS.items() if ids & names]
+    fits += [system for system, (_, programs) in SYSTEMS.items() if any(map(have, programs))]
+    return fits[0] if fits else ""
+
+
+def half_of(name: str) -> PackageSystem:
+    """A system's half on the host. Imported where it is needed: a probe waits for no other's."""
+    half: PackageSystem = import_module("gpunode.packages.%s.on_host.system" % name).SYSTEM
+    return half
+
+
+def read_packages(patterns: List[str]) -> Dict[str, Dict[str, Any]]:
+    """The matching packages that are fully installed."""
+    name = name_of_system()
+    if not patterns:
+        return {}
+    return half_of(name).read(patterns) if name else read_rpms(patterns, lambda *_: False)
+
+
+def read_half_installed(patterns: List[str]) -> List[str]:
+    """The matching packages that are unpacked, or begun to be, and not configured."""
+    name = name_of_system()
+    return half_of(name).read_half_installed(patterns) if name and patterns else []
+
+
+def packages(this: Run, change: Message) -> Message:
+    name, specs = name_of_system(), change["install"]
+    programs = [program for system, (_, all_) in SYSTEMS.items() if name in ("", system) for program in all_]
+    if not name or not any(map(have, programs)):
+        raise Failure("unsupported-package-manager", "this host has none of " + ", ".join(programs))
+    system, names = half_of(name), [spec["name"] for spec in specs]
+    if change["refresh"]:
+        system.refresh(this)
+    installed = system.read(change["remove"], True) if change["remove"] else {}
+    remove = [name for name in sorted(installed) if name not in names]
+    if specs or remove:
+        system.make(this, specs, remove, change["purge"])
+    if change["hold"]:
+        system.hold(this, change["hold"])
+    there = system.read(names) if names else {}
+    return {"packages": {name: there[name]["version"] for name in there}}

@@ -1,0 +1,102 @@
+"""The releases of distributions on which gpunode installs packages: the tables of the package systems, a folder each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from gpunode.model import Os
+from gpunode.planning.tables import LATEST, table
+
+DISTRIBUTIONS = {
+    "debian": "Debian",
+    "ubuntu": "Ubuntu",
+    "rhel": "RHEL",
+    "rocky": "Rocky Linux",
+    "almalinux": "AlmaLinux",
+    "ol": "Oracle Linux",
+    "amzn": "Amazon Linux",
+    "fedora": "Fedora",
+    "centos": "CentOS Linux",
+    "sles": "SLES",
+    "opensuse-leap": "openSUSE Leap",
+}
+
+
+@cache
+def sections() -> Mapping[str, Mapping[str, Any]]:
+    """Each package system's section, by its name, of the tables in the folders beside this file."""
+    folders = sorted(
+        each.name for each in files(__package__).iterdir() if each.joinpath("table.yaml").is_file()
+    )
+    return {
+        name: row for folder in folders for name, row in table(__package__, f"{folder}/table.yaml").items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A supported release of a distribution, and the driver branches in its repository."""
+
+    family: str  # a package system's section of the tables
+    directory: str
+    architecture: str
+    first: int
+    last: int
+    streams: bool = False  # the branches are streams of a module
+    armoured: bool = True  # its package system reads keys as text
+    locks: bool = False  # its package system locks versions without a plugin
+
+
+def release(os: Os) -> Release | None:
+    """The host's release, or None when it is not supported."""
+    for family, section in sections().items():
+        versions = section["systems"].get(os.id, {})
+        row = versions.get(os.version) or versions.get(os.version.partition(".")[0])
+        architecture = section["architectures"].get(os.arch)
+        if row is not None and architecture is not None and os.arch in row.get("architectures", (os.arch,)):
+            bounds = row.get("first", 0), row.get("last", LATEST)
+            return Release(
+                family,
+                row["directory"],
+                architecture,
+                *bounds,
+                streams=row.get("streams", False),
+                armoured=row.get("armoured", True),
+                locks=row.get("locks", False),
+            )
+    return None
+
+
+def releases() -> str:
+    """The supported releases, for a message."""
+    rows = [row for section in sections().values() for row in section["systems"].items()]
+    return "; ".join(f"{DISTRIBUTIONS[key]} {', '.join(versions)}" for key, versions in rows)
+
+
+def refusal(os: Os) -> str:
+    """Why a system that is not supported is none; "" where there is nothing special about it."""
+    rows = table(__package__, "refused.yaml")
+    return str(rows.get(f"{os.id} {os.version}") or rows.get(os.id) or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Epel:
+    """Why a system needs EPEL. `release_package` brings it; "" where that is no package of the distribution."""
+
+    release_package: str
+    package: str  # that is needed of it
+    words: str
+
+
+def epel(os: Os) -> Epel | None:
+    """What the host needs EPEL for; None without need."""
+    place = release(os)
+    rows = sections()[place.family] if place else {}
+    row = rows.get("epel", {}).get(os.id)
+    if row is None:
+        return None
+    return Epel(str(row).format(release=os.version.partition(".")[0]), **rows["from_epel"])

@@ -1,0 +1,1 @@
+"""zypper: SLES and openSUSE Leap."""

@@ -1,0 +1,1 @@
+"""zypper's half on the host."""
