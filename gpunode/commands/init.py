@@ -62,7 +62,7 @@ def from_cluster(cluster: Cluster) -> Starter:
     aliases: set[str] = set()
     with suppress(UsageError):
         ours = from_ssh()
-        aliases = {*(one.name for one in ours.hosts), *ours.jumps}
+        aliases = {*(host.name for host in ours.hosts), *ours.jumps}
     entries = tuple(
         Entry(node.name, "" if node.name in aliases else _address(node, there)) for node in known or there
     )
@@ -81,7 +81,7 @@ def from_names(text: str) -> Starter:
 def limited(known: Starter, limit: Sequence[str]) -> Starter:
     """The same with those hosts that match one of the names or globs; all without any. Raises UsageError where none is left."""
     globs = [part.strip() for entry in limit for part in entry.split(",") if part.strip()]
-    left = tuple(one for one in known.hosts if not globs or _matches(one.name, globs))
+    left = tuple(host for host in known.hosts if not globs or _matches(host.name, globs))
     if not left:
         why = f"none of {len(known.hosts)} hosts matches --limit" if known.hosts else "no host is there"
         raise UsageError(
@@ -164,4 +164,4 @@ def _has_gpus(node: Node) -> bool:
 def _address(node: Node, there: Sequence[Node]) -> str:
     """Its first address that is not its name, and no other node's; "" for none."""
     others = {address for one in there if one.name != node.name for address in one.addresses}
-    return next((one for one in node.addresses if one != node.name and one not in others), "")
+    return next((address for address in node.addresses if address != node.name and address not in others), "")

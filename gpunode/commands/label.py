@@ -28,40 +28,40 @@ def label_accelerator(session: Session, options: LabelOptions) -> int:
     """What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
     api, listener = nodes.connect(session.inventory), session.listener
     members = session.probed(converge.look, plans=False)
-    unseen = [one for one in members if one.facts is None]
+    unseen = [member for member in members if member.facts is None]
     listener.failures(outcomes(unseen))
-    found = nodes.located(api, [one for one in members if one.facts], seconds=0, tell=listener.note)
+    found = nodes.located(api, [member for member in members if member.facts], seconds=0, tell=listener.note)
     rows = [row for one in found if (row := _label_node(api, nodes.refused(one), options, listener))]
     listener.rows("label", ("node", "before", "accelerator", "result"), rows)
     return exit_codes.worst(unseen) or (1 if len(rows) < len(found) else 0)
 
 
 def _label_node(
-    api: Api, one: Member, options: LabelOptions, listener: Listener
+    api: Api, member: Member, options: LabelOptions, listener: Listener
 ) -> tuple[str, str, str, str] | None:
     """What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
-    if one.node is None or one.facts is None:
-        problem(listener, one.host.name, one.reason)
+    if member.node is None or member.facts is None:
+        problem(listener, member.host.name, member.reason)
         return None
-    wish = {} if options.remove else accelerator.accelerator(one.facts.pci)
+    wish = {} if options.remove else accelerator.accelerator(member.facts.pci)
     try:
         changes = labels.write(
             api,
-            one.node,
+            member.node,
             wish,
             writer=labels.ACCELERATOR,
             overwrite=options.overwrite,
             dry_run=options.dry_run,
         )
     except ClusterError as error:
-        listener.problem(error, one.host.name)
+        listener.problem(error, member.host.name)
         return None
-    if wish and (others := accelerator.others(one.facts.pci)):
-        listener.note(f"{one.node.name} also has {', '.join(others)}; a node has one accelerator label")
+    if wish and (others := accelerator.others(member.facts.pci)):
+        listener.note(f"{member.node.name} also has {', '.join(others)}; a node has one accelerator label")
     value = wish.get(ACCELERATOR_LABEL, "")
     before, after = changes.get(ACCELERATOR_LABEL, (value or None, value or None))
     what = "same" if before == after else "would change" if options.dry_run else "changed"
-    return one.node.name, before or "", after or "", what
+    return member.node.name, before or "", after or "", what
 
 
 # The API server's rule for names of extended resources; kubernetes.io is its own.
@@ -100,23 +100,23 @@ def count_resources(session: Session, wanted: Counts) -> int:
     """What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
     api, listener = nodes.connect(session.inventory), session.listener
     members = nodes.identified(api, session, progress(listener))
-    rows = [row for one in members for row in _count_on_node(api, one, wanted, listener)]
+    rows = [row for member in members for row in _count_on_node(api, member, wanted, listener)]
     listener.rows("resource", ("node", "resource", "before", "after", "result"), rows)
-    bad = any(one.node is None for one in members) or any(row[-1] == "refused" for row in rows)
+    bad = any(member.node is None for member in members) or any(row[-1] == "refused" for row in rows)
     if rows and not wanted.dry_run and any(row[-1] == "changed" and row[3] is not None for row in rows):
         listener.note("A kubelet that restarts sets these counts to 0: give the command again then.")
     return 1 if bad else 0
 
 
 def _count_on_node(
-    api: Api, one: Member, wanted: Counts, listener: Listener
+    api: Api, member: Member, wanted: Counts, listener: Listener
 ) -> list[tuple[str, str, int | None, int | None, str]]:
-    if one.node is None:
-        problem(listener, one.host.name, one.reason)
+    if member.node is None:
+        problem(listener, member.host.name, member.reason)
         return []
     rows, changes = [], dict[str, str | None]()
     for name, after in wanted.counts.items():
-        found = one.node.resources.get(name)
+        found = member.node.resources.get(name)
         before = found.capacity if found else None
         result = "would change" if wanted.dry_run else "changed"
         if before == after:
@@ -125,17 +125,17 @@ def _count_on_node(
             result = "refused"
             listener.problem(
                 ClusterError(
-                    f"{one.node.name} counts {before} {name} already, a device plugin's or another operator's",
+                    f"{member.node.name} counts {before} {name} already, a device plugin's or another operator's",
                     hint="Give --overwrite to replace the number; a device plugin writes its own again.",
                 ),
-                one.host.name,
+                member.host.name,
             )
         else:
             changes[name] = None if after is None else str(after)
-        rows.append((one.node.name, name, before, after, result))
+        rows.append((member.node.name, name, before, after, result))
     if changes and not wanted.dry_run:
         # The kubelet copies capacity to allocatable, but takes nothing away there.
         gone = {name: None for name, number in changes.items() if number is None}
         fields = {"status": {"capacity": changes, **({"allocatable": gone} if gone else {})}}
-        api.merge("Node", one.node.name, fields, part="status")
+        api.merge("Node", member.node.name, fields, part="status")
     return rows

@@ -22,13 +22,13 @@ def lint(session: Session, target: int) -> int:
 
     listener = session.listener
     members = session.probed(story)
-    unseen = [one for one in members if one.facts is None]
+    unseen = [member for member in members if member.facts is None]
     listener.failures(outcomes(unseen))
     found = [
-        (one.host.name, each.code, each.what, each.fix)
-        for one in members
-        if one.facts is not None
-        for each in upgrade.findings(one.host, one.facts, target)
+        (member.host.name, each.code, each.what, each.fix)
+        for member in members
+        if member.facts is not None
+        for each in upgrade.findings(member.host, member.facts, target)
     ]
     listener.rows("finding", ("host", "code", "cause", "fix"), found)
     if target > upgrades.newest():

@@ -24,7 +24,7 @@ def start(session: Session, *, image: str, node_port: bool) -> int:
     members = nodes.identified(api, session, tell)
     for one in members:
         problem(listener, one.host.name, one.reason)
-    able = [one.node for one in members if one.node]
+    able = [member.node for member in members if member.node]
     if not able:
         listener.note(Advice("No node has GPUs. `", Command("provision"), "` makes hosts GPU nodes."))
         return 1
@@ -60,7 +60,9 @@ def start(session: Session, *, image: str, node_port: bool) -> int:
     listener.note(
         f"`{kubectl} port-forward service/{notebook.NAME} 8888` brings it to http://127.0.0.1:8888."
     )
-    (limits,) = (one["resources"]["limits"] for one in wanted[0]["spec"]["template"]["spec"]["containers"])
+    (limits,) = (
+        container["resources"]["limits"] for container in wanted[0]["spec"]["template"]["spec"]["containers"]
+    )
     if done.made and pods.GPU not in limits:
         listener.note(
             f"It asked for 1 {', '.join(limits)}, as these nodes share their GPUs. For more, change what "

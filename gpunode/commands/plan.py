@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 from gpunode.cluster.api import Api
 from gpunode.engine import (
+    cluster_diff,
     control_plane,
     converge,
     exit_codes,
     gate,
+    impact,
     nodes,
-    planned,
     prerequisites,
     rounds,
-    stake,
 )
 from gpunode.engine.choices import reasons
 from gpunode.engine.member import Members, outcomes
@@ -23,7 +23,7 @@ from gpunode.errors import ClusterError
 
 
 def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False) -> int:
-    """Show it; the exit code. `diff`: as in `planned.show`. `waits`: changes that wait have exit codes of their own.
+    """Show it; the exit code. `diff`: as in `cluster_diff.show`. `waits`: changes that wait have exit codes of their own.
     `why`: with the choices that each plan rests on."""
     listener, inventory = session.listener, session.inventory
     nodes.usable(inventory)
@@ -33,11 +33,11 @@ def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False
     wrong: ClusterError | None = None
     try:
         api = nodes.connect(inventory) if inventory.cluster.plugin else None
-        found = stake.located(api, members)
+        found = impact.located(api, members)
     except ClusterError as error:  # the hosts' plans are shown and counted
         wrong = error
     namespace = inventory.cluster.namespace
-    members = control_plane.guarded(inventory, stake.disturbed(api, namespace, members, found, strict=False))
+    members = control_plane.guarded(inventory, impact.disturbed(api, namespace, members, found, strict=False))
     listener.plans(outcomes(members), diff=diff is not False)
     if why:
         listener.rows("why", ("host", "code", "chosen", "why"), list(_choices(members)))
@@ -48,7 +48,7 @@ def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False
     elif api is not None and wrong is None:
         try:
             order = rounds.ordered(members)
-            shown = planned.plan(api, inventory, found, listener, diff=diff, strict=False, order=order)
+            shown = cluster_diff.plan(api, inventory, found, listener, diff=diff, strict=False, order=order)
             objects, conflicts = shown.objects, bool(shown.conflicts or shown.obstructed)
         except ClusterError as error:
             wrong = error
@@ -57,13 +57,13 @@ def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False
     gate.show(inventory, listener)
     listener.summary(outcomes(members), cluster=objects)
     code = wrong.exit_code if wrong else 1 if conflicts else exit_codes.worst(members)
-    if waits and (objects or any(one.outcome and one.outcome.plan for one in members)):
+    if waits and (objects or any(member.outcome and member.outcome.plan for member in members)):
         return exit_codes.DRIFT_AND_MORE if code else exit_codes.DRIFT
     return code
 
 
 def _choices(members: Members) -> Iterator[tuple[str, ...]]:
-    for one in members:
-        if one.outcome and one.outcome.facts:
-            for choice in reasons(one.host, one.outcome.facts, one.outcome.desired):
-                yield one.host.name, choice.code, choice.chosen, choice.why
+    for member in members:
+        if member.outcome and member.outcome.facts:
+            for choice in reasons(member.host, member.outcome.facts, member.outcome.desired):
+                yield member.host.name, choice.code, choice.chosen, choice.why

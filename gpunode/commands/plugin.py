@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gpunode.cluster import rights
 from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.objects import apply
-from gpunode.engine import bring_up, nodes, planned
+from gpunode.engine import bring_up, cluster_diff, nodes
 from gpunode.engine.listener import Listener, accepted, problem, progress
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session
@@ -29,14 +29,14 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
     spec = nodes.spec_of(inventory)  # or nothing is begun
     api, tell = nodes.connect(inventory), progress(listener)
     members = nodes.identified(api, session, tell)
-    missing = [one for one in members if one.node is None]
-    found = [one for one in members if one.node is not None]
+    missing = [member for member in members if member.node is None]
+    found = [member for member in members if member.node is not None]
     going: tuple[Member, ...] = ()
     if found:
         names = [one.node.name for one in found if one.node]
         other = other_plugins.replaced(api, replace, names) if replace else None
-        waiting = planned.show(api, inventory, found, listener, other=other)
-        going = tuple(one for one in waiting.members if one.going)
+        waiting = cluster_diff.show(api, inventory, found, listener, other=other)
+        going = tuple(member for member in waiting.members if member.active)
         if other and going:
             _startable(other, waiting, names)
         gone = [other] if other else []
@@ -45,13 +45,13 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
         if going and waiting.objects:
             accepted(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
         going = nodes.labelled(api, going)
-        if other and all(one.going for one in going) and len(going) == len(found):
+        if other and all(member.active for member in going) and len(going) == len(found):
             apply.delete(api, other, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
         elif other:
             listener.note(f"{title(other)} stays: not every node that it serves gets this plugin.")
     refused = len(going) < len(found)  # `show` has reported them
     problems = [*missing, *(one for one in going if one.reason)]
-    going = tuple(one for one in going if one.going)
+    going = tuple(member for member in going if member.active)
     good = True
     if going:
         names = [one.node.name for one in going if one.node]
@@ -65,7 +65,11 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
             if one.node and one.node.name in running
         )
         problems += [one for one in bring_up.offered(api, inventory, aimed, tell) if one.reason]
-        changed = [(one.action, one.what) for one in rollout.differences if one.action != "same"]
+        changed = [
+            (difference.action, difference.what)
+            for difference in rollout.differences
+            if difference.action != "same"
+        ]
         listener.rows("object", ("action", "object"), changed)
         rows = plugin.status(api, spec.namespace, spec.config)
         show([row for row in rows if row.node in names], listener)
@@ -82,8 +86,8 @@ def inspect(session: Session, *, selected: bool) -> int:
     missing: list[Member] = []
     if selected:
         members = nodes.identified(api, session, progress(listener))
-        missing = [one for one in members if one.node is None]
-        names = {one.node.name for one in members if one.node}
+        missing = [member for member in members if member.node is None]
+        names = {member.node.name for member in members if member.node}
         rows = tuple(row for row in rows if row.node in names)
     show(rows, listener)
     for one in missing:
@@ -121,10 +125,12 @@ def remove(inventory: Inventory, listener: Listener, *, yes: bool) -> None:
     listener.rows("object", ("action", "object"), [("removed", title) for title in removed])
 
 
-def _startable(other: Object, waiting: planned.Planned, names: Sequence[str]) -> None:
+def _startable(other: Object, waiting: cluster_diff.Planned, names: Sequence[str]) -> None:
     """Raises ClusterError where it is known that this plugin would not run in the other's place."""
     without = [name for name in waiting.imageless if name in names]
-    refused = [what for what in waiting.obstructed if not what.endswith(f"/{planned.PROOF}")]  # it runs none
+    refused = [
+        what for what in waiting.obstructed if not what.endswith(f"/{cluster_diff.PROOF}")
+    ]  # it runs none
     if refused:
         raise ClusterError(
             f"{title(other)} stays: {refused[0]} would not be admitted in its place; nothing was changed",

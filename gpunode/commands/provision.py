@@ -13,15 +13,15 @@ from gpunode.cluster.lease import Held, hold
 from gpunode.engine import (
     acts,
     batch,
+    cluster_diff,
     control_plane,
     exit_codes,
     gate,
+    impact,
     nodes,
-    planned,
     prerequisites,
     prove,
     rounds,
-    stake,
     work,
 )
 from gpunode.engine.batch import Run
@@ -109,7 +109,7 @@ def provision(session: Session, options: ProvisionOptions) -> int:
     ):
         work.show_left(api, session.listener, members)
         _sweep_test_pods(session, api, record, lease)
-        accepted = {member.host.name: acts.acts(member.changes) for member in members if member.waits}
+        accepted = {member.host.name: acts.acts(member.changes) for member in members if member.has_changes}
         run = Run(session, api, record, stop, accepted, prove=options.run)
         members = _run_batches(run, lease, _plan_again(session, members, lease), hosts, options)
     record.end()
@@ -138,8 +138,8 @@ def _plan_hosts(session: Session, api: Api | None, options: ProvisionOptions) ->
     members = rounds.probed(session, options.begun)
     members = prerequisites.install_python(session, members, yes=options.yes)
     members = prerequisites.add_repositories(session, members, options.fingerprints)
-    placed = stake.located(api, members)
-    members = stake.disturbed(api, session.inventory.cluster.namespace, members, placed, strict=True)
+    placed = impact.located(api, members)
+    members = impact.disturbed(api, session.inventory.cluster.namespace, members, placed, strict=True)
     members = control_plane.guarded(session.inventory, members)
     session.listener.plans(outcomes(members))
     left = cordon.left(api) if api else {}
@@ -149,18 +149,18 @@ def _plan_hosts(session: Session, api: Api | None, options: ProvisionOptions) ->
         if member.host.name in options.begun or (member.node and member.node.name in left)
     ]
     order = rounds.ordered(members, begun=disturbed, size=options.size, canary=options.canary)
-    able = [member.host for member in members if member.good or member.waits]
+    able = [member.host for member in members if member.host_ok or member.has_changes]
     judged = {host.name for host in (session.hosts if options.max_fail is not None else able)}
     return Hosts(members, placed, order, frozenset(judged | options.begun.keys()))
 
 
-def _plan_cluster(session: Session, api: Api | None, hosts: Hosts) -> planned.Planned:
+def _plan_cluster(session: Session, api: Api | None, hosts: Hosts) -> cluster_diff.Planned:
     """Show what changes in the cluster, and the gates."""
     if api is None:
         session.listener.note(nodes.WITHOUT_PLUGIN)
-    cluster = planned.Planned(0, ())
+    cluster = cluster_diff.Planned(0, ())
     if api and hosts.placed:
-        cluster = planned.plan(api, session.inventory, hosts.placed, session.listener, order=hosts.order)
+        cluster = cluster_diff.plan(api, session.inventory, hosts.placed, session.listener, order=hosts.order)
     gate.show(session.inventory, session.listener)
     return cluster
 
@@ -170,7 +170,7 @@ def _check_rights(session: Session, api: Api | None, members: Members, options: 
     if api is None:
         return
     drains = any(
-        member.waits and member.host.work == "drain" and member.disturbs.what.ends_gpu_work
+        member.has_changes and member.host.work == "drain" and member.disturbs.what.ends_gpu_work
         for member in members
     )
     rights.demanded(
@@ -182,7 +182,11 @@ def _too_many_failed(session: Session, hosts: Hosts, options: ProvisionOptions) 
     """Whether more hosts than --max-fail allows have ended badly before anything is asked or recorded; the user is told."""
     members, most = hosts.members, options.max_fail
     bad = _bad(members, hosts.judged)
-    if most is None or len(bad) <= most or not any(member.good or member.waits for member in members):
+    if (
+        most is None
+        or len(bad) <= most
+        or not any(member.host_ok or member.has_changes for member in members)
+    ):
         return False
     names = few([f"{member.host.name}: {batch.end(member)[0]}" for member in bad], NAMED)
     session.listener.note(
@@ -197,11 +201,11 @@ def _ask(
     session: Session,
     order: tuple[tuple[Host, ...], ...],
     members: Members,
-    cluster: planned.Planned,
+    cluster: cluster_diff.Planned,
     options: ProvisionOptions,
 ) -> None:
     """Show the batches, and raise Declined unless they are accepted."""
-    waiting = [member for member in members if member.waits]
+    waiting = [member for member in members if member.has_changes]
     parts = rounds.rows(order, waiting)
     session.listener.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), parts)
     busy = [part for part in parts if part[2]]
@@ -219,7 +223,7 @@ def _begin_record(session: Session, members: Members, options: ProvisionOptions)
     names = dict.fromkeys([*options.rest, *(member.host.name for member in members)])
     record = Record.begin(Path(session.inventory.path), list(names), options.recorded)
     for member in members:
-        if not (member.good or member.waits):
+        if not (member.host_ok or member.has_changes):
             record.host(member.host.name, *batch.end(member))
     return record
 
@@ -239,7 +243,7 @@ def _sweep_test_pods(session: Session, api: Api | None, record: Record, lease: H
 
 def _plan_again(session: Session, members: Members, lease: Held) -> Members:
     """The members, probed again where another run may have changed them while this one waited for its lease."""
-    able = [member for member in members if member.good or member.waits]
+    able = [member for member in members if member.host_ok or member.has_changes]
     if not lease.waited or not able:
         return members
     session.listener.note(
@@ -320,7 +324,9 @@ def _report_left(members: Members, listener: Listener) -> None:
 
 def _unhealthy(members: Members) -> str:
     """Why no further batch is begun: the control plane; "" while it may go on."""
-    found = [one.reason for one in members if one.reason and one.reason.code == control_plane.UNHEALTHY]
+    found = [
+        member.reason for member in members if member.reason and member.reason.code == control_plane.UNHEALTHY
+    ]
     return found[0].what if found else ""
 
 
@@ -333,8 +339,12 @@ def _too_many(members: Members, judged: Collection[str], most: int | None) -> st
 
 
 def _bad(members: Members, judged: Collection[str]) -> list[Member]:
-    found = [one for one in members if one.host.name in judged]
-    return [one for one in found if (one.reason or not one.waits) and batch.end(one)[0] in BAD]
+    found = [member for member in members if member.host.name in judged]
+    return [
+        member
+        for member in found
+        if (member.reason or not member.has_changes) and batch.end(member)[0] in BAD
+    ]
 
 
 def _hosts(bad: Sequence[Member]) -> str:
@@ -344,7 +354,8 @@ def _hosts(bad: Sequence[Member]) -> str:
 def _not_begun(run: Run, members: Members, code: str, why: str) -> Members:
     """The members, out before anything was changed there."""
     out = tuple(
-        one.out(Problem(code, f"not begun: {why}", fix=RESUME, subject=one.host.name)) for one in members
+        member.excluded(Problem(code, f"not begun: {why}", fix=RESUME, subject=member.host.name))
+        for member in members
     )
     for one in out:
         run.record.host(one.host.name, "skipped", one.reason.what if one.reason else "")

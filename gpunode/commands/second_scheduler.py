@@ -102,7 +102,7 @@ def _not_back(api: Api, node: str, volume: str) -> str:
         return error.message
     if pod is None:
         return "it has no pod"
-    names = [one["name"] for one in pod["spec"].get("volumes") or []]
+    names = [volume["name"] for volume in pod["spec"].get("volumes") or []]
     own = [name for name in names if name.startswith(schedulers.VOLUME)]
     if own != ([volume] if volume else []):
         return "the kubelet has not started it again yet"

@@ -61,7 +61,7 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     if wish.scheduler is not None:
         second.rehearse(api, wanted, wish.scheduler)
     differences = *plugin.plan(api, spec, tell=listener.note), *extender.plan(api, wanted)
-    changes = [one for one in differences if one.action not in ("same", "foreign")]
+    changes = [difference for difference in differences if difference.action not in ("same", "foreign")]
     listener.cluster(api.access.context, changes)
     if words := apply.unguarded(api, [*spec.manifests, *wanted.manifests], changes):
         listener.note(words)
@@ -160,9 +160,9 @@ def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
         return converge.look(visit, tell)
 
     members = session.probed(story)
-    unseen = [one for one in members if one.facts is None]
+    unseen = [member for member in members if member.facts is None]
     session.listener.failures(outcomes(unseen))
-    seen = [replace(one, reason=None) for one in members if one.facts]
+    seen = [replace(member, reason=None) for member in members if member.facts]
     placed = nodes.located(api, seen, seconds=0, tell=session.listener.note)
     found = [one for one in placed if _files(one).get(manifest.PATH, _NONE).exists]
     if not found:
@@ -192,15 +192,15 @@ def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
 _NONE = File("", exists=False)
 
 
-def _files(one: Member) -> Mapping[str, File]:
-    return one.facts.files if one.facts else {}
+def _files(member: Member) -> Mapping[str, File]:
+    return member.facts.files if member.facts else {}
 
 
-def _planned(one: Member, planner: Callable[[Mapping[str, File]], Made]) -> Made:
+def _planned(member: Member, planner: Callable[[Mapping[str, File]], Made]) -> Made:
     try:
-        return planner(_files(one))
+        return planner(_files(member))
     except CannotPlan as error:
-        raise Refused(one.host.name, error.message, hint=error.hint) from None
+        raise Refused(member.host.name, error.message, hint=error.hint) from None
 
 
 def _change(
@@ -229,36 +229,36 @@ def _change(
     return len(found)
 
 
-def _with(one: Member, changes: tuple[Change, ...]) -> Member:
-    assert one.outcome is not None
-    plan = Plan(one.host.name, (StepPlan(STEP, changes),) if changes else ())
+def _with(member: Member, changes: tuple[Change, ...]) -> Member:
+    assert member.outcome is not None
+    plan = Plan(member.host.name, (StepPlan(STEP, changes),) if changes else ())
     status: Literal["planned", "right"] = "planned" if changes else "right"
-    return replace(one, outcome=replace(one.outcome, status=status, plan=plan, error=None, hint=""))
+    return replace(member, outcome=replace(member.outcome, status=status, plan=plan, error=None, hint=""))
 
 
-def _apply(session: Session, api: Api, one: Member, volume: str) -> None:
+def _apply(session: Session, api: Api, member: Member, volume: str) -> None:
     """Make the changes; where the scheduler does not come back, or this ends before, they are taken back. Raises GpunodeError."""
-    node = one.node.name if one.node else one.host.name
+    node = member.node.name if member.node else member.host.name
     try:
-        _made(session, one)
+        _made(session, member)
         why = second.wait_for_scheduler(api, node, volume, session.listener)
     except BaseException:
-        session.listener.note(f"{one.host.name}: {_put_back(session, one)}.")
+        session.listener.note(f"{member.host.name}: {_put_back(session, member)}.")
         raise
     if why:
         raise AgentFailed(
-            one.host.name,
-            f"the scheduler did not come back within {second.BACK:.0f} s: {why}; {_put_back(session, one)}",
+            member.host.name,
+            f"the scheduler did not come back within {second.BACK:.0f} s: {why}; {_put_back(session, member)}",
             hint=f"See `kubectl -n kube-system logs kube-scheduler-{node}`, and the kubelet's log on the host.",
         )
 
 
-def _put_back(session: Session, one: Member) -> str:
+def _put_back(session: Session, member: Member) -> str:
     """What became of putting the scheduler's files back as they were."""
-    session.listener.note(f"{one.host.name}: putting the scheduler's earlier configuration back.")
+    session.listener.note(f"{member.host.name}: putting the scheduler's earlier configuration back.")
     try:
-        now = _again(session, one)
-        changes = schedulers.restoring(_files(one), _files(now))
+        now = _again(session, member)
+        changes = schedulers.restoring(_files(member), _files(now))
         if changes:
             _made(session, _with(now, changes))
     except GpunodeError as error:
@@ -266,32 +266,32 @@ def _put_back(session: Session, one: Member) -> str:
     return "its earlier configuration was put back" if changes else "its configuration is as it was"
 
 
-def _again(session: Session, one: Member) -> Member:
+def _again(session: Session, member: Member) -> Member:
     """The member with its files as they are now. Raises AgentFailed."""
 
     def story(visit: Visit, tell: OnEvent) -> Outcome:
-        visit.watch = replace(visit.watch, files=(*visit.watch.files, *_files(one)))
+        visit.watch = replace(visit.watch, files=(*visit.watch.files, *_files(member)))
         return converge.look(visit, tell)
 
-    (now,) = session.probed(story, [one])
+    (now,) = session.probed(story, [member])
     if now.facts is None:
         why = now.outcome.error if now.outcome else None
-        raise AgentFailed(one.host.name, why or "it cannot be inspected")
+        raise AgentFailed(member.host.name, why or "it cannot be inspected")
     return now
 
 
-def _made(session: Session, one: Member) -> Member:
+def _made(session: Session, member: Member) -> Member:
     """The member after its plan, with new facts. Raises AgentFailed where not all of it was made."""
-    outcome = one.outcome
+    outcome = member.outcome
     assert outcome is not None
 
     def story(visit: Visit, tell: OnEvent) -> Outcome:
         return converge.apply(visit, outcome, tell)
 
-    after = session.probed(story, [one])[0]
-    if after.outcome is None or len(after.outcome.applied) < len(one.changes):
+    after = session.probed(story, [member])[0]
+    if after.outcome is None or len(after.outcome.applied) < len(member.changes):
         why = after.outcome.error if after.outcome else None
         raise AgentFailed(
-            one.host.name, why or "not all was changed", hint=after.outcome.hint if after.outcome else ""
+            member.host.name, why or "not all was changed", hint=after.outcome.hint if after.outcome else ""
         )
     return after

@@ -33,7 +33,7 @@ def inspect(session: Session, *, details: bool, selected: bool = False, hosts: b
     `selected`: only those of the session's hosts. `hosts`: they are reached over SSH; else they are names of nodes."""
     api, listener = nodes.connect(session.inventory), session.listener
     real, placed = _real(session, api) if hosts else ({}, ())
-    chosen = set() if hosts else {one.node for one in session.hosts}
+    chosen = set() if hosts else {host.node for host in session.hosts}
     there, pods = _state(api)
     if selected:
         there = _of(placed, there) if hosts else [one for one in there if one["metadata"]["name"] in chosen]
@@ -222,7 +222,7 @@ def _real(session: Session, api: Api) -> tuple[Mapping[str, Real], Members]:
     for one in found:
         if broken := unmended_note(one):  # such as a lost GPU, which may have no row
             session.listener.note(f"{one.host}: {broken}.")
-    hoped = [replace(one, reason=None) for one in members]
+    hoped = [replace(member, reason=None) for member in members]
     placed = nodes.located(api, hoped, seconds=0, tell=session.listener.note)
     real = {one.node.name: said for one in placed if one.node and (said := _of_host(one, session.listener))}
     return real, placed
@@ -233,7 +233,7 @@ def _uncompared(placed: Sequence[Member], there: Sequence[Object]) -> list[str]:
     answered = [one for one in placed if one.facts]
     seen = {one.node.name for one in answered if one.node}
     reasons = [str(one.reason) for one in answered if one.reason]
-    bare = [one.host.name for one in answered if one.node and not _record(one)]
+    bare = [member.host.name for member in answered if member.node and not _record(member)]
     if bare:
         reasons.append(f"{few(bare, NAMED)}: the kubelet has no {RECORD}: it never allocated a device")
     if others := sorted({one["metadata"]["name"] for one in there} - seen):
@@ -243,13 +243,13 @@ def _uncompared(placed: Sequence[Member], there: Sequence[Object]) -> list[str]:
     return reasons
 
 
-def _record(one: Member) -> File | None:
-    file = one.facts.files.get(RECORD) if one.facts else None
+def _record(member: Member) -> File | None:
+    file = member.facts.files.get(RECORD) if member.facts else None
     return file if file is not None and file.exists else None
 
 
-def _of_host(one: Member, listener: Listener) -> Real | None:
-    file = _record(one)
+def _of_host(member: Member, listener: Listener) -> Real | None:
+    file = _record(member)
     if file is None:
         return None
     try:
@@ -258,16 +258,18 @@ def _of_host(one: Member, listener: Listener) -> Real | None:
         entries, units = parse(file.content), registered(file.content)
     except ValueError as error:
         listener.problem(
-            ClusterError(f"{RECORD}: {error}", hint="What its pods use is not known.", subject=one.host.name),
-            one.host.name,
+            ClusterError(
+                f"{RECORD}: {error}", hint="What its pods use is not known.", subject=member.host.name
+            ),
+            member.host.name,
         )
         return None
-    indexes = {gpu.uuid: str(gpu.index) for gpu in one.gpus}
+    indexes = {gpu.uuid: str(gpu.index) for gpu in member.gpus}
     return picture.of_host(entries, units, indexes)
 
 
-def _pods(one: Row) -> str:
-    return ", ".join(dict.fromkeys(use.pod for use in one.uses))
+def _pods(row: Row) -> str:
+    return ", ".join(dict.fromkeys(use.pod for use in row.uses))
 
 
 def _why(why: Mapping[str, int] | None) -> str:

@@ -48,8 +48,8 @@ def overlook(
         members = nodes.identified(api, session, progress(listener))
         for one in members:
             problem(listener, one.host.name, one.reason if one.node is None else None)
-        missing = any(one.node is None for one in members)
-        only = [one.node.name for one in members if one.node]
+        missing = any(member.node is None for member in members)
+        only = [member.node.name for member in members if member.node]
     there, pods = api.find("Node")[0], api.find("Pod")[0]
     found = usage(api, wish.namespace, there, pods, only)
     resource = (wish.share or Share()).resource
@@ -195,20 +195,20 @@ def _notes(node: NodeUsage) -> Iterator[str]:
 
 
 def _allocated(gpu: Gpu, resource: str) -> int | None:
-    return None if gpu.users is None else sum(one.units for one in gpu.users if one.resource == resource)
+    return None if gpu.users is None else sum(user.units for user in gpu.users if user.resource == resource)
 
 
 def differing(node: NodeUsage, resource: str, promised: Mapping[tuple[str, str], Row]) -> Iterator[str]:
     """Pods that have memory of the node's GPUs otherwise than it was promised."""
     if unknown := promised.get((node.node, picture.UNKNOWN)):
-        names = few(list(dict.fromkeys(one.pod for one in unknown.uses)), NAMED)
+        names = few(list(dict.fromkeys(use.pod for use in unknown.uses)), NAMED)
         yield f"{node.node}: nobody noted which GPU {names} has: {FSCK}"
     wanted, real = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
     for gpu in node.gpus:
         of = promised.get((node.node, gpu.index))
         wanted.update({(one.pod, one.container, gpu.index): one.promised for one in (of.uses if of else ())})
-        users = [one for one in gpu.users or () if one.resource == resource]
-        real.update({(one.pod, one.container, gpu.index): one.units for one in users})
+        users = [user for user in gpu.users or () if user.resource == resource]
+        real.update({(user.pod, user.container, gpu.index): user.units for user in users})
     started, noted = {one[:2] for one in real}, {one[:2] for one in wanted}
     differ = {one[0] for one in (wanted - real) + (real - wanted) if one[:2] in started & noted}
     if differ:
@@ -241,24 +241,26 @@ def show_processes(api: Api, session: Session, names: Sequence[str]) -> None:
     members = nodes.located(
         api, [Member(host) for host in session.hosts], seconds=0, tell=progress(session.listener)
     )
-    theirs = {one.host.name: one.node.name for one in members if one.node and one.node.name in names}
+    theirs = {
+        member.host.name: member.node.name for member in members if member.node and member.node.name in names
+    }
     if not theirs:
         return
     asked = session.probed(
-        converge.look, [Member(one.host) for one in members if one.host.name in theirs], plans=False
+        converge.look, [Member(member.host) for member in members if member.host.name in theirs], plans=False
     )
     session.listener.failures(outcomes([one for one in asked if one.facts is None]))
     rows = [
         (
-            theirs[one.host.name],
+            theirs[member.host.name],
             user.pid,
             user.command,
             user.name or user.container or "",
             " ".join(user.gpus),
         )
-        for one in asked
-        if one.facts is not None
-        for user in one.facts.gpu_users
+        for member in asked
+        if member.facts is not None
+        for user in member.facts.gpu_users
         if user.pod is None
     ]
     session.listener.rows("process", PROCESS_COLUMNS, rows)

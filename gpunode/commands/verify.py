@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpunode.engine import converge, coverage, fleet, nodes
+from gpunode.engine import converge, fleet, nodes, summary
 from gpunode.engine.chains import Chain, chains
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session
@@ -22,7 +22,7 @@ def verify(session: Session, *, run: bool) -> int:
     found = chains(inventory, members, listener, run=run)
     if run:
         found = _with_containers(session, members, found)
-    bad = set(coverage.broken(found))
+    bad = set(summary.broken(found))
     for host, links in sorted(found.items(), key=lambda one: one[0] in bad):  # last: what is read first
         listener.links(host, links)
     for one in members:
@@ -32,9 +32,11 @@ def verify(session: Session, *, run: bool) -> int:
         listener.note(
             "The inventory names no `cluster.plugin`, so nothing in the cluster was checked. Add it to check the whole chain."
         )
-    listener.total(coverage.sentence(found), coverage.numbers(found))
-    broken = list(coverage.broken(found))
-    unreachable = [one.host.name for one in members if one.outcome and one.outcome.status == "unreachable"]
+    listener.total(summary.sentence(found), summary.numbers(found))
+    broken = list(summary.broken(found))
+    unreachable = [
+        member.host.name for member in members if member.outcome and member.outcome.status == "unreachable"
+    ]
     return 0 if not broken else 3 if broken == unreachable else 1
 
 
@@ -43,9 +45,9 @@ def _with_containers(
 ) -> Mapping[str, Chain]:
     """The chains with the link `container` where no pod can run."""
     outcomes = {
-        one.host.name: one.outcome
-        for one in members
-        if one.outcome and runtime.needs_container(chains[one.host.name])
+        member.host.name: member.outcome
+        for member in members
+        if member.outcome and runtime.needs_container(chains[member.host.name])
     }
     plugin = session.inventory.cluster.plugin
     found: dict[str, Verdict] = {}

@@ -31,7 +31,7 @@ Act: TypeAlias = tuple[str, str]  # what is done, to what: ("install", "nvidia-o
 REBOOT = ("reboot", "")
 # They do one thing and end; no work depends on them. The reload of systemd before it is another matter: Service.loses.
 QUIET = frozenset({cdi.UNIT, cdi.OWN, dev_char.UNIT})
-RUNTIME_UNITS = frozenset(unit for one in RUNTIMES.values() for unit in one.WATCH.units)
+RUNTIME_UNITS = frozenset(unit for runtime in RUNTIMES.values() for unit in runtime.WATCH.units)
 MODULES = frozenset({("unload", "modules"), ("load", "modules")})
 
 
@@ -43,9 +43,9 @@ def disturbance(changes: Iterable[Change], *, driver: Collection[str] = ()) -> D
         reboot=any(isinstance(change, Reboot) for change in changes),
         restarts=tuple(
             dict.fromkeys(
-                one.unit
-                for one in changes
-                if isinstance(one, Service) and one.restart and one.unit not in QUIET
+                change.unit
+                for change in changes
+                if isinstance(change, Service) and change.restart and change.unit not in QUIET
             )
         ),
         modules=any(isinstance(change, KernelModule) and change.unload for change in changes),

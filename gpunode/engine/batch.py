@@ -43,11 +43,11 @@ def finished(run: Run, members: Members) -> Members:
     members = work.cleared(run.api, run.session, members, run.record, stopped=lambda: run.stopped)
     cordoned = run.record.begun
     for one in members:
-        if one.waits and one.reason is None:
+        if one.has_changes and one.reason is None:
             run.record.host(one.host.name, "changing")
     if run.record.lost:
-        members = tuple(_given_back(run, one, cordoned) for one in members)
-    begun = [one.host.name for one in members if one.host.name in masters and one.reason is None]
+        members = tuple(_given_back(run, member, cordoned) for member in members)
+    begun = [member.host.name for member in members if member.host.name in masters and member.reason is None]
     members = rounds.converged(
         run.session,
         members,
@@ -55,32 +55,33 @@ def finished(run: Run, members: Members) -> Members:
         lambda one, visit, tell: work.again(run.api, one, visit, tell, stopped=lambda: run.stopped),
     )
     members = control_plane.healthy_after(run.api, members, begun, listener)
-    if run.api is not None and any(one.good for one in members):
+    if run.api is not None and any(member.host_ok for member in members):
         for one in members:
-            if one.good:
+            if one.host_ok:
                 run.record.host(one.host.name, "changed")
         try:
             members = _proven(run, run.api, members)
         except ClusterError as error:
             listener.problem(error)
             members = tuple(
-                one.out(replace(error.problem, code=FAILED)) if one.good else one for one in members
+                member.excluded(replace(error.problem, code=FAILED)) if member.host_ok else member
+                for member in members
             )
     for one in members:
         run.record.host(one.host.name, *end(one))
     return members
 
 
-def _given_back(run: Run, one: Member, cordoned: Collection[str]) -> Member:
+def _given_back(run: Run, member: Member, cordoned: Collection[str]) -> Member:
     """The member, out before anything is changed there; its node takes pods again."""
-    if not one.waits or one.reason is not None:
-        return one
-    listener, host = run.session.listener, one.host.name
+    if not member.has_changes or member.reason is not None:
+        return member
+    listener, host = run.session.listener, member.host.name
     reason = Problem(rounds.STOPPED, f"{work.NOT_CHANGED}: {run.record.lost}", subject=host)
     if host in cordoned:
-        reason = work.lifted(run.api, one, reason, listener.event)
+        reason = work.lifted(run.api, member, reason, listener.event)
     problem(listener, host, reason)
-    return one.out(reason)
+    return member.excluded(reason)
 
 
 def _proven(run: Run, api: Api, members: Members) -> Members:
@@ -100,16 +101,16 @@ def _proven(run: Run, api: Api, members: Members) -> Members:
     return members
 
 
-def end(one: Member) -> tuple[State, str]:
+def end(member: Member) -> tuple[State, str]:
     """How far the member has come, and why no further."""
-    why = one.wrong.what if one.wrong else (one.outcome.error or "" if one.outcome else "")
-    if one.reason is not None and one.reason.code in (work.BUSY, rounds.STOPPED, gate.CLOSED):
+    why = member.wrong.what if member.wrong else (member.outcome.error or "" if member.outcome else "")
+    if member.reason is not None and member.reason.code in (work.BUSY, rounds.STOPPED, gate.CLOSED):
         return "skipped", why
-    if one.reason is not None and one.reason.code == control_plane.UNHEALTHY and one.waits:
+    if member.reason is not None and member.reason.code == control_plane.UNHEALTHY and member.has_changes:
         return "skipped", why
-    status = one.outcome.status if one.outcome else "failed"
+    status = member.outcome.status if member.outcome else "failed"
     if status in ("failed", "refused", "unreachable"):
         return status, why
-    if one.in_use:
-        return "in use", one.result.why if one.result else ""
-    return ("proven", "") if one.proven else ("failed", why)
+    if member.in_use:
+        return "in use", member.result.why if member.result else ""
+    return ("proven", "") if member.proven else ("failed", why)

@@ -27,63 +27,65 @@ def bring_up(
 ) -> Members:
     """All stages for the hosts that are right; reports why the others take no part. `holder`: of the cluster's lease."""
     tell = progress(listener)
-    members = nodes.located(api, [_able(one) for one in members], seconds=nodes.REGISTER_SECONDS, tell=tell)
+    members = nodes.located(
+        api, [_able(member) for member in members], seconds=nodes.REGISTER_SECONDS, tell=tell
+    )
     changed = [
-        one.node.name
-        for one in members
-        if one.node and one.outcome and acts.outdate(one.outcome.applied, one.facts)
+        member.node.name
+        for member in members
+        if member.node and member.outcome and acts.outdate(member.outcome.applied, member.facts)
     ]
     old = plugin.pods_on(api, inventory.cluster.namespace, changed)  # before labels bring new pods
     renew = {pod["metadata"]["uid"] for pod in old}
     members = nodes.labelled(api, nodes.unowned(dra.owners(api), members))
     members = aimed(inventory, members)
-    if any(one.going for one in members):
+    if any(member.active for member in members):
         members = deployed(api, inventory, members, renew, tell)
         members = offered(api, inventory, members, tell)
     for one in members:
-        if one.good:
+        if one.host_ok:
             problem(listener, one.host.name, one.wrong)
     if run:
         members = proven(api, inventory, members, tell, holder)
-    prove.show([one.result for one in members if one.result], listener)
+    prove.show([member.result for member in members if member.result], listener)
     return members
 
 
-def _able(one: Member) -> Member:
+def _able(member: Member) -> Member:
     """The member, out where the host itself is not right."""
-    if one.reason is not None or one.outcome is None:
-        return one
-    if one.good:
-        return replace(one, node=None)  # what was known of it is older than the host's changes
-    return one.out(Problem(one.outcome.status, f"{one.outcome.status}: {one.outcome.error}"))
+    if member.reason is not None or member.outcome is None:
+        return member
+    if member.host_ok:
+        return replace(member, node=None)  # what was known of it is older than the host's changes
+    return member.excluded(Problem(member.outcome.status, f"{member.outcome.status}: {member.outcome.error}"))
 
 
 def aimed(inventory: Inventory, members: Members) -> Members:
     """The units that each node must offer by the plugin's configuration, and the GPUs that its pods must see."""
     config = inventory.cluster.plugin_config
 
-    def stage(one: Member) -> Member:
-        if not one.going or one.node is None or one.facts is None:
-            return one
-        units = expected.units(config, one.gpus, one.labels)
-        mig_problem = mig.problem(config, one.gpus, one.labels)
+    def stage(member: Member) -> Member:
+        if not member.active or member.node is None or member.facts is None:
+            return member
+        units = expected.units(config, member.gpus, member.labels)
+        mig_problem = mig.problem(config, member.gpus, member.labels)
         partly = None
         if mig_problem and mig_problem.subject:  # its other GPUs are waited for and tested
-            partly = replace(mig_problem, subject=one.node.name)
+            partly = replace(mig_problem, subject=member.node.name)
         return replace(
-            one,
-            target=target(config, one.node.name, one.gpus, one.labels),
+            member,
+            target=target(config, member.node.name, member.gpus, member.labels),
             # A configuration may offer what cannot be known from here, e.g. MIG devices.
-            expected=units or (None if config else len(one.gpus)),
+            expected=units or (None if config else len(member.gpus)),
             partly=partly,
         )
 
-    return tuple(stage(one) for one in members)
+    return tuple(stage(member) for member in members)
 
 
 def deployed(api: Api, inventory: Inventory, members: Members, renew: set[str], tell: OnProgress) -> Members:
     """The plugin on every node; a member is out where it does not run, or can find no GPU."""
-    going = [one for one in members if one.going and one.node]
+    going = [member for member in members if member.active and member.node]
     scope = Scope(
         only=[one.node.name for one in going if one.node],
         renew=renew,
@@ -102,25 +104,25 @@ def deployed(api: Api, inventory: Inventory, members: Members, renew: set[str], 
             row.node: row for row in plugin.deploy(api, spec, scope, seconds=PLUGIN_SECONDS, tell=tell).rows
         }
 
-    def stage(one: Member) -> Member:
-        if not one.going or one.node is None:
-            return one
-        row = rows.get(one.node.name)
+    def stage(member: Member) -> Member:
+        if not member.active or member.node is None:
+            return member
+        row = rows.get(member.node.name)
         if row and row.reason:
-            return one.out(replace(row.reason, subject=one.node.name))
-        if one.no_driver:
-            return one.out(
+            return member.excluded(replace(row.reason, subject=member.node.name))
+        if member.no_driver:
+            return member.excluded(
                 Problem(
                     "no-driver",
-                    one.no_driver,
-                    subject=one.host.name,
+                    member.no_driver,
+                    subject=member.host.name,
                     fix=Advice("`", Command("verify"), "` says why."),
                 )
             )
-        units = expected.units(spec.config, one.gpus, one.labels)
-        return one.out(one.partly) if units is None else one
+        units = expected.units(spec.config, member.gpus, member.labels)
+        return member.excluded(member.partly) if units is None else member
 
-    return tuple(stage(one) for one in members)
+    return tuple(stage(member) for member in members)
 
 
 def _not_ready(row: Row | None) -> bool:
@@ -130,34 +132,35 @@ def _not_ready(row: Row | None) -> bool:
 def offered(api: Api, inventory: Inventory, members: Members, tell: OnProgress) -> Members:
     """Every GPU offered; a member is out where one is not in time."""
     end = time.monotonic() + PLUGIN_SECONDS
-    return tuple(_offered(api, inventory.cluster.namespace, one, end, tell) for one in members)
+    return tuple(_offered(api, inventory.cluster.namespace, member, end, tell) for member in members)
 
 
 def proven(api: Api, inventory: Inventory, members: Members, tell: OnProgress, holder: str) -> Members:
     """vectoradd on every free GPU of the members that are left."""
-    aims = [one.target for one in members if one.going and one.target]
+    aims = [member.target for member in members if member.active and member.target]
     results = prove.vectoradd(api, inventory, aims, tell, holder=holder) if aims else ()
     by_node = {result.node: result for result in results}
     return tuple(
-        replace(one, result=by_node.get(one.node.name)) if one.going and one.node else one for one in members
+        replace(member, result=by_node.get(member.node.name)) if member.active and member.node else member
+        for member in members
     )
 
 
-def _offered(api: Api, namespace: str, one: Member, end: float, tell: OnProgress) -> Member:
+def _offered(api: Api, namespace: str, member: Member, end: float, tell: OnProgress) -> Member:
     """The member; out where its node does not offer what is expected of it by the `end`."""
-    if not one.going or one.node is None:
-        return one
+    if not member.active or member.node is None:
+        return member
     left = max(0.0, end - time.monotonic())
     try:
         capacity.wait_allocatable(
             api,
-            one.node.name,
-            one.expected,
+            member.node.name,
+            member.expected,
             namespace=namespace,
             seconds=left,
             tell=tell,
             waited=PLUGIN_SECONDS - left,
         )
     except ClusterError as error:
-        return one.out(replace(error.problem, code="not-offered"))
-    return one
+        return member.excluded(replace(error.problem, code="not-offered"))
+    return member

@@ -40,9 +40,13 @@ def chains(
     below = {outcome.host: tuple(judge_host(outcome)) for outcome in outcomes(members)}
     if inventory.cluster.plugin is None:
         return below
-    reported = _reported(inventory, [one for one in members if _lost(below[one.host.name])], listener)
+    reported = _reported(
+        inventory, [member for member in members if _lost(below[member.host.name])], listener
+    )
     below = {host: _explained(chain, reported.get(host, "")) for host, chain in below.items()}
-    above = _above(inventory, [one for one in members if holds(below[one.host.name])], listener, run=run)
+    above = _above(
+        inventory, [member for member in members if holds(below[member.host.name])], listener, run=run
+    )
     unknown = _unknown(ABOVE)
     return {host: tuple(first_broken([*chain, *above.get(host, unknown)])) for host, chain in below.items()}
 
@@ -76,10 +80,10 @@ def _reported(inventory: Inventory, members: Sequence[Member], listener: Listene
         with suppress(ClusterError):
             api = nodes.connect(inventory)
             pods = _plugins(api, inventory.cluster.namespace)
-            for one in _placed(api, members, listener):
-                if one.node and (pod := pods.get(one.node.name)):
-                    why = published.why_missing(published.read(api, one.node, pod))
-                    words[one.host.name] = why.what if why else published.earlier(api, one.node, pod)
+            for member in _placed(api, members, listener):
+                if member.node and (pod := pods.get(member.node.name)):
+                    why = published.why_missing(published.read(api, member.node, pod))
+                    words[member.host.name] = why.what if why else published.earlier(api, member.node, pod)
     return words
 
 
@@ -95,7 +99,7 @@ def _above(
     except ClusterError as error:
         text = "the Kubernetes API does not answer as it should"
         broken = Verdict("node", "broken", text, error.message, error.hint)
-        return {one.host.name: (broken, *_unknown(ABOVE[1:])) for one in members}
+        return {member.host.name: (broken, *_unknown(ABOVE[1:])) for member in members}
 
 
 def _judged(
@@ -115,33 +119,35 @@ def _judged(
 
 def _placed(api: Api, members: Sequence[Member], listener: Listener) -> Members:
     """The members with their nodes, or with the reason why they have none."""
-    return nodes.located(api, [one for one in members if one.facts], seconds=0, tell=listener.note)
+    return nodes.located(api, [member for member in members if member.facts], seconds=0, tell=listener.note)
 
 
-def _links(api: Api, inventory: Inventory, one: Member, rows: Mapping[str, Row], owners: dra.Owners) -> Chain:
+def _links(
+    api: Api, inventory: Inventory, member: Member, rows: Mapping[str, Row], owners: dra.Owners
+) -> Chain:
     """Node, plugin and capacity."""
-    if one.node is None:
-        return (judge_missing(one.reason or Problem("no-node", "")),)
-    if owned := owners.reason(one.node):
-        return (_node(api, one, one.node), judge_owned(owned))
+    if member.node is None:
+        return (judge_missing(member.reason or Problem("no-node", "")),)
+    if owned := owners.reason(member.node):
+        return (_node(api, member, member.node), judge_owned(owned))
     config, namespace = inventory.cluster.plugin_config, inventory.cluster.namespace
-    row, unfit = rows.get(one.node.name), mig.problem(config, one.gpus, one.labels)
+    row, unfit = rows.get(member.node.name), mig.problem(config, member.gpus, member.labels)
     pod = row.pod if row else ""
-    capacity = judge_capacity(api, one.node, one.gpus, config=config, namespace=namespace, pod=pod)
+    capacity = judge_capacity(api, member.node, member.gpus, config=config, namespace=namespace, pod=pod)
     if row and capacity.status == "ok":  # of what else the node has, some may be out
         capacity = replace(capacity, cause="\n".join(filter(None, (capacity.cause, row.missing))))
     by_mig = unfit and row and row.reason and row.reason.code == LAYOUT
     fix = unfit.fix if unfit and by_mig else Advice(Command("provision"))
-    image = judge_image(one.outcome) if one.outcome else None
-    return _node(api, one, one.node), image or judge_plugin(row, fix), capacity
+    image = judge_image(member.outcome) if member.outcome else None
+    return _node(api, member, member.node), image or judge_plugin(row, fix), capacity
 
 
-def _node(api: Api, one: Member, node: Node) -> Verdict:
+def _node(api: Api, member: Member, node: Node) -> Verdict:
     """The node, and whether its kubelet goes by the gates that its host was to have; only then is it asked."""
     link = judge_node(node)
-    if link.status == "broken" or one.outcome is None or not kubelet.wished(one.outcome):
+    if link.status == "broken" or member.outcome is None or not kubelet.wished(member.outcome):
         return link
-    return kubelet.in_force(link, one.outcome, running.gates(api, node.name))
+    return kubelet.in_force(link, member.outcome, running.gates(api, node.name))
 
 
 def _pods(
@@ -149,7 +155,7 @@ def _pods(
 ) -> Mapping[str, Verdict]:
     """The last link: what vectoradd shows on the nodes of these hosts."""
     config = inventory.cluster.plugin_config
-    aims = [target(config, one.node.name, one.gpus, one.labels) for one in members if one.node]
+    aims = [target(config, member.node.name, member.gpus, member.labels) for member in members if member.node]
     if not aims:
         return {}
     results = {result.node: result for result in prove.vectoradd(api, inventory, aims, progress(listener))}
@@ -177,7 +183,7 @@ def _strangers(
     api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener
 ) -> Mapping[str, str]:
     """What pods that ask for no GPU see on the nodes of hosts with isolation."""
-    isolated = [one.node for one in members if one.node and one.host.isolation]
+    isolated = [member.node for member in members if member.node and member.host.isolation]
     if not isolated:
         return {}
     return stranger.seen(

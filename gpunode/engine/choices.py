@@ -21,7 +21,7 @@ def reasons(host: Host, facts: Facts, desired: Desired | None) -> tuple[Choice, 
     models = list({device.device: pci.gpu(device.device) for device in pci.driven(facts.pci)}.values())
     found = [_system(facts), *map(_gpu, models)]
     if desired is not None:
-        found += [Choice("repository", one.uri, "the inventory names it") for one in desired.sources]
+        found += [Choice("repository", source.uri, "the inventory names it") for source in desired.sources]
         found += _driver(facts, desired.driver, models)
         found += [_toolkit(host, desired), *_kubelet(facts, desired)]
     return tuple(found)

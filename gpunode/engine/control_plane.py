@@ -23,29 +23,33 @@ SERVERS = (*(product.units[0] for product in PRODUCTS.values()), k0s.UNITS[1], m
 
 def disturbed(members: Members) -> frozenset[str]:
     """The hosts of the control plane that the plans disturb."""
-    return frozenset(one.host.name for one in members if one.waits and one.disturbs.what and is_of_it(one))
+    return frozenset(
+        member.host.name
+        for member in members
+        if member.has_changes and member.disturbs.what and is_of_it(member)
+    )
 
 
-def is_of_it(one: Member) -> bool:
+def is_of_it(member: Member) -> bool:
     """Whether the host is of the control plane: by its node's labels, or by the manifests of its kubelet, or as a
     server of k3s, RKE2, k0s, MicroK8s or MicroShift."""
-    files = one.facts.files.values() if one.facts else ()
+    files = member.facts.files.values() if member.facts else ()
     manifests = any(file.exists and file.path.startswith(places.MANIFESTS) for file in files)
-    brought = one.facts is not None and any(services.is_loaded(one.facts, unit) for unit in SERVERS)
-    brought = brought or (one.facts is not None and microk8s.is_server(one.facts))
-    return manifests or brought or bool(one.node and control_plane.has_label(one.node.labels))
+    brought = member.facts is not None and any(services.is_loaded(member.facts, unit) for unit in SERVERS)
+    brought = brought or (member.facts is not None and microk8s.is_server(member.facts))
+    return manifests or brought or bool(member.node and control_plane.has_label(member.node.labels))
 
 
 def guarded(inventory: Inventory, members: Members) -> Members:
     """The members; refused where the plan disturbs a host of the control plane that is not named as one."""
     found = disturbed(members)
-    return tuple(_refused(inventory, one) if one.host.name in found else one for one in members)
+    return tuple(_refused(inventory, member) if member.host.name in found else member for member in members)
 
 
 def healthy_before(api: Api | None, members: Members, hosts: Collection[str], listener: Listener) -> Members:
     """The members; those of `hosts` out where the others of the control plane are not healthy: what is wrong with a host
     itself may be what its plan corrects."""
-    own = [one.node.name for one in members if one.node and one.host.name in hosts]
+    own = [member.node.name for member in members if member.node and member.host.name in hosts]
     return _checked(api, members, hosts, BEFORE, own, listener)
 
 
@@ -73,20 +77,22 @@ def _checked(
     for host in hosts:
         problem(listener, host, replace(reason, subject=host))
     return tuple(
-        one.out(one.reason or replace(reason, subject=one.host.name)) if one.host.name in hosts else one
-        for one in members
+        member.excluded(member.reason or replace(reason, subject=member.host.name))
+        if member.host.name in hosts
+        else member
+        for member in members
     )
 
 
-def _refused(inventory: Inventory, one: Member) -> Member:
-    if one.outcome is None or (one.host.control_plane and inventory.cluster.plugin):
-        return one
+def _refused(inventory: Inventory, member: Member) -> Member:
+    if member.outcome is None or (member.host.control_plane and inventory.cluster.plugin):
+        return member
     hint = (
         "Write `control_plane: true` beside the host's name in the inventory: such hosts go one at a time, while API "
         "server and etcd are healthy. `--exclude` leaves it out."
-        if not one.host.control_plane
+        if not member.host.control_plane
         else "Without `cluster.plugin` in the inventory gpunode asks no API server, and cannot know that it is healthy."
     )
-    error = f"it is of the control plane, and the plan disturbs it: {one.disturbs.what}"
-    outcome = replace(one.outcome, status="refused", plan=None, error=error, hint=hint, layer="node")
-    return replace(one, outcome=outcome)
+    error = f"it is of the control plane, and the plan disturbs it: {member.disturbs.what}"
+    outcome = replace(member.outcome, status="refused", plan=None, error=error, hint=hint, layer="node")
+    return replace(member, outcome=outcome)

@@ -27,7 +27,11 @@ def of_run(members: Iterable[Member]) -> int:
     """Of a run that was to prove every host: 1 where one that was able is not, 4 where but a gate kept it, else as `worst`.
     A host that was right and whose GPUs are all in use counts as right."""
     members = tuple(members)
-    missed = [one for one in members if (one.good or one.waits) and not (one.proven or one.in_use)]
+    missed = [
+        member
+        for member in members
+        if (member.host_ok or member.has_changes) and not (member.proven or member.in_use)
+    ]
     if any(one.reason is None or one.reason.code != gate.CLOSED for one in missed):
         return 1
     return REFUSED if missed and worst(members) != 1 else worst(members)

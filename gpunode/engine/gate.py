@@ -44,7 +44,7 @@ class Result:
 
 def show(inventory: Inventory, listener: Listener) -> None:
     """Tell which gates there are; none is run."""
-    rows = [(one.command, one.timeout, "before each batch, on this machine") for one in inventory.gates]
+    rows = [(gate.command, gate.timeout, "before each batch, on this machine") for gate in inventory.gates]
     listener.rows("gate", ("gate", "timeout", "when"), rows)
 
 
@@ -56,11 +56,11 @@ def closed(
     listener: Listener,
 ) -> str:
     """Run the gates in order for a batch, (its number, of how many); why it may not begin, "" where all let it."""
-    hosts = [one.host.name for one in members]
+    hosts = [member.host.name for member in members]
     folder = Path(inventory.path).absolute().parent
     variables = {
         "GPUNODE_HOSTS": " ".join(hosts),
-        "GPUNODE_NODES": " ".join(one.node.name for one in members if one.node),
+        "GPUNODE_NODES": " ".join(member.node.name for member in members if member.node),
         "GPUNODE_BATCH": str(batch[0]),
         "GPUNODE_BATCHES": str(batch[1]),
         "GPUNODE_INVENTORY": str(folder / Path(inventory.path).name),

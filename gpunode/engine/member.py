@@ -19,7 +19,7 @@ class Member:
     """What is known of one host. `outcome`: None while it was not probed. `labels`: the node's, with those of this run.
     `target`: GPUs that its pods must see; `expected`: units that its node must offer, None if unknown.
 
-    `reason`: why it takes no further part; `partly`: why some of its GPUs do not. `spared`: whether pods that hold its GPUs
+    `reason`: why it takes no further part; `partly`: why some of its GPUs do not. `idle_pods_left`: whether pods that hold its GPUs
     and stood still were left on it, which may run by now.
     """
 
@@ -32,15 +32,15 @@ class Member:
     reason: Problem | None = None
     partly: Problem | None = None
     result: NodeResult | None = None
-    spared: bool = False
+    idle_pods_left: bool = False
 
     @property
-    def good(self) -> bool:
+    def host_ok(self) -> bool:
         """Whether the host itself is as it should be."""
         return self.outcome is not None and self.outcome.status in ("right", "changed")
 
     @property
-    def waits(self) -> bool:
+    def has_changes(self) -> bool:
         """Whether the host has changes that may be applied."""
         found = self.outcome
         return found is not None and bool(found.plan) and found.status in ("planned", "changed")
@@ -58,14 +58,14 @@ class Member:
         return known or Disturbed(Disturbance(), pods={})
 
     @property
-    def going(self) -> bool:
+    def active(self) -> bool:
         """Whether it takes part in the next stage."""
         return self.node is not None and self.reason is None
 
     @property
     def proven(self) -> bool:
         """Whether the host is right, and its GPUs are proven as far as that was asked for."""
-        return self.good and self.wrong is None and (self.result is None or self.result.passed)
+        return self.host_ok and self.wrong is None and (self.result is None or self.result.passed)
 
     @property
     def in_use(self) -> bool:
@@ -107,7 +107,7 @@ class Member:
             return "no nvidia module is loaded there"
         return ""
 
-    def out(self, reason: Problem | None) -> Member:
+    def excluded(self, reason: Problem | None) -> Member:
         """The same, taking no further part for this reason (None: as it was)."""
         return self if reason is None else replace(self, reason=reason)
 
@@ -117,4 +117,4 @@ Members: TypeAlias = tuple[Member, ...]
 
 def outcomes(members: Iterable[Member]) -> list[Outcome]:
     """How the hosts' own stories ended, of those that were probed."""
-    return [one.outcome for one in members if one.outcome is not None]
+    return [member.outcome for member in members if member.outcome is not None]

@@ -84,10 +84,10 @@ def located(api: Api, members: Sequence[Member], *, seconds: float, tell: Callab
     """The members with their nodes, waiting for those that are not registered or not Ready yet; or with the reason why
     there is none. A member that was out before stays as it is."""
     end = time.monotonic() + seconds
-    hoped = {one.host.name for one in members if one.reason is None}
+    hoped = {member.host.name for member in members if member.reason is None}
     while True:
-        there = every(api) if any(one.node is None and one.reason is None for one in members) else ()
-        found = _distinct([_placed(one, there) for one in members])
+        there = every(api) if any(member.node is None and member.reason is None for member in members) else ()
+        found = _distinct([_placed(member, there) for member in members])
         waiting = [one for one in found if one.host.name in hoped]
         late = [one for one in waiting if one.reason and one.reason.code != ANOTHER_MACHINE]
         late += [one for one in waiting if one.node and not one.node.ready]
@@ -101,44 +101,54 @@ def identified(api: Api, session: Session, tell: Callable[[str], None]) -> Membe
     """Every host with its node, for commands that need nothing else of the hosts: only those of which neither name nor
     address is a node's are asked for their own name, as `provision` asks all."""
     members = located(api, [Member(host) for host in session.hosts], seconds=0, tell=tell)
-    strangers = [one for one in members if one.node is None and not one.host.node]
+    strangers = [member for member in members if member.node is None and not member.host.node]
     if not strangers:
         return members
     asked = {one.host.name: one for one in session.probed(converge.look, strangers, plans=False)}
-    again = [_asked(asked.get(one.host.name, one)) for one in members]
+    again = [_asked(asked.get(member.host.name, member)) for member in members]
     return tuple(
-        refused(one) if one.host.name in asked and one.facts else one
-        for one in located(api, again, seconds=0, tell=tell)
+        refused(member) if member.host.name in asked and member.facts else member
+        for member in located(api, again, seconds=0, tell=tell)
     )
 
 
-def refused(one: Member) -> Member:
+def refused(member: Member) -> Member:
     """The member with why its host is no node: one that is refused need not become one."""
-    if one.node is not None or one.outcome is None or one.outcome.error is None or one.reason is None:
-        return one
-    words = f"{one.outcome.error}; it is no node of the cluster either"
-    return one.out(Problem(one.reason.code, words, fix=one.outcome.hint, subject=one.host.name))
+    if (
+        member.node is not None
+        or member.outcome is None
+        or member.outcome.error is None
+        or member.reason is None
+    ):
+        return member
+    words = f"{member.outcome.error}; it is no node of the cluster either"
+    return member.excluded(
+        Problem(member.reason.code, words, fix=member.outcome.hint, subject=member.host.name)
+    )
 
 
 def unowned(found: dra.Owners, members: Sequence[Member]) -> Members:
     """The members; one is out where a DRA driver allocates its node's GPUs."""
-    return tuple(one.out(found.reason(one.node)) if one.going and one.node else one for one in members)
+    return tuple(
+        member.excluded(found.reason(member.node)) if member.active and member.node else member
+        for member in members
+    )
 
 
 def labelled(api: Api, members: Sequence[Member]) -> Members:
     """gpunode's labels on the nodes; a member is out where another's label is in the way."""
 
-    def stage(one: Member) -> Member:
-        if not one.going or one.node is None:
-            return one
-        wish = wished(one.host)
+    def stage(member: Member) -> Member:
+        if not member.active or member.node is None:
+            return member
+        wish = wished(member.host)
         try:
-            cluster_labels.write(api, one.node, wish)
+            cluster_labels.write(api, member.node, wish)
         except ApiConnectionLost:
             raise
         except ClusterError as error:
-            return one.out(replace(error.problem, code=CONFLICT))
-        return replace(one, labels={**one.node.labels, **wish})
+            return member.excluded(replace(error.problem, code=CONFLICT))
+        return replace(member, labels={**member.node.labels, **wish})
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return tuple(pool.map(stage, members))
@@ -165,47 +175,51 @@ def warn(
                 f"{where}, offers NVIDIA GPUs too. Where two device plugins run on a node, the one that started last wins: "
                 f"remove that one first; running pods keep their GPUs. {whose}"
             )
-    for node in filter(None, (one.node for one in members)):
+    for node in filter(None, (member.node for member in members)):
         for label in other_plugins.paused(node.labels):
             listener.note(
                 f"{node.name}: the GPU Operator's label {label}={other_plugins.PAUSED} stays after a MIG change that failed. "
                 f"`kubectl label node {node.name} {label}-` removes it."
             )
-    places = [(one.host, one.node, {**one.node.labels, **wished(one.host)}) for one in members if one.node]
+    places = [
+        (member.host, member.node, {**member.node.labels, **wished(member.host)})
+        for member in members
+        if member.node
+    ]
     for words in warnings(inventory.cluster.plugin_config, places):
         listener.note(words)
     if floating := images.floating(image_of(inventory)):
         listener.note(floating)
 
 
-def _placed(one: Member, there: Sequence[Node]) -> Member:
+def _placed(member: Member, there: Sequence[Node]) -> Member:
     """The member with its node among these, or with the reason why none is its."""
-    if one.reason is not None or one.node is not None:
-        return one
+    if member.reason is not None or member.node is not None:
+        return member
     try:
-        node = identity.of(one.host, there, one.facts)
+        node = identity.of(member.host, there, member.facts)
     except ClusterError as error:
-        return one.out(replace(error.problem, code=error.problem.code or "no-node"))
-    return replace(one, node=node, labels=node.labels)
+        return member.excluded(replace(error.problem, code=error.problem.code or "no-node"))
+    return replace(member, node=node, labels=node.labels)
 
 
 def _distinct(members: Sequence[Member]) -> Members:
     """The members; hosts that claim the same node have none."""
-    twice = identity.shared({one.host.name: one.node for one in members if one.node})
+    twice = identity.shared({member.host.name: member.node for member in members if member.node})
     return tuple(
-        replace(one, node=None, reason=twice[one.host.name]) if one.host.name in twice else one
-        for one in members
+        replace(member, node=None, reason=twice[member.host.name]) if member.host.name in twice else member
+        for member in members
     )
 
 
-def _asked(one: Member) -> Member:
+def _asked(member: Member) -> Member:
     """A member that is to be found by its host's own name, where that could be had."""
-    if one.outcome is None or one.reason is None:
-        return one
-    if one.facts is not None:
-        return replace(one, reason=None)
-    words = f"{one.reason.what}, and it could not be asked for its own name: {one.outcome.error}"
-    return one.out(replace(one.reason, what=words))
+    if member.outcome is None or member.reason is None:
+        return member
+    if member.facts is not None:
+        return replace(member, reason=None)
+    words = f"{member.reason.what}, and it could not be asked for its own name: {member.outcome.error}"
+    return member.excluded(replace(member.reason, what=words))
 
 
 def inventory_of_cluster(cluster: Cluster) -> Inventory:

@@ -20,7 +20,11 @@ from gpunode.wording import Advice, Command, few
 
 def install_python(session: Session, members: Members, *, yes: bool) -> Members:
     """What a host needs before it can be planned: a Python for the agent, and NVIDIA's repositories with their keys."""
-    lacking = {one.host.name: one.outcome.install for one in members if one.outcome and one.outcome.install}
+    lacking = {
+        member.host.name: member.outcome.install
+        for member in members
+        if member.outcome and member.outcome.install
+    }
     if not lacking:
         return members
     for command in dict.fromkeys(lacking.values()):
@@ -35,9 +39,9 @@ def install_python(session: Session, members: Members, *, yes: bool) -> Members:
         visit.install = ""
         return outcome
 
-    found = session.probed(after_it, [one for one in members if one.host.name in lacking])
+    found = session.probed(after_it, [member for member in members if member.host.name in lacking])
     now = {one.host.name: one for one in found}
-    return tuple(now.get(one.host.name, one) for one in members)
+    return tuple(now.get(member.host.name, member) for member in members)
 
 
 def add_repositories(session: Session, members: Members, given: Collection[str] | None) -> Members:
@@ -46,31 +50,31 @@ def add_repositories(session: Session, members: Members, given: Collection[str] 
     trusts; None: the plans are only shown, and so is a key of which gpunode knows only the end."""
     got: dict[Signed, Repository | GpunodeError] = {}
     for _ in ("driver", "toolkit"):
-        members = tuple(_plan_with(session, one, given, got) for one in members)
+        members = tuple(_plan_with(session, member, given, got) for member in members)
     return members
 
 
 def _plan_with(
     session: Session,
-    one: Member,
+    member: Member,
     given: Collection[str] | None,
     got: dict[Signed, Repository | GpunodeError],
 ) -> Member:
-    refused = one.outcome
+    refused = member.outcome
     if refused is None or not refused.repository or refused.facts is None:
-        return one
+        return member
     source = repositories.signed_for(refused.facts.os, refused.repository)
     if source is None:
-        return one
+        return member
     if source not in got:
         got[source] = _fetch(session, source, given)
     found = got[source]
     if isinstance(found, GpunodeError):
-        return one
+        return member
     named: Mapping[str, Repository] = {f"{refused.repository}_repository": found}
-    visit = session.visits[one.host.name]
+    visit = session.visits[member.host.name]
     visit.host = replace(visit.host, **named)  # type: ignore[arg-type]
-    return replace(one, host=visit.host, outcome=converge.planned(visit.host, refused.facts, visit.image))
+    return replace(member, host=visit.host, outcome=converge.planned(visit.host, refused.facts, visit.image))
 
 
 def _fetch(session: Session, source: Signed, given: Collection[str] | None) -> Repository | GpunodeError:

@@ -56,13 +56,13 @@ def sample(session: Session, *, image: str | None, logs: bool) -> int:
     for one in members:
         problem(listener, one.host.name, one.reason)
     rights.demanded(api, rights.of_proof(session.inventory.cluster.namespace))
-    targets = [Target(one.node.name) for one in members if one.node]
+    targets = [Target(member.node.name) for member in members if member.node]
     results = vectoradd(api, session.inventory, targets, tell, image=image)
     show(results, listener)
     if logs:
         for ran in [ran for result in results for ran in result.results]:
             listener.rows("log", ("node", "pod", "log"), [(ran.node, ran.pod, line) for line in ran.log])
-    wrong = any(one.reason for one in members) or not all(result.passed for result in results)
+    wrong = any(member.reason for member in members) or not all(result.passed for result in results)
     return 1 if wrong else 0
 
 
@@ -73,7 +73,7 @@ def shown_by_nvidia_smi(session: Session, *, image: str | None) -> int:
     members = nodes.identified(api, session, tell)
     for one in members:
         problem(listener, one.host.name, one.reason)
-    able = [one.node for one in members if one.node]
+    able = [member.node for member in members if member.node]
     if not able:
         listener.note(Advice("No node has GPUs. `", Command("provision"), "` makes hosts GPU nodes."))
         return 1
@@ -105,7 +105,9 @@ def shown_by_nvidia_smi(session: Session, *, image: str | None) -> int:
 
 def verdicts(members: Members, listener: Listener) -> None:
     """Report a row per host: whether it is verified, and what shows it."""
-    rows = [(one.host.name, one.node.name if one.node else "", *verdict(one)) for one in members]
+    rows = [
+        (member.host.name, member.node.name if member.node else "", *verdict(member)) for member in members
+    ]
     listener.rows("verified", ("host", "node", "result", "proof"), rows)
 
 
@@ -118,7 +120,7 @@ def verdict(one: Member) -> tuple[str, str]:
     count = " and ".join(several) or "0 GPUs"
     if one.wrong:
         return "not verified", one.wrong.what.splitlines()[0]
-    if one.outcome and not one.good:
+    if one.outcome and not one.host_ok:
         return "not verified", f"{one.outcome.status}: {one.outcome.error}".splitlines()[0]
     if result is None:
         return "not verified", f"{count} offered; no pod was run on them"

@@ -45,16 +45,16 @@ def converged(
     """The members after all rounds. What is known only after an act comes in a later round; a host whose later plan holds
     an act that was not accepted is stopped before it."""
 
-    def within(one: Member) -> Member:
-        return _within(one, accepted.get(one.host.name, frozenset()))
+    def within(member: Member) -> Member:
+        return _within(member, accepted.get(member.host.name, frozenset()))
 
     for _ in range(converge.ROUNDS):
         members = tuple(map(within, members))
-        waiting = [one for one in members if _goes(one)]
+        waiting = [member for member in members if _goes(member)]
         if not waiting:
             break
         members = _applied(session, members, waiting, lambda *one: within(ready(*one)))
-    return tuple(_ended(one) for one in members)
+    return tuple(_ended(member) for member in members)
 
 
 def ordered(
@@ -62,8 +62,8 @@ def ordered(
 ) -> tuple[tuple[Host, ...], ...]:
     """The hosts that can be worked on, as `batches` has them."""
     return batches(
-        [one.host for one in members if one.good or one.waits],
-        [one.host.name for one in members if one.waits and one.disturbs.anybody],
+        [member.host for member in members if member.host_ok or member.has_changes],
+        [member.host.name for member in members if member.has_changes and member.disturbs.anybody],
         alone=control_plane.disturbed(members),
         begun=begun,
         size=size,
@@ -78,7 +78,7 @@ def rows(order: Sequence[Sequence[Host]], waiting: Sequence[Member]) -> list[tup
     found: list[tuple[object, ...]] = []
     for number, batch in enumerate(order, 1):
         here = [known[host.name] for host in batch if host.name in known]
-        heavy = [one for one in here if one.disturbs.what]
+        heavy = [member for member in here if member.disturbs.what]
         words = list(dict.fromkeys(_disturbs(one) for one in heavy))
         names = [
             [host.name for host in batch],
@@ -112,7 +112,7 @@ def faster(rows: Sequence[Sequence[object]], size: Size | None) -> str:
 
 def _costs(waiting: Sequence[Member]) -> list[str]:
     """`1 reboot`, `2 restarts of docker`, `nobody works there`: of these plans together."""
-    found = [one.disturbs for one in waiting]
+    found = [member.disturbs for member in waiting]
     reboots = sum(one.what.reboot and not one.reload for one in found)
     tried = sum(one.reload for one in found)
     reloads = sum(one.what.modules and not one.reload for one in found)
@@ -137,23 +137,23 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _disturbs(one: Member) -> str:
-    found = one.disturbs
+def _disturbs(member: Member) -> str:
+    found = member.disturbs
     return found.what.words("reload of the modules or reboot" if found.reload else "reboot")
 
 
-def _within(one: Member, accepted: frozenset[Act]) -> Member:
-    if not one.waits or one.outcome is None or one.outcome.plan is None:
-        return one
-    new = acts.unshown(one.outcome.plan.changes, accepted)
+def _within(member: Member, accepted: frozenset[Act]) -> Member:
+    if not member.has_changes or member.outcome is None or member.outcome.plan is None:
+        return member
+    new = acts.unshown(member.outcome.plan.changes, accepted)
     if not new:
-        return one
+        return member
     error = f"what is known only now asks for more than was shown: {new}"
-    return replace(one, outcome=replace(one.outcome, status="failed", error=error, hint=AGAIN))
+    return replace(member, outcome=replace(member.outcome, status="failed", error=error, hint=AGAIN))
 
 
-def _goes(one: Member) -> bool:
-    return one.waits and one.reason is None
+def _goes(member: Member) -> bool:
+    return member.has_changes and member.reason is None
 
 
 def _applied(session: Session, members: Members, waiting: Sequence[Member], ready: Ready) -> Members:
@@ -171,18 +171,23 @@ def _applied(session: Session, members: Members, waiting: Sequence[Member], read
     after = {outcome.host: replace(now[outcome.host], outcome=outcome) for outcome in done}
     for one in after.values():
         problem(session.listener, one.host.name, one.reason)
-    return tuple(after.get(one.host.name, one) for one in members)
+    return tuple(after.get(member.host.name, member) for member in members)
 
 
-def _ended(one: Member) -> Member:
+def _ended(member: Member) -> Member:
     """A host that still has a plan after all rounds is not right."""
-    if not one.waits or one.reason is not None or one.outcome is None or one.outcome.plan is None:
-        return one
-    left = ", ".join(step.step for step in one.outcome.plan.steps if step.changes)
+    if (
+        not member.has_changes
+        or member.reason is not None
+        or member.outcome is None
+        or member.outcome.plan is None
+    ):
+        return member
+    left = ", ".join(step.step for step in member.outcome.plan.steps if step.changes)
     outcome = replace(
-        one.outcome,
+        member.outcome,
         status="failed",
         error=f"it does not converge: after {converge.ROUNDS} rounds changes of {left} are still needed",
         hint=Advice("`", Command("plan"), "` shows them; something else on the host reverts them."),
     )
-    return replace(one, outcome=outcome)
+    return replace(member, outcome=outcome)

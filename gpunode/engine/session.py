@@ -60,7 +60,7 @@ class Session:
     ) -> Members:
         """The members (None: one for every host) with the outcomes of `task`, reported as `each` does."""
         members = [Member(host) for host in self.hosts] if members is None else members
-        outcomes = self.each(task, [one.host for one in members], plans=plans)
+        outcomes = self.each(task, [member.host for member in members], plans=plans)
         return tuple(replace(one, outcome=outcome) for one, outcome in zip(members, outcomes, strict=True))
 
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import answering
-from gpunode.engine import converge, ending, nodes, stake
+from gpunode.engine import converge, impact, nodes
 from gpunode.engine.listener import Listener, problem
 from gpunode.engine.member import Member, Members
 from gpunode.engine.record import Record
 from gpunode.engine.session import Session
 from gpunode.engine.visit import Visit
 from gpunode.errors import ClusterError, Problem
-from gpunode.links.node import GPU_LABEL, cordon, labels
+from gpunode.links.node import GPU_LABEL, cordon, drain, labels
 from gpunode.links.node import parse as node_of
+from gpunode.links.node.drain import Work
 from gpunode.links.plugin import pause
-from gpunode.model import Event, OnEvent, Outcome
+from gpunode.model import Event, GpuUser, OnEvent, Outcome
 from gpunode.wording import Advice, Command, few
 
 BUSY = "busy"  # code: work did not end in time
@@ -33,10 +35,10 @@ def cleared(
     """The members whose work has ended or moved away, cordoned and probed again; a member is out where that did not
     happen in time, and its cordon is lifted again. Without a node only processes outside Kubernetes are waited for.
     A pod of which nothing runs is not waited for: see `again`."""
-    going = [one for one in members if one.waits and one.reason is None]
-    heavy = [one for one in going if stake.disturbance(one).ends_gpu_work]
+    going = [member for member in members if member.has_changes and member.reason is None]
+    heavy = [one for one in going if impact.disturbance(one).ends_gpu_work]
     reasons: dict[str, Problem] = {}
-    spared: dict[str, bool] = {}
+    idle_left: dict[str, bool] = {}
     by_host = {one.host.name: one for one in heavy}
 
     def story(visit: Visit, tell: OnEvent) -> Outcome:
@@ -50,8 +52,8 @@ def cleared(
                 )
                 cordon.cordon(api, node, record.owner)
                 record.host(one.host.name, "cordoned")
-            end = ending.ended(api, one, visit, tell, stopped)
-            outcome, spared[one.host.name] = end.outcome, end.spared
+            end = ended(api, one, visit, tell, stopped)
+            outcome, idle_left[one.host.name] = end.outcome, end.idle_pods_left
             if end.left:
                 reasons[one.host.name] = lifted(api, one, _busy(one, end.left, stopped()), tell)
                 return one.outcome
@@ -71,47 +73,47 @@ def cleared(
         problem(session.listener, host, reason)
     return tuple(
         replace(
-            after.get(one.host.name, one).out(reasons.get(one.host.name)),
-            spared=spared.get(one.host.name, False),
+            after.get(member.host.name, member).excluded(reasons.get(member.host.name)),
+            idle_pods_left=idle_left.get(member.host.name, False),
         )
-        for one in members
+        for member in members
     )
 
 
 def again(
-    api: Api | None, one: Member, visit: Visit, tell: OnEvent, *, stopped: Callable[[], bool]
+    api: Api | None, member: Member, visit: Visit, tell: OnEvent, *, stopped: Callable[[], bool]
 ) -> Member:
     """The member right before its changes. Of pods that stood still, something may run by now: its end is waited for, and
     the host probed again. Where it does not come in time the member is out, or failed if the host is changed in part."""
-    if not one.spared or one.outcome is None or not stake.disturbance(one).ends_gpu_work:
-        return one
-    before = one.outcome
+    if not member.idle_pods_left or member.outcome is None or not impact.disturbance(member).ends_gpu_work:
+        return member
+    before = member.outcome
     what = NOT_FINISHED if before.applied else NOT_CHANGED
     try:
-        end = ending.ended(api, one, visit, tell, stopped)
+        end = ended(api, member, visit, tell, stopped)
         if not end.left:
             changed = before.applied and end.outcome.status in ("right", "planned")
             status = "changed" if changed else end.outcome.status
             outcome = replace(end.outcome, status=status, applied=before.applied)
-            return replace(one, outcome=outcome, spared=end.spared)
-        reason = _busy(one, end.left, stopped(), what)
+            return replace(member, outcome=outcome, idle_pods_left=end.idle_pods_left)
+        reason = _busy(member, end.left, stopped(), what)
     except ClusterError as error:
-        reason = _named(one, error, what)
+        reason = _named(member, error, what)
     if not before.applied:
-        return one.out(lifted(api, one, reason, tell))
-    return replace(one, outcome=replace(before, status="failed", error=reason.what, hint=reason.fix))
+        return member.excluded(lifted(api, member, reason, tell))
+    return replace(member, outcome=replace(before, status="failed", error=reason.what, hint=reason.fix))
 
 
 def released(api: Api, members: Members) -> None:
     """Lift gpunode's cordons from the nodes of members that are proven."""
-    for one in members:
-        if one.proven and one.node is not None and cordon.TAINT in one.node.taints:
-            cordon.uncordon(api, one.node.name)
+    for member in members:
+        if member.proven and member.node is not None and cordon.TAINT in member.node.taints:
+            cordon.uncordon(api, member.node.name)
 
 
 def show_left(api: Api | None, listener: Listener, members: Sequence[Member]) -> None:
     """Tell of nodes that an earlier run cordoned and did not finish; those of this run are taken over."""
-    here = {one.node.name for one in members if one.node}
+    here = {member.node.name for member in members if member.node}
     if api is None:
         return
     for node, owner in cordon.left(api).items():
@@ -134,17 +136,17 @@ def show_left(api: Api | None, listener: Listener, members: Sequence[Member]) ->
             )
 
 
-def lifted(api: Api | None, one: Member, reason: Problem, tell: OnEvent) -> Problem:
+def lifted(api: Api | None, member: Member, reason: Problem, tell: OnEvent) -> Problem:
     """The reason why a host is not changed, once gpunode's cordon of its node is lifted and the device plugin is back there;
     with why it still stands: the host is disturbed then, and counts as one that ended badly."""
-    if api is None or one.node is None:
+    if api is None or member.node is None:
         return reason
-    node = one.node.name
+    node = member.node.name
     try:
         answering(api, seconds=API_SECONDS, tell=lambda text: tell(Event("stage", None, text)))
         if (item := api.get("Node", node)) is not None:
             if (now := node_of(item)).labels.get(GPU_LABEL) == pause.PAUSED:
-                labels.write(api, now, nodes.wished(one.host))
+                labels.write(api, now, nodes.wished(member.host))
             cordon.uncordon(api, node)
     except ClusterError as error:
         return replace(
@@ -153,40 +155,109 @@ def lifted(api: Api | None, one: Member, reason: Problem, tell: OnEvent) -> Prob
     return reason
 
 
-def _named(one: Member, error: ClusterError, what: str = NOT_CHANGED) -> Problem:
+def _named(member: Member, error: ClusterError, what: str = NOT_CHANGED) -> Problem:
     found = replace(error.problem, code=BUSY)
-    return replace(found, what=f"{what}: {found.what}", subject=one.host.name)
+    return replace(found, what=f"{what}: {found.what}", subject=member.host.name)
 
 
-def _unplugged(api: Api, session: Session, one: Member, visit: Visit, owner: str, tell: OnEvent) -> Outcome:
+def _unplugged(
+    api: Api, session: Session, member: Member, visit: Visit, owner: str, tell: OnEvent
+) -> Outcome:
     """The host as it is without gpunode's device plugin, where that is in the way of another driver: then the modules are
     reloaded, and nothing reboots for it. Other services that use the GPUs are named."""
-    assert one.node is not None
-    assert one.outcome is not None
-    what, namespace = stake.disturbance(one), session.inventory.cluster.namespace
-    pods = pause.on(api, namespace, one.node.name)
-    users = one.facts.gpu_users if one.facts else ()
+    assert member.node is not None
+    assert member.outcome is not None
+    what, namespace = impact.disturbance(member), session.inventory.cluster.namespace
+    pods = pause.on(api, namespace, member.node.name)
+    users = member.facts.gpu_users if member.facts else ()
     if not (what.reboot or what.modules or what.packages) or not any(user.pod in pods for user in users):
-        return one.outcome
+        return member.outcome
 
     def sentence(text: str) -> None:
-        tell(Event("stage", one.host.name, text))
+        tell(Event("stage", member.host.name, text))
 
     try:
-        gone = pause.pause(api, namespace, one.node, nodes.wished(one.host), owner, sentence)
+        gone = pause.pause(api, namespace, member.node, nodes.wished(member.host), owner, sentence)
     except ClusterError as error:
         sentence(f"the device plugin stays: {error.problem.what}")
-        return one.outcome
+        return member.outcome
     outcome = converge.look(visit, tell)
     users = outcome.facts.gpu_users if outcome.facts else ()
-    if gone and users and stake.disturbance(replace(one, outcome=outcome)).reboot:
+    if gone and users and impact.disturbance(replace(member, outcome=outcome)).reboot:
         sentence(
             f"no reload of the modules, as these use the GPUs: {few([str(user) for user in users], NAMED)}"
         )
     return outcome
 
 
-def _busy(one: Member, left: str, interrupted: bool, what: str = NOT_CHANGED) -> Problem:
-    after = "interrupted while" if interrupted else f"after {one.host.work_timeout / 60:.0f} min"
+def _busy(member: Member, left: str, interrupted: bool, what: str = NOT_CHANGED) -> Problem:
+    after = "interrupted while" if interrupted else f"after {member.host.work_timeout / 60:.0f} min"
     hint = "Run again when it has ended, or change `work` or `work_timeout` in the inventory."
-    return Problem(BUSY, f"{what}: {after} {left} still used its GPUs", fix=hint, subject=one.host.name)
+    return Problem(BUSY, f"{what}: {after} {left} still used its GPUs", fix=hint, subject=member.host.name)
+
+
+LOOK = 5.0  # seconds between two looks at the processes of a host
+NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How the wait for a host's work ended. `left`: what still uses the GPUs when the time is over, in words; "" for nothing.
+    `outcome`: the host as it was probed then. `idle_pods_left`: pods that stand still were left there."""
+
+    left: str
+    outcome: Outcome
+    idle_pods_left: bool = False
+
+
+def ended(api: Api | None, member: Member, visit: Visit, tell: OnEvent, stopped: Callable[[], bool]) -> End:
+    """Wait until nothing that is work uses the GPUs, as `work` of the host has it."""
+    assert member.outcome is not None
+    mode, seconds = member.host.work, member.host.work_timeout
+    if mode == "kill":
+        return End("", member.outcome)
+
+    def sentence(text: str) -> None:
+        tell(Event("stage", member.host.name, text))
+
+    end = time.monotonic() + seconds
+    services: set[str] | None = (
+        None  # pods, by uid and by name: that of a static pod's processes is not its object's
+    )
+    found: Sequence[Work] = ()
+    while True:
+        if api and member.node and (services is None or found):  # what stood still may run by now
+            node, concerns, boot = member.node.name, _concerns(mode), impact.booted(member)
+            seconds, evict, before = max(0.0, end - time.monotonic()), mode == "drain", found
+            answering(api, seconds=seconds, tell=sentence)
+            found = drain.wait(
+                api, node, concerns, evict=evict, seconds=seconds, tell=sentence, stopped=stopped, boot=boot
+            )
+            if left := [pod for pod in found if not pod.standstill]:
+                blocked = "; ".join(pod.obstacle for pod in left if pod.obstacle)
+                names = few([pod.name for pod in left], NAMED)
+                return End(names + (f" ({blocked})" if blocked else ""), member.outcome)
+            services = {key for pod in drain.on_node(api, node) if pod.service for key in (pod.uid, pod.name)}
+            if found and not before:
+                names = few([f"{pod.name} ({pod.standstill})" for pod in found], NAMED)
+                sentence(f"not waited for, as nothing runs there on GPUs: {names}")
+        outcome = converge.look(visit, tell)
+        users = users_of(outcome.facts.gpu_users if outcome.facts else (), services)
+        if not users or time.monotonic() >= end or stopped():
+            return End(users, outcome, bool(found))
+        sentence(f"waiting for {users} to leave the GPUs")
+        time.sleep(LOOK)
+
+
+def users_of(users: Iterable[GpuUser], services: Collection[str] | None) -> str:
+    """Processes that use the GPUs and are no service's. `services` None: pods are not known, and none is waited for."""
+    work = [
+        one
+        for one in impact.work_of(users)
+        if (one.pod is None if services is None else one.pod not in services and one.name not in services)
+    ]
+    return few([str(one) for one in work], NAMED)
+
+
+def _concerns(mode: str) -> Callable[[Work], bool]:
+    return lambda pod: not pod.service and (bool(pod.asks) or mode == "drain")

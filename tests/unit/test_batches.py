@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from gpunode.engine import acts, batch, ending, exit_codes, prove, rounds, stake
+from gpunode.engine import acts, batch, exit_codes, impact, prove, rounds, work
 from gpunode.engine import chain as pipeline
 from gpunode.engine import decision as desired
 from gpunode.engine.batches import Size, batches
@@ -332,9 +332,9 @@ def test_daemons_of_the_driver_are_no_work() -> None:
         GpuUser(3, "python3", container="d" * 64, pod="job", name="ml/train"),
         GpuUser(4, "Xorg"),
     ]
-    assert ending.users_of(users, {"service"}) == "python3 (pid 3, pod ml/train), Xorg (pid 4)"
-    assert ending.users_of(users, {"service", "ml/train"}) == "Xorg (pid 4)"
-    assert ending.users_of(users, None) == "Xorg (pid 4)"
+    assert work.users_of(users, {"service"}) == "python3 (pid 3, pod ml/train), Xorg (pid 4)"
+    assert work.users_of(users, {"service", "ml/train"}) == "Xorg (pid 4)"
+    assert work.users_of(users, None) == "Xorg (pid 4)"
 
 
 WORKER = GpuUser(7, "python3", container="c" * 64)
@@ -355,7 +355,7 @@ def test_a_host_whose_pods_are_not_known_counts_as_busy(
     facts = cases.facts("modern", {"gpu_users": [{"pid": 7, "command": "python3", "container": "c" * 64}]})
     plan = Plan("h", (StepPlan("x", tuple(changes)),))
     one = Member(Host("h", Ssh("h"), work="drain"), Outcome("h", "planned", facts, plan=plan))
-    (after,) = stake.disturbed(None, "gpunode", [one], [], strict=True)
+    (after,) = impact.disturbed(None, "gpunode", [one], [], strict=True)
     found = after.disturbs
     assert (found.work, found.anybody, found.processes) == (work_, anybody, processes)
 
@@ -382,7 +382,7 @@ def test_a_host_without_kubelet_node_and_containers_has_no_pods(
     plan = Plan("h", (StepPlan("x", (Service("containerd.service", "why", restart=True),)),))
     one = Member(Host("h", Ssh("h")), Outcome("h", "planned", facts, plan=plan))
     there = [replace(one, node=mock.Mock())] if node else []
-    (after,) = stake.disturbed(mock.Mock(), "gpunode", [one], there, strict=True)
+    (after,) = impact.disturbed(mock.Mock(), "gpunode", [one], there, strict=True)
     assert after.disturbs.anybody is not bare
     assert (after.disturbs.pods == {}) is bare
 
@@ -422,10 +422,10 @@ def test_a_reboot_only_for_users_that_make_way_is_shown_as_a_reload(
     wish = desired.decide(host, seen, None)
     plan = pipeline.plan(host, seen, wish)
     one = Member(host, Outcome(host.name, "planned", seen, wish, plan))
-    assert stake.disturbance(one).reboot
+    assert impact.disturbance(one).reboot
     pods = [
         Work("ml/train", "job", asks={"nvidia.com/gpu": 1}, service=False),
         Work("gpunode/plugin-1", "plugin", asks={}, service=True),
         Work("gpu/dcgm-1", "dcgm", asks={}, service=True),
     ]
-    assert stake._reloads(one, pods, {"plugin"}) == reload
+    assert impact._reloads(one, pods, {"plugin"}) == reload

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from gpunode import inventory
 from gpunode.cli import app
-from gpunode.engine import converge, coverage, nodes, planned, stake
+from gpunode.engine import cluster_diff, converge, impact, nodes, summary
 from gpunode.engine.member import Member
 from gpunode.engine.visit import Visit
 from gpunode.errors import ClusterError, Declined, KubeconfigUnusable, Problem, UsageError
@@ -117,15 +117,15 @@ def test_drift_of_the_cluster_is_reported_as_that_of_hosts(
 ) -> None:
     """Also where a label of one host is refused. A cluster that does not answer (None) was not checked."""
 
-    def waiting(*_: object, **__: object) -> planned.Planned:
+    def waiting(*_: object, **__: object) -> cluster_diff.Planned:
         if objects is None:
             raise ClusterError("it does not answer")
-        return planned.Planned(objects, (REFUSED,) if conflict else ())
+        return cluster_diff.Planned(objects, (REFUSED,) if conflict else ())
 
     monkeypatch.setattr(nodes, "connect", lambda _: SimpleNamespace(find=lambda *_, **__: ([], "")))
     monkeypatch.setattr(nodes, "usable", lambda _: None)
-    monkeypatch.setattr(stake, "located", lambda *_: ())
-    monkeypatch.setattr(planned, "plan", waiting)
+    monkeypatch.setattr(impact, "located", lambda *_: ())
+    monkeypatch.setattr(cluster_diff, "plan", waiting)
     ended = command("plan", "--limit", host, "--exit-code", "--json", text=WITH_PLUGIN)
     assert ended.exit_code == code
     assert last(ended)["cluster"] == objects
@@ -209,12 +209,12 @@ def ok(*layers: str) -> list[Verdict]:
     return [Verdict(layer, "ok", "fine") for layer in layers]  # type: ignore[arg-type]
 
 
-WHOLE = ok(*coverage.CHAIN)
+WHOLE = ok(*summary.CHAIN)
 UNRUN = [*WHOLE[:-1], Verdict("pod", "unknown", "vectoradd was not run: no GPU is free")]
 BROKEN = [
     *WHOLE[:1],
     Verdict("module", "broken", "none"),
-    *(Verdict(layer, "unknown", "") for layer in coverage.CHAIN[2:]),
+    *(Verdict(layer, "unknown", "") for layer in summary.CHAIN[2:]),
 ]
 
 
@@ -233,7 +233,7 @@ BROKEN = [
     ],
 )
 def test_a_fleet_is_reported_in_one_sentence(chains: Mapping[str, list[Verdict]], text: str) -> None:
-    assert coverage.sentence(chains) == text
+    assert summary.sentence(chains) == text
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any, cast, get_args
 import pytest
 
 from gpunode.commands import verify as verification
-from gpunode.engine import coverage
+from gpunode.engine import summary
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.links.runtime import link as runtime
@@ -64,9 +64,9 @@ def test_it_stands_after_the_runtime_and_counts_as_no_link_of_the_chain() -> Non
     links = chain(kubelet="broken", node="unknown")
     good = runtime.insert_container(links, runtime.judge_container(ANSWER, SEEN))
     assert [link.layer for link in good][5:8] == ["runtime", "container", "kubelet"]
-    assert coverage.unchecked(good) == coverage.unchecked(links)
+    assert summary.unchecked(good) == summary.unchecked(links)
     bad = runtime.insert_container(links, runtime.judge_container({**ANSWER, "uuids": []}, SEEN))
-    assert coverage.broken({"a": bad}) == {"a": "container"}
+    assert summary.broken({"a": bad}) == {"a": "container"}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from gpunode.cluster.api import Api
-from gpunode.engine import converge, ending, rounds, work
+from gpunode.engine import converge, rounds, work
 from gpunode.engine.member import Member
 from gpunode.engine.visit import Visit
 from gpunode.errors import ClusterError
@@ -23,11 +23,11 @@ HOST = Host("h", Ssh("h"), work="wait", work_timeout=60)
 REBOOT = Reboot("why")
 
 
-def member(*changes: Any, applied: tuple[Any, ...] = (), spared: bool = True) -> Member:
+def member(*changes: Any, applied: tuple[Any, ...] = (), idle_pods_left: bool = True) -> Member:
     status = "changed" if applied else "planned"
     plan = Plan("h", (StepPlan("x", changes),))
     outcome = Outcome("h", cast("Any", status), cases.facts("modern"), plan=plan, applied=applied)
-    return Member(HOST, outcome, spared=spared)
+    return Member(HOST, outcome, idle_pods_left=idle_pods_left)
 
 
 def prepared(one: Member) -> Member:
@@ -35,19 +35,19 @@ def prepared(one: Member) -> Member:
 
 
 @pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[ending.End | ClusterError], list[str]]:
+def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[work.End | ClusterError], list[str]]:
     """How the wait ends; the hosts that it was for."""
 
-    def end(how: ending.End | ClusterError) -> list[str]:
+    def end(how: work.End | ClusterError) -> list[str]:
         asked: list[str] = []
 
-        def ended(_api: Any, one: Member, *_: Any) -> ending.End:
+        def ended(_api: Any, one: Member, *_: Any) -> work.End:
             asked.append(one.host.name)
             if isinstance(how, ClusterError):
                 raise how
             return how
 
-        monkeypatch.setattr(ending, "ended", ended)
+        monkeypatch.setattr(work, "ended", ended)
         return asked
 
     return end
@@ -56,7 +56,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[ending.End | ClusterErro
 @pytest.mark.parametrize(
     "one",
     [
-        member(REBOOT, spared=False),
+        member(REBOOT, idle_pods_left=False),
         member(WriteFile("/etc/x", "", "why")),
         member(Service("containerd.service", "why", restart=True)),
     ],
@@ -76,16 +76,16 @@ def test_its_plan_is_the_one_of_its_last_probe(
     """What was applied in earlier rounds is not forgotten."""
     now = member(WriteFile("/etc/x", "", "why")).outcome
     assert now is not None
-    asked = waits(ending.End("", now, spared=False))
+    asked = waits(work.End("", now, idle_pods_left=False))
     after = prepared(member(REBOOT, applied=applied))
-    assert (asked, after.spared) == (["h"], False)
+    assert (asked, after.idle_pods_left) == (["h"], False)
     assert after.outcome == replace(now, status="changed" if applied else "planned", applied=applied)
 
 
 @pytest.mark.parametrize(
     "how",
     [
-        ending.End("ml/train", Outcome("h", "planned")),
+        work.End("ml/train", Outcome("h", "planned")),
         ClusterError("the API at x does not answer", hint="See to it."),
     ],
 )
@@ -94,7 +94,7 @@ def test_work_that_does_not_end_keeps_the_host_from_its_changes(
 ) -> None:
     """It is skipped where nothing is changed yet; else it has failed, and its node stays cordoned."""
     waits(how)
-    why = "after 1 min ml/train still used its GPUs" if isinstance(how, ending.End) else how.message
+    why = "after 1 min ml/train still used its GPUs" if isinstance(how, work.End) else how.message
     fresh, partly = prepared(member(REBOOT)), prepared(member(REBOOT, applied=(REBOOT,)))
     assert fresh.reason is not None
     assert (fresh.reason.subject, fresh.reason.what) == ("h", f"not changed: {why}")
@@ -165,8 +165,8 @@ def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_fo
     """Processes outside Kubernetes may take minutes to end; a container that was started meanwhile may have no GPU open yet."""
     stands = Work("ml/train", "u", {"nvidia.com/gpu": 1}, service=False, standstill="CrashLoopBackOff")
     pods, users = [(stands,), (replace(stands, standstill=""),)], [(GpuUser(7, "python3"),), ()]
-    monkeypatch.setattr(ending, "LOOK", 0)
-    monkeypatch.setattr(ending, "answering", lambda *_, **__: None)
+    monkeypatch.setattr(work, "LOOK", 0)
+    monkeypatch.setattr(work, "answering", lambda *_, **__: None)
     monkeypatch.setattr(drain, "wait", lambda *_, **__: pods.pop(0))
     monkeypatch.setattr(drain, "on_node", lambda *_, **__: ())
     seen = cases.facts("modern")
@@ -174,7 +174,7 @@ def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_fo
         converge, "look", lambda *_: Outcome("h", "planned", replace(seen, gpu_users=users.pop(0)))
     )
     one = replace(member(REBOOT), node=cast("Any", SimpleNamespace(name="n")))
-    end = ending.ended(cast("Api", object()), one, cast("Visit", None), lambda _: None, lambda: False)
+    end = work.ended(cast("Api", object()), one, cast("Visit", None), lambda _: None, lambda: False)
     assert (end.left, pods) == ("ml/train", [])
 
 

@@ -14,8 +14,8 @@ from gpunode import report
 from gpunode.cluster.api import Api
 from gpunode.engine import acts, prove
 from gpunode.engine import bring_up as stages
+from gpunode.engine import cluster_diff as drift
 from gpunode.engine import nodes as placed
-from gpunode.engine import planned as drift
 from gpunode.engine.listener import Listener
 from gpunode.engine.member import Member
 from gpunode.errors import Problem
@@ -66,7 +66,7 @@ def bring_up(
     members = tuple(Member(host, outcome) for host, outcome in zip(hosts, ended, strict=True))
     members = stages.bring_up(api, inventory, members, listener, run=run)
     prove.verdicts(members, listener)
-    return 0 if all(one.proven for one in members if one.good) else 1
+    return 0 if all(one.proven for one in members if one.host_ok) else 1
 
 
 def seen(hosts: Sequence[Host], facts: Mapping[str, Facts] | None = None) -> list[Member]:
@@ -873,6 +873,8 @@ def test_the_proof_of_a_host_does_not_repeat_its_name() -> None:
     """Its row names it already; another host's name stays."""
     (one, *_) = seen(HOSTS)
     name = one.host.name
-    out = one.out(Problem("stopped", f"not begun: 1 host ended badly (other: {name}: why)", subject=name))
+    out = one.excluded(
+        Problem("stopped", f"not begun: 1 host ended badly (other: {name}: why)", subject=name)
+    )
     assert str(out.reason) == f"{name}: not begun: 1 host ended badly (other: {name}: why)"
     assert prove.verdict(out) == ("not verified", f"not begun: 1 host ended badly (other: {name}: why)")

@@ -15,7 +15,7 @@ from gpunode import report
 from gpunode.cli import app
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import path
-from gpunode.engine import bring_up, chains, planned
+from gpunode.engine import bring_up, chains, cluster_diff
 from gpunode.engine.member import Member
 from gpunode.links import node as nodes
 from gpunode.links.plugin import dra
@@ -182,7 +182,7 @@ def test_who_may_not_list_resource_slices_is_told_so_and_gets_the_plan(
     fake.closed[path("ResourceSlice")] = refusal
     members = [Member(HOSTS[0], RIGHT)]
 
-    shown = planned.plan(api, INVENTORY, members, report.make(json=True, quiet=True))
+    shown = cluster_diff.plan(api, INVENTORY, members, report.make(json=True, quiet=True))
 
     said = capsys.readouterr().out
     assert "Whether a DRA driver allocates the GPUs of these nodes is not known" in said
@@ -207,7 +207,7 @@ def test_a_plan_counts_a_node_with_another_owner_as_a_conflict(
     add_slice(fake, "a")
     members = [Member(HOSTS[0], RIGHT)]
 
-    shown = planned.plan(api, INVENTORY, members, report.make(json=False, quiet=True))
+    shown = cluster_diff.plan(api, INVENTORY, members, report.make(json=False, quiet=True))
 
     assert [one.host.name for one in shown.conflicts] == ["a"]
     assert WORDS in capsys.readouterr().err

@@ -11,7 +11,7 @@ import pytest
 from gpunode import report
 from gpunode.cluster.api import Api
 from gpunode.cluster.objects import apply
-from gpunode.engine import planned
+from gpunode.engine import cluster_diff
 from gpunode.engine.member import Member
 from gpunode.links import node as nodes
 from gpunode.links import plugin
@@ -51,9 +51,9 @@ def test_labels_are_tried_side_by_side(api: Api, fake: FakeApi, monkeypatch: pyt
         return write(api, node, *wish, **more)
 
     monkeypatch.setattr(labels, "write", written)
-    found = planned.plan(api, INVENTORY, members(), report.make(json=True, quiet=True))
+    found = cluster_diff.plan(api, INVENTORY, members(), report.make(json=True, quiet=True))
 
-    assert [one.host.name for one in found.members if one.going] == NAMES
+    assert [one.host.name for one in found.members if one.active] == NAMES
     assert all(asked(fake, "PATCH", f"/nodes/{name}") == [query(dry_run=True)] for name in NAMES)
 
 
@@ -70,7 +70,7 @@ def test_a_user_who_may_not_try_one_node_is_not_refused_at_each(
     for name in NAMES:
         fake.closed[f"/api/v1/nodes/{name}"] = Fault(403, "Forbidden", FORBIDDEN)
 
-    found = planned.plan(api, INVENTORY, members(), report.make(json=False, quiet=True), strict=False)
+    found = cluster_diff.plan(api, INVENTORY, members(), report.make(json=False, quiet=True), strict=False)
 
     assert sum(len(asked(fake, "PATCH", f"/nodes/{name}")) for name in NAMES) == 1
     assert not found.conflicts

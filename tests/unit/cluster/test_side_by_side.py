@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.engine import cluster_diff
 from gpunode.engine import nodes as stages
-from gpunode.engine import planned
 from gpunode.engine.member import Member
 from gpunode.links import node as nodes
 from gpunode.links.node import labels
@@ -30,10 +30,10 @@ def written(api: Api, members: Sequence[Member]) -> int:
 
 
 def tried(api: Api, members: Sequence[Member]) -> int:
-    return len([change for _, change in planned._tried(api, members, strict=True) if change])
+    return len([change for _, change in cluster_diff._tried(api, members, strict=True) if change])
 
 
-@pytest.mark.parametrize(("room", "ask", "alone"), [(stages, written, 0), (planned, tried, 1)])
+@pytest.mark.parametrize(("room", "ask", "alone"), [(stages, written, 0), (cluster_diff, tried, 1)])
 def test_labels_are_asked_for_side_by_side_with_a_bound(
     api: Api,
     fake: FakeApi,

@@ -11,7 +11,7 @@ from gpunode import report
 from gpunode.cluster import admission as trial
 from gpunode.cluster.api import Api
 from gpunode.cluster.objects import apply
-from gpunode.engine import planned
+from gpunode.engine import cluster_diff
 from gpunode.engine.member import Member
 from gpunode.links import plugin
 from gpunode.links.plugin import Spec
@@ -43,7 +43,9 @@ def shown(
     facts = cases.facts("modern", {"gpus": there, "hostname": "n1"}) if gpus else None
     members = [Member(Host("n1", Ssh("n1")), Outcome("n1", "right", facts=facts))]
     listener = report.make(json=True, quiet=True)
-    planned.plan(api, Inventory("inventory.yaml", (), Cluster(plugin=image)), members, listener, strict=False)
+    cluster_diff.plan(
+        api, Inventory("inventory.yaml", (), Cluster(plugin=image)), members, listener, strict=False
+    )
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     return [line for line in lines if line["type"] in ("error", "note")]
 
@@ -231,7 +233,7 @@ def test_the_pods_of_a_batch_are_there_at_once(
     hosts = [one.host for one in members]
     order = [hosts] if together else [[host] for host in hosts]
     inventory = Inventory("inventory.yaml", (), Cluster(plugin=IMAGE))
-    planned.plan(api, inventory, members, report.make(json=True, quiet=True), strict=False, order=order)
+    cluster_diff.plan(api, inventory, members, report.make(json=True, quiet=True), strict=False, order=order)
     lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
     assert [one["error"].partition(":")[0] for one in lines if one["type"] == "error"] == line
 

@@ -46,7 +46,7 @@ class Planned:
     def conflicts(self) -> Members:
         """Those whose labels would be refused, whose node is another machine, or whose GPUs have another owner."""
         codes = (nodes.CONFLICT, ANOTHER_MACHINE, dra.OTHER_OWNER)
-        return tuple(one for one in self.members if one.reason and one.reason.code in codes)
+        return tuple(member for member in self.members if member.reason and member.reason.code in codes)
 
 
 def plan(
@@ -64,9 +64,9 @@ def plan(
     found = nodes.located(api, members, seconds=0, tell=lambda _: None)
     planned = show(api, inventory, found, listener, diff=diff, strict=strict, loaded=True, order=order)
     missing = [one for one in found if one.node is None and one.reason is not None]
-    for one in missing:
-        if one.reason and one.reason.code == ANOTHER_MACHINE:
-            problem(listener, one.host.name, one.reason)
+    for member in missing:
+        if member.reason and member.reason.code == ANOTHER_MACHINE:
+            problem(listener, member.host.name, member.reason)
     absent = [one for one in missing if one.reason and one.reason.code != ANOTHER_MACHINE]
     stopped = [one.host.name for one in absent if _kubelet_starts(one)]
     if stopped:
@@ -86,10 +86,10 @@ def plan(
     return planned
 
 
-def _kubelet_starts(one: Member) -> bool:
+def _kubelet_starts(member: Member) -> bool:
     """Whether the host's kubelet does not run, and its plan starts it."""
-    kubelet = one.facts.kubelet if one.facts else None
-    plan = one.outcome.plan if one.outcome else None
+    kubelet = member.facts.kubelet if member.facts else None
+    plan = member.outcome.plan if member.outcome else None
     return bool(
         kubelet
         and not kubelet.arguments
@@ -150,9 +150,9 @@ def _replaced(
     """The plugin's pods that `bring_up` replaces, since the hosts' plans outdate their containers."""
     worked = {host.name for batch in order for host in batch}
     changed = [
-        one.node.name
-        for one in members
-        if one.node and one.host.name in worked and acts.outdate(one.changes, one.facts)
+        member.node.name
+        for member in members
+        if member.node and member.host.name in worked and acts.outdate(member.changes, member.facts)
     ]
     found = plugin.pods_on(api, namespace, changed) if changed else []
     return [difference.replaced(pod, daemonset.place(pod)) for pod in found]
@@ -165,7 +165,7 @@ def _reconfigured(api: Api, inventory: Inventory, members: Sequence[Member], lis
     if deployed.image(api, wish.namespace) is None:
         return
     before = deployed.config(api, wish.namespace)
-    wished = {one.node.name: nodes.wished(one.host) for one in members if one.node}
+    wished = {member.node.name: nodes.wished(member.host) for member in members if member.node}
     found: dict[str, list[str]] = {}
     outside: list[str] = []
     for node in _with_plugin(api, members).values():
@@ -195,7 +195,7 @@ def _obstacles(
     order: Sequence[Collection[Host]],
 ) -> tuple[str, ...]:
     """Tell what of the cluster's own would not admit the plugin's pods, or one that proves a GPU; the pods that it would not."""
-    node = next((one.node for one in members if one.node), None)
+    node = next((member.node for member in members if member.node), None)
     request = expected.memory(spec.config, node.labels if node else {}) or pods.GPU, 1
     prove = (
         [vectoradd.pod(PROOF, node, request, namespace=spec.namespace, image=spec.image, seconds=60.0)]
@@ -230,7 +230,7 @@ def _new_pods(
 ) -> Mapping[str, int]:
     """By name, how many pods each DaemonSet will make, and vectoradd at least at a time: one for each GPU of a batch's nodes, less
     what pods have of the `resource`; one where this user may not see the pods of other namespaces, who may have all GPUs."""
-    wished = {one.node.name: nodes.wished(one.host) for one in members if one.node}
+    wished = {member.node.name: nodes.wished(member.host) for member in members if member.node}
     after = {
         name: {**node.labels, **wished.get(name, {})} for name, node in _with_plugin(api, members).items()
     }
@@ -244,12 +244,16 @@ def _new_pods(
             "This user may not list the pods of other namespaces, so which GPUs are free is not known: of the pods that test GPUs the "
             "ResourceQuotas were judged for one alone."
         )
-    sets = [one for one in spec.manifests if one["kind"] == "DaemonSet"]
+    sets = [manifest for manifest in spec.manifests if manifest["kind"] == "DaemonSet"]
     counts = {one["metadata"]["name"]: daemonset.missing(one, there, after) for one in sets}
     used = Counter[str]()
     for pod in every:
         used[pod["spec"].get("nodeName", "")] += pods.holds(pod, resource)
-    free = {one.host.name: max(0, len(one.gpus) - used[one.node.name]) for one in members if one.node}
+    free = {
+        member.host.name: max(0, len(member.gpus) - used[member.node.name])
+        for member in members
+        if member.node
+    }
     batches = [[host.name for host in batch] for batch in order] or [[name] for name in free]
     most = max((sum(free.get(name, 0) for name in batch) for batch in batches), default=0)
     return {**counts, PROOF: most if seen else min(1, most)}
@@ -257,7 +261,7 @@ def _new_pods(
 
 def _with_plugin(api: Api, members: Sequence[Member]) -> dict[str, cluster_nodes.Node]:
     """The nodes on which the plugin is or will be, by name; those of the members first."""
-    here = {one.node.name: one.node for one in members if one.node}
+    here = {member.node.name: member.node for member in members if member.node}
     every = cluster_nodes.every(api, labels=f"{cluster_nodes.GPU_LABEL}=true")
     return here | {node.name: node for node in every if node.name not in here}
 
@@ -266,7 +270,7 @@ def _imageless(
     api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener, *, loaded: bool
 ) -> tuple[str, ...]:
     """Tell of nodes on which the plugin would end: its DaemonSet is one for all nodes, those of other hosts too."""
-    image, here = nodes.image_of(inventory), {one.node.name for one in members if one.node}
+    image, here = nodes.image_of(inventory), {member.node.name for member in members if member.node}
     places = [node for name, node in _with_plugin(api, members).items() if not (loaded and name in here)]
     without = images.unloaded(api, inventory.cluster.namespace, image, places)
     if without:
@@ -287,30 +291,32 @@ def _tried(api: Api, members: Sequence[Member], *, strict: bool) -> list[tuple[M
     The first that has to be asked about is asked alone: what a user may not try on a node, that user may try on none.
     """
 
-    def tried(one: Member, untried: str = "") -> tuple[Member, Difference | None]:
-        if not one.going or one.node is None:
-            return one, None
-        wish = nodes.wished(one.host)
-        if not untried or labels.holds(one.node, wish):
+    def tried(member: Member, untried: str = "") -> tuple[Member, Difference | None]:
+        if not member.active or member.node is None:
+            return member, None
+        wish = nodes.wished(member.host)
+        if not untried or labels.holds(member.node, wish):
             try:
-                changes = labels.write(api, one.node, wish, dry_run=True)
-                return one, difference.labelled(one.node.name, changes)
+                changes = labels.write(api, member.node, wish, dry_run=True)
+                return member, difference.labelled(member.node.name, changes)
             except ClusterError as error:
                 untried = refusal.excused(error, strict=strict)
                 if not untried:
-                    return one.out(replace(error.problem, code=nodes.CONFLICT)), None
-        return one, difference.labelled(one.node.name, labels.lacking(one.node, wish), untried)
+                    return member.excluded(replace(error.problem, code=nodes.CONFLICT)), None
+        return member, difference.labelled(member.node.name, labels.lacking(member.node, wish), untried)
 
     alone = 1 + next((number for number, one in enumerate(members) if _to_ask(one)), len(members))
-    done = [tried(one) for one in members[:alone]]
+    done = [tried(member) for member in members[:alone]]
     untried = next((change.untried for _, change in done if change and change.untried), "")
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return [*done, *pool.map(lambda one: tried(one, untried), members[alone:])]
 
 
-def _to_ask(one: Member) -> bool:
+def _to_ask(member: Member) -> bool:
     """Whether the API server has to say what becomes of the node: one that has its labels needs no request."""
-    return one.going and one.node is not None and not labels.holds(one.node, nodes.wished(one.host))
+    return (
+        member.active and member.node is not None and not labels.holds(member.node, nodes.wished(member.host))
+    )
 
 
 def _untried(would: Sequence[Difference], listener: Listener) -> None:
