@@ -11,7 +11,7 @@ from gpunode.links.driver.branches import branches
 from gpunode.links.machine import pci
 from gpunode.links.runtime import decide as runtime_decision
 from gpunode.links.toolkit.versions import default_version
-from gpunode.model import Choice, Desired, DriverWish, Facts, Host, KubeletStart
+from gpunode.model import Choice, Desired, DriverSpec, Facts, Host, KubeletStart
 from gpunode.packages import releases
 from gpunode.planning.versions import upstream
 
@@ -43,7 +43,7 @@ def _gpu(model: pci.Model) -> Choice:
     return Choice("gpu", model.name, f"{ids}, driven from branch {model.first}{until}{opens}")
 
 
-def _driver(facts: Facts, wish: DriverWish | None, models: Sequence[pci.Model]) -> Iterator[Choice]:
+def _driver(facts: Facts, wish: DriverSpec | None, models: Sequence[pci.Model]) -> Iterator[Choice]:
     if wish is None:
         yield Choice("branch", "none", "the inventory has `driver: none`")
         return

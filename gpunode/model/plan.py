@@ -55,7 +55,7 @@ class KubeletStart:
 
 
 @dataclass(frozen=True, slots=True)
-class DriverWish:
+class DriverSpec:
     """The driver that fits this host's GPUs."""
 
     branch: int
@@ -99,7 +99,7 @@ class Desired:
     runtime_mode: Literal["default", "class", "none"]
     gates: Mapping[str, bool | None]  # None: must not be set
     gate_reasons: Mapping[str, str]
-    driver: DriverWish | None = None
+    driver: DriverSpec | None = None
     toolkit: tuple[PackageSpec, ...] = ()
     sources: tuple[Source, ...] = ()
     image: PluginImage | None = None

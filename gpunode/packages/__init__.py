@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from gpunode.agent.failures import HINTS
-from gpunode.model import Change, Desired, DriverWish, Facts, Source, Watch
+from gpunode.model import Change, Desired, DriverSpec, Facts, Source, Watch
 from gpunode.packages import releases
 from gpunode.packages.apt import plan as apt
 from gpunode.packages.dnf import plan as dnf
@@ -57,7 +57,7 @@ class PackageSystem(Protocol):
     def plan_tools(self, facts: Facts, desired: Desired) -> tuple[Change, ...]:
         """After a refresh: what the installation of driver and toolkit rests on."""
 
-    def plan_branch(self, facts: Facts, wish: DriverWish) -> tuple[Change, ...]:
+    def plan_branch(self, facts: Facts, wish: DriverSpec) -> tuple[Change, ...]:
         """Keep the package system on the desired driver branch."""
 
 

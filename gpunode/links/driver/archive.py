@@ -14,7 +14,7 @@ from gpunode.links.driver.branches import Branch, branches
 from gpunode.links.driver.origin import LEAVE
 from gpunode.links.machine import kinds as machines
 from gpunode.links.machine import pci
-from gpunode.model import DriverWish, Facts, Flavour, Host, Package, PackageSpec, PciDevice
+from gpunode.model import DriverSpec, Facts, Flavour, Host, Package, PackageSpec, PciDevice
 from gpunode.packages import PackageSystem
 from gpunode.packages.apt import lists
 from gpunode.packages.names import PackageNames
@@ -34,7 +34,12 @@ class Way(NamedTuple):
     modules: tuple[PackageSpec, ...]
 
 
-def is_needed(host: Host, facts: Facts, system: PackageSystem) -> bool:
+def applies(host: Host, facts: Facts, system: PackageSystem) -> bool:
+    """Whether the host gets its driver so: asked for, or only its modules load."""
+    return host.driver_from == "distribution" or _loads_no_other(host, facts, system)
+
+
+def _loads_no_other(host: Host, facts: Facts, system: PackageSystem) -> bool:
     """Whether only its signed modules can be loaded: Secure Boot is on, and there are no packages of NVIDIA's whose key a user
     has enrolled."""
     found = archives.archive(facts.os)
@@ -51,7 +56,7 @@ def is_needed(host: Host, facts: Facts, system: PackageSystem) -> bool:
     )
 
 
-def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevice]) -> DriverWish:
+def decide(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevice]) -> DriverSpec:
     """The driver of the archive that fits all GPUs. One that is there is right; NVIDIA's is replaced. Raises Refused with the
     reason where the archive has none."""
     machines.passed_through(host, gpus)
@@ -84,7 +89,7 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
         later = archive.modules(way.chosen, branch.number, flavour, ahead)[:1]
     brought = (*way.packages, *(later if way.modules else ()))
     there = all(is_installed(facts.packages, spec) for spec in brought)
-    return DriverWish(
+    return DriverSpec(
         branch=branch.number,
         flavour=flavour,
         version="",

@@ -10,7 +10,7 @@ from gpunode.links.driver.branches import Branch, branches, fixed_for, flavours_
 from gpunode.links.driver.origin import LEAVE
 from gpunode.links.machine import kinds as machines
 from gpunode.links.machine import pci
-from gpunode.model import DriverWish, Facts, Flavour, Host, PciDevice, RunFile
+from gpunode.model import DriverSpec, Facts, Flavour, Host, PciDevice, RunFile
 from gpunode.packages import PackageSystem, releases
 from gpunode.packages.names import PackageNames
 from gpunode.planning.versions import branch_of, is_installed, numbers, upstream
@@ -19,7 +19,12 @@ FLAVOURS: tuple[Flavour, ...] = ("open", "proprietary")
 RANK = {"production": 3, "lts": 2, "new": 1, "ended": 0}  # of branches that fit, by their status
 
 
-def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevice]) -> DriverWish:
+def applies(_host: Host, _facts: Facts, _system: PackageSystem) -> bool:
+    """NVIDIA's packages, or its installer, are for every host that gets its driver in no other way."""
+    return True
+
+
+def decide(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevice]) -> DriverSpec:
     """The driver that fits all GPUs of the host. Raises Refused with the reason where none does."""
     machines.passed_through(host, gpus)
     origin.check(host, facts, system)
@@ -56,7 +61,7 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevi
     ahead = kernels.ahead(facts)
     headers = names.headers(ahead) if ahead and builds else ()
     fixed = fixed_for(exactly or str(branch.number), ahead) if builds else ""
-    return DriverWish(
+    return DriverSpec(
         branch=branch.number,
         flavour=flavour,
         version=full,
@@ -86,7 +91,7 @@ def _replaced(host: Host, facts: Facts, names: PackageNames) -> tuple[str, ...]:
     return origin.every_part(facts, names) if host.driver_from == "nvidia" and theirs else ()
 
 
-def notes(host: Host, facts: Facts, wish: DriverWish | None) -> tuple[str, ...]:
+def notes(host: Host, facts: Facts, wish: DriverSpec | None) -> tuple[str, ...]:
     """Notes for the user about this driver."""
     if wish is None:
         if "nvidia" not in facts.modules:

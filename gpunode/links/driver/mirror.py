@@ -9,12 +9,12 @@ from gpunode.errors import Refused
 from gpunode.links.driver import choose as driver
 from gpunode.links.driver.branches import branches
 from gpunode.links.driver.origin import LEAVE
-from gpunode.model import DriverWish, Facts, Host, PciDevice
+from gpunode.model import DriverSpec, Facts, Host, PciDevice
 from gpunode.packages import PackageSystem, repositories
 from gpunode.planning.versions import is_installed
 
 
-def fits(host: Host, facts: Facts, system: PackageSystem) -> bool:
+def applies(host: Host, facts: Facts, system: PackageSystem) -> bool:
     """Whether the host gets its driver so: asked for, or its repository is there and no other is named."""
     found = repositories.mirror(facts.os)
     if found is None or host.driver_run is not None or host.driver_from == "nvidia":
@@ -23,11 +23,11 @@ def fits(host: Host, facts: Facts, system: PackageSystem) -> bool:
     return host.driver_from == "distribution" or (only and found.package in facts.packages)
 
 
-def wish(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevice]) -> DriverWish:
+def decide(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevice]) -> DriverSpec:
     """That driver. Raises Refused where the repository does not have it, or dnf would take NVIDIA's own in its place."""
     found = repositories.mirror(facts.os)
     assert found is not None
-    wish = driver.wish(host, facts, system, gpus)
+    wish = driver.decide(host, facts, system, gpus)
     there = all(is_installed(facts.packages, spec) for spec in wish.packages)
     if branches()[wish.branch].status == "new" and not there:
         raise Refused(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpunode.links.machine import pci
-from gpunode.model import Change, DriverWish, Facts, GpuUser, KernelModule, Reboot
+from gpunode.model import Change, DriverSpec, Facts, GpuUser, KernelModule, Reboot
 from gpunode.planning import services, users
 from gpunode.planning.versions import branch_of
 
@@ -33,7 +33,7 @@ SERVICES = {
 }
 
 
-def plan(facts: Facts, wish: DriverWish, *, changed: bool) -> Iterator[Change]:
+def plan(facts: Facts, wish: DriverSpec, *, changed: bool) -> Iterator[Change]:
     """Load them, reload them, or reboot. `changed`: packages of the driver change first."""
     if pci.taken(facts.pci):
         return  # nvidia cannot take the GPUs before the reboot that is planned for nouveau or nova
@@ -49,7 +49,7 @@ def plan(facts: Facts, wish: DriverWish, *, changed: bool) -> Iterator[Change]:
         yield load(facts, absent, "CUDA programs find no device files without them")
 
 
-def at_boot(wish: DriverWish) -> tuple[str, ...]:
+def at_boot(wish: DriverSpec) -> tuple[str, ...]:
     """Those that are loaded at every boot."""
     return (*LOAD, *((UMAD,) if wish.subnet else ()))
 
@@ -61,7 +61,7 @@ def load(facts: Facts, modules: tuple[str, ...], why: str) -> KernelModule:
     return KernelModule(why, load=modules, fault=fault)
 
 
-def _mismatch(facts: Facts, wish: DriverWish) -> str | None:
+def _mismatch(facts: Facts, wish: DriverSpec) -> str | None:
     """Why the loaded module is not the desired one; None where it is."""
     version = facts.modules["nvidia"].version or ""
     if facts.library_version is not None and facts.library_version != version:

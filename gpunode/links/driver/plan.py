@@ -11,7 +11,7 @@ from gpunode.links.machine import pci
 from gpunode.model import (
     Change,
     Desired,
-    DriverWish,
+    DriverSpec,
     Facts,
     Flavour,
     KernelModule,
@@ -101,7 +101,7 @@ def missing(facts: Facts, desired: Desired) -> tuple[PackageSpec, ...]:
     return tuple(spec for spec in absent if builds or spec not in (*wish.headers, *wish.modules[:1]))
 
 
-def _wrong(facts: Facts, wish: DriverWish, names: PackageNames) -> tuple[str, ...]:
+def _wrong(facts: Facts, wish: DriverSpec, names: PackageNames) -> tuple[str, ...]:
     """Installed driver packages of another branch or of the other flavour, and their fabric's of another branch. All of the
     driver, and what is as late beside it, where it is later than the wished one and the package system does not go back; all
     of the driver where NVIDIA's own installer is to bring it."""
@@ -127,7 +127,7 @@ def _wrong(facts: Facts, wish: DriverWish, names: PackageNames) -> tuple[str, ..
     return tuple(sorted(wrong - set(names.pins(wrong))))
 
 
-def _later(parts: Mapping[str, Package], wish: DriverWish, names: PackageNames) -> set[str]:
+def _later(parts: Mapping[str, Package], wish: DriverSpec, names: PackageNames) -> set[str]:
     """The parts of a later version than the wished one, where the package system does not go back."""
     if not wish.version or names.goes_back:
         return set()
@@ -137,7 +137,7 @@ def _later(parts: Mapping[str, Package], wish: DriverWish, names: PackageNames) 
 
 def _packages(
     facts: Facts,
-    wish: DriverWish,
+    wish: DriverSpec,
     install: tuple[PackageSpec, ...],
     wrong: tuple[str, ...],
     *,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpunode.errors import CannotPlan
 from gpunode.links.driver import modules
 from gpunode.links.machine import pci
-from gpunode.model import Change, DriverWish, Facts, InstallDriver, KernelModule, Reboot, UninstallDriver
+from gpunode.model import Change, DriverSpec, Facts, InstallDriver, KernelModule, Reboot, UninstallDriver
 from gpunode.planning import packaging
 from gpunode.planning.versions import numbers
 
@@ -16,7 +16,7 @@ from gpunode.planning.versions import numbers
 BESIDE = (550, 40, 7)
 
 
-def pending(facts: Facts, wish: DriverWish) -> str | None:
+def pending(facts: Facts, wish: DriverSpec) -> str | None:
     """Why the installer has to run; None where it does not."""
     there, version = facts.installed_run, wish.version
     if there is None:
@@ -34,14 +34,14 @@ def pending(facts: Facts, wish: DriverWish) -> str | None:
     return None
 
 
-def leave(facts: Facts, wish: DriverWish) -> Iterator[Change]:
+def leave(facts: Facts, wish: DriverSpec) -> Iterator[Change]:
     """Uninstall it where packages are to bring the driver. Their modules, which come next, make the loaded ones unloadable."""
     if wish.run is None and facts.installed_run is not None:
         why = "packages of a driver and NVIDIA's installer overwrite each other's files"
         yield UninstallDriver(facts.installed_run.version, why)
 
 
-def plan(facts: Facts, wish: DriverWish, wrong: tuple[str, ...]) -> Iterator[Change]:
+def plan(facts: Facts, wish: DriverSpec, wrong: tuple[str, ...]) -> Iterator[Change]:
     """`wrong`: packages of a driver, which are removed first. The tools that build its module are there before."""
     reason = pending(facts, wish) or (f"{', '.join(wrong)} overwrote files of it" if wrong else None)
     if reason is None:

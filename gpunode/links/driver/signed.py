@@ -9,14 +9,14 @@ from gpunode.links.driver.branches import branches
 from gpunode.links.driver.origin import LEAVE
 from gpunode.links.machine import kinds as machines
 from gpunode.links.machine import pci
-from gpunode.model import DriverWish, Facts, Host, PackageSpec, PciDevice
+from gpunode.model import DriverSpec, Facts, Host, PackageSpec, PciDevice
 from gpunode.packages import PackageSystem
 from gpunode.packages.dnf.repos import repos
 from gpunode.packages.prebuilt import Prebuilt, prebuilt
 from gpunode.planning.versions import branch_of, upstream
 
 
-def fits(host: Host, facts: Facts, system: PackageSystem) -> bool:
+def applies(host: Host, facts: Facts, system: PackageSystem) -> bool:
     """Whether the host gets its driver so: asked for, there already, the only way, or as the kernel loads no other."""
     rows = prebuilt(facts.os, facts.kernel)
     if not rows or host.driver_run is not None:
@@ -30,7 +30,7 @@ def fits(host: Host, facts: Facts, system: PackageSystem) -> bool:
     return there or needed or host.driver_from == "distribution" or not system.NAMES.has_drivers
 
 
-def wish(host: Host, facts: Facts, system: PackageSystem, gpus: tuple[PciDevice, ...]) -> DriverWish:
+def decide(host: Host, facts: Facts, system: PackageSystem, gpus: tuple[PciDevice, ...]) -> DriverSpec:
     """That driver. Raises Refused with the reason where none of them fits, or a repository of it is not enabled."""
     machines.passed_through(host, gpus)
     if host.driver_from == "nvidia":
@@ -54,7 +54,7 @@ def wish(host: Host, facts: Facts, system: PackageSystem, gpus: tuple[PciDevice,
     exactly = PackageSpec(
         row.fabric, same if row.follows else "", "nvidia" if row.follows else "distribution"
     )
-    return DriverWish(
+    return DriverSpec(
         branch=own or row.branch,
         flavour=row.flavour,
         version="",

@@ -13,7 +13,7 @@ OUT = "take the host out of the inventory"
 
 
 def check(host: Host, facts: Facts) -> None:
-    """Refuse what has no driver of its own at all."""
+    """Refuse what has no driver of its own at all, or no GPU."""
     kernel = facts.kernel.lower()
     if "microsoft" in kernel and "wsl" in kernel:
         raise Refused(
@@ -29,6 +29,20 @@ def check(host: Host, facts: Facts) -> None:
             hint=f"NVIDIA's JetPack brings driver and toolkit; {OUT}.",
             layer="PCI",
         )
+    if not pci.gpus(facts.pci):
+        raise _no_gpu(host, facts)
+
+
+def _no_gpu(host: Host, facts: Facts) -> Refused:
+    others = [f"{d.vendor}:{d.device} (class {d.cls[:4]})" for d in facts.pci if d.vendor.lower() == "10de"]
+    seen = f"; of NVIDIA there is only {', '.join(others)}, which is no GPU" if others else ""
+    return Refused(
+        host.name,
+        f"no NVIDIA GPU on the PCI bus{seen}",
+        hint="Check that it is seated, powered and passed through (`lspci -d 10de:`), "
+        "or take the host out of the inventory.",
+        layer="PCI",
+    )
 
 
 def check_driver(host: Host, facts: Facts, gpus: Sequence[PciDevice]) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from gpunode.errors import CannotPlan
-from gpunode.model import Change, Desired, DriverWish, Facts, Source, Watch
+from gpunode.model import Change, Desired, DriverSpec, Facts, Source, Watch
 from gpunode.packages import releases, repositories
 from gpunode.packages.apt import lists
 from gpunode.packages.apt.on_host import failures
@@ -234,7 +234,7 @@ def keeps_branch(facts: Facts) -> bool:
     return bool(NAMES.pins(facts.packages)) or (preference is not None and preference.exists)
 
 
-def plan_branch(facts: Facts, wish: DriverWish) -> tuple[Change, ...]:
+def plan_branch(facts: Facts, wish: DriverSpec) -> tuple[Change, ...]:
     """The desired pin package and no other; without one, the file."""
     why = f"keeps apt on driver branch {wish.branch}"
     changes: list[Change] = []

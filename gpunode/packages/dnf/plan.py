@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from configparser import ConfigParser, Error
 
 from gpunode.errors import CannotPlan
-from gpunode.model import Change, Desired, DriverWish, Facts, PackageSpec, Source, Watch
+from gpunode.model import Change, Desired, DriverSpec, Facts, PackageSpec, Source, Watch
 from gpunode.packages import releases, repositories
 from gpunode.packages.dnf.on_host import failures
 from gpunode.packages.dnf.repos import FILES, Repo, repos
@@ -214,7 +214,7 @@ def keeps_branch(facts: Facts) -> bool:
     return enabled or (repository is not None and repository.exists)
 
 
-def plan_branch(facts: Facts, wish: DriverWish) -> tuple[Change, ...]:
+def plan_branch(facts: Facts, wish: DriverSpec) -> tuple[Change, ...]:
     """The stream's file, unless that stream is enabled in it, with whatever profiles."""
     if wish.archive or wish.brings:
         before = files.text(facts, STREAM)

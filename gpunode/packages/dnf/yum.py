@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpunode.model import Change, DriverWish, Facts, Watch
+from gpunode.model import Change, DriverSpec, Facts, Watch
 from gpunode.packages.dnf import plan as dnf
 from gpunode.packages.dnf.plan import (
     HEADERS_FIRST,
@@ -46,6 +46,6 @@ __all__ = [
 ]
 
 
-def plan_branch(_facts: Facts, _wish: DriverWish) -> tuple[Change, ...]:
+def plan_branch(_facts: Facts, _wish: DriverSpec) -> tuple[Change, ...]:
     """Nothing to do."""
     return ()

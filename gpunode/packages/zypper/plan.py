@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from gpunode.errors import CannotPlan
-from gpunode.model import Change, Desired, DriverWish, Facts, Source, Watch
+from gpunode.model import Change, Desired, DriverSpec, Facts, Source, Watch
 from gpunode.packages import repositories
 from gpunode.packages.dnf import repos
 from gpunode.packages.dnf.plan import KEYS, OSTREE
@@ -82,7 +82,7 @@ def keeps_branch(facts: Facts) -> bool:
     return repository is not None and repository.exists
 
 
-def plan_branch(facts: Facts, wish: DriverWish) -> tuple[Change, ...]:
+def plan_branch(facts: Facts, wish: DriverSpec) -> tuple[Change, ...]:
     """Locks on the packages of other ways to a driver; the user's stay, and one on what is wished is refused."""
     before = files.text(facts, LOCKS) or ""
     there = locked(before)
