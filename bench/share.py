@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from gpunode.contract.promises import INDEX  # noqa: E402
-from gpunode.deviceplugin.cluster.apiserver import ApiError, Object  # noqa: E402 (after the path is set)
+from gpunode.deviceplugin.cluster.apiserver import ApiError, Object  # noqa: E402
 from gpunode.share.ledger import Ledger  # noqa: E402
 from gpunode.share.protocol import Extender  # noqa: E402
 from gpunode.share.server import Server  # noqa: E402

@@ -12,7 +12,7 @@ import typer.main
 from gpunode.agent.failures import HINTS
 from gpunode.cli import EPILOG, app
 from gpunode.cluster import obstacles
-from gpunode.deviceplugin.health.xids import NAMES, NUMBERS
+from gpunode.deviceplugin.health import NAMES, NUMBERS
 from gpunode.inventory.validation import schema
 from gpunode.packages import SYSTEMS
 from gpunode.report.kinds import KINDS

@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 GPU = "nvidia.com/gpu"
 GPU_MEM = "aliyun.com/gpu-mem"  # gpushare's names
@@ -68,38 +70,144 @@ class MemorySharing:
 
 
 @dataclass(frozen=True, slots=True)
+class Option:
+    """How a field of Config is set: its type as text, the help, its names and choices."""
+
+    field: str
+    kind: str
+    help: str
+    choices: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()  # besides the field's name
+    env: tuple[str, ...] = ()  # besides the field's name in capitals
+    key: str = ""  # in the file; "": not in the file
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.field.replace("_", "-")
+
+
+def _option(default: T, help: str, **more: str | tuple[str, ...]) -> T:
+    """A field of Config that flags, environment or file set; `more`: fields of its Option."""
+    made: T = field(default=default, metadata={"help": help, **more})
+    return made
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The plugin's configuration."""
 
-    mig_strategy: str = "none"
-    fail_on_init_error: bool = True
-    device_list_strategy: tuple[str, ...] = ("envvar",)
-    device_id_strategy: str = "uuid"
-    pass_device_specs: bool = False
-    nvidia_driver_root: str = "/"
-    nvidia_dev_root: str = ""  # "": the driver root
-    gdrcopy_enabled: bool = False
-    gds_enabled: bool = False
-    mofed_enabled: bool = False
-    shared_devices_allocation_policy: str = "distributed"
-    kubelet_socket: str = "/var/lib/kubelet/device-plugins/kubelet.sock"
-    config_file: str = ""
-    config_dir: str = ""
-    default_config: str = ""
-    cdi_annotation_prefix: str = "cdi.k8s.io/"
-    cdi_directory: str = "/var/run/cdi"
-    mps_root: str = "/run/nvidia/mps"
-    health_interval: float = 10.0
-    recovery_seconds: float = 60.0
-    metrics_address: str = ""
-    probe_address: str = ""
-    pod_resources_socket: str = ""
-    node_name: str = ""
-    node_events: bool = False
-    node_annotation: bool = False
-    follow_promises: bool = False
-    service_account_directory: str = "/var/run/secrets/kubernetes.io/serviceaccount"
-    log_level: str = "info"
+    mig_strategy: str = _option(
+        "none", "how MIG devices are offered", choices=("none", "single", "mixed"), key="flags.migStrategy"
+    )
+    fail_on_init_error: bool = _option(
+        True, "exit when NVML cannot be used; false: log the reason, wait, retry", key="flags.failOnInitError"
+    )
+    device_list_strategy: tuple[str, ...] = _option(
+        ("envvar",),
+        "how a container gets its devices; a list",
+        choices=("envvar", "volume-mounts", "cdi-annotations", "cdi-cri"),
+        key="flags.plugin.deviceListStrategy",
+    )
+    device_id_strategy: str = _option(
+        "uuid",
+        "how a container's devices are named",
+        choices=("uuid", "index"),
+        key="flags.plugin.deviceIDStrategy",
+    )
+    pass_device_specs: bool = _option(
+        False, "also hand the device nodes to the kubelet", key="flags.plugin.passDeviceSpecs"
+    )
+    nvidia_driver_root: str = _option(
+        "/",
+        "where the driver is on the host",
+        flags=("driver-root",),
+        env=("DRIVER_ROOT",),
+        key="flags.nvidiaDriverRoot",
+    )
+    nvidia_dev_root: str = _option(
+        "",
+        "where the driver's /dev is on the host (default: the driver root)",
+        flags=("dev-root",),
+        env=("DEV_ROOT",),
+        key="flags.nvidiaDevRoot",
+    )
+    gdrcopy_enabled: bool = _option(False, "give containers GDRCopy", key="flags.gdrcopyEnabled")
+    gds_enabled: bool = _option(False, "give containers GPUDirect Storage", key="flags.gdsEnabled")
+    mofed_enabled: bool = _option(
+        False, "give containers the Mellanox OFED devices", key="flags.mofedEnabled"
+    )
+    shared_devices_allocation_policy: str = _option(
+        "distributed",
+        "which shared devices to prefer",
+        choices=("distributed", "packed"),
+        key="flags.plugin.sharedDevicesAllocationPolicy",
+    )
+    cdi_annotation_prefix: str = _option(
+        "cdi.k8s.io/", "of the annotations of cdi-annotations", key="flags.plugin.cdiAnnotationPrefix"
+    )
+    cdi_directory: str = _option(
+        "/var/run/cdi",
+        "where the toolkit's CDI specification is, and the plugin's goes",
+        key="flags.plugin.cdiDirectory",
+    )
+    mps_root: str = _option(
+        "/run/nvidia/mps",
+        "where the MPS control daemons have their files, on the host and in containers",
+        key="flags.mpsRoot",
+    )
+    kubelet_socket: str = _option(
+        "/var/lib/kubelet/device-plugins/kubelet.sock",
+        "the kubelet's registration socket",
+        key="flags.plugin.kubeletSocket",
+    )
+    config_file: str = _option("", "a YAML file with NVIDIA's keys; reloaded on SIGHUP and when it changes")
+    config_dir: str = _option(
+        "",
+        "a directory with several of them, of which the node's label nvidia.com/device-plugin.config names one; "
+        "needs the right to watch nodes",
+        env=("CONFIG_FILE_SRCDIR",),
+        flags=("config-file-srcdir",),
+    )
+    default_config: str = _option("", "the one of --config-dir for nodes without the label")
+    health_interval: float = _option(
+        10.0, "seconds between two probes of a GPU", key="flags.plugin.healthInterval"
+    )
+    recovery_seconds: float = _option(
+        60.0,
+        "seconds without a problem before an Unhealthy GPU is Healthy again",
+        key="flags.plugin.recoverySeconds",
+    )
+    metrics_address: str = _option(
+        "",
+        "[host]:port for /metrics, /healthz and /readyz (default: none)",
+        key="flags.plugin.metricsAddress",
+    )
+    probe_address: str = _option(
+        "", "[host]:port for /healthz, /readyz and /gpus, which `gpunode status` reads (default: none)"
+    )
+    pod_resources_socket: str = _option(
+        "",
+        "the kubelet's pod-resources socket: to reserve what pods use by an earlier configuration, and for /metrics "
+        "(default: none)",
+    )
+    node_name: str = _option("", "this node's name in Kubernetes (in a pod: the field spec.nodeName)")
+    node_events: bool = _option(
+        False, "publish GPU events about the node; needs the right to create and patch events in `default`"
+    )
+    node_annotation: bool = _option(
+        False, "publish the status in an annotation of the node; needs the right to patch nodes"
+    )
+    follow_promises: bool = _option(
+        False,
+        "for the scheduler extender: publish each GPU's memory in an annotation of the node, and allocate the GPU that a pod "
+        "was promised; needs the right to patch nodes, and to list and watch pods",
+    )
+    service_account_directory: str = _option(
+        "/var/run/secrets/kubernetes.io/serviceaccount", "where the token and the CA for the API server are"
+    )
+    log_level: str = _option(
+        "info", "what is logged", choices=("debug", "info", "warning", "error"), key="flags.plugin.logLevel"
+    )
     shares: tuple[Share, ...] = ()
     fail_requests_greater_than_one: bool = False
     memory: MemorySharing | None = None
@@ -164,7 +272,7 @@ def choice(names: Collection[str], label: str, default: str = "") -> str:
     return DEFAULT if DEFAULT in names else next(iter(names)) if len(names) == 1 else ""
 
 
-# Flags of NVIDIA's plugin that have no meaning here; `configfile.IGNORED` has the keys.
+# Flags of NVIDIA's plugin that have no meaning here; `config_file.IGNORED` has the keys.
 PASSED_OVER = (
     "--device-discovery-strategy",
     "--driver-root-ctr-path",
@@ -177,136 +285,12 @@ PASSED_OVER = (
     "--imex-required",  # only with channels, which are refused
 )
 LEAST = 0.1  # seconds; a shorter interval keeps a core busy
-STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One setting: its field in Config, its names, and its choices."""
-
-    field: str
-    help: str
-    choices: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()  # besides the field's name
-    env: tuple[str, ...] = ()  # besides the field's name in capitals
-    key: str = ""  # in the file; "": not in the file
-
-    @property
-    def flag(self) -> str:
-        return "--" + self.field.replace("_", "-")
-
-    @property
-    def kind(self) -> str:
-        return next(str(f.type) for f in fields(Config) if f.name == self.field)
-
-
-OPTIONS = (
-    Option(
-        "mig_strategy", "how MIG devices are offered", ("none", "single", "mixed"), key="flags.migStrategy"
-    ),
-    Option(
-        "fail_on_init_error",
-        "exit when NVML cannot be used; false: log the reason, wait, retry",
-        key="flags.failOnInitError",
-    ),
-    Option(
-        "device_list_strategy",
-        "how a container gets its devices; a list",
-        STRATEGIES,
-        key="flags.plugin.deviceListStrategy",
-    ),
-    Option(
-        "device_id_strategy",
-        "how a container's devices are named",
-        ("uuid", "index"),
-        key="flags.plugin.deviceIDStrategy",
-    ),
-    Option(
-        "pass_device_specs", "also hand the device nodes to the kubelet", key="flags.plugin.passDeviceSpecs"
-    ),
-    Option(
-        "nvidia_driver_root",
-        "where the driver is on the host",
-        flags=("driver-root",),
-        env=("DRIVER_ROOT",),
-        key="flags.nvidiaDriverRoot",
-    ),
-    Option(
-        "nvidia_dev_root",
-        "where the driver's /dev is on the host (default: the driver root)",
-        flags=("dev-root",),
-        env=("DEV_ROOT",),
-        key="flags.nvidiaDevRoot",
-    ),
-    Option("gdrcopy_enabled", "give containers GDRCopy", key="flags.gdrcopyEnabled"),
-    Option("gds_enabled", "give containers GPUDirect Storage", key="flags.gdsEnabled"),
-    Option("mofed_enabled", "give containers the Mellanox OFED devices", key="flags.mofedEnabled"),
-    Option(
-        "shared_devices_allocation_policy",
-        "which shared devices to prefer",
-        ("distributed", "packed"),
-        key="flags.plugin.sharedDevicesAllocationPolicy",
-    ),
-    Option(
-        "cdi_annotation_prefix",
-        "of the annotations of cdi-annotations",
-        key="flags.plugin.cdiAnnotationPrefix",
-    ),
-    Option(
-        "cdi_directory",
-        "where the toolkit's CDI specification is, and the plugin's goes",
-        key="flags.plugin.cdiDirectory",
-    ),
-    Option(
-        "mps_root",
-        "where the MPS control daemons have their files, on the host and in containers",
-        key="flags.mpsRoot",
-    ),
-    Option("kubelet_socket", "the kubelet's registration socket", key="flags.plugin.kubeletSocket"),
-    Option("config_file", "a YAML file with NVIDIA's keys; reloaded on SIGHUP and when it changes"),
-    Option(
-        "config_dir",
-        "a directory with several of them, of which the node's label nvidia.com/device-plugin.config names one; "
-        "needs the right to watch nodes",
-        env=("CONFIG_FILE_SRCDIR",),
-        flags=("config-file-srcdir",),
-    ),
-    Option("default_config", "the one of --config-dir for nodes without the label"),
-    Option("health_interval", "seconds between two probes of a GPU", key="flags.plugin.healthInterval"),
-    Option(
-        "recovery_seconds",
-        "seconds without a problem before an Unhealthy GPU is Healthy again",
-        key="flags.plugin.recoverySeconds",
-    ),
-    Option(
-        "metrics_address",
-        "[host]:port for /metrics, /healthz and /readyz (default: none)",
-        key="flags.plugin.metricsAddress",
-    ),
-    Option(
-        "probe_address",
-        "[host]:port for /healthz, /readyz and /gpus, which `gpunode status` reads (default: none)",
-    ),
-    Option(
-        "pod_resources_socket",
-        "the kubelet's pod-resources socket: to reserve what pods use by an earlier configuration, and for /metrics "
-        "(default: none)",
-    ),
-    Option("node_name", "this node's name in Kubernetes (in a pod: the field spec.nodeName)"),
-    Option(
-        "node_events",
-        "publish GPU events about the node; needs the right to create and patch events in `default`",
-    ),
-    Option(
-        "node_annotation", "publish the status in an annotation of the node; needs the right to patch nodes"
-    ),
-    Option(
-        "follow_promises",
-        "for the scheduler extender: publish each GPU's memory in an annotation of the node, and allocate the GPU that a pod "
-        "was promised; needs the right to patch nodes, and to list and watch pods",
-    ),
-    Option("service_account_directory", "where the token and the CA for the API server are"),
-    Option("log_level", "what is logged", ("debug", "info", "warning", "error"), key="flags.plugin.logLevel"),
+OPTIONS = tuple(
+    Option(setting.name, str(setting.type), **setting.metadata)
+    for setting in fields(Config)
+    if setting.metadata
 )
 
 

@@ -192,7 +192,7 @@ SHARING = ("renameByDefault", "failRequestsGreaterThanOne", "resources")
 SHARE = ("name", "replicas", "rename", "devices")
 LIMITS = ("memory", "threads")  # of MPS clients; this plugin's own
 MEMORY = ("name", "unit", "chunk", "devices", "policy")
-MOST_REPLICAS = 70_000  # more make a list that no kubelet accepts (listing.MAX_LIST), even of one GPU
+MOST_REPLICAS = 70_000  # more make a list that no kubelet accepts (offer.MAX_LIST), even of one GPU
 # YAML 1.1's words, which NVIDIA's plugin accepts, too.
 BOOLEANS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 # The kubelet's rule for an extended resource (IsExtendedResourceName, pkg/apis/core/v1/helper): a DNS subdomain that is

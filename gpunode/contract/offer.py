@@ -193,7 +193,9 @@ def _by_memory(gpus: Sequence[Device], sharing: MemorySharing) -> dict[str, list
         raise CannotOffer(f"sharing by memory: {why}")
     found = {
         sharing.resource: [
-            Unit(unit_id, gpu, mib=sharing.chunk) for gpu in gpus for unit_id in memory_ids(gpu, sharing)
+            Unit(unit_id, gpu, mib=sharing.chunk)
+            for gpu in gpus
+            for unit_id in piece_ids(gpu.uuid, sharing, count_pieces(gpu, sharing))
         ]
     }
     if counts_gpus(sharing):
@@ -295,11 +297,6 @@ def unit_bytes(longest_id: str, device: Device) -> int:
 def count_pieces(device: Device, sharing: MemorySharing) -> int:
     """Number of a GPU's units, rounded down."""
     return (device.memory or 0) // MIB // sharing.chunk
-
-
-def memory_ids(device: Device, sharing: MemorySharing) -> list[str]:
-    """The units' ids."""
-    return piece_ids(device.uuid, sharing, count_pieces(device, sharing))
 
 
 def counts_gpus(sharing: MemorySharing) -> bool:

@@ -33,7 +33,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """The units of one GPU, or of its MIG devices, as one resource. `way`: as of `offer.ids`; `mib`: of its memory, for each."""
+    """The units of one GPU, or of its MIG devices, as one resource. `way`: as of `offer`; `mib`: of its memory, for each."""
 
     resource: str
     units: int

@@ -18,8 +18,7 @@ from .health import Health, XidPolicy
 from .logfmt import log_to_stderr
 from .metrics import CannotListen
 from .plugin import serve
-from .reload import ConfigSource
-from .signals import CHANGED, HANGUP, Signals
+from .reload import CHANGED, HANGUP, ConfigSource, Signals
 
 log = logging.getLogger("gpunode.deviceplugin")
 

@@ -11,19 +11,54 @@ from gpunode.contract.config import Config
 from gpunode.contract.offer import UNCUT, CannotOffer, Device, Unit, offers, uncut, warnings
 from gpunode.contract.status import LAYOUT, Reason
 
-from .cdi import Specs
-from .enforcement import MemoryLimits
-from .gpus.devices import NVML_SILENT, count, describe, reason
-from .gpus.handles import Handles, text
-from .gpus.links import links
-from .health.watch import DEADLINE
-from .health.watches import GpuWatches
+from . import limits
+from .cdi import CdiUnavailable, Specs
+from .gpus import NVML_SILENT, Handles, count_gpus, describe, read_links, reason_of, text
 from .kubelet.reclaim import Reclaim
-from .mps.follower import Follower
-from .offer.state import NodeState
+from .mps.report import Follower
+from .state import NodeState
 from .threads import Calls, inside
+from .watch import DEADLINE, GpuWatches
 
 log = logging.getLogger(__name__)
+
+
+class MemoryLimits:
+    """Publishes in `state` which GPUs' shares of memory the driver enforces."""
+
+    def __init__(self, handles: Handles, state: NodeState, specs: Specs | None, calls: Calls) -> None:
+        self._handles = handles
+        self._state = state
+        self._specs = specs
+        self._calls = calls
+
+    async def check(self, offered: Mapping[str, tuple[Unit, ...]]) -> None:
+        """Check the offered GPUs; log and publish what has changed."""
+        shared = {unit.device.uuid: unit.device for units in offered.values() for unit in units if unit.mib}
+        asked = await asyncio.gather(*(self._obstacles(uuid) for uuid in shared))
+        found = dict(zip(shared, asked, strict=True))
+        if found == self._state.memory_limits:
+            return
+        self._state.set_memory_limits(found)
+        for why in dict.fromkeys(found.values()):
+            which = ",".join(shared[uuid].index for uuid in shared if found[uuid] == why)
+            if why is None:
+                log.info("the driver enforces memory limits", extra={"gpus": which})
+            else:
+                words = "the driver does not enforce memory limits, so containers may exceed their share: %s"
+                log.warning(words, why, extra={"gpus": which})
+
+    async def _obstacles(self, uuid: str) -> str | None:
+        """Why the driver does not enforce shares of this GPU's memory; None if it does."""
+        cgroup2 = limits.unified()
+        try:
+            own = limits.CGROUPS if cgroup2 else None
+            driver = await self._calls.within(DEADLINE, limits.refusal, self._handles, uuid, own)
+            hook = self._specs is not None and limits.hooked(await asyncio.to_thread(self._specs.edits, uuid))
+        except (asyncio.TimeoutError, CdiUnavailable) as error:
+            return str(error) or "NVML does not answer"
+        return limits.obstacles(driver=driver, cgroup2=cgroup2, cdi=self._specs is not None, hook=hook)
+
 
 START_DEADLINE = 60.0  # seconds; NVML may wake sleeping GPUs when it starts
 RETRY = 30.0  # seconds between two attempts to start NVML
@@ -118,7 +153,7 @@ class Discovery:
         """Publish the devices that NVML lists now; a known GPU that does not answer keeps its last description."""
         unidentified: dict[str, Reason] = {}
         try:
-            number = await self._calls.within(DEADLINE, count, self._nvml)
+            number = await self._calls.within(DEADLINE, count_gpus, self._nvml)
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
             self._uncounted, why = True, _why(error)
             why = Reason(why.code, f"cannot count the GPUs: {why}")
@@ -208,7 +243,7 @@ class Discovery:
         if linked == self._linked:
             return
         try:
-            self._state.links = await self._calls.within(DEADLINE, links, self._handles, tuple(gpus))
+            self._state.links = await self._calls.within(DEADLINE, read_links, self._handles, tuple(gpus))
             self._linked = linked
             self._resolved("links")
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
@@ -277,4 +312,4 @@ def _offers(
 def _why(error: Exception) -> Reason:
     if isinstance(error, asyncio.TimeoutError):
         return Reason(NVML_SILENT, "NVML does not answer")
-    return reason(error)
+    return reason_of(error)

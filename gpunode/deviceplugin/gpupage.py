@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from gpunode.contract.offer import Device
 from gpunode.contract.usage import Gpu, Offered, User, dumps
 
-from .gpus.handles import Handles
-from .gpus.readings import Reading, read
+from .gpus import Handles
 from .kubelet.podresources import FRESH, PodResources, given
 from .metrics import Sample
-from .offer.state import NodeState
+from .state import NodeState
 from .threads import Calls
 
 DEADLINE = 2.0  # seconds for a GPU's readings; one that hangs has none
@@ -44,7 +45,7 @@ class GpuPage:
 
     async def _reading(self, uuid: str) -> Reading:
         try:
-            return await self._calls.within(DEADLINE, read, self._handles, uuid)
+            return await self._calls.within(DEADLINE, read_gpu, self._handles, uuid)
         except asyncio.TimeoutError:
             return Reading()
 
@@ -91,4 +92,36 @@ def _gpu(
         users=None if users is None else users.get(device.uuid, ()),
         driver=state.driver,
         offered=offered(device.uuid, state),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Bytes of memory in use, percent of time with a kernel running, °C, and processes; None where NVML does not say."""
+
+    used: int | None = None
+    utilization: int | None = None
+    temperature: int | None = None
+    processes: int | None = None
+
+
+def read_gpu(handles: Handles, uuid: str) -> Reading:
+    """The reading of a GPU. Each value that fails is None, so that a GPU that is lost has none."""
+    nvml = handles.nvml
+
+    def asked(ask: Callable[[], Any]) -> int | None:
+        try:
+            return int(ask())
+        except (nvml.NVMLError, AttributeError):  # a library, or a driver, without this function
+            return None
+
+    try:
+        handle = handles.of(uuid)
+    except nvml.NVMLError:
+        return Reading()
+    return Reading(
+        used=asked(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used),
+        utilization=asked(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+        temperature=asked(lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+        processes=asked(lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(handle))),
     )

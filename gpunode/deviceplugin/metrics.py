@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from types import MappingProxyType
 
 from .bounded import Bounded
-from .offer.state import NodeState
+from .state import NodeState
 
 PREFIX = "gpunode_device_plugin_"
 HELP = {
@@ -89,41 +89,23 @@ def render(samples: Iterable[Sample]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def unit_samples(state: NodeState) -> list[Sample]:
-    """Number of units, by resource and health."""
+def state_samples(state: NodeState) -> list[Sample]:
+    """Units by resource and health; GPUs shared by memory, with whether the driver enforces the shares; GPUs without any
+    unit, by UUID, or by index where the UUID is unknown; reserved units, by resource and device."""
     found: list[Sample] = []
     for resource, units in state.offers.items():
         reserved = state.reserved.get(resource, ())
         unhealthy = sum(unit.id in reserved or unit.device.uuid in state.unhealthy for unit in units)
         found.append(("devices", {"resource": resource, "health": "Healthy"}, len(units) - unhealthy))
         found.append(("devices", {"resource": resource, "health": "Unhealthy"}, unhealthy))
+    for gpu, unlimited in state.memory_limits.items():
+        found.append(("memory_limited", {"gpu": gpu, "why": unlimited or ""}, float(unlimited is None)))
+    for gpu, why in {**state.not_offered, **state.unidentified}.items():
+        found.append(("left_out", {"gpu": gpu, "why": str(why)}, 1.0))
+    for one in state.reservations:
+        labels = {"resource": one.resource, "gpu": one.device, "why": one.why}
+        found.append(("held", labels, float(len(one.ids))))
     return found
-
-
-def memory_limit_samples(state: NodeState) -> list[Sample]:
-    """For each GPU shared by memory, whether the driver enforces the shares."""
-    return [
-        ("memory_limited", {"gpu": gpu, "why": why or ""}, float(why is None))
-        for gpu, why in state.memory_limits.items()
-    ]
-
-
-def not_offered_samples(state: NodeState) -> list[Sample]:
-    """GPUs without any unit, by UUID, or by index where the UUID is unknown."""
-    not_offered = {**state.not_offered, **state.unidentified}
-    return [("left_out", {"gpu": gpu, "why": str(why)}, 1.0) for gpu, why in not_offered.items()]
-
-
-def reserved_samples(state: NodeState) -> list[Sample]:
-    """Number of reserved units, by resource and device."""
-    return [
-        (
-            "held",
-            {"resource": reservation.resource, "gpu": reservation.device, "why": reservation.why},
-            float(len(reservation.ids)),
-        )
-        for reservation in state.reservations
-    ]
 
 
 @asynccontextmanager

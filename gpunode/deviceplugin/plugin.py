@@ -1,42 +1,83 @@
-"""Puts the plugin together for one configuration and runs it: discovery, servers, metrics, published status."""
+"""Puts the plugin together for one configuration and runs it: discovery, servers, metrics, published status, readiness."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gpunode.contract.config import Config
+from gpunode.contract.status import Reason
 from gpunode.contract.usage import PATH
 
 from .cdi import Specs
-from .cluster.apiserver import InCluster
-from .cluster.follow import Reads
+from .cluster.apiserver import ApiServer, InCluster
 from .cluster.publish import Publisher
 from .discovery import Discovery
 from .gpupage import GpuPage
-from .gpus.handles import Handles
+from .gpus import Handles
 from .health import Health, XidPolicy
-from .health.watches import GpuWatches
 from .kubelet.podresources import PodResources
 from .kubelet.promised import Promised
 from .kubelet.reclaim import Reclaim
 from .kubelet.server import ResourceServer
-from .metrics import (
-    Metrics,
-    Sample,
-    memory_limit_samples,
-    not_offered_samples,
-    render,
-    reserved_samples,
-    serving,
-    unit_samples,
-)
-from .mps.follower import Follower
-from .offer.state import NodeState
-from .readiness import Readiness
-from .settings import mps_paths
+from .metrics import Metrics, Sample, render, serving, state_samples
+from .mps.report import Follower, status_path
+from .state import NodeState
+from .watch import GpuWatches
+
+log = logging.getLogger(__name__)
+
+
+class Readiness:
+    """Derives readiness from the state and the servers, by resource."""
+
+    def __init__(self, state: NodeState, servers: Mapping[str, ResourceServer]) -> None:
+        self._state = state
+        self._servers = servers
+        self._logged: Reason | None = None
+
+    def why_not(self) -> Reason | None:
+        """Why pods can get nothing here, or None; a new reason is logged.
+
+        A node without GPUs is ready, and so is one with only some GPUs Unhealthy.
+        """
+        why = self.reason()
+        if why is not None and why != self._logged:
+            log.info("not ready: %s", why)
+        self._logged = why
+        return why
+
+    def reason(self) -> Reason | None:
+        """The same, not logged."""
+        state = self._state
+        if state.problem is not None:
+            return state.problem
+        waiting = [name for name in state.offers if not self._registered(name)]
+        if waiting:
+            return self._unregistered(waiting)
+        offered = {unit.device.uuid for units in state.offers.values() for unit in units}
+        if offered and offered <= state.excluded.keys():
+            why = next(iter(state.excluded.values()))
+            return Reason(why.code, "; ".join(dict.fromkeys(str(one) for one in state.excluded.values())))
+        return None
+
+    def _registered(self, name: str) -> bool:
+        return name in self._servers and self._servers[name].registered
+
+    def _unregistered(self, names: list[str]) -> Reason:
+        taken = [name for name in names if name in self._servers and self._servers[name].standing_by]
+        if taken:
+            which = ", ".join(taken)
+            words = (
+                f"another device plugin on this node has taken over {which}; remove it: this one stands by"
+            )
+            return Reason("taken-over", words)
+        return Reason("not-registered", f"not registered with the kubelet: {', '.join(names)}")
+
 
 REPEAT = 3600.0  # seconds after which the status is logged again: a log may have been rotated
 
@@ -47,7 +88,7 @@ async def serve(
     xid_policy: XidPolicy,
     publisher: Publisher | None = None,
     health: dict[str, Health] | None = None,
-    api: Reads | None = None,
+    api: ApiServer | None = None,
 ) -> None:
     """Offer this node's GPUs until cancelled, with one server for each resource.
 
@@ -63,7 +104,7 @@ async def serve(
     pods = PodResources(config.pod_resources_socket)
     promised = _promised(config, pods, state, api)
     servers: dict[str, ResourceServer] = {}
-    mps = Follower(mps_paths.status(config.mps_root), state) if config.mps else None
+    mps = Follower(status_path(config.mps_root), state) if config.mps else None
     pod_resources, kubelet = Path(config.pod_resources_socket), Path(config.kubelet_socket)
     reclaim = Reclaim(pods, state, pod_resources, kubelet) if config.pod_resources_socket else None
     readiness = Readiness(state, servers)
@@ -90,10 +131,7 @@ async def serve(
         return render(
             [
                 *metrics.samples(),
-                *unit_samples(state),
-                *memory_limit_samples(state),
-                *not_offered_samples(state),
-                *reserved_samples(state),
+                *state_samples(state),
                 *registered,
                 *await pods.samples(state.offers),
             ]
@@ -133,7 +171,7 @@ async def serve(
         health.update(watches.health)
 
 
-def _promised(config: Config, pods: PodResources, state: NodeState, api: Reads | None) -> Promised | None:
+def _promised(config: Config, pods: PodResources, state: NodeState, api: ApiServer | None) -> Promised | None:
     if not config.follow_promises or config.memory is None:
         return None
     if api is None:

@@ -1,21 +1,24 @@
-"""The configuration and its reload: from flags, environment and a file, or one of several files by node label."""
+"""The configuration and its reload, from flags, environment and a file, or one of several files by node label; and the
+signals on which work ends or begins again."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from gpunode.contract import config_file
 from gpunode.contract.config import DEFAULT, LABEL, BadConfig, Config, choice
 
-from .cluster.apiserver import InCluster
-from .cluster.nodelabel import NodeLabel
+from .cluster.apiserver import InCluster, NodeLabel
+from .directory import Directory
 from .settings import PROGRAM, build, settings
-from .settings.directory import Directory
+from .threads import post
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +95,7 @@ class ConfigSource:
             except OSError as error:
                 log.warning("configuration changes take effect only on SIGHUP: %s", error)
             if self._label is not None:
-                self._label.listen(lambda: _call(loop, check))
+                self._label.listen(lambda: post(loop, check))  # a closed one: the next checks when it starts
             check()  # for a change since the last read
             yield
 
@@ -127,7 +130,11 @@ class ConfigSource:
         try:
             if self._folder is not None and self._label is not None:
                 path = chosen(self._folder, self._label.value, self._label.key, self._default)
-            return FileContent(path, config_file.content(Path(path))) if path else FileContent()
+            if not path:
+                return FileContent()
+            from gpunode.contract import config_file  # PyYAML only where there is a file
+
+            return FileContent(path, config_file.content(Path(path)))
         except BadConfig as error:
             return FileContent(problem=str(error))
         except OSError as error:
@@ -158,10 +165,55 @@ def chosen(folder: Path, label: str, key: str, default: str = "") -> str:
     return str(folder / wanted) if wanted else ""
 
 
-def _call(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: the next one checks when it starts
-        loop.call_soon_threadsafe(act)
-
-
 def _fields(config: Config) -> dict[str, str]:
     return {"file": config.config_file} if config.config_file else {}
+
+
+HANGUP, CHANGED = "SIGHUP", "changed"
+ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+
+
+class Signals:
+    """Handles this process's signals from now on. Signals between two runs count for the next run.
+
+    Before the first run, a signal to end exits at once: there is nothing to clean up, and the start may wait long.
+    Handlers are needed: the kernel ignores signals to a container's first process that have none.
+    """
+
+    def __init__(self) -> None:
+        self._received: list[str] = []  # since the last run
+        self._wake: Callable[[], None] | None = None
+        for number in (*ENDS, signal.SIGHUP):
+            signal.signal(number, lambda number, _: self._receive(signal.Signals(number).name))
+
+    async def run(self, work: Coroutine[Any, Any, None], source: ConfigSource) -> str:
+        """Run `work` until a signal arrives or `source` has another configuration: the signal's name, or CHANGED.
+
+        A signal to end takes precedence, even if it arrives while the work is cancelled. Errors of the work are raised;
+        if the work ends on its own, this still waits for a signal.
+        """
+        loop, stirred = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = lambda: post(loop, stirred.set)  # a signal does not wake the loop
+        if self._received:
+            stirred.set()
+        task, heard = asyncio.create_task(work), asyncio.create_task(stirred.wait())
+        try:
+            with source.watched(lambda: self._receive(CHANGED)):
+                await asyncio.wait((task, heard), return_when=asyncio.FIRST_COMPLETED)
+                if task.done():
+                    task.result()
+                await heard
+        finally:
+            heard.cancel()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        received, self._received = self._received, []
+        ends = [name for name in received if name not in (HANGUP, CHANGED)]
+        return ends[0] if ends else HANGUP if HANGUP in received else CHANGED
+
+    def _receive(self, what: str) -> None:
+        self._received.append(what)
+        if self._wake is not None:
+            self._wake()
+        elif what != HANGUP:
+            sys.exit(0)

@@ -14,18 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpunode.contract.config import GPU_MEM
-from gpunode.deviceplugin.cluster.apiserver import InCluster
-from gpunode.deviceplugin.cluster.follow import Follower
+from gpunode.deviceplugin.cluster.apiserver import Follower, InCluster
 from gpunode.deviceplugin.logfmt import log_to_stderr
 
-from .follow import kinds
-from .home import Home
+from .binding import Noting
+from .follow import Home, kinds
 from .lease import ANSWER, RENEW, Lease
 from .ledger import Ledger
-from .noting import Noting
-from .probes import Probes
 from .protocol import Extender
-from .server import Server
+from .server import Probes, Server
 from .waiting import Waiting
 
 log = logging.getLogger("gpunode.share")

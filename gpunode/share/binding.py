@@ -1,24 +1,24 @@
-"""Binds a pod to a node with its place in it: one write, so there is nothing halfway to undo.
+"""Binds a pod to a node with its place in it, and notes which GPUs a pod has where its node publishes others than are noted.
 
 The API server merges a Binding's annotations into its pod in the transaction that sets the pod's node
 (pkg/registry/core/pod/storage/storage.go, setPodHostAndAnnotations, later setPodNodeAndMetadata), and has since before 1.0.
+So there is one write, and nothing halfway to undo.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from gpunode.contract.promises import Malformed, demand_of
-from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
+from gpunode.contract.promises import Demand, Malformed, Part, bound_demand, demand_of, placement_of
+from gpunode.deviceplugin.cluster.apiserver import ApiError, ApiServer, Object
 
-from . import notes
-from .api import Api
-from .fit import Refused
+from .fit import Refused, notes_of
 from .lease import ANSWER
-from .ledger import Ledger
+from .ledger import Ledger, Moved
 
 
 class NotBound(Exception):
@@ -34,7 +34,7 @@ class NotLeading(Exception):
 
 def bind(
     ledger: Ledger,
-    api: Api,
+    api: ApiServer,
     namespace: str,
     name: str,
     uid: str,
@@ -59,7 +59,7 @@ def bind(
         wanted, written = demand_of(pod, ledger.resource), {}
         if wanted.units:
             gpus, parts = ledger.reserve(pod, wanted, node, packed=packed)
-            written = notes.of(node, wanted, parts, gpus, time.time_ns())
+            written = notes_of(node, wanted, parts, gpus, time.time_ns())
     except (ApiError, Malformed, Refused) as error:
         raise NotBound(f"{namespace}/{name} cannot be bound to {node}: {error}") from None
     if not leads():
@@ -84,7 +84,7 @@ def _binding(meta: Mapping[str, Any], node: str, notes: Mapping[str, str]) -> Ob
     }
 
 
-def _bound_after(ledger: Ledger, api: Api, path: str, pod: Object, error: ApiError) -> str:
+def _bound_after(ledger: Ledger, api: ApiServer, path: str, pod: Object, error: ApiError) -> str:
     """The node that the pod is bound to after this error, "" for none; what is known by it is recorded."""
     uid = pod["metadata"]["uid"]
     if 400 <= error.code < 500 and error.code != 409:
@@ -104,3 +104,65 @@ def _bound_after(ledger: Ledger, api: Api, path: str, pod: Object, error: ApiErr
     if not node and error.code == 409:
         ledger.release(uid)
     return node
+
+
+log = logging.getLogger(__name__)
+
+MOST_NOTES = 20  # pods noted in a round
+PASSED = (404, 409)  # statuses: the pod is gone, or has changed; the next round sees it as it is
+
+
+class Noting:
+    """Writes the annotations of pods that have other GPUs than they are noted on. Until an event shows the new ones both count."""
+
+    def __init__(self, ledger: Ledger, api: ApiServer) -> None:
+        self._ledger = ledger
+        self._api = api
+
+    def tend(self) -> None:
+        """Try each once; a failure is logged, and the next round tries again."""
+        for one in self._ledger.moved()[:MOST_NOTES]:
+            try:
+                self._note(one)
+            except ApiError as error:
+                if error.code not in PASSED:
+                    log.warning(
+                        "%s has other GPUs than noted, which cannot be written: %s", one.promise.pod, error
+                    )
+                    return
+
+    def _note(self, one: Moved) -> None:
+        namespace, _, name = one.promise.pod.partition("/")
+        path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
+        pod = self._api.get(path)
+        meta = pod["metadata"]
+        if meta["uid"] != one.uid or (pod.get("spec") or {}).get("nodeName") != one.node:
+            return
+        written = written_of(pod, one, self._ledger.resource, time.time_ns())
+        if written:
+            log.info("%s is noted on the GPUs that it has", one.promise.pod)
+            same = {key: meta[key] for key in ("uid", "resourceVersion") if key in meta}
+            self._api.send("PATCH", f"{path}/status", {"metadata": {**same, "annotations": written}})
+
+
+def written_of(pod: Mapping[str, Any], one: Moved, resource: str, now: int) -> dict[str, str]:
+    """The annotations that place the pod where it is; {} where annotations cannot say so, or not all of it is known."""
+    try:
+        held = bound_demand(pod, resource)
+    except Malformed:
+        return {}
+    parts = _parts(held, one)
+    if parts is None:
+        return {}
+    found = notes_of(one.node, held, parts, one.gpus, now)
+    read = placement_of({"metadata": {"annotations": found}}, one.node, held)
+    return found if read is not None and set(read) == set(parts) else {}
+
+
+def _parts(held: Demand, one: Moved) -> tuple[Part, ...] | None:
+    known = {gpu.uuid for gpu in one.gpus}
+    parts = tuple(part for ask in held.asks for part in one.promise.has if part.container == ask.container)
+    complete = all(
+        sum(part.units for part in parts if part.container == ask.container) == ask.units for ask in held.asks
+    )
+    return parts if parts and complete and not held.init and {part.uuid for part in parts} <= known else None

@@ -10,9 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 
-from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
-
-from .api import Api
+from gpunode.deviceplugin.cluster.apiserver import ApiError, ApiServer, Object
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +26,7 @@ class Lease:
     """The Lease `name` in `namespace`, for the candidate `me`. For one thread, but for `leads`."""
 
     def __init__(
-        self, api: Api, namespace: str, name: str, me: str, clock: Callable[[], float] = time.monotonic
+        self, api: ApiServer, namespace: str, name: str, me: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._api = api
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"

@@ -23,10 +23,8 @@ from gpunode.contract.promises import (
 )
 from gpunode.contract.status import Reason
 
-from . import gpus, nominated, notes
-from .book import Book, Nominee, Promise
-from .fit import Refused, find
-from .gpus import Gpu
+from .book import Book, Gpu, Nominee, Promise, gpus_of, moved_parts
+from .fit import Refused, beside_nominees, find, place_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,7 @@ class Ledger:
     def room(self, node: str, uid: str, priority: int, *, packed: bool) -> Book | None:
         """The same for a pod of this priority: with what pods nominated to the node hold against it."""
         book = self.book(node, uid)
-        return book and nominated.beside(book, uid, priority, packed=packed)
+        return book and beside_nominees(book, uid, priority, packed=packed)
 
     def books(self) -> dict[str, Book]:
         """All books, by node."""
@@ -119,9 +117,9 @@ class Ledger:
 
     def node_seen(self, node: Mapping[str, Any]) -> None:
         """Record a node as it is now."""
-        name, found = node["metadata"]["name"], gpus.of(node, self.resource)
+        name, found = node["metadata"]["name"], gpus_of(node, self.resource)
         empty = Book(why=found) if isinstance(found, Reason) else Book(found, (0,) * len(found))
-        moved = gpus.moved(node)
+        moved = moved_parts(node)
         with self._lock:
             self._move(name, moved)
             before = self._books.get(name)
@@ -169,9 +167,9 @@ class Ledger:
             self._drop(uid)
             book, own = self._books.get(node), priority(pod)
             if book is not None:
-                book = nominated.beside(book, uid, own, packed=packed)
+                book = beside_nominees(book, uid, own, packed=packed)
             found, choice = find(book, wanted, packed=packed)
-            parts = notes.placed(wanted, choice, found.gpus)
+            parts = place_parts(wanted, choice, found.gpus)
             promise = Promise(pod_name(pod), wanted.units, parts, reserved=True, priority=own)
             self._add(uid, node, promise)
             return found.gpus, parts

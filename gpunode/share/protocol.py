@@ -10,14 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from gpunode.contract.promises import Demand, Malformed, demand_of
+from gpunode.deviceplugin.cluster.apiserver import ApiServer
 
-from .api import Api
 from .binding import NotBound, NotLeading, bind
 from .book import Book
-from .fit import LASTING, Refused, find, score
+from .fit import LASTING, Refused, beside_nominees, find, score, victims
 from .ledger import Ledger, priority
-from .nominated import beside
-from .preempt import victims
 from .waiting import Waiting
 
 Answer: TypeAlias = dict[str, Any]
@@ -31,7 +29,7 @@ class Extender:
     """Answers the scheduler out of the ledger, while it `leads`. `packed`: GPUs and nodes are filled one after the other."""
 
     def __init__(
-        self, ledger: Ledger, api: Api, *, packed: bool = True, leads: Callable[[], bool] = lambda: True
+        self, ledger: Ledger, api: ApiServer, *, packed: bool = True, leads: Callable[[], bool] = lambda: True
     ) -> None:
         self._ledger = ledger
         self._api = api
@@ -86,7 +84,7 @@ class Extender:
         answer: dict[str, Answer] = {}
         for node, (proposed, violations) in _proposed(fields).items():
             book, promises = self._ledger.page(node, uid)
-            book = book and beside(book, uid, own, packed=self._packed)
+            book = book and beside_nominees(book, uid, own, packed=self._packed)
             found = (
                 victims(book, promises, wanted, own, proposed, packed=self._packed)
                 if wanted.units

@@ -1,4 +1,5 @@
-"""The extender's HTTP server: POST …/filter, …/prioritize, …/preempt, …/bind, below any prefix.
+"""The extender's HTTP servers: POST …/filter, …/prioritize, …/preempt, …/bind, below any prefix; and the kubelet's probes,
+GET /healthz and /readyz, by plain HTTP on a port of their own. Both bound the connections of strangers.
 
 The standard library's, a thread for each connection: the scheduler keeps a few open, its binds run side by side, and each
 waits for the API server. An answer leaves in one write, so no delayed acknowledgement holds it up. It is quick enough
@@ -10,13 +11,99 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import ssl
-from http.server import BaseHTTPRequestHandler
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from gpunode.deviceplugin.bounded import Bounded
+
 from .binding import NotLeading
-from .connections import Guarded
 from .protocol import BadRequest, Extender
+
+
+class Guarded(ThreadingHTTPServer):
+    """At most so many `strangers` at once: one more ends the oldest before a thread is made for it. A client is a stranger
+    until `known`."""
+
+    daemon_threads = True
+
+    def __init__(
+        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], strangers: int
+    ) -> None:
+        super().__init__(address, handler)
+        self._changed = threading.Condition()
+        self._open: set[socket.socket] = set()
+        self._strangers = Bounded[socket.socket](strangers, _end)
+
+    def known(self, request: socket.socket) -> None:
+        """No longer a stranger's: it makes no room for others."""
+        with self._changed:
+            self._strangers.discard(request)
+
+    def leave(self, seconds: float) -> bool:
+        """Take no more requests, on kept connections neither. Whether those under way were answered in so many seconds."""
+        self.shutdown()
+        with self._changed:
+            for one in self._open:
+                _end(one, socket.SHUT_RD)
+            done = self._changed.wait_for(lambda: not self._open, seconds)
+            for one in self._open:
+                _end(one)
+        return done
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._changed:
+            self._open.add(request)
+            self._strangers.add(request)
+        super().process_request(request, client_address)
+
+    def close_request(self, request: Any) -> None:
+        with self._changed:
+            self._open.discard(request)
+            self._strangers.discard(request)
+            self._changed.notify_all()
+        super().close_request(request)
+
+
+def _end(one: socket.socket, how: int = socket.SHUT_RDWR) -> None:
+    """Wake the thread of the connection. Not by TLS' own shutdown: an answer would go on without encryption."""
+    with suppress(OSError):  # its client was faster
+        socket.socket.shutdown(one, how)
+
+
+PROBE_STRANGERS = 64  # connections: nothing is known of any client
+
+
+class Probes(Guarded):
+    """`why_not`: why the extender does not serve, "" where it does. It is alive while it answers."""
+
+    def __init__(self, address: tuple[str, int], why_not: Callable[[], str]) -> None:
+        super().__init__(address, ProbeHandler, PROBE_STRANGERS)
+        self.why_not = why_not
+
+
+class ProbeHandler(BaseHTTPRequestHandler):
+    """One probe."""
+
+    timeout = 10.0
+    server: Probes
+
+    def do_GET(self) -> None:
+        why = {"/healthz": "", "/readyz": self.server.why_not()}.get(self.path)
+        code = 404 if why is None else 503 if why else 200
+        text = f"{why or 'ok'}\n".encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Probes are not logged."""
+
 
 log = logging.getLogger(__name__)
 

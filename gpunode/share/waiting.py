@@ -17,14 +17,11 @@ from typing import Any
 from urllib.parse import quote
 
 from gpunode.contract.promises import Demand
-from gpunode.deviceplugin.cluster.apiserver import ApiError
+from gpunode.deviceplugin.cluster.apiserver import ApiError, ApiServer
 
-from . import notes
-from .api import Api
 from .book import Book, Promise
-from .fit import Refused, find
+from .fit import beside_nominees, find, fits, place_parts
 from .ledger import Ledger, priority
-from .nominated import beside
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +55,7 @@ class Waiting:
     """The refused pods of a ledger. Safe to use from several threads; `tend` is for one."""
 
     def __init__(
-        self, ledger: Ledger, api: Api, *, packed: bool, clock: Callable[[], float] = time.monotonic
+        self, ledger: Ledger, api: ApiServer, *, packed: bool, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._ledger = ledger
         self._api = api
@@ -114,7 +111,7 @@ class Waiting:
     def _with(self, book: Book, one: Waiter) -> Book:
         wanted = one.wish.wanted
         found, choice = find(self._beside(book, one.wish), wanted, packed=self._packed)
-        return book.plus((Promise(one.path, wanted.units, notes.placed(wanted, choice, found.gpus)),))
+        return book.plus((Promise(one.path, wanted.units, place_parts(wanted, choice, found.gpus)),))
 
     def _replace(self, uid: str, old: Waiter, new: Waiter | None) -> None:
         """Unless the scheduler has asked meanwhile."""
@@ -136,14 +133,10 @@ class Waiting:
         ]
 
     def _beside(self, book: Book, wish: Wish) -> Book:
-        return beside(book, wish.nominee, wish.priority, packed=self._packed)
+        return beside_nominees(book, wish.nominee, wish.priority, packed=self._packed)
 
     def _holds(self, book: Book, wish: Wish) -> bool:
-        try:
-            find(self._beside(book, wish), wish.wanted, packed=self._packed)
-        except Refused:
-            return False
-        return True
+        return fits(self._beside(book, wish), wish.wanted, packed=self._packed)
 
     def _touch(self, uid: str, one: Waiter, now: float) -> bool:
         """Whether the API server takes touches. One that failed is tried again, behind the others."""

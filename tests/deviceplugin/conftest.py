@@ -14,7 +14,7 @@ import pytest
 
 from gpunode.contract.config import Config
 from gpunode.deviceplugin import discovery
-from gpunode.deviceplugin.cluster.follow import Reads
+from gpunode.deviceplugin.cluster.apiserver import ApiServer
 from gpunode.deviceplugin.cluster.publish import Publisher
 from gpunode.deviceplugin.health import Health, XidPolicy
 from gpunode.deviceplugin.kubelet import reclaim
@@ -65,7 +65,7 @@ def plugin(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         *,
         publisher: Publisher | None = None,
         health: dict[str, Health] | None = None,
-        api: Reads | None = None,
+        api: ApiServer | None = None,
         **settings: Any,
     ) -> AsyncIterator[Any]:
         defaults = {

@@ -12,7 +12,7 @@ from typing import Any
 import pynvml
 from pynvml import NVMLError
 
-from gpunode.deviceplugin.gpus.handles import Handles
+from gpunode.deviceplugin.gpus import Handles
 
 GIB = 1024**3
 

@@ -13,9 +13,14 @@ from gpunode.contract.config import GPU, Config, Share
 from gpunode.contract.offer import Device, Unit, offers
 from gpunode.contract.status import Reason
 from gpunode.deviceplugin import discovery
-from gpunode.deviceplugin.gpus.links import links
-from gpunode.deviceplugin.kubelet.allocate import CONTROL_NODES, AllocationRefused, chosen, grant
-from gpunode.deviceplugin.offer.prefer import preferred
+from gpunode.deviceplugin.gpus import read_links
+from gpunode.deviceplugin.kubelet.allocate import (
+    CONTROL_NODES,
+    AllocationRefused,
+    choose_units,
+    grant,
+    prefer_units,
+)
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu, handles
@@ -55,7 +60,7 @@ def test_a_container_without_a_device_does_not_get_those_of_its_image():
 def test_a_share_of_an_unhealthy_gpu_is_refused():
     """The kubelet may not know yet."""
     with pytest.raises(AllocationRefused, match="device GPU-A::0 is unhealthy: it is lost"):
-        chosen(["GPU-A::0"], shares(1, 4), {"GPU-A": Reason("gpu-lost", "it is lost")})
+        choose_units(["GPU-A::0"], shares(1, 4), {"GPU-A": Reason("gpu-lost", "it is lost")})
 
 
 def test_ids_by_index():
@@ -115,21 +120,21 @@ def test_optional_parts_are_switched_on_by_variables():
 def test_two_shares_of_one_gpu_show_it_once():
     """Shares are of the device; its UUID is given once."""
     offered = shares(1, 4)
-    both = chosen(["GPU-A::0", "GPU-A::3"], offered, {})
+    both = choose_units(["GPU-A::0", "GPU-A::3"], offered, {})
     assert grant("nvidia.com/gpu", both, Config(), lambda _: True).envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-A"}
 
 
 def test_an_id_that_is_named_twice_counts_once():
     """It is one share, and one piece of memory."""
-    twice = chosen(["GPU-A::1", "GPU-A::1"], shares(1, 4), {}, one_share=True)
+    twice = choose_units(["GPU-A::1", "GPU-A::1"], shares(1, 4), {}, one_share=True)
     assert [unit.id for unit in twice] == ["GPU-A::1"]
 
 
 def test_more_than_one_share_is_refused_where_the_configuration_says_so():
     """NVIDIA's words, so that what people search for is found."""
     with pytest.raises(AllocationRefused, match="maximum request size for shared resources is 1; found 2"):
-        chosen(["GPU-A::0", "GPU-A::1"], shares(1, 4), {}, one_share=True)
-    assert len(chosen(["GPU-A", "GPU-B"], units(2), {}, one_share=True)) == 2
+        choose_units(["GPU-A::0", "GPU-A::1"], shares(1, 4), {}, one_share=True)
+    assert len(choose_units(["GPU-A", "GPU-B"], units(2), {}, one_share=True)) == 2
 
 
 def test_time_slicing_reaches_the_kubelet_under_the_new_name(play, plugin):
@@ -192,8 +197,8 @@ def test_shares_are_spread_or_packed():
     """Distributed takes from the GPU with most left; packed from the one with least left."""
     offered = shares(2, 3)
     free = [unit_id for unit_id in offered if unit_id != "GPU-B::0"]  # one share of B is in use
-    assert preferred(free, [], 2, offered, {}) == ["GPU-A::0", "GPU-A::1"]
-    assert preferred(free, [], 3, offered, {}, packed=True) == ["GPU-B::1", "GPU-B::2", "GPU-A::0"]
+    assert prefer_units(free, [], 2, offered, {}) == ["GPU-A::0", "GPU-A::1"]
+    assert prefer_units(free, [], 3, offered, {}, packed=True) == ["GPU-B::1", "GPU-B::2", "GPU-A::0"]
 
 
 def test_whole_gpus_are_chosen_by_their_links():
@@ -201,10 +206,10 @@ def test_whole_gpus_are_chosen_by_their_links():
     pairs = {("A", "C"): 120, ("B", "D"): 120}
     weights = {frozenset((f"GPU-{a}", f"GPU-{b}")): points for (a, b), points in pairs.items()}
     offered = units(4)
-    assert preferred(list(offered), [], 2, offered, {}, links=weights) == ["GPU-A", "GPU-C"]
-    assert preferred(list(offered), ["GPU-D"], 2, offered, {}, links=weights) == ["GPU-D", "GPU-B"]
+    assert prefer_units(list(offered), [], 2, offered, {}, links=weights) == ["GPU-A", "GPU-C"]
+    assert prefer_units(list(offered), ["GPU-D"], 2, offered, {}, links=weights) == ["GPU-D", "GPU-B"]
     # One alone: leave the pair that is still whole to others.
-    assert preferred(["GPU-A", "GPU-B", "GPU-D"], [], 1, offered, {}, links=weights) == ["GPU-A"]
+    assert prefer_units(["GPU-A", "GPU-B", "GPU-D"], [], 1, offered, {}, links=weights) == ["GPU-A"]
 
 
 def test_no_other_choice_of_gpus_is_better_connected():
@@ -224,7 +229,7 @@ def test_no_other_choice_of_gpus_is_better_connected():
             return between([*must, *some], weights), between(left, weights)
 
         best = list(max(combinations(free, size), key=value))
-        assert preferred(names, must, size + 1, offered, {}, links=weights) == [*must, *best]
+        assert prefer_units(names, must, size + 1, offered, {}, links=weights) == [*must, *best]
 
 
 def test_many_gpus_are_chosen_quickly_and_well():
@@ -233,14 +238,14 @@ def test_many_gpus_are_chosen_quickly_and_well():
     group = set(names[5:13])
     weights = {frozenset((a, b)): 100 if {a, b} <= group else 10 for a in names for b in names if a < b}
     offered = units(20)
-    answer = preferred(names, [names[6]], 8, offered, {}, links=weights)
+    answer = prefer_units(names, [names[6]], 8, offered, {}, links=weights)
     assert set(answer) == group
 
 
 def test_unhealthy_and_unknown_ids_come_last():
     """The kubelet may offer what has just gone."""
     offered = units(3)
-    assert preferred(["GPU-X", "GPU-A", "GPU-C"], [], 2, offered, {"GPU-A": "lost"}) == ["GPU-C", "GPU-X"]
+    assert prefer_units(["GPU-X", "GPU-A", "GPU-C"], [], 2, offered, {"GPU-A": "lost"}) == ["GPU-C", "GPU-X"]
 
 
 def test_links_are_counted_from_nvml():
@@ -249,7 +254,7 @@ def test_links_are_counted_from_nvml():
     b = Gpu("GPU-B", bus="00000000:D8:00.0", nvlinks=("00000000:3B:00.0", "00000000:3B:00.0"))
     c = Gpu("GPU-C", bus="00000000:E1:00.0")
     gpus = [Device(g.uuid, "0", "", g.uuid, g.bus.lower()[4:], 1) for g in (a, b, c)]
-    assert links(handles(a, b, c), gpus) == {
+    assert read_links(handles(a, b, c), gpus) == {
         frozenset(("GPU-A", "GPU-B")): 210,
         frozenset(("GPU-A", "GPU-C")): 10,
         frozenset(("GPU-B", "GPU-C")): 10,
@@ -263,7 +268,7 @@ def test_links_after_a_gap_count():
     for ends, number in zip(gaps, (1, 2, 3), strict=True):
         a, b = Gpu("GPU-A", nvlinks=ends), Gpu("GPU-B", bus=other)
         devices = [Device(g.uuid, "0", "", g.uuid, g.bus.lower()[4:], 1) for g in (a, b)]
-        assert links(handles(a, b), devices) == {frozenset(("GPU-A", "GPU-B")): 10 + 100 * number}
+        assert read_links(handles(a, b), devices) == {frozenset(("GPU-A", "GPU-B")): 10 + 100 * number}
 
 
 def test_a_lost_gpu_leaves_the_others_their_links():
@@ -272,7 +277,7 @@ def test_a_lost_gpu_leaves_the_others_their_links():
     b = Gpu("GPU-B", bus="00000000:D8:00.0", nvlinks=("00000000:E1:00.0",))
     c = Gpu("GPU-C", bus="00000000:E1:00.0", nvlinks=("00000000:D8:00.0",))
     devices = [Device(g.uuid, "0", "", g.uuid, g.bus.lower()[4:], 1) for g in (lost, b, c)]
-    assert links(handles(lost, b, c), devices)[frozenset(("GPU-B", "GPU-C"))] == 110
+    assert read_links(handles(lost, b, c), devices)[frozenset(("GPU-B", "GPU-C"))] == 110
 
 
 def test_links_that_could_not_be_read_are_read_again(play, plugin, monkeypatch, caplog):
@@ -282,9 +287,9 @@ def test_links_that_could_not_be_read_are_read_again(play, plugin, monkeypatch, 
     def read(*arguments):
         for error in answers:
             raise error
-        return links(*arguments)
+        return read_links(*arguments)
 
-    monkeypatch.setattr(discovery, "links", read)
+    monkeypatch.setattr(discovery, "read_links", read)
     caplog.set_level("INFO")
 
     async def scene(kubelet: FakeKubelet) -> None:

@@ -14,8 +14,7 @@ import pytest
 import yaml
 
 from gpunode.deviceplugin import cdi
-from gpunode.deviceplugin.cdi import FILE, CdiUnavailable, Specs
-from gpunode.deviceplugin.cdi.spec import KIND, OVER_KEPT
+from gpunode.deviceplugin.cdi import FILE, KIND, OVER_KEPT, CdiUnavailable, Specs
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu

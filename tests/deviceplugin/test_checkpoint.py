@@ -10,8 +10,8 @@ import pytest
 from gpunode.contract.checkpoint import Entry, entries, registered
 from gpunode.contract.status import Pod
 from gpunode.deviceplugin.kubelet import v1beta1_pb2
-from gpunode.deviceplugin.kubelet.checkpoint import pod_names, unreported
-from gpunode.deviceplugin.offer.reservations import ContainerDevices
+from gpunode.deviceplugin.kubelet.reclaim import pod_names, unreported
+from gpunode.deviceplugin.state import ContainerDevices
 
 GPU = "nvidia.com/gpu"
 GPUSHARES = {

@@ -13,7 +13,7 @@ from gpunode.contract import offer, status
 from gpunode.contract.config import Config, MemorySharing, Share
 from gpunode.contract.offer import MAX_LIST, CannotOffer, ClientLimits, Device, Unit, offers, warnings
 from gpunode.deviceplugin.discovery import NvmlUnavailable
-from gpunode.deviceplugin.gpus.devices import describe, explain, pci_address
+from gpunode.deviceplugin.gpus import describe, explain, pci_address
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 from gpunode.deviceplugin.kubelet.allocate import grant
 
@@ -76,7 +76,7 @@ def test_a_wide_pci_domain_is_kept():
 def test_numa_nodes_reach_the_kubelet(play, plugin, monkeypatch):
     """Topology hints are per device; a device without a node has none."""
     monkeypatch.setattr(
-        "gpunode.deviceplugin.gpus.devices.numa_node",
+        "gpunode.deviceplugin.gpus.numa_node",
         lambda bus, root: {"0000:3b:00.0": 0, "0000:d8:00.0": None}[bus],
     )
 

@@ -8,8 +8,17 @@ import pytest
 
 from gpunode.contract.offer import Device
 from gpunode.contract.status import Reason
-from gpunode.deviceplugin.cluster.changes import Snapshot, events_between
-from gpunode.deviceplugin.cluster.events import BURST, KEPT, REFILL, SIMILAR, WITHIN, NodeEvent, PendingEvents
+from gpunode.deviceplugin.cluster.events import (
+    BURST,
+    KEPT,
+    REFILL,
+    SIMILAR,
+    WITHIN,
+    NodeEvent,
+    PendingEvents,
+    Snapshot,
+    events_between,
+)
 
 XID = NodeEvent("GPUUnhealthy", "GPU 0 is Unhealthy: Xid 79")
 NOW = 1_700_000_000.0

@@ -11,10 +11,19 @@ import pynvml
 import pytest
 
 from gpunode.contract.config import BadConfig
-from gpunode.deviceplugin import discovery
-from gpunode.deviceplugin.health import FILE, Health, Lasting, XidPolicy, watch
-from gpunode.deviceplugin.health.record import XidRecord
-from gpunode.deviceplugin.health.xids import NAMES, NUMBERS, Verdict, name, verdict
+from gpunode.deviceplugin import discovery, watch
+from gpunode.deviceplugin.health import (
+    FILE,
+    NAMES,
+    NUMBERS,
+    Health,
+    Lasting,
+    Verdict,
+    XidPolicy,
+    XidRecord,
+    verdict,
+    xid_name,
+)
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
@@ -339,7 +348,7 @@ def test_an_xid_lasts_until_its_reset_or_a_boot(play, plugin, caplog, xid, ends)
                 assert kubelet.devices() == ONE_SICK
 
     play(scene)
-    assert f"Xid {xid}: {name(xid)}; Unhealthy until this is done: " in caplog.text
+    assert f"Xid {xid}: {xid_name(xid)}; Unhealthy until this is done: " in caplog.text
 
 
 def test_a_gpu_lost_with_its_xid_is_back_after_its_reset(play, plugin):
@@ -575,7 +584,7 @@ def test_every_xid_has_one_verdict_and_an_unknown_one_counts():
     assert sum(map(len, NUMBERS.values())) == len(frozenset().union(*NUMBERS.values()))
     assert NAMES.keys() <= frozenset().union(*NUMBERS.values())
     assert (verdict(79), verdict(54), verdict(9999)) == (Verdict.REBOOT, Verdict.HARDWARE, Verdict.RESET)
-    assert name(9999) == "not in the Xid catalogue that this plugin knows"
+    assert xid_name(9999) == "not in the Xid catalogue that this plugin knows"
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,12 @@ from pynvml import NVML_ERROR_GPU_IS_LOST
 
 from gpunode.contract.config import GPU_MEM, MemorySharing
 from gpunode.contract.offer import Device
-from gpunode.deviceplugin import cdi
-from gpunode.deviceplugin.cdi.spec import KIND
-from gpunode.deviceplugin.cluster.changes import Snapshot, events_between
-from gpunode.deviceplugin.gpus import limits
-from gpunode.deviceplugin.gpus.devices import GIB
-from gpunode.deviceplugin.metrics import memory_limit_samples, render
-from gpunode.deviceplugin.offer.state import NodeState
+from gpunode.deviceplugin import cdi, limits
+from gpunode.deviceplugin.cdi import KIND
+from gpunode.deviceplugin.cluster.events import Snapshot, events_between
+from gpunode.deviceplugin.gpus import GIB
+from gpunode.deviceplugin.metrics import render, state_samples
+from gpunode.deviceplugin.state import NodeState
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu, handles
@@ -322,7 +321,7 @@ def test_the_metrics_say_whether_and_why_not():
     """One gauge for each GPU that is shared by memory."""
     state = NodeState()
     state.memory_limits = {"GPU-a": None, "GPU-b": "driver 580 is too old"}
-    lines = render(memory_limit_samples(state)).splitlines()
+    lines = render(state_samples(state)).splitlines()
     assert 'gpunode_device_plugin_memory_limited{gpu="GPU-a",why=""} 1' in lines
     assert 'gpunode_device_plugin_memory_limited{gpu="GPU-b",why="driver 580 is too old"} 0' in lines
 

@@ -10,10 +10,9 @@ import pytest
 
 from gpunode.contract.config import GPU_COUNT, GPU_MEM, Config, MemorySharing, Share
 from gpunode.contract.offer import MAX_LIST, MIB, CannotOffer, Device, Unit, count_pieces, list_bytes, offers
-from gpunode.deviceplugin.gpus.devices import GIB
+from gpunode.deviceplugin.gpus import GIB
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
-from gpunode.deviceplugin.kubelet.allocate import AllocationRefused, grant, of_one_gpu
-from gpunode.deviceplugin.offer.prefer import preferred
+from gpunode.deviceplugin.kubelet.allocate import AllocationRefused, check_one_gpu, grant, prefer_units
 from gpunode.deviceplugin.settings import read
 
 from .kubelet import FakeKubelet
@@ -210,30 +209,30 @@ def on(ids: list[str], units: dict[str, Unit]) -> list[str]:
 def test_the_smallest_gap_that_is_large_enough_is_filled(free, size, packed, choice):
     """So that large pods find room later; `distributed` takes the emptiest GPU instead."""
     available, units = left(*free)
-    assert on(preferred(available, [], size, units, {}, packed=packed), units) == [choice] * size
+    assert on(prefer_units(available, [], size, units, {}, packed=packed), units) == [choice] * size
 
 
 def test_what_an_init_container_held_is_used_again_on_its_gpu():
     """The kubelet hands its units on; the rest has to come from the same GPU, even if another gap fits better."""
     available, units = left(8, 3)
     held = list(units)[:2]
-    assert on(preferred(available, held, 3, units, {}, packed=True), units) == ["0"] * 3
+    assert on(prefer_units(available, held, 3, units, {}, packed=True), units) == ["0"] * 3
 
 
 def test_memory_of_an_unhealthy_gpu_comes_last():
     """The other GPU has less left, and is taken all the same."""
     available, units = left(8, 3)
     sick = {gpu(0, 0).uuid: "Xid 79"}
-    assert on(preferred(available, [], 2, units, sick, packed=False), units) == ["1"] * 2
+    assert on(prefer_units(available, [], 2, units, sick, packed=False), units) == ["1"] * 2
 
 
 def test_what_no_gpu_has_left_is_answered_all_the_same():
     """An error here would fail the pod without a word; Allocate says why."""
     available, units = left(4, 4)
-    ids = preferred(available, [], 6, units, {}, packed=True)
+    ids = prefer_units(available, [], 6, units, {}, packed=True)
     assert len(ids) == 6
     with pytest.raises(AllocationRefused) as caught:
-        of_one_gpu([units[one] for one in ids], {"0": 4, "1": 3})
+        check_one_gpu([units[one] for one in ids], {"0": 4, "1": 3})
     assert str(caught.value) == (
         "6 GiB asked for, but a container gets memory of one GPU, and the most that is free on one is 4 GiB (GPU 0)"
     )
@@ -253,7 +252,7 @@ def test_a_choice_of_several_gpus_is_refused_for_its_own_reason(free, words):
     """Kubelets of before 1.19 do not ask; init containers bind the pod to their GPU."""
     _, units = left(8, 8)
     with pytest.raises(AllocationRefused) as caught:
-        of_one_gpu(list(units.values())[7:9], free)
+        check_one_gpu(list(units.values())[7:9], free)
     assert words in str(caught.value)
 
 

@@ -10,12 +10,18 @@ import pytest
 
 from gpunode.contract.config import BadConfig, Config, Share
 from gpunode.contract.offer import CannotOffer, ClientLimits, Device, offers
-from gpunode.deviceplugin.gpus.devices import GIB
+from gpunode.deviceplugin.gpus import GIB
 from gpunode.deviceplugin.kubelet.allocate import grant
-from gpunode.deviceplugin.mps.follower import ABSENT, Follower
-from gpunode.deviceplugin.mps.report import DaemonState, decode, encode
-from gpunode.deviceplugin.mps.report_server import ReportServer
-from gpunode.deviceplugin.settings import mps_paths, read
+from gpunode.deviceplugin.mps.report import (
+    ABSENT,
+    DaemonState,
+    Follower,
+    ReportServer,
+    decode,
+    encode,
+    status_path,
+)
+from gpunode.deviceplugin.settings import read
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
@@ -150,7 +156,7 @@ def test_a_report_comes_out_as_it_went_in():
 
 def test_shares_are_offered_while_their_daemon_serves_with_their_limits(play, plugin, sockets, monkeypatch):
     """Unhealthy from the first list on, with the reason in a refused allocation; Healthy and back with the daemon."""
-    monkeypatch.setattr("gpunode.deviceplugin.mps.follower.RETRY", 0.05)
+    monkeypatch.setattr("gpunode.deviceplugin.mps.report.RETRY", 0.05)
     report_server = ReportServer()
     sick, well = (
         {"GPU-a::mps-0": "Unhealthy", "GPU-a::mps-1": "Unhealthy"},
@@ -170,7 +176,7 @@ def test_shares_are_offered_while_their_daemon_serves_with_their_limits(play, pl
             await kubelet.until(kubelet.devices)
             assert kubelet.plugins[GPU].lists == [sick]  # not for a moment Healthy
             assert ABSENT.words in await refusal(kubelet)
-            async with report_server.open(mps_paths.status(str(sockets))):
+            async with report_server.open(status_path(str(sockets))):
                 report_server.publish({"GPU-a": DaemonState(both, "it is being started")})
                 report_server.publish({"GPU-a": DaemonState(both, None)})
                 await kubelet.until(lambda: kubelet.devices() == well)
@@ -193,17 +199,17 @@ def test_shares_are_offered_while_their_daemon_serves_with_their_limits(play, pl
 
 def test_other_limits_than_the_configurations_are_not_offered(sockets, tmp_path):
     """A daemon that has not yet followed a change."""
-    from gpunode.deviceplugin.offer.state import NodeState
+    from gpunode.deviceplugin.state import NodeState
 
     offered = offers([device(0)], "none", [share(2)])
 
     async def scene() -> None:
         state = NodeState()
-        follower = Follower(mps_paths.status(str(sockets)), state)
+        follower = Follower(status_path(str(sockets)), state)
         state.offer(offered)
         report_server = ReportServer()
         report_server.publish({"GPU-a": DaemonState(ClientLimits(4096, 25), None)})
-        async with report_server.open(mps_paths.status(str(sockets))):
+        async with report_server.open(status_path(str(sockets))):
             change = state.changed()
             following = asyncio.create_task(follower.run())
             try:
@@ -221,7 +227,7 @@ def test_the_socket_is_gone_with_the_bulletin_and_an_old_one_is_no_hindrance(soc
     """A killed process leaves its socket."""
 
     async def scene() -> None:
-        path = mps_paths.status(str(sockets))
+        path = status_path(str(sockets))
         for _ in range(2):
             async with ReportServer().open(path):
                 reader, writer = await asyncio.open_unix_connection(path)

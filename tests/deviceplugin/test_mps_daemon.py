@@ -20,15 +20,11 @@ import pytest
 from gpunode.contract.checkpoint import FILE_NAME
 from gpunode.contract.config import Config, Share
 from gpunode.contract.offer import ClientLimits
-from gpunode.deviceplugin.gpus.handles import Handles
-from gpunode.deviceplugin.mps import daemon as daemons
-from gpunode.deviceplugin.mps import shm
-from gpunode.deviceplugin.mps.daemon import PROGRAM, Daemon
-from gpunode.deviceplugin.mps.modes import InUse, ModeError, NvmlModes
-from gpunode.deviceplugin.mps.report_server import ReportServer
-from gpunode.deviceplugin.mps.supervisor import Supervisor
-from gpunode.deviceplugin.mps.users import user
-from gpunode.deviceplugin.settings import mps_paths
+from gpunode.deviceplugin.gpus import Handles
+from gpunode.deviceplugin.mps import daemons, shm
+from gpunode.deviceplugin.mps.daemons import PROGRAM, Daemon, Supervisor
+from gpunode.deviceplugin.mps.modes import ComputeModes, InUse, ModeError, process_using
+from gpunode.deviceplugin.mps.report import ReportServer, mode_path, pipe_path, status_path
 
 from .kubelet import Entry, FakeKubelet
 from .nvml import FakeNvml, Gpu, handles
@@ -117,7 +113,7 @@ def ask(root: Path, *commands: str, gpu: str = GPU) -> str:
     run = subprocess.run(
         [PROGRAM],
         input="".join(f"{command}\n" for command in commands),
-        env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(mps_paths.pipe(str(root), gpu))},
+        env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipe_path(str(root), gpu))},
         capture_output=True,
         text=True,
         timeout=60,
@@ -187,7 +183,7 @@ def test_a_daemon_that_does_not_answer_is_replaced(program, sockets, monkeypatch
 
 def test_a_second_daemon_for_a_gpu_says_why_it_does_not_start(program, sockets):
     """Another process has one there."""
-    pipe = mps_paths.pipe(str(sockets), GPU)
+    pipe = pipe_path(str(sockets), GPU)
     pipe.mkdir(parents=True)
     other = subprocess.Popen(
         [PROGRAM, "-f"],
@@ -225,9 +221,9 @@ def test_a_container_without_the_program_says_what_is_missing(sockets, monkeypat
 # Compute modes.
 
 
-def modes(root: Path, gpu: Gpu) -> NvmlModes:
-    mps_paths.mode(str(root), gpu.uuid).parent.mkdir(exist_ok=True)
-    return NvmlModes(handles(gpu), str(root), root / FILE_NAME)
+def modes(root: Path, gpu: Gpu) -> ComputeModes:
+    mode_path(str(root), gpu.uuid).parent.mkdir(exist_ok=True)
+    return ComputeModes(handles(gpu), str(root), root / FILE_NAME)
 
 
 def test_the_compute_mode_is_put_back_by_a_later_life_too(tmp_path):
@@ -304,9 +300,12 @@ def test_a_server_of_mps_is_no_hindrance(tmp_path):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "comm").write_text(f"{name}\n")
     gpu = Gpu(GPU, pids=(7, 8, 9))
-    assert user(handles(gpu), GPU, tmp_path) == "process 8 (python3) and 1 more use this GPU without MPS"
+    assert (
+        process_using(handles(gpu), GPU, tmp_path)
+        == "process 8 (python3) and 1 more use this GPU without MPS"
+    )
     gpu.pids = (7,)
-    assert user(handles(gpu), GPU, tmp_path) is None
+    assert process_using(handles(gpu), GPU, tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -360,7 +359,7 @@ def test_a_daemon_starts_as_soon_as_nobody_uses_its_gpu_without_mps(stand_in, so
         assert gpu.mode == EXCLUSIVE
 
     with caplog.at_level(logging.INFO, logger=daemons.__name__):
-        stage = play(sockets, scene, NvmlModes(handles(gpu), str(sockets), sockets / FILE_NAME))
+        stage = play(sockets, scene, ComputeModes(handles(gpu), str(sockets), sockets / FILE_NAME))
     assert len(stage.said) == 2
     assert len([one for one in caplog.records if one.getMessage().startswith("waiting: ")]) == 1
 
@@ -384,10 +383,10 @@ def test_a_change_of_the_configuration_disturbs_only_the_gpus_it_is_about(stand_
         report_server = ReportServer()
         taken = Handles(nvml)
         supervisor = Supervisor(
-            taken, str(sockets), NvmlModes(taken, str(sockets), sockets / FILE_NAME), report_server
+            taken, str(sockets), ComputeModes(taken, str(sockets), sockets / FILE_NAME), report_server
         )
-        async with report_server.open(mps_paths.status(str(sockets))):
-            reader, writer = await asyncio.open_unix_connection(mps_paths.status(str(sockets)))
+        async with report_server.open(status_path(str(sockets))):
+            reader, writer = await asyncio.open_unix_connection(status_path(str(sockets)))
 
             async def told(**threads: int) -> None:
                 wanted = {name: (percent, None) for name, percent in threads.items()}
@@ -439,7 +438,7 @@ def test_a_change_that_comes_while_a_daemon_ends_does_not_leave_it_behind(stand_
     async def scene() -> None:
         taken = Handles(nvml)
         supervisor = Supervisor(
-            taken, str(sockets), NvmlModes(taken, str(sockets), sockets / FILE_NAME), Heard()
+            taken, str(sockets), ComputeModes(taken, str(sockets), sockets / FILE_NAME), Heard()
         )
 
         async def follow(config: Config, until: asyncio.Event) -> None:
@@ -468,10 +467,10 @@ def test_a_lost_gpu_keeps_no_other_one_from_its_daemon(stand_in, sockets):
         report_server = ReportServer()
         taken = Handles(nvml)
         supervisor = Supervisor(
-            taken, str(sockets), NvmlModes(taken, str(sockets), sockets / FILE_NAME), report_server
+            taken, str(sockets), ComputeModes(taken, str(sockets), sockets / FILE_NAME), report_server
         )
-        async with report_server.open(mps_paths.status(str(sockets))):
-            reader, writer = await asyncio.open_unix_connection(mps_paths.status(str(sockets)))
+        async with report_server.open(status_path(str(sockets))):
+            reader, writer = await asyncio.open_unix_connection(status_path(str(sockets)))
             running = asyncio.create_task(supervisor.run(sharing(("GPU-a", 2), ("GPU-b", 4))))
             try:
                 report: dict[str, dict[str, object]] = {}

@@ -14,14 +14,14 @@ import pytest
 from gpunode.contract.config import GPU_COUNT, GPU_MEM, MemorySharing
 from gpunode.contract.promises import ALLOCATION, INDEX, MEMORY_ANNOTATION, Part
 from gpunode.contract.status import ANNOTATION as STATUS
-from gpunode.deviceplugin.cluster.annotation import PendingAnnotation
 from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
 from gpunode.deviceplugin.cluster.events import PendingEvents
 from gpunode.deviceplugin.cluster.publish import Publisher
-from gpunode.deviceplugin.cluster.writer import Writer
+from gpunode.deviceplugin.cluster.writer import PendingAnnotation, Writer
 from gpunode.deviceplugin.kubelet import podresources_pb2, promised
-from gpunode.deviceplugin.promises.bound import BoundPods
-from gpunode.share import gpus as extenders
+from gpunode.deviceplugin.kubelet.promised import BoundPods
+from gpunode.share.book import Gpu as Shared
+from gpunode.share.book import gpus_of, moved_parts
 from tests.share.objects import pod
 
 from .apiserver import FakeApiServer
@@ -219,9 +219,7 @@ def test_each_gpus_memory_is_published_as_the_extender_reads_it(play: Any, plugi
     def seen() -> Any:
         annotations = {key: text for key, text in notes().items() if text}
         capacity = {GPU_MEM: "12", GPU_COUNT: "2"}
-        return extenders.of(
-            {"metadata": {"annotations": annotations}, "status": {"capacity": capacity}}, GPU_MEM
-        )
+        return gpus_of({"metadata": {"annotations": annotations}, "status": {"capacity": capacity}}, GPU_MEM)
 
     async def act(kubelet: FakeKubelet) -> None:
         broken = Gpu("GPU-b", minor=1, memory=8 * GIB)
@@ -230,11 +228,11 @@ def test_each_gpus_memory_is_published_as_the_extender_reads_it(play: Any, plugi
             FakeNvml(Gpu("GPU-a", memory=4 * GIB), broken), publisher=publisher, api=Bound(), **settings
         ):
             await api.until(lambda: MEMORY_ANNOTATION in notes())
-            whole = extenders.Gpu("0", 4, "GPU-a"), extenders.Gpu("1", 8, "GPU-b")
+            whole = Shared("0", 4, "GPU-a"), Shared("1", 8, "GPU-b")
             assert seen() == whole
             await kubelet.until(lambda: broken.sets)
             broken.raise_xid(79)
-            await api.until(lambda: seen() == (whole[0], extenders.Gpu("1", 8, "GPU-b", lost=True)))
+            await api.until(lambda: seen() == (whole[0], Shared("1", 8, "GPU-b", lost=True)))
 
     try:
         play(act)
@@ -260,7 +258,7 @@ def test_a_container_on_another_gpu_is_published_with_an_event_until_it_is_noted
     socket = sockets / "pods.sock"
 
     def moved() -> Any:
-        return extenders.moved(server.objects[path])
+        return moved_parts(server.objects[path])
 
     async def act(kubelet: FakeKubelet) -> None:
         settings = {"memory": MemorySharing(), "follow_promises": True, "node_name": "n"}

@@ -15,10 +15,10 @@ import grpc
 import pytest
 
 from gpunode.contract.checkpoint import FILE_NAME
+from gpunode.deviceplugin import directory
+from gpunode.deviceplugin.directory import alive
 from gpunode.deviceplugin.kubelet import server, service
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
-from gpunode.deviceplugin.kubelet.sockets import alive
-from gpunode.deviceplugin.settings import directory
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
@@ -153,7 +153,7 @@ def test_preferred_allocation_always_answers(play, plugin, available, must, size
 
 def test_others_are_answered_while_a_preference_is_worked_out(play, plugin, monkeypatch):
     """Of many GPUs there are many sets to compare."""
-    go_on, prefer = threading.Event(), service.preferred
+    go_on, prefer = threading.Event(), service.prefer_units
 
     def slow(*arguments, **more):
         go_on.wait(30)
@@ -162,7 +162,7 @@ def test_others_are_answered_while_a_preference_is_worked_out(play, plugin, monk
     async def scene(kubelet: FakeKubelet) -> None:
         async with plugin(two_gpus()):
             await kubelet.until(kubelet.devices)
-            monkeypatch.setattr(service, "preferred", slow)
+            monkeypatch.setattr(service, "prefer_units", slow)
             asking = asyncio.create_task(kubelet.prefer(list(TWO), [], 1))
             await kubelet.allocate("GPU-b")
             assert not asking.done()

@@ -13,11 +13,10 @@ import pytest
 from gpunode.contract.config import BadConfig, Config
 from gpunode.contract.status import ANNOTATION, loads
 from gpunode.deviceplugin.cluster import writer as writer_module
-from gpunode.deviceplugin.cluster.annotation import PendingAnnotation
 from gpunode.deviceplugin.cluster.apiserver import ApiError
 from gpunode.deviceplugin.cluster.events import NodeEvent, PendingEvents
 from gpunode.deviceplugin.cluster.publish import Publisher
-from gpunode.deviceplugin.cluster.writer import Writer
+from gpunode.deviceplugin.cluster.writer import PendingAnnotation, Writer
 from gpunode.deviceplugin.health import Health
 from gpunode.deviceplugin.settings import read
 

@@ -17,14 +17,13 @@ from gpunode.contract.checkpoint import FILE_NAME
 from gpunode.contract.config import GPU, GPU_MEM, MemorySharing, Share
 from gpunode.contract.status import ANNOTATION
 from gpunode.deviceplugin import discovery
-from gpunode.deviceplugin.cluster.annotation import PendingAnnotation
 from gpunode.deviceplugin.cluster.events import PendingEvents
 from gpunode.deviceplugin.cluster.publish import Publisher
-from gpunode.deviceplugin.cluster.writer import Writer
-from gpunode.deviceplugin.gpus.devices import GIB
+from gpunode.deviceplugin.cluster.writer import PendingAnnotation, Writer
+from gpunode.deviceplugin.gpus import GIB
 from gpunode.deviceplugin.kubelet import reclaim
 from gpunode.deviceplugin.kubelet.podresources import PodResources
-from gpunode.deviceplugin.offer.reservations import ContainerDevices
+from gpunode.deviceplugin.state import ContainerDevices
 
 from .apiserver import FakeApiServer
 from .kubelet import Entry, FakeKubelet

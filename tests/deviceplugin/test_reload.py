@@ -17,9 +17,8 @@ import pytest
 
 from gpunode.contract.config import LABEL, BadConfig
 from gpunode.deviceplugin import reload
-from gpunode.deviceplugin.cluster import nodelabel
-from gpunode.deviceplugin.cluster.apiserver import ApiError
-from gpunode.deviceplugin.cluster.nodelabel import NodeLabel
+from gpunode.deviceplugin.cluster import apiserver
+from gpunode.deviceplugin.cluster.apiserver import ApiError, NodeLabel
 from gpunode.deviceplugin.reload import ConfigSource, chosen
 from gpunode.sim.cluster import Cluster, serve
 
@@ -104,8 +103,8 @@ def test_what_does_not_go_together_is_reported(flags, words) -> None:
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> FakeApiServer:
-    monkeypatch.setattr(nodelabel, "FIRST", 0.01)
-    monkeypatch.setattr(nodelabel, "LONGEST", 0.05)
+    monkeypatch.setattr(apiserver, "FIRST", 0.01)
+    monkeypatch.setattr(apiserver, "LONGEST", 0.05)
     return FakeApiServer()
 
 
@@ -114,7 +113,7 @@ def test_the_label_is_followed_over_a_lost_api_server(api, caplog) -> None:
     api.label("gpu-01", config="a")
     label, seen = NodeLabel(api, "gpu-01"), queue.Queue[str]()
     label.listen(lambda: seen.put(label.value))
-    with caplog.at_level(logging.INFO, logger="gpunode.deviceplugin.cluster.nodelabel"):
+    with caplog.at_level(logging.INFO, logger="gpunode.deviceplugin.cluster.apiserver"):
         label.start()
         assert seen.get(timeout=60) == "a"
         api.fail(DOWN)

@@ -9,8 +9,8 @@ import pytest
 from gpunode.contract.config import GPU, GPU_COUNT, GPU_MEM, Config, MemorySharing, Share
 from gpunode.contract.offer import Device, offers
 from gpunode.contract.status import Pod
-from gpunode.deviceplugin.gpus.devices import GIB
-from gpunode.deviceplugin.offer.reservations import ContainerDevices, Reservation, reservations
+from gpunode.deviceplugin.gpus import GIB
+from gpunode.deviceplugin.state import ContainerDevices, Reservation, reservations
 
 A = Device("GPU-a", "0", "A100", "GPU-a", "0000:3b:00.0", 8 * GIB)
 B = Device("GPU-b", "1", "A100", "GPU-b", "0000:86:00.0", 8 * GIB)

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpunode.deviceplugin.reload import ConfigSource
-from gpunode.deviceplugin.signals import Signals
+from gpunode.deviceplugin.reload import ConfigSource, Signals
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 

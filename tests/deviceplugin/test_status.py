@@ -25,11 +25,9 @@ from gpunode.contract.status import (
     last,
     loads,
 )
-from gpunode.deviceplugin.cluster import document
-from gpunode.deviceplugin.cluster.publish import Publisher
-from gpunode.deviceplugin.gpus.devices import GIB
-from gpunode.deviceplugin.offer.reservations import Reservation
-from gpunode.deviceplugin.offer.state import STARTING, NodeState
+from gpunode.deviceplugin.cluster.publish import Publisher, gone_gpus, status_of
+from gpunode.deviceplugin.gpus import GIB
+from gpunode.deviceplugin.state import STARTING, NodeState, Reservation
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
@@ -109,7 +107,7 @@ def test_an_unhealthy_gpu_is_listed_and_one_that_is_not_offered_is_not() -> None
     made.set_health(ONE.uuid, XID)
     made.set_not_offered({TWO.uuid: Reason("mig-uncut", "MIG is on")})
     made.set_unidentified({"2": Reason("gpu-lost", "GPU is lost")})
-    assert document.of(made, Config(), {}, None).lost == (
+    assert status_of(made, Config(), {}, None).lost == (
         Unavailable("GPU-0", "0", "xid-79", XID.words),
         Unavailable("GPU-1", "1", "mig-uncut", "MIG is on", listed=False),
         Unavailable("", "2", "gpu-lost", "GPU is lost", listed=False),
@@ -120,7 +118,7 @@ def test_resources_say_whether_the_kubelet_has_them() -> None:
     """Units of one that is offered no more stay, so that the kubelet sees zero."""
     made = state(ONE, TWO)
     made.offer({"other": ()})
-    assert document.of(made, Config(), {GPU: True}, None).resources == {
+    assert status_of(made, Config(), {GPU: True}, None).resources == {
         GPU: Resource(0, True),
         "other": Resource(0, False),
     }
@@ -136,13 +134,13 @@ def test_reservations_name_their_pods() -> None:
             Reservation(GPU, "GPU-9", frozenset({"d"}), "not here", pods),
         )
     )
-    assert document.of(made, Config(), {}, None).reserved == (Reserved(GPU, "GPU-0", 2, pods, "why"),)
+    assert status_of(made, Config(), {}, None).reserved == (Reserved(GPU, "GPU-0", 2, pods, "why"),)
 
 
 def test_memory_limits_are_enforced_or_say_why_not() -> None:
     made = state(ONE, TWO, config=Config(memory=MemorySharing()))
     made.set_memory_limits({"GPU-0": None, "GPU-1": "cgroup v1", "GPU-9": "gone"})
-    assert document.of(made, Config(), {}, None).memory_limits == {
+    assert status_of(made, Config(), {}, None).memory_limits == {
         "GPU-0": Reason(ENFORCED, ""),
         "GPU-1": Reason("not-enforced", "cgroup v1"),
     }
@@ -158,18 +156,18 @@ def test_memory_limits_are_enforced_or_say_why_not() -> None:
     ],
 )
 def test_the_configuration_in_force_is_in_it(config: Config, sharing: str) -> None:
-    assert document.of(NodeState(), config, {}, None).configuration.sharing == sharing
+    assert status_of(NodeState(), config, {}, None).configuration.sharing == sharing
 
 
 def test_a_gpu_that_nvml_lists_no_more_is_lost_until_it_is_back() -> None:
     """A MIG device is not: its GPU was cut again. While NVML does not answer, nothing is concluded."""
     part = Device("MIG-1", "1:0", "H100", "GPU-1", TWO.bus, GIB, profile="1g.10gb")
     known = {one.uuid: one for one in (ONE, TWO, part)}
-    gone = document.gone({}, known, state(TWO))
+    gone = gone_gpus({}, known, state(TWO))
     assert [(one.device, one.code, one.listed) for one in gone.values()] == [("GPU-0", "gone", False)]
-    assert document.gone(gone, {}, state(TWO)) == gone
-    assert document.gone(gone, {}, NodeState()) == gone
-    assert document.gone(gone, known, state(ONE, TWO)) == {}
+    assert gone_gpus(gone, {}, state(TWO)) == gone
+    assert gone_gpus(gone, {}, NodeState()) == gone
+    assert gone_gpus(gone, known, state(ONE, TWO)) == {}
 
 
 def statuses(caplog: pytest.LogCaptureFixture) -> list[Status]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpunode.contract.promises import Ask, Demand, Malformed, demand_of, whole
-from gpunode.share.choice import TooHard, choose
+from gpunode.share.fit import TooHard, choose
 from tests.share.objects import COUNT, MEM, pod
 
 

@@ -18,10 +18,9 @@ from gpunode.contract.promises import (
     elsewhere_fields,
 )
 from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
-from gpunode.deviceplugin.promises.bound import BoundPods
-from gpunode.share.binding import NotBound, bind
+from gpunode.deviceplugin.kubelet.promised import BoundPods
+from gpunode.share.binding import NotBound, Noting, bind
 from gpunode.share.ledger import Ledger
-from gpunode.share.noting import Noting
 from tests.share.objects import MEM, SCHEDULES, Pods, node, pod
 
 GPUS = {"0": "GPU-n-0", "1": "GPU-n-1", "2": "GPU-n-2"}

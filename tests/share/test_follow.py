@@ -14,10 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from gpunode.contract.promises import INDEX
-from gpunode.deviceplugin.cluster import follow
-from gpunode.deviceplugin.cluster.apiserver import ApiError, InCluster, Object
-from gpunode.deviceplugin.cluster.follow import Follower
-from gpunode.share.api import Api
+from gpunode.deviceplugin.cluster import apiserver
+from gpunode.deviceplugin.cluster.apiserver import ApiError, ApiServer, Follower, InCluster, Object
 from gpunode.share.follow import kinds
 from gpunode.share.ledger import Ledger
 from gpunode.sim.cluster import serve
@@ -33,11 +31,11 @@ def until(condition: Callable[[], Any]) -> None:
 
 
 @pytest.fixture
-def following() -> Iterator[Callable[[Api, Ledger], list[Follower]]]:
+def following() -> Iterator[Callable[[ApiServer, Ledger], list[Follower]]]:
     """Start to follow an API with a ledger; ends with the test."""
     stop = threading.Event()
 
-    def start(api: Api, ledger: Ledger) -> list[Follower]:
+    def start(api: ApiServer, ledger: Ledger) -> list[Follower]:
         followers = [Follower(api, kind, stop) for kind in kinds(ledger)]
         for one in followers:
             one.start()
@@ -48,7 +46,7 @@ def following() -> Iterator[Callable[[Api, Ledger], list[Follower]]]:
 
 
 def test_a_ledger_follows_the_api_server(
-    tmp_path: Path, following: Callable[[Api, Ledger], list[Follower]]
+    tmp_path: Path, following: Callable[[ApiServer, Ledger], list[Follower]]
 ) -> None:
     """Nodes and pods that are there, come, end and go; and one that starts later has the same books."""
     (tmp_path / "sim").mkdir()
@@ -133,11 +131,11 @@ class Breaking:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "RETRY", 0.01)
+    monkeypatch.setattr(apiserver, "RETRY", 0.01)
 
 
 def test_a_list_after_a_broken_watch_finds_what_is_gone(
-    following: Callable[[Api, Ledger], list[Follower]],
+    following: Callable[[ApiServer, Ledger], list[Follower]],
 ) -> None:
     """Page by page, with answers that cannot be read and a server that is away in between."""
     api = Breaking(*(pod(f"p{number}", 10, on="n", **{INDEX: "0"}) for number in range(5)))

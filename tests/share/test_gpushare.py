@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpunode.contract.promises import ASSIGNED, ASSUMED, DEV, INDEX, POD
-from gpunode.deviceplugin.promises.bound import BoundPods
+from gpunode.deviceplugin.kubelet.promised import BoundPods
 from gpunode.share.ledger import Ledger
 from gpunode.share.protocol import Extender
 from gpunode.share.server import Server

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from gpunode.deviceplugin.cluster import follow
+from gpunode.deviceplugin.cluster import apiserver
 from gpunode.deviceplugin.cluster.apiserver import ApiError
 from gpunode.links.scheduler.extender import certificates
 from gpunode.share import __main__ as program
 from gpunode.share.__main__ import STANDBY, Replica, trust
 from gpunode.share.lease import SURE, Lease
-from gpunode.share.probes import Probes
+from gpunode.share.server import Probes
 from tests.share.objects import Pods, node, pod
 from tests.share.test_follow import until
 from tests.share.test_lease import Clock, Leases
@@ -128,7 +128,7 @@ def test_one_replica_serves_the_scheduler_and_nobody_else(
 ) -> None:
     """By certificate; the other takes over when it ends, with a ledger of its own."""
     monkeypatch.setattr(program, "RENEW", 0.1)
-    monkeypatch.setattr(follow, "RETRY", 0.05)
+    monkeypatch.setattr(apiserver, "RETRY", 0.05)
     api = Cluster(pod("a", 6), pod("b", 4))
     ports = {name: free_port() for name in "xy"}
     replicas, threads = {}, {}
@@ -168,7 +168,7 @@ def test_one_replica_serves_the_scheduler_and_nobody_else(
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The Lease is tended often."""
     monkeypatch.setattr(program, "RENEW", 0.1)
-    monkeypatch.setattr(follow, "RETRY", 0.05)
+    monkeypatch.setattr(apiserver, "RETRY", 0.05)
 
 
 @pytest.mark.usefixtures("quick")

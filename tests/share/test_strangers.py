@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.share import connections, probes, server
+from gpunode.share import server
 from gpunode.share.__main__ import trust
 from gpunode.share.ledger import Ledger
-from gpunode.share.probes import Probes
 from gpunode.share.protocol import Extender
-from gpunode.share.server import Server
+from gpunode.share.server import Probes, Server
 from tests.share.objects import MEM, Pods, node, pod
 from tests.share.test_follow import until
 from tests.share.test_main import ask, client, connected, files, on
@@ -31,7 +30,7 @@ MOST = 8
 
 
 @contextmanager
-def serving(made: connections.Guarded) -> Iterator[int]:
+def serving(made: server.Guarded) -> Iterator[int]:
     """The port of the server, while it serves."""
     with made:
         threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True).start()
@@ -122,7 +121,7 @@ def test_a_connection_takes_one_descriptor(port: int) -> None:
 
 def test_a_crowd_keeps_no_probe_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does it take the descriptors that the scheduler's connections need."""
-    monkeypatch.setattr(probes, "STRANGERS", MOST)
+    monkeypatch.setattr(server, "PROBE_STRANGERS", MOST)
     with (
         serving(Probes(("127.0.0.1", 0), lambda: "")) as port,
         crowd(port, 3 * MOST, b"GET /hea") as those,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.deviceplugin.settings import directory
+from gpunode.deviceplugin import directory
 from gpunode.sim.host import kinds
 from gpunode.sim.host.endpoints import Endpoints
 from gpunode.sim.host.machine import Now

@@ -2,24 +2,138 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from gpunode.contract.config import Config
-from gpunode.contract.promises import MEMORY_ANNOTATION
-from gpunode.contract.status import ANNOTATION, MARK, Reason, Status, Unavailable, dumps
+from gpunode.contract.offer import Device
+from gpunode.contract.promises import ELSEWHERE, MEMORY_ANNOTATION, VERSION, elsewhere_fields
+from gpunode.contract.status import (
+    ANNOTATION,
+    ENFORCED,
+    MARK,
+    Configuration,
+    Reason,
+    Reserved,
+    Resource,
+    Status,
+    Unavailable,
+    dumps,
+)
 
-from ..offer import sizes
-from ..offer.state import STARTING, NodeState
-from . import document
-from .annotation import PendingAnnotation
+from ..state import STARTING, NodeState
 from .apiserver import ApiServer, InCluster
-from .changes import Snapshot, events_between, snapshot
-from .events import NodeEvent, PendingEvents
-from .writer import Writer
+from .events import NodeEvent, PendingEvents, Snapshot, events_between, snapshot
+from .writer import PendingAnnotation, Writer
+
+
+def status_of(
+    state: NodeState,
+    config: Config,
+    registered: Mapping[str, bool],
+    not_ready: Reason | None,
+    gone: tuple[Unavailable, ...] = (),
+) -> Status:
+    """The status of `state`; `gone`: GPUs that NVML listed earlier."""
+    listed = {device.uuid for device in state.devices}
+    return Status(
+        since="",
+        configuration=_configuration(config),
+        driver=state.driver,
+        resources={
+            name: Resource(len(units), registered.get(name, False)) for name, units in state.offers.items()
+        },
+        problem=state.problem,
+        not_ready=not_ready,
+        lost=(*_unavailable(state), *gone),
+        reserved=tuple(
+            Reserved(
+                reservation.resource,
+                reservation.device,
+                len(reservation.ids),
+                reservation.pods,
+                reservation.why,
+            )
+            for reservation in state.reservations
+            if reservation.confirmed and reservation.device in listed
+        ),
+        memory_limits={
+            uuid: Reason(ENFORCED, "") if why is None else Reason("not-enforced", why)
+            for uuid, why in state.memory_limits.items()
+            if uuid in listed
+        },
+    )
+
+
+def gone_gpus(
+    before: Mapping[str, Unavailable], devices: Mapping[str, Device], state: NodeState
+) -> Mapping[str, Unavailable]:
+    """The GPUs of `before` and `devices` that NVML no longer lists, by UUID."""
+    if state.problem is not None:
+        return before
+    words = "NVML no longer lists it; see the kernel log, reboot the host"
+    missing = {
+        uuid: Unavailable(uuid, device.index, "gone", words, listed=False)
+        for uuid, device in devices.items()
+        if device.profile is None
+    }
+    there = {device.uuid for device in state.devices}
+    return {uuid: lost for uuid, lost in {**before, **missing}.items() if uuid not in there}
+
+
+def _unavailable(state: NodeState) -> Iterator[Unavailable]:
+    offered = {unit.device.uuid for units in state.offers.values() for unit in units}
+    for device in state.devices:
+        if device.uuid in offered and (why := state.unhealthy.get(device.uuid)):
+            yield Unavailable(device.uuid, device.index, why.code, why.words)
+        if why := state.not_offered.get(device.uuid):
+            yield Unavailable(device.uuid, device.index, why.code, why.words, listed=False)
+    for index, why in state.unidentified.items():
+        yield Unavailable("", index, why.code, why.words, listed=False)
+
+
+def _configuration(config: Config) -> Configuration:
+    replicas = "mps" if config.mps else "time-slicing"
+    ways = [*(["memory"] if config.memory else []), *([replicas] if config.shares else [])]
+    return Configuration(
+        mig_strategy=config.mig_strategy,
+        sharing=", ".join(ways) or "none",
+        device_list_strategy=tuple(config.device_list_strategy),
+        file=config.config_file or "",
+    )
+
+
+def memory_document(state: NodeState, resource: str) -> str | None:
+    """The annotation's text; None while no GPU is offered as this resource.
+
+    `reserved`: units that pods use by an earlier configuration. `lost`: the GPU is Unhealthy. `elsewhere`: containers whose
+    GPUs are others than noted.
+    """
+    units = state.offers.get(resource, ())
+    if not units:
+        return None
+    count = Counter(unit.device.uuid for unit in units)
+    reserved = Counter(unit.device.uuid for unit in units if unit.id in state.reserved.get(resource, {}))
+    gpus = [
+        {
+            "index": device.index,
+            "uuid": device.uuid,
+            "units": count[device.uuid],
+            "reserved": reserved[device.uuid],
+            "lost": device.uuid in state.unhealthy,
+        }
+        for device in dict.fromkeys(unit.device for unit in units)
+    ]
+    found = {"version": VERSION, "mib": units[0].mib, "gpus": gpus}
+    if state.elsewhere:
+        found[ELSEWHERE] = elsewhere_fields(state.elsewhere)
+    return json.dumps(found, sort_keys=True, separators=(",", ":"))
+
 
 LAST_WRITES = 2.0  # seconds for each writer at the end; a pod's grace is ten
 # A logger with a level of its own: the status is in the log at every log level.
@@ -99,12 +213,12 @@ class Publisher:
             now = snapshot(state)
             for event in events_between(self._before, now):
                 self.publish_event(event)
-            self._gone = document.gone(self._gone, self._before.devices, state)
+            self._gone = gone_gpus(self._gone, self._before.devices, state)
             self._before = now
             if config.follow_promises and self._annotation is not None and state.offers:
-                memory = sizes.document(state, config.memory.resource) if config.memory else None
+                memory = memory_document(state, config.memory.resource) if config.memory else None
                 self._annotation.put((MEMORY_ANNOTATION, memory))
-        status = document.of(state, config, registered, not_ready, tuple(self._gone.values()))
+        status = status_of(state, config, registered, not_ready, tuple(self._gone.values()))
         status = replace(status, since=self._since).refusing(self._refused)
         if again or status != self._published:
             self._put(status, annotate=discovered)

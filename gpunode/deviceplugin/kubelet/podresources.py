@@ -15,7 +15,7 @@ from gpunode.contract.offer import Unit
 from gpunode.contract.status import Pod
 
 from ..metrics import Sample
-from ..offer.reservations import ContainerDevices
+from ..state import ContainerDevices
 from . import podresources_pb2 as api
 
 log = logging.getLogger(__name__)

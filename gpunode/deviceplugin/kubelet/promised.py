@@ -1,4 +1,4 @@
-"""Which GPUs the scheduler extender promised the container that the kubelet asks for.
+"""Which GPUs the scheduler extender promised the containers of this node's pods, and which of them still wait.
 
 The kubelet names no container. Of equal ones that wait, any will do: each gets what one of them was promised.
 """
@@ -10,15 +10,168 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+from urllib.parse import quote
 
 from gpunode.contract.offer import Unit
-from gpunode.contract.promises import Place
+from gpunode.contract.promises import (
+    Elsewhere,
+    Malformed,
+    Part,
+    Place,
+    bound_demand,
+    has_ended,
+    placement_of,
+    pod_name,
+)
 
-from ..cluster.follow import Follower, Reads
-from ..offer.reservations import ContainerDevices
-from ..offer.state import NodeState
-from ..promises.bound import BoundPods
+from ..cluster.apiserver import ApiServer, Follower, Kind, Object
+from ..state import ContainerDevices, NodeState
 from .podresources import PodResources
+
+Held: TypeAlias = Mapping[tuple[str, str], Place]  # by pod (namespace/name) and container
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One container's units. `parts`: those that it was promised; () where its pod was not placed."""
+
+    pod: str  # namespace/name
+    container: str
+    units: int
+    parts: tuple[Part, ...]
+    alone: bool = True  # no init container of its pod asks, too, whose units the kubelet does not report
+
+
+class BoundPods:
+    """This node's pods that want the resource, as the API server has them. Safe to use from several threads."""
+
+    def __init__(self, node: str, resource: str) -> None:
+        self._node = node
+        self._resource = resource
+        self._pods: dict[str, tuple[Wanted, ...]] = {}  # by UID
+        self._had: set[tuple[str, str]] = set()  # containers (by UID of the pod) that were seen to hold units
+        self._changed = threading.Condition()
+        self.version = 0  # grows with every change
+
+    @property
+    def kind(self) -> Kind:
+        """What a Follower follows to keep this current."""
+        path = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{quote(self._node, safe='')}"
+        return Kind(path, lambda pod: str(pod["metadata"]["uid"]), self._seen, self._gone, self._known)
+
+    def waiting(self, size: int, held: Held, index: Mapping[str, str], seconds: float) -> list[Place]:
+        """Where containers of `size` units that wait were promised to be, the likeliest first; [] where none that waits was
+        promised anything. `index`: UUIDs by GPU's index. Waits so long for one that waits: the kubelet may know of a pod
+        first.
+
+        Equal containers are interchangeable, so it is the places that count: those of all, without those that are taken.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._find(size, held, index) is not None, seconds)
+            return self._find(size, held, index) or []
+
+    def compared(self, held: Held, index: Mapping[str, str]) -> tuple[tuple[Elsewhere, ...], bool]:
+        """The containers that hold other GPUs than are noted, all of a pod's where one does; and whether some still wait.
+
+        `more`: a GPU gives it what was promised of none to a container of its size. Else two of a size have swapped.
+        """
+        found: list[Elsewhere] = []
+        waits = False
+        with self._changed:
+            surplus = self._surplus(held, index)
+            for uid, pod in self._pods.items():
+                here = [(one, held.get((one.pod, one.container))) for one in pod]
+                self._had |= {(uid, one.container) for one, place in here if place is not None}
+                waits |= any(place is None and (uid, one.container) not in self._had for one, place in here)
+                # Units of an earlier configuration are reserved, and count there.
+                known = [(one, place) for one, place in here if _units(place) == one.units and one.alone]
+                if not any(place != _place(one, index) for one, place in known):
+                    continue
+                for one, place in known:
+                    more = bool(one.parts) and surplus[one.units, place or frozenset()] > 0
+                    surplus[one.units, place or frozenset()] -= more
+                    found.append(Elsewhere(uid, one.pod, one.container, place or frozenset(), more))
+        return tuple(found), waits
+
+    def _surplus(self, held: Held, index: Mapping[str, str]) -> Counter[tuple[int, Place]]:
+        """By size and place: containers that hold it, less those that were promised it."""
+        found = Counter[tuple[int, Place]]()
+        for pod in self._pods.values():
+            for one in pod:
+                if one.parts:
+                    found[one.units, _place(one, index)] -= 1
+                    found[one.units, held.get((one.pod, one.container), frozenset())] += 1
+        return found
+
+    def _find(self, size: int, held: Held, index: Mapping[str, str]) -> list[Place] | None:
+        """None where no container of this size waits."""
+        waits, mine = False, list[Place]()
+        promised, taken = Counter[Place](), Counter[Place]()
+        for uid, pod in self._pods.items():
+            for one in pod:
+                if one.units != size:
+                    continue
+                place = _place(one, index)
+                has = held.get((one.pod, one.container))
+                if has is not None:
+                    self._had.add((uid, one.container))
+                    taken[has] += bool(place)
+                elif (uid, one.container) in self._had:
+                    continue  # it has ended, which the API server does not say yet
+                else:
+                    waits = True
+                    mine += [place] if place else []
+                promised[place] += bool(place)
+        free = promised - taken
+        if not waits:
+            return None
+        return list(dict.fromkeys([one for one in (*mine, *free) if free[one] > 0])) if mine else []
+
+    def _seen(self, pod: Object) -> None:
+        wanted = () if has_ended(pod) else self._read(pod)
+        with self._changed:
+            self.version += self._pods.get(str(pod["metadata"]["uid"])) != wanted
+            self._pods[str(pod["metadata"]["uid"])] = wanted
+            self._changed.notify_all()
+
+    def _gone(self, uid: str) -> None:
+        with self._changed:
+            self._pods.pop(uid, None)
+            self.version += 1
+            self._had = {one for one in self._had if one[0] != uid}
+
+    def _known(self) -> set[str]:
+        with self._changed:
+            return set(self._pods)
+
+    def _read(self, pod: Object) -> tuple[Wanted, ...]:
+        try:
+            held = bound_demand(pod, self._resource)
+        except Malformed:
+            return ()
+        parts = placement_of(pod, self._node, held) or ()
+        return tuple(
+            Wanted(
+                pod_name(pod),
+                ask.container,
+                ask.units,
+                tuple(part for part in parts if part.container == ask.container),
+                alone=not held.init,
+            )
+            for ask in held.asks
+        )
+
+
+def _place(one: Wanted, index: Mapping[str, str]) -> Place:
+    """Where it was promised to be; empty where its pod was not placed."""
+    return frozenset((part.uuid or index.get(part.index, ""), part.units) for part in one.parts)
+
+
+def _units(place: Place | None) -> int:
+    return sum(units for _, units in place or ())
+
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +186,9 @@ class Promised:
     """The promises of one resource on this node; follows the API server until `run` is cancelled, and keeps the state's
     containers that are elsewhere current."""
 
-    def __init__(self, api: Reads, pods: PodResources, state: NodeState, node: str, resource: str) -> None:
+    def __init__(
+        self, api: ApiServer, pods: PodResources, state: NodeState, node: str, resource: str
+    ) -> None:
         self.resource = resource
         self._pods = pods
         self._state = state

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -14,11 +14,32 @@ from gpunode.contract.checkpoint import FILE_NAME, Entry, entries
 from gpunode.contract.offer import Device, Unit
 from gpunode.contract.status import Pod
 
-from ..offer.reservations import ContainerDevices, Reservation, reservations
-from ..offer.state import NodeState
-from .checkpoint import pod_names, unreported
+from ..directory import Identity, alive, identity
+from ..state import ContainerDevices, NodeState, Reservation, reservations
 from .podresources import PodResources
-from .sockets import Identity, alive, identity
+
+
+def pod_names(found: Iterable[Entry], reported: Iterable[ContainerDevices]) -> dict[str, str]:
+    """Names of pods by UID, where the kubelet reports the same devices for one of their containers."""
+    by_devices = {(one.container, one.resource, frozenset(one.ids)): one.pod for one in reported}
+    return {
+        one.pod: pod.name
+        for one in found
+        if (pod := by_devices.get((one.container, one.resource, one.ids))) is not None
+    }
+
+
+def unreported(found: Iterable[Entry], reported: Iterable[ContainerDevices]) -> tuple[Entry, ...]:
+    """The entries with units that the kubelet does not report, each unit once."""
+    known = {(one.resource, unit_id) for one in reported for unit_id in one.ids}
+    rest = []
+    for one in found:
+        ids = frozenset(unit_id for unit_id in one.ids if (one.resource, unit_id) not in known)
+        known |= {(one.resource, unit_id) for unit_id in ids}
+        if ids:
+            rest.append(replace(one, ids=ids))
+    return tuple(rest)
+
 
 log = logging.getLogger(__name__)
 

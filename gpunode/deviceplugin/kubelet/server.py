@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable
@@ -21,15 +22,103 @@ from gpunode.contract.config import Config, file_word
 from gpunode.contract.offer import MAX_LIST
 
 from ..cdi import Specs
+from ..directory import Directory, Identity, alive, identity
 from ..metrics import Metrics
-from ..offer.state import NodeState
-from ..settings.directory import Directory
-from . import alpha
-from .permission import refused
+from ..state import NodeState
+from . import v1beta1_pb2 as api
 from .promised import Promised
-from .registration import NoVersion, introduce, register
-from .service import Service, options
-from .sockets import Identity, alive, identity
+from .service import Service, alpha_handlers, options
+
+# The protocol's versions, newest first, with their method. The old ones ignore the message's last field.
+VERSIONS = {
+    "v1beta1": "/v1beta1.Registration/Register",
+    "v1alpha2": "/deviceplugin.Registration/Register",
+    "0.1": "/deviceplugin.Registration/Register",  # what v1alpha1 calls itself (constants.go of Kubernetes 1.8)
+}
+DEADLINE = 10.0  # seconds; newer kubelets call back before they answer
+
+
+class KubeletUnavailable(Exception):
+    """The kubelet cannot be served now; the message has the reason. A retry may succeed."""
+
+
+async def register(
+    kubelet: Path, endpoint: str, service: Service, plugin_options: api.DevicePluginOptions
+) -> None:
+    """Register `service` in the newest version that the kubelet accepts, and set `service.version` to it.
+
+    `endpoint` is its socket's name. Raises KubeletUnavailable, AioRpcError.
+    """
+    refusal: Exception = KubeletUnavailable("the kubelet serves no version of the device plugin protocol")
+    async with grpc.aio.insecure_channel(f"unix:{kubelet}") as channel:
+        for version in VERSIONS:
+            service.version = version
+            try:
+                await _call(channel, version, endpoint, service.resource, plugin_options)
+                return
+            except grpc.aio.AioRpcError as error:
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    continue  # no such service: an older kubelet, or a newer one
+                if "version" not in (error.details() or "").lower():
+                    raise
+                refusal = error
+    raise refusal
+
+
+async def introduce(kubelet: Path, other: Path, resource: str) -> None:
+    """Register the plugin behind the socket `other` for `resource`, with its own options. Raises AioRpcError."""
+    async with (
+        grpc.aio.insecure_channel(f"unix:{other}", options=[("grpc.default_authority", "localhost")]) as them,
+        grpc.aio.insecure_channel(f"unix:{kubelet}") as channel,
+    ):
+        ask = them.unary_unary(
+            "/v1beta1.DevicePlugin/GetDevicePluginOptions",
+            request_serializer=api.Empty.SerializeToString,
+            response_deserializer=api.DevicePluginOptions.FromString,
+        )
+        plugin_options = await ask(api.Empty(), timeout=DEADLINE)
+        await _call(channel, "v1beta1", other.name, resource, plugin_options)
+
+
+async def _call(
+    channel: grpc.aio.Channel,
+    version: str,
+    endpoint: str,
+    resource: str,
+    plugin_options: api.DevicePluginOptions,
+) -> None:
+    request = api.RegisterRequest(
+        version=version, endpoint=endpoint, resource_name=resource, options=plugin_options
+    )
+    call = channel.unary_unary(
+        VERSIONS[version],
+        request_serializer=api.RegisterRequest.SerializeToString,
+        response_deserializer=api.Empty.FromString,
+    )
+    await call(request, timeout=DEADLINE)
+
+
+def permission_problem(kubelet: Path) -> str | None:
+    """Why this user cannot connect to the socket `kubelet` or make one beside it; None if it can.
+
+    None also while they do not exist: the kubelet may create them later.
+    """
+    folder = kubelet.parent
+    for path, wanted in ((folder, os.R_OK | os.W_OK | os.X_OK), (kubelet, os.R_OK | os.W_OK)):
+        try:
+            status = path.stat()
+        except OSError:
+            return None
+        if os.access(path, wanted):
+            continue
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            return f"{folder} is mounted read-only: let the pod write there"
+        user, owner = os.getuid(), status.st_uid
+        refusal = f"user {user} may not use {path}, which belongs to user {owner} (mode {status.st_mode & 0o7777:04o})"
+        instead = f"run the plugin as user {owner} (runAsUser), or " if owner != user else ""
+        return f"{refusal}: {instead}let user {user} write there"
+    return None
+
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +129,6 @@ STEADY = 600.0  # seconds after which a registration counts as stable
 LONGEST = 600.0  # seconds between two tries with a kubelet that keeps dropping the stream
 SOON = 1.0  # seconds in which a restarting kubelet makes a new socket
 CHECK_ANYWAY = 30.0  # seconds after which the sockets are checked without an inotify event
-
-
-class KubeletUnavailable(Exception):
-    """The kubelet cannot be served now; the message has the reason. A retry may succeed."""
 
 
 class StreamDropped(Exception):
@@ -110,7 +195,7 @@ class ResourceServer:
             except StreamDropped as drop:
                 drops = drops + 1 if drop.lasted < STEADY else 1
                 retry, why = min(PAUSE * 2 ** (drops - 1), LONGEST), f"{drop}{self._advice(drops)}"
-            except (KubeletUnavailable, NoVersion, OSError, grpc.aio.AioRpcError) as error:
+            except (KubeletUnavailable, OSError, grpc.aio.AioRpcError) as error:
                 why = _words(error)
             log.warning("not registered: %s; trying again in %.0f s", why, retry, extra=self._fields)
             if await self._pause(retry):
@@ -146,7 +231,7 @@ class ResourceServer:
 
     def _check_permission(self) -> None:
         """Raises KubeletUnavailable if this process's user lacks permission."""
-        if why := refused(self._kubelet):
+        if why := permission_problem(self._kubelet):
             raise KubeletUnavailable(why)
 
     async def _pause(self, seconds: float) -> bool:
@@ -184,7 +269,7 @@ class ResourceServer:
         )
         # A request may name every unit twice: as available, and as one that must be included.
         server = grpc.aio.server(options=[("grpc.max_receive_message_length", 2 * MAX_LIST)])
-        server.add_generic_rpc_handlers((service.handlers(), alpha.handlers(service)))
+        server.add_generic_rpc_handlers((service.handlers(), alpha_handlers(service)))
         try:
             server.add_insecure_port(f"unix:{fresh}")
         except RuntimeError as error:

@@ -1,4 +1,8 @@
-"""The device plugin service of one resource, v1beta1: lists units, prefers and allocates them."""
+"""The device plugin service of one resource: lists units, prefers and allocates them.
+
+v1beta1; and v1alpha1 (Kubernetes 1.8) and v1alpha2 (1.9) on top of it, whose kubelets know no preferred allocation,
+topology or CDI.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +19,21 @@ import grpc
 from gpunode.contract.config import Config
 from gpunode.contract.offer import Unit
 
+from .. import limits
 from ..cdi import CdiUnavailable, Specs
-from ..gpus import limits
 from ..metrics import Metrics
-from ..offer.prefer import preferred
-from ..offer.state import NodeState
+from ..state import NodeState
+from . import v1alpha_pb2 as alpha
 from . import v1beta1_pb2 as api
-from .allocate import AllocationRefused, Grant, chosen, grant, of_each_gpu, of_one_gpu
+from .allocate import (
+    AllocationRefused,
+    Grant,
+    check_one_gpu,
+    choose_units,
+    grant,
+    mib_of_each_gpu,
+    prefer_units,
+)
 from .promised import Promised
 
 log = logging.getLogger(__name__)
@@ -112,7 +124,7 @@ class Service:
         free, self._free = self._free, None  # valid for one allocation
         ids = tuple(ids)
         try:
-            units = chosen(
+            units = choose_units(
                 ids,
                 self._state.units.get(self.resource, {}),
                 self._state.unhealthy,
@@ -120,7 +132,7 @@ class Service:
                 one_share=self._config.fail_requests_greater_than_one,
             )
             if frozenset(ids) != self._preferred:  # the extender may promise a container memory of several
-                of_one_gpu(units, free)
+                check_one_gpu(units, free)
             made = await self._limited(units)
         except AllocationRefused as refusal:
             self._metrics.count("allocations_refused_total", resource=self.resource)
@@ -138,7 +150,7 @@ class Service:
 
         Raises AllocationRefused if it cannot be written: without it, the container could use others' memory.
         """
-        mib = of_each_gpu(units)
+        mib = mib_of_each_gpu(units)
         gpus = list(dict.fromkeys(unit.device.uuid for unit in units))
         unlimited = any(self._state.memory_limits.get(gpu, "") is not None for gpu in gpus)
         if self._specs is None or not mib or unlimited:
@@ -168,7 +180,7 @@ class Service:
             places = await self._promised.places(c.allocation_size, offered) if self._promised else ()
             # Beside the event loop: there may be thousands of sets or units to compare.
             ids = await asyncio.to_thread(
-                preferred,
+                prefer_units,
                 c.available_deviceIDs,
                 c.must_include_deviceIDs,
                 c.allocation_size,
@@ -255,3 +267,57 @@ def _answer(given: Grant) -> api.ContainerAllocateResponse:
         annotations=given.annotations,
         cdi_devices=[api.CDIDevice(name=name) for name in given.cdi],
     )
+
+
+def alpha_handlers(service: Service) -> Any:
+    """The handlers for a gRPC server."""
+
+    async def list_and_watch(_request: Any, _context: Any) -> AsyncIterator[bytes]:
+        async for _ in service.changes():
+            yield await service.listed(alpha.ListAndWatchResponse, _add_alpha)
+
+    async def allocate(
+        request: alpha.AllocateRequest, context: Any
+    ) -> alpha.AllocateResponse | alpha.AllocateResponse18:
+        given = await service.given(request.devicesIDs, context)
+        if service.version == "v1alpha2":
+            return alpha.AllocateResponse(envs=given.envs, mounts=_mounts(given), devices=_nodes(given))
+        # A 1.8 kubelet expects an entry for every device, and merges the edits of all entries.
+        entries = [alpha.DeviceRuntimeSpec(ID=unit_id) for unit_id in request.devicesIDs]
+        if entries:
+            entries[0].envs.update(given.envs)
+            entries[0].mounts.extend(_mounts(given))
+            entries[0].devices.extend(_nodes(given))
+        return alpha.AllocateResponse18(spec=entries)
+
+    either = _Either()
+    return grpc.method_handlers_generic_handler(
+        "deviceplugin.DevicePlugin",
+        {
+            "ListAndWatch": stream(list_and_watch, alpha.Empty),
+            "Allocate": unary(allocate, alpha.AllocateRequest, either),
+        },
+    )
+
+
+class _Either:
+    """Serializes either of the two answers."""
+
+    @staticmethod
+    def SerializeToString(answer: Any) -> bytes:  # noqa: N802 (protobuf's name)
+        return bytes(answer.SerializeToString())
+
+
+def _add_alpha(answer: alpha.ListAndWatchResponse, unit: Unit, health: str) -> None:
+    answer.devices.add(ID=unit.id, health=health)
+
+
+def _mounts(given: Grant) -> list[alpha.Mount]:
+    return [alpha.Mount(container_path=inside, host_path=host) for inside, host in given.mounts]
+
+
+def _nodes(given: Grant) -> list[alpha.DeviceSpec]:
+    return [
+        alpha.DeviceSpec(container_path=inside, host_path=host, permissions="rw")
+        for inside, host in given.nodes
+    ]

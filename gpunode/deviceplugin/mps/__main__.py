@@ -12,16 +12,13 @@ from typing import Any
 from gpunode.contract.checkpoint import FILE_NAME
 from gpunode.contract.config import BadConfig
 
-from ..gpus.devices import explain
-from ..gpus.handles import Handles
+from ..gpus import Handles, explain
 from ..logfmt import log_to_stderr
-from ..reload import ConfigSource
-from ..settings import mps_paths
-from ..signals import CHANGED, HANGUP, Signals
+from ..reload import CHANGED, HANGUP, ConfigSource, Signals
 from . import shm
-from .modes import NvmlModes
-from .report_server import ReportServer
-from .supervisor import Supervisor
+from .daemons import Supervisor
+from .modes import ComputeModes
+from .report import ReportServer, status_path
 
 log = logging.getLogger("gpunode.deviceplugin")
 
@@ -31,8 +28,8 @@ async def keep(nvml: Any, source: ConfigSource, signals: Signals) -> str:
     root, report_server = source.config.mps_root, ReportServer()
     record = Path(source.config.kubelet_socket).with_name(FILE_NAME)
     handles = Handles(nvml)
-    supervisor = Supervisor(handles, root, NvmlModes(handles, root, record), report_server)
-    async with report_server.open(mps_paths.status(root)):
+    supervisor = Supervisor(handles, root, ComputeModes(handles, root, record), report_server)
+    async with report_server.open(status_path(root)):
         try:
             while True:
                 log.setLevel(source.config.log_level.upper())

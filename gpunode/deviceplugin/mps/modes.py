@@ -1,19 +1,72 @@
-"""The compute mode of GPUs: exclusive while MPS serves, so that no process bypasses it; restored afterwards."""
+"""The compute mode of GPUs: exclusive while MPS serves, so that no process bypasses it, once nothing uses the GPU without
+MPS (by the kubelet's checkpoint and by NVML); restored afterwards."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from ..gpus.devices import explain, unsupported
-from ..gpus.handles import Handles
-from ..settings import mps_paths
+from gpunode.contract import offer
+from gpunode.contract.checkpoint import entries
+
+from ..gpus import Handles, explain, unsupported
 from ..threads import Calls
-from .users import owner, user
+from .report import mode_path
 
 log = logging.getLogger(__name__)
+
+SERVER = "nvidia-cuda-mps"  # of nvidia-cuda-mps-server: the kernel keeps 15 characters
+
+
+def container_using(record: Path, gpu: str) -> str | None:
+    """A sentence that names a container with this GPU by a configuration without MPS; None: there is none.
+
+    The container may be idle. After its pod has ended, the plugin makes the kubelet update the checkpoint soon.
+    """
+    try:
+        found = entries(record)
+    except (OSError, ValueError) as error:
+        log.warning("cannot read which containers have the GPU: %s: %s", record, error, extra={"gpu": gpu})
+        return None
+    for one in found:
+        claims = [claim for unit_id in one.ids if (claim := offer.claim_of(unit_id))]
+        others = [claim for claim in claims if claim.device == gpu and claim.way != offer.MPS]
+        if others or any(claim.way == offer.GPUSHARE for claim in claims):  # any GPU may be that one's
+            return f"container {one.container} of pod with UID {one.pod} still uses this GPU without MPS"
+    return None
+
+
+def process_using(handles: Handles, gpu: str, proc: Path = Path("/proc")) -> str | None:
+    """A sentence that names a process that uses the GPU and is no MPS server; None: there is none, or it is unknown.
+
+    `proc` has the host's processes. Raises NVMLError.
+    """
+    named = {pid: _name(proc, pid) for pid in sorted(_pids(handles.nvml, handles.of(gpu)))}
+    found = [f"{pid} ({name})" for pid, name in named.items() if name != SERVER]
+    if not found:
+        return None
+    return f"process {found[0]}{f' and {len(found) - 1} more use' if len(found) > 1 else ' uses'} this GPU without MPS"
+
+
+def _pids(nvml: Any, handle: Any) -> set[int]:
+    # The call's version of newer drivers, then that of drivers before R510.
+    for ask in (nvml.nvmlDeviceGetComputeRunningProcesses_v3, nvml.nvmlDeviceGetComputeRunningProcesses_v2):
+        try:
+            return {int(one.pid) for one in ask(handle)}
+        except nvml.NVMLError as error:
+            if not unsupported(nvml, error):
+                raise
+    return set()
+
+
+def _name(proc: Path, pid: int) -> str:
+    try:
+        return (proc / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return "?"  # it has just ended
+
 
 DEADLINE = 10.0  # seconds that NVML may take
 
@@ -26,17 +79,9 @@ class InUse(Exception):
     """A container or process uses the GPU, and an exclusive mode would lock it out; the message names it."""
 
 
-class ComputeModes(Protocol):
-    """Sets the compute mode of a GPU. Both raise ModeError."""
-
-    async def exclusive(self, gpu: str) -> None:
-        """Raises InUse, too."""
-
-    async def restore(self, gpu: str) -> None: ...
-
-
-class NvmlModes:
-    """Sets modes through NVML. The previous mode is kept in a file, in case this process dies before it restores it."""
+class ComputeModes:
+    """Sets modes through NVML. The previous mode is kept in a file, in case this process dies before it restores it. Both
+    calls raise ModeError."""
 
     def __init__(self, handles: Handles, root: str, record: Path) -> None:
         self._handles = handles
@@ -69,7 +114,7 @@ class NvmlModes:
             before = int(self._nvml.nvmlDeviceGetComputeMode(handle))
             if before == self._nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS:
                 return
-            if who := owner(self._record, gpu) or user(self._handles, gpu):
+            if who := container_using(self._record, gpu) or process_using(self._handles, gpu):
                 raise InUse(who)
             self._kept(gpu).write_text(f"{before}\n")
             self._nvml.nvmlDeviceSetComputeMode(handle, self._nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
@@ -88,4 +133,4 @@ class NvmlModes:
         self._kept(gpu).unlink()
 
     def _kept(self, gpu: str) -> Path:
-        return mps_paths.mode(self._root, gpu)
+        return mode_path(self._root, gpu)

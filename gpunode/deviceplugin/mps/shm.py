@@ -9,7 +9,7 @@ import ctypes
 import os
 from pathlib import Path
 
-from ..settings import mps_paths
+from .report import shm_path
 
 SIZE = "1g"  # at most; what lies in it counts as memory of who wrote it
 MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND, MS_PRIVATE = 2, 4, 8, 4096, 1 << 18  # <sys/mount.h>
@@ -24,7 +24,7 @@ def share(root: str, ours: Path = Path("/dev/shm")) -> None:  # noqa: S108 (not 
 
     An existing mount stays: the clients of running pods use it, and would not see another.
     """
-    path = mps_paths.shm(root)
+    path = shm_path(root)
     path.mkdir(parents=True, exist_ok=True)
     if not path.is_mount():
         if not propagates(root, Path("/proc/self/mountinfo").read_text()):

@@ -20,8 +20,8 @@ from gpunode.contract.promises import (
 )
 from gpunode.errors import Problem
 from gpunode.links.scheduler.extender.picture import Real, allocated, names
-from gpunode.share import notes
 from gpunode.share.book import Book
+from gpunode.share.fit import notes_of
 from gpunode.share.ledger import Ledger
 
 
@@ -88,7 +88,7 @@ def _of_pod(
     actual = None if given is None else _actual(name, held, book, given)
     repair: Mapping[str, str] = {}
     if actual:
-        repair = notes.of(node, held, actual, book.gpus, time.time_ns())
+        repair = notes_of(node, held, actual, book.gpus, time.time_ns())
     if promised is None:
         annotations = (pod.get("metadata") or {}).get("annotations") or {}
         edited = any(key in annotations for key in (MEMORY_ANNOTATION, ALLOCATION, INDEX))

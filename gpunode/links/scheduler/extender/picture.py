@@ -12,7 +12,7 @@ from gpunode.contract.checkpoint import Entry
 from gpunode.contract.offer import format_mib
 from gpunode.contract.promises import Malformed, bound_demand, has_ended, whole
 from gpunode.contract.usage import Gpu
-from gpunode.share import gpus
+from gpunode.share.book import unit_mib
 from gpunode.share.ledger import Ledger
 
 UNKNOWN = "?"  # a GPU that is not recorded
@@ -126,7 +126,7 @@ def _unit(resource: str, node: Object, host: Real) -> str:
     known = () if host.counted else host.entries or ()
     found = {_of_id(one) for entry in known if entry.resource == resource for one in entry.ids}
     found = {what for _, what in host.offered.get(resource, {}).values()} or found
-    return found.pop() if len(found) == 1 else _of_memory(gpus.unit(node, resource))
+    return found.pop() if len(found) == 1 else _of_memory(unit_mib(node, resource))
 
 
 def _of_id(unit: str) -> str:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from gpunode.cluster.api.kinds import Object
 from gpunode.contract.promises import Ask, Demand
-from gpunode.share import notes
 from gpunode.share.book import Promise
-from gpunode.share.fit import Refused, find, score
+from gpunode.share.fit import Refused, find, place_parts, score
 from gpunode.share.ledger import Ledger
 
 
@@ -65,7 +64,7 @@ def place(
             continue
         best = max(fits, key=lambda name: score(books[name], wanted, packed=packed))
         book, choice = find(books[best], wanted, packed=packed)
-        parts = notes.placed(wanted, choice, book.gpus)
+        parts = place_parts(wanted, choice, book.gpus)
         books[best] = book.plus([Promise("simulated", wanted.units, parts)])
         placed.append(Placed(number, best, tuple(part.index for part in parts)))
     free = tuple(

@@ -1,4 +1,4 @@
-"""Watches a directory for created, removed and written files, through the kernel's inotify.
+"""Files and Unix sockets in directories that other processes also write to; changes by the kernel's inotify.
 
 By ctypes rather than a library: three calls of libc suffice, and the image has one dependency less.
 """
@@ -10,6 +10,7 @@ import ctypes
 import errno
 import logging
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -83,3 +84,29 @@ def watch(path: Path) -> int:
 def _error(call: str, path: Path) -> OSError:
     number = ctypes.get_errno()
     return OSError(number, f"{call}: {os.strerror(number)}", str(path))
+
+
+Identity = tuple[int, int, int]
+
+
+def identity(path: Path) -> Identity | None:
+    """An identity that differs between two files made at the same path; None if there is no file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    # Not ctime: a relabel or chmod changes it.
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def alive(path: Path) -> bool:
+    """True if a process listens on the Unix socket at `path`. Does not wait: a process that hangs is alive."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except BlockingIOError:
+            return True  # its queue is full
+        except OSError:
+            return False
+    return True

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .devices import explain
-from .handles import Handles, text
+from .gpus import Handles, explain, text
 
 HOOK = "apply-cuda-memory-limits"
 FIRST_BRANCH = 615  # of the driver

@@ -1,4 +1,4 @@
-"""The GPUs of this machine and their MIG devices, read through NVML. Independent of Kubernetes and gRPC.
+"""The GPUs of this machine, their MIG devices and how well they are connected, read through NVML.
 
 `nvml` is the module `pynvml` (NVIDIA's nvidia-ml-py) wherever it is a parameter.
 """
@@ -7,20 +7,79 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations, count
 from pathlib import Path
 from typing import Any
 
 from gpunode.contract.offer import MIB, Device
 from gpunode.contract.status import Reason
 
-from .handles import Handles, text
+
+class Handles:
+    """Handles taken by index and kept until NVML restarts. For any thread.
+
+    Not nvmlDeviceGetHandleByUUID: it fails for every GPU while "any GPU has fallen off the bus" (nvml.h), the question by
+    index only for the one that has.
+    """
+
+    def __init__(self, nvml: Any) -> None:
+        self.nvml = nvml
+        self._indexes: dict[str, int] = {}
+        self._handles: dict[str, Any] = {}
+        self._closed = False
+
+    def take(self, index: int) -> tuple[str, Any]:
+        """UUID and handle of GPU number `index`. Raises NVMLError."""
+        handle = self.nvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = text(self.nvml.nvmlDeviceGetUUID(handle))
+        self._indexes[uuid], self._handles[uuid] = index, handle
+        return uuid, handle
+
+    def of(self, uuid: str) -> Any:
+        """The GPU's handle. Raises NVMLError."""
+        if self._closed:
+            raise self.nvml.NVMLError(self.nvml.NVML_ERROR_UNINITIALIZED)
+        known = self._handles.get(uuid)
+        return self._find(uuid) if known is None else known
+
+    def drop(self, uuid: str) -> None:
+        """Take the GPU's handle again before its next use: it may be back after an error."""
+        self._handles.pop(uuid, None)
+
+    def close(self) -> None:
+        """Drop all handles, and refuse them until `open`: NVML restarts."""
+        self._closed = True
+        self._handles.clear()
+
+    def open(self) -> None:
+        self._closed = False
+
+    def _find(self, uuid: str) -> Any:
+        """By the index where the GPU was last; a GPU that was never taken is searched."""
+        known = self._indexes.get(uuid)
+        error = self.nvml.NVMLError(self.nvml.NVML_ERROR_NOT_FOUND)
+        for index in range(self.nvml.nvmlDeviceGetCount()) if known is None else (known,):
+            try:
+                found, handle = self.take(index)
+            except self.nvml.NVMLError as failed:
+                error = failed
+            else:
+                if found == uuid:
+                    return handle
+        raise error
+
+
+def text(value: str | bytes) -> str:
+    """The value as str: NVML's versions return either type."""
+    return value.decode() if isinstance(value, bytes) else value
+
 
 GIB = 1024 * MIB
 
 
-def count(nvml: Any) -> int:
+def count_gpus(nvml: Any) -> int:
     """Number of GPUs that NVML knows, including those that do not answer."""
     return int(nvml.nvmlDeviceGetCount())
 
@@ -38,26 +97,28 @@ def describe(handles: Handles, index: int, root: Path = Path("/")) -> Described:
     nvml = handles.nvml
     uuid, handle = handles.take(index)
     bus = pci_address(text(nvml.nvmlDeviceGetPciInfo(handle).busId))
-    minor = _minor(nvml, handle)
-    mig = _mig_enabled(nvml, handle)
+    minor = ask(nvml, nvml.nvmlDeviceGetMinorNumber, handle)  # of /dev/nvidiaN; None in WSL2
+    mig, _pending = ask(nvml, nvml.nvmlDeviceGetMigMode, handle) or (False, False)
+    memory = ask(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    capability = ask(nvml, nvml.nvmlDeviceGetCudaComputeCapability, handle)
     gpu = Device(
         uuid=uuid,
         index=str(index),
         name=text(nvml.nvmlDeviceGetName(handle)),
         gpu=uuid,
         bus=bus,
-        memory=_memory(nvml, handle),
+        memory=int(memory.total) or None if memory else None,  # none of their own: GPUs such as GB10
         numa=numa_node(bus, root),
         nodes=() if minor is None else (f"/dev/nvidia{minor}",),
-        mig_enabled=mig,
-        capability=_capability(nvml, handle),
+        mig_enabled=bool(mig),
+        capability=capability and (int(capability[0]), int(capability[1])),
     )
     if not mig:
         return Described((gpu,))
     return _with_mig_devices(nvml, handle, gpu, minor, root)
 
 
-def reason(error: Exception) -> Reason:
+def reason_of(error: Exception) -> Reason:
     """The code of an NVML error, its meaning and the fix."""
     value = getattr(error, "value", None)
     code = _CODES.get(value, "nvml-error") if isinstance(value, int) else "nvml-error"
@@ -113,52 +174,22 @@ def numa_node(bus: str, root: Path = Path("/")) -> int | None:
     return node if node >= 0 else None
 
 
-def _mig_enabled(nvml: Any, handle: Any) -> bool:
-    try:
-        current, _pending = nvml.nvmlDeviceGetMigMode(handle)
-    except nvml.NVMLError as error:
-        if unsupported(nvml, error):
-            return False
-        raise
-    return bool(current)
-
-
-def _capability(nvml: Any, handle: Any) -> tuple[int, int] | None:
-    try:
-        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-    except nvml.NVMLError as error:
-        if unsupported(nvml, error):
-            return None
-        raise
-    return int(major), int(minor)
-
-
-def _minor(nvml: Any, handle: Any) -> int | None:
-    """N of /dev/nvidiaN; None where there is no such node, as in WSL2."""
-    try:
-        return int(nvml.nvmlDeviceGetMinorNumber(handle))
-    except nvml.NVMLError as error:
-        if unsupported(nvml, error):
-            return None
-        raise
-
-
-def _memory(nvml: Any, handle: Any) -> int | None:
-    """None of GPUs without memory of their own, such as GB10."""
-    try:
-        return int(nvml.nvmlDeviceGetMemoryInfo(handle).total) or None
-    except nvml.NVMLError as error:
-        if unsupported(nvml, error):
-            return None
-        raise
-
-
 def unsupported(nvml: Any, error: Exception) -> bool:
     """True if the error means that this GPU or driver does not support the call."""
     return getattr(error, "value", None) in (
         nvml.NVML_ERROR_NOT_SUPPORTED,
         nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     )
+
+
+def ask(nvml: Any, question: Callable[..., Any], *arguments: Any) -> Any:
+    """The answer; None if this GPU or driver does not support the call. Raises NVMLError."""
+    try:
+        return question(*arguments)
+    except nvml.NVMLError as error:
+        if unsupported(nvml, error):
+            return None
+        raise
 
 
 def _with_mig_devices(nvml: Any, handle: Any, gpu: Device, minor: int | None, root: Path) -> Described:
@@ -177,7 +208,7 @@ def _with_mig_devices(nvml: Any, handle: Any, gpu: Device, minor: int | None, ro
         except nvml.NVMLError as error:
             if getattr(error, "value", None) != nvml.NVML_ERROR_NO_PERMISSION:
                 raise
-            refused[index] = Reason(reason(error).code, _UNSEEN)
+            refused[index] = Reason(reason_of(error).code, _UNSEEN)
             continue
         found.append(
             Device(
@@ -221,3 +252,45 @@ def _capability_nodes(minor: int | None, instance: tuple[int, int], root: Path) 
         if number:
             nodes.append(f"/dev/nvidia-caps/nvidia-cap{number[1]}")
     return nodes
+
+
+# Points for the closest common ancestor of two GPUs (nvmlGpuTopologyLevel_t), and for every NVLink between them;
+# the weights are those of NVIDIA's go-gpuallocator.
+LEVELS = {0: 60, 10: 50, 20: 40, 30: 30, 40: 20, 50: 10}
+NVLINK = 100
+NVLINKS = (
+    18  # of which any can be missing, such as a disabled one; later ones are asked until there are no more
+)
+
+
+Links = Mapping[frozenset[str], int]  # UUIDs of two GPUs -> how well they are connected
+
+
+def read_links(handles: Handles, gpus: Sequence[Device]) -> dict[frozenset[str], int]:
+    """Points by the UUIDs of two GPUs. What NVML cannot report counts 0."""
+    nvml = handles.nvml
+    peers = {gpu.uuid: _nvlinks(handles, gpu.uuid) for gpu in gpus}
+    points = {}
+    for one, other in combinations(gpus, 2):
+        try:
+            level = nvml.nvmlDeviceGetTopologyCommonAncestor(handles.of(one.uuid), handles.of(other.uuid))
+        except nvml.NVMLError:
+            level = None
+        pair = frozenset((one.uuid, other.uuid))
+        points[pair] = LEVELS.get(level, 0) + NVLINK * peers[one.uuid].count(other.bus)
+    return points
+
+
+def _nvlinks(handles: Handles, uuid: str) -> list[str]:
+    """PCI addresses at the other ends of a GPU's active NVLinks, one for each link; none of a GPU that is lost."""
+    nvml, ends = handles.nvml, []
+    for number in count():
+        try:
+            handle = handles.of(uuid)
+            if nvml.nvmlDeviceGetNvLinkState(handle, number):
+                ends.append(pci_address(text(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, number).busId)))
+        except nvml.NVMLError as error:
+            gap = unsupported(nvml, error) or error.value == nvml.NVML_ERROR_INVALID_ARGUMENT
+            if number >= NVLINKS or not gap:
+                break
+    return ends

@@ -1,1 +1,0 @@
-"""What GPUs this machine has, asked of NVML."""
