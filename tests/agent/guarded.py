@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -28,8 +29,19 @@ def worker(host: Host) -> int:
 
 
 def kill(host: Host) -> None:
+    """Returns when the killed process is gone: until then it holds the host's lock."""
     os.kill(worker(host), signal.SIGKILL)
     host.write("/state/go", "")
+    wait_until(lambda: not is_locked(host))
+
+
+def is_locked(host: Host) -> bool:
+    with host.path("/run/gpunode/lock").open() as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def killed_before_the_restart(host: Host, *writes: Change) -> None:
