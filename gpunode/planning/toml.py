@@ -84,13 +84,15 @@ def _check(data: Mapping[str, Any], kinds: Kinds, text: str, path: str, hint: st
     for wanted, kind in kinds.items():
         for key, value in _values_at(data, wanted):
             items = (
-                [(f"[{n}]", one, "string") for n, one in enumerate(value)] if isinstance(value, list) else []
+                [(f"[{n}]", item, "string") for n, item in enumerate(value)]
+                if isinstance(value, list)
+                else []
             )
-            for suffix, one, wish in (("", value, kind), *(items if kind == "strings" else ())):
-                type_, name = KINDS[wish]
-                if not isinstance(one, type_) or (wish == "number" and isinstance(one, bool)):
+            for suffix, item, wanted_kind in (("", value, kind), *(items if kind == "strings" else ())):
+                type_, name = KINDS[wanted_kind]
+                if not isinstance(item, type_) or (wanted_kind == "number" and isinstance(item, bool)):
                     raise CannotPlan(
-                        f"{_place(text, path, key)}: `{'.'.join(key)}{suffix}` is {_shown(one)}, not {name}",
+                        f"{_place(text, path, key)}: `{'.'.join(key)}{suffix}` is {_shown(item)}, not {name}",
                         hint=hint,
                     )
 
@@ -163,9 +165,9 @@ def _statements(text: str) -> Iterator[Entry]:
             end += 1 + double
             yield Entry(home, home[:-1], offset, end, end)
         else:
-            found = tuple(_pair(text, offset, home))
-            yield from found
-            end = found[0].end
+            pairs = tuple(_pair(text, offset, home))
+            yield from pairs
+            end = pairs[0].end
         offset = _after(GAP, text, end)
 
 
@@ -188,9 +190,9 @@ def _value(text: str, offset: int, path: Path) -> tuple[int, tuple[Entry, ...]]:
     offset = _after(GAP, text, offset + 1)
     while text[offset] not in "]}":
         if table:
-            found = tuple(_pair(text, offset, path))
-            inside += found
-            offset = found[0].end
+            pairs = tuple(_pair(text, offset, path))
+            inside += pairs
+            offset = pairs[0].end
         else:
             offset, _ = _value(text, offset, path)
         offset = _after(GAP, text, offset)
@@ -222,32 +224,32 @@ def _after(pattern: re.Pattern[str], text: str, offset: int) -> int:
 
 def put(text: str, path: Path, value: Any) -> str:
     """The text with `value` at `path`. A mapping is merged into the table there; a new table is written at once."""
-    found = entries(text)
+    present = entries(text)
     if isinstance(value, Mapping):
-        if any(entry.path[: len(path)] == path for entry in found):
-            for name, one in value.items():
-                text = put(text, (*path, name), one)
+        if any(entry.path[: len(path)] == path for entry in present):
+            for name, item in value.items():
+                text = put(text, (*path, name), item)
             return text
-    elif there := [e for e in found if e.path == path and not e.header]:
-        old = text[there[-1].value : there[-1].end]
+    elif keys := [e for e in present if e.path == path and not e.header]:
+        old = text[keys[-1].value : keys[-1].end]
         quote = old[0] if old[:1] in ("'", '"') else quotes(text)
-        return text[: there[-1].value] + literal(value, quote) + text[there[-1].end :]
-    return _add(text, found, path, value)
+        return text[: keys[-1].value] + literal(value, quote) + text[keys[-1].end :]
+    return _add(text, present, path, value)
 
 
-def _add(text: str, found: tuple[Entry, ...], path: Path, value: Any) -> str:
+def _add(text: str, present: tuple[Entry, ...], path: Path, value: Any) -> str:
     for depth in range(len(path) - 1, -1, -1):
         above = path[:depth]
-        inline = [e for e in found if e.path == above and text[e.value : e.value + 1] == "{"]
+        inline = [e for e in present if e.path == above and text[e.value : e.value + 1] == "{"]
         if inline:
             return _into_inline(text, inline[-1], path[depth:], value)
-        dotted = [e for e in found if len(e.home) < depth < len(e.path) and e.path[:depth] == above]
+        dotted = [e for e in present if len(e.home) < depth < len(e.path) and e.path[:depth] == above]
         dotted = [e for e in dotted if not e.header]
         if dotted:
             return _after_dotted(text, dotted[-1], path[len(dotted[-1].home) :], value)
-        if any(e.path[:depth] == above for e in found):
+        if any(e.path[:depth] == above for e in present):
             break
-    return _table(text, found, path, value)
+    return _table(text, present, path, value)
 
 
 def _into_inline(text: str, table: Entry, path: Path, value: Any) -> str:
@@ -264,7 +266,7 @@ def _into_inline(text: str, table: Entry, path: Path, value: Any) -> str:
 def _after_dotted(text: str, last: Entry, path: Path, value: Any) -> str:
     """More dotted keys after the last of its table, written in the same place."""
     quote = quotes(text)
-    pairs = [f"{_keys(key, quote)} = {literal(one, quote)}" for key, one in _leaves(path, value)]
+    pairs = [f"{_keys(key, quote)} = {literal(item, quote)}" for key, item in _leaves(path, value)]
     begin = text.rfind("\n", 0, last.start) + 1
     if text[begin : last.start].strip():  # inside an inline table
         return text[: last.end] + "".join(f", {pair}" for pair in pairs) + text[last.end :]
@@ -276,24 +278,24 @@ def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
     if not isinstance(value, Mapping) or not value:
         yield path, value
         return
-    for name, one in value.items():
-        yield from _leaves((*path, name), one)
+    for name, item in value.items():
+        yield from _leaves((*path, name), item)
 
 
-def _table(text: str, found: tuple[Entry, ...], path: Path, value: Any) -> str:
+def _table(text: str, present: tuple[Entry, ...], path: Path, value: Any) -> str:
     quote = quotes(text)
     if isinstance(value, Mapping):
-        return _block(text, found, path, value)
+        return _block(text, present, path, value)
     home, pair = path[:-1], f"{_keys(path[-1:], quote)} = {literal(value, quote)}"
-    own = next((e for e in found if e.header and e.path == home), None)
+    own = next((e for e in present if e.header and e.path == home), None)
     if own is not None:
-        keys = [e for e in found if e.home == home and not e.header and e.start > own.start]
+        keys = [e for e in present if e.home == home and not e.header and e.start > own.start]
         after = _after(LINE, text, own.end)
         near = keys and text.count("\n", own.end, keys[0].start) == 1
         return _insert(text, after, [(_indent(text, keys[0]) if near else _indent(text, own) + "  ") + pair])
-    inside = next((e for e in found if e.path[: len(home)] == home), None)
+    inside = next((e for e in present if e.path[: len(home)] == home), None)
     if inside is None:
-        return _block(text, found, home, {path[-1]: value})
+        return _block(text, present, home, {path[-1]: value})
     # the table may be written once, before or after the tables inside it
     indent = _indent(text, inside)
     return _insert(
@@ -301,22 +303,22 @@ def _table(text: str, found: tuple[Entry, ...], path: Path, value: Any) -> str:
     )
 
 
-def _block(text: str, found: tuple[Entry, ...], path: Path, values: Mapping[str, Any]) -> str:
+def _block(text: str, present: tuple[Entry, ...], path: Path, values: Mapping[str, Any]) -> str:
     """A table with a header of its own, after the last that is inside the same one, in the manner of its neighbours."""
-    headers = [e for e in found if e.header]
+    headers = [e for e in present if e.header]
     siblings = [e for e in headers if e.path[:-1] == path[:-1]]
     inside = [e for e in headers if len(path) > 1 and e.path[: len(path) - 1] == path[:-1]]
     above = [e for e in headers if e.path == path[:-1]]
     model = next(reversed(siblings or above), None)
     outer = _indent(text, model) if model else ""
-    own = next((e for e in found if model and e.home == model.path and not e.header), None)
+    own = next((e for e in present if model and e.home == model.path and not e.header), None)
     step = _indent(text, own).removeprefix(outer) if own else "  "
     outer += step if above and not siblings else ""
     block = ["", *_lines(path, values, quotes(text), outer, step)]
     if not inside:
         blank = not text.strip("\ufeff") or text.endswith(("\n\n", "\n\r\n"))
         return _insert(text, len(text), block[1:] if blank else block)
-    end = max(e.end for e in found if e is inside[-1] or e.home == inside[-1].path)
+    end = max(e.end for e in present if e is inside[-1] or e.home == inside[-1].path)
     after = _after(LINE, text, end)
     if _after(LINE, text, after) > after and text[after : _after(LINE, text, after)].strip():
         block.append("")
@@ -355,10 +357,10 @@ def _keys(path: Path, quote: str) -> str:
 def literal(value: object, quote: str) -> str:
     """A value as it stands in a file that uses these quotes."""
     if isinstance(value, Mapping):
-        pairs = [f"{_keys((name,), quote)} = {literal(one, quote)}" for name, one in value.items()]
+        pairs = [f"{_keys((name,), quote)} = {literal(item, quote)}" for name, item in value.items()]
         return "{ " + ", ".join(pairs) + " }" if pairs else "{}"
     if isinstance(value, list):
-        return "[" + ", ".join(literal(one, quote) for one in value) + "]"
+        return "[" + ", ".join(literal(item, quote) for item in value) + "]"
     if isinstance(value, str) and not re.search(rf"[{quote}\\\x00-\x1f\x7f]", value):
         return f"{quote}{value}{quote}"
     return str(tomlkit.item(value).as_string())

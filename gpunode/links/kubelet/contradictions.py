@@ -53,10 +53,10 @@ def _gates(facts: Facts, start: KubeletStart, configs: Mapping[str, Scalars]) ->
             for name, state in flag_gates([f"--feature-gates={match['value']}"]).items():
                 if match["value"] in used:
                     places.setdefault(name, {})[state] = f"{path}:{number}"
-    for name, found in places.items():
-        if len(found) == 2:
+    for name, states in places.items():
+        if len(states) == 2:
             counts = "true" if start.gates.get(name) else "false"
-            yield f"Feature gate {name} is true in {found[True]} and false in {found[False]}; the kubelet goes by {counts}."
+            yield f"Feature gate {name} is true in {states[True]} and false in {states[False]}; the kubelet goes by {counts}."
 
 
 def _settings(facts: Facts, start: KubeletStart, configs: Mapping[str, Scalars]) -> Iterator[str]:
@@ -78,9 +78,9 @@ def _settings(facts: Facts, start: KubeletStart, configs: Mapping[str, Scalars])
 def _drop_ins(configs: Mapping[str, Scalars]) -> Iterator[str]:
     """Configuration files that set what a plan rests on to different values."""
     for key in READ:
-        found = [(path, *scalars[key]) for path, scalars in configs.items() if key in scalars]
-        if any(not _same(value, found[0][1]) for _, value, _ in found):
-            shown = " and ".join(f"`{value}` in {path}:{line}" for path, value, line in found)
+        settings = [(path, *scalars[key]) for path, scalars in configs.items() if key in scalars]
+        if any(not _same(value, settings[0][1]) for _, value, _ in settings):
+            shown = " and ".join(f"`{value}` in {path}:{line}" for path, value, line in settings)
             yield f"{key} is {shown}; the kubelet goes by the last one."
 
 
@@ -99,10 +99,10 @@ def _seconds(text: str) -> float | None:
 
 def _place(facts: Facts, start: KubeletStart, flag: str) -> str:
     """The line that has this flag; "" where a script adds it."""
-    found = [
+    places = [
         f" in {path}:{n}" for path, n, line in _lines(facts, start) if re.search(rf"--?{flag}[= ]", line)
     ]
-    return found[-1] if found else ""
+    return places[-1] if places else ""
 
 
 def _lines(facts: Facts, start: KubeletStart) -> Iterator[tuple[str, int, str]]:
@@ -119,14 +119,14 @@ def _scalars(text: str) -> dict[str, tuple[str, int]]:
     kubeadm writes every field, "" and 0s for those that are not set: the kubelet has its default or a flag's value then.
     """
     root: Any = gates.compose(text)
-    found: dict[str, tuple[str, int]] = {}
+    scalars: dict[str, tuple[str, int]] = {}
     for key, value in root.value if isinstance(root, yaml.MappingNode) else ():
         inner = value.value if key.value == "featureGates" and isinstance(value, yaml.MappingNode) else ()
         pairs = [(key.value, value), *((f"featureGates.{name.value}", state) for name, state in inner)]
         for name, node in pairs:
             if isinstance(node, yaml.ScalarNode) and not _is_unset(node):
-                found[name] = (node.value, node.start_mark.line + 1)
-    return found
+                scalars[name] = (node.value, node.start_mark.line + 1)
+    return scalars
 
 
 def _is_unset(node: yaml.ScalarNode) -> bool:

@@ -7,22 +7,22 @@ from collections.abc import Mapping
 from gpunode.compat import kubernetes
 from gpunode.errors import CannotPlan
 from gpunode.links.kubelet import contradictions, k0s
-from gpunode.links.kubelet.start import assigned_config, flag
+from gpunode.links.kubelet.start import assigned_config, flag, minor_of
 from gpunode.model import Facts, Host, KubeletStart
 from gpunode.planning import services
 
 
 def minor(facts: Facts) -> int:
     """The kubelet's minor version. Raises CannotPlan without a kubelet."""
-    found = kubernetes.minor(facts.kubelet.version) if facts.kubelet else None
-    if found is None:
+    number = minor_of(facts)
+    if number is None:
         raise CannotPlan(
             "no kubelet on this host"
             if facts.kubelet is None
             else f"kubelet version {facts.kubelet.version!r} is not understood",
             hint="gpunode does not install Kubernetes: make the host a node first (kubeadm join), then run again.",
         )
-    return found
+    return number
 
 
 def check(facts: Facts, minor: int, start: KubeletStart) -> None:
@@ -112,24 +112,24 @@ def _check_wish(name: str, state: bool, minor: int) -> None:
 
 def notes(facts: Facts, minor: int, start: KubeletStart) -> tuple[str, ...]:
     """Notes for the user about this kubelet."""
-    found = tuple(
+    notes = tuple(
         f"{words.rstrip()}." for mark, words in kubernetes.managed().items() if _is_there(facts, mark)
     )
-    found += contradictions.find(facts, start)
+    notes += contradictions.find(facts, start)
     if path := assigned_config(facts, start.words[1:], minor):
-        found += (
+        notes += (
             f"This kubelet takes its configuration from the API ({path}): {start.config_path} does not count. gpunode "
             "changes neither.",
         )
     if profile := k0s.unknown_profile(facts, start):
-        found += (
+        notes += (
             f"The worker profile {profile} of this kubelet is kept by the cluster: what it sets is not judged. See "
             "`spec.workerProfiles` in the k0s.yaml of the controllers.",
         )
     file = facts.files.get(flag(start.words[1:], "config") or "")
     if file is not None and not file.exists:  # kubeadm before 1.11 has it read none
-        return (*found, f"This kubelet has not joined a cluster: {file.path} is not there.")
-    return found
+        return (*notes, f"This kubelet has not joined a cluster: {file.path} is not there.")
+    return notes
 
 
 def _is_there(facts: Facts, mark: str) -> bool:

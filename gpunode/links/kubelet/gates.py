@@ -51,13 +51,13 @@ def into_flags(text: str, gates: Gates) -> Iterator[str]:
 def into_variable(text: str, variable: str, gates: Gates) -> str:
     """An environment file with a flag at the end of the variable's value, or with the variable where it has none."""
     flag = f"--feature-gates={written(gates)}"
-    set_now = [one for one in systemd.read_environment(text) if one.name == variable]
-    if not set_now:
+    present = [assignment for assignment in systemd.read_environment(text) if assignment.name == variable]
+    if not present:
         end = "\r\n" if "\r\n" in text else "\n"
         # A line that ends in a backslash continues in the next, which must not be the new one.
         before = "" if not text or (text.endswith("\n") and not text.endswith(f"\\{end}")) else end
         return f"{text}{before}{variable}={flag}{end}"
-    value, end_of = set_now[-1].value, set_now[-1].end
+    value, end_of = present[-1].value, present[-1].end
     space = " " if value and not value.endswith((" ", "\t", "\n")) else ""
     return f"{text[:end_of]}{space}{flag}{text[end_of:]}"
 
@@ -92,10 +92,10 @@ def flag_value(value: str, gates: Gates) -> str:
     """A flag's value with the gates that it sets brought to what is wished; "" where none is left."""
     kept = []
     for name, _, state in (part.partition("=") for part in value.split(",") if part):
-        wish = gates.get(name, state)
-        if wish is not None:
-            same = isinstance(wish, str) or state.lower() == _word(wish)
-            kept.append(f"{name}={state if same else _word(bool(wish))}")
+        wished = gates.get(name, state)
+        if wished is not None:
+            same = isinstance(wished, str) or state.lower() == _word(wished)
+            kept.append(f"{name}={state if same else _word(bool(wished))}")
     return ",".join(kept)
 
 

@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from gpunode.compat import kubernetes
 from gpunode.links.kubelet import places, plan
-from gpunode.links.kubelet.start import assigned_config, flag, flag_gates
+from gpunode.links.kubelet.start import assigned_config, flag, flag_gates, minor_of
 from gpunode.links.link import Link, Step, fix_by_plan, judge_by_plan, state_of
 from gpunode.model import Desired, Facts, KubeletStart, Outcome, Verdict
 
@@ -31,8 +30,8 @@ def judge_kubelet(outcome: Outcome, seen: Facts) -> Verdict:
 
 def wished(outcome: Outcome | None) -> Mapping[str, bool]:
     """The gates that the host's kubelet is to have."""
-    found = outcome.desired.gates if outcome and outcome.desired else {}
-    return {name: state for name, state in found.items() if state is not None}
+    gates = outcome.desired.gates if outcome and outcome.desired else {}
+    return {name: state for name, state in gates.items() if state is not None}
 
 
 def in_force(link: Verdict, outcome: Outcome, reported: Mapping[str, bool] | str) -> Verdict:
@@ -60,15 +59,15 @@ def _shown(name: str, state: bool | None) -> str:
 
 def _where(seen: Facts, desired: Desired, start: KubeletStart, name: str) -> str:
     """The place that a gate's value comes from, or should have come from."""
-    wish = _shown(name, desired.gates[name])
+    shown = _shown(name, desired.gates[name])
     running = seen.kubelet.arguments if seen.kubelet else ()
-    return f"{wish} is wished: {next(_places(seen, start, running, name))}"
+    return f"{shown} is wished: {next(_places(seen, start, running, name))}"
 
 
 def _places(seen: Facts, start: KubeletStart, running: tuple[str, ...], name: str) -> Iterator[str]:
     if name in flag_gates(running):
         yield f"its process was started with --feature-gates={_shown(name, flag_gates(running)[name])}"
-    minor = kubernetes.minor(seen.kubelet.version) if seen.kubelet else None
+    minor = minor_of(seen)
     if minor is not None and (path := assigned_config(seen, running or start.words, minor)):
         yield f"it takes its configuration from the API, as {path} says"
     path = flag(running, "config") or ""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpunode.compat import kubernetes
 from gpunode.errors import CannotPlan
 from gpunode.links.kubelet import gates as merge
 from gpunode.links.kubelet import places
-from gpunode.links.kubelet.start import ends_in_flags, flag_gates, flags, is_plain, read
+from gpunode.links.kubelet.start import ends_in_flags, flag_gates, flags, is_plain, minor_of, read
 from gpunode.model import Change, Desired, Facts, KubeletStart, WriteFile
 from gpunode.planning import files, services
 from gpunode.planning.templates import template
@@ -126,7 +125,7 @@ def _candidates(facts: Facts, start: KubeletStart, gates: merge.Gates) -> Iterat
     named = re.findall(r"(?<!\S)\$(\w+)(?!\S)", start.command[1].value) if start.command else []
     if start.place.variable in (start.command[1].value if start.command else ""):
         yield from _into(facts, start, start.place.variable, gates)
-    minor = kubernetes.minor(facts.kubelet.version) if facts.kubelet else None
+    minor = minor_of(facts)
     if (minor or 0) >= CONFIG_SINCE:
         for path in start.config_files:
             if (merged := merge.into_config(files.text(facts, path) or "", gates)) is not None:

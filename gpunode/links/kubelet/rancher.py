@@ -128,17 +128,19 @@ def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, 
 
 def _merge_settings(text: str, path: str, gates: merge.Gates) -> str:
     """The settings with the gates that they give the kubelet brought to what is wished."""
-    scalars = [one for setting in read_settings(text, path) if setting.key == ARG for one in setting.values]
-    for one in reversed(scalars):
-        dashes = one.value[: len(one.value) - len(one.value.lstrip("-"))]
-        if not one.value[len(dashes) :].startswith(FLAG):
+    scalars = [
+        scalar for setting in read_settings(text, path) if setting.key == ARG for scalar in setting.values
+    ]
+    for scalar in reversed(scalars):
+        dashes = scalar.value[: len(scalar.value) - len(scalar.value.lstrip("-"))]
+        if not scalar.value[len(dashes) :].startswith(FLAG):
             continue
-        value = one.value.partition("=")[2]
+        value = scalar.value.partition("=")[2]
         merged = merge.flag_value(value, gates)
         if not merged:
-            text = without(text, one)
+            text = without(text, scalar)
         elif merged != value:
-            text = replaced(text, one, f"{dashes}{FLAG}{merged}")
+            text = replaced(text, scalar, f"{dashes}{FLAG}{merged}")
     return text
 
 
@@ -208,17 +210,19 @@ class Setting:
 def settings(facts: Facts, product: Product) -> tuple[Setting, ...]:
     """All settings of a host, in the order in which they count. Raises CannotPlan for a file that is not valid."""
     return tuple(
-        one for path in product.paths(facts) for one in read_settings(files.text(facts, path) or "", path)
+        setting
+        for path in product.paths(facts)
+        for setting in read_settings(files.text(facts, path) or "", path)
     )
 
 
-def values(found: tuple[Setting, ...], key: str) -> tuple[Scalar, ...]:
+def values(settings: tuple[Setting, ...], key: str) -> tuple[Scalar, ...]:
     """What a key is set to in the end; () where no file sets it."""
-    so_far: tuple[Scalar, ...] = ()
-    for one in found:
-        if one.key == key:
-            so_far = (*so_far, *one.values) if one.appends else one.values
-    return so_far
+    scalars: tuple[Scalar, ...] = ()
+    for setting in settings:
+        if setting.key == key:
+            scalars = (*scalars, *setting.values) if setting.appends else setting.values
+    return scalars
 
 
 def read_settings(text: str, path: str) -> Iterator[Setting]:
@@ -247,25 +251,27 @@ def read_settings(text: str, path: str) -> Iterator[Setting]:
         )
 
 
-def replaced(text: str, one: Scalar, value: str) -> str:
+def replaced(text: str, scalar: Scalar, value: str) -> str:
     """The text with another value, in the quotes that are there."""
-    quote = text[one.start : one.start + 1]
+    quote = text[scalar.start : scalar.start + 1]
     quote = quote if quote in ("'", '"') else ""
-    return f"{text[: one.start]}{quote}{value}{quote}{text[one.stop :]}"
+    return f"{text[: scalar.start]}{quote}{value}{quote}{text[scalar.stop :]}"
 
 
-def without(text: str, one: Scalar) -> str:
+def without(text: str, scalar: Scalar) -> str:
     """The text without a value: the item of its list, or the whole key where it is the only one."""
-    owner = next(s for s in read_settings(text, one.path) if any(v.start == one.start for v in s.values))
+    owner = next(
+        s for s in read_settings(text, scalar.path) if any(v.start == scalar.start for v in s.values)
+    )
     if len(owner.values) == 1:
         return _cut(text, owner.start, owner.stop)
-    line = text.rfind("\n", 0, one.start) + 1
-    if text[line : one.start].strip() == "-":
-        return _cut(text, one.start, one.stop)
-    after = text[one.stop :]
+    line = text.rfind("\n", 0, scalar.start) + 1
+    if text[line : scalar.start].strip() == "-":
+        return _cut(text, scalar.start, scalar.stop)
+    after = text[scalar.stop :]
     if after.lstrip().startswith(","):  # a list on one line
-        return text[: one.start] + after.lstrip()[1:].lstrip()
-    return text[: one.start].rstrip().removesuffix(",") + after
+        return text[: scalar.start] + after.lstrip()[1:].lstrip()
+    return text[: scalar.start].rstrip().removesuffix(",") + after
 
 
 def _cut(text: str, start: int, stop: int) -> str:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
+from gpunode.compat import kubernetes
 from gpunode.contract import yaml_text
 from gpunode.links.kubelet import systemd
 from gpunode.links.kubelet.systemd import Assignment
@@ -29,6 +30,11 @@ CUT = re.compile(r"--?feature-gates[= ][^\s\"']*\\\n[^\s\"']")
 ENDLESS = re.compile(r"^[ \t]*[#;].*\\\n[ \t]*[A-Za-z_]\w*=", re.MULTILINE)
 
 
+def minor_of(facts: Facts) -> int | None:
+    """The kubelet's minor version; None without a kubelet, or where its version is not understood."""
+    return kubernetes.minor(facts.kubelet.version) if facts.kubelet else None
+
+
 def read(facts: Facts, place: Place) -> KubeletStart:
     """The next start, after `systemctl daemon-reload`, from the unit and the files that it names."""
     name = place.unit.rpartition(".")[0]
@@ -37,7 +43,9 @@ def read(facts: Facts, place: Place) -> KubeletStart:
     named: list[str] = []
     command: tuple[str, UnitSetting] | None = None
     twice: str | None = None
-    for path, setting in ((path, one) for path, text in texts.items() for one in systemd.read_unit(text)):
+    for path, setting in (
+        (path, setting) for path, text in texts.items() for setting in systemd.read_unit(text)
+    ):
         if setting.key == "Environment":
             sets = {key: (value, path) for key, value in systemd.assignments(setting.value, name)}
             own = own | sets if setting.value else {}
@@ -52,12 +60,12 @@ def read(facts: Facts, place: Place) -> KubeletStart:
                 )
             command = (path, setting) if setting.value else None
     environment = {path: systemd.read_environment(_text(facts, path)) for path in dict.fromkeys(named)}
-    sets = own | {one.name: (one.value, path) for path in named for one in environment[path]}
+    sets = own | {item.name: (item.value, path) for path in named for item in environment[path]}
     variables = {key: value for key, (value, _) in sets.items()}
     words = systemd.command(command[1].value, variables, name) if command else ()
     paths = config_files(facts, words, place.config)
-    found, problem = read_config((path, _text(facts, path)) for path in paths)
-    gates = config_gates(found)
+    merged, problem = read_config((path, _text(facts, path)) for path in paths)
+    gates = config_gates(merged)
     return KubeletStart(
         place=place,
         words=words,
@@ -68,7 +76,7 @@ def read(facts: Facts, place: Place) -> KubeletStart:
         environment_files=tuple(named),
         config_files=paths,
         config_path=flag(words[1:], "config") or place.config,
-        config=found,
+        config=merged,
         config_gates=gates,
         gates=gates | flag_gates(words[1:]),
         problem=twice or problem or _environment_problem(facts, environment),
@@ -79,8 +87,8 @@ def below(
     facts: Facts, service: KubeletStart, words: Sequence[str], paths: Sequence[str], problem: str | None
 ) -> KubeletStart:
     """The start of a kubelet that a distribution's service runs: by these words and files of configuration, and no variables."""
-    found, mistake = read_config((path, _text(facts, path)) for path in paths)
-    gates = config_gates(found)
+    merged, mistake = read_config((path, _text(facts, path)) for path in paths)
+    gates = config_gates(merged)
     return replace(
         service,
         words=tuple(words),
@@ -88,7 +96,7 @@ def below(
         setters={},
         config_files=tuple(paths),
         config_path=flag(words, "config") or service.place.config,
-        config=found,
+        config=merged,
         config_gates=gates,
         gates=gates | flag_gates(words[1:]),
         problem=problem or mistake,
@@ -102,14 +110,17 @@ def _environment_problem(facts: Facts, environment: Mapping[str, Sequence[Assign
     """
     for path, assignments in environment.items():
         text = _text(facts, path)
-        for one in assignments:
-            written, line = text[one.start : one.stop], text.count("\n", 0, one.start) + 1
-            if not one.closed or SWALLOWED.search(written):
-                return f"{path}:{line}: the quote before the value of {one.name} is not closed on its line"
+        for assignment in assignments:
+            written, line = (
+                text[assignment.start : assignment.stop],
+                text.count("\n", 0, assignment.start) + 1,
+            )
+            if not assignment.closed or SWALLOWED.search(written):
+                return f"{path}:{line}: the quote before the value of {assignment.name} is not closed on its line"
             if CUT.search(written):
-                return f"{path}:{line}: in {one.name} the value of --feature-gates continues in the next line; write it on one"
-        if found := ENDLESS.search(text):
-            line = text.count("\n", 0, found.start()) + 1
+                return f"{path}:{line}: in {assignment.name} the value of --feature-gates continues in the next line; write it on one"
+        if comment := ENDLESS.search(text):
+            line = text.count("\n", 0, comment.start()) + 1
             return f"{path}:{line}: this comment ends in a backslash: some versions of systemd pass over the next line too"
     return None
 
@@ -131,8 +142,8 @@ def _text(facts: Facts, path: str) -> str:
 
 def flag(words: Sequence[str], name: str) -> str | None:
     """The value of a flag; the last one wins, as for the kubelet."""
-    found = flags(words, name)
-    return found[-1] if found else None
+    values = flags(words, name)
+    return values[-1] if values else None
 
 
 def flags(words: Sequence[str], name: str) -> tuple[str, ...]:
@@ -153,13 +164,13 @@ def has_flag(words: Sequence[str], name: str) -> bool:
 
 def flag_gates(words: Sequence[str]) -> dict[str, bool]:
     """The feature gates that arguments set; later ones win, gate by gate."""
-    found = {}
+    gates = {}
     for value in flags(words, "feature-gates"):
         for part in value.split(","):
             name, _, state = part.partition("=")
             if name.strip():
-                found[name.strip()] = state.strip().lower() in ("true", "t", "1")
-    return found
+                gates[name.strip()] = state.strip().lower() in ("true", "t", "1")
+    return gates
 
 
 def is_plain(words: Sequence[str]) -> bool:
@@ -197,19 +208,19 @@ def config_files(facts: Facts, words: Sequence[str], default: str) -> tuple[str,
 
 def read_config(texts: Iterable[tuple[str, str]]) -> tuple[Mapping[str, Any], str | None]:
     """The files' merged content, {} where they are not mappings; and the first mistake, as `file:line:column: cause`."""
-    found: Any = {}
+    merged: Any = {}
     problems = []
     for path, text in texts:
         data, problem = _load(text)
-        found = _over(found, data)
+        merged = _over(merged, data)
         problems += [f"{path}{problem}"] if problem else []
-    return MappingProxyType(found), next(iter(problems), None)
+    return MappingProxyType(merged), next(iter(problems), None)
 
 
 def config_gates(config: Mapping[str, Any]) -> dict[str, bool]:
     """The feature gates that a configuration sets."""
-    found = config.get("featureGates")
-    return {str(name): state is True for name, state in found.items()} if isinstance(found, dict) else {}
+    gates = config.get("featureGates")
+    return {str(name): state is True for name, state in gates.items()} if isinstance(gates, dict) else {}
 
 
 @lru_cache(maxsize=64)  # many hosts have the same text

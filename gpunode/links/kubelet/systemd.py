@@ -35,23 +35,23 @@ def unit_texts(facts: Facts, unit: str) -> Mapping[str, str]:
     header = re.compile(
         rf"^# (/\S+/(?:{name}\.{kind}|(?:{name}\.)?{kind}\.d/[^/\s]+\.conf))[ \t\r]*\n", re.MULTILINE
     )
-    there = {path for path, file in facts.files.items() if file.exists and own.search(path)}
+    present = {path for path, file in facts.files.items() if file.exists and own.search(path)}
     before, *parts = header.split(facts.kubelet.unit_text)
-    found = dict(zip(parts[::2], parts[1::2], strict=True))
-    if before.strip() and "" not in map(_drop_in, found):
-        found[""] = before
-    for path in sorted(there - set(found)):
-        same = next((other for other in found if _drop_in(other) == _drop_in(path)), None)
+    texts = dict(zip(parts[::2], parts[1::2], strict=True))
+    if before.strip() and "" not in map(_drop_in, texts):
+        texts[""] = before
+    for path in sorted(present - set(texts)):
+        same = next((other for other in texts if _drop_in(other) == _drop_in(path)), None)
         if same is None or _rank(path) < _rank(same):
-            found = {path: "", **{other: text for other, text in found.items() if other != same}}
-    found = {path: files.text(facts, path) or "" if path in there else text for path, text in found.items()}
-    return {path: found[path] for path in sorted(found, key=_drop_in)}
+            texts = {path: "", **{other: text for other, text in texts.items() if other != same}}
+    texts = {path: files.text(facts, path) or "" if path in present else text for path, text in texts.items()}
+    return {path: texts[path] for path in sorted(texts, key=_drop_in)}
 
 
 def _drop_in(path: str) -> str:
     """The name of a drop-in, which one of the same name in another folder replaces; empty for the unit itself."""
-    found = re.search(r"\.d/([^/]+)$", path)
-    return found[1] if found else ""
+    match = re.search(r"\.d/([^/]+)$", path)
+    return match[1] if match else ""
 
 
 def _rank(path: str) -> int:
@@ -94,7 +94,7 @@ class Word:
 
 def read_unit(text: str) -> tuple[UnitSetting, ...]:
     """The settings of [Service], in their order, without lines that systemd ignores."""
-    found: list[UnitSetting] = []
+    settings: list[UnitSetting] = []
     section, at, key, value, start, stop = "", 0, "", "", 0, 0
     for line in re.split(r"(?<=\n)", text):
         content = line.rstrip("\n").removesuffix("\r")
@@ -111,11 +111,11 @@ def read_unit(text: str) -> tuple[UnitSetting, ...]:
             name, _, value = part.partition("=")
             key, start, stop = name.strip(SPACE), begin + len(name) + 1, begin + len(content)
         if key and not goes_on:
-            found.append(UnitSetting(key, value.strip(SPACE), start, stop))
+            settings.append(UnitSetting(key, value.strip(SPACE), start, stop))
             key = ""
     if key:
-        found.append(UnitSetting(key, value.strip(SPACE), start, stop))
-    return tuple(found)
+        settings.append(UnitSetting(key, value.strip(SPACE), start, stop))
+    return tuple(settings)
 
 
 def split(text: str, *, escapes: bool = True, relax: bool = False) -> tuple[Word, ...] | None:
@@ -243,7 +243,7 @@ class Assignment:
 
 def read_environment(text: str) -> tuple[Assignment, ...]:
     """All assignments, in their order; of one name the last one counts. Other lines are ignored."""
-    found, at = [], 0
+    assignments, at = [], 0
     while at < len(text):
         if text[at] in WHITE:
             at += 1
@@ -255,11 +255,11 @@ def read_environment(text: str) -> tuple[Assignment, ...]:
             if equals < 0:
                 at = line
                 continue
-            one = _assignment(text, at, equals)
-            if NAME.fullmatch(one.name):
-                found.append(one)
-            at = one.stop
-    return tuple(found)
+            assignment = _assignment(text, at, equals)
+            if NAME.fullmatch(assignment.name):
+                assignments.append(assignment)
+            at = assignment.stop
+    return tuple(assignments)
 
 
 def _assignment(text: str, start: int, equals: int) -> Assignment:

@@ -12,7 +12,7 @@ from gpunode.contract import yaml_text
 from gpunode.errors import CannotPlan, Problem
 from gpunode.links.kubelet import k0s, microk8s, microshift, places
 from gpunode.links.kubelet.decide import refuses_cgroup
-from gpunode.links.kubelet.start import flag, flag_gates, has_flag
+from gpunode.links.kubelet.start import flag, flag_gates, has_flag, minor_of
 from gpunode.model import Facts, File, Host, KubeletStart
 from gpunode.planning import files
 from gpunode.planning.versions import numbers
@@ -33,7 +33,7 @@ def findings(host: Host, facts: Facts, target: int) -> tuple[Problem, ...]:
     """All that keeps Kubernetes 1.`target` from working on this host; () where nothing is known to, or it is newer."""
     if unreadable := facts.errors.get("kubelet") or facts.errors.get("files"):
         return (_unjudged(f"its kubelet could not be read: {unreadable}", "Fix what the host reports."),)
-    now = kubernetes.minor(facts.kubelet.version) if facts.kubelet else None
+    now = minor_of(facts)
     if facts.kubelet is None or now is None:
         return (_unjudged("no kubelet whose version is understood", "Make it a node first."),)
     if now > target:

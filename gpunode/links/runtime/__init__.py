@@ -8,6 +8,7 @@ from typing import Protocol
 
 from gpunode.compat import kubernetes
 from gpunode.links.kubelet import places
+from gpunode.links.kubelet.start import minor_of
 from gpunode.links.runtime import containerd, crio, docker, k0s, microk8s, rancher
 from gpunode.links.runtime.nvidia import Containers
 from gpunode.model import Change, Desired, Facts, Host, Runtime, Watch
@@ -67,7 +68,7 @@ def in_use(facts: Facts) -> Runtime:
     """The kubelet's runtime where there is no decision: docker, even a stopped one, where the kubelet drives it."""
     if brought := places.of(facts).brings:
         return brought
-    minor = kubernetes.minor(facts.kubelet.version) if facts.kubelet else None
+    minor = minor_of(facts)
     shim = minor is not None and kubernetes.has_dockershim(minor)
     if facts.docker is not None or (shim and services.is_loaded(facts, docker.UNITS[0])):
         return "docker"

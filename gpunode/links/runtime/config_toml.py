@@ -198,31 +198,31 @@ def _edits(
         yield ("default_runtime_name",), wished
 
 
-def _nvidia(there: Mapping[str, Any], runc: Mapping[str, Any]) -> dict[str, Any]:
+def _nvidia(entry: Mapping[str, Any], runc: Mapping[str, Any]) -> dict[str, Any]:
     """The nvidia runtime: as it is in the file, but for what keeps its binary from being started, or like runc."""
-    options = lookup(there, ("options",))
-    if there.get("runtime_type") not in SHIMS or not options:
+    options = lookup(entry, ("options",))
+    if entry.get("runtime_type") not in SHIMS or not options:
         options = {**runc["options"], **options}
     spelled = [name for name in options if name.lower() == "binaryname"] or ["BinaryName"]
-    unread = {key: "" for key in UNREAD if there.get(key)}
+    unread = {key: "" for key in UNREAD if entry.get(key)}
     options = {**options, **dict.fromkeys(spelled, BINARY)}
-    return {**(there or runc), **unread, "runtime_type": RUNC, "options": options}
+    return {**(entry or runc), **unread, "runtime_type": RUNC, "options": options}
 
 
 def _runc(
     own: Mapping[str, Any], running: Mapping[str, Any], known: Mapping[str, Any], plugin: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The settings to start from: those of the default runtime if it is runc or the like, else of `runc`."""
-    found: Mapping[str, Any] = {}
+    base: Mapping[str, Any] = {}
     for name in (default_name(running), "runc"):
         asked = lookup(known, (name,)) or lookup(running, (f"{name}_runtime",))
         table = lookup(own, (name,)) or _compact(asked)
         if name != "nvidia" and table and table.get("runtime_type", "") in (*SHIMS, *OLD):
-            found = table
+            base = table
             break
     else:
         asked = {}
-    options = lookup(found, ("options",)) if found.get("runtime_type") in SHIMS else {}
+    options = lookup(base, ("options",)) if base.get("runtime_type") in SHIMS else {}
     options = {OPTIONS.get(name.lower(), name): value for name, value in options.items()}
     cgroup = {OPTIONS.get(name.lower()): value for name, value in lookup(asked, ("options",)).items()}
     if (
@@ -230,7 +230,7 @@ def _runc(
         and cgroup.get("SystemdCgroup", plugin.get("systemd_cgroup")) is not None
     ):
         options["SystemdCgroup"] = cgroup.get("SystemdCgroup", plugin.get("systemd_cgroup"))
-    rest = {key: value for key, value in found.items() if key not in (*UNREAD, "options")}
+    rest = {key: value for key, value in base.items() if key not in (*UNREAD, "options")}
     return {"runtime_type": RUNC, **rest, "options": options}
 
 
@@ -239,17 +239,21 @@ def _compact(table: Mapping[str, Any]) -> dict[str, Any]:
     compact: dict[str, Any] = {}
     for key, value in table.items():
         if key == "options":
-            compact[key] = {name: one for name, one in value.items() if one or name == "SystemdCgroup"}
+            compact[key] = {
+                name: option for name, option in value.items() if option or name == "SystemdCgroup"
+            }
         elif value and (key, value) != ("sandboxer", "podsandbox"):
             compact[key] = value
     return compact
 
 
-def _differences(path: Path, there: Mapping[str, Any], wish: Mapping[str, Any]) -> Iterator[tuple[Path, Any]]:
-    for key, value in wish.items():
-        if isinstance(value, Mapping) and isinstance(there.get(key), Mapping):
-            yield from _differences((*path, key), there[key], value)
-        elif key not in there or there[key] != value:
+def _differences(
+    path: Path, present: Mapping[str, Any], wished: Mapping[str, Any]
+) -> Iterator[tuple[Path, Any]]:
+    for key, value in wished.items():
+        if isinstance(value, Mapping) and isinstance(present.get(key), Mapping):
+            yield from _differences((*path, key), present[key], value)
+        elif key not in present or present[key] != value:
             yield (*path, key), value
 
 
@@ -259,7 +263,7 @@ def merge(data: dict[str, Any], path: Path, value: Any) -> None:
     for part in parents:
         data = data.setdefault(part, {})
     if isinstance(value, Mapping) and isinstance(data.get(last), dict):
-        for key, one in value.items():
-            merge(data[last], (key,), one)
+        for key, part in value.items():
+            merge(data[last], (key,), part)
     else:
         data[last] = copy.deepcopy(value)

@@ -104,9 +104,9 @@ def _set(text: str, offset: int, key: str, value: object) -> str:
     """The object at `offset` with this member: its value replaced, or the member added after the last one."""
     members = list(_members(text, offset))
     written = json.dumps(value)
-    there = _member(text, offset, key)
-    if there is not None:
-        return text[: there.start] + written + text[there.end :]
+    present = _member(text, offset, key)
+    if present is not None:
+        return text[: present.start] + written + text[present.end :]
     entry = f"{json.dumps(key)}: {written}"
     if members:
         last = members[-1]

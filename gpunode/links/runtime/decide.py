@@ -26,8 +26,8 @@ def runtime(host: Host, facts: Facts, minor: int, start: KubeletStart) -> Runtim
         return _checked(host, facts, start.place.brings)
     named = endpoint(facts, minor, start)
     other = next((name for part, name in OTHERS.items() if part in (named or "")), None)
-    found = runtimes.serving(named)
-    if other or found is None:
+    served = runtimes.serving(named)
+    if other or served is None:
         raise Refused(
             host.name,
             f"the kubelet uses {other} ({named})"
@@ -36,12 +36,12 @@ def runtime(host: Host, facts: Facts, minor: int, start: KubeletStart) -> Runtim
             hint="gpunode configures docker (by dockershim or cri-dockerd), containerd and CRI-O so far; use one of them.",
             layer="runtime",
         )
-    return _checked(host, facts, found)
+    return _checked(host, facts, served)
 
 
-def _checked(host: Host, facts: Facts, found: Runtime) -> Runtime:
+def _checked(host: Host, facts: Facts, runtime: Runtime) -> Runtime:
     try:
-        runtimes.RUNTIMES[found].check(host, facts)
+        runtimes.RUNTIMES[runtime].check(host, facts)
     except CannotPlan as error:
         raise Refused(host.name, error.message, hint=error.hint, layer="runtime") from error
-    return found
+    return runtime

@@ -57,10 +57,10 @@ def align(
         text = _in_version(files.text(facts, path) or "", data, path, version, why)
         writes += files.write(facts, path, text, why, wrong=why.replace("it has", "has", 1))
     if numbers(facts.containerd.version) < (2,):
-        after = {**contents, **{one.path: read(one.content, one.path) for one in writes}}
-        _keeps(after, {one.path: one.why for one in writes}, version)
+        after = {**contents, **{change.path: read(change.content, change.path) for change in writes}}
+        _keeps(after, {change.path: change.why for change in writes}, version)
     # containerd judges the last: before, another drop-in may still be one that it refuses
-    return (*writes[:-1], *(replace(one, check="containerd") for one in writes[-1:]))
+    return (*writes[:-1], *(replace(change, check="containerd") for change in writes[-1:]))
 
 
 def merged(contents: Mapping[str, Mapping[str, Any]], version: int, *, second: bool) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _in_version(text: str, data: Mapping[str, Any], path: str, version: int, why
     plugins = wished.get("plugins", {})
     text = toml.put(text, ("version",), version)
     if old != new and old in plugins:
-        wished["plugins"] = {new if name == old else name: one for name, one in plugins.items()}
+        wished["plugins"] = {new if name == old else name: settings for name, settings in plugins.items()}
         text = re.sub(rf"(?<=[\s.\[])(['\"]?){re.escape(old)}\1(?=[\s.\]=])", rf"\g<1>{new}\1", text)
         if "." in new:
             text = re.sub(rf"(?<=[\s.\[]){re.escape(new)}(?=[\s.\]=])", f'"{new}"', text)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpunode.compat import kubernetes
 from gpunode.errors import CannotPlan
 from gpunode.links.kubelet import k0s
+from gpunode.links.kubelet.start import minor_of
 from gpunode.links.runtime import nvidia
 from gpunode.links.runtime.config_toml import containerd_toml, is_right, nvidia_binaries, read, section
 from gpunode.links.runtime.containerd import brought_state, read_containers
@@ -44,7 +44,7 @@ def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a h
             f"{_unit(facts)} is started with --cri-socket: its runtime is not the one that k0s brings",
             hint="Take the flag out (`k0s install --force`), or set `runtime: none` and configure that runtime by hand.",
         )
-    minor = kubernetes.minor(facts.kubelet.version) if facts.kubelet else None
+    minor = minor_of(facts)
     if minor is not None and minor < SINCE:
         raise CannotPlan(
             f"k0s 1.{minor} reads no {FOLDER}",
@@ -135,5 +135,5 @@ def _version(facts: Facts, merged: Mapping[str, Any]) -> int:
     version = merged.get("version")
     if isinstance(version, int):
         return version
-    minor = kubernetes.minor(facts.kubelet.version) if facts.kubelet else None
+    minor = minor_of(facts)
     return 3 if (minor or 0) >= THIRD else 2

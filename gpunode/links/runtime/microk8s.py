@@ -110,6 +110,6 @@ def _check_taken(facts: Facts, *, default: bool) -> None:
 def _imported(facts: Facts) -> tuple[str, ...]:
     """The files that the configuration imports, of those that were read."""
     texts = (files.text(facts, path) or "" for path in (TEMPLATE, MADE))
-    patterns = [str(one) for text in texts for one in read(fill(text), TEMPLATE).get("imports") or ()]
+    patterns = [str(pattern) for text in texts for pattern in read(fill(text), TEMPLATE).get("imports") or ()]
     there = (path for path, file in facts.files.items() if file.exists)
-    return tuple(sorted(path for path in there if any(fnmatchcase(path, one) for one in patterns)))
+    return tuple(sorted(path for path in there if any(fnmatchcase(path, pattern) for pattern in patterns)))

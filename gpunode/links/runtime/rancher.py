@@ -62,16 +62,16 @@ class Brought:
 
     def check(self, host: Host, facts: Facts) -> None:  # noqa: ARG002 - each way that a host may wish works
         """It must be the one that is used, where it is looked for."""
-        found = rancher.settings(facts, self.product)
+        settings = rancher.settings(facts, self.product)
         for key, what in OTHERS.items():
-            if any(one.value != "false" for one in rancher.values(found, key)):
+            if any(scalar.value != "false" for scalar in rancher.values(settings, key)):
                 raise CannotPlan(
                     f"{self.product.title} is set to use {what} ({key})",
                     hint=f"Take `{key}` out of {self.product.config}, or set `runtime: none` and configure it by hand.",
                 )
-        for one in rancher.values(found, "data-dir"):
+        for scalar in rancher.values(settings, "data-dir"):
             raise CannotPlan(
-                f"{one.path}: {self.product.title} keeps its files in {one.value} (data-dir), where gpunode does not look",
+                f"{scalar.path}: {self.product.title} keeps its files in {scalar.value} (data-dir), where gpunode does not look",
                 hint="gpunode drives it in its default folder so far; take the host out of the inventory.",
             )
 
@@ -131,8 +131,8 @@ class Brought:
         path = self._template_file(facts)
         if path is not None and "{{" not in (files.text(facts, path) or ""):
             return ()  # a plain file asks for no setting
-        found = rancher.values(rancher.settings(facts, self.product), KEY)
-        now = found[-1] if found else None
+        scalars = rancher.values(rancher.settings(facts, self.product), KEY)
+        now = scalars[-1] if scalars else None
         self._check_flag(desired, default=default)
         if default == (now is not None and now.value == "nvidia"):
             return ()

@@ -173,14 +173,14 @@ def _watching(facts: Facts) -> tuple[Service, ...]:
 
 def wrong(facts: Facts) -> str:
     """What is wrong with the specification, the one that the units write before those of others; "" where it is right."""
-    found = _counting(facts)
+    specifications = _counting(facts)
     unread = [facts.files[path] for path in _paths(facts) if facts.files[path].content is None]
-    if not found and unread:
+    if not specifications and unread:
         why = unread[0].error or "it is no text"
         return f"{unread[0].path} cannot be read: {why}"
-    if not found:
+    if not specifications:
         return f"no file in {' or '.join(FOLDERS)} is a CDI specification of nvidia.com/gpu"
-    path, text = next(iter(found.items()))
+    path, text = next(iter(specifications.items()))
     if old := _older(facts, text):
         return f"{path} is older than the driver: {old}"
     if lacks_uvm(facts):
@@ -199,12 +199,12 @@ def lacks_uvm(facts: Facts) -> bool:
 
 def beside(facts: Facts) -> Iterator[str]:
     """Problems that others' specifications of the same kind cause beside the one that gpunode keeps current."""
-    found = _of_gpus(facts)
-    kept = found.pop(WRITTEN, None)
+    specifications = _of_gpus(facts)
+    kept = specifications.pop(WRITTEN, None)
     if kept is None:
         return
     mine = _devices(kept)
-    for path, text in found.items():
+    for path, text in specifications.items():
         theirs = _devices(text)
         if path.startswith(FOLDERS[0]):
             if both := sorted(mine & theirs):
@@ -229,8 +229,8 @@ def _paths(facts: Facts) -> list[str]:
 
 def _counting(facts: Facts) -> dict[str, str]:
     """The specification that the units write, else those of others."""
-    found = _of_gpus(facts)
-    return {WRITTEN: found[WRITTEN]} if WRITTEN in found else found
+    specifications = _of_gpus(facts)
+    return {WRITTEN: specifications[WRITTEN]} if WRITTEN in specifications else specifications
 
 
 def _of_gpus(facts: Facts) -> dict[str, str]:

@@ -85,8 +85,8 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
 
 def _scatters(facts: Facts, name: str) -> bool:
     """Later releases keep the names as empty packages of a newer branch."""
-    there = facts.packages.get(name)
-    same = there is None or branch_of(there.version) == archives.named_branch(name)
+    package = facts.packages.get(name)
+    same = package is None or branch_of(package.version) == archives.named_branch(name)
     return archives.scatters(name) and same
 
 
