@@ -14,12 +14,12 @@ from typing import Any
 import yaml
 
 from gpunode.cluster.api.served import APPLY
-from gpunode.compat.kubernetes import fails_on_cgroup_v1, gates, has_dockershim
-from gpunode.compat.upgrades import newest
 from gpunode.engine import decision as desired
 from gpunode.errors import Refused
 from gpunode.links.driver import archives as archive_tables
 from gpunode.links.driver import branches as branch_tables
+from gpunode.links.kubelet.minors import fails_on_cgroup_v1, gates, has_dockershim
+from gpunode.links.kubelet.upgrades import newest
 from gpunode.links.machine import pci
 from gpunode.links.toolkit.versions import default_version
 from gpunode.model import Os

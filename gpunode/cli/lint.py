@@ -32,10 +32,10 @@ def lint(
     """
     from gpunode.cluster.api.served import FLOOR
     from gpunode.commands.lint import lint as linted
-    from gpunode.compat import kubernetes
     from gpunode.errors import UsageError
+    from gpunode.links.kubelet import minors
 
-    minor = kubernetes.minor(target)
+    minor = minors.minor(target)
     if minor is None or minor < FLOOR:
         wrong = (
             f"--target {target}: not a version of Kubernetes that gpunode knows"

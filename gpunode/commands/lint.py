@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpunode.compat import upgrades
 from gpunode.engine import converge, exit_codes
 from gpunode.engine.member import outcomes
 from gpunode.engine.session import Session
 from gpunode.engine.visit import Visit
-from gpunode.links.kubelet import upgrade
+from gpunode.links.kubelet import upgrade, upgrades
 from gpunode.model import OnEvent, Outcome
 
 

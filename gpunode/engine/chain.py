@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gpunode.compat import kubernetes
 from gpunode.errors import CannotPlan, Refused
 from gpunode.links.driver import link as driver
 from gpunode.links.kubelet import link as kubelet
+from gpunode.links.kubelet import minors
 from gpunode.links.link import Judge, Link, Step
 from gpunode.links.machine import link as machine
 from gpunode.links.plugin import image_step
@@ -54,7 +54,7 @@ def watch(image: PluginImage | None) -> Watch:
         units=_unique(
             (
                 *(unit for one in watched for unit in one.units),
-                *kubernetes.distributions(),
+                *minors.distributions(),
                 *_managed(".service"),
             )
         ),
@@ -65,7 +65,7 @@ def watch(image: PluginImage | None) -> Watch:
 
 def _managed(ending: str = "") -> Iterable[str]:
     """The units, or else the files, that identify nodes of providers."""
-    marks = kubernetes.managed()
+    marks = minors.managed()
     return [one for one in marks if (one.endswith(ending) if ending else one.startswith("/"))]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpunode import packages
-from gpunode.compat import kubernetes
 from gpunode.links.driver import choose as driver
 from gpunode.links.driver.branches import branches
+from gpunode.links.kubelet import minors
 from gpunode.links.machine import pci
 from gpunode.links.runtime import decide as runtime_decision
 from gpunode.links.toolkit.versions import default_version
@@ -96,7 +96,7 @@ def _toolkit(host: Host, desired: Desired) -> Choice:
 
 def _kubelet(facts: Facts, desired: Desired) -> Iterator[Choice]:
     start, kubelet = desired.kubelet, facts.kubelet
-    minor = kubernetes.minor(kubelet.version) if kubelet else None
+    minor = minors.minor(kubelet.version) if kubelet else None
     if start is None or kubelet is None or minor is None:
         return
     yield Choice("runtime", desired.runtime, _runtime(facts, minor, start))

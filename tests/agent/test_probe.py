@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from gpunode.agent import system
-from gpunode.compat import kubernetes
 from gpunode.host import bootstrap, facts, wire
-from gpunode.links.kubelet import places, start
+from gpunode.links.kubelet import minors, places, start
 from gpunode.model import GpuUser, MigDevice, PciDevice, Run, Watch
 from tests.agent.conftest import Host, collect, wait_until
 
@@ -454,7 +453,7 @@ def test_the_kubelet_of_microshift_is_known_by_its_service(host: Host) -> None:
     kubelet = facts.parse(host.probe(units=places.watch().units)).kubelet
     assert kubelet is not None
     assert kubelet.version == "4.18.4"
-    assert kubernetes.minor(kubelet.version) == 31
+    assert minors.minor(kubelet.version) == 31
 
 
 def test_a_kubelet_that_does_not_run_is_heard_without_systemds_chatter(host: Host) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import gpunode
-from gpunode.compat import kubernetes
 from gpunode.links.driver.branches import branches, fixed_for, flavours_of, kernel_version
+from gpunode.links.kubelet import minors
 from gpunode.links.machine import pci
 from gpunode.links.toolkit.versions import refreshes
 from gpunode.model import Flavour, Os, Package, PciDevice
@@ -26,7 +26,7 @@ LABEL = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 def test_every_table_says_where_it_is_from() -> None:
     """A fact without a source cannot be checked again."""
     root = Path(gpunode.__file__).parent
-    tables = [path for room in ("compat", "links", "packages") for path in (root / room).rglob("*.yaml")]
+    tables = [path for room in ("links", "packages") for path in (root / room).rglob("*.yaml")]
     assert len(tables) > 10
     for entry in tables:
         assert "# source" in entry.read_text(encoding="utf-8"), entry.name
@@ -170,21 +170,21 @@ def test_kernels_have_versions() -> None:
 
 def test_kubernetes_minors() -> None:
     """Of versions as kubelets print them."""
-    assert [kubernetes.minor(v) for v in ("v1.23.17", "1.36.3", "1.9.11-gke.1", "unknown")] == [
+    assert [minors.minor(v) for v in ("v1.23.17", "1.36.3", "1.9.11-gke.1", "unknown")] == [
         23,
         36,
         9,
         None,
     ]
-    assert kubernetes.has_dockershim(23)
-    assert not kubernetes.has_dockershim(24)
-    assert kubernetes.fails_on_cgroup_v1(35)
-    assert not kubernetes.fails_on_cgroup_v1(34)
+    assert minors.has_dockershim(23)
+    assert not minors.has_dockershim(24)
+    assert minors.fails_on_cgroup_v1(35)
+    assert not minors.fails_on_cgroup_v1(34)
 
 
 def test_a_gates_life() -> None:
     """DevicePlugins: off by default before 1.10, locked from 1.26, gone from 1.28."""
-    gate = kubernetes.gates()["DevicePlugins"]
+    gate = minors.gates()["DevicePlugins"]
     assert [gate.is_default(m) for m in (9, 10)] == [False, True]
     assert [gate.is_locked(m) for m in (25, 26)] == [False, True]
     assert [gate.is_gone(m) for m in (27, 28)] == [False, True]

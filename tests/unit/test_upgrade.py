@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.compat import upgrades
-from gpunode.links.kubelet import upgrade
+from gpunode.links.kubelet import upgrade, upgrades
 from tests import cases
 
 HOST = cases.host("gpu-1")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpunode.compat import kubernetes
 from gpunode.errors import CannotPlan
-from gpunode.links.kubelet import contradictions, k0s
+from gpunode.links.kubelet import contradictions, k0s, minors
 from gpunode.links.kubelet.start import assigned_config, flag, minor_of
 from gpunode.model import Facts, Host, KubeletStart
 from gpunode.planning import services
@@ -44,7 +43,7 @@ def check(facts: Facts, minor: int, start: KubeletStart) -> None:
 
 def refuses_cgroup(facts: Facts, minor: int, start: KubeletStart) -> bool:
     """Whether a kubelet of this minor, started like this, does not start on the host's cgroup v1."""
-    if facts.cgroup == "v2" or not kubernetes.fails_on_cgroup_v1(minor):
+    if facts.cgroup == "v2" or not minors.fails_on_cgroup_v1(minor):
         return False
     allowed = flag(start.words[1:], "fail-cgroupv1") == "false"
     return not allowed and start.config.get("failCgroupV1") is not False
@@ -57,7 +56,7 @@ def gates(host: Host, minor: int, start: KubeletStart) -> tuple[Mapping[str, boo
     for name, state in host.feature_gates.items():
         _check_wish(name, state, minor)
         wished[name], reasons[name] = state, "the inventory asks for it"
-    for name, gate in kubernetes.gates().items():
+    for name, gate in minors.gates().items():
         if name in wished:
             continue
         if gate.is_gone(minor):
@@ -68,9 +67,9 @@ def gates(host: Host, minor: int, start: KubeletStart) -> tuple[Mapping[str, boo
             reasons[name] = (
                 f"locked to true since 1.{gate.locked}: a kubelet 1.{minor} does not start with false"
             )
-        elif name in kubernetes.needed_gates():
+        elif name in minors.needed_gates():
             if not gate.is_default(minor):
-                wished[name], reasons[name] = True, kubernetes.needed_gates()[name]
+                wished[name], reasons[name] = True, minors.needed_gates()[name]
             elif start.gates.get(name) is False:
                 wished[name] = None
                 reasons[name] = "set to false it keeps device plugins, and so all GPUs, away from pods"
@@ -91,7 +90,7 @@ def check_gates(facts: Facts, minor: int, start: KubeletStart, gates: Mapping[st
 
 
 def _check_wish(name: str, state: bool, minor: int) -> None:
-    gate = kubernetes.gates().get(name)
+    gate = minors.gates().get(name)
     if gate is None:
         return
     cause = None
@@ -112,9 +111,7 @@ def _check_wish(name: str, state: bool, minor: int) -> None:
 
 def notes(facts: Facts, minor: int, start: KubeletStart) -> tuple[str, ...]:
     """Notes for the user about this kubelet."""
-    notes = tuple(
-        f"{words.rstrip()}." for mark, words in kubernetes.managed().items() if _is_there(facts, mark)
-    )
+    notes = tuple(f"{words.rstrip()}." for mark, words in minors.managed().items() if _is_there(facts, mark))
     notes += contradictions.find(facts, start)
     if path := assigned_config(facts, start.words[1:], minor):
         notes += (

@@ -13,9 +13,8 @@ from typing import Any, TypeAlias
 
 import yaml
 
-from gpunode.compat import kubernetes
 from gpunode.contract import yaml_text
-from gpunode.links.kubelet import systemd
+from gpunode.links.kubelet import minors, systemd
 from gpunode.links.kubelet.systemd import Assignment
 from gpunode.model import Facts, KubeletStart, Place, UnitSetting
 from gpunode.planning import files
@@ -32,7 +31,7 @@ ENDLESS = re.compile(r"^[ \t]*[#;].*\\\n[ \t]*[A-Za-z_]\w*=", re.MULTILINE)
 
 def minor_of(facts: Facts) -> int | None:
     """The kubelet's minor version; None without a kubelet, or where its version is not understood."""
-    return kubernetes.minor(facts.kubelet.version) if facts.kubelet else None
+    return minors.minor(facts.kubelet.version) if facts.kubelet else None
 
 
 def read(facts: Facts, place: Place) -> KubeletStart:

@@ -7,10 +7,9 @@ from typing import Any
 
 import yaml
 
-from gpunode.compat import kubernetes, upgrades
 from gpunode.contract import yaml_text
 from gpunode.errors import CannotPlan, Problem
-from gpunode.links.kubelet import k0s, microk8s, microshift, places
+from gpunode.links.kubelet import k0s, microk8s, microshift, minors, places, upgrades
 from gpunode.links.kubelet.decide import refuses_cgroup
 from gpunode.links.kubelet.start import flag, flag_gates, has_flag, minor_of
 from gpunode.model import Facts, File, Host, KubeletStart
@@ -96,7 +95,7 @@ def _gates(host: Host, start: KubeletStart, target: int) -> Iterator[Problem]:
 
 def _gate(name: str, state: bool, target: int, what: str) -> str:
     """Why a component of this minor does not start with the gate; "" where it does, as far as known."""
-    known = kubernetes.gates().get(name)
+    known = minors.gates().get(name)
     if known is not None and known.is_gone(target):
         return f"the gate {name} is gone since 1.{known.gone}: a {what} 1.{target} does not start with it"
     if known is not None and not state and known.is_locked(target):
@@ -116,10 +115,10 @@ def _flags(start: KubeletStart, target: int) -> Iterator[Problem]:
 
 def _runtime(facts: Facts, start: KubeletStart, now: int, target: int) -> Iterator[Problem]:
     remote = flag(start.words[1:], "container-runtime") == "remote"
-    if kubernetes.has_dockershim(now) and not remote:
-        if not kubernetes.has_dockershim(target):
+    if minors.has_dockershim(now) and not remote:
+        if not minors.has_dockershim(target):
             cause = "its kubelet runs pods by dockershim, which is gone since 1.24"
-            fix = "Move the node to containerd first: https://kubernetes.io/docs/tasks/administer-cluster/migrating-from-dockershim/"
+            fix = "Move the node to containerd first: https://minors.io/docs/tasks/administer-cluster/migrating-from-dockershim/"
             yield _finding("dockershim", cause, fix)
         return
     endpoint = flag(start.words[1:], "container-runtime-endpoint")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from gpunode.compat import kubernetes
 from gpunode.contract.config import DEFAULT, LABEL
+from gpunode.links.kubelet import minors
 from gpunode.links.node import Node
 from gpunode.links.plugin import expected
 from gpunode.model import Host, PluginConfig
@@ -49,7 +49,7 @@ def warnings(config: PluginConfig | None, places: Sequence[Place]) -> list[str]:
 
 def _ignored(strategies: Sequence[str], host: Host, node: Node) -> str:
     """Why none of these strategies, all CDI's, gives containers their devices on this node; "" where one does."""
-    gate, minor = kubernetes.gates()["DevicePluginCDIDevices"], kubernetes.minor(node.kubelet)
+    gate, minor = minors.gates()["DevicePluginCDIDevices"], minors.minor(node.kubelet)
     docker = node.runtime.startswith("docker:")
     reasons = []
     for strategy in strategies:

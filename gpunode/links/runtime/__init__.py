@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from gpunode.compat import kubernetes
-from gpunode.links.kubelet import places
+from gpunode.links.kubelet import minors, places
 from gpunode.links.kubelet.start import minor_of
 from gpunode.links.runtime import containerd, crio, docker, k0s, microk8s, rancher
 from gpunode.links.runtime.nvidia import Containers
@@ -69,7 +68,7 @@ def in_use(facts: Facts) -> Runtime:
     if brought := places.of(facts).brings:
         return brought
     minor = minor_of(facts)
-    shim = minor is not None and kubernetes.has_dockershim(minor)
+    shim = minor is not None and minors.has_dockershim(minor)
     if facts.docker is not None or (shim and services.is_loaded(facts, docker.UNITS[0])):
         return "docker"
     return "crio" if services.is_active(facts, crio.UNITS[0]) else "containerd"

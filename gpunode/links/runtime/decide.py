@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpunode.compat import kubernetes
 from gpunode.errors import CannotPlan, Refused
 from gpunode.links import runtime as runtimes
+from gpunode.links.kubelet import minors
 from gpunode.links.kubelet.start import flag
 from gpunode.model import Facts, Host, KubeletStart, Runtime
 
@@ -14,7 +14,7 @@ OTHERS = {"k3s": "k3s' containerd", "k0s": "k0s' containerd"}
 def endpoint(facts: Facts, minor: int, start: KubeletStart) -> str | None:
     """The runtime's socket in the kubelet's arguments or configuration; "" without one; None: docker, by dockershim."""
     words = (facts.kubelet.arguments if facts.kubelet else ()) or start.words[1:]
-    if kubernetes.has_dockershim(minor) and flag(words, "container-runtime") != "remote":
+    if minors.has_dockershim(minor) and flag(words, "container-runtime") != "remote":
         return None
     named = flag(words, "container-runtime-endpoint") or start.config.get("containerRuntimeEndpoint")
     return str(named or "")

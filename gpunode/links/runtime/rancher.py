@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpunode.compat import kubernetes
 from gpunode.errors import CannotPlan
-from gpunode.links.kubelet import rancher
+from gpunode.links.kubelet import minors, rancher
 from gpunode.links.kubelet.rancher import PRODUCTS, Product
 from gpunode.links.runtime import nvidia
 from gpunode.links.runtime.config_toml import containerd_toml, default_name, nvidia_binaries, read, section
@@ -161,11 +160,11 @@ class Brought:
 
     def _check_setting(self, facts: Facts) -> None:
         version = facts.kubelet.version if facts.kubelet else ""
-        if not kubernetes.rancher_has_default_runtime(version):
+        if not minors.rancher_has_default_runtime(version):
             raise CannotPlan(
                 f"{self.product.title} {version} has no setting for the default runtime",
                 hint="Set `runtime: class` for this host (pods with runtimeClassName: nvidia), or upgrade it: "
-                f"{kubernetes.rancher_default_runtime_since()} have it.",
+                f"{minors.rancher_default_runtime_since()} have it.",
             )
 
     def _restart_reason(self, facts: Facts, desired: Desired, *, default: bool, changed: bool) -> str | None:

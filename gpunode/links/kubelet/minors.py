@@ -38,40 +38,40 @@ class Gate:
 @cache
 def gates() -> Mapping[str, Gate]:
     """The feature gates that matter to GPU nodes, by name."""
-    return {name: Gate(name, **row) for name, row in table(__package__, "kubernetes.yaml")["gates"].items()}
+    return {name: Gate(name, **row) for name, row in table(__package__, "minors.yaml")["gates"].items()}
 
 
 def needed_gates() -> Mapping[str, str]:
     """Gates that a GPU node needs, with the reason."""
-    return cast("Mapping[str, str]", table(__package__, "kubernetes.yaml")["needed"])
+    return cast("Mapping[str, str]", table(__package__, "minors.yaml")["needed"])
 
 
 def minor(version: str) -> int | None:
     """The minor version: 23 of v1.23.17; of OpenShift's and MicroShift's that of the Kubernetes in it: 31 of 4.18.4."""
     match = re.match(r"v?([0-9]{1,9})\.([0-9]{1,9})(?![0-9])", version)
     first = int(match[1]) if match else 0
-    add = 0 if first == 1 else table(__package__, "kubernetes.yaml")["openshift"].get(first)
+    add = 0 if first == 1 else table(__package__, "minors.yaml")["openshift"].get(first)
     return int(match[2]) + add if match and add is not None else None
 
 
 def has_dockershim(minor: int) -> bool:
     """Whether a kubelet of this minor has dockershim."""
-    return minor < int(table(__package__, "kubernetes.yaml")["dockershim_gone"])
+    return minor < int(table(__package__, "minors.yaml")["dockershim_gone"])
 
 
 def fails_on_cgroup_v1(minor: int) -> bool:
     """Whether a kubelet of this minor refuses cgroup v1 unless its configuration allows it."""
-    return minor >= int(table(__package__, "kubernetes.yaml")["cgroup_v1_fails"])
+    return minor >= int(table(__package__, "minors.yaml")["cgroup_v1_fails"])
 
 
 def distributions() -> Mapping[str, str]:
     """Kubernetes distributions that keep their files elsewhere, by the unit that identifies them."""
-    return cast("Mapping[str, str]", table(__package__, "kubernetes.yaml")["distributions"])
+    return cast("Mapping[str, str]", table(__package__, "minors.yaml")["distributions"])
 
 
 def rancher_has_default_runtime(version: str) -> bool:
     """Whether k3s or RKE2 of this version (1.28.5+k3s1) has the setting `default-runtime`."""
-    floors: Mapping[int, int] = table(__package__, "kubernetes.yaml")["rancher_default_runtime"]
+    floors: Mapping[int, int] = table(__package__, "minors.yaml")["rancher_default_runtime"]
     match = re.match(r"v?1\.(\d+)\.(\d+)", version)
     if match is None:
         return False
@@ -81,10 +81,10 @@ def rancher_has_default_runtime(version: str) -> bool:
 
 def rancher_default_runtime_since() -> str:
     """The first versions that have it, in words."""
-    floors: Mapping[int, int] = table(__package__, "kubernetes.yaml")["rancher_default_runtime"]
+    floors: Mapping[int, int] = table(__package__, "minors.yaml")["rancher_default_runtime"]
     return f"{', '.join(f'1.{number}.{patch}' for number, patch in floors.items())} and newer minors"
 
 
 def managed() -> Mapping[str, str]:
     """Sentences about nodes that their provider's image sets up again, by the unit or the file that identifies them."""
-    return cast("Mapping[str, str]", table(__package__, "kubernetes.yaml")["managed"])
+    return cast("Mapping[str, str]", table(__package__, "minors.yaml")["managed"])

@@ -1,1 +1,0 @@
-"""Tables of Kubernetes minor versions, and look-ups in them."""
