@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpunode.sim.forkserver import ForkServer
-from gpunode.sim.host import agent
+from gpunode.sim.host import sshd
 
 CHECKOUT = Path(__file__).parents[1]
 # All that a command of gpunode can import.
@@ -43,7 +43,7 @@ def _gpunode() -> ForkServer:
 
 @functools.cache
 def _agents() -> ForkServer:
-    return _ended_at_exit(agent.fork_server())
+    return _ended_at_exit(sshd.fork_server())
 
 
 def _ended_at_exit(server: ForkServer) -> ForkServer:
@@ -65,10 +65,10 @@ class Popen(subprocess.Popen[Any]):
         environment = os.environ if environment is None else environment
         server, words = _gpunode(), args[1:]
         if args[0] == "/bin/sh":
-            program = agent.bootstrap(args[2])
+            program = sshd.bootstrap(args[2])
             assert program, args
             server, words = _agents(), ("-c", program)
-            environment = {**environment, **agent.LOCALE}
+            environment = {**environment, **sshd.LOCALE}
         else:
             assert (args[0], args[1]) in {(sys.executable, "-m"), (sys.executable, "-c")}, args
         self._fork = server.start(

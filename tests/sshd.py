@@ -17,7 +17,7 @@ import paramiko
 import pytest
 
 from gpunode.model import Host, Ssh
-from gpunode.sim.host.command import carry
+from gpunode.sim.host.sshd import carry
 from tests.lab import openssh
 
 # OpenSSH's own server: the machine's, or the one that `make test` has unpacked

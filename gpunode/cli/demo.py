@@ -55,7 +55,7 @@ def demo(
     Example: gpunode demo --break library
     """
     if context.invoked_subcommand is None:
-        from gpunode.sim.play import play
+        from gpunode.sim.command import play
 
         try:
             code = play(fast=fast, verbose=verbose, fault=break_, hosts=hosts, inventory=inventory, keep=keep)
@@ -76,9 +76,9 @@ def listed() -> None:
 
     Example: gpunode demo list
     """
-    from gpunode.sim import kept
+    from gpunode.sim import registry
 
-    lines = [f"{one.name}  {len(one.states)} hosts  {one.folder}" for one in kept.every()]
+    lines = [f"{one.name}  {len(one.states)} hosts  {one.folder}" for one in registry.list_kept()]
     typer.echo("\n".join(lines) or "no demo is kept running; `gpunode demo --keep` begins one")
 
 
@@ -101,12 +101,12 @@ def broken(
 
     Example: gpunode demo break toolkit --host h100-01
     """
-    from gpunode.sim import faults, kept
-    from gpunode.sim.play import known
+    from gpunode.sim import faults, registry
+    from gpunode.sim.command import check_fault
 
-    known(link, "break ")
-    one = kept.one(name)
-    broke = kept.broken(one, link, host)
+    check_fault(link, "break ")
+    one = registry.find(name)
+    broke = registry.break_host(one, link, host)
     typer.echo(
         f"On {broke} {faults.FAULTS[link].happened}. "
         f"In {one.folder}: `gpunode verify inventory.yaml --limit {broke}`."
@@ -122,10 +122,10 @@ def add(
 
     Example: gpunode demo add --hosts 3
     """
-    from gpunode.sim import kept
+    from gpunode.sim import registry
 
-    one = kept.one(name)
-    group, names = kept.grown(one, hosts)
+    one = registry.find(name)
+    group, names = registry.add_hosts(one, hosts)
     typer.echo(
         f"added {', '.join(names)} as group {group}. "
         f"In {one.folder}: `gpunode provision inventory.yaml --limit {group}`."
@@ -138,8 +138,8 @@ def stop(name: Name = None) -> None:
 
     Example: gpunode demo stop
     """
-    from gpunode.sim import kept
+    from gpunode.sim import registry
 
-    lines = [f"ended {folder}" for folder in kept.stop(name)]
-    lines += [] if name else [f"removed {folder}: a killed demo left it" for folder in kept.swept()]
+    lines = [f"ended {folder}" for folder in registry.stop(name)]
+    lines += [] if name else [f"removed {folder}: a killed demo left it" for folder in registry.sweep()]
     typer.echo("\n".join(lines) or "no demo was kept running")

@@ -6,22 +6,21 @@ import base64
 import json
 import secrets
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from gpunode.sim.apiserver import tls
-from gpunode.sim.apiserver.api import ApiServer
-from gpunode.sim.apiserver.errors import status_error
-from gpunode.sim.apiserver.log import Log
-from gpunode.sim.apiserver.store import Object, Store
-from gpunode.sim.controllers import daemonsets, deployments, garbage, jobs, scheduler
+from gpunode.sim.apiserver.api import ApiServer, Log
+from gpunode.sim.apiserver.store import KINDS, Object, Store, status_error
+from gpunode.sim.controllers import lifecycle, workloads
 from gpunode.sim.controllers.loop import Loop
-from gpunode.sim.controllers.node_lifecycle import NodeHealth
-from gpunode.sim.host.endpoints import Loopback, endpoints
+from gpunode.sim.controllers.scheduler import schedule
 from gpunode.sim.host.machine import Machine
 from gpunode.sim.host.state import State
 from gpunode.sim.node import container
+from gpunode.sim.node.endpoints import Loopback, endpoints
 from gpunode.sim.node.kubelet import Kubelet
 
 
@@ -40,7 +39,7 @@ class Cluster:
     def __init__(self, folder: Path, names: Sequence[str], pullable: Collection[str]) -> None:
         self.store = Store()
         self._lock = threading.Lock()
-        for name in garbage.SYSTEM:
+        for name in lifecycle.SYSTEM:
             meta = {"name": name, "labels": {"kubernetes.io/metadata.name": name}}
             spec = {"finalizers": ["kubernetes"]}
             self.store.put(
@@ -60,16 +59,19 @@ class Cluster:
             path = folder / ("kubeconfig" if user == "admin" else f"kubeconfig-{user}")
             _kubeconfig(path, self._api.url, certificate, user, token)
         self.kubeconfig = folder / "kubeconfig"
-        store, health = self.store, NodeHealth(self.store)
+        store, health = self.store, lifecycle.NodeHealth(self.store)
         self._folder, self._health, self._pullable, self._loopback = folder, health, pullable, Loopback()
+        controllers: tuple[tuple[Callable[[Store], None], Collection[str]], ...] = (
+            (schedule, {"Pod", "Node"}),
+            (workloads.run_daemonsets, {"DaemonSet", "Node", "Pod"}),
+            (workloads.run_deployments, {"Deployment"}),
+            (workloads.run_jobs, {"Job", "Pod"}),
+            (lifecycle.collect_garbage, KINDS.keys() - {"Event"}),
+        )
         self._loops = [
-            Loop(store, "scheduler", scheduler.concerns, lambda: scheduler.schedule(store), 1.0),
-            Loop(store, "daemonsets", daemonsets.concerns, lambda: daemonsets.look(store), 1.0),
-            Loop(store, "deployments", deployments.concerns, lambda: deployments.look(store), 1.0),
-            Loop(store, "jobs", jobs.concerns, lambda: jobs.look(store), 1.0),
-            Loop(store, "controllers", garbage.concerns, lambda: garbage.collect(store), 1.0),
-            Loop(store, "nodes", lambda item: item["kind"] == "Node", health.check, 0.5),
+            Loop(store, run.__name__, _is_of(kinds), partial(run, store), 1.0) for run, kinds in controllers
         ]
+        self._loops.append(Loop(store, "nodes", _is_of({"Node"}), health.check, 0.5))
         self._forks = container.fork_server()
         self.metrics: dict[str, str] = {}  # host -> URL of its device plugin's metrics, if it serves any
         self._kubelets: dict[str, Kubelet] = {}
@@ -123,6 +125,10 @@ class Cluster:
 
     def _configz(self, name: str) -> Object:
         return self._kubelets[name].configz()
+
+
+def _is_of(kinds: Collection[str]) -> Callable[[Object], bool]:
+    return lambda item: item["kind"] in kinds
 
 
 class _Section(NamedTuple):

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from gpunode.sim.host import repository
+from gpunode.sim.host import driver, systemd
 from gpunode.sim.host.machine import Machine, Now
-from gpunode.sim.host.programs import systemd
 from gpunode.sim.host.state import State
 
 BY_HAND = "gpunode never overwrites a file that does not parse. Fix it by hand."
@@ -85,7 +84,7 @@ def _free(module: str) -> Callable[[State, Machine, Now], None]:
 
 
 def _kernel(state: State, machine: Machine, now: Now) -> None:
-    new = repository.later(machine.kernel)
+    new = driver.later(machine.kernel)
     now.packages.pop(f"linux-headers-{new}", None)
     for path in (state.root / f"boot/vmlinuz-{new}", state.root / f"lib/modules/{new}/modules.dep"):
         path.parent.mkdir(parents=True, exist_ok=True)

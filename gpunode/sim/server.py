@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from gpunode.sim import cleanup, folder
+from gpunode.sim import folder, process
 from gpunode.sim.cluster import serve as serve_cluster
 from gpunode.sim.host import sshd
 from gpunode.sim.host.state import State
@@ -66,7 +66,7 @@ def main(demo: Path) -> int:
         cluster.close()
         server.close()
     finally:
-        cleanup.clear(demo)
+        process.clear(demo)
     return 0
 
 

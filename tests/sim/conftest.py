@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpunode.sim import demo
+from gpunode.sim import process
 from gpunode.sim.cluster import Cluster, serve
 from tests import forks
 
@@ -17,7 +17,7 @@ from .clusters import Client, until
 def _forked_servers() -> Iterator[None]:
     """A start costs a second of processor; what `gpunode demo` itself starts is a process of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(demo, "Popen", forks.Popen)
+        patch.setattr(process, "Popen", forks.Popen)
         yield
 
 

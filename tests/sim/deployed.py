@@ -23,12 +23,12 @@ from gpunode.links.pod.target import Target
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage
 from gpunode.sim.cluster import Cluster, serve
-from gpunode.sim.controllers import node_lifecycle
-from gpunode.sim.demo import room
+from gpunode.sim.controllers import lifecycle as controllers
 from gpunode.sim.host import kinds
 from gpunode.sim.host.machine import Machine
 from gpunode.sim.host.state import State
-from gpunode.sim.node import container_lifecycle
+from gpunode.sim.node import lifecycle
+from gpunode.sim.process import room
 
 from .clusters import IMAGE, ready, until
 
@@ -106,8 +106,8 @@ def fleet(*machines: Machine) -> Iterator[Fleet]:
     """It, with less patience than a real one."""
     demo = Path(tempfile.mkdtemp(prefix="gpunode-test-", dir=room()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node_lifecycle, "GRACE", 1.5)
-        patch.setattr(container_lifecycle, "BACK_OFF", 1.0)
+        patch.setattr(controllers, "GRACE", 1.5)
+        patch.setattr(lifecycle, "BACK_OFF", 1.0)
         made = Fleet(demo, *machines)
         yield made
         made.api.close()

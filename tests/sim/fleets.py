@@ -15,7 +15,7 @@ from gpunode.engine.session import Dialer
 from gpunode.engine.visit import Visit
 from gpunode.host import ssh, wire
 from gpunode.model import Event, Host, Inventory, OnEvent, Outcome
-from gpunode.sim import cleanup, folder
+from gpunode.sim import folder, process
 from gpunode.sim.host import hosts, sshd
 from gpunode.sim.host.machine import Machine
 from gpunode.sim.host.state import State
@@ -100,4 +100,4 @@ def serving(
         dialer.close()
         served.close()
         for state in states.values():
-            cleanup.end_apply(state.root)
+            process.end_apply(state.root)

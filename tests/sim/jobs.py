@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpunode.agent.record import RECORDS
-from gpunode.sim.demo import Demo
+from gpunode.sim.process import Demo
 
 from .clusters import Client
 

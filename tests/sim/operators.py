@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from gpunode.agent.record import LIVE
-from gpunode.sim.demo import Demo
 from gpunode.sim.host.state import DOWN, State
+from gpunode.sim.process import Demo
 from tests import forks, jsonlines
 
 from .clusters import Client

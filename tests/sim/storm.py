@@ -12,9 +12,9 @@ from typing import Any
 
 from gpunode.engine import record
 from gpunode.sim import faults
-from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
 from gpunode.sim.host.state import DOWN
+from gpunode.sim.process import Demo
 
 from . import operators
 from .clusters import Client, until

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from gpunode.sim.apiserver import queries
 from gpunode.sim.apiserver import store as store_module
-from gpunode.sim.apiserver import watch
 from gpunode.sim.cluster import Cluster
 
 from .clusters import APPLY, Client, until
@@ -215,8 +215,7 @@ def test_a_version_that_is_forgotten_is_said_to_be_too_old() -> None:
     store._history = store_module.deque(maxlen=2)
     for number in range(4):
         store.put({"kind": "Node", "apiVersion": "v1", "metadata": {"name": f"n{number}"}})
-    of = watch.Resources(store, "Node")
-    (told,) = list(watch.events(of, {"resourceVersion": "1", "timeoutSeconds": "5"}))
+    (told,) = list(queries.watch(store, "Node", "", {"resourceVersion": "1", "timeoutSeconds": "5"}))
     assert told["type"] == "ERROR"
     assert (told["object"]["code"], told["object"]["reason"]) == (410, "Expired")
     assert told["object"]["message"] == "too old resource version: 1 (5)"

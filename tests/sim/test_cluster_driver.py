@@ -16,13 +16,12 @@ import pytest
 
 from gpunode.deviceplugin import directory
 from gpunode.sim.host import kinds
-from gpunode.sim.host.endpoints import Endpoints
 from gpunode.sim.host.machine import Now
 from gpunode.sim.host.state import State
 from gpunode.sim.node import inside
 from gpunode.sim.node.container import CannotStart, environment_of, words_of
-from gpunode.sim.node.stand_ins.driver import Driver
-from gpunode.sim.node.stand_ins.nvml import Nvml
+from gpunode.sim.node.endpoints import Endpoints
+from gpunode.sim.node.nvml import Driver, Nvml
 
 from .clusters import ready
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpunode.sim.apiserver.resources import Resources
 from gpunode.sim.apiserver.store import Object, Store
-from gpunode.sim.controllers import jobs
+from gpunode.sim.controllers.workloads import run_jobs
 
 
 def made(store: Store, **spec: Any) -> Object:
@@ -25,22 +25,22 @@ def test_a_suspended_job_has_no_pods_until_it_is_resumed() -> None:
     """One that is suspended as it runs loses those that it has."""
     store = Store()
     job = made(store, suspend=True, parallelism=2, completions=2)
-    jobs.look(store)
+    run_jobs(store)
     assert store.all("Pod") == []
     assert conditions(store) == [("Suspended", "True")]
     assert "startTime" not in store.all("Job")[0]["status"]
 
     store.change(job, lambda one: one["spec"].update(suspend=False))
-    jobs.look(store)
+    run_jobs(store)
     assert len(store.all("Pod")) == 2
     assert conditions(store) == [("Suspended", "False")]
     assert "startTime" in store.all("Job")[0]["status"]
 
     store.change(job, lambda one: one["spec"].update(suspend=True))
-    jobs.look(store)
+    run_jobs(store)
     assert not [pod for pod in store.all("Pod") if "deletionTimestamp" not in pod["metadata"]]
     assert conditions(store) == [("Suspended", "True")]
-    jobs.look(store)  # counts none
+    run_jobs(store)  # counts none
     version = store.version
-    jobs.look(store)
+    run_jobs(store)
     assert store.version == version  # no write without end

@@ -18,15 +18,14 @@ import pytest
 
 from gpunode import inventory
 from gpunode.errors import UsageError
-from gpunode.sim import demo as demos
 from gpunode.sim import folder as files
-from gpunode.sim import kept
-from gpunode.sim.demo import Demo
-from gpunode.sim.host import hosts, kinds
+from gpunode.sim import process as demos
+from gpunode.sim import registry
+from gpunode.sim.command import rehearse
+from gpunode.sim.host import hosts, kinds, systemd
 from gpunode.sim.host.answers import nvml
-from gpunode.sim.host.programs import systemd
-from gpunode.sim.rehearsal import rehearsal
-from gpunode.sim.show import ending
+from gpunode.sim.narration import ending
+from gpunode.sim.process import Demo
 from tests import forks
 from tests.sim.clusters import Client, until
 
@@ -39,7 +38,7 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="gpn-") as name:
         monkeypatch.setattr("tempfile.tempdir", name)
         monkeypatch.setenv("TMPDIR", name)
-        monkeypatch.setattr("gpunode.sim.demo.Popen", subprocess.Popen)  # a process that `processes` sees
+        monkeypatch.setattr("gpunode.sim.process.Popen", subprocess.Popen)  # a process that `processes` sees
         yield Path(name)
         assert not folders(Path(name))
 
@@ -150,7 +149,7 @@ def test_kept_ones_have_names_and_are_stopped_one_by_one(room: Path) -> None:
     for expected in ("demo", "demo-2"):
         with Demo([kinds.without("cpu-1")]) as demo:
             folders[expected] = demo.folder
-            assert kept.free_name() == expected
+            assert registry.free_name() == expected
             demo.keep(expected)
     assert said("list") == (
         0,
@@ -184,7 +183,7 @@ def test_a_kept_one_is_broken_grows_and_gets_another_driver(room: Path) -> None:
         with pytest.raises(
             UsageError, match="demo has no host h100-9\n  Choose one of h100-1, new1-01, new2"
         ):
-            kept.broken(kept.one(None), "toolkit", "h100-9")
+            registry.break_host(registry.find(None), "toolkit", "h100-9")
         named = run("demo", "break", "toolkit", "--host", "h100-1").stdout
         assert named.startswith("On h100-1 ")
         assert "verify inventory.yaml --limit h100-1`" in named
@@ -195,9 +194,9 @@ def test_a_kept_one_is_broken_grows_and_gets_another_driver(room: Path) -> None:
         demo.inventory.write_text(inventory.replace("defaults:\n", 'defaults:\n  driver: "580"\n'))
         done = run("provision", "inventory.yaml", "--yes", "--no-run", "--limit", "h100-1")
         assert done.returncode == 0, done.stdout + done.stderr
-        assert kept.one(None).states[0].now().library.startswith("580.")
+        assert registry.find(None).states[0].now().library.startswith("580.")
     finally:
-        kept.stop()
+        registry.stop()
 
 
 def test_one_grows_for_several_at_once_past_a_host_that_cannot_be_read(room: Path) -> None:
@@ -205,11 +204,11 @@ def test_one_grows_for_several_at_once_past_a_host_that_cannot_be_read(room: Pat
     with Demo([kinds.without("cpu-1")]) as demo:
         demo.keep("demo")
     try:
-        one = kept.one("demo")
+        one = registry.find("demo")
         demo.inventory.write_text(f"# mine\n{demo.inventory.read_text()}")
         (demo.folder / "hosts/half").mkdir()  # as an add that was killed leaves it
         with ThreadPoolExecutor() as pool:
-            added = list(pool.map(kept.grown, [one] * 3, [1] * 3))
+            added = list(pool.map(registry.add_hosts, [one] * 3, [1] * 3))
         assert sorted(added) == [(f"added{n}", (f"new{n}-01",)) for n in (1, 2, 3)]
         assert demo.inventory.read_text().startswith("# mine\n")
         hosts_now = {host.name: host.ssh.port for host in inventory.load(demo.inventory).hosts}
@@ -219,10 +218,10 @@ def test_one_grows_for_several_at_once_past_a_host_that_cannot_be_read(room: Pat
 
         shutil.rmtree(demo.folder / "hosts/half")
         hosts.create(demo.folder, kinds.without("half"))
-        kept.grown(one, 1)
+        registry.add_hosts(one, 1)
         until(lambda: "half" in json.loads((demo.folder / "demo.json").read_text())["ports"])
     finally:
-        kept.stop()
+        registry.stop()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -273,7 +272,7 @@ def test_a_rehearsal_has_the_driver_and_toolkit_that_are_left_to_others(room: Pa
     """`none` says that they are there; they are still there after a reboot."""
     written = room / "inventory.yaml"
     written.write_text(f"groups: {{gpu: {{hosts: [{name}], driver: none, toolkit: none}}}}\n")
-    (machine,) = rehearsal(written).machines
+    (machine,) = rehearse(written).machines
     state = hosts.create(room, machine)
     with state.change() as now:
         systemd.reboot(state, now)
@@ -282,12 +281,12 @@ def test_a_rehearsal_has_the_driver_and_toolkit_that_are_left_to_others(room: Pa
     assert nvml(machine, now)[0] == 0
     assert "nvidia-container-toolkit" in now.packages
     written.write_text(f"groups: {{gpu: {{hosts: [{name}]}}}}\n")
-    assert rehearsal(written).machines[0].has == ()
+    assert rehearse(written).machines[0].has == ()
 
 
 def test_a_rehearsal_invents_hosts_that_fit_the_inventory() -> None:
     """Names say what GPUs there are; groups and wishes stay."""
-    read = rehearsal(Path("inventories/fleet.yaml"))
+    read = rehearse(Path("inventories/fleet.yaml"))
     machines, groups = read.machines, read.groups
     models = {machine.name: machine.gpus[0].name for machine in machines}
     assert models["p100-07"] == "Tesla P100-PCIE-16GB"
@@ -300,7 +299,7 @@ def test_a_rehearsal_invents_hosts_that_fit_the_inventory() -> None:
 @pytest.mark.parametrize("path", sorted(Path("inventories").iterdir()), ids=lambda path: path.stem)
 def test_a_rehearsal_needs_no_file_that_an_inventory_names(path: Path) -> None:
     """No keys, kubeconfig or archive: the examples name some that nobody has."""
-    assert rehearsal(path).machines
+    assert rehearse(path).machines
 
 
 def test_a_rehearsal_pulls_the_image_that_the_inventory_names(room: Path) -> None:
@@ -309,16 +308,16 @@ def test_a_rehearsal_pulls_the_image_that_the_inventory_names(room: Path) -> Non
     written.write_text(
         "cluster: {plugin: {image: registry.example/plugin:1}}\ngroups: {h100: {hosts: [a]}}\n"
     )
-    assert rehearsal(written).cluster["plugin"]["image"] == "registry.example/plugin:1"
+    assert rehearse(written).cluster["plugin"]["image"] == "registry.example/plugin:1"
     written.write_text("cluster: {plugin: {archive: none.tar}}\ngroups: {h100: {hosts: [a]}}\n")
-    assert rehearsal(written).cluster["plugin"]["archive"] == "plugin.tar"
+    assert rehearse(written).cluster["plugin"]["archive"] == "plugin.tar"
 
 
 def test_a_rehearsal_without_a_plugin_deploys_none(room: Path) -> None:
     """What the inventory leaves out is left out of the demo's, and its end claims no more than was done."""
     written = room / "inventory.yaml"
     written.write_text("groups: {l4: {hosts: [a]}}\n")
-    read = rehearsal(written)
+    read = rehearse(written)
     with Demo(read.machines, read.groups, read.cluster, read.files) as demo:
         assert inventory.load(demo.inventory).cluster.plugin is None
         assert not files.whole(demo.folder)
@@ -347,7 +346,7 @@ def with_plugin(folder: Path, settings: str, **files: str) -> Path:
 
 def test_a_rehearsal_configures_the_plugin_as_the_inventory_does(room: Path) -> None:
     """Its files go with it, and so does what the plugin tells."""
-    read = rehearsal(with_plugin(room, "config: one.yaml, metrics: true, events: false", one=BY_TIME))
+    read = rehearse(with_plugin(room, "config: one.yaml, metrics: true, events: false", one=BY_TIME))
     plugin = {
         "image": "plugin:1",
         "config": "plugin.yaml",
@@ -357,7 +356,7 @@ def test_a_rehearsal_configures_the_plugin_as_the_inventory_does(room: Path) -> 
     }
     assert (read.cluster["plugin"], read.files, read.left_out) == (plugin, {"plugin.yaml": BY_TIME}, ())
     several = with_plugin(room, "configs: {default: none.yaml, shared: one.yaml}", none="version: v1\n")
-    read = rehearsal(several)
+    read = rehearse(several)
     assert read.cluster["plugin"]["configs"] == {
         "default": "plugin-default.yaml",
         "shared": "plugin-shared.yaml",
@@ -370,7 +369,7 @@ def test_what_cannot_be_simulated_is_left_out_of_a_rehearsal_with_a_word(
     room: Path, text: str, what: str
 ) -> None:
     """Before anything is started; else pods would fail for reasons that are the simulation's."""
-    read = rehearsal(with_plugin(room, "config: one.yaml", one=text))
+    read = rehearse(with_plugin(room, "config: one.yaml", one=text))
     assert "config" not in read.cluster["plugin"]
     assert read.left_out == (
         f"{what} cannot be simulated: this rehearsal goes without cluster.plugin.config.",

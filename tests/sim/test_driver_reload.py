@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from gpunode.links.plugin import pause
-from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
+from gpunode.sim.process import Demo
 
 from .clusters import until
 from .test_batches import begin, client, cordoned, gpunode, lines, records

@@ -11,9 +11,8 @@ import pytest
 
 from gpunode import inventory
 from gpunode.sim import faults
-from gpunode.sim.demo import Demo
-from gpunode.sim.host import kinds
-from gpunode.sim.host.programs import systemd
+from gpunode.sim.host import kinds, systemd
+from gpunode.sim.process import Demo
 from tests import jsonlines
 
 from . import operators

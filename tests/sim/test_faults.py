@@ -14,9 +14,8 @@ import yaml
 
 from gpunode.engine import record
 from gpunode.sim import faults
-from gpunode.sim.demo import Demo
-from gpunode.sim.host import kinds
-from gpunode.sim.host.programs import systemd
+from gpunode.sim.host import kinds, systemd
+from gpunode.sim.process import Demo
 
 from . import operators
 from .clusters import until

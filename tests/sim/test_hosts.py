@@ -16,9 +16,8 @@ from gpunode.engine.chain import first_broken, judge_host
 from gpunode.links.plugin.image_step import judge_image
 from gpunode.model import Outcome
 from gpunode.sim import faults
-from gpunode.sim.host import hosts, kinds
+from gpunode.sim.host import hosts, kinds, systemd
 from gpunode.sim.host.machine import ContainerNow, RuntimeNow
-from gpunode.sim.host.programs import systemd
 from tests.sim.fleets import Fleet, serving
 
 GOOD = ("p100-1", "h100-1", "a100-1")

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
-from gpunode.sim.host.programs.systemd import systemctl
+from gpunode.sim.host.systemd import systemctl
+from gpunode.sim.process import Demo
 from tests.sim import operators
 from tests.sim.clusters import Client, until
 

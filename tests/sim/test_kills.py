@@ -14,8 +14,8 @@ import yaml
 from gpunode.engine import record
 from gpunode.engine.record import State
 from gpunode.links.pod.left import HOLDER
-from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
+from gpunode.sim.process import Demo
 
 from . import operators
 from .clusters import Client, until

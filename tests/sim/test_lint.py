@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
+from gpunode.sim.process import Demo
 
 from .test_batches import gpunode, lines
 

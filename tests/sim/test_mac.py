@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.sim import demo as demos
-from gpunode.sim.demo import Demo, room
+from gpunode.sim import process as demos
 from gpunode.sim.host import hosts, kinds
 from gpunode.sim.host.machine import Machine
+from gpunode.sim.process import Demo, room
 
 from .clusters import until
 

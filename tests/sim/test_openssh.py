@@ -13,8 +13,8 @@ from gpunode.engine import converge
 from gpunode.engine.visit import Visit
 from gpunode.host import openssh
 from gpunode.model import Event, OnEvent, Outcome
-from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
+from gpunode.sim.process import Demo
 from tests.sim import operators
 from tests.sim.fleets import Fleet, serving
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
+from gpunode.sim.process import Demo
 from tests import jsonlines
 
 from . import operators

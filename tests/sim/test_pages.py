@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
+from gpunode.sim.process import Demo
 from tests import forks
 
 DOCS = Path(__file__).parents[2] / "docs"

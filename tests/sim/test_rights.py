@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
+from gpunode.sim.process import Demo
 
 from . import operators
 from .jobs import applies, change, client, cordoned, job

@@ -16,8 +16,8 @@ import yaml
 
 from gpunode.contract.promises import INDEX, MEMORY_ANNOTATION
 from gpunode.links.scheduler import manifest
-from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
+from gpunode.sim.process import Demo
 from tests import jsonlines
 from tests.unit.test_schedulers import KUBEADM
 

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpunode.sim import demo as demos
 from gpunode.sim import folder
+from gpunode.sim import process as demos
 from gpunode.sim.host import hosts, kinds
-from gpunode.sim.show import Show, ending, farewell
+from gpunode.sim.narration import Show, ending, farewell
 
 GPUNODE = [sys.executable, "-m", "gpunode"]
 LOOPBACK = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]

@@ -21,7 +21,7 @@ from gpunode.errors import Unreachable
 from gpunode.host import bootstrap, wire
 from gpunode.host.ssh.channel import SshConnection
 from gpunode.sim.forkserver import ForkServer, Piped
-from gpunode.sim.host import agent, kinds
+from gpunode.sim.host import kinds, sshd
 from gpunode.sim.host.hosts import environment
 from gpunode.sim.host.state import DOWN
 from tests.sim.clusters import until
@@ -44,7 +44,7 @@ def connection(fleet: Fleet) -> Iterator[SshConnection]:
 
 @pytest.fixture
 def forks() -> Iterator[ForkServer]:
-    server = agent.fork_server()
+    server = sshd.fork_server()
     yield server
     server.close()
 
@@ -140,9 +140,9 @@ def test_a_host_that_reboots_keeps_its_port(fleet: Fleet, connection: SshConnect
 def test_the_agent_is_recognised_by_the_command_that_starts_it() -> None:
     """With sudo and without; nothing else is."""
     for sudo, password in ((False, False), (True, False), (True, True)):
-        assert agent.bootstrap(bootstrap.command(sudo, password)) == bootstrap.BOOTSTRAP
+        assert sshd.bootstrap(bootstrap.command(sudo, password)) == bootstrap.BOOTSTRAP
     for other in ("true", "exec /bin/sh -c 'echo gpunode'", "echo 'it", "sh -c x gpunode y z"):
-        assert agent.bootstrap(other) is None
+        assert sshd.bootstrap(other) is None
 
 
 def facts(output: bytes) -> dict[str, Any]:

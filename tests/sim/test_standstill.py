@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from gpunode.sim import faults
-from gpunode.sim.demo import Demo
 from gpunode.sim.host import kinds
+from gpunode.sim.process import Demo
 
 from .clusters import until
 from .jobs import JOBS, client, cordoned, job

@@ -18,7 +18,7 @@ from gpunode.links import node as nodes
 from gpunode.links.node import cordon, drain
 from gpunode.model import Cluster as Wanted
 from gpunode.model import Host, Outcome, Ssh
-from gpunode.sim.apiserver import discovery
+from gpunode.sim.apiserver import kubectl
 from gpunode.sim.cluster import Cluster
 
 from .clusters import Client, until
@@ -364,7 +364,7 @@ def test_a_lease_that_cannot_be_renewed_is_given_up(monkeypatch: pytest.MonkeyPa
 def test_a_kubernetes_without_leases_is_passed_over(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before 1.12. The user is told to see to it."""
     monkeypatch.setattr(
-        discovery, "KINDS", {name: kind for name, kind in discovery.KINDS.items() if name != "Lease"}
+        kubectl, "KINDS", {name: kind for name, kind in kubectl.KINDS.items() if name != "Lease"}
     )
     told: list[str] = []
     with lease.hold(api, "ada", told.append) as held:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpunode.sim import screens
+from gpunode.sim import narration
 
 PLAN = """\
  p100-1  2x Tesla P100-PCIE-16GB
@@ -28,7 +28,7 @@ PLAN = """\
 
 
 def test_a_plan_shows_changes_reasons_and_merges_but_no_text_of_new_files() -> None:
-    shown = [line.strip() for line in screens.plan(PLAN)]
+    shown = [line.strip() for line in narration.plan_screen(PLAN)]
     assert shown == [
         line.strip()
         for line in PLAN
@@ -47,7 +47,7 @@ def test_the_first_chain_is_whole_and_others_are_counted_unless_a_link_is_broken
         "   ✓ PCI       1x H100",
         " 3 hosts",
     ]
-    assert screens.chains(lines) == [*lines[:3], *broken, " c: 1 links, all ✓", " 3 hosts"]
+    assert narration.chains_screen(lines) == [*lines[:3], *broken, " c: 1 links, all ✓", " 3 hosts"]
 
 
 def test_results_are_the_refusals_and_the_hosts_results() -> None:
@@ -58,13 +58,13 @@ def test_results_are_the_refusals_and_the_hosts_results() -> None:
         "HOST  RESULT",
         "a     verified",
     ]
-    assert screens.results(lines) == [lines[0], *lines[3:], "1 GPU finished a CUDA pod"]
-    assert screens.results(["x"]) == ["x"]
+    assert narration.results_screen(lines) == [lines[0], *lines[3:], "1 GPU finished a CUDA pod"]
+    assert narration.results_screen(["x"]) == ["x"]
 
 
 def test_a_long_text_ends_with_the_count_of_the_rest() -> None:
-    assert screens.shorten(["x"] * 16) == ["x"] * 16
-    assert screens.shorten(["x"] * 20) == [*["x"] * 15, "… and 5 lines more"]
+    assert narration.shorten(["x"] * 16) == ["x"] * 16
+    assert narration.shorten(["x"] * 20) == [*["x"] * 15, "… and 5 lines more"]
 
 
 def test_of_progress_only_the_ends_are_shown() -> None:
@@ -73,4 +73,4 @@ def test_of_progress_only_the_ends_are_shown() -> None:
         " time went to restarts 0:14",
         " 4 hosts OK: 11 of 11 links checked",
     ]
-    assert screens.ends([" a  probe", " 2 of 10 pods done", *ends]) == ends
+    assert narration.progress_ends([" a  probe", " 2 of 10 pods done", *ends]) == ends

@@ -1,4 +1,4 @@
-"""Defaulting, validation and admission of objects before they are stored.
+"""Who may do what, and what objects become before they are stored: RBAC, defaults, validation, disruption budgets.
 
 Complete for gpunode's kinds of objects only; the values are those of kube-apiserver 1.36.
 """
@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from gpunode.sim.apiserver.errors import status_error
-from gpunode.sim.apiserver.store import KINDS, Object, Store
+from gpunode.sim.apiserver.queries import matches
+from gpunode.sim.apiserver.store import KINDS, Object, Store, not_found, status_error
 
 CLASSES = {"system-node-critical": 2000001000, "system-cluster-critical": 2000000000}
 GENERATION = "deprecated.daemonset.template.generation"
@@ -25,7 +25,7 @@ IMMUTABLE = (
 )
 
 
-def admitted(store: Store, item: Object, before: Object | None) -> Object:
+def admit(store: Store, item: Object, before: Object | None) -> Object:
     """The object as it is stored; `before` is the current one. Raises StatusError."""
     meta = item["metadata"]
     if before is None and meta.get("namespace"):
@@ -220,3 +220,81 @@ FILL: Mapping[str, Callable[[Store, Object, Object | None], None]] = MappingProx
         "PersistentVolumeClaim": _claim,
     }
 )
+
+
+RBAC = "rbac.authorization.k8s.io"
+ACCOUNT = "system:serviceaccount:"
+
+
+def allows(store: Store, user: str, verb: str, group: str, plural: str, namespace: str) -> bool:
+    """True if a user, or a service account (`system:serviceaccount:NAMESPACE:NAME`), may."""
+    subject = {"kind": "User", "name": user}
+    if user.startswith(ACCOUNT):
+        home, _, name = user.removeprefix(ACCOUNT).partition(":")
+        subject = {"kind": "ServiceAccount", "namespace": home, "name": name}
+    bindings = store.all("ClusterRoleBinding") + (store.all("RoleBinding", namespace) if namespace else [])
+    for binding in bindings:
+        if not any(subject.items() <= one.items() for one in binding.get("subjects", [])):
+            continue
+        ref = binding["roleRef"]
+        place = binding["metadata"].get("namespace", "") if ref["kind"] == "Role" else ""
+        role = store.get(ref["kind"], place, ref["name"])
+        if role is not None and any(
+            _rule_covers(rule, verb, group, plural) for rule in role.get("rules") or []
+        ):
+            return True
+    return False
+
+
+def _rule_covers(rule: Object, verb: str, group: str, plural: str) -> bool:
+    return group in rule["apiGroups"] and plural in rule["resources"] and verb in rule["verbs"]
+
+
+def check_grant(store: Store, full: str, namespace: str, user: str, item: Object) -> None:
+    """Raises StatusError for a user who would give rights that he does not have, or bind a role that does not exist."""
+    rules = item.get("rules") or []
+    if ref := item.get("roleRef"):
+        role = store.get(ref["kind"], namespace if ref["kind"] == "Role" else "", ref["name"])
+        if role is None:
+            raise not_found(
+                full, ref["name"]
+            )  # as kube-apiserver 1.36 has it: the role's name, the binding's kind
+        rules = role.get("rules") or []
+    asked = [
+        (verb, group, plural)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for plural in rule["resources"]
+        for verb in rule["verbs"]
+    ]
+    missing = [
+        f"{{APIGroups:[{group!r}], Resources:[{plural!r}], Verbs:[{verb!r}]}}".replace("'", '"')
+        for verb, group, plural in asked
+        if not allows(store, user, verb, group, plural, namespace)
+    ]
+    if missing:
+        name, lines = item["metadata"]["name"], "\n".join(missing)
+        why = f'user "{user}" is attempting to grant RBAC permissions not currently held:\n{lines}'
+        raise status_error(403, "Forbidden", f'{full} "{name}" is forbidden: {why}', name=name, kind=full)
+
+
+def check_eviction(store: Store, pod: Object) -> None:
+    """Raises StatusError, in the words of Kubernetes' eviction, where a budget does not allow the pod's eviction now."""
+    namespace = pod["metadata"]["namespace"]
+    for budget in store.all("PodDisruptionBudget", namespace):
+        chosen = [one for one in store.all("Pod", namespace) if _budget_covers(budget, one)]
+        healthy = [one for one in chosen if one["status"].get("phase") == "Running"]
+        needed = int(budget["spec"].get("minAvailable", 0))
+        if _budget_covers(budget, pod) and len(healthy) <= needed:
+            name = budget["metadata"]["name"]
+            why = f"The disruption budget {name} needs {needed} healthy pods and has {len(healthy)} currently"
+            cause = {"reason": "DisruptionBudget", "message": why}
+            message = "Cannot evict pod as it would violate the pod's disruption budget."
+            raise status_error(429, "TooManyRequests", message, causes=[cause])
+
+
+def _budget_covers(budget: Object, pod: Object) -> bool:
+    selector = budget["spec"].get("selector") or {}
+    labels = pod["metadata"].get("labels") or {}
+    wanted = (selector.get("matchLabels") or {}).items()
+    return bool(wanted <= labels.items() and matches(labels, selector.get("matchExpressions") or []))

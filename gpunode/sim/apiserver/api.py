@@ -9,16 +9,23 @@ import time
 from collections.abc import Callable
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from gpunode.sim.apiserver import budgets, discovery, protobuf, rbac
-from gpunode.sim.apiserver.errors import StatusError, status_error
-from gpunode.sim.apiserver.log import Log
+from gpunode.sim.apiserver import admission, kubectl
+from gpunode.sim.apiserver.queries import watch
 from gpunode.sim.apiserver.resources import Resources
-from gpunode.sim.apiserver.store import KINDS, Object, Store
+from gpunode.sim.apiserver.store import KINDS, Object, StatusError, Store, status_error
 from gpunode.sim.apiserver.tls import ADDRESS
-from gpunode.sim.apiserver.watch import events
+
+
+class Log(NamedTuple):
+    """The output of one life of a container, and whether it has ended."""
+
+    path: Path
+    over: Callable[[], bool]
+
 
 VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.3+simulated", "platform": "linux/amd64"}
 PLACES = {(kind.api, kind.plural): name for name, kind in KINDS.items()}
@@ -121,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         if parts[0] in {"healthz", "livez", "readyz"}:
             self._send(200, "ok")
             return
-        if parts[0] in {"api", "apis", "openapi"} and (known := discovery.found(parts)):
+        if parts[0] in {"api", "apis", "openapi"} and (known := kubectl.discover(parts)):
             self._send(200, known)
             return
         if self.command == "POST" and url.path == REVIEWS:
@@ -144,8 +151,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.command == "GET" and not name and query.get("watch") in {"1", "true"}:
             self._stream(of, query)
         else:
-            if of.group == rbac.GROUP and user != "admin" and self.command in {"POST", "PUT", "PATCH"}:
-                rbac.admit(of, user, self._given(body))
+            if of.group == admission.RBAC and user != "admin" and self.command in {"POST", "PUT", "PATCH"}:
+                admission.check_grant(of.store, of.full, of.namespace, user, self._given(body))
             code, answer = self._resource(of, name, query, body)
             self._send(code, answer)
 
@@ -154,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
         if part == "log" and of.kind == "Pod" and self.command == "GET":
             self._log(of.get(name), query)
         elif part == "eviction" and of.kind == "Pod" and self.command == "POST":
-            budgets.admit(self.server_api.store, of.get(name))
+            admission.check_eviction(self.server_api.store, of.get(name))
             of.delete(name, self._given(body).get("deleteOptions") or {}, query)
             self._send(
                 201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
@@ -187,8 +194,8 @@ class _Handler(BaseHTTPRequestHandler):
             connection.close()
 
     def _given(self, body: bytes) -> Any:
-        if body.startswith(protobuf.MAGIC):
-            return protobuf.read(body)
+        if body.startswith(kubectl.MAGIC):
+            return kubectl.decode(body)
         return json.loads(body) if body else {}
 
     def _resource(self, of: Resources, name: str, query: dict[str, str], body: bytes) -> tuple[int, Object]:
@@ -225,7 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
             verb = "watch" if query.get("watch") else "list"
         store = self.server_api.store
         plural = f"{of.plural}/{part}" if part else of.plural
-        if user == "admin" or rbac.allows(store, user, verb, of.group, plural, of.namespace):
+        if user == "admin" or admission.allows(store, user, verb, of.group, plural, of.namespace):
             return
         called = f'{of.full} "{name}"' if name else of.full
         where = f'in the namespace "{of.namespace}"' if of.namespace else "at the cluster scope"
@@ -238,7 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
         part = asked.get("subresource")
         plural = f"{asked['resource']}/{part}" if part else asked["resource"]
         place = (asked["verb"], asked.get("group", ""), plural, asked.get("namespace", ""))
-        allowed = user == "admin" or rbac.allows(self.server_api.store, user, *place)
+        allowed = user == "admin" or admission.allows(self.server_api.store, user, *place)
         return {**review, "status": {"allowed": allowed}}
 
     def _log(self, pod: Object, query: dict[str, str]) -> None:
@@ -280,7 +287,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
     def _stream(self, of: Resources, query: dict[str, str]) -> None:
-        found = events(of, query)
+        found = watch(of.store, of.kind, of.namespace, query)
         self._chunks("application/json")  # at once: the watching client waits for the headers
         for event in found:
             self._chunk(json.dumps(event, separators=(",", ":")).encode() + b"\n")

@@ -13,11 +13,10 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpunode.sim.apiserver import fields, patch
-from gpunode.sim.apiserver.admission import FOREGROUND, admitted
-from gpunode.sim.apiserver.errors import StatusError, not_found, status_error
-from gpunode.sim.apiserver.selectors import selected
-from gpunode.sim.apiserver.store import KINDS, Object, Store, key, now
+from gpunode.sim.apiserver import patches
+from gpunode.sim.apiserver.admission import FOREGROUND, admit
+from gpunode.sim.apiserver.queries import selector
+from gpunode.sim.apiserver.store import KINDS, Object, StatusError, Store, key, not_found, now, status_error
 
 APPLY = "application/apply-patch+yaml"
 PROTECTED = {"default", "kube-system", "kube-public"}  # namespaces that may not be deleted
@@ -42,7 +41,7 @@ class Resources:
 
     def list(self, query: Mapping[str, str]) -> Object:
         """The objects that the query selects, in pages of `limit`."""
-        wanted = selected(self.kind, query)
+        wanted = selector(self.kind, query)
         with self.store.changed:
             found = [one for one in self.store.all(self.kind, self.namespace) if wanted(one)]
             version = self.store.version
@@ -79,8 +78,8 @@ class Resources:
                 name = meta["name"]
                 message = f'{self.full} "{name}" already exists'
                 raise status_error(409, "AlreadyExists", message, name=name, kind=self.full)
-            made = fields.updated(
-                None, admitted(self.store, item, None), query.get("fieldManager") or "unknown"
+            made = patches.own_changes(
+                None, admit(self.store, item, None), query.get("fieldManager") or "unknown"
             )
             return self._kept(made, dry=dry)
 
@@ -91,9 +90,9 @@ class Resources:
             if content == APPLY:
                 return self._apply(name, body, live, query), live is None
             dry = _dry("PatchOptions", _asked(query))
-            change = patch.BY_CONTENT.get(content)
+            change = patches.BY_CONTENT.get(content)
             if change is None:
-                known = ", ".join((*patch.BY_CONTENT, APPLY))
+                known = ", ".join((*patches.BY_CONTENT, APPLY))
                 message = f"the body of the request was in an unknown format - accepted media types include: {known}"
                 raise status_error(415, "UnsupportedMediaType", message)
             if live is None:
@@ -105,7 +104,7 @@ class Resources:
         dry = _dry("UpdateOptions", _asked(query))
         with self.store.changed:
             live = self.get(name)
-            was = {k: v for k, v in live["metadata"].items() if k in fields.NOBODYS - {"resourceVersion"}}
+            was = {k: v for k, v in live["metadata"].items() if k in patches.NOBODYS - {"resourceVersion"}}
             new = {
                 "kind": self.kind,
                 "apiVersion": KINDS[self.kind].api,
@@ -126,8 +125,8 @@ class Resources:
             **wish,
             "metadata": {**wish["metadata"], "resourceVersion": live["metadata"]["resourceVersion"]},
         }
-        new = admitted(self.store, wish, live)
-        return self._kept(fields.updated(live, new, query.get("fieldManager") or "unknown"), dry=dry)
+        new = admit(self.store, wish, live)
+        return self._kept(patches.own_changes(live, new, query.get("fieldManager") or "unknown"), dry=dry)
 
     def delete(self, name: str, options: Mapping[str, Any], query: Mapping[str, str]) -> Object:
         """Delete an object, or mark it for a kubelet or controller that must end something first."""
@@ -199,10 +198,10 @@ class Resources:
         own = {"name": name, **({"namespace": self.namespace} if self.namespace else {})}
         empty = {"kind": self.kind, "apiVersion": KINDS[self.kind].api, "metadata": own}
         try:
-            merged = fields.applied(live or empty, wish, manager, force=force)
-        except fields.Conflict as conflict:
+            merged = patches.apply(live or empty, wish, manager, force=force)
+        except patches.Conflict as conflict:
             raise self._conflict(conflict) from conflict
-        return self._kept(admitted(self.store, merged, live), dry=dry)
+        return self._kept(admit(self.store, merged, live), dry=dry)
 
     def _kept(self, item: Object, *, dry: bool) -> Object:
         if not dry:
@@ -215,7 +214,7 @@ class Resources:
         message = f'{self.kind} "{name}" is invalid: {field}: {why}'
         return status_error(422, "Invalid", message, name=name, kind=self.kind, causes=[cause])
 
-    def _conflict(self, conflict: fields.Conflict) -> StatusError:
+    def _conflict(self, conflict: patches.Conflict) -> StatusError:
         api, count = KINDS[self.kind].api, len(conflict.fields)
         by_manager: dict[str, list[str]] = {}
         for manager, field in conflict.fields:

@@ -1,4 +1,4 @@
-"""The objects of the simulated cluster, and their changes by version, for watches.
+"""The objects of the simulated cluster, their changes by version for watches, and the API's refusals as Status objects.
 
 Objects in the store are never changed in place, only replaced. An object from the store may be kept and compared, but
 must be copied before it is changed.
@@ -10,7 +10,7 @@ import copy
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, TypeAlias
@@ -179,3 +179,38 @@ def owned_by(item: Object, owner: Object) -> bool:
     """True if `owner` is an owner of the object."""
     references = item["metadata"].get("ownerReferences") or []
     return any(one["uid"] == owner["metadata"]["uid"] for one in references)
+
+
+class StatusError(Exception):
+    """An answer with this HTTP code and Status object."""
+
+    def __init__(self, code: int, status: Object) -> None:
+        super().__init__(status["message"])
+        self.code = code
+        self.status = status
+
+
+def status_error(
+    code: int, reason: str, message: str, *, name: str = "", kind: str = "", causes: Sequence[Object] = ()
+) -> StatusError:
+    """`kind` is that of `details`, with its group: `nodes`, `daemonsets.apps`. In most answers it is the plural."""
+    details: Object = {"name": name} if name else {}
+    short, _, group = kind.partition(".")
+    details |= ({"group": group} if group else {}) | ({"kind": short} if kind else {})
+    details |= {"causes": list(causes)} if causes else {}
+    status = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        **({"details": details} if details else {}),
+        "code": code,
+    }
+    return StatusError(code, status)
+
+
+def not_found(kind: str, name: str) -> StatusError:
+    """`kind` is the plural, with its group."""
+    return status_error(404, "NotFound", f'{kind} "{name}" not found', name=name, kind=kind)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from gpunode.sim.apiserver.selectors import matches
+from gpunode.sim.apiserver.queries import matches
 from gpunode.sim.apiserver.store import Object, Store, now
-from gpunode.sim.controllers.events import record
+from gpunode.sim.controllers.loop import record
 
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "k": 10**3, "M": 10**6, "G": 10**9, "m": 1e-3}
 COUNTED = {
@@ -16,11 +16,6 @@ COUNTED = {
     "ephemeral-storage",
     "pods",
 }  # every node has them; others are 0 if not offered
-
-
-def concerns(item: Object) -> bool:
-    """True if a change of this object may let a pod be scheduled."""
-    return item["kind"] in {"Pod", "Node"}
 
 
 def schedule(store: Store) -> None:

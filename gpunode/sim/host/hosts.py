@@ -9,9 +9,8 @@ import time
 import uuid
 from pathlib import Path
 
-from gpunode.sim.host import repository
+from gpunode.sim.host import apt, driver, systemd
 from gpunode.sim.host.machine import Machine, Now, PackageNow, UnitNow
-from gpunode.sim.host.programs import kernel, systemd
 from gpunode.sim.host.state import State
 
 OVERLAY = Path(__file__).parent / "overlay"
@@ -24,7 +23,7 @@ FOLDERS = ("run", "dev", "proc/driver", "sys/firmware", "sys/module", "etc/modpr
 def lay_out(demo: Path) -> None:
     """Create the folder of programs that all hosts of a demo share."""
     programs = demo / "programs"
-    shutil.copytree(PROGRAMS / "sh", programs)
+    shutil.copytree(PROGRAMS, programs)
     for path in programs.glob("*/*"):
         path.chmod(0o755)
     for name in REAL:
@@ -56,15 +55,15 @@ def create(demo: Path, machine: Machine) -> State:
     now.units = {name: UnitNow() for name in units}
     now.packages = {"kubelet": PackageNow(f"{machine.kubelet}-1.1", held=True)}
     if machine.has:
-        there = repository.installed(machine.has, machine.os, machine.kernel)
+        there = apt.installed(machine.has, machine.os, machine.kernel)
         now.packages |= {name: PackageNow(version) for name, version in there.items()}
-        driver = repository.driver(there)
-        if driver:
-            now.library = driver[0]
+        release = driver.of_packages(there)
+        if release:
+            now.library = release[0]
             (state.root / "etc/modules-load.d/nvidia.conf").write_text("nvidia\n", encoding="utf-8")
     state.create(machine, now)
     with state.change() as fresh:
-        kernel.boot(state, fresh)
+        driver.boot(state, fresh)
         for name in units:
             systemd.start(state, fresh, name)
     return state
@@ -121,7 +120,7 @@ def environment(state: State, machine: Machine) -> dict[str, str]:
     return {
         "GPUNODE_ROOT": str(state.root),
         "GPUNODE_SIM_PYTHON": sys.executable,
-        "GPUNODE_SIM_RUN": str(PROGRAMS / "run.py"),
+        "GPUNODE_SIM_RUN": str(PROGRAMS.with_name("run.py")),
         "PATH": os.pathsep.join(
             [
                 str(state.folder / "bin"),

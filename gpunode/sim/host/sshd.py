@@ -1,10 +1,14 @@
-"""The SSH servers of the simulated hosts, all in one process: real keys, real commands, a port for each on loopback."""
+"""The SSH servers of the simulated hosts, all in one process: real keys, real commands, a port for each on loopback.
+
+gpunode's agent is recognised in the command that starts it, and forked instead.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import selectors
+import shlex
 import shutil
 import socket
 import subprocess
@@ -12,14 +16,105 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import IO, Protocol
 
 import paramiko
 from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
+from gpunode.host import bundle
 from gpunode.sim.forkserver import ForkServer, Piped
-from gpunode.sim.host import agent, hosts
-from gpunode.sim.host.command import Process, carry
+from gpunode.sim.host import hosts
 from gpunode.sim.host.state import DOWN, State
+
+CHUNK = 32768
+PATIENCE = 5.0
+
+
+class Process(Protocol):
+    """The process of the command, e.g. a subprocess.Popen with three pipes."""
+
+    @property
+    def stdin(self) -> IO[bytes] | None: ...
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+    @property
+    def stderr(self) -> IO[bytes] | None: ...
+    def wait(self) -> int: ...
+
+
+def carry(channel: paramiko.Channel, process: Process) -> None:
+    """Copy both output streams and the input of a process; returns when it has ended and its output is sent."""
+    assert process.stdin
+    assert process.stdout
+    assert process.stderr
+    stdin, stdout, stderr = process.stdin, process.stdout, process.stderr
+
+    def feed() -> None:
+        with contextlib.suppress(EOFError, paramiko.SSHException):
+            while data := channel.recv(CHUNK):
+                with contextlib.suppress(OSError):  # the command may have ended without reading all
+                    stdin.write(data)
+                    stdin.flush()
+        with contextlib.suppress(OSError):
+            stdin.close()
+
+    def drain() -> None:
+        with contextlib.suppress(OSError, EOFError):
+            while data := stderr.read1(CHUNK):  # type: ignore[attr-defined]
+                channel.sendall_stderr(data)
+
+    threads = [threading.Thread(target=feed, daemon=True), threading.Thread(target=drain, daemon=True)]
+    for thread in threads:
+        thread.start()
+    with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+        while data := stdout.read1(CHUNK):  # type: ignore[attr-defined]
+            channel.sendall(data)
+        threads[1].join()
+        status = process.wait()
+        if status >= 0:
+            channel.send_exit_status(status)
+        # The client ends its input after it has seen that the command began. If a quick command closed the
+        # channel before that, it would look refused.
+        threads[0].join(timeout=PATIENCE)
+    with contextlib.suppress(OSError, EOFError):
+        channel.close()
+    stdout.close()
+    process.wait()
+    for thread in threads:
+        thread.join(timeout=PATIENCE)
+    stderr.close()
+
+
+LOCALE = {"LC_ALL": "C"}  # of the agent; Python reads it at its own start
+# Load the agent's imports and compile its modules, then remove its own modules again.
+LOAD = """
+import sys
+finders, known = list(sys.meta_path), set(sys.modules)
+exec(compile({agent!r}, "py", "exec"), {{"__name__": "agent"}})
+sys.meta_path[:], sys.excepthook = finders, sys.__excepthook__
+for name in set(sys.modules) - known:
+    if name.partition(".")[0] == "gpunode":
+        del sys.modules[name]
+"""
+
+
+def fork_server() -> ForkServer:
+    """A server whose forks are like a new `python3 -I -S`, where the agent's bootstrap compiles nothing again."""
+    return ForkServer(LOAD.format(agent=bundle.program().encode()), environment=LOCALE)
+
+
+def bootstrap(command: str) -> str | None:
+    """The program in `exec /bin/sh -c 'SCRIPT' gpunode 'PROGRAM'`, as gpunode starts its agent; None in other commands.
+
+    Every simulated host has what the script looks for: python3, and sudo without a password.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return None
+    agent = words[:3] == ["exec", "/bin/sh", "-c"] and words[4:5] == ["gpunode"] and len(words) == 6
+    return words[5] if agent else None
+
 
 BACKLOG = 128
 BASH = shutil.which("bash")
@@ -44,7 +139,7 @@ class Server:
 
     def __init__(self, states: Iterable[State], user_key: paramiko.PKey) -> None:
         self._selector = selectors.DefaultSelector()
-        self._forks = agent.fork_server()
+        self._forks = fork_server()
         self._user_key = user_key
         self._doors: dict[str, _Door] = {}
         for state in states:
@@ -142,9 +237,9 @@ class _Door:
 
         A user's command runs in a restricted bash: a redirection to /etc would write to this computer's.
         """
-        program = agent.bootstrap(command)
+        program = bootstrap(command)
         if program is not None:
-            environment = {**self.environment, **agent.LOCALE}
+            environment = {**self.environment, **LOCALE}
             return Piped(self.forks, ("-c", program), environment, self.state.root)
         pipe = subprocess.PIPE
         # The last word is the prefix of bash's error messages.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import gpunode
 from gpunode.sim.forkserver import ForkServer
-from gpunode.sim.host.endpoints import Endpoints
 from gpunode.sim.host.machine import Now
+from gpunode.sim.node.endpoints import Endpoints
 
 # From the device plugin's image (gpunode/links/plugin/image/archive.py): no other program is run for a pod.
 ENTRYPOINT, COMMAND = ("python3",), ("-m", "gpunode.deviceplugin")
@@ -23,7 +23,7 @@ ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "NVIDIA_DRIVER_CAPABILITIES": "compute,u
 LOAD = """
 import google.protobuf, grpc.aio
 import gpunode.deviceplugin.cuda, gpunode.deviceplugin.plugin
-import gpunode.sim.node.stand_ins.cuda, gpunode.sim.node.stand_ins.nvml
+import gpunode.sim.node.cuda, gpunode.sim.node.nvml
 """
 
 
@@ -101,7 +101,7 @@ def words_of(spec: Mapping[str, Sequence[str]]) -> list[str]:
     if command[0] in {"python3", "python"} and command[1:2] == ["-m"] and command[2] in MODULES:
         return ["-m", "gpunode.sim.node.inside", *command[2:]]
     if command == ["nvidia-smi"]:
-        return ["-m", "gpunode.sim.node.inside", "gpunode.sim.node.stand_ins.smi"]
+        return ["-m", "gpunode.sim.node.inside", *command]
     if command[1:3] == ["-m", "gpunode.deviceplugin.mps"]:
         raise CannotStart(
             "this host is simulated, and sharing by MPS is not: there is no control daemon to run"

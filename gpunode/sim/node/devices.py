@@ -23,7 +23,7 @@ from gpunode.contract.checkpoint import FILE_NAME
 from gpunode.deviceplugin.kubelet import podresources_pb2 as podresources
 from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 from gpunode.sim.apiserver.store import Object
-from gpunode.sim.host.endpoints import Endpoints
+from gpunode.sim.node.endpoints import Endpoints
 
 SECONDS = 10.0  # for a plugin's answer
 GRACE = 300.0  # seconds until the devices of a disconnected plugin are forgotten

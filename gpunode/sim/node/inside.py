@@ -19,10 +19,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpunode.sim.host.endpoints import Endpoints
-from gpunode.sim.node.stand_ins.cuda import Cuda
-from gpunode.sim.node.stand_ins.driver import Driver
-from gpunode.sim.node.stand_ins.nvml import Nvml
+from gpunode.sim.node.cuda import Cuda
+from gpunode.sim.node.endpoints import Endpoints
+from gpunode.sim.node.nvml import Driver, Nvml
 
 # Library -> its stand-in, and the driver capability that a container must request to get it.
 LIBRARIES: dict[str, tuple[Any, str]] = {
@@ -77,12 +76,26 @@ def _at(address: str) -> None:
     asyncio.start_server = started  # type: ignore[assignment]
 
 
+def print_gpus() -> None:
+    """nvidia-smi: the container's GPUs, read through the stand-in of NVML."""
+    import pynvml  # takes ctypes.CDLL at its import
+
+    pynvml.nvmlInit()
+    print(f"NVIDIA-SMI (simulated)   Driver Version: {pynvml.nvmlSystemGetDriverVersion()}")
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        print(f"{index}  {pynvml.nvmlDeviceGetName(handle)}  {pynvml.nvmlDeviceGetUUID(handle)}")
+
+
 def main() -> None:
     _at(os.environ["GPUNODE_SIM_ADDRESS"])
     threading.Thread(target=_end_with_parent, daemon=True).start()
     ctypes.CDLL = Libraries  # type: ignore[misc]
     sys.argv = sys.argv[1:]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    if sys.argv == ["nvidia-smi"]:
+        print_gpus()
+    else:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The kubelet of a simulated machine: it runs pods while the machine's kubelet unit is active."""
+"""The kubelet of a simulated machine: it registers its node, and runs pods while the machine's kubelet unit is active."""
 
 from __future__ import annotations
 
@@ -6,23 +6,21 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from gpunode.sim.apiserver.errors import status_error
-from gpunode.sim.apiserver.fields import updated
-from gpunode.sim.apiserver.log import Log
-from gpunode.sim.apiserver.store import Object, Store
-from gpunode.sim.controllers.events import record
-from gpunode.sim.controllers.loop import Loop
-from gpunode.sim.controllers.node_lifecycle import NodeHealth
+from gpunode.sim.apiserver.api import Log
+from gpunode.sim.apiserver.patches import own_changes
+from gpunode.sim.apiserver.store import Object, Store, now, status_error
+from gpunode.sim.controllers.lifecycle import NodeHealth
+from gpunode.sim.controllers.loop import Loop, record
 from gpunode.sim.forkserver import ForkServer
-from gpunode.sim.host.endpoints import Endpoints
-from gpunode.sim.host.machine import Now
-from gpunode.sim.host.programs import kubelet as start
-from gpunode.sim.host.programs.runtimes import Unusable
+from gpunode.sim.host import daemons as start
+from gpunode.sim.host.answers import CONTAINERD, DOCKER
+from gpunode.sim.host.daemons import Unusable
+from gpunode.sim.host.machine import Machine, Now
 from gpunode.sim.host.state import State
-from gpunode.sim.node import registration as node
 from gpunode.sim.node.container import CannotStart
-from gpunode.sim.node.container_lifecycle import ContainerLifecycle
 from gpunode.sim.node.devices import DeviceManager
+from gpunode.sim.node.endpoints import NODE_ADDRESS, Endpoints
+from gpunode.sim.node.lifecycle import ContainerLifecycle
 from gpunode.sim.node.pods import PodRun
 from gpunode.wording import page
 
@@ -198,9 +196,9 @@ class Kubelet:
         with self.store.changed:
             there = self.store.get("Node", "", self.name)
             if there is None:
-                self.store.put(updated(None, node.registered(self.name, host), "kubelet"))
+                self.store.put(own_changes(None, new_node(self.name, host), "kubelet"))
             else:
-                self.store.change(there, _with(node.restarted(there["status"])))
+                self.store.change(there, _with(restarted_status(there["status"])))
         self._news.set()
         self.record(self.store.get("Node", "", self.name) or {}, "Normal", "Starting", "Starting kubelet.")
 
@@ -243,7 +241,7 @@ class Kubelet:
         there = self.store.get("Node", "", self.name)
         if there is not None:
             was = there["status"]
-            status = node.status(was, self.machine, host, self._state.root, self._counts)
+            status = node_status(was, self.machine, host, self._state.root, self._counts)
             self.store.change(there, _with(status))
             if not _ready(was) and _ready(status):
                 words = f"Node {self.name} status is now: NodeReady"
@@ -257,7 +255,7 @@ def _offers_devices(root: Path, host: Now) -> bool:
 
 def _gates(root: Path, host: Now) -> Mapping[str, bool]:
     try:
-        return start.gates(root, host.arguments)
+        return start.feature_gates(root, host.arguments)
     except Unusable:  # its configuration was changed since its start
         return {}
 
@@ -276,3 +274,96 @@ def _previous(this: ContainerLifecycle | None, logs: list[Path], container: str,
         words = f'previous terminated container "{container}" in pod "{pod}" not found'
         raise status_error(400, "BadRequest", words)
     return found[-1]
+
+
+CAPACITY = {"cpu": "64", "memory": "528000000Ki", "ephemeral-storage": "1700000000Ki", "pods": "110"}
+PRESSURES = {
+    "MemoryPressure": ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    "DiskPressure": ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    "PIDPressure": ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+}
+
+
+def new_node(name: str, host: Now) -> Object:
+    """The Node object that a kubelet creates if there is none."""
+    labels = {"kubernetes.io/arch": "amd64", "kubernetes.io/os": "linux", "kubernetes.io/hostname": name}
+    labels |= {f"beta.{key}": value for key, value in labels.items() if not key.endswith("hostname")}
+    for word in host.arguments:
+        if word.startswith("--node-labels="):
+            pairs = (pair.partition("=") for pair in word.partition("=")[2].split(",") if pair)
+            labels |= {key: value for key, _, value in pairs}
+    meta = {"name": name, "labels": dict(sorted(labels.items()))}
+    return {"kind": "Node", "apiVersion": "v1", "metadata": meta, "spec": {}, "status": {}}
+
+
+def restarted_status(node_status: Object) -> Object:
+    """The status that a starting kubelet finds, with its extended resources at 0 until they are counted again."""
+    known = node_status.get("capacity", {})
+    return {**node_status, "capacity": {name: "0" if "/" in name else count for name, count in known.items()}}
+
+
+def node_status(
+    before: Object, machine: Machine, host: Now, root: Path, devices: Mapping[str, tuple[int, int]]
+) -> Object:
+    """The node's status. `devices` are (all, healthy) by resource. Extended resources that clients count stay."""
+    counted = {name: count for name, count in before.get("capacity", {}).items() if "/" in name}
+    up = host.running(f"{machine.runtime}.service")
+    version = f"docker://{DOCKER}" if machine.runtime == "docker" else f"containerd://{CONTAINERD}"
+    return {
+        "capacity": {**CAPACITY, **counted, **{name: str(count) for name, (count, _) in devices.items()}},
+        "allocatable": {
+            **CAPACITY,
+            **counted,
+            **{name: str(healthy) for name, (_, healthy) in devices.items()},
+        },
+        "conditions": _conditions(before, up=up),
+        "addresses": [
+            {"type": "InternalIP", "address": NODE_ADDRESS},
+            {"type": "Hostname", "address": machine.name},
+        ],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+        "nodeInfo": {
+            "machineID": _line(root / "etc/machine-id"),
+            "systemUUID": _line(root / "sys/class/dmi/id/product_uuid"),
+            "bootID": host.boot_id,
+            "kernelVersion": machine.kernel,
+            "osImage": _system(root),
+            "containerRuntimeVersion": version,
+            "kubeletVersion": f"v{machine.kubelet}",
+            "kubeProxyVersion": f"v{machine.kubelet}",
+            "operatingSystem": "linux",
+            "architecture": "amd64",
+        },
+        "images": [{"names": [name], "sizeBytes": 0} for name in host.images],
+    }
+
+
+def _conditions(before: Object, *, up: bool) -> list[Object]:
+    found = [
+        {"type": kind, "status": "False", "reason": reason, "message": message}
+        for kind, (reason, message) in PRESSURES.items()
+    ]
+    ready = (
+        ("True", "KubeletReady", "kubelet is posting ready status")
+        if up
+        else ("False", "KubeletNotReady", "container runtime is down")
+    )
+    found.append(dict(zip(("type", "status", "reason", "message"), ("Ready", *ready), strict=True)))
+    known = {one["type"]: one for one in before.get("conditions") or []}
+    for one in found:
+        old = known.get(one["type"], {})
+        same = old.get("status") == one["status"]
+        one["lastHeartbeatTime"] = old["lastHeartbeatTime"] if same else now()
+        one["lastTransitionTime"] = old["lastTransitionTime"] if same else now()
+    return found
+
+
+def _system(root: Path) -> str:
+    for line in (root / "etc/os-release").read_text(encoding="utf-8").splitlines():
+        if line.startswith("PRETTY_NAME="):
+            return line.partition("=")[2].strip('"')
+    return ""
+
+
+def _line(path: Path) -> str:
+    return path.read_text(encoding="utf-8").strip()

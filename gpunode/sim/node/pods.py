@@ -7,16 +7,15 @@ from typing import Protocol
 
 from gpunode.sim.apiserver.store import Object, now
 from gpunode.sim.host.machine import Now
-from gpunode.sim.node import container_lifecycle
-from gpunode.sim.node import registration as node
-from gpunode.sim.node.container_lifecycle import ContainerLifecycle, stamp
+from gpunode.sim.node import lifecycle
 from gpunode.sim.node.devices import DeviceManager, Unavailable
-from gpunode.sim.node.volumes import CannotMount, Volumes
+from gpunode.sim.node.endpoints import NODE_ADDRESS
+from gpunode.sim.node.lifecycle import CannotMount, ContainerLifecycle, Volumes, stamp
 
 RETRY = 5.0  # seconds between two tries at a sandbox or a volume
 
 
-class Place(container_lifecycle.Place, Protocol):
+class Place(lifecycle.Place, Protocol):
     """The node, as its pods need it."""
 
     devices: DeviceManager
@@ -77,8 +76,8 @@ class PodRun:
             "phase": self._phase(),
             "qosClass": self.pod["status"].get("qosClass"),
             "startTime": stamp(self._began),
-            "hostIP": node.ADDRESS,
-            "hostIPs": [{"ip": node.ADDRESS}],
+            "hostIP": NODE_ADDRESS,
+            "hostIPs": [{"ip": NODE_ADDRESS}],
         }
         if self._refused:
             status |= {"reason": self._refused[0], "message": self._refused[1]}

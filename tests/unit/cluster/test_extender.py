@@ -22,7 +22,7 @@ from gpunode.links.scheduler.extender import certificates, rollout
 from gpunode.links.scheduler.extender.deployment import NAME, STAYS, Spec, rights_to_remove
 from gpunode.links.scheduler.extender.findings import Mismatch
 from gpunode.model import PluginImage, Share
-from gpunode.sim.controllers import deployments
+from gpunode.sim.controllers import workloads
 from gpunode.wording import Advice
 
 from .conftest import pod
@@ -125,7 +125,7 @@ def test_a_repair_leaves_a_pod_alone_that_has_its_name_from_another_by_now(api: 
     ("reason", "patience", "refusal", "fix"),
     [
         ("FailedCreate", "REFUSED", "pods is forbidden: exceeded quota: few", "The ResourceQuota `few`"),
-        ("Simulated", "FINAL", deployments.WHY, "describe deployments share"),
+        ("Simulated", "FINAL", workloads.WHY, "describe deployments share"),
     ],
 )
 def test_pods_that_the_cluster_does_not_make_are_not_waited_for_to_the_end(

@@ -17,8 +17,8 @@ from gpunode.links.pod.samples import SAMPLES
 from gpunode.planning import templates
 from gpunode.sim.apiserver.resources import Resources
 from gpunode.sim.apiserver.store import Store
-from gpunode.sim.controllers import jobs
 from gpunode.sim.controllers.scheduler import schedule
+from gpunode.sim.controllers.workloads import run_jobs
 from tests.unit.test_articles import ROOT, options
 
 OWN = {"cuda": "registry.example/me/app:1"}  # the one that has no usual image
@@ -158,10 +158,10 @@ def test_a_simulated_job_ends_with_its_pods(phases: list[str], ended: str) -> No
     (job,) = printed("mnist")
     Resources(store, "Job", "default").create(job, {"fieldManager": "kubectl"})
     for phase in phases:
-        jobs.look(store)
+        run_jobs(store)
         (pod,) = [one for one in store.all("Pod") if one["status"]["phase"] == "Pending"]
         store.change(pod, lambda item, phase=phase: item["status"].update(phase=phase))
-    jobs.look(store)
+    run_jobs(store)
     (job,) = store.all("Job")
     assert [one["type"] for one in job["status"].get("conditions", [])] == ([ended] if ended else [])
     assert len(store.all("Pod")) == (1 if ended == "Complete" else 2)

@@ -11,6 +11,7 @@ from pathlib import Path
 from gpunode.sim.host.state import State
 
 METRICS = 9400
+NODE_ADDRESS = "127.0.0.1"
 KUBELET = "var/lib/kubelet"
 
 

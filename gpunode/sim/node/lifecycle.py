@@ -1,10 +1,12 @@
-"""One container of a pod on a simulated node: its starts, restarts and status."""
+"""One container of a pod on a simulated node: its mounts, starts, restarts, readiness and status."""
 
 from __future__ import annotations
 
+import http.client
 import secrets
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
@@ -12,11 +14,126 @@ from typing import Protocol
 from gpunode.sim.apiserver.store import Object, now
 from gpunode.sim.forkserver import ForkServer
 from gpunode.sim.host.answers import pid
-from gpunode.sim.host.endpoints import Endpoints
 from gpunode.sim.host.machine import ContainerNow, Now
 from gpunode.sim.node.container import CannotStart, Container, command_of, environment_of, words_of
-from gpunode.sim.node.probe import Probe
-from gpunode.sim.node.volumes import Volumes
+from gpunode.sim.node.endpoints import Endpoints
+
+PROBE_SECONDS = 1.0  # that the simulation waits for an answer; its kubelet does nothing else meanwhile
+
+
+class Probe:
+    """Whether one life of a container is ready. `place` has its address on this computer."""
+
+    def __init__(self, spec: Object, place: Endpoints) -> None:
+        self._place = place
+        self._spec = spec.get("readinessProbe") or {}
+        self._due = time.monotonic() + self._spec.get("initialDelaySeconds", 0)
+        self._failed = 0  # times in a row
+        self.ready = "httpGet" not in self._spec
+
+    def probe(self) -> str:
+        """Probe if the period has passed; returns the kubelet's message if that failed, else ""."""
+        if "httpGet" not in self._spec or time.monotonic() < self._due:
+            return ""
+        self._due = time.monotonic() + self._spec["periodSeconds"]
+        why = self._get()
+        self._failed = self._failed + 1 if why else 0
+        if not why or self._failed >= self._spec["failureThreshold"]:
+            self.ready = not why
+        return f"Readiness probe failed: {why}" if why else ""
+
+    def _get(self) -> str:
+        port, path = self._spec["httpGet"]["port"], self._spec["httpGet"]["path"]
+        address = self._place.address
+        connection = http.client.HTTPConnection(address, self._place.at(port), timeout=PROBE_SECONDS)
+        try:
+            connection.request("GET", path)
+            status = connection.getresponse().status
+        except OSError as error:
+            return f'Get "http://{address}:{port}{path}": {str(error.strerror or error).lower()}'
+        except http.client.HTTPException as error:
+            return f'Get "http://{address}:{port}{path}": {error}'
+        finally:
+            connection.close()
+        return "" if 200 <= status < 400 else f"HTTP probe failed with statuscode: {status}"
+
+
+VOLUMES = "root/var/lib/kubelet/pods"
+
+
+class CannotMount(Exception):
+    """A volume cannot be set up; the message is the kubelet's."""
+
+
+class Volumes:
+    """The volumes of one pod. `host` is its host's folder; `find` gives the ConfigMap of a namespace and name."""
+
+    def __init__(self, pod: Object, host: Path, find: Callable[[str, str], Object | None]) -> None:
+        self._folder: Path = host / VOLUMES / pod["metadata"]["uid"]
+        self._namespace, self._find = pod["metadata"]["namespace"], find
+        self._sources: dict[str, str] = {
+            one["name"]: one["configMap"]["name"]
+            for one in pod["spec"].get("volumes", [])
+            if "configMap" in one
+        }
+        self._hosts: dict[str, Path] = {
+            one["name"]: host / "root" / one["hostPath"]["path"].strip("/")
+            for one in pod["spec"].get("volumes", [])
+            if "hostPath" in one
+        }
+        self._held: dict[str, str] = {}  # volume -> the version of the ConfigMap that it shows
+
+    def bring(self) -> None:
+        """Write the files of the current ConfigMaps; those of a deleted one stay. Raises CannotMount."""
+        for volume, name in self._sources.items():
+            there = self._find(self._namespace, name)
+            if there is None and volume not in self._held:
+                raise CannotMount(
+                    f'MountVolume.SetUp failed for volume "{volume}" : configmap "{name}" not found'
+                )
+            if there is not None and there["metadata"]["resourceVersion"] != self._held.get(volume):
+                _fill(self._place(volume), there.get("data") or {})
+                self._held[volume] = there["metadata"]["resourceVersion"]
+
+    def outside(self, container: Object, variables: Mapping[str, str]) -> dict[str, str]:
+        """The variables of a container, with paths below its mounts replaced by those on this computer."""
+        mounts = dict(self._mounts(container))
+
+        def led(value: str) -> str:
+            for mount, place in mounts.items():
+                if value == mount or value.startswith(f"{mount}/"):
+                    return f"{place}{value.removeprefix(mount)}"
+            return value
+
+        return {name: led(value) for name, value in variables.items()}
+
+    def remove(self) -> None:
+        """Remove all volumes."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _mounts(self, container: Object) -> Iterator[tuple[str, Path]]:
+        for one in container.get("volumeMounts", []):
+            path = one["mountPath"].rstrip("/")
+            if one["name"] in self._sources:
+                yield path, self._place(one["name"])
+            elif one["name"] in self._hosts:
+                yield path, self._hosts[one["name"]]
+
+    def _place(self, volume: str) -> Path:
+        return self._folder / "volumes/kubernetes.io~configmap" / volume
+
+
+def _fill(folder: Path, files: Mapping[str, str]) -> None:
+    """Replace the folder's files atomically."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        new = folder / f"..{name}"  # two dots, as the kubelet's own: readers do not take it for a key
+        new.write_text(text, encoding="utf-8")
+        new.replace(folder / name)
+    for path in folder.iterdir():
+        if path.name not in files:
+            path.unlink()
+
 
 BACK_OFF, LONGEST = 10.0, 300.0  # seconds before the second restart, doubled each time
 NEVER = "ErrImageNeverPull"

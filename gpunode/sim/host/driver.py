@@ -1,11 +1,11 @@
-"""modprobe of a simulated host."""
+"""The driver of a simulated host: modprobe, the modules of a boot, and NVIDIA's own installer."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 
-from gpunode.sim.host import repository
 from gpunode.sim.host.answers import FREE, MODULES
 from gpunode.sim.host.machine import Machine, Now
 from gpunode.sim.host.state import State
@@ -44,7 +44,20 @@ def installed(now: Now) -> tuple[str, str] | None:
     if now.run:
         version, flavour = now.run.split()
         return version, flavour
-    return repository.driver({package: entry.version for package, entry in now.packages.items()})
+    return of_packages({package: entry.version for package, entry in now.packages.items()})
+
+
+def of_packages(packages: dict[str, str]) -> tuple[str, str] | None:
+    """(release, flavour) of the installed driver, from its packages and their versions."""
+    for name, version in packages.items():
+        if re.fullmatch(r"nvidia(-open)?-kernel(-open)?-dkms|nvidia-dkms-\d+(-open)?", name):
+            return version.rsplit("-", 1)[0], "open" if "-open" in name else "proprietary"
+    return None
+
+
+def later(kernel: str) -> str:
+    """The kernel that an upgrade brings: 6.1.0-41-amd64 after 6.1.0-40-amd64."""
+    return re.sub(r"-(\d+)-", lambda number: f"-{int(number[1]) + 1}-", kernel)
 
 
 def headers(machine: Machine, now: Now) -> bool:
@@ -56,7 +69,7 @@ def depmod(state: State, now: Now) -> None:
     """List the driver's module where its packages built one: for the running kernel, unless it lists one already, and for one of the
     next boot with its headers."""
     kernel = state.machine().kernel
-    ahead = repository.later(kernel)
+    ahead = later(kernel)
     for one, built in ((kernel, True), (ahead, f"linux-headers-{ahead}" in now.packages)):
         path = state.root / "lib/modules" / one / "modules.dep"
         listed = path.exists() and (one == kernel or path.read_text(encoding="utf-8") != "")
@@ -88,3 +101,59 @@ def boot(state: State, now: Now) -> None:
         for line in path.read_text(encoding="utf-8").splitlines():
             if line and not line.startswith("#"):
                 load(machine, now, line.strip())
+
+
+RECORD = "var/lib/nvidia"
+UNINSTALLER = '#!/bin/sh\nexec "$GPUNODE_SIM_PYTHON" -I "$GPUNODE_SIM_RUN" nvidia-uninstall "$@"\n'
+LOG = "var/log/nvidia-installer.log"
+
+
+def install(state: State, arguments: list[str]) -> int:
+    """`nvidia-installer VERSION OPTION...`, as the script in a .run file starts it."""
+    version, *options = arguments
+    machine, root = state.machine(), state.root
+    with state.change() as now:
+        error = ""
+        if "nvidia" in now.modules and "--allow-installation-with-running-driver" not in options:
+            error = "An NVIDIA kernel module 'nvidia' appears to be already loaded in your kernel."
+        elif FREE.keys() & now.modules.keys() and "--no-nouveau-check" not in options:
+            error = "The Nouveau kernel driver is currently in use by your system."
+        elif not {"gcc", "make"} <= set(now.packages):
+            error = "Unable to find the development tool `make` in your path"
+        elif not headers(machine, now):
+            error = "Unable to find the kernel source tree for the currently running kernel."
+        (root / LOG).parent.mkdir(parents=True, exist_ok=True)
+        (root / LOG).write_text(
+            f"-> Installing NVIDIA driver version {version}.\n" + (f"ERROR: {error}\n" if error else "")
+        )
+        if error:
+            sys.stderr.write(f"ERROR: {error}\n")
+            return 1
+        flavour = "open" if "--kernel-module-type=open" in options else "proprietary"
+        now.run, now.library = f"{version} {flavour}", version
+        modules = root / "lib/modules" / machine.kernel
+        texts = {
+            root / RECORD / "log": f"1.0-{version.replace('.', '')} ({version})\n",
+            modules / "modules.dep": "updates/dkms/nvidia.ko:\n",
+            root / "usr/bin/nvidia-uninstall": UNINSTALLER,
+            state.folder / "bin/nvidia-uninstall": UNINSTALLER,
+        }
+        for path, text in texts.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            path.chmod(0o755)
+        if "--skip-module-load" not in options:
+            load(machine, now, "nvidia")
+    return 0
+
+
+def uninstall(state: State, _arguments: list[str]) -> int:
+    """`nvidia-uninstall --silent`: what is loaded stays loaded."""
+    machine = state.machine()
+    with state.change() as now:
+        now.run = now.library = ""
+        shutil.rmtree(state.root / RECORD)
+        (state.root / "lib/modules" / machine.kernel / "modules.dep").unlink()
+        for path in (state.root / "usr/bin/nvidia-uninstall", state.folder / "bin/nvidia-uninstall"):
+            path.unlink()
+    return 0

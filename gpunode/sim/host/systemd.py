@@ -1,4 +1,4 @@
-"""systemctl of a simulated host, and the effects of starting a unit."""
+"""systemctl and journalctl of a simulated host, and the effects of starting a unit."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import re
 import sys
 import time
 
-from gpunode.sim.host import answers
+from gpunode.sim.host import answers, daemons, driver
+from gpunode.sim.host.daemons import Unusable
 from gpunode.sim.host.machine import Machine, Now, UnitNow, log
-from gpunode.sim.host.programs import kernel, kubelet, runtimes, units
-from gpunode.sim.host.programs.runtimes import Unusable
 from gpunode.sim.host.state import DOWN, State
 
 REBOOT_SECONDS = 2.0
@@ -27,13 +26,13 @@ def systemctl(state: State, arguments: list[str]) -> int:
     """systemctl: the verbs that change something, and those that print a unit's state."""
     verb, *names = [word for word in arguments if not word.startswith("-")] or ["status"]
     if verb == "status":
-        return units.status(state, names or list(state.now().units))
+        return status(state, names or list(state.now().units))
     if verb == "is-active":
-        return units.is_active(state, names)
+        return is_active(state, names)
     with state.change() as now:
         if verb == "reboot":
             reboot(state, now)
-        problems = [problem for name in names if (problem := _act(state, now, verb, units.full(name)))]
+        problems = [problem for name in names if (problem := _act(state, now, verb, full_name(name)))]
     for problem in problems:
         sys.stderr.write(f"{problem}\n")
     return 1 if problems else 0
@@ -63,7 +62,7 @@ def start(state: State, now: Now, name: str) -> str | None:
     except Unusable as error:
         log(unit, str(error))
         unit.since, unit.pid = 0.0, 0
-        if name == "kubelet.service":
+        if name == "daemons.service":
             unit.active, unit.sub, unit.failed = "activating", "auto-restart", time.time()
             return None
         unit.active, unit.sub = "failed", "failed"
@@ -87,7 +86,7 @@ def start(state: State, now: Now, name: str) -> str | None:
 
 def follow(state: State, now: Now) -> None:
     """NVIDIA's persistence daemon comes with its package, started, and goes with it; so do the toolkit's units from 1.18 on."""
-    kernel.depmod(state, now)
+    driver.depmod(state, now)
     toolkit = now.packages.get("nvidia-container-toolkit-base")
     brings = toolkit is not None and tuple(map(int, toolkit.version.split(".")[:2])) >= (1, 18)
     for name in REFRESH:
@@ -109,9 +108,9 @@ def _ready(state: State, machine: Machine, now: Now, name: str) -> None:
     etc = state.root / "etc"
     if name == "docker.service":
         now.containers = []  # they end with dockerd
-        now.runtime = runtimes.docker_config(etc / "docker/daemon.json")
+        now.runtime = daemons.docker_config(etc / "docker/daemon.json")
     elif name == "containerd.service":
-        found = runtimes.dump(state)[0]
+        found = daemons.dump(state)[0]
         if machine.runtime == "containerd":
             now.runtime = found
     elif name == "nvidia-cdi-refresh.service":
@@ -120,9 +119,9 @@ def _ready(state: State, machine: Machine, now: Now, name: str) -> None:
             _specify(state, machine, now)
     elif name == "gpunode-cdi.service":
         _specify(state, machine, now)
-    elif name == "kubelet.service":
-        now.arguments = kubelet.arguments(state.root)
-        kubelet.check(state.root, machine, now)
+    elif name == "daemons.service":
+        now.arguments = daemons.kubelet_arguments(state.root)
+        daemons.check_kubelet(state.root, machine, now)
 
 
 def _specify(state: State, machine: Machine, now: Now) -> None:
@@ -146,9 +145,87 @@ def reboot(state: State, now: Now) -> None:
     now.lost = []
     now.xids = []
     now.containers = []
-    kernel.boot(state, now)
+    driver.boot(state, now)
     for name, unit in now.units.items():
         now.units[name] = UnitNow(enabled=unit.enabled, journal=unit.journal)
     for name, unit in now.units.items():
         if unit.enabled:
             start(state, now, name)
+
+
+ACTIVE, INACTIVE, MISSING = 0, 3, 4  # systemctl's exit statuses
+TAIL = 10
+
+
+def full_name(name: str) -> str:
+    """A unit's name, completed as systemd does."""
+    return name if "." in name else f"{name}.service"
+
+
+def status(state: State, names: list[str]) -> int:
+    """`systemctl status NAME...`."""
+    now, worst = state.now(), ACTIVE
+    for number, name in enumerate(map(full_name, names)):
+        unit = now.units.get(name)
+        if unit is None:
+            sys.stderr.write(f"Unit {name} could not be found.\n")
+            worst = MISSING
+            continue
+        worst = max(worst, ACTIVE if unit.active == "active" else INACTIVE)
+        enabled = "enabled" if unit.enabled else "disabled"
+        print("\n" * (number > 0) + f"{'×' if unit.active == 'failed' else '●'} {name}")
+        print(f"     Loaded: loaded (/lib/systemd/system/{name}; {enabled})")
+        print(f"     Active: {_active_line(unit)}")
+        if unit.pid:
+            print(f"   Main PID: {unit.pid} ({name.partition('.')[0]})")
+        print("".join(f"\n{line}" for line in _lines(state.machine().name, unit)[-TAIL:]))
+    return worst
+
+
+def is_active(state: State, names: list[str]) -> int:
+    """`systemctl is-active NAME...`."""
+    now = state.now()
+    words = [now.units.get(full_name(name), UnitNow()).active for name in names]
+    print("\n".join(words))
+    return ACTIVE if "active" in words else INACTIVE
+
+
+def journal(state: State, arguments: list[str]) -> int:
+    """`journalctl -u NAME [-n COUNT]`, as users call it; the agent's form has its own, faster answer."""
+    name, count = "", 0
+    words = iter(arguments)
+    for word in words:
+        if word.startswith("-") and not word.startswith("--") and word.endswith(("u", "n")):
+            value = next(words, "")
+            if word.endswith("u"):
+                name = full_name(value)
+            elif value.isdigit():
+                count = int(value)
+        elif word.startswith("--unit="):
+            name = full_name(word.partition("=")[2])
+    if not name:
+        sys.stderr.write(
+            "journalctl: of a simulated host there are the journals of units: journalctl -u NAME\n"
+        )
+        return 1
+    lines = _lines(state.machine().name, state.now().units.get(name, UnitNow()))
+    print("\n".join(lines[-count:]) or "-- No entries --")
+    return 0
+
+
+def _active_line(unit: UnitNow) -> str:
+    words = f"{unit.active} ({unit.sub})"
+    if unit.active == "failed":
+        words = "failed (Result: exit-code)"
+    elif unit.sub == "auto-restart":
+        words += " (Result: exit-code)"
+    if unit.since:
+        words += f" since {time.strftime('%a %Y-%m-%d %H:%M:%S UTC', time.gmtime(unit.since))}"
+    return words
+
+
+def _lines(host: str, unit: UnitNow) -> list[str]:
+    return [
+        f"{time.strftime('%b %d %H:%M:%S', time.gmtime(when))} {host} systemd[1]: {line}"
+        for when, line in unit.journal
+    ]

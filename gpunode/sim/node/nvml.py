@@ -8,12 +8,39 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from gpunode.sim.host.machine import SimGpu
-from gpunode.sim.node.stand_ins.driver import Driver
+from gpunode.sim.host.state import State
+
+
+class Driver:
+    """The kernel module of a host, used through a library of the `version` at the container's start."""
+
+    def __init__(self, host: Path, environment: Mapping[str, str]) -> None:
+        self._state = State(host)
+        self.version = environment["GPUNODE_SIM_LIBRARY"]
+        gpus = self._state.machine().gpus
+        visible = environment["NVIDIA_VISIBLE_DEVICES"].split(",")
+        seen = [gpu for n, gpu in enumerate(gpus) if {"all", gpu.uuid, str(n)} & set(visible)]
+        self.gpus: tuple[SimGpu, ...] = tuple(seen)
+        self.minors = {gpu.uuid: number for number, gpu in enumerate(gpus)}
+
+    def module(self) -> str:
+        """Version of the loaded kernel module; "" if none is loaded."""
+        return self._state.now().modules.get("nvidia", "")
+
+    def lost(self, gpu: SimGpu) -> bool:
+        """True if a GPU has fallen off the bus."""
+        return gpu.uuid in self._state.now().lost
+
+    def xids(self) -> list[tuple[str, int]]:
+        """(GPU's UUID, Xid) of all Xids since the host was made."""
+        return self._state.now().xids
+
 
 SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED = 0, 1, 2, 3
 DRIVER_NOT_LOADED, TIMEOUT, GPU_IS_LOST, LIB_RM_VERSION_MISMATCH = 9, 10, 15, 18

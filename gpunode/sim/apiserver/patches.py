@@ -1,4 +1,4 @@
-"""Field ownership: server-side apply, its conflicts, and changes by other managers.
+"""Field ownership with server-side apply, and the other patches: JSON, JSON merge, and kubectl's strategic ones.
 
 As in the API server: lists of named items are merged by name, other lists and a few maps are one value. A field's path
 is written as in managedFields: `f:metadata`, `k:{"name":"c"}`, and `.` for an item of a list itself.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from gpunode.sim.apiserver.store import Object, now
+from gpunode.sim.apiserver.store import Object, now, status_error
 
 Path: TypeAlias = tuple[str, ...]
 Owner: TypeAlias = tuple[str, str, str]  # operation, manager, subresource
@@ -41,9 +42,9 @@ class Conflict(Exception):
         self.fields = fields
 
 
-def applied(live: Object, wish: Object, manager: str, *, force: bool) -> Object:
+def apply(live: Object, wish: Object, manager: str, *, force: bool) -> Object:
     """The live object after `manager` applied its manifest: fields it no longer names go. Raises Conflict."""
-    owners = _read(live)
+    owners = _owners(live)
     mine, new = ("Apply", manager, ""), _leaves(_bare(wish))
     old = owners.pop(mine, set())
     lost = [
@@ -53,7 +54,7 @@ def applied(live: Object, wish: Object, manager: str, *, force: bool) -> Object:
         if _at(live, place) != _at(wish, place) and not _adds_nothing(wish, live, place)
     ]
     if lost and not force:
-        raise Conflict([(who[1], _words(place)) for who, place in lost])
+        raise Conflict([(who[1], _field_name(place)) for who, place in lost])
     for who, place in lost:
         owners[who].discard(place)
     result = copy.deepcopy(live)
@@ -62,21 +63,21 @@ def applied(live: Object, wish: Object, manager: str, *, force: bool) -> Object:
     for place in sorted(old - new - held, key=lambda place: (place[-1] != ".", -len(place))):
         _remove(result, place, held | new)
     _merge(result, _bare(wish))
-    return _written(result, {**owners, mine: new}, live)
+    return _with_owners(result, {**owners, mine: new}, live)
 
 
-def updated(before: Object | None, after: Object, manager: str) -> Object:
+def own_changes(before: Object | None, after: Object, manager: str) -> Object:
     """The object with `manager` as the owner of every field that differs from `before`.
 
     The earlier owners are those in `after`, where the client may have changed them.
     """
     was, is_ = _leaves(_bare(before or {})), _leaves(_bare(after))
-    owners = _read(after)
+    owners = _owners(after)
     changed = {place for place in is_ if place not in was or _at(before, place) != _at(after, place)}
     for places in owners.values():
         places.difference_update(changed | (was - is_))
     owners.setdefault(("Update", manager, ""), set()).update(changed)
-    return _written(copy.deepcopy(after), owners, before or {})
+    return _with_owners(copy.deepcopy(after), owners, before or {})
 
 
 def _bare(item: Object) -> Object:
@@ -160,12 +161,12 @@ def _merge(into: Object, wish: Object) -> None:
         if isinstance(value, dict) and isinstance(there, dict) and name not in WHOLE:
             _merge(there, value)
         elif isinstance(value, list) and isinstance(there, list) and name in KEYS:
-            into[name] = _merged(there, value, KEYS[name])
+            into[name] = _merge_list(there, value, KEYS[name])
         else:
             into[name] = copy.deepcopy(value)
 
 
-def _merged(there: list[Object], wish: list[Object], by: str) -> list[Object]:
+def _merge_list(there: list[Object], wish: list[Object], by: str) -> list[Object]:
     """Items in the order of the manifest; its missing ones stay before the item that they preceded."""
     known = {_item(one, by): one for one in there}
     wished = {_item(one, by) for one in wish}
@@ -183,7 +184,7 @@ def _merged(there: list[Object], wish: list[Object], by: str) -> list[Object]:
     return merged + left
 
 
-def _read(item: Object) -> Owners:
+def _owners(item: Object) -> Owners:
     entries = item.get("metadata", {}).get("managedFields") or []
     return {_owner(one): set(_places(one["fieldsV1"])) for one in entries if one}
 
@@ -196,10 +197,10 @@ def _places(tree: Object, place: Path = ()) -> Iterable[Path]:
             yield (*place, step)
 
 
-def _written(item: Object, owners: Owners, before: Object) -> Object:
+def _with_owners(item: Object, owners: Owners, before: Object) -> Object:
     """The object with managedFields. Only managers with more fields than before get a new time."""
     entries = []
-    known = _read(before)
+    known = _owners(before)
     times = {
         _owner(one): one.get("time") for one in before.get("metadata", {}).get("managedFields") or [] if one
     }
@@ -233,7 +234,7 @@ def _owner(entry: Object) -> Owner:
     return entry["operation"], entry["manager"], entry.get("subresource", "")
 
 
-def _words(place: Path) -> str:
+def _field_name(place: Path) -> str:
     """`.metadata.labels.pool`, `.spec.template.spec.containers[name="c"].image`."""
     text = ""
     for step in place:
@@ -243,3 +244,105 @@ def _words(place: Path) -> str:
             ((by, name),) = json.loads(step[2:]).items()
             text += f"[{by}={json.dumps(name)}]"
     return text
+
+
+# A strategic patch merges the items of these lists by a field, and replaces other lists (the kinds' patchMergeKey).
+PATCH_KEYS = {**KEYS, "ports": "containerPort"}
+ORDER, WITHOUT = "$setElementOrder/", "$deleteFromPrimitiveList/"
+
+
+def merge_patch(live: Object, patch: Mapping[str, Any]) -> Object:
+    """RFC 7386: the patch's values replace the object's; null removes one."""
+    result = copy.deepcopy(live)
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, dict):
+            there = result.get(name)
+            result[name] = merge_patch(there if isinstance(there, dict) else {}, value)
+        else:
+            result[name] = copy.deepcopy(value)
+    return result
+
+
+def strategic_patch(live: Object, patch: Mapping[str, Any]) -> Object:
+    """The object after a strategic merge patch, with its directives."""
+    wish = {name: value for name, value in patch.items() if not name.startswith("$")}
+    if patch.get("$patch") == "replace":
+        return copy.deepcopy(wish)
+    kept = {*patch.get("$retainKeys", live), *wish}
+    result = {name: copy.deepcopy(value) for name, value in live.items() if name in kept}
+    for name, value in patch.items():
+        if name.startswith(WITHOUT):
+            field = name.removeprefix(WITHOUT)
+            result[field] = [one for one in result.get(field, []) if one not in value]
+    for name, value in wish.items():
+        there = result.get(name)
+        if value is None:
+            result.pop(name, None)
+        elif isinstance(value, dict):
+            result[name] = strategic_patch(there if isinstance(there, dict) else {}, value)
+        elif name in PATCH_KEYS and all(isinstance(one, dict) for one in value):
+            order = [one[PATCH_KEYS[name]] for one in patch.get(f"{ORDER}{name}", [])]
+            result[name] = _list(there or [], value, PATCH_KEYS[name], order)
+        elif name == "finalizers":
+            result[name] = [*(there or []), *(one for one in value if one not in (there or []))]
+        else:
+            result[name] = copy.deepcopy(value)
+    return result
+
+
+def json_patch(live: Object, steps: list[Object]) -> Object:
+    """RFC 6902: add, remove, replace and test, in order. Raises StatusError, and TypeError if it is not a patch."""
+    if not isinstance(steps, list):
+        raise TypeError("a JSON patch is a list")
+    result: Any = copy.deepcopy(live)
+    for step in steps:
+        *way, last = [one.replace("~1", "/").replace("~0", "~") for one in step["path"].split("/")[1:]]
+        try:
+            at = result
+            for name in way:
+                at = at[int(name) if isinstance(at, list) else name]
+            _take_step(at, last, step)
+        except (KeyError, IndexError, ValueError) as error:
+            why = (
+                f"the server rejected our request due to an error in our request: {step['op']} {step['path']}"
+            )
+            raise status_error(422, "Invalid", why) from error
+    return dict(result)
+
+
+def _take_step(at: Any, last: str, step: Object) -> None:
+    place: Any = (len(at) if last == "-" else int(last)) if isinstance(at, list) else last
+    if step["op"] == "add" and isinstance(at, list):
+        at.insert(place, step["value"])
+    elif step["op"] == "add":
+        at[place] = step["value"]
+    elif step["op"] == "remove":
+        del at[place]
+    elif step["op"] not in {"replace", "test"} or (step["op"] == "test" and at[place] != step["value"]):
+        raise ValueError(step["op"])
+    else:
+        at[place] = step["value"]
+
+
+def _list(live: list[Object], patch: list[Object], by: str, order: list[Any]) -> list[Object]:
+    if any(one.get("$patch") == "replace" and by not in one for one in patch):
+        live = []
+    items = {one[by]: one for one in live}
+    for one in patch:
+        if one.get("$patch") == "delete":
+            items.pop(one[by], None)
+        elif by in one:
+            items[one[by]] = strategic_patch(items.get(one[by], {}), one)
+    first = [items.pop(name) for name in order if name in items]
+    return [*first, *items.values()]
+
+
+BY_CONTENT: Mapping[str, Callable[[Object, Any], Object]] = MappingProxyType(
+    {
+        "application/json-patch+json": json_patch,
+        "application/merge-patch+json": merge_patch,
+        "application/strategic-merge-patch+json": strategic_patch,
+    }
+)

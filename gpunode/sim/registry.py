@@ -16,10 +16,10 @@ from typing import IO, Any
 import yaml
 
 from gpunode.errors import GpunodeError, UsageError
-from gpunode.sim import cleanup, faults
-from gpunode.sim.demo import KEPT, PREFIX, room
+from gpunode.sim import faults, process
 from gpunode.sim.host import hosts, kinds
 from gpunode.sim.host.state import State
+from gpunode.sim.process import KEPT, PREFIX, room
 
 PATIENCE = 15.0  # seconds for a demo to end, or to serve more hosts
 YOUNG = 60.0  # seconds in which a folder may still be in creation
@@ -39,19 +39,19 @@ class Kept:
         return tuple(State(path) for path in sorted((self.folder / "hosts").iterdir()))
 
 
-def every() -> tuple[Kept, ...]:
+def list_kept() -> tuple[Kept, ...]:
     """Those of this user, by name."""
     found = [
         Kept((path / KEPT).read_text(encoding="utf-8"), path)
         for path in room().glob(f"{PREFIX}*")
-        if _mine(path) and (path / KEPT).exists() and _runs(path)
+        if _is_mine(path) and (path / KEPT).exists() and _runs(path)
     ]
-    return tuple(sorted(found, key=lambda one: one.name))
+    return tuple(sorted(found, key=lambda find: find.name))
 
 
-def one(name: str | None) -> Kept:
+def find(name: str | None) -> Kept:
     """The one of this name; without a name the only one. Raises UsageError."""
-    there = {kept.name: kept for kept in every()}
+    there = {kept.name: kept for kept in list_kept()}
     if name is None and len(there) == 1:
         return next(iter(there.values()))
     if name in there:
@@ -64,12 +64,12 @@ def one(name: str | None) -> Kept:
 
 def free_name() -> str:
     """`demo`, or `demo-2` and so on beside others."""
-    taken = {kept.name for kept in every()}
+    taken = {kept.name for kept in list_kept()}
     number = next(number for number in range(1, len(taken) + 2) if _called(number) not in taken)
     return _called(number)
 
 
-def broken(kept: Kept, fault: str, host: str | None = None) -> str:
+def break_host(kept: Kept, fault: str, host: str | None = None) -> str:
     """Break this host, or the first that can have the fault, as `faults` has it; returns its name. Raises UsageError for a
     host that cannot."""
     machines = [state.machine() for state in kept.states]
@@ -89,7 +89,7 @@ def broken(kept: Kept, fault: str, host: str | None = None) -> str:
         ) from error
 
 
-def grown(kept: Kept, count: int) -> tuple[str, tuple[str, ...]]:
+def add_hosts(kept: Kept, count: int) -> tuple[str, tuple[str, ...]]:
     """Add bare hosts, which join the cluster, and their group to the inventory; returns its name and theirs."""
     with (kept.folder / "add.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one at a time: names, folders and the inventory are the demo's
@@ -105,20 +105,20 @@ def grown(kept: Kept, count: int) -> tuple[str, tuple[str, ...]]:
                 raise GpunodeError(f"{kept.name} does not serve its new hosts; see {kept.folder}/server.log")
             time.sleep(0.05)
         group = f"{GROUP}{number}"
-        _listed(kept.folder / "inventory.yaml", group, names, _served(kept)["ports"])
+        _append_group(kept.folder / "inventory.yaml", group, names, _served(kept)["ports"])
     return group, tuple(names)
 
 
 def stop(name: str | None = None) -> tuple[Path, ...]:
     """End one kept demo, without a name all that `every` has; returns their folders. A running show is not ended."""
-    found = [one(name)] if name else every()
-    return tuple(kept.folder for kept in found if _stopped(kept.folder))
+    found = [find(name)] if name else list_kept()
+    return tuple(kept.folder for kept in found if _remove(kept.folder))
 
 
-def swept() -> tuple[Path, ...]:
+def sweep() -> tuple[Path, ...]:
     """Remove what killed demos of this user left, and return their folders."""
     found = sorted(room().glob(f"{PREFIX}*"))
-    return tuple(path for path in found if _mine(path) and not _runs(path) and _stopped(path, dead=True))
+    return tuple(path for path in found if _is_mine(path) and not _runs(path) and _remove(path, dead=True))
 
 
 def _called(number: int) -> str:
@@ -129,7 +129,7 @@ def _served(kept: Kept) -> dict[str, Any]:
     return dict(json.loads((kept.folder / "demo.json").read_text(encoding="utf-8")))
 
 
-def _listed(inventory: Path, group: str, names: Sequence[str], ports: Mapping[str, int]) -> None:
+def _append_group(inventory: Path, group: str, names: Sequence[str], ports: Mapping[str, int]) -> None:
     """Add lines at the inventory's end, where a demo's groups are; what its user wrote stays as it is."""
     entries = [f"    - {{name: {name}, address: 127.0.0.1, ssh: {{port: {ports[name]}}}}}" for name in names]
     lines = "\n".join([f"  {group}:", "    hosts:", *entries, ""])
@@ -144,7 +144,7 @@ def _listed(inventory: Path, group: str, names: Sequence[str], ports: Mapping[st
     )
 
 
-def _mine(path: Path) -> bool:
+def _is_mine(path: Path) -> bool:
     with contextlib.suppress(OSError):
         return path.is_dir() and not path.is_symlink() and path.stat().st_uid == os.getuid()
     return False
@@ -152,25 +152,25 @@ def _mine(path: Path) -> bool:
 
 def _runs(path: Path) -> bool:
     with contextlib.suppress(OSError), (path / "lock").open("rb") as lock:
-        return cleanup.held(lock)
+        return process.held(lock)
     return False
 
 
-def _stopped(path: Path, *, dead: bool = False) -> bool:
+def _remove(path: Path, *, dead: bool = False) -> bool:
     """Whether its folder is removed now. `dead`: nothing that runs is ended, nor one that may still take its lock."""
     try:
         with (path / "lock").open("rb") as lock:
-            if cleanup.held(lock):
+            if process.held(lock):
                 if dead or not (path / KEPT).exists():
                     return False
                 _end(path, lock)
             elif dead and not (path / "demo.json").exists() and _young(path):
                 return False
-            cleanup.clear(path)  # with the lock, so that nothing begins here
+            process.clear(path)  # with the lock, so that nothing begins here
     except FileNotFoundError:
         if not path.exists() or _young(path):
             return False
-        cleanup.clear(path)
+        process.clear(path)
     return True
 
 
@@ -183,7 +183,7 @@ def _end(path: Path, lock: IO[bytes]) -> None:
         with contextlib.suppress(OSError, ValueError, KeyError):
             os.kill(int(json.loads((path / "demo.json").read_text())["pid"]), number)
         deadline = time.monotonic() + PATIENCE
-        while cleanup.held(lock):  # until the process is gone
+        while process.held(lock):  # until the process is gone
             if time.monotonic() > deadline:
                 break
             time.sleep(0.05)

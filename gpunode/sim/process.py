@@ -1,4 +1,4 @@
-"""A demo: a folder with hosts, and a process that serves them."""
+"""A demo: a folder with hosts, the process that serves them, and how both end."""
 
 from __future__ import annotations
 
@@ -7,17 +7,56 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
-from typing import Any
+from typing import IO, Any
 
 from gpunode.errors import GpunodeError
-from gpunode.sim import cleanup, folder
+from gpunode.sim import folder
 from gpunode.sim.host import hosts
 from gpunode.sim.host.machine import Machine
+
+PATIENCE = 5.0
+COMMAND = "command.lock"  # held by the gpunode command that the show runs; names its process
+
+
+def clear(demo: Path) -> None:
+    """End the applies and the show's command of a demo, and remove its folder."""
+    _end_holder(demo / COMMAND, os.kill)
+    for root in demo.glob("hosts/*/root"):
+        end_apply(root)
+    # A process that ends may still be writing.
+    deadline = time.monotonic() + PATIENCE
+    while demo.exists() and time.monotonic() < deadline:
+        shutil.rmtree(demo, ignore_errors=True)
+        time.sleep(0.02)
+
+
+def end_apply(root: Path) -> None:
+    """End the running apply on a host: it has a process group of its own."""
+    _end_holder(root / "run/gpunode/lock", os.killpg)
+
+
+def held(lock: IO[bytes]) -> bool:
+    """True if another process holds the lock; if not, this process holds it while the file is open."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _end_holder(path: Path, kill: Callable[[int, int], None]) -> None:
+    """End the process that holds a lock and is named in its file."""
+    with contextlib.suppress(OSError, ValueError, KeyError), path.open("rb") as lock:
+        if held(lock):
+            kill(int(json.loads(lock.read())["pid"]), signal.SIGKILL)
+
 
 PREFIX = "gpunode-demo-"
 KEPT = "kept"  # a file with its name, in the folder of a demo that runs on without its show
@@ -86,7 +125,7 @@ class Demo:
         with contextlib.suppress(BrokenPipeError):
             self._server.stdin.close()
         self._server.wait()
-        cleanup.clear(self.folder)  # the folder exists only if the server was killed
+        clear(self.folder)  # the folder exists only if the server was killed
         self._lock.close()
 
     def run(self, words: Sequence[str], *, capture: bool, quiet: bool = False) -> tuple[int, str, str]:
@@ -94,7 +133,7 @@ class Demo:
 
         It ends with the demo, even if this process is killed: the server finds it by the lock that it inherits.
         """
-        with (self.folder / cleanup.COMMAND).open("w", encoding="utf-8") as lock:
+        with (self.folder / COMMAND).open("w", encoding="utf-8") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             inherited = (lock.fileno(),)
             # In a session of its own: only the show handles an interrupt.

@@ -1,18 +1,97 @@
-"""The show: gpunode's own commands on simulated hosts, each with a sentence that explains it."""
+"""The show: gpunode's own commands on simulated hosts, each with a sentence that explains it, one screen a step."""
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import textwrap
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
-from gpunode.sim import faults, folder, screens
-from gpunode.sim.demo import Demo
-from gpunode.sim.screens import Screen
+from gpunode.sim import faults, folder
+from gpunode.sim.process import Demo
 from gpunode.wording import page
+
+Lines: TypeAlias = Sequence[str]
+Screen: TypeAlias = Callable[[Lines], Lines]
+
+LINES = 16
+# The line that begins the diff of a merge, as `plan` indents it.
+MERGE = re.compile(r" {10,}@@ ")
+ITEM = re.compile(r" {3}\w* *[-+~!] ")
+HOST, LINK = re.compile(r" [^ ✓✗·]"), re.compile(r"   [✓✗·] ")
+
+
+def plan_screen(lines: Lines) -> Lines:
+    """Every change with its reason, and what merges change in the user's files; not the text of new files."""
+    kept: list[str] = []
+    merge = reason = False
+    for line in lines:
+        if ITEM.match(line):
+            merge, reason = False, True
+        elif MERGE.match(line):
+            merge = True
+        elif line.startswith(" " * 10) and not merge:
+            if not reason:
+                continue
+            reason = False
+        kept.append(line)
+    return kept
+
+
+def results_screen(lines: Lines) -> Lines:
+    """Refusals and failures, the hosts' results, and how many GPUs passed."""
+    tables = [number for number, line in enumerate(lines) if line.startswith(("NODE ", "HOST "))]
+    if not tables:
+        return shorten(lines)
+    bad = [line for line in lines[: tables[0]] if "✗" in line]
+    passed = sum("  passed  " in line for line in lines)
+    counted = f"{passed} GPU{'' if passed == 1 else 's'} finished a CUDA pod"
+    return [*shorten(bad), *shorten(lines[tables[-1] :]), counted]
+
+
+def chains_screen(lines: Lines) -> Lines:
+    """The first host's chain, and of each other whole one how many links are right."""
+    kept: list[str] = []
+    chain: list[str] = []
+    shown = False
+
+    def close() -> None:
+        nonlocal shown, chain
+        if chain and shown and all("✓" in line for line in chain[1:]):
+            kept.append(f"{chain[0]}: {len(chain) - 1} links, all ✓")
+        else:
+            kept.extend(chain)
+        shown, chain = shown or bool(chain), []
+
+    for line in lines:
+        if chain and LINK.match(line):
+            chain.append(line)
+            continue
+        close()
+        if HOST.match(line) and " " not in line.strip():
+            chain = [line]
+        else:
+            kept.append(line)
+    close()
+    return kept
+
+
+def shorten(lines: Lines) -> Lines:
+    """At most LINES lines; the last one counts the rest."""
+    if len(lines) <= LINES:
+        return lines
+    return [*lines[: LINES - 1], f"… and {len(lines) - LINES + 1} lines more"]
+
+
+def progress_ends(lines: Lines) -> Lines:
+    """Of a command's progress, where no terminal shows it live: how many hosts ended how, and where the time went."""
+    return [line for line in lines if re.match(r" (\d+ (of \d+ )?hosts? |time went to )", line)]
+
 
 GPUNODE = (sys.executable, "-m", "gpunode")
 WIDEST = 100
@@ -45,7 +124,7 @@ class Show:
         else:
             self.say("Plan", "One host without NVIDIA's software. What would change on it, and why:")
         first = (good or list(self.demo.states))[0]
-        done = self.run("plan", "inventory.yaml", "--limit", first, screen=screens.plan) in (0, 4)
+        done = self.run("plan", "inventory.yaml", "--limit", first, screen=plan_screen) in (0, 4)
         rest = f" {odd} of them cannot become one, which is refused with the reason." if odd else ""
         aim = (
             ", to verified GPU nodes."
@@ -54,7 +133,7 @@ class Show:
         )
         self.say("Provision", f"All hosts at once{aim}{rest} `--yes` accepts every plan:")
         provision = ("provision", "inventory.yaml", "--yes", "--html", REPORT)
-        done &= self.run(*provision, screen=screens.results) == (4 if odd else 0)
+        done &= self.run(*provision, screen=results_screen) == (4 if odd else 0)
         if not good:
             return 0 if done else 1
         chain = (
@@ -64,7 +143,7 @@ class Show:
         )
         self.say("Verify", f"The chain from the PCI bus {chain}:")
         verify = ("verify", "inventory.yaml", *(these if hosts <= MANY else ("--limit", good[0])))
-        done &= self.run(*verify, screen=screens.chains) == 0
+        done &= self.run(*verify, screen=chains_screen) == 0
         self.say("Label", "Nodes by what their GPUs are, for node selectors:")
         done &= self.run("label", "inventory.yaml", "--accelerator", *these) == 0
         self.say("Again", "A second run has nothing to do:")
@@ -87,7 +166,7 @@ class Show:
             return found
         self.say("Fix", "provision repairs it:")
         provision = ("provision", "inventory.yaml", "--yes", "--limit", host)
-        return self.run(*provision, screen=screens.results) == 0 and found
+        return self.run(*provision, screen=results_screen) == 0 and found
 
     def _first_broken(self, host: str) -> str:
         """The layer of the first broken link, from verify's JSON; empty string for none."""
@@ -105,14 +184,14 @@ class Show:
         sys.stdout.flush()
         self._pause(len(text.split()) / WORDS_A_SECOND)
 
-    def run(self, *arguments: str, screen: Screen = screens.shorten) -> int:
+    def run(self, *arguments: str, screen: Screen = shorten) -> int:
         """Run gpunode as a user would; returns its exit code. `screen` selects the lines of output to show."""
         print(f"$ gpunode {' '.join(arguments)}", flush=True)
         quiet = not (self._verbose or sys.stderr.isatty())  # a terminal shows progress live
         code, output, errors = self.demo.run([*GPUNODE, *arguments], capture=not self._verbose, quiet=quiet)
         if not self._verbose:
             progress = errors.splitlines()
-            shown = [*screen(output.splitlines()), *(progress if code == 1 else screens.ends(progress))]
+            shown = [*screen(output.splitlines()), *(progress if code == 1 else progress_ends(progress))]
             print("\n".join(shown), flush=True)
         self._pause(0.8)
         return code

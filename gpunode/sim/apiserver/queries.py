@@ -1,13 +1,13 @@
-"""Label selectors and field selectors of lists and watches."""
+"""What lists and watches select: label selectors, field selectors, and the stream of a watch."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from gpunode.sim.apiserver.errors import status_error
-from gpunode.sim.apiserver.store import Object
+from gpunode.sim.apiserver.store import KINDS, Change, Object, Store, TooOld, status_error
 
 Test: TypeAlias = Callable[[Object], bool]
 WORD = r"[A-Za-z0-9._/-]+"
@@ -25,7 +25,7 @@ FIELDS = {
 }  # fmt: skip
 
 
-def selected(kind: str, query: Mapping[str, str]) -> Test:
+def selector(kind: str, query: Mapping[str, str]) -> Test:
     """The predicate of a query's `labelSelector` and `fieldSelector`. Raises StatusError."""
     tests = [*_labels(query.get("labelSelector", "")), *_fields(kind, query.get("fieldSelector", ""))]
     return lambda item: all(test(item) for test in tests)
@@ -93,3 +93,60 @@ def _field(name: str, value: str, *, equal: bool) -> Test:
         return bool((words == value) is equal)
 
     return test
+
+
+BOOKMARK = 60.0  # seconds between two bookmarks; one more comes shortly before the end
+LONGEST = 3600.0
+INITIAL = "k8s.io/initial-events-end"  # the bookmark after the objects that existed when the watch began
+
+
+def watch(store: Store, kind: str, namespace: str, query: Mapping[str, str]) -> Iterator[Object]:
+    """Watch events for `timeoutSeconds`. Raises StatusError at the call, not at the first event."""
+    return _stream(store, kind, namespace, query, selector(kind, query))
+
+
+def _stream(
+    store: Store, kind: str, namespace: str, query: Mapping[str, str], wanted: Test
+) -> Iterator[Object]:
+    end = time.monotonic() + float(query.get("timeoutSeconds") or LONGEST)
+    mark = min(time.monotonic() + BOOKMARK, end - 2) if query.get("allowWatchBookmarks") == "true" else end
+    version = int(query.get("resourceVersion") or 0)
+    if not version or query.get("sendInitialEvents") == "true":
+        with store.changed:
+            found, version = store.all(kind, namespace), store.version
+        yield from ({"type": "ADDED", "object": one} for one in found if wanted(one))
+    if query.get("sendInitialEvents") == "true":
+        yield _bookmark(kind, version, **{INITIAL: "true"})
+    while (left := end - time.monotonic()) > 0:
+        try:
+            changes = store.since(version)
+        except TooOld:
+            message = f"too old resource version: {version} ({store.version})"
+            yield {"type": "ERROR", "object": status_error(410, "Expired", message).status}
+            return
+        for change in changes:
+            version = change.version
+            item = change.item
+            if item["kind"] == kind and namespace in {"", item["metadata"].get("namespace")}:
+                yield from _event(change, wanted)
+        if time.monotonic() >= mark and end - time.monotonic() > 0:
+            mark = min(time.monotonic() + BOOKMARK, end - 2) if mark < end - 2 else end
+            yield _bookmark(kind, version)
+        with store.changed:
+            if store.version == version:
+                store.changed.wait(min(left, max(0.0, mark - time.monotonic())))
+
+
+def _bookmark(kind: str, version: int, **notes: str) -> Object:
+    meta: Object = {"resourceVersion": str(version), "creationTimestamp": None}
+    meta |= {"annotations": notes} if notes else {}
+    return {"type": "BOOKMARK", "object": {"kind": kind, "apiVersion": KINDS[kind].api, "metadata": meta}}
+
+
+def _event(change: Change, wanted: Test) -> Iterator[Object]:
+    """The change as this watch sees it: ADDED once the object is selected, DELETED once it no longer is."""
+    was = change.before is not None and wanted(change.before)
+    is_ = change.type != "DELETED" and wanted(change.item)
+    if was or is_:
+        kind = "MODIFIED" if was and is_ else "ADDED" if is_ else "DELETED"
+        yield {"type": kind, "object": change.item}

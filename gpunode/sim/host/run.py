@@ -10,21 +10,21 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 # Program -> its module and function.
 PROGRAMS = {
-    "apt-get": ("apt", "get"),
-    "apt-mark": ("apt", "mark"),
-    "apt-cache": ("apt", "cache"),
+    "apt-get": ("apt", "apt_get"),
+    "apt-mark": ("apt", "apt_mark"),
+    "apt-cache": ("apt", "apt_cache"),
     "systemctl": ("systemd", "systemctl"),
-    "journalctl": ("units", "journal"),
-    "modprobe": ("kernel", "modprobe"),
-    "nvidia-installer": ("installer", "install"),
-    "nvidia-uninstall": ("installer", "uninstall"),
-    "dockerd": ("runtimes", "dockerd"),
-    "containerd": ("runtimes", "containerd"),
-    "load": ("runtimes", "load"),
+    "journalctl": ("systemd", "journal"),
+    "modprobe": ("driver", "modprobe"),
+    "nvidia-installer": ("driver", "install"),
+    "nvidia-uninstall": ("driver", "uninstall"),
+    "dockerd": ("daemons", "dockerd"),
+    "containerd": ("daemons", "containerd"),
+    "load": ("daemons", "load_image"),
 }
 
 
@@ -34,7 +34,7 @@ def main(name: str, arguments: list[str]) -> int:
 
     state = State(Path(os.environ["GPUNODE_ROOT"]).parent)
     module, function = PROGRAMS[name]
-    program = getattr(import_module(f"gpunode.sim.host.programs.{module}"), function)
+    program = getattr(import_module(f"gpunode.sim.host.{module}"), function)
     return int(program(state, arguments))
 
 

@@ -11,7 +11,7 @@ import uuid
 from array import array
 from typing import Any
 
-from gpunode.sim.node.stand_ins.driver import Driver
+from gpunode.sim.node.nvml import Driver
 
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, NO_DEVICE, INVALID_DEVICE = 0, 1, 2, 3, 100, 101
 NOT_FOUND, SYSTEM_DRIVER_MISMATCH, UNKNOWN = 500, 803, 999

@@ -1,17 +1,84 @@
-"""A user's inventory on simulated hosts: groups and settings are the user's, addresses and keys are not."""
+"""`gpunode demo` from its options to its end: which hosts, which fault, the show, and whether it runs on.
+
+A user's inventory is rehearsed on invented hosts: groups and settings are the user's, addresses and keys are not.
+"""
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from gpunode import inventory
+from gpunode.errors import UsageError
 from gpunode.model import Host, PluginConfig
+from gpunode.sim import faults, registry
 from gpunode.sim.folder import ARCHIVE
 from gpunode.sim.host import kinds
 from gpunode.sim.host.machine import Machine
+from gpunode.sim.narration import REPORT, Show, ending, farewell
+from gpunode.sim.process import Demo, room
+
+
+def play(
+    *, fast: bool, verbose: bool, fault: str | None, hosts: int | None, inventory: Path | None, keep: bool
+) -> int:
+    """The exit code. Raises UsageError before anything starts, for options that exclude each other and for a fault that none
+    of the hosts can have."""
+    if fault is not None:
+        check_fault(fault, "--break ")
+    if hosts is not None and inventory is not None:
+        raise UsageError(
+            "--hosts and --inventory exclude each other: an inventory says which hosts there are"
+        )
+    machines = kinds.fleet(hosts) if hosts else kinds.usual()
+    described: tuple[Any, ...] = ()
+    whole = True
+    if inventory is not None:
+        read = rehearse(inventory)
+        for words in read.left_out:
+            print(f"{inventory}: {words}")
+        machines, described = read.machines, (read.groups, read.cluster, read.files)
+        whole = read.cluster["plugin"] is not None
+    possible = [name for name in faults.possible(machines) if whole or name != "image"]  # the plugin's image
+    if fault is not None and fault not in possible:
+        raise UsageError(
+            f"--break {fault}: it can happen to none of these hosts; "
+            f"choose one of {', '.join(possible) or 'others: nothing here can be broken'}"
+        )
+    with Demo(machines, *described) as demo:
+        code = Show(demo, fast=fast, verbose=verbose).play(fault)
+        report = None if keep else _kept_report(demo)
+        if keep:
+            name = registry.free_name()
+            demo.keep(name)
+            print(farewell(demo, name))
+    if not keep:
+        print(ending(code, report, whole=whole))
+    return code
+
+
+def _kept_report(demo: Demo) -> Path | None:
+    """The run's page, moved out of the folder that goes; None if there is none."""
+    page = demo.folder / REPORT
+    if not page.exists():
+        return None
+    descriptor, name = tempfile.mkstemp(prefix="gpunode-report-", suffix=".html", dir=room())
+    with os.fdopen(descriptor, "wb") as copy:
+        copy.write(page.read_bytes())
+    return Path(name)
+
+
+def check_fault(fault: str, option: str) -> None:
+    """Raises UsageError where there is no such fault. `option`: what stands before it on the command line."""
+    if fault not in faults.FAULTS:
+        what = f"{option}{fault}: there is no such break" if fault else "what to break is not named"
+        where = " Its host is named by --host, where you choose it." if option == "break " else ""
+        raise UsageError(what, hint=f"Choose one of {', '.join(faults.FAULTS)}.{where}")
+
 
 DEFAULT = "h100"
 Group = dict[str, Any]
@@ -31,21 +98,21 @@ class Rehearsal:
     left_out: tuple[str, ...]
 
 
-def rehearsal(path: Path) -> Rehearsal:
+def rehearse(path: Path) -> Rehearsal:
     """The rehearsal of an inventory. Raises InventoryError.
 
     Keys, kubeconfig and image archive of the real hosts and cluster need not exist.
     """
     read = inventory.load(path, keys=False)
-    machines = tuple(replace(invented(host), pace=kinds.PACE) for host in read.hosts)
+    machines = tuple(replace(invent_machine(host), pace=kinds.PACE) for host in read.hosts)
     groups: dict[str, Group] = {}
     for host in read.hosts:
         first, *others = host.groups or ("hosts",)
-        groups.setdefault(first, {"hosts": []})["hosts"].append(wishes(host))
+        groups.setdefault(first, {"hosts": []})["hosts"].append(host_entry(host))
         for name in others:
             groups.setdefault(name, {"hosts": []})["hosts"].append({"name": host.name})
     plugin, config, publish = read.cluster.plugin, read.cluster.plugin_config, read.cluster.plugin_publish
-    named, files, left_out = configured(config) if config else ({}, {}, ())
+    named, files, left_out = plugin_settings(config) if config else ({}, {}, ())
     chosen = {name: getattr(publish, name) for name in ("events", "annotation", "metrics")}
     cluster: dict[str, Any] = {"namespace": read.cluster.namespace, "plugin": None}
     if plugin is not None:
@@ -54,7 +121,7 @@ def rehearsal(path: Path) -> Rehearsal:
     return Rehearsal(machines, groups, cluster, files, left_out)
 
 
-def configured(config: PluginConfig) -> tuple[dict[str, Any], dict[str, str], tuple[str, ...]]:
+def plugin_settings(config: PluginConfig) -> tuple[dict[str, Any], dict[str, str], tuple[str, ...]]:
     """The plugin's configuration in the cluster settings, its files, and sentences on what is not simulated."""
     missing = [name for name, place in (("MPS", config.mps_root), ("CDI", config.cdi_directory)) if place]
     if missing:
@@ -69,7 +136,7 @@ def configured(config: PluginConfig) -> tuple[dict[str, Any], dict[str, str], tu
     return {"config": "plugin.yaml"}, {"plugin.yaml": config.text}, ()
 
 
-def invented(host: Host) -> Machine:
+def invent_machine(host: Host) -> Machine:
     """A plausible machine for the host: its GPUs by its names, its runtime by its settings; with the driver and the
     toolkit installed that `driver: none` and `toolkit: none` presuppose."""
     words = " ".join((host.name, *host.groups, *host.labels.values())).lower()
@@ -85,7 +152,7 @@ def invented(host: Host) -> Machine:
     return replace(made, has=(*driver, *toolkit))
 
 
-def wishes(host: Host) -> dict[str, Any]:
+def host_entry(host: Host) -> dict[str, Any]:
     """The host as its group lists it, with its settings. Its address is added later; its node has its name."""
     entry: dict[str, Any] = {"name": host.name}
     for name, value in (
