@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from gpunode.sim.apiserver import tls
 from gpunode.sim.apiserver.api import ApiServer, Log
+from gpunode.sim.apiserver.resources import Resources
 from gpunode.sim.apiserver.store import KINDS, Object, Store, status_error
 from gpunode.sim.controllers import lifecycle, workloads
 from gpunode.sim.controllers.loop import Loop
@@ -40,17 +40,7 @@ class Cluster:
         self.store = Store()
         self._lock = threading.Lock()
         for name in lifecycle.SYSTEM:
-            meta = {"name": name, "labels": {"kubernetes.io/metadata.name": name}}
-            spec = {"finalizers": ["kubernetes"]}
-            self.store.put(
-                {
-                    "kind": "Namespace",
-                    "apiVersion": "v1",
-                    "metadata": meta,
-                    "spec": spec,
-                    "status": {"phase": "Active"},
-                }
-            )
+            Resources(self.store, "Namespace").create({"metadata": {"name": name}}, {})
         users = {secrets.token_hex(16): "admin", secrets.token_hex(16): "nobody"}
         secure, certificate = tls.server(folder / "api.pem")
         self._api = ApiServer(self.store, users, self._log, self._configz, secure)
@@ -131,24 +121,15 @@ def _is_of(kinds: Collection[str]) -> Callable[[Object], bool]:
     return lambda item: item["kind"] in kinds
 
 
-class _Section(NamedTuple):
-    plural: str
-    name: str
-    key: str
-    value: dict[str, str]
-
-
 def _kubeconfig(path: Path, url: str, certificate: str, user: str, token: str) -> None:
     trust = base64.b64encode(certificate.encode()).decode()
-    sections = (
-        _Section("clusters", "simulated", "cluster", {"server": url, "certificate-authority-data": trust}),
-        _Section("users", user, "user", {"token": token}),
-        _Section("contexts", "simulated", "context", {"cluster": "simulated", "user": user}),
-    )
+    cluster = {"server": url, "certificate-authority-data": trust}
     config = {
         "apiVersion": "v1",
         "kind": "Config",
-        **{one.plural: [{"name": one.name, one.key: one.value}] for one in sections},
+        "clusters": [{"name": "simulated", "cluster": cluster}],
+        "users": [{"name": user, "user": {"token": token}}],
+        "contexts": [{"name": "simulated", "context": {"cluster": "simulated", "user": user}}],
         "current-context": "simulated",
     }
     path.touch(mode=0o600)

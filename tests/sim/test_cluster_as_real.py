@@ -113,22 +113,6 @@ REQUESTS: dict[str, tuple[str, str, dict[str, str], Object | None, str]] = {
         {"dryRun": ["All"], "propagationPolicy": "Foreground"},
         "application/json",
     ),
-    "an apply of no known kind of dry run": ("PATCH", LEGACY, {**DRY, "dryRun": "None"}, labelled(), APPLY),
-    "a patch of no known kind of dry run": ("PATCH", LEGACY, {**DRY, "dryRun": "None"}, {}, MERGE),
-    "a creation of no known kind of dry run": (
-        "POST",
-        "/api/v1/nodes",
-        {**DRY, "dryRun": "None"},
-        labelled(),
-        "application/json",
-    ),
-    "a deletion of no known kind of dry run": (
-        "DELETE",
-        LEGACY,
-        {},
-        {"dryRun": ["None"]},
-        "application/json",
-    ),
     "something in no namespace": (
         "PATCH",
         "/api/v1/namespaces/nope/serviceaccounts/x",

@@ -121,23 +121,6 @@ def test_a_strategic_patch_merges_lists_of_named_things(client: Client) -> None:
     client.ask("DELETE", f"{where}/d")
 
 
-def test_a_json_patch_goes_step_by_step(client: Client) -> None:
-    """`kubectl patch --type=json`; a test that fails, or a place that is not there, changes nothing."""
-    client.ask("POST", f"{DEFAULT}/configmaps", config("json", a="1", b="2"))
-    path = f"{DEFAULT}/configmaps/json"
-    steps = [
-        {"op": "test", "path": "/data/a", "value": "1"},
-        {"op": "replace", "path": "/data/a", "value": "3"},
-        {"op": "remove", "path": "/data/b"},
-        {"op": "add", "path": "/data/x~1y", "value": "4"},
-    ]
-    assert client.ask("PATCH", path, steps, JSON)[1]["data"] == {"a": "3", "x/y": "4"}
-    code, answer = client.ask("PATCH", path, steps, JSON)
-    assert (code, answer["reason"]) == (422, "Invalid")
-    assert client.ask("PATCH", path, {}, JSON)[0] == 400
-    assert client.ask("GET", path)[1]["data"] == {"a": "3", "x/y": "4"}
-
-
 def test_an_object_is_replaced_only_as_it_was_seen(client: Client) -> None:
     """PUT: with the version that was read; who was slower reads again."""
     made = client.ask("POST", f"{DEFAULT}/configmaps", config("put", a="1"))[1]
@@ -147,25 +130,6 @@ def test_an_object_is_replaced_only_as_it_was_seen(client: Client) -> None:
     code, answer = client.ask("PUT", path, {**made, "data": {"c": "3"}})
     assert (code, answer["reason"]) == (409, "Conflict")
     assert answer["message"].endswith("please apply your changes to the latest version and try again")
-
-
-def test_a_pods_containers_cannot_be_changed(client: Client) -> None:
-    """But their images, as on a real cluster: else it would look as if they were."""
-    wish = pod("fixed")
-    assert client.ask("POST", f"{DEFAULT}/pods", wish)[0] == 201
-    path = f"{DEFAULT}/pods/fixed"
-    code, answer = client.ask(
-        "PATCH", path, {"spec": {"containers": [{"name": "a", "command": ["x"]}]}}, STRATEGIC
-    )
-    assert (code, answer["reason"]) == (422, "Invalid")
-    assert answer["message"].startswith(
-        'Pod "fixed" is invalid: spec: Forbidden: pod updates may not change fields'
-    )
-    image = {"spec": {"containers": [{"name": "a", "image": "plugin:2"}]}}
-    assert client.ask("PATCH", path, image, STRATEGIC)[0] == 200
-    eviction = {"kind": "Eviction", "metadata": {"name": "fixed"}, "deleteOptions": {"gracePeriodSeconds": 0}}
-    assert client.ask("POST", f"{path}/eviction", eviction)[1]["status"] == "Success"
-    assert client.ask("GET", path)[0] == 404
 
 
 def test_a_container_has_no_way_in_and_says_so(client: Client) -> None:

@@ -18,11 +18,6 @@ from gpunode.sim.apiserver.store import KINDS, Object, Store, not_found, status_
 CLASSES = {"system-node-critical": 2000001000, "system-cluster-critical": 2000000000}
 GENERATION = "deprecated.daemonset.template.generation"
 FOREGROUND = "foregroundDeletion"
-IMMUTABLE = (
-    "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
-    "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
-    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
-)
 
 
 def admit(store: Store, item: Object, before: Object | None) -> Object:
@@ -76,11 +71,6 @@ def _pod(store: Store, item: Object, before: Object | None) -> None:
         there = spec.setdefault("tolerations", [])
         if not any(one.get("key") in {key, None} and one.get("operator") == "Exists" for one in there):
             there.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
-    if before is not None and _fixed(spec) != _fixed(before["spec"]):
-        name = item["metadata"]["name"]
-        cause = {"reason": "FieldValueForbidden", "message": f"Forbidden: {IMMUTABLE}", "field": "spec"}
-        message = f'Pod "{name}" is invalid: spec: Forbidden: {IMMUTABLE}'
-        raise status_error(422, "Invalid", message, name=name, kind="Pod", causes=[cause])
     spec.setdefault("enableServiceLinks", True)
     spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
     spec["priority"] = CLASSES.get(spec.get("priorityClassName", ""), 0)
@@ -92,17 +82,6 @@ def _pod(store: Store, item: Object, before: Object | None) -> None:
             raise status_error(403, "Forbidden", f'pods "{name}" is forbidden: {why}', name=name, kind="pods")
         item["metadata"]["generation"] = 1
         item["status"] = {"phase": "Pending", "qosClass": _quality(spec)}
-
-
-def _fixed(spec: Object) -> Object:
-    """The immutable part of a pod's spec: all but IMMUTABLE's exceptions and the scheduler's binding."""
-    free = {"activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "nodeName"}
-    free |= {"enableServiceLinks", "preemptionPolicy", "priority"}  # these are defaulted after this
-    kept = {name: value for name, value in spec.items() if name not in free}
-    for part in ("containers", "initContainers"):
-        if part in kept:
-            kept[part] = [{k: v for k, v in one.items() if k != "image"} for one in kept[part]]
-    return kept
 
 
 def _daemonset(_store: Store, item: Object, before: Object | None) -> None:
@@ -139,7 +118,7 @@ def _job(_store: Store, item: Object, before: Object | None) -> None:
         spec["template"].setdefault("metadata", {}).setdefault("labels", {}).update(own)
         spec["selector"] = {"matchLabels": {f"{group}controller-uid": meta["uid"]}}
         item["status"] = {}
-    for name, value in (("parallelism", 1), ("completions", 1), ("backoffLimit", 6), ("suspend", False)):
+    for name, value in (("parallelism", 1), ("completions", 1), ("backoffLimit", 6)):
         spec.setdefault(name, value)
 
 

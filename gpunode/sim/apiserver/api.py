@@ -90,21 +90,6 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         """Requests are not logged."""
 
-    def do_GET(self) -> None:
-        self._answer()
-
-    def do_POST(self) -> None:
-        self._answer()
-
-    def do_PUT(self) -> None:
-        self._answer()
-
-    def do_PATCH(self) -> None:
-        self._answer()
-
-    def do_DELETE(self) -> None:
-        self._answer()
-
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         try:
@@ -116,6 +101,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(400, status_error(400, "BadRequest", message).status)
         except OSError:
             self.close_connection = True  # the client is gone
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815 (the names of http.server)
 
     def _route(self, body: bytes) -> None:
         url = urlsplit(self.path)

@@ -1,4 +1,4 @@
-"""Field ownership with server-side apply, and the other patches: JSON, JSON merge, and kubectl's strategic ones.
+"""Field ownership with server-side apply, and the other patches: JSON merge and kubectl's strategic ones.
 
 As in the API server: lists of named items are merged by name, other lists and a few maps are one value. A field's path
 is written as in managedFields: `f:metadata`, `k:{"name":"c"}`, and `.` for an item of a list itself.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from gpunode.sim.apiserver.store import Object, now, status_error
+from gpunode.sim.apiserver.store import Object, now
 
 Path: TypeAlias = tuple[str, ...]
 Owner: TypeAlias = tuple[str, str, str]  # operation, manager, subresource
@@ -248,7 +248,7 @@ def _field_name(place: Path) -> str:
 
 # A strategic patch merges the items of these lists by a field, and replaces other lists (the kinds' patchMergeKey).
 PATCH_KEYS = {**KEYS, "ports": "containerPort"}
-ORDER, WITHOUT = "$setElementOrder/", "$deleteFromPrimitiveList/"
+ORDER = "$setElementOrder/"
 
 
 def merge_patch(live: Object, patch: Mapping[str, Any]) -> Object:
@@ -272,10 +272,6 @@ def strategic_patch(live: Object, patch: Mapping[str, Any]) -> Object:
         return copy.deepcopy(wish)
     kept = {*patch.get("$retainKeys", live), *wish}
     result = {name: copy.deepcopy(value) for name, value in live.items() if name in kept}
-    for name, value in patch.items():
-        if name.startswith(WITHOUT):
-            field = name.removeprefix(WITHOUT)
-            result[field] = [one for one in result.get(field, []) if one not in value]
     for name, value in wish.items():
         there = result.get(name)
         if value is None:
@@ -290,40 +286,6 @@ def strategic_patch(live: Object, patch: Mapping[str, Any]) -> Object:
         else:
             result[name] = copy.deepcopy(value)
     return result
-
-
-def json_patch(live: Object, steps: list[Object]) -> Object:
-    """RFC 6902: add, remove, replace and test, in order. Raises StatusError, and TypeError if it is not a patch."""
-    if not isinstance(steps, list):
-        raise TypeError("a JSON patch is a list")
-    result: Any = copy.deepcopy(live)
-    for step in steps:
-        *way, last = [one.replace("~1", "/").replace("~0", "~") for one in step["path"].split("/")[1:]]
-        try:
-            at = result
-            for name in way:
-                at = at[int(name) if isinstance(at, list) else name]
-            _take_step(at, last, step)
-        except (KeyError, IndexError, ValueError) as error:
-            why = (
-                f"the server rejected our request due to an error in our request: {step['op']} {step['path']}"
-            )
-            raise status_error(422, "Invalid", why) from error
-    return dict(result)
-
-
-def _take_step(at: Any, last: str, step: Object) -> None:
-    place: Any = (len(at) if last == "-" else int(last)) if isinstance(at, list) else last
-    if step["op"] == "add" and isinstance(at, list):
-        at.insert(place, step["value"])
-    elif step["op"] == "add":
-        at[place] = step["value"]
-    elif step["op"] == "remove":
-        del at[place]
-    elif step["op"] not in {"replace", "test"} or (step["op"] == "test" and at[place] != step["value"]):
-        raise ValueError(step["op"])
-    else:
-        at[place] = step["value"]
 
 
 def _list(live: list[Object], patch: list[Object], by: str, order: list[Any]) -> list[Object]:
@@ -341,7 +303,6 @@ def _list(live: list[Object], patch: list[Object], by: str, order: list[Any]) ->
 
 BY_CONTENT: Mapping[str, Callable[[Object, Any], Object]] = MappingProxyType(
     {
-        "application/json-patch+json": json_patch,
         "application/merge-patch+json": merge_patch,
         "application/strategic-merge-patch+json": strategic_patch,
     }

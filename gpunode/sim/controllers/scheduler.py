@@ -41,8 +41,7 @@ def schedule(store: Store) -> None:
             used[name] += wants(pod)
             _bind(store, pod, name)
         else:
-            full = [node for node in nodes if not _against(pod, node, Counter())]  # empty, they would do
-            _refuse(store, pod, why, len(full))
+            _refuse(store, pod, why)
 
 
 def wants(pod: Object) -> Counter[str]:
@@ -120,21 +119,13 @@ def _bind(store: Store, pod: Object, node: str) -> None:
         record(store, pod, "default-scheduler", "Normal", "Scheduled", words)
 
 
-def _refuse(store: Store, pod: Object, why: Mapping[str, Sequence[str]], full: int) -> None:
-    """Record why no node fits, and that preemption does not help: on `full` nodes other pods hold the resources, but
-    none has a lower priority."""
+def _refuse(store: Store, pod: Object, why: Mapping[str, Sequence[str]]) -> None:
+    """Record why no node fits."""
     words = "no nodes available to schedule pods"
     if why:
-        count = len(why)
         reasons = Counter(reason for found in why.values() for reason in found)
-        help_ = {
-            "Preemption is not helpful for scheduling": count - full,
-            "No preemption victims found for incoming pod": full,
-        }
-        words = (
-            f"0/{count} nodes are available: {_histogram(reasons)}. no new claims to deallocate, "
-            f"preemption: 0/{count} nodes are available: {_histogram(help_)}."
-        )
+        counted = ", ".join(sorted(f"{number} {reason}" for reason, number in reasons.items()))
+        words = f"0/{len(why)} nodes are available: {counted}."
     if any(one.get("message") == words for one in pod["status"].get("conditions") or []):
         return
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
@@ -144,7 +135,3 @@ def _refuse(store: Store, pod: Object, why: Mapping[str, Sequence[str]], full: i
 
     store.change(pod, refused)
     record(store, pod, "default-scheduler", "Warning", "FailedScheduling", words)
-
-
-def _histogram(reasons: Mapping[str, int]) -> str:
-    return ", ".join(sorted(f"{number} {reason}" for reason, number in reasons.items() if number))

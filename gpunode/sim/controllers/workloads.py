@@ -153,7 +153,6 @@ def _tend_job(store: Store, job: Object) -> None:
     )
     status = {**status, "active": len(pods) - succeeded - failed, "succeeded": succeeded, "failed": failed}
     others = status.get("conditions") or []
-    was_suspended = any(one["type"] == "Suspended" and one["status"] == "True" for one in others)
     if succeeded >= spec["completions"]:
         words = {"reason": "CompletionsReached", "message": "Reached expected number of succeeded pods"}
         status |= {"completionTime": now(), "conditions": [_condition("Complete", words), *others]}
@@ -163,19 +162,8 @@ def _tend_job(store: Store, job: Object) -> None:
         status["conditions"] = [_condition("Failed", words), *others]
         record(store, job, "job-controller", "Warning", "BackoffLimitExceeded", LOST)
         _end_pods(store, pods)
-    elif spec["suspend"]:
-        status.pop("startTime", None)
-        if not was_suspended:
-            words = {"reason": "JobSuspended", "message": "Job suspended"}
-            status["conditions"] = [_condition("Suspended", words)]
-            record(store, job, "job-controller", "Normal", "Suspended", "Job suspended")
-        _end_pods(store, pods)
     else:
         status.setdefault("startTime", now())
-        if was_suspended:
-            words = {"reason": "JobResumed", "message": "Job resumed"}
-            status["conditions"] = [{**_condition("Suspended", words), "status": "False"}]
-            record(store, job, "job-controller", "Normal", "Resumed", "Job resumed")
         for _ in range(min(spec["parallelism"], spec["completions"] - succeeded) - status["active"]):
             _create_pod(store, job, copy.deepcopy(job["spec"]["template"]))
     store.change(job, lambda item: item.update(status=status))

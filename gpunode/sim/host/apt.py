@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from gpunode.sim.host import driver, systemd
-from gpunode.sim.host import driver as kernels
 from gpunode.sim.host.machine import Machine, Now, PackageNow
 from gpunode.sim.host.state import State
 
@@ -56,9 +55,7 @@ def versions(name: str, pattern: str, *, nvidia: bool, kernel: str) -> tuple[str
     Every full driver or toolkit version that is requested exists.
     """
     if name.startswith("linux-headers-"):
-        return (
-            ("6.1.115-1",) if name.removeprefix("linux-headers-") in (kernel, kernels.later(kernel)) else ()
-        )
+        return ("6.1.115-1",) if name.removeprefix("linux-headers-") in (kernel, driver.later(kernel)) else ()
     if name in DISTRIBUTION:
         return (DISTRIBUTION[name],)
     if name in ARCHIVE:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Protocol
+from typing import TypeAlias
 
 import paramiko
 from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL, OPEN_SUCCEEDED
@@ -30,16 +30,7 @@ CHUNK = 32768
 PATIENCE = 5.0
 
 
-class Process(Protocol):
-    """The process of the command, e.g. a subprocess.Popen with three pipes."""
-
-    @property
-    def stdin(self) -> IO[bytes] | None: ...
-    @property
-    def stdout(self) -> IO[bytes] | None: ...
-    @property
-    def stderr(self) -> IO[bytes] | None: ...
-    def wait(self) -> int: ...
+Process: TypeAlias = "subprocess.Popen[bytes] | Piped"  # with a pipe at each stream
 
 
 def carry(channel: paramiko.Channel, process: Process) -> None:
