@@ -47,7 +47,7 @@ class ApiServer:
         self, store: Store, users: dict[str, str], logs: Logs, configz: Configz, secure: ssl.SSLContext
     ) -> None:
         self.store, self.users, self.logs, self.configz = store, users, logs, configz
-        self._server = _Server((ADDRESS, 0), _handler(self))
+        self._server = _Server((ADDRESS, 0), type("Handler", (_Handler,), {"server_api": self}))
         # The TLS handshake runs in the connection's own thread: a silent client does not delay others.
         self._server.socket = secure.wrap_socket(
             self._server.socket, server_side=True, do_handshake_on_connect=False
@@ -73,13 +73,6 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, _request: Any, _address: Any) -> None:
         """Not logged: clients that disconnect or do not speak TLS."""
-
-
-def _handler(api: ApiServer) -> type[BaseHTTPRequestHandler]:
-    class Handler(_Handler):
-        server_api = api
-
-    return Handler
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -16,6 +16,7 @@ from gpunode.sim.forkserver import ForkServer
 from gpunode.sim.host.answers import pid
 from gpunode.sim.host.machine import ContainerNow, Now
 from gpunode.sim.node.container import CannotStart, Container, command_of, environment_of, words_of
+from gpunode.sim.node.devices import DeviceManager
 from gpunode.sim.node.endpoints import Endpoints
 
 PROBE_SECONDS = 1.0  # that the simulation waits for an answer; its kubelet does nothing else meanwhile
@@ -141,46 +142,36 @@ RETRY = 5.0  # seconds between two tries at an image
 TAIL = 2048  # bytes of its log that a failed container's status keeps
 
 
-class Place(Protocol):
-    """The node, as its containers need it."""
+class Node(Protocol):
+    """What pods and their containers need of their kubelet."""
 
     host: Path
     endpoints: Endpoints
     forks: ForkServer
+    devices: DeviceManager
 
-    def image(self, reference: str, policy: str) -> str:
-        """The id of an image, pulled if needed and allowed by the policy. Raises CannotStart."""
-        ...
-
-    def account(self, pod: Object) -> Mapping[str, str]:
-        """The variables of a pod's containers with the API's address and the folder of the pod's token."""
-        ...
-
-    def config(self, namespace: str, name: str) -> Object | None:
-        """A ConfigMap, or None."""
-        ...
-
-    def record(self, pod: Object, kind: str, reason: str, message: str) -> None:
-        """Record an event about the pod."""
-        ...
+    def image(self, reference: str, policy: str) -> str: ...
+    def account(self, pod: Object) -> Mapping[str, str]: ...
+    def config(self, namespace: str, name: str) -> Object | None: ...
+    def record(self, pod: Object, kind: str, reason: str, message: str) -> None: ...
 
 
 class ContainerLifecycle:
     """A container of a pod. `logs` are those of its lives, the newest last."""
 
-    def __init__(self, spec: Object, place: Place, volumes: Volumes) -> None:
+    def __init__(self, spec: Object, node: Node, volumes: Volumes) -> None:
         self.spec, self.name = spec, spec["name"]
         self.state: Object = {"waiting": {"reason": "ContainerCreating"}}
         self.process: Container | None = None
         self.logs: list[Path] = []
         self.starts = 0
         self.restarts = 0
-        self._place, self._volumes = place, volumes
+        self._node, self._volumes = node, volumes
         self._last: Object = {}
         self._image = self._id = ""
         self._seen: ContainerNow | None = None  # as the host saw its last life
         self._due = 0.0  # when it is to be started; monotonic
-        self._probe = Probe(spec, place.endpoints)
+        self._probe = Probe(spec, node.endpoints)
 
     @property
     def over(self) -> bool:
@@ -205,31 +196,31 @@ class ContainerLifecycle:
         runtime = "docker" if "docker.service" in host.units else "containerd"
         self._id = f"{runtime}://{secrets.token_hex(32)}"
         variables = {
-            **self._place.account(pod),
+            **self._node.account(pod),
             **{one["name"]: _value(one, pod) for one in self.spec.get("env", [])},
         }
         variables = self._volumes.outside(self.spec, variables)
-        meta, place = pod["metadata"], self._place
+        meta, node = pod["metadata"], self._node
         folder = f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
-        log = place.host / "root/var/log/pods" / folder / self.name / f"{self.starts - 1}.log"
+        log = node.host / "root/var/log/pods" / folder / self.name / f"{self.starts - 1}.log"
         try:
-            environment = environment_of({**variables, **devices}, place.host, host, handler, place.endpoints)
-            self.process = Container(place.forks, words_of(self.spec), environment, log)
+            environment = environment_of({**variables, **devices}, node.host, host, handler, node.endpoints)
+            self.process = Container(node.forks, words_of(self.spec), environment, log)
             gpu = "GPUNODE_SIM_HOST" in environment
             self._seen = ContainerNow(
                 self._id.rpartition("/")[2], meta["uid"], pid(), command_of(self.spec), gpu
             )
         except CannotStart as no:
-            place.record(pod, "Warning", "Failed", f"Error: failed to start container {self.name}: {no}")
+            node.record(pod, "Warning", "Failed", f"Error: failed to start container {self.name}: {no}")
             reason = "ContainerCannotRun" if runtime == "docker" else "StartError"
             self._ended(pod, 128, reason, time.time(), str(no))
             return
-        self._probe = Probe(self.spec, place.endpoints)
+        self._probe = Probe(self.spec, node.endpoints)
         self.logs.append(log)
         self.state = {"running": {"startedAt": stamp(self.process.started)}}
-        place.record(pod, "Normal", "Pulled", self._brought())
-        place.record(pod, "Normal", "Created", f"Created container: {self.name}")
-        place.record(pod, "Normal", "Started", f"Started container {self.name}")
+        node.record(pod, "Normal", "Pulled", self._brought())
+        node.record(pod, "Normal", "Created", f"Created container: {self.name}")
+        node.record(pod, "Normal", "Started", f"Started container {self.name}")
 
     def check(self, pod: Object) -> None:
         """Update the state if its process has ended; else probe it."""
@@ -237,7 +228,7 @@ class ContainerLifecycle:
             return
         if (code := self.process.ended()) is None:
             if (why := self._probe.probe()) and "deletionTimestamp" not in pod["metadata"]:
-                self._place.record(pod, "Warning", "Unhealthy", why)
+                self._node.record(pod, "Warning", "Unhealthy", why)
             return
         message = ""
         if code and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
@@ -250,7 +241,7 @@ class ContainerLifecycle:
         if self.process is None:
             return
         if not self.process.stopping:
-            self._place.record(pod, "Normal", "Killing", f"Stopping container {self.name}")
+            self._node.record(pod, "Normal", "Killing", f"Stopping container {self.name}")
         self.process.stop(grace)
 
     def status(self) -> Object:
@@ -276,18 +267,18 @@ class ContainerLifecycle:
     def _pulled(self, pod: Object) -> bool:
         reference, policy = self.spec["image"], self.spec["imagePullPolicy"]
         try:
-            self._image = self._place.image(reference, policy)
+            self._image = self._node.image(reference, policy)
         except CannotStart as no:
             self._due = time.monotonic() + RETRY
             if policy == "Never":
                 self.state = {"waiting": {"reason": NEVER, "message": str(no)}}
-                self._place.record(pod, "Warning", NEVER, str(no))
+                self._node.record(pod, "Warning", NEVER, str(no))
                 return False
             again = "Pull" in self.state.get("waiting", {}).get("reason", "")
             back_off = f'Back-off pulling image "{reference}": ErrImagePull: {no}'
             reason, message = ("ImagePullBackOff", back_off) if again else ("ErrImagePull", str(no))
             self.state = {"waiting": {"reason": reason, "message": message}}
-            self._place.record(pod, "Warning", "Failed", f'Failed to pull image "{reference}": {no}')
+            self._node.record(pod, "Warning", "Failed", f'Failed to pull image "{reference}": {no}')
             return False
         return True
 
@@ -307,7 +298,7 @@ class ContainerLifecycle:
             words = f"back-off {wait:.0f}s restarting failed container={self.name} pod={called}"
             self.state = {"waiting": {"reason": "CrashLoopBackOff", "message": words}}
             message = f"Back-off restarting failed container {self.name} in pod {called}"
-            self._place.record(pod, "Warning", "BackOff", message)
+            self._node.record(pod, "Warning", "BackOff", message)
 
 
 def stamp(seconds: float) -> str:

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
 
 from gpunode.sim.apiserver.store import Object, now
 from gpunode.sim.host.machine import Now
-from gpunode.sim.node import lifecycle
-from gpunode.sim.node.devices import DeviceManager, Unavailable
+from gpunode.sim.node.devices import Unavailable
 from gpunode.sim.node.endpoints import NODE_ADDRESS
-from gpunode.sim.node.lifecycle import CannotMount, ContainerLifecycle, Volumes, stamp
+from gpunode.sim.node.lifecycle import CannotMount, ContainerLifecycle, Node, Volumes, stamp
 
 RETRY = 5.0  # seconds between two tries at a sandbox or a volume
-
-
-class Place(lifecycle.Place, Protocol):
-    """The node, as its pods need it."""
-
-    devices: DeviceManager
 
 
 class PodRun:
     """A pod that is bound to this node. `step` must be called repeatedly; it never waits long."""
 
-    def __init__(self, pod: Object, place: Place) -> None:
-        self.pod, self._place = pod, place
-        self.volumes = Volumes(pod, place.host, place.config)
+    def __init__(self, pod: Object, node: Node) -> None:
+        self.pod, self._node = pod, node
+        self.volumes = Volumes(pod, node.host, node.config)
         self.containers = [
-            ContainerLifecycle(container, place, self.volumes) for container in pod["spec"]["containers"]
+            ContainerLifecycle(container, node, self.volumes) for container in pod["spec"]["containers"]
         ]
         self._began = time.time()
         self._given: dict[str, dict[str, str]] | None = (
@@ -95,7 +87,7 @@ class PodRun:
             known = before.get(one["type"], {})
             same = known.get("status") == one["status"]
             one["lastTransitionTime"] = known["lastTransitionTime"] if same else now()
-        address = self._place.endpoints.address
+        address = self._node.endpoints.address
         return {
             **status,
             "podIP": address,
@@ -118,7 +110,7 @@ class PodRun:
     def _admitted(self) -> bool:
         """Allocate its devices, once; without them the pod fails."""
         if self._given is None:
-            devices = self._place.devices
+            devices = self._node.devices
             try:
                 self._given = {
                     one.name: devices.allocate(self.pod["metadata"]["uid"], one.name, _limits(one.spec))
@@ -126,7 +118,7 @@ class PodRun:
                 }
             except Unavailable as no:
                 self._refused = ("UnexpectedAdmissionError", f"Pod was rejected: {no}")
-                self._place.record(self.pod, "Warning", "UnexpectedAdmissionError", str(no))
+                self._node.record(self.pod, "Warning", "UnexpectedAdmissionError", str(no))
         return self._given is not None
 
     def _running(self, host: Now) -> bool:
@@ -157,7 +149,7 @@ class PodRun:
         """Record an event about a repeated failure, at most every RETRY seconds."""
         if time.monotonic() >= self._due.get(reason, 0.0):
             self._due[reason] = time.monotonic() + RETRY
-            self._place.record(self.pod, "Warning", reason, words)
+            self._node.record(self.pod, "Warning", reason, words)
 
     def _stop(self) -> None:
         grace = self.pod["metadata"].get("deletionGracePeriodSeconds")
