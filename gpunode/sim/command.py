@@ -20,7 +20,7 @@ from gpunode.sim.folder import ARCHIVE
 from gpunode.sim.host import kinds
 from gpunode.sim.host.machine import Machine
 from gpunode.sim.narration import REPORT, Show, ending, farewell
-from gpunode.sim.process import Demo, room
+from gpunode.sim.process import Demo, demos_folder
 
 
 def play(
@@ -66,7 +66,7 @@ def _kept_report(demo: Demo) -> Path | None:
     page = demo.folder / REPORT
     if not page.exists():
         return None
-    descriptor, name = tempfile.mkstemp(prefix="gpunode-report-", suffix=".html", dir=room())
+    descriptor, name = tempfile.mkstemp(prefix="gpunode-report-", suffix=".html", dir=demos_folder())
     with os.fdopen(descriptor, "wb") as copy:
         copy.write(page.read_bytes())
     return Path(name)

@@ -84,7 +84,7 @@ def _free(module: str) -> Callable[[State, Machine, Now], None]:
 
 
 def _kernel(state: State, machine: Machine, now: Now) -> None:
-    new = driver.later(machine.kernel)
+    new = driver.next_kernel(machine.kernel)
     now.packages.pop(f"linux-headers-{new}", None)
     for path in (state.root / f"boot/vmlinuz-{new}", state.root / f"lib/modules/{new}/modules.dep"):
         path.parent.mkdir(parents=True, exist_ok=True)

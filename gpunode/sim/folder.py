@@ -33,14 +33,14 @@ REPOSITORIES = {
 }
 
 
-def write(demo: Path, ports: Mapping[str, int]) -> None:
+def write_files(demo: Path, ports: Mapping[str, int]) -> None:
     """The inventory of the described groups, with every host's port, and the files that it names."""
-    described = _described(demo)
+    described = _read_groups(demo)
     for group in described["groups"].values():
         for host in group["hosts"]:
             host |= {"address": "127.0.0.1", "ssh": {"port": ports[host["name"]]}}
     (demo / "packages.asc").write_text(KEY, encoding="utf-8")
-    archive(demo / ARCHIVE)
+    write_archive(demo / ARCHIVE)
     cluster = {"kubeconfig": "kubeconfig", "plugin": {"archive": ARCHIVE}, **described["cluster"]}
     data = {
         "cluster": {key: value for key, value in cluster.items() if value is not None},
@@ -60,22 +60,22 @@ def write(demo: Path, ports: Mapping[str, int]) -> None:
     (demo / "inventory.yaml").write_text(comment + text, encoding="utf-8")
 
 
-def pullable(demo: Path) -> tuple[str, ...]:
+def pullable_images(demo: Path) -> tuple[str, ...]:
     """The images that the described cluster's nodes can pull: the plugin's, if the inventory names no archive."""
-    image = (_described(demo)["cluster"].get("plugin") or {}).get("image")
+    image = (_read_groups(demo)["cluster"].get("plugin") or {}).get("image")
     return (image,) if image else ()
 
 
-def whole(demo: Path) -> bool:
+def deploys_plugin(demo: Path) -> bool:
     """True if its inventory deploys a device plugin."""
-    return _described(demo)["cluster"].get("plugin", ARCHIVE) is not None
+    return _read_groups(demo)["cluster"].get("plugin", ARCHIVE) is not None
 
 
-def _described(demo: Path) -> dict[str, Any]:
+def _read_groups(demo: Path) -> dict[str, Any]:
     return dict(json.loads((demo / "groups.json").read_text(encoding="utf-8")))
 
 
-def describe(
+def write_groups(
     demo: Path,
     groups: Mapping[str, Mapping[str, Any]],
     cluster: Mapping[str, Any] | None = None,
@@ -89,14 +89,14 @@ def describe(
         (demo / name).write_text(content, encoding="utf-8")
 
 
-def metrics(demo: Path) -> dict[str, str]:
+def metrics_urls(demo: Path) -> dict[str, str]:
     """The URLs of the device plugins' metrics by host; none if the described cluster's plugin serves none."""
-    if not (_described(demo)["cluster"].get("plugin") or {}).get("metrics"):
+    if not (_read_groups(demo)["cluster"].get("plugin") or {}).get("metrics"):
         return {}
     return dict(json.loads((demo / "demo.json").read_text(encoding="utf-8"))["metrics"])
 
 
-def groups(machines: Sequence[Machine]) -> dict[str, dict[str, Any]]:
+def group_by_kind(machines: Sequence[Machine]) -> dict[str, dict[str, Any]]:
     """The machines, grouped by kind."""
     found: dict[str, dict[str, Any]] = {}
     for machine in machines:
@@ -109,7 +109,7 @@ def _kind(machine: Machine) -> str:
     return next((name for name, model in MODELS.items() if model.device in devices), "cpu")
 
 
-def archive(path: Path) -> None:
+def write_archive(path: Path) -> None:
     """A `docker save` file of a tiny image; the simulation runs its program as a process of this computer."""
     layer = io.BytesIO()
     tarfile.open(fileobj=layer, mode="w").close()

@@ -105,7 +105,7 @@ class Show:
 
     def __init__(self, demo: Demo, *, fast: bool, verbose: bool = False) -> None:
         self.demo = demo
-        self._whole = folder.whole(demo.folder)
+        self._whole = folder.deploys_plugin(demo.folder)
         self._reading = sys.stdout.isatty() and not fast
         self._verbose = verbose
 
@@ -214,7 +214,7 @@ def _bold(line: str) -> str:
 
 def farewell(demo: Demo, name: str) -> str:
     """Commands for a demo that keeps running; they work exactly as printed. `name`: its own."""
-    gpunode, good = _called(), provisionable(demo)
+    gpunode, good = _command(), provisionable(demo)
     these = f" --limit {','.join(good)}" if len(good) < len(demo.states) else ""
     commands = [f"cd {demo.folder}", f"{gpunode} verify inventory.yaml{these}"]
     if shutil.which("kubectl"):
@@ -251,7 +251,7 @@ def ending(code: int, report: Path | None, *, whole: bool) -> str:
     page = f"\nThe run as one page, with every diff: {report}" if report else ""
     return f"""
 That was the demo: {seen}. Its hosts and its cluster are gone.{page}
-Next: `{_called()} demo --keep` to try commands of your own on them; README.md, "Use it", for hosts of yours."""
+Next: `{_command()} demo --keep` to try commands of your own on them; README.md, "Use it", for hosts of yours."""
 
 
 def provisionable(demo: Demo) -> list[str]:
@@ -260,7 +260,7 @@ def provisionable(demo: Demo) -> list[str]:
     return [machine.name for machine in machines if machine.gpus]
 
 
-def _called() -> str:
+def _command() -> str:
     """The command that starts this gpunode from a shell."""
     own = Path(sys.executable).with_name("gpunode")
     if not own.exists():

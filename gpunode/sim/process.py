@@ -25,7 +25,7 @@ PATIENCE = 5.0
 COMMAND = "command.lock"  # held by the gpunode command that the show runs; names its process
 
 
-def clear(demo: Path) -> None:
+def remove(demo: Path) -> None:
     """End the applies and the show's command of a demo, and remove its folder."""
     _end_holder(demo / COMMAND, os.kill)
     for root in demo.glob("hosts/*/root"):
@@ -42,7 +42,7 @@ def end_apply(root: Path) -> None:
     _end_holder(root / "run/gpunode/lock", os.killpg)
 
 
-def held(lock: IO[bytes]) -> bool:
+def is_locked(lock: IO[bytes]) -> bool:
     """True if another process holds the lock; if not, this process holds it while the file is open."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -54,7 +54,7 @@ def held(lock: IO[bytes]) -> bool:
 def _end_holder(path: Path, kill: Callable[[int, int], None]) -> None:
     """End the process that holds a lock and is named in its file."""
     with contextlib.suppress(OSError, ValueError, KeyError), path.open("rb") as lock:
-        if held(lock):
+        if is_locked(lock):
             kill(int(json.loads(lock.read())["pid"]), signal.SIGKILL)
 
 
@@ -64,7 +64,7 @@ KEPT = "kept"  # a file with its name, in the folder of a demo that runs on with
 LONGEST = 35
 
 
-def room() -> Path:
+def demos_folder() -> Path:
     """The folder of the demos' folders: that of temporary files, or /tmp if its path is too long, as on a Mac."""
     usual = tempfile.gettempdir()
     return Path(usual if len(os.fsencode(usual)) <= LONGEST else "/tmp")  # noqa: S108 (mkdtemp makes the folder)
@@ -81,14 +81,14 @@ class Demo:
         files: Mapping[str, str] | None = None,
     ) -> None:
         self._kept = False
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=room()))
+        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=demos_folder()))
         self._lock = (self.folder / "lock").open("w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         try:
             hosts.lay_out(self.folder)
             self.states = {machine.name: hosts.create(self.folder, machine) for machine in machines}
-            described = folder.groups(machines) if groups is None else groups
-            folder.describe(self.folder, described, cluster, files)
+            described = folder.group_by_kind(machines) if groups is None else groups
+            folder.write_groups(self.folder, described, cluster, files)
             self._server = self._serve()
         except BaseException:
             self._lock.close()
@@ -106,7 +106,7 @@ class Demo:
     @property
     def metrics(self) -> Mapping[str, str]:
         """The URLs of the device plugins' metrics by host, if they serve any."""
-        return folder.metrics(self.folder)
+        return folder.metrics_urls(self.folder)
 
     def __enter__(self) -> Demo:
         return self
@@ -125,7 +125,7 @@ class Demo:
         with contextlib.suppress(BrokenPipeError):
             self._server.stdin.close()
         self._server.wait()
-        clear(self.folder)  # the folder exists only if the server was killed
+        remove(self.folder)  # the folder exists only if the server was killed
         self._lock.close()
 
     def run(self, words: Sequence[str], *, capture: bool, quiet: bool = False) -> tuple[int, str, str]:

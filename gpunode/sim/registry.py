@@ -19,7 +19,7 @@ from gpunode.errors import GpunodeError, UsageError
 from gpunode.sim import faults, process
 from gpunode.sim.host import hosts, kinds
 from gpunode.sim.host.state import State
-from gpunode.sim.process import KEPT, PREFIX, room
+from gpunode.sim.process import KEPT, PREFIX, demos_folder
 
 PATIENCE = 15.0  # seconds for a demo to end, or to serve more hosts
 YOUNG = 60.0  # seconds in which a folder may still be in creation
@@ -43,7 +43,7 @@ def list_kept() -> tuple[Kept, ...]:
     """Those of this user, by name."""
     found = [
         Kept((path / KEPT).read_text(encoding="utf-8"), path)
-        for path in room().glob(f"{PREFIX}*")
+        for path in demos_folder().glob(f"{PREFIX}*")
         if _is_mine(path) and (path / KEPT).exists() and _runs(path)
     ]
     return tuple(sorted(found, key=lambda find: find.name))
@@ -65,8 +65,8 @@ def find(name: str | None) -> Kept:
 def free_name() -> str:
     """`demo`, or `demo-2` and so on beside others."""
     taken = {kept.name for kept in list_kept()}
-    number = next(number for number in range(1, len(taken) + 2) if _called(number) not in taken)
-    return _called(number)
+    number = next(number for number in range(1, len(taken) + 2) if _default_name(number) not in taken)
+    return _default_name(number)
 
 
 def break_host(kept: Kept, fault: str, host: str | None = None) -> str:
@@ -98,14 +98,14 @@ def add_hosts(kept: Kept, count: int) -> tuple[str, tuple[str, ...]]:
         names = [f"{HOST}{number}-{at:02}" for at in range(1, count + 1)]
         for name in names:
             hosts.create(kept.folder, replace(kinds.new(name), pace=kinds.PACE))
-        os.kill(_served(kept)["pid"], signal.SIGUSR1)
+        os.kill(_read_served(kept)["pid"], signal.SIGUSR1)
         deadline = time.monotonic() + PATIENCE
-        while not set(names) <= set(_served(kept)["ports"]):
+        while not set(names) <= set(_read_served(kept)["ports"]):
             if time.monotonic() > deadline:
                 raise GpunodeError(f"{kept.name} does not serve its new hosts; see {kept.folder}/server.log")
             time.sleep(0.05)
         group = f"{GROUP}{number}"
-        _append_group(kept.folder / "inventory.yaml", group, names, _served(kept)["ports"])
+        _append_group(kept.folder / "inventory.yaml", group, names, _read_served(kept)["ports"])
     return group, tuple(names)
 
 
@@ -117,15 +117,15 @@ def stop(name: str | None = None) -> tuple[Path, ...]:
 
 def sweep() -> tuple[Path, ...]:
     """Remove what killed demos of this user left, and return their folders."""
-    found = sorted(room().glob(f"{PREFIX}*"))
+    found = sorted(demos_folder().glob(f"{PREFIX}*"))
     return tuple(path for path in found if _is_mine(path) and not _runs(path) and _remove(path, dead=True))
 
 
-def _called(number: int) -> str:
+def _default_name(number: int) -> str:
     return "demo" if number == 1 else f"demo-{number}"
 
 
-def _served(kept: Kept) -> dict[str, Any]:
+def _read_served(kept: Kept) -> dict[str, Any]:
     return dict(json.loads((kept.folder / "demo.json").read_text(encoding="utf-8")))
 
 
@@ -152,7 +152,7 @@ def _is_mine(path: Path) -> bool:
 
 def _runs(path: Path) -> bool:
     with contextlib.suppress(OSError), (path / "lock").open("rb") as lock:
-        return process.held(lock)
+        return process.is_locked(lock)
     return False
 
 
@@ -160,17 +160,17 @@ def _remove(path: Path, *, dead: bool = False) -> bool:
     """Whether its folder is removed now. `dead`: nothing that runs is ended, nor one that may still take its lock."""
     try:
         with (path / "lock").open("rb") as lock:
-            if process.held(lock):
+            if process.is_locked(lock):
                 if dead or not (path / KEPT).exists():
                     return False
                 _end(path, lock)
             elif dead and not (path / "demo.json").exists() and _young(path):
                 return False
-            process.clear(path)  # with the lock, so that nothing begins here
+            process.remove(path)  # with the lock, so that nothing begins here
     except FileNotFoundError:
         if not path.exists() or _young(path):
             return False
-        process.clear(path)
+        process.remove(path)
     return True
 
 
@@ -183,7 +183,7 @@ def _end(path: Path, lock: IO[bytes]) -> None:
         with contextlib.suppress(OSError, ValueError, KeyError):
             os.kill(int(json.loads((path / "demo.json").read_text())["pid"]), number)
         deadline = time.monotonic() + PATIENCE
-        while process.held(lock):  # until the process is gone
+        while process.is_locked(lock):  # until the process is gone
             if time.monotonic() > deadline:
                 break
             time.sleep(0.05)

@@ -39,12 +39,12 @@ def main(demo: Path) -> int:
         server = sshd.Server(states, key)
         (demo / "known_hosts").write_text(server.known_hosts(), encoding="utf-8")
         machines = [state.machine() for state in states]
-        cluster = serve_cluster(demo, machines, pullable=folder.pullable(demo))
+        cluster = serve_cluster(demo, machines, pullable=folder.pullable_images(demo))
         ports = {state.folder.name: server.port(state.folder.name) for state in states}
-        folder.write(demo, ports)
-        _tell(demo, ports, cluster.metrics)
+        folder.write_files(demo, ports)
+        _publish(demo, ports, cluster.metrics)
         print("ready", flush=True)
-        threading.Thread(target=_listen, args=(orders,), daemon=True).start()
+        threading.Thread(target=_read_orders, args=(orders,), daemon=True).start()
         while orders.get() == ADD:
             for name in sorted({path.name for path in (demo / "hosts").iterdir()} - ports.keys()):
                 state = State(demo / "hosts" / name)
@@ -62,22 +62,22 @@ def main(demo: Path) -> int:
                     continue
                 ports[name] = server.port(name)
             (demo / "known_hosts").write_text(server.known_hosts(), encoding="utf-8")
-            _tell(demo, ports, cluster.metrics)
+            _publish(demo, ports, cluster.metrics)
         cluster.close()
         server.close()
     finally:
-        process.clear(demo)
+        process.remove(demo)
     return 0
 
 
-def _tell(demo: Path, ports: Mapping[str, int], metrics: Mapping[str, str]) -> None:
+def _publish(demo: Path, ports: Mapping[str, int], metrics: Mapping[str, str]) -> None:
     """Write what commands read of a demo that runs, at once."""
     new = demo / "demo.json.new"
     new.write_text(json.dumps({"pid": os.getpid(), "ports": ports, "metrics": metrics}), encoding="utf-8")
     new.replace(demo / "demo.json")
 
 
-def _listen(orders: Orders) -> None:
+def _read_orders(orders: Orders) -> None:
     if sys.stdin.readline().strip() != "keep":
         orders.put(END)
 

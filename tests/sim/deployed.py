@@ -28,7 +28,7 @@ from gpunode.sim.host import kinds
 from gpunode.sim.host.machine import Machine
 from gpunode.sim.host.state import State
 from gpunode.sim.node import lifecycle
-from gpunode.sim.process import room
+from gpunode.sim.process import demos_folder
 
 from .clusters import IMAGE, ready, until
 
@@ -104,7 +104,7 @@ class Fleet:
 @contextlib.contextmanager
 def fleet(*machines: Machine) -> Iterator[Fleet]:
     """It, with less patience than a real one."""
-    demo = Path(tempfile.mkdtemp(prefix="gpunode-test-", dir=room()))
+    demo = Path(tempfile.mkdtemp(prefix="gpunode-test-", dir=demos_folder()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(controllers, "GRACE", 1.5)
         patch.setattr(lifecycle, "BACK_OFF", 1.0)

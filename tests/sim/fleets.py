@@ -80,13 +80,13 @@ def serving(
     """Make the machines and serve them until the block ends; then nothing of them runs."""
     hosts.lay_out(demo)
     states = {machine.name: hosts.create(demo, machine) for machine in machines}
-    folder.describe(demo, folder.groups(machines))
+    folder.write_groups(demo, folder.group_by_kind(machines))
     key, text = sshd.new_key()
     sshd.write_key(demo / "id_ed25519", text)
     (demo / "kubeconfig").write_text("{}")
     served = sshd.Server(states.values(), key)
     (demo / "known_hosts").write_text(served.known_hosts())
-    folder.write(demo, {name: served.port(name) for name in states})
+    folder.write_files(demo, {name: served.port(name) for name in states})
     dialer = dials(Path("/dev/null"))
     ask = wire.apply_job
 

@@ -320,7 +320,7 @@ def test_a_rehearsal_without_a_plugin_deploys_none(room: Path) -> None:
     read = rehearse(written)
     with Demo(read.machines, read.groups, read.cluster, read.files) as demo:
         assert inventory.load(demo.inventory).cluster.plugin is None
-        assert not files.whole(demo.folder)
+        assert not files.deploys_plugin(demo.folder)
         assert demo.metrics == {}
     assert "verified" not in ending(0, None, whole=False)
     words = [*GPUNODE, "demo", "--inventory", str(written), "--break", "image"]  # which is the plugin's

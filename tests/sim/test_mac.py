@@ -14,7 +14,7 @@ import pytest
 from gpunode.sim import process as demos
 from gpunode.sim.host import hosts, kinds
 from gpunode.sim.host.machine import Machine
-from gpunode.sim.process import Demo, room
+from gpunode.sim.process import Demo, demos_folder
 
 from .clusters import until
 
@@ -41,9 +41,9 @@ def test_the_sockets_of_a_demo_have_paths_that_a_mac_allows(monkeypatch: pytest.
     longest = "gpunode-demo-12345678/s/999/.nvidia-gpu-memory.shared.sock.12345678"
     for where in (FOLDERS, "/" + "x" * (demos.LONGEST - 1)):
         monkeypatch.setattr("tempfile.tempdir", where)
-        assert len(f"{room()}/{longest}") <= LONGEST_SOCKET
+        assert len(f"{demos_folder()}/{longest}") <= LONGEST_SOCKET
     monkeypatch.setattr("tempfile.tempdir", FOLDERS)
-    assert room() == Path("/tmp")
+    assert demos_folder() == Path("/tmp")
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_a_break_is_shown_only_if_verify_names_the_link_it_broke(
 ) -> None:
     """That verify ends with 1 is not enough."""
     hosts.lay_out(tmp_path)
-    folder.describe(tmp_path, {})
+    folder.write_groups(tmp_path, {})
     host = hosts.create(tmp_path, kinds.new("h100-1"))
 
     def run(words: Sequence[str], *, capture: bool, quiet: bool = False) -> tuple[int, str, str]:

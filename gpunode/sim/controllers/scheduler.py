@@ -30,21 +30,22 @@ def schedule(store: Store) -> None:
     used: dict[str, Counter[str]] = {node["metadata"]["name"]: Counter() for node in nodes}
     for pod in pods:
         if pod["spec"].get("nodeName") in used and pod["status"].get("phase") not in {"Succeeded", "Failed"}:
-            used[pod["spec"]["nodeName"]] += wants(pod)
+            used[pod["spec"]["nodeName"]] += requests(pod)
     for pod in sorted(waiting, key=lambda pod: int(pod["metadata"]["resourceVersion"])):
         why = {
-            node["metadata"]["name"]: _against(pod, node, used[node["metadata"]["name"]]) for node in nodes
+            node["metadata"]["name"]: _reasons_against(pod, node, used[node["metadata"]["name"]])
+            for node in nodes
         }
         fitting = [name for name, reasons in why.items() if not reasons]
         if fitting:
             name = min(fitting, key=lambda name: (used[name]["pods"], name))
-            used[name] += wants(pod)
+            used[name] += requests(pod)
             _bind(store, pod, name)
         else:
             _refuse(store, pod, why)
 
 
-def wants(pod: Object) -> Counter[str]:
+def requests(pod: Object) -> Counter[str]:
     """A pod's requests, in units: {"nvidia.com/gpu": 1, "cpu": 0.01, "pods": 1}."""
     requests: Counter[str] = Counter(pods=1)
     for container in pod["spec"]["containers"]:
@@ -61,7 +62,7 @@ def quantity(text: str) -> float:
     return float(text)
 
 
-def tolerated(taint: Mapping[str, str], tolerations: Sequence[Object]) -> bool:
+def tolerates(taint: Mapping[str, str], tolerations: Sequence[Object]) -> bool:
     """True if one of the tolerations is for this taint."""
     return any(
         one.get("effect", taint["effect"]) in {taint["effect"], ""}
@@ -71,7 +72,7 @@ def tolerated(taint: Mapping[str, str], tolerations: Sequence[Object]) -> bool:
     )
 
 
-def wanted(spec: Object, node: Object) -> bool:
+def selects_node(spec: Object, node: Object) -> bool:
     """True if the pod's node selector and required node affinity match the node."""
     labels = node["metadata"].get("labels") or {}
     if any(labels.get(name) != value for name, value in (spec.get("nodeSelector") or {}).items()):
@@ -85,23 +86,23 @@ def wanted(spec: Object, node: Object) -> bool:
     )
 
 
-def _against(pod: Object, node: Object, used: Counter[str]) -> list[str]:
+def _reasons_against(pod: Object, node: Object, used: Counter[str]) -> list[str]:
     """Why the pod does not fit the node: all missing resources, else one reason."""
     spec = pod["spec"]
     tolerations = spec.get("tolerations") or []
     if node["spec"].get("unschedulable"):
         cordon = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
-        if not tolerated(cordon, tolerations):
+        if not tolerates(cordon, tolerations):
             return ["node(s) were unschedulable"]
     taints = node["spec"].get("taints") or []
-    if any(one["effect"] != "PreferNoSchedule" and not tolerated(one, tolerations) for one in taints):
+    if any(one["effect"] != "PreferNoSchedule" and not tolerates(one, tolerations) for one in taints):
         return ["node(s) had untolerated taint(s)"]
-    if not wanted(spec, node):
+    if not selects_node(spec, node):
         return ["node(s) didn't match Pod's node affinity/selector"]
     there = node["status"].get("allocatable") or {}
     return [
         "Too many pods" if name == "pods" else f"Insufficient {name}"
-        for name, amount in wants(pod).items()
+        for name, amount in requests(pod).items()
         if (name in there or name not in COUNTED) and used[name] + amount > quantity(there.get(name, "0"))
     ]
 

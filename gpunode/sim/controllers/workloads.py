@@ -15,7 +15,7 @@ from gpunode.sim.apiserver.admission import GENERATION
 from gpunode.sim.apiserver.resources import Resources
 from gpunode.sim.apiserver.store import KINDS, Object, StatusError, Store, now, owned_by
 from gpunode.sim.controllers.loop import record
-from gpunode.sim.controllers.scheduler import tolerated, wanted
+from gpunode.sim.controllers.scheduler import selects_node, tolerates
 
 HASH = "controller-revision-hash"
 # Tolerations of every pod of a DaemonSet, in addition to its template's.
@@ -75,7 +75,7 @@ def _wants(spec: Object, node: Object) -> bool:
     tolerations = [*(spec.get("tolerations") or []), *TOLERATED]
     taints = [one for one in node["spec"].get("taints") or [] if one["effect"] != "PreferNoSchedule"]
     own = [one for one in taints if one["key"] != "node.kubernetes.io/not-ready"]
-    return wanted(spec, node) and all(tolerated(one, tolerations) for one in own)
+    return selects_node(spec, node) and all(tolerates(one, tolerations) for one in own)
 
 
 def _make_daemon(store: Store, daemonset: Object, node: str, revision: str) -> None:

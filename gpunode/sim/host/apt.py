@@ -55,7 +55,8 @@ def versions(name: str, pattern: str, *, nvidia: bool, kernel: str) -> tuple[str
     Every full driver or toolkit version that is requested exists.
     """
     if name.startswith("linux-headers-"):
-        return ("6.1.115-1",) if name.removeprefix("linux-headers-") in (kernel, driver.later(kernel)) else ()
+        known = (kernel, driver.next_kernel(kernel))
+        return ("6.1.115-1",) if name.removeprefix("linux-headers-") in known else ()
     if name in DISTRIBUTION:
         return (DISTRIBUTION[name],)
     if name in ARCHIVE:
@@ -85,7 +86,7 @@ def _release(wanted: str) -> str | None:
     return wanted if "." in wanted else RELEASES.get(int(wanted))
 
 
-def chosen(name: str, pattern: str, *, nvidia: bool, kernel: str, pins: tuple[str, ...]) -> str | None:
+def candidate(name: str, pattern: str, *, nvidia: bool, kernel: str, pins: tuple[str, ...]) -> str | None:
     """The version that apt would install: the newest that fits the pattern and the pins (580, 580.178.04)."""
     found = [
         version
@@ -97,7 +98,7 @@ def chosen(name: str, pattern: str, *, nvidia: bool, kernel: str, pins: tuple[st
     return fitting[-1] if fitting else None
 
 
-def closure(name: str, version: str, system: str) -> Iterator[tuple[str, str]]:
+def with_dependencies(name: str, version: str, system: str) -> Iterator[tuple[str, str]]:
     """A package and its dependencies, in installation order."""
     if name in TOOLKIT_PACKAGES:
         yield from ((each, version) for each in TOOLKIT_PACKAGES[: TOOLKIT_PACKAGES.index(name) + 1])
@@ -138,7 +139,7 @@ def installed(names: Iterable[str], system: str, kernel: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in names:
         version = versions(name, "", nvidia=True, kernel=kernel)[-1]
-        found |= dict(closure(name, version, system))
+        found |= dict(with_dependencies(name, version, system))
     return found
 
 
@@ -211,13 +212,13 @@ def _plan(machine: Machine, now: Now, names: list[str]) -> Work:
     install: dict[str, str] = {}
     for entry in wanted:
         name, _, pattern = entry.partition("=")
-        version = chosen(name, pattern, nvidia=nvidia, kernel=machine.kernel, pins=pinned)
+        version = candidate(name, pattern, nvidia=nvidia, kernel=machine.kernel, pins=pinned)
         there = versions(name, pattern, nvidia=nvidia, kernel=machine.kernel)
         if not there:
             raise CommandError(f"E: Unable to locate package {name}")
         if version is None:
             raise CommandError(f"E: Version '{pattern}' for '{name}' was not found")
-        install |= dict(closure(name, version, machine.os))
+        install |= dict(with_dependencies(name, version, machine.os))
     remove = tuple(name[:-1] for name in names if name.endswith("-"))
     gone = [name for name in _dependent(now, remove) if name not in install]
     todo = {n: v for n, v in install.items() if n not in now.packages or now.packages[n].version != v}
@@ -251,7 +252,7 @@ def _install(state: State, names: list[str], channel: int | None, *, dry: bool) 
     if dry:
         return
     for number, (name, version) in enumerate(work.install.items()):
-        _say(channel, name, 100 * number / len(work.install), f"Installing {name} (amd64)")
+        _report(channel, name, 100 * number / len(work.install), f"Installing {name} (amd64)")
         print(f"Setting up {name} ({version}) ...")
         time.sleep(machine.pace)
     with state.change() as then:
@@ -261,10 +262,10 @@ def _install(state: State, names: list[str], channel: int | None, *, dry: bool) 
         release = driver.installed(then)
         then.library = release[0] if release else ""
         systemd.follow(state, then)
-    _say(channel, "dpkg-exec", 100.0, "Running dpkg")
+    _report(channel, "dpkg-exec", 100.0, "Running dpkg")
 
 
-def _say(channel: int | None, name: str, percent: float, words: str) -> None:
+def _report(channel: int | None, name: str, percent: float, words: str) -> None:
     if channel is not None:
         os.write(channel, f"pmstatus:{name}:{percent:.4f}:{words}\n".encode())
 

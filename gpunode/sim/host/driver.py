@@ -44,10 +44,10 @@ def installed(now: Now) -> tuple[str, str] | None:
     if now.run:
         version, flavour = now.run.split()
         return version, flavour
-    return of_packages({package: entry.version for package, entry in now.packages.items()})
+    return driver_of_packages({package: entry.version for package, entry in now.packages.items()})
 
 
-def of_packages(packages: dict[str, str]) -> tuple[str, str] | None:
+def driver_of_packages(packages: dict[str, str]) -> tuple[str, str] | None:
     """(release, flavour) of the installed driver, from its packages and their versions."""
     for name, version in packages.items():
         if re.fullmatch(r"nvidia(-open)?-kernel(-open)?-dkms|nvidia-dkms-\d+(-open)?", name):
@@ -55,7 +55,7 @@ def of_packages(packages: dict[str, str]) -> tuple[str, str] | None:
     return None
 
 
-def later(kernel: str) -> str:
+def next_kernel(kernel: str) -> str:
     """The kernel that an upgrade brings: 6.1.0-41-amd64 after 6.1.0-40-amd64."""
     return re.sub(r"-(\d+)-", lambda number: f"-{int(number[1]) + 1}-", kernel)
 
@@ -69,7 +69,7 @@ def depmod(state: State, now: Now) -> None:
     """List the driver's module where its packages built one: for the running kernel, unless it lists one already, and for one of the
     next boot with its headers."""
     kernel = state.machine().kernel
-    ahead = later(kernel)
+    ahead = next_kernel(kernel)
     for one, built in ((kernel, True), (ahead, f"linux-headers-{ahead}" in now.packages)):
         path = state.root / "lib/modules" / one / "modules.dep"
         listed = path.exists() and (one == kernel or path.read_text(encoding="utf-8") != "")

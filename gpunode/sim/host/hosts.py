@@ -57,7 +57,7 @@ def create(demo: Path, machine: Machine) -> State:
     if machine.has:
         there = apt.installed(machine.has, machine.os, machine.kernel)
         now.packages |= {name: PackageNow(version) for name, version in there.items()}
-        release = driver.of_packages(there)
+        release = driver.driver_of_packages(there)
         if release:
             now.library = release[0]
             (state.root / "etc/modules-load.d/nvidia.conf").write_text("nvidia\n", encoding="utf-8")

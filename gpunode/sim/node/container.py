@@ -132,7 +132,7 @@ def environment_of(
         "CDI_DIRECTORY": str(host / "root/var/run/cdi"),
     }
     if handler == "nvidia" and given.get("NVIDIA_VISIBLE_DEVICES", "void") not in {"", "void"}:
-        _driver(now)
+        _check_driver(now)
         given |= {"GPUNODE_SIM_HOST": str(host), "GPUNODE_SIM_LIBRARY": now.library}
     return given
 
@@ -143,7 +143,7 @@ def _path() -> str:
     return os.pathsep.join((str(Path(gpunode.__file__).parent.parent), given)).rstrip(os.pathsep)
 
 
-def _driver(now: Now) -> None:
+def _check_driver(now: Now) -> None:
     """The check of the nvidia runtime's hook. Raises CannotStart without a driver."""
     hook = (
         "OCI runtime create failed: runc create failed: unable to start container process: error during container "

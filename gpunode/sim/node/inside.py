@@ -64,7 +64,7 @@ def _end_with_parent() -> None:
     os._exit(143)
 
 
-def _at(address: str) -> None:
+def _listen_at(address: str) -> None:
     """Have servers without an address listen at the pod's own, HOST:PORT as in Endpoints."""
     host, _, port = address.rpartition(":")
     place = Endpoints(Path(), Path(), host, int(port))
@@ -88,7 +88,7 @@ def print_gpus() -> None:
 
 
 def main() -> None:
-    _at(os.environ["GPUNODE_SIM_ADDRESS"])
+    _listen_at(os.environ["GPUNODE_SIM_ADDRESS"])
     threading.Thread(target=_end_with_parent, daemon=True).start()
     ctypes.CDLL = Libraries  # type: ignore[misc]
     sys.argv = sys.argv[1:]

@@ -120,7 +120,7 @@ class Kubelet:
         this = next((one for one in run.containers if one.name == container), None) if run else None
         logs = this.logs if this else []
         if previous:
-            return Log(_previous(this, logs, container, name), lambda: True)
+            return Log(_previous_log(this, logs, container, name), lambda: True)
         if not logs or this is None:
             reason = this.state.get("waiting", {}).get("reason", "") if this else "ContainerCreating"
             words = f'container "{container}" in pod "{name}" is waiting to start: {reason}'
@@ -198,7 +198,7 @@ class Kubelet:
             if there is None:
                 self.store.put(own_changes(None, new_node(self.name, host), "kubelet"))
             else:
-                self.store.change(there, _with(restarted_status(there["status"])))
+                self.store.change(there, _set_status(restarted_status(there["status"])))
         self._news.set()
         self.record(self.store.get("Node", "", self.name) or {}, "Normal", "Starting", "Starting kubelet.")
 
@@ -221,7 +221,7 @@ class Kubelet:
             if run.leaving and run.ended:
                 self._forget(uid)
                 if run.pod["metadata"].get("finalizers"):
-                    self.store.change(run.pod, _with(run.status()))
+                    self.store.change(run.pod, _set_status(run.status()))
                 else:
                     self.store.drop(run.pod)
                 continue
@@ -229,7 +229,7 @@ class Kubelet:
             if status["phase"] in {"Succeeded", "Failed"} and run.ended:
                 self.devices.free(uid)
             if status != run.pod["status"]:
-                run.pod = self.store.change(run.pod, _with(status)) or run.pod
+                run.pod = self.store.change(run.pod, _set_status(status)) or run.pod
 
     def _forget(self, uid: str) -> None:
         self.devices.free(uid)
@@ -242,7 +242,7 @@ class Kubelet:
         if there is not None:
             was = there["status"]
             status = node_status(was, self.machine, host, self._state.root, self._counts)
-            self.store.change(there, _with(status))
+            self.store.change(there, _set_status(status))
             if not _ready(was) and _ready(status):
                 words = f"Node {self.name} status is now: NodeReady"
                 self.record(there, "Normal", "NodeReady", words)
@@ -260,7 +260,7 @@ def _gates(root: Path, host: Now) -> Mapping[str, bool]:
         return {}
 
 
-def _with(status: Object) -> Callable[[Object], None]:
+def _set_status(status: Object) -> Callable[[Object], None]:
     return lambda item: item.update(status=status)
 
 
@@ -268,7 +268,7 @@ def _ready(status: Object) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or [])
 
 
-def _previous(this: ContainerLifecycle | None, logs: list[Path], container: str, pod: str) -> Path:
+def _previous_log(this: ContainerLifecycle | None, logs: list[Path], container: str, pod: str) -> Path:
     found = logs if this is not None and this.process is None else logs[:-1]
     if this is None or not this.restarts or not found:
         words = f'previous terminated container "{container}" in pod "{pod}" not found'
