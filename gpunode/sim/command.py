@@ -22,6 +22,9 @@ from gpunode.sim.host.machine import Machine
 from gpunode.sim.narration import REPORT, Show, ending, farewell
 from gpunode.sim.process import Demo, demos_folder
 
+DEFAULT = "h100"
+Group = dict[str, Any]
+
 
 def play(
     *, fast: bool, verbose: bool, fault: str | None, hosts: int | None, inventory: Path | None, keep: bool
@@ -78,10 +81,6 @@ def check_fault(fault: str, option: str) -> None:
         what = f"{option}{fault}: there is no such break" if fault else "what to break is not named"
         where = " Its host is named by --host, where you choose it." if option == "break " else ""
         raise UsageError(what, hint=f"Choose one of {', '.join(faults.FAULTS)}.{where}")
-
-
-DEFAULT = "h100"
-Group = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

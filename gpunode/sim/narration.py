@@ -24,6 +24,11 @@ LINES = 16
 MERGE = re.compile(r" {10,}@@ ")
 ITEM = re.compile(r" {3}\w* *[-+~!] ")
 HOST, LINK = re.compile(r" [^ ✓✗·]"), re.compile(r"   [✓✗·] ")
+GPUNODE = (sys.executable, "-m", "gpunode")
+WIDEST = 100
+WORDS_A_SECOND, LONGEST = 5.0, 2.0  # pause to read; the text stays visible while the command runs
+MANY = 8  # with more hosts, output is shortened
+REPORT = "report.html"
 
 
 def plan_screen(lines: Lines) -> Lines:
@@ -91,13 +96,6 @@ def shorten(lines: Lines) -> Lines:
 def progress_ends(lines: Lines) -> Lines:
     """Of a command's progress, where no terminal shows it live: how many hosts ended how, and where the time went."""
     return [line for line in lines if re.match(r" (\d+ (of \d+ )?hosts? |time went to )", line)]
-
-
-GPUNODE = (sys.executable, "-m", "gpunode")
-WIDEST = 100
-WORDS_A_SECOND, LONGEST = 5.0, 2.0  # pause to read; the text stays visible while the command runs
-MANY = 8  # with more hosts, output is shortened
-REPORT = "report.html"
 
 
 class Show:

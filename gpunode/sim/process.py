@@ -23,6 +23,10 @@ from gpunode.sim.host.machine import Machine
 
 PATIENCE = 5.0
 COMMAND = "command.lock"  # held by the gpunode command that the show runs; names its process
+PREFIX = "gpunode-demo-"
+KEPT = "kept"  # a file with its name, in the folder of a demo that runs on without its show
+# Bytes of the path that demos' folders are in: below it are sockets, whose paths may have 103 (macOS).
+LONGEST = 35
 
 
 def remove(demo: Path) -> None:
@@ -56,12 +60,6 @@ def _end_holder(path: Path, kill: Callable[[int, int], None]) -> None:
     with contextlib.suppress(OSError, ValueError, KeyError), path.open("rb") as lock:
         if is_locked(lock):
             kill(int(json.loads(lock.read())["pid"]), signal.SIGKILL)
-
-
-PREFIX = "gpunode-demo-"
-KEPT = "kept"  # a file with its name, in the folder of a demo that runs on without its show
-# Bytes of the path that demos' folders are in: below it are sockets, whose paths may have 103 (macOS).
-LONGEST = 35
 
 
 def demos_folder() -> Path:

@@ -18,6 +18,8 @@ from gpunode.sim.apiserver.store import KINDS, Object, Store, not_found, status_
 CLASSES = {"system-node-critical": 2000001000, "system-cluster-critical": 2000000000}
 GENERATION = "deprecated.daemonset.template.generation"
 FOREGROUND = "foregroundDeletion"
+RBAC = "rbac.authorization.k8s.io"
+ACCOUNT = "system:serviceaccount:"
 
 
 def admit(store: Store, item: Object, before: Object | None) -> Object:
@@ -199,10 +201,6 @@ FILL: Mapping[str, Callable[[Store, Object, Object | None], None]] = MappingProx
         "PersistentVolumeClaim": _claim,
     }
 )
-
-
-RBAC = "rbac.authorization.k8s.io"
-ACCOUNT = "system:serviceaccount:"
 
 
 def allows(store: Store, user: str, verb: str, group: str, plural: str, namespace: str) -> bool:

@@ -19,6 +19,15 @@ from gpunode.sim.apiserver.resources import Resources
 from gpunode.sim.apiserver.store import KINDS, Object, StatusError, Store, status_error
 from gpunode.sim.apiserver.tls import ADDRESS
 
+VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.3+simulated", "platform": "linux/amd64"}
+PLACES = {(kind.api, kind.plural): name for name, kind in KINDS.items()}
+VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+INTO = {"exec", "attach", "portforward"}  # subresources of a pod that enter its containers
+PROXY = 10.0  # seconds for a page of a pod
+POLL = 0.2  # seconds between two reads of a log that is followed
+Configz: TypeAlias = Callable[[str], Object]
+
 
 class Log(NamedTuple):
     """The output of one life of a container, and whether it has ended."""
@@ -27,17 +36,8 @@ class Log(NamedTuple):
     over: Callable[[], bool]
 
 
-VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.3+simulated", "platform": "linux/amd64"}
-PLACES = {(kind.api, kind.plural): name for name, kind in KINDS.items()}
-VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-INTO = {"exec", "attach", "portforward"}  # subresources of a pod that enter its containers
-PROXY = 10.0  # seconds for a page of a pod
-POLL = 0.2  # seconds between two reads of a log that is followed
-
 # The log of a container, by pod, container, and whether of its previous life. Raises StatusError.
 Logs: TypeAlias = Callable[[Object, str, bool], Log]
-Configz: TypeAlias = Callable[[str], Object]
 
 
 class ApiServer:

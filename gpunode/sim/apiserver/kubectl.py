@@ -25,6 +25,42 @@ PARTS: list[Object] = [
     {"name": "nodes/proxy", "kind": "NodeProxyOptions", "namespaced": False, "verbs": ["get"]},
     {"name": "pods/proxy", "kind": "PodProxyOptions", "verbs": ["get"]},
 ]
+MEDIA, MAGIC = "application/vnd.kubernetes.protobuf", b"k8s\x00"
+# A field's type: `*` stands for a list, `{}` for a map; a mapping is a message of its own.
+Fields: TypeAlias = Mapping[int, tuple[str, Any]]
+META: Fields = MappingProxyType(
+    {
+        1: ("name", "str"),
+        2: ("generateName", "str"),
+        3: ("namespace", "str"),
+        11: ("labels", "{str}"),
+        12: ("annotations", "{str}"),
+    }
+)
+OPTIONS: Fields = MappingProxyType(
+    {
+        1: ("gracePeriodSeconds", "int"),
+        2: ("preconditions", {1: ("uid", "str"), 2: ("resourceVersion", "str")}),
+        4: ("propagationPolicy", "str"),
+        5: ("dryRun", "*str"),
+    }
+)
+DECODED: Mapping[str, Fields] = MappingProxyType(
+    {
+        "DeleteOptions": OPTIONS,
+        "Eviction": {1: ("metadata", META), 2: ("deleteOptions", OPTIONS)},
+        "Namespace": {1: ("metadata", META)},
+        "ServiceAccount": {1: ("metadata", META)},
+        "ConfigMap": {1: ("metadata", META), 2: ("data", "{str}"), 3: ("binaryData", "{bytes}")},
+        "Secret": {
+            1: ("metadata", META),
+            2: ("data", "{bytes}"),
+            3: ("type", "str"),
+            4: ("stringData", "{str}"),
+        },
+    }
+)
+ENVELOPE: Fields = {1: ("type", {1: ("apiVersion", "str"), 2: ("kind", "str")}), 2: ("raw", "raw")}
 
 
 def discover(parts: list[str]) -> Object | None:
@@ -79,44 +115,6 @@ def _group(api: str) -> Object:
     name, _, version = api.partition("/")
     entry = {"groupVersion": api, "version": version}
     return {"name": name, "versions": [entry], "preferredVersion": entry}
-
-
-MEDIA, MAGIC = "application/vnd.kubernetes.protobuf", b"k8s\x00"
-# A field's type: `*` stands for a list, `{}` for a map; a mapping is a message of its own.
-Fields: TypeAlias = Mapping[int, tuple[str, Any]]
-META: Fields = MappingProxyType(
-    {
-        1: ("name", "str"),
-        2: ("generateName", "str"),
-        3: ("namespace", "str"),
-        11: ("labels", "{str}"),
-        12: ("annotations", "{str}"),
-    }
-)
-OPTIONS: Fields = MappingProxyType(
-    {
-        1: ("gracePeriodSeconds", "int"),
-        2: ("preconditions", {1: ("uid", "str"), 2: ("resourceVersion", "str")}),
-        4: ("propagationPolicy", "str"),
-        5: ("dryRun", "*str"),
-    }
-)
-DECODED: Mapping[str, Fields] = MappingProxyType(
-    {
-        "DeleteOptions": OPTIONS,
-        "Eviction": {1: ("metadata", META), 2: ("deleteOptions", OPTIONS)},
-        "Namespace": {1: ("metadata", META)},
-        "ServiceAccount": {1: ("metadata", META)},
-        "ConfigMap": {1: ("metadata", META), 2: ("data", "{str}"), 3: ("binaryData", "{bytes}")},
-        "Secret": {
-            1: ("metadata", META),
-            2: ("data", "{bytes}"),
-            3: ("type", "str"),
-            4: ("stringData", "{str}"),
-        },
-    }
-)
-ENVELOPE: Fields = {1: ("type", {1: ("apiVersion", "str"), 2: ("kind", "str")}), 2: ("raw", "raw")}
 
 
 def decode(data: bytes) -> Object:

@@ -32,6 +32,10 @@ KEYS = {
 WHOLE = {"selector", "nodeSelector", "requiredDuringSchedulingIgnoredDuringExecution", "fieldRef", "roleRef"}
 # An object's identity and the fields that only the API server sets have no owner.
 NOBODYS = {"name", "namespace", "uid", "resourceVersion", "creationTimestamp", "generation", "managedFields"}
+_NONE = object()
+# A strategic patch merges the items of these lists by a field, and replaces other lists (the kinds' patchMergeKey).
+PATCH_KEYS = {**KEYS, "ports": "containerPort"}
+ORDER = "$setElementOrder/"
 
 
 class Conflict(Exception):
@@ -105,9 +109,6 @@ def _leaves(value: Any, name: str = "", place: Path = ()) -> set[Path]:
 
 def _item(item: Object, by: str) -> str:
     return "k:" + json.dumps({by: item.get(by)}, separators=(",", ":"))
-
-
-_NONE = object()
 
 
 def _at(value: Any, place: Path) -> Any:
@@ -244,11 +245,6 @@ def _field_name(place: Path) -> str:
             ((by, name),) = json.loads(step[2:]).items()
             text += f"[{by}={json.dumps(name)}]"
     return text
-
-
-# A strategic patch merges the items of these lists by a field, and replaces other lists (the kinds' patchMergeKey).
-PATCH_KEYS = {**KEYS, "ports": "containerPort"}
-ORDER = "$setElementOrder/"
 
 
 def merge_patch(live: Object, patch: Mapping[str, Any]) -> Object:

@@ -23,6 +23,8 @@ FIELDS = {
     "Namespace": {"status.phase"},
     "Secret": {"type"},
 }  # fmt: skip
+LONGEST = 3600.0
+INITIAL = "k8s.io/initial-events-end"  # the bookmark after the objects that existed when the watch began
 
 
 def selector(kind: str, query: Mapping[str, str]) -> Test:
@@ -39,10 +41,6 @@ def matches(labels: Mapping[str, str], expressions: list[Object]) -> bool:
 
 
 def _holds(value: str | None, operator: str, values: list[str]) -> bool:
-    if operator in {"Gt", "Lt"}:
-        if value is None or not value.isdigit():
-            return False
-        return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
     return {
         "In": value in values,
         "NotIn": value not in values,
@@ -95,11 +93,6 @@ def _field(name: str, value: str, *, equal: bool) -> Test:
     return test
 
 
-BOOKMARK = 60.0  # seconds between two bookmarks; one more comes shortly before the end
-LONGEST = 3600.0
-INITIAL = "k8s.io/initial-events-end"  # the bookmark after the objects that existed when the watch began
-
-
 def watch(store: Store, kind: str, namespace: str, query: Mapping[str, str]) -> Iterator[Object]:
     """Watch events for `timeoutSeconds`. Raises StatusError at the call, not at the first event."""
     return _stream(store, kind, namespace, query, selector(kind, query))
@@ -109,14 +102,15 @@ def _stream(
     store: Store, kind: str, namespace: str, query: Mapping[str, str], wanted: Test
 ) -> Iterator[Object]:
     end = time.monotonic() + float(query.get("timeoutSeconds") or LONGEST)
-    mark = min(time.monotonic() + BOOKMARK, end - 2) if query.get("allowWatchBookmarks") == "true" else end
     version = int(query.get("resourceVersion") or 0)
     if not version or query.get("sendInitialEvents") == "true":
         with store.changed:
             found, version = store.all(kind, namespace), store.version
         yield from ({"type": "ADDED", "object": one} for one in found if wanted(one))
     if query.get("sendInitialEvents") == "true":
-        yield _bookmark(kind, version, **{INITIAL: "true"})
+        meta = {"resourceVersion": str(version), "creationTimestamp": None, "annotations": {INITIAL: "true"}}
+        mark = {"kind": kind, "apiVersion": KINDS[kind].api, "metadata": meta}
+        yield {"type": "BOOKMARK", "object": mark}
     while (left := end - time.monotonic()) > 0:
         try:
             changes = store.since(version)
@@ -129,18 +123,9 @@ def _stream(
             item = change.item
             if item["kind"] == kind and namespace in {"", item["metadata"].get("namespace")}:
                 yield from _event(change, wanted)
-        if time.monotonic() >= mark and end - time.monotonic() > 0:
-            mark = min(time.monotonic() + BOOKMARK, end - 2) if mark < end - 2 else end
-            yield _bookmark(kind, version)
         with store.changed:
             if store.version == version:
-                store.changed.wait(min(left, max(0.0, mark - time.monotonic())))
-
-
-def _bookmark(kind: str, version: int, **notes: str) -> Object:
-    meta: Object = {"resourceVersion": str(version), "creationTimestamp": None}
-    meta |= {"annotations": notes} if notes else {}
-    return {"type": "BOOKMARK", "object": {"kind": kind, "apiVersion": KINDS[kind].api, "metadata": meta}}
+                store.changed.wait(left)
 
 
 def _event(change: Change, wanted: Test) -> Iterator[Object]:

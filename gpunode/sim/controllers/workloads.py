@@ -30,6 +30,11 @@ TOLERATED = [
         ("unschedulable", "NoSchedule"),
     )
 ]
+LOST = "Job has reached the specified backoff limit"
+WHY = (
+    "this cluster is simulated, and nothing in it makes pods of Deployments. "
+    "`make try`, in a checkout of gpunode, has a real cluster"
+)
 
 
 def run_daemonsets(store: Store) -> None:
@@ -132,9 +137,6 @@ def _count(
     store.change(daemonset, lambda item: item.update(status=counts))
 
 
-LOST = "Job has reached the specified backoff limit"
-
-
 def run_jobs(store: Store) -> None:
     """Create the pods that are due, and write the status."""
     for job in store.all("Job"):
@@ -178,12 +180,6 @@ def _end_pods(store: Store, pods: Iterable[Object]) -> None:
 
 def _condition(kind: str, words: Object) -> Object:
     return {"type": kind, "status": "True", "lastProbeTime": now(), "lastTransitionTime": now(), **words}
-
-
-WHY = (
-    "this cluster is simulated, and nothing in it makes pods of Deployments. "
-    "`make try`, in a checkout of gpunode, has a real cluster"
-)
 
 
 def run_deployments(store: Store) -> None:

@@ -47,6 +47,7 @@ ARCHIVE = {
     "nvidia-persistenced": "535.171.04-1~deb12u1",
 }
 EXACT = re.compile(r"(\d{3})\.\d+(?:\.\d+)?")
+LISTS = "Reading package lists...\nBuilding dependency tree...\nReading state information...\n"
 
 
 def versions(name: str, pattern: str, *, nvidia: bool, kernel: str) -> tuple[str, ...]:
@@ -141,9 +142,6 @@ def installed(names: Iterable[str], system: str, kernel: str) -> dict[str, str]:
         version = versions(name, "", nvidia=True, kernel=kernel)[-1]
         found |= dict(with_dependencies(name, version, system))
     return found
-
-
-LISTS = "Reading package lists...\nBuilding dependency tree...\nReading state information...\n"
 
 
 class CommandError(Exception):

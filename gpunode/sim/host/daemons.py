@@ -34,6 +34,9 @@ DAEMON_KEYS = frozenset(
         "features",
     )
 )
+KUBELET = "kubelet.service"
+GONE = {"DevicePlugins": 28}  # feature gates and the Kubernetes minor that no longer knows them
+LOCKED = {"DevicePlugins": 26}
 
 
 class Unusable(Exception):
@@ -137,11 +140,6 @@ def load_image(state: State, _arguments: list[str]) -> int:
     for name in images:
         print(f"Loaded image: {name}")
     return 0
-
-
-KUBELET = "kubelet.service"
-GONE = {"DevicePlugins": 28}  # feature gates and the Kubernetes minor that no longer knows them
-LOCKED = {"DevicePlugins": 26}
 
 
 def kubelet_arguments(root: Path) -> list[str]:

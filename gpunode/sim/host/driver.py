@@ -10,6 +10,10 @@ from gpunode.sim.host.answers import FREE, MODULES
 from gpunode.sim.host.machine import Machine, Now
 from gpunode.sim.host.state import State
 
+RECORD = "var/lib/nvidia"
+UNINSTALLER = '#!/bin/sh\nexec "$GPUNODE_SIM_PYTHON" -I "$GPUNODE_SIM_RUN" nvidia-uninstall "$@"\n'
+LOG = "var/log/nvidia-installer.log"
+
 
 def modprobe(state: State, arguments: list[str]) -> int:
     """`modprobe NAME` and `modprobe -r NAME`."""
@@ -101,11 +105,6 @@ def boot(state: State, now: Now) -> None:
         for line in path.read_text(encoding="utf-8").splitlines():
             if line and not line.startswith("#"):
                 load(machine, now, line.strip())
-
-
-RECORD = "var/lib/nvidia"
-UNINSTALLER = '#!/bin/sh\nexec "$GPUNODE_SIM_PYTHON" -I "$GPUNODE_SIM_RUN" nvidia-uninstall "$@"\n'
-LOG = "var/log/nvidia-installer.log"
 
 
 def install(state: State, arguments: list[str]) -> int:

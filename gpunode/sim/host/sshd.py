@@ -31,6 +31,20 @@ PATIENCE = 5.0
 
 
 Process: TypeAlias = "subprocess.Popen[bytes] | Piped"  # with a pipe at each stream
+LOCALE = {"LC_ALL": "C"}  # of the agent; Python reads it at its own start
+# Load the agent's imports and compile its modules, then remove its own modules again.
+LOAD = """
+import sys
+finders, known = list(sys.meta_path), set(sys.modules)
+exec(compile({agent!r}, "py", "exec"), {{"__name__": "agent"}})
+sys.meta_path[:], sys.excepthook = finders, sys.__excepthook__
+for name in set(sys.modules) - known:
+    if name.partition(".")[0] == "gpunode":
+        del sys.modules[name]
+"""
+BACKLOG = 128
+BASH = shutil.which("bash")
+NO_BASH = "echo 'simulated host: commands need bash, which this computer does not have' >&2; exit 127"
 
 
 def carry(channel: paramiko.Channel, process: Process) -> None:
@@ -76,19 +90,6 @@ def carry(channel: paramiko.Channel, process: Process) -> None:
     stderr.close()
 
 
-LOCALE = {"LC_ALL": "C"}  # of the agent; Python reads it at its own start
-# Load the agent's imports and compile its modules, then remove its own modules again.
-LOAD = """
-import sys
-finders, known = list(sys.meta_path), set(sys.modules)
-exec(compile({agent!r}, "py", "exec"), {{"__name__": "agent"}})
-sys.meta_path[:], sys.excepthook = finders, sys.__excepthook__
-for name in set(sys.modules) - known:
-    if name.partition(".")[0] == "gpunode":
-        del sys.modules[name]
-"""
-
-
 def fork_server() -> ForkServer:
     """A server whose forks are like a new `python3 -I -S`, where the agent's bootstrap compiles nothing again."""
     return ForkServer(LOAD.format(agent=bundle.program().encode()), environment=LOCALE)
@@ -105,11 +106,6 @@ def bootstrap(command: str) -> str | None:
         return None
     agent = words[:3] == ["exec", "/bin/sh", "-c"] and words[4:5] == ["gpunode"] and len(words) == 6
     return words[5] if agent else None
-
-
-BACKLOG = 128
-BASH = shutil.which("bash")
-NO_BASH = "echo 'simulated host: commands need bash, which this computer does not have' >&2; exit 127"
 
 
 def new_key() -> tuple[paramiko.Ed25519Key, str]:

@@ -20,6 +20,8 @@ REFRESH = {
 KNOWN = re.compile(
     r"/(nvidia|nvidia-current)[.]ko"
 )  # the modules that the toolkit's unit looks for, from 1.19.1 on
+ACTIVE, INACTIVE, MISSING = 0, 3, 4  # systemctl's exit statuses
+TAIL = 10
 
 
 def systemctl(state: State, arguments: list[str]) -> int:
@@ -151,10 +153,6 @@ def reboot(state: State, now: Now) -> None:
     for name, unit in now.units.items():
         if unit.enabled:
             start(state, now, name)
-
-
-ACTIVE, INACTIVE, MISSING = 0, 3, 4  # systemctl's exit statuses
-TAIL = 10
 
 
 def full_name(name: str) -> str:

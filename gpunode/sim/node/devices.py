@@ -11,7 +11,6 @@ import base64
 import contextlib
 import json
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +25,6 @@ from gpunode.sim.apiserver.store import Object
 from gpunode.sim.node.endpoints import Endpoints
 
 SECONDS = 10.0  # for a plugin's answer
-GRACE = 300.0  # seconds until the devices of a disconnected plugin are forgotten
 
 
 class Unavailable(Exception):
@@ -38,7 +36,6 @@ class Plugin:
 
     def __init__(self, socket: Path, changed: Callable[[], None]) -> None:
         self.devices: dict[str, bool] = {}  # id -> whether it is healthy
-        self._gone = 0.0  # when it disconnected; monotonic
         self._changed = changed
         # A pool of its own: else the channel would inherit the back-off of an earlier one that found no socket.
         options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]
@@ -61,10 +58,6 @@ class Plugin:
         )
         return ask(request, timeout=SECONDS)
 
-    def forgotten(self) -> bool:
-        """True if it disconnected so long ago that its devices no longer count."""
-        return bool(self._gone) and time.monotonic() - self._gone > GRACE
-
     def close(self) -> None:
         """Close the channel."""
         self._channel.close()
@@ -75,7 +68,6 @@ class Plugin:
             for answer in answers:
                 self.devices = {device.ID: device.health == "Healthy" for device in answer.devices}
                 self._changed()
-        self._gone = time.monotonic()
         self.devices = dict.fromkeys(self.devices, False)  # unhealthy without their plugin
         self._changed()
 
@@ -149,7 +141,7 @@ class DeviceManager:
     def counts(self) -> dict[str, tuple[int, int]]:
         """(all, healthy) devices by resource; (0, 0) for resources that were offered before."""
         with self._lock:
-            now = {name: {} if one.forgotten() else one.devices for name, one in self._plugins.items()}
+            now = {name: one.devices for name, one in self._plugins.items()}
             self._known |= {name: len(devices) for name, devices in now.items()}
             return {name: (count, sum(now.get(name, {}).values())) for name, count in self._known.items()}
 
@@ -208,7 +200,7 @@ class DeviceManager:
                 for one in given
             ]
             healthy = {
-                name: [] if one.forgotten() else [unit for unit, good in one.devices.items() if good]
+                name: [unit for unit, good in one.devices.items() if good]
                 for name, one in self._plugins.items()
             }
             data = {"PodDeviceEntries": entries or None, "RegisteredDevices": healthy}

@@ -25,6 +25,12 @@ from gpunode.sim.node.pods import PodRun
 from gpunode.wording import page
 
 TICK = 0.2  # seconds between two checks of the machine and of its pods' processes
+CAPACITY = {"cpu": "64", "memory": "528000000Ki", "ephemeral-storage": "1700000000Ki", "pods": "110"}
+PRESSURES = {
+    "MemoryPressure": ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    "DiskPressure": ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    "PIDPressure": ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+}
 
 
 class Kubelet:
@@ -274,14 +280,6 @@ def _previous_log(this: ContainerLifecycle | None, logs: list[Path], container: 
         words = f'previous terminated container "{container}" in pod "{pod}" not found'
         raise status_error(400, "BadRequest", words)
     return found[-1]
-
-
-CAPACITY = {"cpu": "64", "memory": "528000000Ki", "ephemeral-storage": "1700000000Ki", "pods": "110"}
-PRESSURES = {
-    "MemoryPressure": ("KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-    "DiskPressure": ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-    "PIDPressure": ("KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-}
 
 
 def new_node(name: str, host: Now) -> Object:

@@ -20,6 +20,11 @@ from gpunode.sim.node.devices import DeviceManager
 from gpunode.sim.node.endpoints import Endpoints
 
 PROBE_SECONDS = 1.0  # that the simulation waits for an answer; its kubelet does nothing else meanwhile
+VOLUMES = "root/var/lib/kubelet/pods"
+BACK_OFF, LONGEST = 10.0, 300.0  # seconds before the second restart, doubled each time
+NEVER = "ErrImageNeverPull"
+RETRY = 5.0  # seconds between two tries at an image
+TAIL = 2048  # bytes of its log that a failed container's status keeps
 
 
 class Probe:
@@ -57,9 +62,6 @@ class Probe:
         finally:
             connection.close()
         return "" if 200 <= status < 400 else f"HTTP probe failed with statuscode: {status}"
-
-
-VOLUMES = "root/var/lib/kubelet/pods"
 
 
 class CannotMount(Exception):
@@ -134,12 +136,6 @@ def _fill(folder: Path, files: Mapping[str, str]) -> None:
     for path in folder.iterdir():
         if path.name not in files:
             path.unlink()
-
-
-BACK_OFF, LONGEST = 10.0, 300.0  # seconds before the second restart, doubled each time
-NEVER = "ErrImageNeverPull"
-RETRY = 5.0  # seconds between two tries at an image
-TAIL = 2048  # bytes of its log that a failed container's status keeps
 
 
 class Node(Protocol):

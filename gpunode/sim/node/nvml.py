@@ -16,6 +16,22 @@ from typing import Any
 from gpunode.sim.host.machine import SimGpu
 from gpunode.sim.host.state import State
 
+SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED = 0, 1, 2, 3
+DRIVER_NOT_LOADED, TIMEOUT, GPU_IS_LOST, LIB_RM_VERSION_MISMATCH = 9, 10, 15, 18
+WORDS = {
+    UNINITIALIZED: b"Uninitialized",
+    INVALID_ARGUMENT: b"Invalid Argument",
+    NOT_SUPPORTED: b"Not Supported",
+    DRIVER_NOT_LOADED: b"Driver Not Loaded",
+    TIMEOUT: b"Timeout",
+    GPU_IS_LOST: b"GPU is lost",
+    LIB_RM_VERSION_MISMATCH: b"Driver/library version mismatch",
+}
+XID, NO_INSTANCE = 0x8, 0xFFFFFFFF
+IDLE = 34  # °C
+LOOK = 0.2  # seconds between two looks for an Xid
+SYSTEM = 50  # nvmlGpuTopologyLevel_t: nothing but the machine in common
+
 
 class Driver:
     """The kernel module of a host, used through a library of the `version` at the container's start."""
@@ -40,23 +56,6 @@ class Driver:
     def xids(self) -> list[tuple[str, int]]:
         """(GPU's UUID, Xid) of all Xids since the host was made."""
         return self._state.now().xids
-
-
-SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED = 0, 1, 2, 3
-DRIVER_NOT_LOADED, TIMEOUT, GPU_IS_LOST, LIB_RM_VERSION_MISMATCH = 9, 10, 15, 18
-WORDS = {
-    UNINITIALIZED: b"Uninitialized",
-    INVALID_ARGUMENT: b"Invalid Argument",
-    NOT_SUPPORTED: b"Not Supported",
-    DRIVER_NOT_LOADED: b"Driver Not Loaded",
-    TIMEOUT: b"Timeout",
-    GPU_IS_LOST: b"GPU is lost",
-    LIB_RM_VERSION_MISMATCH: b"Driver/library version mismatch",
-}
-XID, NO_INSTANCE = 0x8, 0xFFFFFFFF
-IDLE = 34  # °C
-LOOK = 0.2  # seconds between two looks for an Xid
-SYSTEM = 50  # nvmlGpuTopologyLevel_t: nothing but the machine in common
 
 
 class Nvml:
