@@ -14,7 +14,7 @@ import pytest
 from gpunode.host import bootstrap, wire
 from gpunode.model import Change, Watch
 from gpunode.packages import hint_of
-from gpunode.sim import process
+from gpunode.sim.process import end_apply
 from tests import forks
 
 DAEMON = "/etc/docker/daemon.json"
@@ -154,7 +154,7 @@ class Host:
             for pipe in (process.stdout, process.stderr):
                 if pipe:
                     pipe.close()
-        process.end_apply(self.root)
+        end_apply(self.root)
         self.write("/state/go", "")  # programs that wait for it have sessions of their own
 
 

@@ -30,7 +30,7 @@ WANTED = manifests(NS, PluginImage("plugin:1"), CONFIG)
 DAEMONSET = f"/apis/apps/v1/namespaces/{NS}/daemonsets/{NAME}"
 CONFIGMAP = f"/api/v1/namespaces/{NS}/configmaps/{NAME}"
 CONTAINER = '.spec.template.spec.containers[name="device-plugin"]'
-JSON, MERGE = "application/json-patch+json", "application/merge-patch+json"
+MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 
 
@@ -102,8 +102,7 @@ EDITS = {
     ),
     "a field taken away": Edit(
         DAEMONSET,
-        [{"op": "remove", "path": "/spec/template/spec/priorityClassName"}],
-        JSON,
+        {"spec": {"template": {"spec": {"priorityClassName": None}}}},
         lines=("+      priorityClassName: system-node-critical",),
     ),
     "a text of several lines": Edit(

@@ -11,7 +11,7 @@ from gpunode.sim.apiserver.store import now
 from .clusters import Client
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
-STRATEGIC, JSON = "application/strategic-merge-patch+json", "application/json-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
 NODES, DEFAULT = "/api/v1/nodes", "/api/v1/namespaces/default"
 
 
