@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from gpunode.cluster.api.served import APPLY
+from gpunode.cluster.api.kinds import APPLY
 from gpunode.engine import decision as desired
 from gpunode.errors import Refused
 from gpunode.links.driver import archives as archive_tables

@@ -30,7 +30,7 @@ def lint(
 
     Example: gpunode lint --target 1.36 inventory.yaml
     """
-    from gpunode.cluster.api.served import FLOOR
+    from gpunode.cluster.api.kinds import FLOOR
     from gpunode.commands.lint import lint as linted
     from gpunode.errors import UsageError
     from gpunode.links.kubelet import minors

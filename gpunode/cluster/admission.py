@@ -6,10 +6,10 @@ controller's, so what counts by user (PodSecurityPolicies, exemptions) may diffe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpunode.cluster import obstacles, quota
+from gpunode.cluster import obstacles
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.objects.difference import Difference
@@ -34,41 +34,26 @@ def tried(
     manifests: Sequence[Object],
     would: Sequence[Difference],
     pods: Sequence[Object],
-    *,
-    counts: Callable[[], Mapping[str, int]] = dict,
 ) -> tuple[Trial, ...]:
     """Those that would be refused, or could not be tried: a pod of each DaemonSet among the manifests that changes, and these pods.
-    `would`: what applying the manifests does. Nothing in a namespace that comes with them: it has no quotas, and their label.
-    `counts`: by name, how many new pods there will be of each; asked where there are quotas, which must have room for all."""
+    `would`: what applying the manifests does. Nothing in a namespace that comes with them: it has no quotas, and their label. One
+    pod of each is tried: a quota that has room for it, and not for all, refuses the others when they are made."""
     actions = {one.what: one.action for one in would}
     if not api.served.dry_run or any(
         one["kind"] == "Namespace" and actions.get(title(one)) == "created" for one in manifests
     ):
         return ()
-    places = {
-        one["metadata"]["namespace"] for one in (*manifests, *pods) if one["kind"] in ("DaemonSet", "Pod")
-    }
-    quotas = [one for place in places for one in quota.read(api, place)]
-    many = counts() if quotas else {}
     found: dict[tuple[str, str], Trial] = {}  # the first of those with one cause
-    wanted = []
-    for pod in (*_templates(manifests, actions, many), *pods):
-        one, admitted = _try(api, pod, actions)
+    for pod in (*_templates(manifests, actions), *pods):
+        one = _try(api, pod, actions)
         if one.reason is not None or one.untried:
             found.setdefault((one.reason.code if one.reason else "", one.untried), one)
-        elif admitted:
-            wanted.append(quota.Wanted(one.what, admitted, many.get(pod["metadata"]["name"], 0)))
-    for what, reason in quota.short(quotas, wanted):
-        found.setdefault((reason.code, ""), Trial(what, reason))
     return tuple(found.values())
 
 
-def _templates(
-    manifests: Sequence[Object], actions: Mapping[str, str], many: Mapping[str, int]
-) -> Iterator[Object]:
+def _templates(manifests: Sequence[Object], actions: Mapping[str, str]) -> Iterator[Object]:
     for one in manifests:
-        new = actions.get(title(one)) in ("created", "changed") or many.get(one["metadata"]["name"])
-        if one["kind"] == "DaemonSet" and new:
+        if one["kind"] == "DaemonSet" and actions.get(title(one)) in ("created", "changed"):
             template, meta = one["spec"]["template"], one["metadata"]
             yield {
                 "apiVersion": "v1",
@@ -78,8 +63,7 @@ def _templates(
             }
 
 
-def _try(api: Api, pod: Object, actions: Mapping[str, str]) -> tuple[Trial, Object | None]:
-    """The trial, and the pod as it was admitted."""
+def _try(api: Api, pod: Object, actions: Mapping[str, str]) -> Trial:
     meta = {key: value for key, value in pod["metadata"].items() if key != "name"}
     name, namespace = pod["metadata"]["name"], meta["namespace"]
     spec = {
@@ -90,17 +74,17 @@ def _try(api: Api, pod: Object, actions: Mapping[str, str]) -> tuple[Trial, Obje
     wished = {**pod, "metadata": {**meta, "generateName": f"{name}-"}, "spec": spec}
     what = f"pods like {namespace}/{name}"
     try:
-        return Trial(what, None), api.create(api.served.fitted(wished) or wished, dry_run=True)
+        api.create(api.served.fitted(wished) or wished, dry_run=True)
     except HttpError as error:
         if error.untried:
-            return Trial(what, None, error.untried if error.status == 400 else ""), None
+            return Trial(what, None, error.untried if error.status == 400 else "")
         if error.status in BUSY:
-            return Trial(what, None, error.message), None
+            return Trial(what, None, error.message)
         known = obstacles.admission(error.detail) or Problem(UNKNOWN, "", fix=error.hint)
         reason = replace(known, what=error.message)
-        if _passes(reason.code, name, namespace, actions):
-            return Trial(what, None), None
-        return Trial(what, reason), None
+        if not _passes(reason.code, name, namespace, actions):
+            return Trial(what, reason)
+    return Trial(what, None)
 
 
 def _named(actions: Mapping[str, str], kind: str, name: str) -> bool:

@@ -17,10 +17,6 @@ ELSEWHERE = (
     "or let the pods run in another namespace (`cluster.namespace`, or --namespace where a command has it)"
 )
 QUOTA = "quota-exceeded"  # code
-RAISE = (
-    "The ResourceQuota `{name}` does not allow so much: see `kubectl describe resourcequota {name}` in that namespace and raise "
-    f"it, {ELSEWHERE}."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +42,12 @@ def _rule(code: str, pattern: str, fix: str) -> Rule:
 
 
 ADMISSION = (
-    _rule(QUOTA, r"exceeded quota: (?P<name>[^,\s]+)", RAISE),
+    _rule(
+        QUOTA,
+        r"exceeded quota: (?P<name>[^,\s]+)",
+        "The ResourceQuota `{name}` does not allow so much: see `kubectl describe resourcequota {name}` in that namespace and raise "
+        f"it, {ELSEWHERE}.",
+    ),
     _rule(
         "quota-values",
         r"failed quota: (?P<name>[^:\s]+): must specify (?P<what>.+)",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -16,7 +15,7 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.engine import acts, nodes
 from gpunode.engine.listener import Listener, problem
 from gpunode.engine.member import Member, Members
-from gpunode.errors import ClusterError, HttpError
+from gpunode.errors import ClusterError
 from gpunode.links import node as cluster_nodes
 from gpunode.links import plugin
 from gpunode.links.node import labels
@@ -137,7 +136,7 @@ def show(
     _untried(would, listener)
     if words := apply.unguarded(api, spec.manifests, changes):
         listener.note(words)
-    obstructed = _obstacles(api, spec, objects, members, listener, order)
+    obstructed = _obstacles(api, spec, objects, members, listener)
     for one, _ in tried:
         if one.node is not None:
             problem(listener, one.host.name, one.reason)
@@ -192,7 +191,6 @@ def _obstacles(
     objects: Sequence[Difference],
     members: Sequence[Member],
     listener: Listener,
-    order: Sequence[Collection[Host]],
 ) -> tuple[str, ...]:
     """Tell what of the cluster's own would not admit the plugin's pods, or one that proves a GPU; the pods that it would not."""
     node = next((member.node for member in members if member.node), None)
@@ -202,13 +200,7 @@ def _obstacles(
         if node
         else []
     )
-    found = trial.tried(
-        api,
-        spec.manifests,
-        objects,
-        prove,
-        counts=lambda: _new_pods(api, spec, members, request[0], order, listener),
-    )
+    found = trial.tried(api, spec.manifests, objects, prove)
     for one in found:
         if one.reason:
             words = f"{one.what} would not be admitted: {one.reason.what}"
@@ -218,45 +210,6 @@ def _obstacles(
                 f"The API server could not try {one.what}: {one.untried}. Whether they are admitted shows when they are made."
             )
     return tuple(one.what for one in found if one.reason)
-
-
-def _new_pods(
-    api: Api,
-    spec: plugin.Spec,
-    members: Sequence[Member],
-    resource: str,
-    order: Sequence[Collection[Host]],
-    listener: Listener,
-) -> Mapping[str, int]:
-    """By name, how many pods each DaemonSet will make, and vectoradd at least at a time: one for each GPU of a batch's nodes, less
-    what pods have of the `resource`; one where this user may not see the pods of other namespaces, who may have all GPUs."""
-    wished = {member.node.name: nodes.wished(member.host) for member in members if member.node}
-    after = {
-        name: {**node.labels, **wished.get(name, {})} for name, node in _with_plugin(api, members).items()
-    }
-    there = api.find("Pod", spec.namespace)[0]
-    seen = True
-    try:
-        every = api.find("Pod")[0]
-    except HttpError:
-        every, seen = [], False
-        listener.note(
-            "This user may not list the pods of other namespaces, so which GPUs are free is not known: of the pods that test GPUs the "
-            "ResourceQuotas were judged for one alone."
-        )
-    sets = [manifest for manifest in spec.manifests if manifest["kind"] == "DaemonSet"]
-    counts = {one["metadata"]["name"]: daemonset.missing(one, there, after) for one in sets}
-    used = Counter[str]()
-    for pod in every:
-        used[pod["spec"].get("nodeName", "")] += pods.holds(pod, resource)
-    free = {
-        member.host.name: max(0, len(member.gpus) - used[member.node.name])
-        for member in members
-        if member.node
-    }
-    batches = [[host.name for host in batch] for batch in order] or [[name] for name in free]
-    most = max((sum(free.get(name, 0) for name in batch) for batch in batches), default=0)
-    return {**counts, PROOF: most if seen else min(1, most)}
 
 
 def _with_plugin(api: Api, members: Sequence[Member]) -> dict[str, cluster_nodes.Node]:

@@ -21,7 +21,7 @@ import pytest
 from gpunode.cluster import control_plane, lease, rights
 from gpunode.cluster.api import Api, connect, notes
 from gpunode.cluster.api.kinds import OURS, Object, title
-from gpunode.cluster.api.merge import covers
+from gpunode.cluster.api.notes import covers
 from gpunode.cluster.objects import apply
 from gpunode.cluster.objects.difference import Difference
 from gpunode.contract.status import MARK, Configuration, Status, dumps

@@ -16,10 +16,8 @@ from typing import Any
 
 from gpunode.cluster.api import notes, refusal
 from gpunode.cluster.api.connection import AT_ONCE, MANAGER, Connection
-from gpunode.cluster.api.kinds import KINDS, OLDER, Kind, Object
+from gpunode.cluster.api.kinds import KINDS, OLDER, Kind, Object, Served, discover
 from gpunode.cluster.api.kubeconfig import Access, load
-from gpunode.cluster.api.lines import lines
-from gpunode.cluster.api.served import Served, discover
 from gpunode.errors import HttpError
 from gpunode.model import Cluster
 
@@ -221,7 +219,7 @@ class Api:
             try:
                 if response.status != 200:
                     raise refusal.http(self.access, response.status, data)
-                for line in lines(response.stream(65536)):
+                for line in _lines(response.stream(65536)):
                     yield refusal.event(self.access, line)
             finally:
                 end.cancel()
@@ -264,3 +262,11 @@ def _cut(response: Any) -> None:
     """End a watch whose events drip: a socket's timeout counts silence alone."""
     with suppress(OSError, RuntimeError, ValueError):  # it has just ended
         response.shutdown()
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Each whole line of these chunks that is not empty; the rest waits for its end."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from filter(None, whole)

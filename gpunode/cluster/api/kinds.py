@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from urllib.parse import quote
+
+from gpunode.errors import ClusterError
 
 Object: TypeAlias = dict[str, Any]
 OURS = "app.kubernetes.io/managed-by"  # the label of what gpunode made
@@ -52,7 +56,6 @@ KINDS = {
     "ConfigMap": Kind("v1", "configmaps", True),
     "Secret": Kind("v1", "secrets", True),
     "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims", True),
-    "ResourceQuota": Kind("v1", "resourcequotas", True),
     "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets", True),
     "Lease": Kind("coordination.k8s.io/v1", "leases", True),
     "ResourceSlice": Kind("resource.k8s.io/v1", "resourceslices", False),
@@ -98,3 +101,95 @@ def title(manifest: Object) -> str:
 def ours(live: Object) -> bool:
     """Whether gpunode made this object."""
     return bool((live["metadata"].get("labels") or {}).get(OURS) == "gpunode")
+
+
+FLOOR = 8  # Kubernetes 1.8: RBAC v1, DaemonSets of group apps, device plugins
+# Server-side apply is on since 1.16. Before 1.18 the API server does not say who set a field of an object that was
+# never applied, before 1.20 it refuses ports without a protocol (kubernetes/kubernetes#92332): so gpunode uses it from
+# 1.20 on.
+APPLY = 20
+DRY_RUN = 13  # on by default; before 1.12 the API server does not know the parameter, and would write
+# Fields of pods -> the first minor that keeps them. An older API server drops them, and they would look as if a client
+# had taken them off. Source: staging/src/k8s.io/api/core/v1/types.go of each release.
+FIELDS = {"runtimeClassName": 14, "enableServiceLinks": 13, "seccompProfile": 19}
+# Before, admission lets pods have the system's priorities in kube-system alone (plugin/pkg/admission/priority).
+PRIORITY = 17
+HOME = "kube-system"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """An API server's version (`v1.16.15`), its minor, and the groups' versions that it serves."""
+
+    version: str
+    minor: int
+    groups: frozenset[str]
+
+    @property
+    def apply(self) -> bool:
+        """Whether server-side apply keeps who set what."""
+        return self.minor >= APPLY
+
+    @property
+    def dry_run(self) -> bool:
+        return self.minor >= DRY_RUN
+
+    @property
+    def untried(self) -> str:
+        """Why there are no dry runs; "" where there are."""
+        return "" if self.dry_run else f"Kubernetes {self.version} has no dry run"
+
+    def has(self, kind: str) -> bool:
+        """Whether the API server has this kind, in whatever version."""
+        return self._found(kind) is not None
+
+    def kind(self, kind: str) -> Kind:
+        """The kind in the newest version that the API server has; where it has none, as the newest API servers have it."""
+        return self._found(kind) or KINDS[kind]
+
+    def _found(self, kind: str) -> Kind | None:
+        if self.minor < SINCE.get(kind, 0):
+            return None
+        every = (KINDS[kind], *OLDER.get(kind, ()))
+        return next((one for one in every if one.api in self.groups or "/" not in one.api), None)
+
+    def fitted(self, manifest: Object) -> Object | None:
+        """The manifest as this API server can keep it whole; None for a kind that it does not have."""
+        kind = manifest["kind"]
+        if not self.has(kind):
+            return None
+        gone = {field for field, since in FIELDS.items() if self.minor < since}
+        if not self.has("RuntimeClass"):
+            gone.add("runtimeClassName")
+        if self.minor < PRIORITY and manifest["metadata"].get("namespace") != HOME:
+            gone.add("priorityClassName")
+        fitting: Object = _without(manifest, gone) if gone else manifest
+        return {**fitting, "apiVersion": self.kind(kind).api}
+
+
+def discover(read: Callable[[str], Object]) -> Served:
+    """Ask the API server. Raises ClusterError for one below the floor."""
+    version = str(read("/version").get("gitVersion"))
+    match = re.match(r"v?1\.([0-9]{1,9})", version)
+    minor = int(match[1]) if match else 99  # another major: newer than all that is known
+    if minor < FLOOR:
+        raise ClusterError(
+            f"this Kubernetes is {version}; gpunode's cluster side needs 1.{FLOOR} or newer",
+            hint="Upgrade the control plane, or name another cluster with cluster.context in the inventory.",
+        )
+    groups = read("/apis").get("groups") or []
+    versions = (one["groupVersion"] for group in groups for one in group.get("versions") or [])
+    return Served(version, minor, frozenset(versions))
+
+
+def _without(value: object, fields: set[str]) -> Object:
+    """The object without these fields, at any depth; maps that are empty then go, too."""
+
+    def cut(one: object) -> object:
+        if isinstance(one, dict):
+            return {key: cut(below) for key, below in one.items() if key not in fields}
+        return [cut(below) for below in one] if isinstance(one, list) else one
+
+    done = cut(value)
+    assert isinstance(done, dict)
+    return done

@@ -11,6 +11,7 @@ import ssl
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -19,9 +20,7 @@ from typing import Any
 import yaml
 
 from gpunode.agent import redaction
-from gpunode.cluster.api import credentials
-from gpunode.cluster.api.exec_plugin import Credential, ExecPlugin, Login
-from gpunode.cluster.api.tls import Trust
+from gpunode.cluster.api.exec_plugin import Credential, ExecPlugin, Login, Trust
 from gpunode.contract import yaml_text
 from gpunode.errors import ClusterError, KubeconfigUnusable
 from gpunode.local import files as localfile
@@ -89,7 +88,7 @@ def load(cluster: Cluster) -> Access:
         try:
             first = _answered(source, context, credential, Path(folder)) if credential else source
             load_kube_config(first, context, configuration, temp_file_path=folder)  # type: ignore[no-untyped-call]
-            ended = credentials.ended(configuration)
+            over = ended_credentials(configuration)
             trust = _trust(configuration)
             tls = trust.context(*_pair(configuration)) if trust else None
         except (ConfigException, binascii.Error, KeyError, TypeError, ValueError, OSError) as error:
@@ -114,7 +113,7 @@ def load(cluster: Cluster) -> Access:
             hint="It looks like https://host:6443.",
         )
     login = Login(plugin, credential, trust, tls) if plugin and credential else None
-    return Access(configuration.host, context, source, configuration, tls, ended, login)
+    return Access(configuration.host, context, source, configuration, tls, over, login)
 
 
 def _answered(source: str, context: str, credential: Credential, folder: Path) -> str:
@@ -276,3 +275,37 @@ def _words(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__
+
+
+KEY = "BearerToken"  # the client library's
+
+
+def ended_credentials(configuration: Any) -> str:
+    """A sentence about a client certificate or token that has ended; "" where none has, or it is not known."""
+    now = datetime.now(timezone.utc)
+    ends = (
+        ("client certificate", _certificate(configuration.cert_file)),
+        ("token", _token(str((configuration.api_key or {}).get(KEY) or ""))),
+    )
+    return " ".join(
+        f"Its {what} ended on {end:%Y-%m-%d %H:%M} UTC." for what, end in ends if end and end < now
+    )
+
+
+def _certificate(path: str | None) -> datetime | None:
+    from cryptography import x509
+
+    try:
+        return x509.load_pem_x509_certificate(localfile.read(Path(path or ""))).not_valid_after_utc
+    except (OSError, ValueError):  # TLS says what is wrong with it
+        return None
+
+
+def _token(header: str) -> datetime | None:
+    """When a token that says so, a JWT, ends."""
+    parts = header.rpartition(" ")[2].split(".")
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return datetime.fromtimestamp(float(claims["exp"]), timezone.utc)
+    except (IndexError, KeyError, TypeError, ValueError, OverflowError, OSError):
+        return None

@@ -13,8 +13,7 @@ import yaml
 from gpunode.agent.names import secret
 from gpunode.agent.redaction import hidden, redacted
 from gpunode.cluster.api.kinds import Object, title
-from gpunode.cluster.api.merge import KEYS
-from gpunode.cluster.api.notes import PREFIX
+from gpunode.cluster.api.notes import KEYS, PREFIX
 from gpunode.errors import Claim
 
 # The API server and kubectl keep these for themselves.

@@ -58,15 +58,6 @@ def place(pod: Object) -> str:
     return ""
 
 
-def missing(one: Object, found: Iterable[Object], nodes: Mapping[str, Mapping[str, str]]) -> int:
-    """On how many of the nodes with these labels one of the plugin's DaemonSets has no pod yet, and will have one."""
-    mine = one["spec"]["selector"]["matchLabels"]
-    there = {place(pod) for pod in found if mine.items() <= (pod["metadata"].get("labels") or {}).items()}
-    classed = mine[RUNTIME_LABEL] == "class"
-    here = {name for name, labels in nodes.items() if (labels.get(RUNTIME_LABEL) == "class") == classed}
-    return len(here - there)
-
-
 def generations(api: Api, namespace: str) -> Mapping[str, str]:
     """DaemonSet -> the current generation of its pod template."""
     return {

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import pytest
 from kubernetes.client import Configuration
 
-from gpunode.cluster.api import connect, credentials, exec_plugin, kubeconfig, refusal
+from gpunode.cluster.api import connect, exec_plugin, kubeconfig, refusal
 from gpunode.cluster.api.connection import Connection
 from gpunode.errors import ClusterError
 from gpunode.model import Cluster
@@ -288,7 +288,7 @@ def test_several_files_are_one_kubeconfig_and_paths_are_relative_to_their_own(
     access = kubeconfig.load(Cluster(context="far"))
     assert access.tls is not None
     assert len(access.tls.get_ca_certs()) == 1
-    assert access.configuration.api_key[credentials.KEY] == "Bearer t"
+    assert access.configuration.api_key[kubeconfig.KEY] == "Bearer t"
 
 
 def test_the_first_file_that_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,7 +395,7 @@ def test_a_client_certificate_that_has_ended_is_known(
     }
     source = written(tmp_path, users=[{"name": "u", "user": user}])
     assert kubeconfig.load(Cluster(kubeconfig=source)).ended == ""
-    monkeypatch.setattr(credentials, "datetime", Later)
+    monkeypatch.setattr(kubeconfig, "datetime", Later)
     assert "Its client certificate ended on 20" in kubeconfig.load(Cluster(kubeconfig=source)).ended
 
 
@@ -480,7 +480,7 @@ def test_what_a_plugin_answers_is_used_and_asked_for_again_before_it_ends(tmp_pa
     users: Any = changes["users"]
     users[0]["user"]["exec"] |= {"env": [{"name": "WHO", "value": "me"}], "provideClusterInfo": True}
     access = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **changes)))
-    assert access.configuration.api_key[credentials.KEY] == "Bearer me1"
+    assert access.configuration.api_key[kubeconfig.KEY] == "Bearer me1"
     info = json.loads((tmp_path / "info").read_text())
     assert info["spec"] == {"interactive": False, "cluster": {"server": "https://10.0.0.1:6443"}}
     assert access.login is not None
@@ -612,7 +612,7 @@ def test_a_plugin_that_answers_a_token_and_a_certificate_gives_both(tmp_path: Pa
     status = {"token": "t", "clientCertificateData": pem, "clientKeyData": key}
     access = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **answering(**status))))
     assert access.tls is not None
-    assert access.configuration.api_key[credentials.KEY] == "Bearer t"
+    assert access.configuration.api_key[kubeconfig.KEY] == "Bearer t"
 
 
 def test_a_plugin_that_fails_without_a_word_is_told_so(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster.api.merge import merged, patch
+from gpunode.cluster.api.notes import merged, patch
 
 Object = dict[str, Any]
 C = {"name": "c", "image": "i:1"}

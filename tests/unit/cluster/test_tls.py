@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ssl
 
-from gpunode.cluster.api.tls import Trust
+from gpunode.cluster.api.exec_plugin import Trust
 
 
 def hello(context: ssl.SSLContext) -> bytes:

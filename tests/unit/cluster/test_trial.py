@@ -16,9 +16,8 @@ from gpunode.engine.member import Member
 from gpunode.links import plugin
 from gpunode.links.plugin import Spec
 from gpunode.model import Cluster, Host, Inventory, Outcome, PluginImage, Ssh
-from tests import cases
 
-from .conftest import DAEMONSET, GPU_NODE, NS, add_node, pod
+from .conftest import NS, add_node
 from .fake import FakeApi, Fault
 
 IMAGE, NEWER = PluginImage("plugin:1"), PluginImage("plugin:2")
@@ -33,15 +32,9 @@ RIGHTS = (
 BLIND = 'admission webhook "owner.example.com" does not support dry run'
 
 
-def shown(
-    api: Api, capsys: pytest.CaptureFixture[str], image: PluginImage = IMAGE, *, gpus: int = 0
-) -> list[dict[str, Any]]:
-    """The lines of a plan's JSON that are errors and notes. `gpus`: of the host."""
-    there = [
-        {"index": n, "uuid": f"GPU-{n}", "name": "A", "pci": f"{n}", "memory_mib": 1} for n in range(gpus)
-    ]
-    facts = cases.facts("modern", {"gpus": there, "hostname": "n1"}) if gpus else None
-    members = [Member(Host("n1", Ssh("n1")), Outcome("n1", "right", facts=facts))]
+def shown(api: Api, capsys: pytest.CaptureFixture[str], image: PluginImage = IMAGE) -> list[dict[str, Any]]:
+    """The lines of a plan's JSON that are errors and notes."""
+    members = [Member(Host("n1", Ssh("n1")), Outcome("n1", "right"))]
     listener = report.make(json=True, quiet=True)
     cluster_diff.plan(
         api, Inventory("inventory.yaml", (), Cluster(plugin=image)), members, listener, strict=False
@@ -160,94 +153,6 @@ def test_pods_that_take_the_place_of_others_need_no_room_of_their_own(
         (line,) = shown(api, capsys, image)
         assert line["error"].startswith(f"pods like {NS}/vectoradd would")
         assert len(created(fake)) == tried
-
-
-def quota(fake: FakeApi, hard: dict[str, str]) -> None:
-    meta = {"name": "few", "namespace": NS}
-    fake.put({"kind": "ResourceQuota", "metadata": meta, "spec": {}, "status": {"hard": hard}})
-
-
-def test_a_quota_that_has_room_for_one_and_not_for_all_is_named(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By how many pods: of nodes that have none yet, whatever becomes of the others, and for the GPUs of a host at a time."""
-    there(api, fake)
-    for name in ("n2", "n3"):
-        add_node(fake, name, 1, labels=GPU_NODE)
-    apply.apply(api, Spec(NS, IMAGE).manifests)
-    labels = {"app.kubernetes.io/name": DAEMONSET, "gpunode.dev/runtime": "default"}
-    fake.put(pod("there", node="n3", labels=labels))
-    quota(fake, {"pods": "1"})
-    (line,) = shown(api, capsys)
-    assert line["code"] == "quota-exceeded"
-    assert line["error"] == (
-        f"1 of 2 pods like {NS}/gpunode-device-plugin would not be admitted: the ResourceQuota `few` has room for 1: its pods is 1, "
-        "of which 0 are used"
-    )
-    assert line["hint"].startswith("The ResourceQuota `few` does not allow so much")
-    quota(fake, {"pods": "2"})
-    assert shown(api, capsys) == []
-    quota(fake, {"pods": "4"})
-    (line,) = shown(api, capsys, gpus=3)
-    assert line["error"].startswith(f"1 of 3 pods like {NS}/vectoradd would not be admitted: ")
-    assert line["error"].endswith("and other pods of this plan come first")
-    fake.put(pod("mine", node="n1", gpus=1))
-    assert shown(api, capsys, gpus=3) == []  # its GPU is not free
-
-
-@pytest.mark.parametrize("allowed", [True, False])
-def test_gpus_of_other_namespaces_pods_are_not_free(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], allowed: bool
-) -> None:
-    """No test pod comes to them; a user who may not see such pods is told that it is not known."""
-    there(api, fake)
-    apply.apply(api, Spec(NS, IMAGE).manifests)
-    quota(fake, {"pods": "3"})
-    fake.put(pod("train", node="n1", gpus=2, namespace="default"))
-    if not allowed:
-        fake.refused["GET", "/api/v1/pods"] = Fault(403, "Forbidden", "pods is forbidden")
-    lines = shown(api, capsys, gpus=4)
-    assert [line["type"] for line in lines] == ([] if allowed else ["note"])
-    assert allowed or "which GPUs are free is not known" in str(lines)
-
-
-@pytest.mark.parametrize(
-    ("together", "line"),
-    [(True, [f"1 of 4 pods like {NS}/vectoradd would not be admitted"]), (False, [])],
-)
-def test_the_pods_of_a_batch_are_there_at_once(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], together: bool, line: list[str]
-) -> None:
-    """Two hosts of two GPUs each, together or one after the other."""
-    apply.apply(api, Spec(NS, IMAGE).manifests)
-    quota(fake, {"pods": "5"})  # and one of the plugin's for each
-    members = []
-    for name in ("n1", "n2"):
-        add_node(fake, name, 2, labels=GPU_NODE)
-        gpus = [
-            {"index": n, "uuid": f"GPU-{name}-{n}", "name": "A", "pci": f"{n}", "memory_mib": 1}
-            for n in range(2)
-        ]
-        facts = cases.facts("modern", {"gpus": gpus, "hostname": name})
-        members.append(Member(Host(name, Ssh(name)), Outcome(name, "right", facts=facts)))
-    hosts = [one.host for one in members]
-    order = [hosts] if together else [[host] for host in hosts]
-    inventory = Inventory("inventory.yaml", (), Cluster(plugin=IMAGE))
-    cluster_diff.plan(api, inventory, members, report.make(json=True, quiet=True), strict=False, order=order)
-    lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
-    assert [one["error"].partition(":")[0] for one in lines if one["type"] == "error"] == line
-
-
-def test_quotas_that_may_not_be_read_are_met_as_they_refuse(
-    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One pod of each kind is tried all the same."""
-    there(api, fake, "Namespace")
-    quota(fake, {"pods": "0"})
-    where = f"/api/v1/namespaces/{NS}/resourcequotas"
-    fake.refused["GET", where] = Fault(403, "Forbidden", "resourcequotas is forbidden")
-    assert shown(api, capsys) == []
-    assert len(created(fake)) == 3
 
 
 def test_what_comes_with_the_plan_is_not_asked_of_its_pods(api: Api, fake: FakeApi) -> None:
