@@ -139,6 +139,15 @@ def obstacle(pod: Object) -> Problem | None:
     return None
 
 
+def refusal(deployment: Object) -> tuple[str, str]:
+    """Why a Deployment gets no pod: the condition's reason, and the words of quotas and admission; "" where nothing is known."""
+    for one in deployment.get("status", {}).get("conditions") or []:
+        if one["type"] == "ReplicaFailure" and one["status"] == "True":
+            reason = str(one.get("reason") or "")
+            return reason, str(one.get("message") or reason)
+    return "", ""
+
+
 def events(api: Api, about: Object) -> list[Object]:
     """The events about one object, oldest first."""
     found = api.find(

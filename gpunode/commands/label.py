@@ -12,7 +12,7 @@ from gpunode.engine.listener import Listener, problem, progress
 from gpunode.engine.member import Member, outcomes
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, UsageError
-from gpunode.links.node import ACCELERATOR_LABEL, accelerator, labels
+from gpunode.links.node import ACCELERATOR_LABEL, labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def _label_node(
     if member.node is None or member.facts is None:
         problem(listener, member.host.name, member.reason)
         return None
-    wish = {} if options.remove else accelerator.accelerator(member.facts.pci)
+    wish = {} if options.remove else labels.accelerator(member.facts.pci)
     try:
         changes = labels.write(
             api,
@@ -56,7 +56,7 @@ def _label_node(
     except ClusterError as error:
         listener.problem(error, member.host.name)
         return None
-    if wish and (others := accelerator.others(member.facts.pci)):
+    if wish and (others := labels.others(member.facts.pci)):
         listener.note(f"{member.node.name} also has {', '.join(others)}; a node has one accelerator label")
     value = wish.get(ACCELERATOR_LABEL, "")
     before, after = changes.get(ACCELERATOR_LABEL, (value or None, value or None))

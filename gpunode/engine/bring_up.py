@@ -15,7 +15,7 @@ from gpunode.errors import ClusterError, Problem
 from gpunode.links import plugin
 from gpunode.links.plugin import Scope, capacity, dra, expected, mig
 from gpunode.links.plugin.overview import Row
-from gpunode.links.pod.target import target
+from gpunode.links.pod.requests import target
 from gpunode.model import Inventory
 from gpunode.wording import Advice, Command
 

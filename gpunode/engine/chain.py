@@ -11,7 +11,7 @@ from gpunode.links.kubelet import link as kubelet
 from gpunode.links.kubelet import minors
 from gpunode.links.link import Judge, Link, Step
 from gpunode.links.machine import link as machine
-from gpunode.links.plugin import image_step
+from gpunode.links.plugin import images
 from gpunode.links.runtime import link as runtime
 from gpunode.links.toolkit import link as toolkit
 from gpunode.model import (
@@ -40,7 +40,7 @@ CHAIN: tuple[Link, ...] = (
     toolkit.LINK,
     runtime.LINK,
     kubelet.LINK,
-    Link("plugin", steps=(Step("image", "plugin", image_step),)),
+    Link("plugin", steps=(Step("image", "plugin", images),)),
 )
 STEPS: tuple[Step, ...] = tuple(step for link in CHAIN for step in link.steps)
 JUDGES: tuple[Judge, ...] = tuple(judge for link in CHAIN for judge in link.judges)

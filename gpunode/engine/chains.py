@@ -17,14 +17,14 @@ from gpunode.errors import ClusterError, Problem
 from gpunode.links import plugin
 from gpunode.links.capacity.link import judge_capacity, with_mig
 from gpunode.links.kubelet import link as kubelet
-from gpunode.links.node import Node, running
-from gpunode.links.node.link import judge_missing, judge_node
+from gpunode.links.node import Node
+from gpunode.links.node.link import judge_missing, judge_node, read_gates
 from gpunode.links.plugin import Row, daemonset, dra, mig, published
-from gpunode.links.plugin.image_step import judge_image
+from gpunode.links.plugin.images import judge_image
 from gpunode.links.plugin.link import judge_owned, judge_plugin
 from gpunode.links.pod import isolation_test as stranger
 from gpunode.links.pod.link import judge_isolation, judge_pod
-from gpunode.links.pod.target import target
+from gpunode.links.pod.requests import target
 from gpunode.model import Inventory, Layer, Verdict
 from gpunode.wording import Advice, Command
 
@@ -147,7 +147,7 @@ def _node(api: Api, member: Member, node: Node) -> Verdict:
     link = judge_node(node)
     if link.status == "broken" or member.outcome is None or not kubelet.wished(member.outcome):
         return link
-    return kubelet.in_force(link, member.outcome, running.gates(api, node.name))
+    return kubelet.in_force(link, member.outcome, read_gates(api, node.name))
 
 
 def _pods(

@@ -20,7 +20,7 @@ from gpunode.links import node as cluster_nodes
 from gpunode.links import plugin
 from gpunode.links.node import labels
 from gpunode.links.node.identity import ANOTHER_MACHINE
-from gpunode.links.plugin import daemonset, deployed, dra, expected, images, sharing
+from gpunode.links.plugin import configuration, daemonset, dra, expected, images
 from gpunode.links.pod import manifest as vectoradd
 from gpunode.model import Host, Inventory
 from gpunode.wording import Advice, Command, few, page
@@ -161,22 +161,22 @@ def _reconfigured(api: Api, inventory: Inventory, members: Sequence[Member], lis
     """Report what another sharing of GPUs means for the nodes, equal ones together. The configuration is the whole cluster's,
     so nodes beside the members' are named, too."""
     wish = inventory.cluster
-    if deployed.image(api, wish.namespace) is None:
+    if daemonset.image(api, wish.namespace) is None:
         return
-    before = deployed.config(api, wish.namespace)
+    before = daemonset.config(api, wish.namespace)
     wished = {member.node.name: nodes.wished(member.host) for member in members if member.node}
     found: dict[str, list[str]] = {}
     outside: list[str] = []
     for node in _with_plugin(api, members).values():
         labels_of = {**node.labels, **wished.get(node.name, {})}
-        words = sharing.meaning(before, wish.plugin_config, labels_of, node.capacity)
+        words = configuration.meaning(before, wish.plugin_config, labels_of, node.capacity)
         found.setdefault(words, []).append(node.name)
-        if node.name not in wished and sharing.differ(before, wish.plugin_config, labels_of):
+        if node.name not in wished and configuration.differ(before, wish.plugin_config, labels_of):
             outside.append(node.name)
     for words, names in found.items():
         if words:
             each = ", each node" if len(names) > 1 else ""
-            listener.note(f"{few(names, NAMED)}{each}: {words}. {sharing.GIVEN}")
+            listener.note(f"{few(names, NAMED)}{each}: {words}. {configuration.GIVEN}")
     if outside:
         listener.note(
             "The plugin's configuration is one for the whole cluster. It reaches nodes that are not among this command's "

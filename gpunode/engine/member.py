@@ -9,8 +9,8 @@ from typing import TypeAlias
 from gpunode.errors import Problem
 from gpunode.links.node import Node, cordon
 from gpunode.links.plugin.capacity import Expected
+from gpunode.links.pod.requests import Target
 from gpunode.links.pod.results import NodeResult
-from gpunode.links.pod.target import Target
 from gpunode.model import Change, Disturbance, Disturbed, Facts, Gpu, Host, Outcome
 
 

@@ -18,9 +18,9 @@ from gpunode.errors import ApiConnectionLost, ClusterError, Problem
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, every, identity
 from gpunode.links.node import labels as cluster_labels
 from gpunode.links.node.identity import ANOTHER_MACHINE
-from gpunode.links.plugin import deployed, dra, images, other_plugins
+from gpunode.links.plugin import daemonset, dra, images, other_plugins
+from gpunode.links.plugin.configuration import warnings
 from gpunode.links.plugin.deployment import Spec
-from gpunode.links.plugin.warnings import warnings
 from gpunode.links.scheduler.extender import second_scheduler as second
 from gpunode.model import Cluster, Host, Inventory, PluginImage, Ssh
 from gpunode.wording import page
@@ -234,7 +234,7 @@ def inventory_of_cluster(cluster: Cluster) -> Inventory:
         cluster.kubeconfig,
         cluster.context,
         cluster.namespace,
-        deployed.image(api, cluster.namespace),
-        deployed.config(api, cluster.namespace),
+        daemonset.image(api, cluster.namespace),
+        daemonset.config(api, cluster.namespace),
     )
     return Inventory(f"cluster {api.access.context}", hosts, wish)

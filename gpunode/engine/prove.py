@@ -16,8 +16,8 @@ from gpunode.errors import ClusterError
 from gpunode.links.pod import run as pods
 from gpunode.links.pod import run_pod as once
 from gpunode.links.pod.manifest import ARGS
+from gpunode.links.pod.requests import Target
 from gpunode.links.pod.results import NodeResult, Result
-from gpunode.links.pod.target import Target
 from gpunode.model import Inventory, PluginImage
 from gpunode.wording import Advice, Command, lines
 

@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from gpunode.links.scheduler import manifest, plan
-from gpunode.links.scheduler.extender import certificates
+from gpunode.links.scheduler.extender import deployment
 from gpunode.model import Change, File, RemoveFile, WriteFile
 from tests.unit.test_schedulers import KUBEADM
 
@@ -108,7 +108,7 @@ def extender(
     """Where the extender is and how to reach it, once it leads, as from this node; and its pid. `code` runs it."""
     cluster = json.loads(Path(kubeconfig).read_text())["clusters"][0]["cluster"]
     server = urllib.parse.urlsplit(cluster["server"])
-    account, tls, secret = folder / "account", folder / "tls", certificates.made()
+    account, tls, secret = folder / "account", folder / "tls", deployment.make_certificates()
     for where, content in (
         (account / "token", TOKEN.encode()),
         (account / "ca.crt", base64.b64decode(cluster["certificate-authority-data"])),

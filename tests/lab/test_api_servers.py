@@ -33,11 +33,11 @@ from gpunode.links.node import GPU_LABEL, cordon, drain, labels
 from gpunode.links.node.link import judge_node
 from gpunode.links.plugin import Spec, dra
 from gpunode.links.plugin.daemonset import NAME, NAME_LABEL, POD_GENERATION
+from gpunode.links.plugin.deployment import everything
 from gpunode.links.plugin.link import judge_plugin
-from gpunode.links.plugin.manifests import everything
 from gpunode.links.pod import run as vectoradd
 from gpunode.links.pod.link import judge_pod
-from gpunode.links.pod.target import Target
+from gpunode.links.pod.requests import Target
 from gpunode.model import Cluster as Named
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.sim.apiserver import tls

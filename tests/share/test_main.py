@@ -21,7 +21,7 @@ from cryptography import x509
 
 from gpunode.deviceplugin.cluster import apiserver
 from gpunode.deviceplugin.cluster.apiserver import ApiError
-from gpunode.links.scheduler.extender import certificates
+from gpunode.links.scheduler.extender import deployment
 from gpunode.share import __main__ as program
 from gpunode.share.__main__ import STANDBY, Replica, trust
 from gpunode.share.lease import SURE, Lease
@@ -74,7 +74,7 @@ def free_port() -> int:
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
     """The certificates of a Secret."""
-    for name, text in certificates.made().items():
+    for name, text in deployment.make_certificates().items():
         (tmp_path / name).write_bytes(base64.b64decode(text))
     return tmp_path
 
@@ -90,7 +90,7 @@ def client(files: Path, *, known: bool = True) -> ssl.SSLContext:
 @contextmanager
 def connected(port: int, context: ssl.SSLContext) -> Iterator[http.client.HTTPConnection]:
     plain = socket.create_connection(("127.0.0.1", port), timeout=20)
-    with context.wrap_socket(plain, server_hostname=certificates.SERVER) as secure:
+    with context.wrap_socket(plain, server_hostname=deployment.SERVER) as secure:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
         connection.auto_open = 0
         connection.sock = secure
@@ -276,18 +276,18 @@ def test_the_kubelet_is_told_why_it_is_not_ready() -> None:
 
 def test_certificates_are_kept_while_they_can_be_used() -> None:
     """Another set would start the scheduler again."""
-    made = certificates.made()
-    assert certificates.usable(made)
-    assert not certificates.usable(None)
-    assert not certificates.usable(made | {"tls.crt": "bm9uZQ=="})
-    assert not certificates.usable({name: text for name, text in made.items() if name != "client.key"})
+    made = deployment.make_certificates()
+    assert deployment.are_usable(made)
+    assert not deployment.are_usable(None)
+    assert not deployment.are_usable(made | {"tls.crt": "bm9uZQ=="})
+    assert not deployment.are_usable({name: text for name, text in made.items() if name != "client.key"})
 
 
 @pytest.mark.parametrize("hours", [-1, 0, 1])
 def test_certificates_are_valid_where_clocks_are_apart(hours: int) -> None:
     """The operator's machine makes them; the scheduler's and the extender's judge them, an hour behind or ahead."""
     then = datetime.now(timezone.utc) + timedelta(hours=hours)
-    made = certificates.made()
+    made = deployment.make_certificates()
     for name in ("ca.crt", "tls.crt", "client.crt"):
         one = x509.load_pem_x509_certificate(base64.b64decode(made[name]))
         assert one.not_valid_before_utc + timedelta(minutes=5) < then < one.not_valid_after_utc, name

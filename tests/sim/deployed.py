@@ -18,8 +18,8 @@ from gpunode.links import plugin
 from gpunode.links.node import labels
 from gpunode.links.plugin import Spec, capacity, published
 from gpunode.links.pod import run
+from gpunode.links.pod.requests import Target
 from gpunode.links.pod.results import NodeResult
-from gpunode.links.pod.target import Target
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage
 from gpunode.sim.cluster import Cluster, serve

@@ -12,7 +12,7 @@ import pytest
 
 from gpunode.cluster.api import Api, connect
 from gpunode.cluster.api.kinds import path
-from gpunode.links.plugin.manifests import manifests
+from gpunode.links.plugin.deployment import manifests
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage
 from gpunode.sim.apiserver.store import Object

@@ -16,7 +16,7 @@ from gpunode.errors import Claim
 from gpunode.links import node as nodes
 from gpunode.links.node import labels
 from gpunode.links.plugin import dra
-from gpunode.links.plugin.manifests import everything, manifests
+from gpunode.links.plugin.deployment import everything, manifests
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.sim.cluster import Cluster

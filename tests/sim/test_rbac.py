@@ -12,7 +12,7 @@ import pytest
 from gpunode.cluster.api import connect
 from gpunode.cluster.objects.apply import apply, prune
 from gpunode.deviceplugin.cluster.apiserver import ApiError, InCluster
-from gpunode.links.plugin.manifests import everything, manifests
+from gpunode.links.plugin.deployment import everything, manifests
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginImage, PluginPublish
 from gpunode.sim.cluster import Cluster, serve

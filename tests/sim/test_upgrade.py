@@ -11,7 +11,7 @@ import yaml
 from gpunode.cluster.api import Api, connect
 from gpunode.cluster.objects import apply, difference
 from gpunode.links import plugin
-from gpunode.links.plugin.manifests import everything, manifests
+from gpunode.links.plugin.deployment import everything, manifests
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.sim.apiserver.store import Object

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from gpunode import inventory, wording
 from gpunode.cli import EPILOG, app, keys
-from gpunode.links.plugin.manifests import manifests
+from gpunode.links.plugin.deployment import manifests
 from gpunode.model import Layer, PluginImage
 
 ROOT = Path(__file__).parents[2]

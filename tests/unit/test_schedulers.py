@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gpunode.errors import CannotPlan
-from gpunode.links.scheduler import configuration, flags, lines, manifest, plan
+from gpunode.links.scheduler import configuration, manifest, plan
 from gpunode.model import Change, File, RemoveFile, WriteFile
 
 KUBEADM = """\
@@ -342,8 +342,8 @@ def test_another_algorithm_provider_is_refused_by_name(minor: int) -> None:
 )
 def test_the_port_without_tls_stays_where_it_was(given: dict[str, str], bound: str | None) -> None:
     """Up to 1.22 a configuration without addresses opens it on all of them, and none closes it."""
-    assert flags.as_configuration(manifest.PATH, given, 20).get("healthzBindAddress") == bound
-    assert "healthzBindAddress" not in flags.as_configuration(manifest.PATH, given, 23)
+    assert configuration.as_configuration(manifest.PATH, given, 20).get("healthzBindAddress") == bound
+    assert "healthzBindAddress" not in configuration.as_configuration(manifest.PATH, given, 23)
 
 
 @pytest.mark.parametrize("word", ["--kube-api-burst=many", "--profiling=maybe", "--kube-api-qps=fast"])
@@ -371,7 +371,7 @@ def test_a_flag_is_not_added_between_another_and_its_value() -> None:
 def test_a_mark_is_no_part_of_anybodys_line() -> None:
     """Lines of the operator that only mention it stay."""
     text = "a: 1  # gpunode share is here\nb: 2\n"
-    assert lines.without(lines.added(text, 1, 2, ["c: 3"])) == text
+    assert configuration.without(configuration.added(text, 1, 2, ["c: 3"])) == text
 
 
 def test_every_version_is_one_that_its_schedulers_read() -> None:

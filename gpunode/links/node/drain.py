@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -14,7 +14,6 @@ from gpunode.cluster.api.watch import AGAIN, OnProgress, changes
 from gpunode.cluster.pods import MEMORY, OVER, whole
 from gpunode.errors import ApiConnectionLost, HttpError
 from gpunode.links import node as nodes
-from gpunode.links.node import standstill
 from gpunode.wording import few
 
 MIRROR = "kubernetes.io/config.mirror"
@@ -141,12 +140,12 @@ def _work(pod: Object, whole: bool) -> Work:
         asks=_asks(pod),
         service="DaemonSet" in owners or MIRROR in (meta.get("annotations") or {}),
         ending=bool(meta.get("deletionTimestamp")),
-        standstill=standstill.reason(pod, () if whole else _using(pod["spec"])),
+        standstill=reason(pod, () if whole else _using(pod["spec"])),
     )
 
 
 def _using(spec: Object) -> list[str]:
-    return [one.get("name", "") for one in standstill.containers(spec) if +_limits(one)]
+    return [one.get("name", "") for one in containers(spec) if +_limits(one)]
 
 
 def _asks(pod: Object) -> dict[str, int]:
@@ -174,3 +173,77 @@ def _runs(pod: Object) -> bool:
         return True
     states = [one.get("state") or {} for one in status.get("containerStatuses") or []]
     return not states or not all("terminated" in state for state in states)
+
+
+# Waiting reasons of a container that could not be started, or that ends again and again; the kubelet tries again, mostly after
+# minutes. Its sources (1.34): pkg/kubelet/container/sync_result.go, kuberuntime/kuberuntime_container.go, images/types.go.
+FAILS = frozenset({
+    "CrashLoopBackOff", "RunContainerError", "CreateContainerError", "CreateContainerConfigError",
+    "PreCreateHookError", "PreStartHookError", "PostStartHookError",
+    "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError",
+    "RegistryUnavailable", "SignatureValidationFailed",
+})  # fmt: skip
+INITIALIZING = "PodInitializing"  # the containers that come before it have not ended
+
+
+def reason(pod: Object, using: Collection[str]) -> str:
+    """Why none of the containers `using` the GPUs runs, as `CrashLoopBackOff`; where these have ended for good, or there are
+    none, the same of the whole pod.
+
+    "" where one runs or is about to: it is created for the first time, or has just ended and is started again. Also for
+    every state that is not known.
+    """
+    found = _why(pod, using)
+    return (_why(pod) or "") if found is None else found
+
+
+def containers(spec: Object) -> list[Object]:
+    """All of a pod, those first that come first."""
+    return [*(spec.get("initContainers") or []), *spec["containers"]]
+
+
+def _why(pod: Object, names: Collection[str] | None = None) -> str | None:
+    """The same of these containers (None: of all); None where they have ended for good."""
+    spec, states = pod["spec"], _states(pod)
+    early = [one.get("name", "") for one in spec.get("initContainers") or []]
+    blocked = next((states[name] for name in early if states.get(name) in FAILS), "")
+    why = None
+    for one in containers(spec):
+        name = one.get("name", "")
+        state = states.get(name, "")
+        if (names is not None and name not in names) or _over(pod, one, first=name in early):
+            continue
+        found = blocked if state == INITIALIZING else state
+        if found not in FAILS:
+            return ""
+        why = why or found
+    return why
+
+
+def _states(pod: Object) -> dict[str, str]:
+    """The containers' names and waiting reasons; "" for one that does not wait."""
+    return {
+        one.get("name", ""): ((one.get("state") or {}).get("waiting") or {}).get("reason") or ""
+        for one in _statuses(pod)
+    }
+
+
+def _statuses(pod: Object) -> list[Object]:
+    status = pod.get("status") or {}
+    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+
+
+def _over(pod: Object, container: Object, *, first: bool) -> bool:
+    """Whether the container has ended and is not started again. Restart rules of its own (Kubernetes 1.34) may do that."""
+    ends = [
+        one["state"]["terminated"]
+        for one in _statuses(pod)
+        if one.get("name") == container.get("name") and "terminated" in (one.get("state") or {})
+    ]
+    own, whole = container.get("restartPolicy"), pod["spec"].get("restartPolicy", "Always")
+    if not ends or container.get("restartPolicyRules"):
+        return False
+    if pod["metadata"].get("deletionTimestamp"):
+        return True
+    policy = own or ("OnFailure" if first and whole == "Always" else whole)
+    return policy == "Never" or (policy == "OnFailure" and not ends[0].get("exitCode"))

@@ -1,14 +1,17 @@
-"""Labels of nodes: applied, each writer's own."""
+"""Labels of nodes: applied, each writer's own; and the label that names a host's GPU model."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.errors import ClusterError, HttpError
-from gpunode.links.node import Node
+from gpunode.links.machine.pci import driven, gpu
+from gpunode.links.node import ACCELERATOR_LABEL, Node
+from gpunode.model import PciDevice
 
 # Each writer of labels has a name of its own for the API server: what it leaves out of its next
 # wish is taken off, and what others set stays.
@@ -73,3 +76,23 @@ def lacking(node: Node, labels: Mapping[str, str]) -> dict[str, tuple[str | None
     """The same for those of `labels` that the node has not, or with another value, whoever would be asked for it."""
     have = node.labels
     return {key: (have.get(key), value) for key, value in labels.items() if have.get(key) != value}
+
+
+def accelerator(pci: Iterable[PciDevice]) -> dict[str, str]:
+    """The accelerator label of a node with these PCI functions; {} without GPUs of its own.
+
+    A node has one such label. With several models it names the most numerous, and of equally many the one in
+    the first slot, so that the answer is the same at every run; the caller reports `others`.
+    """
+    models = _models(pci)
+    return {ACCELERATOR_LABEL: models[0]} if models else {}
+
+
+def others(pci: Iterable[PciDevice]) -> tuple[str, ...]:
+    """The models that the one label does not name, most numerous first."""
+    return tuple(_models(pci)[1:])
+
+
+def _models(pci: Iterable[PciDevice]) -> list[str]:
+    slugs = [gpu(one.device).accelerator for one in sorted(driven(pci), key=lambda one: one.address)]
+    return [slug for slug, _ in Counter(slugs).most_common()]  # equal counts stay in the order first seen

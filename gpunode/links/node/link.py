@@ -1,8 +1,13 @@
-"""The node: the host is registered as it, Ready and schedulable."""
+"""The node: the host is registered as it, Ready and schedulable; and the feature gates that its kubelet runs with."""
 
 from __future__ import annotations
 
-from gpunode.errors import Problem
+import json
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from gpunode.cluster.api import Api
+from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import Node
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.model import Verdict
@@ -36,3 +41,20 @@ def judge_missing(why: Problem) -> Verdict:
         return Verdict("node", "broken", "its node is another machine's", why.what, why.fix)
     fix = lines((why.fix, "If the kubelet has not joined, see `journalctl -u kubelet` on the host."), " ")
     return Verdict("node", "broken", "the cluster has no such node", why.what, fix)
+
+
+def read_gates(api: Api, node: str) -> Mapping[str, bool] | str:
+    """The feature gates that its arguments and its configuration set, wherever that is; else why they are not known:
+    `get` on `nodes/proxy` is a right that few users have."""
+    try:
+        status, text = api.health(f"/api/v1/nodes/{quote(node)}/proxy/configz")
+    except ClusterError as error:
+        return error.message.partition("\n")[0]
+    if status in (401, 403):
+        return "this user may not `get` `nodes/proxy`, by which the kubelet is asked"
+    try:
+        answer = json.loads(text) if status == 200 else {}
+        found = answer["kubeletconfig" if "kubeletconfig" in answer else "componentconfig"]
+        return {str(name): state is True for name, state in (found.get("featureGates") or {}).items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"the kubelet answers /configz without its configuration (HTTP {status})"

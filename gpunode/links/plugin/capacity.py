@@ -14,7 +14,7 @@ from gpunode.contract.status import Status
 from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, Node
-from gpunode.links.plugin import daemonset, mps, pause, published
+from gpunode.links.plugin import daemonset, pause, published
 from gpunode.wording import Advice, Command
 
 NOT_READY = "node-not-ready"  # code
@@ -44,7 +44,7 @@ def why_not(api: Api, node: Node, expected: int | None, namespace: str) -> Probl
     why = published.why_missing(status)
     node = current(api, node, pod, status)
     if expected is None:
-        if waiting := mps.problem(api, namespace, node):
+        if waiting := daemonset.mps_problem(api, namespace, node):
             return Problem("mps", waiting)
         return why or Problem("not-counted", "the plugin runs, but the kubelet counts none of them yet")
     if node.shared and node.allocatable == node.capacity == expected:  # then memory is missing

@@ -1,4 +1,4 @@
-"""The plugin's DaemonSets and their pods: node, version, and why a pod does not run."""
+"""The plugin's DaemonSets and their pods: what is deployed, on which nodes, and why a pod does not run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.objects.difference import GENERATION
 from gpunode.errors import Problem
 from gpunode.links.node import RUNTIME_LABEL, Node
-from gpunode.links.plugin import mps, published
+from gpunode.links.plugin import published
 from gpunode.links.plugin.published import CONTAINER
+from gpunode.model import PluginConfig, PluginImage
 
 NAME = "gpunode-device-plugin"
-NAMES = (NAME, mps.NAME)  # of DaemonSets; each also with the suffix -class
+MPS = "gpunode-mps"
+MPS_CONTAINER = "mps"
+NAMES = (NAME, MPS)  # of DaemonSets; each also with the suffix -class
 NAME_LABEL = "app.kubernetes.io/name"
 SELECTOR = f"{NAME_LABEL}={NAME}"
 POD_GENERATION = "pod-template-generation"  # the DaemonSet's GENERATION when the pod was made
@@ -90,7 +93,7 @@ def why(api: Api, namespace: str, node: Node, pod: Object | None) -> Problem:
     if not problem and not pods.running(pod):
         return Problem("pod-starting", "its pod is starting")
     if not problem:  # it runs and offers nothing yet
-        if waiting := mps.problem(api, namespace, node):
+        if waiting := mps_problem(api, namespace, node):
             return Problem("mps", waiting)
         why = published.why_not_ready(published.read(api, node, pod))
         return why or Problem("not-ready", "it is not ready yet")
@@ -118,3 +121,48 @@ def why_on(api: Api, namespace: str, waiting: Sequence[Node], found: Mapping[str
         reasons.setdefault(why(api, namespace, node, found.get(node.name)).what, []).append(node.name)
     words = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
     return Problem("plugin-waiting", words)
+
+
+def mps_problem(api: Api, namespace: str, node: Node) -> str:
+    """Why the node's pod of control daemons does not run; "" where it does, and where there is none."""
+    of = f"app.kubernetes.io/name={MPS}"
+    for pod in api.find("Pod", namespace, labels=of, fields=f"spec.nodeName={node.name}")[0]:
+        if pods.ready(pod):
+            continue
+        why = pods.problem(pod, pods.events(api, pod)) or "it is starting"
+        lines = pods.last_lines(api, pod, MPS_CONTAINER) if "CrashLoopBackOff" in pods.waiting(pod) else ""
+        log = f"; its log: {' / '.join(lines.splitlines())}" if lines else ""
+        return f"{pod['metadata']['name']}, the pod of the MPS control daemons, does not run: {why}{log}"
+    return ""
+
+
+CONFIG_FILE = (
+    "config.yaml"  # in the ConfigMap, where there is but one configuration (templates/cluster/plugin.yaml.j2)
+)
+
+
+def image(api: Api, namespace: str) -> PluginImage | None:
+    """The image that the plugin's DaemonSet names, pulled as it says; None where there is no DaemonSet."""
+    container = _container(api, namespace)
+    if container is None:
+        return None
+    never = (
+        container.get("imagePullPolicy") == "Never"
+    )  # it was loaded from an archive, whose name is not known
+    return PluginImage(container["image"], archive="" if never else None)
+
+
+def config(api: Api, namespace: str) -> PluginConfig | None:
+    """The configuration that was deployed with it; None where it has none."""
+    found = api.get("ConfigMap", NAME, namespace)
+    data = (found or {}).get("data") or {}
+    if not data:
+        return None
+    several = any(one["name"] == "CONFIG_DIR" for one in (_container(api, namespace) or {}).get("env") or [])
+    return PluginConfig("", files=data) if several else PluginConfig(data.get(CONFIG_FILE, ""))
+
+
+def _container(api: Api, namespace: str) -> Object | None:
+    found = api.get("DaemonSet", NAME, namespace)
+    several: list[Object] = found["spec"]["template"]["spec"]["containers"] if found else []
+    return next((one for one in several if one["name"] == CONTAINER), None)

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from gpunode.cluster import pods
 from gpunode.contract import config_file
 from gpunode.contract.config import CDI, GPU, GPU_COUNT, GPU_MEM, LABEL, Config, choice
 from gpunode.contract.offer import MIB, CannotOffer, Device, Unit, counts_gpus, offers
+from gpunode.links.node import Node
 from gpunode.model import Gpu, PluginConfig
 
 
@@ -153,3 +155,21 @@ def _offered(settings: Config, gpus: Sequence[Gpu]) -> Mapping[str, Sequence[Uni
 
 def _named(settings: Config) -> str:
     return settings.memory.resource if settings.memory and settings.memory.resource != GPU_MEM else ""
+
+
+def unit(nodes: Sequence[Node], config: PluginConfig | None) -> tuple[str, Sequence[Node]]:
+    """The resource of which the pod asks for one, and the nodes that may have it: GPUs where a node offers some, or none
+    offers anything; else memory, else shares or MIG devices. `config`: the plugin's, which may name the memory."""
+    offers = {node.name: {*node.offers, *_named_memory(node, config)} for node in nodes}
+    found = set().union(*offers.values())
+    if pods.GPU in found or not found:
+        return pods.GPU, nodes
+    memory = {pods.MEMORY, *(name for node in nodes for name in _named_memory(node, config))}
+    resource = min(found & memory or found)
+    return resource, [node for node in nodes if resource in offers[node.name]]
+
+
+def _named_memory(node: Node, config: PluginConfig | None) -> set[str]:
+    """Memory under a name of the user's, where the node offers some."""
+    name = memory(config, node.labels)
+    return {name} if node.units.get(name) else set()

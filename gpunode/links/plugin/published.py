@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.contract.status import ENFORCED, MARK, Status, UnknownVersion, last, loads
+from gpunode.contract.status import ANNOTATION, ENFORCED, MARK, Status, UnknownVersion, last, loads
 from gpunode.errors import ClusterError, HttpError, Problem
-from gpunode.links.node import Node
+from gpunode.links import node as nodes
+from gpunode.links.node import GPU_LABEL, Node
 from gpunode.wording import Advice, Command
 
 COMPONENT = "gpunode-device-plugin"  # source of its events
@@ -147,3 +149,25 @@ def _age(event: Object) -> str:
     moment = datetime.fromisoformat(_when(event).replace("Z", "+00:00"))
     minutes = int((datetime.now(timezone.utc) - moment).total_seconds() // 60)
     return f"{minutes // 60} h ago" if minutes >= 120 else f"{max(minutes, 1)} min ago"
+
+
+def read_annotations(api: Api) -> Mapping[str, str]:
+    """Node -> the annotation's text, of the plugin's nodes that have one."""
+    return {
+        node.name: node.plugin_status
+        for node in nodes.every(api, labels=f"{GPU_LABEL}=true")
+        if node.plugin_status
+    }
+
+
+def remove_annotations(api: Api) -> Mapping[str, str]:
+    """Remove the annotations. Returns node -> the text removed."""
+    found = read_annotations(api)
+    for name in found:
+        api.merge("Node", name, {"metadata": {"annotations": {ANNOTATION: None}}})
+    return found
+
+
+def annotation_title(node: str) -> str:
+    """How messages name a node's annotation."""
+    return f"Node {node} annotation {ANNOTATION}"

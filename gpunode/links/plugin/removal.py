@@ -12,8 +12,8 @@ from gpunode.cluster.objects import apply
 from gpunode.errors import HttpError, UsageError
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, labels
-from gpunode.links.plugin import annotation, daemonset
-from gpunode.links.plugin.manifests import everything
+from gpunode.links.plugin import daemonset, published
+from gpunode.links.plugin.deployment import everything
 
 DAEMONSETS = {f"{name}{suffix}" for name in daemonset.NAMES for suffix in ("", "-class")}
 EXTENDER = "gpunode-share"  # has pods of its own
@@ -30,7 +30,7 @@ def removable(api: Api, namespace: str, *, tell: OnProgress) -> tuple[str, ...]:
             hint=f"Name it with `--namespace {places[0]}`, or with cluster.namespace in the inventory.",
         )
     left = tuple(title(pod) for pod in _leftovers(api, namespace))
-    annotations = tuple(annotation.title(node) for node in annotation.left(api))
+    annotations = tuple(published.annotation_title(node) for node in published.read_annotations(api))
     objects = apply.removable(api, everything(namespace), tell=tell)
     return left + objects + annotations + tuple(_label(node) for node in _labelled(api))
 
@@ -45,7 +45,7 @@ def remove(api: Api, namespace: str, *, seconds: float, tell: OnProgress) -> tup
     for pod in left:
         api.delete("Pod", pod["metadata"]["name"], namespace)
     removed = apply.remove(api, everything(namespace), seconds=seconds, tell=tell)
-    annotations = tuple(annotation.title(node) for node in annotation.remove(api))
+    annotations = tuple(published.annotation_title(node) for node in published.remove_annotations(api))
     marked = _labelled(api)  # last: a node that has lost its labels is not found by them
     for node in marked:
         kept = {

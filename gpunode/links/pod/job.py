@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpunode.links.node import Node
-from gpunode.links.pod.requests import Free, Request, more
+from gpunode.links.pod.requests import Free, Request, Target, more
 from gpunode.links.pod.results import NodeResult, Result
-from gpunode.links.pod.target import Target
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,14 +14,13 @@ from gpunode.cluster.api.kinds import Object, ours, title
 from gpunode.cluster.api.watch import OnProgress, follow
 from gpunode.cluster.objects import apply
 from gpunode.errors import ClusterError
-from gpunode.links.node import HOSTNAME, RUNTIME_LABEL, Node
-from gpunode.links.plugin.unit import unit
+from gpunode.links.node import Node
+from gpunode.links.pod import run_pod
 from gpunode.links.pod.samples import SAMPLES
 from gpunode.model import PluginConfig
 
 NAME = "gpunode-notebook"
-PENDING = 20.0  # seconds in which a GPU may become free
-NEVER = {"CreateContainerError", "RunContainerError", "CreateContainerConfigError", "CrashLoopBackOff"}
+NEVER = run_pod.NEVER | {"CrashLoopBackOff"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +44,9 @@ def manifests(
     config: PluginConfig | None = None,
     schedulers: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Object]:
-    """Its objects, for one of these nodes and one unit of what they offer. Nodes where pods need the RuntimeClass are used
-    only where there are no others: dockershim knows none. `config`, `schedulers`: as in `once.run`."""
-    resource, nodes = unit(nodes, config)
-    plain = [node for node in nodes if node.labels.get(RUNTIME_LABEL) != "class"]
-    text = SAMPLES["notebook"].text(
-        namespace,
-        image=image,
-        nodes=[node.labels.get(HOSTNAME, node.name) for node in plain or nodes],
-        runtime_class="" if plain else "nvidia",
-        node_port=node_port,
-        resource=resource,
-        scheduler=schedulers.get(resource, ""),
-    )
+    """Its objects, for one of these nodes and one unit of what they offer. `config`, `schedulers`: as in `run_pod.place`."""
+    values = run_pod.place(nodes, config, schedulers)
+    text = SAMPLES["notebook"].text(namespace, image=image, node_port=node_port, **values)
     return list(yaml.safe_load_all(text))
 
 
@@ -95,7 +83,7 @@ def remove(api: Api, namespace: str, *, seconds: float, tell: OnProgress) -> tup
 
 def _awaited(api: Api, namespace: str, seconds: float, tell: OnProgress) -> tuple[str, str, str]:
     """Its node, why it does not run, and what to do about it."""
-    pulls, begun, node, why = pods.Pulls(), time.monotonic(), "", ""
+    wait, node, why = run_pod.Wait(NEVER), "", ""
     labels = f"app.kubernetes.io/name={NAME}"
     for found in follow(api, "Pod", namespace, seconds=seconds, labels=labels, tell=tell):
         there = [pod for pod in found.values() if "deletionTimestamp" not in pod["metadata"]]
@@ -111,8 +99,7 @@ def _awaited(api: Api, namespace: str, seconds: float, tell: OnProgress) -> tupl
         if pods.ready(pod):
             return node, "", ""
         why = pods.problem(pod, pods.events(api, pod))
-        late = not node and time.monotonic() - begun >= PENDING
-        if pods.waiting(pod) & NEVER or pulls.hopeless(pod) or (why and late):
+        if wait.is_hopeless(pod, why):
             known = pods.obstacle(pod)
             return node, why or "it cannot run", known.fix if known else ""
         tell(f"{pod['metadata']['name']}: {why or 'starting; its image may take minutes to pull'}")
@@ -124,7 +111,4 @@ def _refused(api: Api, namespace: str) -> str:
     live = api.get("Deployment", NAME, namespace)
     if live is None:
         return "its Deployment was deleted by another client"
-    for one in live.get("status", {}).get("conditions") or []:
-        if one["type"] == "ReplicaFailure" and one["status"] == "True":
-            return str(one.get("message", one.get("reason", "")))
-    return ""
+    return pods.refusal(live)[1]

@@ -9,8 +9,7 @@ from gpunode.cluster import pods
 from gpunode.cluster.api.kinds import Object
 from gpunode.links.node import Node
 from gpunode.links.plugin import expected
-from gpunode.links.pod.target import Target
-from gpunode.model import PluginConfig
+from gpunode.model import Gpu, PluginConfig
 
 Request = tuple[str, int]  # a resource and its count
 
@@ -174,3 +173,20 @@ def _leaving(pod: Object) -> bool:
     """Whether it is a pod of an earlier run that is being deleted: the scheduler waits for its GPU."""
     ours = pod["metadata"].get("labels", {}).get("app.kubernetes.io/name") == "gpunode-vectoradd"
     return ours and "deletionTimestamp" in pod["metadata"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A node and the UUIDs that its pods should see; () where unknown.
+
+    `pieces`: units of memory of each GPU that is shared by memory; () where unknown.
+    """
+
+    node: str
+    uuids: tuple[str, ...] = ()
+    pieces: tuple[int, ...] = ()
+
+
+def target(config: PluginConfig | None, node: str, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> Target:
+    """The target of a node with these labels, whose host has these GPUs."""
+    return Target(node, expected.uuids(config, gpus, labels), expected.pieces(config, gpus, labels))

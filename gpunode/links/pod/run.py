@@ -26,10 +26,9 @@ from gpunode.links.node import Node
 from gpunode.links.pod.job import Job
 from gpunode.links.pod.left import GONE
 from gpunode.links.pod.manifest import ARGS, pod
-from gpunode.links.pod.requests import Request
+from gpunode.links.pod.requests import Request, Target
 from gpunode.links.pod.requests import free as free_of
 from gpunode.links.pod.results import NodeResult, Result, failed, reported
-from gpunode.links.pod.target import Target
 from gpunode.model import PluginConfig, PluginImage
 from gpunode.wording import Advice, Command, lines
 

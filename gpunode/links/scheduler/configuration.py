@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,6 @@ import yaml
 
 from gpunode.contract import yaml_text
 from gpunode.errors import CannotPlan
-from gpunode.links.scheduler import flags, lines
 
 GROUP = "kubescheduler.config.k8s.io"
 SECONDS = 10  # for an answer: a bind waits for the API server
@@ -90,14 +89,14 @@ def second(extender: Extender, minor: int, name: str, namespace: str, lease: str
         },
         "profiles": [{"schedulerName": name}],
         "extenders": [entry(extender)],
-        **flags.insecure({"port": "0"}, minor),
+        **insecure({"port": "0"}, minor),
     }
     return yaml.safe_dump(document, sort_keys=False)
 
 
 def extended(path: str, text: str, extender: Extender) -> str:
     """The operator's configuration with this extender. Raises CannotPlan."""
-    root = lines.composed(path, text)
+    root = composed(path, text)
     expected = yaml_text.data(text)
     if not str(expected.get("apiVersion", "")).startswith(f"{GROUP}/v1"):
         raise CannotPlan(f"{path} is no KubeSchedulerConfiguration", hint="Name one with --config.")
@@ -110,15 +109,158 @@ def extended(path: str, text: str, extender: Extender) -> str:
                 hint="Take it out first: two extenders would both bind the same pods.",
             )
     line = f"- {json.dumps(entry(extender))}"
-    found = lines.block(path, lines.value(root, "extenders"), "extenders")
+    found = block(path, value(root, "extenders"), "extenders")
     if found is None:
         end = len(text.splitlines())
         try:
-            after = lines.added(text, end, 0, ["extenders:", line])
+            after = added(text, end, 0, ["extenders:", line])
         except ValueError:
             raise CannotPlan(f"{path}: its last line does not end", hint="End it with a newline.") from None
     else:
-        after = lines.added(text, found.value[0].start_mark.line, found.start_mark.column, [line])
+        after = added(text, found.value[0].start_mark.line, found.start_mark.column, [line])
     expected["extenders"] = [entry(extender), *others]
-    lines.check(path, text, after, expected)
+    check(path, text, after, expected)
     return after
+
+
+LAST_INSECURE = 22  # the minor version: later schedulers have no port without TLS
+INSECURE = ("127.0.0.1", "10251")
+BOOLS = {
+    word: value
+    for value, words in ((True, "1 t T true TRUE True"), (False, "0 f F false FALSE False"))
+    for word in words.split()
+}  # as Go's strconv.ParseBool reads them
+
+
+def _bool(word: str) -> bool:
+    return BOOLS[word]
+
+
+Reader = Callable[[str], Any]
+PROVIDER, DEFAULT = "algorithm-provider", ("", "DefaultProvider")  # up to 1.22
+WEIGHT = "hard-pod-affinity-symmetric-weight"
+KEYS: Mapping[str, tuple[tuple[str, ...], Reader]] = {
+    "kubeconfig": (("clientConnection", "kubeconfig"), str),
+    "kube-api-content-type": (("clientConnection", "contentType"), str),
+    "kube-api-qps": (("clientConnection", "qps"), float),
+    "kube-api-burst": (("clientConnection", "burst"), int),
+    "profiling": (("enableProfiling",), _bool),
+    "contention-profiling": (("enableContentionProfiling",), _bool),
+    "lock-object-namespace": (("leaderElection", "resourceNamespace"), str),
+    "lock-object-name": (("leaderElection", "resourceName"), str),
+    "leader-elect": (("leaderElection", "leaderElect"), _bool),
+    "leader-elect-lease-duration": (("leaderElection", "leaseDuration"), str),
+    "leader-elect-renew-deadline": (("leaderElection", "renewDeadline"), str),
+    "leader-elect-retry-period": (("leaderElection", "retryPeriod"), str),
+    "leader-elect-resource-lock": (("leaderElection", "resourceLock"), str),
+    "leader-elect-resource-name": (("leaderElection", "resourceName"), str),
+    "leader-elect-resource-namespace": (("leaderElection", "resourceNamespace"), str),
+}
+
+
+def as_configuration(path: str, flags: Mapping[str, str], minor: int) -> dict[str, Any]:
+    """What the flags of the manifest at `path` say, as a configuration has it. Raises CannotPlan."""
+    document: dict[str, Any] = {
+        "clientConnection": {"kubeconfig": "/etc/kubernetes/scheduler.conf"},
+        "leaderElection": {"leaderElect": True},
+    }
+    for name, ((*outer, key), read) in KEYS.items():
+        if name in flags:
+            holder = document
+            for one in outer:
+                holder = holder[one]
+            holder[key] = _read(path, name, flags[name], read)
+    profile: dict[str, Any] = {}
+    if own := flags.get("scheduler-name"):
+        profile["schedulerName"] = own
+    if weight := flags.get(WEIGHT):
+        args = {"hardPodAffinityWeight": _read(path, WEIGHT, weight, int)}
+        profile["pluginConfig"] = [{"name": "InterPodAffinity", "args": args}]
+    if profile:
+        document["profiles"] = [profile]
+    return document | insecure(flags, minor)
+
+
+def provided(path: str, flags: Mapping[str, str]) -> None:
+    """Raises CannotPlan where the manifest at `path` names an algorithm provider: neither a Policy nor a configuration has a place for it."""
+    if flags.get(PROVIDER, "") not in DEFAULT:
+        raise CannotPlan(
+            f"{path}: the scheduler has an algorithm provider, which would be lost: --{PROVIDER}={flags[PROVIDER]}",
+            hint=f"Take --{PROVIDER} out first; from 1.19 on a KubeSchedulerConfiguration, named with --config, has its plugins in a profile.",
+        )
+
+
+def _read(path: str, name: str, word: str, read: Reader) -> Any:
+    try:
+        return read(word)
+    except (KeyError, ValueError):
+        raise CannotPlan(
+            f"{path}: --{name}={word}: expected {'true or false' if read is _bool else 'a number'}",
+            hint="Fix it: the scheduler refuses it, too.",
+        ) from None
+
+
+def insecure(flags: Mapping[str, str], minor: int) -> dict[str, str]:
+    """The addresses of the port without TLS, which a configuration cannot close: "" becomes the default, and 0 is refused. So --port=0, as
+    kubeadm has it, becomes one that only the host itself reaches."""
+    address, port = flags.get("address", ""), flags.get("port", INSECURE[1])
+    if minor > LAST_INSECURE or not {"address", "port"} & flags.keys():
+        return {}
+    host, number = INSECURE if port == "0" else (f"[{address}]" if ":" in address else address, port)
+    return dict.fromkeys(("healthzBindAddress", "metricsBindAddress"), f"{host}:{number}")
+
+
+MARK = "  # gpunode share"
+
+
+def without(text: str) -> str:
+    """The text without the marked lines."""
+    return "".join(line for line in text.splitlines(keepends=True) if not line.rstrip("\r\n").endswith(MARK))
+
+
+def added(text: str, at: int, column: int, lines: Sequence[str]) -> str:
+    """The text with these lines, marked and indented, before its line `at`."""
+    before = text.splitlines(keepends=True)
+    if before and at >= len(before) and not before[-1].endswith("\n"):
+        raise ValueError("the last line does not end")
+    new = [f"{' ' * column}{line}{MARK}\n" for line in lines]
+    return "".join([*before[:at], *new, *before[at:]])
+
+
+def composed(path: str, text: str) -> yaml.MappingNode:
+    """The YAML mapping that the text holds, with positions. Raises CannotPlan."""
+    try:
+        node = yaml_text.nodes(text)
+        yaml_text.data(text)
+    except yaml.YAMLError as error:
+        raise CannotPlan(
+            f"{path} cannot be read: {error}", hint="Fix it; gpunode changes no file that it cannot read."
+        ) from None
+    if not isinstance(node, yaml.MappingNode) or node.flow_style:
+        raise CannotPlan(f"{path} is no YAML mapping in block style", hint="Write it as kubeadm does.")
+    return node
+
+
+def value(node: yaml.MappingNode, key: str) -> yaml.Node | None:
+    """The node of a key; None without it."""
+    return next((there for name, there in node.value if name.value == key), None)
+
+
+def block(path: str, node: yaml.Node | None, what: str) -> yaml.SequenceNode | None:
+    """A list to which lines can be added; None where there is no such key. Raises CannotPlan."""
+    if node is None:
+        return None
+    if not isinstance(node, yaml.SequenceNode) or node.flow_style or not node.value:
+        raise CannotPlan(
+            f"{path}:{node.start_mark.line + 1}: {what} is no list in block style: gpunode adds lines, and rewrites nobody's",
+            hint=f"Write {what} with one `- ` a line, or leave it out.",
+        )
+    return node
+
+
+def check(path: str, before: str, after: str, expected: Any) -> None:
+    """Raises CannotPlan unless the text reads as expected, and is as before without the marked lines."""
+    if yaml_text.data(after) != expected or without(after) != before:
+        raise CannotPlan(
+            f"{path} is laid out in a way that lines cannot be added to", hint="Write it as kubeadm does."
+        )

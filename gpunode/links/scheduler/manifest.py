@@ -13,7 +13,7 @@ import yaml
 
 from gpunode.contract import yaml_text
 from gpunode.errors import CannotPlan
-from gpunode.links.scheduler import lines
+from gpunode.links.scheduler import configuration
 
 PATH = "/etc/kubernetes/manifests/kube-scheduler.yaml"
 
@@ -30,11 +30,11 @@ class Manifest:
 
 def read(text: str) -> Manifest:
     """Raises CannotPlan."""
-    plain = lines.without(text)
-    container = _container(lines.composed(PATH, plain))
-    key = "args" if lines.value(container, "args") is not None else "command"
+    plain = configuration.without(text)
+    container = _container(configuration.composed(PATH, plain))
+    key = "args" if configuration.value(container, "args") is not None else "command"
     flags: dict[str, str] = {}
-    sequence = lines.block(PATH, lines.value(container, key), key)
+    sequence = configuration.block(PATH, configuration.value(container, key), key)
     before = ""
     for item in sequence.value if sequence else ():
         word = str(item.value)
@@ -44,7 +44,7 @@ def read(text: str) -> Manifest:
             continue
         name, equals, given = word.lstrip("-").partition("=")
         flags[name], before = given if equals else "true", "" if equals else name
-    image = lines.value(container, "image")
+    image = configuration.value(container, "image")
     tag = re.search(r"kube-scheduler[^:]*:v1\.(\d+)\.", str(image.value) if image else "")
     return Manifest(plain, flags, int(tag[1]) if tag else None)
 
@@ -70,27 +70,27 @@ def extended(manifest: Manifest, flag: str, volume: str, folder: str) -> str:
         key = "args" if "args" in container else "command"
         container[key] = copy.copy(container[key])
         container[key].insert(_first(container[key]), flag)
-    lines.check(PATH, manifest.text, text, expected)
+    configuration.check(PATH, manifest.text, text, expected)
     return text
 
 
 def _with(text: str, where: tuple[str, str], entry: Any) -> str:
-    root = lines.composed(PATH, text)
-    spec = lines.value(root, "spec")
+    root = configuration.composed(PATH, text)
+    spec = configuration.value(root, "spec")
     container = _container(root)
     place, key = where
     holder = container if place == "container" else spec
     assert isinstance(holder, yaml.MappingNode)
-    if key == "command" and lines.value(container, "args") is not None:
+    if key == "command" and configuration.value(container, "args") is not None:
         key = "args"
     line = f"- {entry if isinstance(entry, str) else json.dumps(entry)}"
-    found = lines.block(PATH, lines.value(holder, key), key)
+    found = configuration.block(PATH, configuration.value(holder, key), key)
     if found is None:
         # Not before its first key, which may stand behind a dash.
         second = holder.value[1][0] if len(holder.value) > 1 else None
         if second is None:
             raise CannotPlan(f"{PATH} has too little in it", hint="Write it as kubeadm does.")
-        return lines.added(text, second.start_mark.line, second.start_mark.column, [f"{key}:", line])
+        return configuration.added(text, second.start_mark.line, second.start_mark.column, [f"{key}:", line])
     column = found.start_mark.column
     items = found.value
     if isinstance(entry, str):
@@ -98,7 +98,7 @@ def _with(text: str, where: tuple[str, str], entry: Any) -> str:
         at = items[first].start_mark.line if first < len(items) else items[-1].end_mark.line + 1
     else:
         at = items[0].start_mark.line
-    return lines.added(text, at, column, [line])
+    return configuration.added(text, at, column, [line])
 
 
 def _first(words: Sequence[object]) -> int:
@@ -107,14 +107,14 @@ def _first(words: Sequence[object]) -> int:
 
 
 def _container(root: yaml.MappingNode) -> yaml.MappingNode:
-    spec = lines.value(root, "spec")
-    containers = lines.value(spec, "containers") if isinstance(spec, yaml.MappingNode) else None
+    spec = configuration.value(root, "spec")
+    containers = configuration.value(spec, "containers") if isinstance(spec, yaml.MappingNode) else None
     if isinstance(containers, yaml.SequenceNode) and not containers.flow_style:
         maps = [one for one in containers.value if isinstance(one, yaml.MappingNode) and not one.flow_style]
         named = [
             one
             for one in maps
-            if (name := lines.value(one, "name")) is not None and name.value == "kube-scheduler"
+            if (name := configuration.value(one, "name")) is not None and name.value == "kube-scheduler"
         ]
         if len(named) == 1:
             return named[0]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpunode.errors import CannotPlan
-from gpunode.links.scheduler import configuration, flags, lines, manifest
+from gpunode.links.scheduler import configuration, manifest
 from gpunode.links.scheduler.configuration import Extender
 from gpunode.model import Change, File, RemoveFile, WriteFile
 
@@ -58,14 +58,14 @@ def enabling(files: Mapping[str, File], minor: int, wanted: Wanted) -> tuple[tup
             )
     path = found.flags.get("config", "")
     if not path:
-        flags.provided(manifest.PATH, found.flags)
+        configuration.provided(manifest.PATH, found.flags)
     if path:
-        plain = lines.without(_content(files, path))
+        plain = configuration.without(_content(files, path))
         made[path] = configuration.extended(path, plain, extender)
     elif not configuration.version(minor):
         made[POLICY], flag = configuration.policy(extender), f"--policy-config-file={POLICY}"
     else:
-        settings = flags.as_configuration(manifest.PATH, found.flags, minor)
+        settings = configuration.as_configuration(manifest.PATH, found.flags, minor)
         made[SCHEDULER], flag = configuration.fresh(extender, minor, settings), f"--config={SCHEDULER}"
     digest = hashlib.sha256(
         "\0".join(f"{path}\0{content}" for path, content in sorted(made.items())).encode()
@@ -82,7 +82,7 @@ def disabling(files: Mapping[str, File]) -> tuple[Change, ...]:
     changes: list[Change] = []
     for path in (manifest.PATH, *more(files)):
         text = _content(files, path)
-        plain = lines.without(text)
+        plain = configuration.without(text)
         if plain != text:
             changes.append(WriteFile(path, plain, why, before=text))
     for path in FILES[1:]:
@@ -112,7 +112,11 @@ def restoring(files: Mapping[str, File], now: Mapping[str, File]) -> tuple[Chang
 def volumes(files: Mapping[str, File]) -> bool:
     """Whether the manifest has gpunode's lines."""
     found = files.get(manifest.PATH)
-    return found is not None and found.content is not None and lines.without(found.content) != found.content
+    return (
+        found is not None
+        and found.content is not None
+        and configuration.without(found.content) != found.content
+    )
 
 
 def _write(files: Mapping[str, File], path: str, content: str) -> Change | None:

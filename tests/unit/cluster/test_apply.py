@@ -9,7 +9,7 @@ import pytest
 from gpunode.cluster.api import Api
 from gpunode.cluster.objects import apply
 from gpunode.errors import ClusterError
-from gpunode.links.plugin.manifests import everything, manifests
+from gpunode.links.plugin.deployment import everything, manifests
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 
 from .conftest import NS, has, pod

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpunode.cluster.objects import difference
-from gpunode.links.plugin.manifests import manifests
+from gpunode.links.plugin.deployment import manifests
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 
 Object = dict[str, Any]

@@ -18,7 +18,7 @@ from gpunode.cluster.objects import difference
 from gpunode.cluster.objects.apply import ORDER
 from gpunode.commands import share_inspect as shares
 from gpunode.errors import ClusterError, Problem
-from gpunode.links.scheduler.extender import certificates, rollout
+from gpunode.links.scheduler.extender import deployment, rollout
 from gpunode.links.scheduler.extender.deployment import NAME, STAYS, Spec, rights_to_remove
 from gpunode.links.scheduler.extender.findings import Mismatch
 from gpunode.model import PluginImage, Share
@@ -33,15 +33,17 @@ from .fake import FakeApi
 def test_two_replicas_of_which_one_is_ready(archive: str | None) -> None:
     """Replaced both at once; where the image is loaded by gpunode, on the nodes that have it."""
     image = PluginImage("plugin:1", archive)
-    spec = Spec("ns", image, Share(policy="distributed", resource="example.com/mem"), certificates.made())
+    spec = Spec(
+        "ns", image, Share(policy="distributed", resource="example.com/mem"), deployment.make_certificates()
+    )
     made = {one["kind"]: one for one in spec.manifests}
 
     assert set(made) <= set(ORDER)
     assert {one["metadata"].get("namespace", "ns") for one in spec.manifests} == {"ns"}
-    deployment = made["Deployment"]["spec"]
-    assert deployment["replicas"] == 2
-    assert deployment["strategy"] == {"type": "Recreate"}
-    pod = deployment["template"]["spec"]
+    wanted = made["Deployment"]["spec"]
+    assert wanted["replicas"] == 2
+    assert wanted["strategy"] == {"type": "Recreate"}
+    pod = wanted["template"]["spec"]
     (container,) = pod["containers"]
     assert container["args"][-2:] == ["--resource=example.com/mem", "--policy=distributed"]
     assert container["securityContext"]["runAsNonRoot"] is True
@@ -78,7 +80,7 @@ def given(roles: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
 def test_the_documents_roles_are_what_share_and_a_notebook_take(api: Api) -> None:
     """To write, to remove, to ask; and the API server lets nobody give rights that he does not have."""
     base, more = given(ROLES[:1]), given(ROLES[1:])
-    spec = Spec("ns", PluginImage("any"), Share(), dict.fromkeys(certificates.FILES, ""))
+    spec = Spec("ns", PluginImage("any"), Share(), dict.fromkeys(deployment.FILES, ""))
     own = [one for one in spec.manifests if one["kind"] in ("Role", "ClusterRole")]
     kinds = {KINDS[one["kind"]].resource for one in spec.manifests}
     applied = {(verb, kind) for verb in ("get", "patch", "create") for kind in kinds}
@@ -95,7 +97,7 @@ def test_a_plan_shows_no_key() -> None:
     one, other = (
         next(
             each
-            for each in Spec("ns", PluginImage("i"), Share(), certificates.made()).manifests
+            for each in Spec("ns", PluginImage("i"), Share(), deployment.make_certificates()).manifests
             if each["kind"] == "Secret"
         )
         for _ in range(2)

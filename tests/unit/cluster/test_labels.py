@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gpunode.links.machine import pci
-from gpunode.links.node import accelerator
+from gpunode.links.node import labels
 from gpunode.model import PciDevice
 from gpunode.planning.tables import table
 
@@ -16,29 +16,25 @@ def gpu(slot: int, device: str, driver: str | None = None) -> PciDevice:
 
 def test_a_node_is_named_after_its_gpus() -> None:
     """The values that people know from GKE and the Kubernetes documentation."""
-    assert accelerator.accelerator([gpu(1, "15f8"), gpu(2, "15f8")]) == {"accelerator": "nvidia-tesla-p100"}
-    assert accelerator.accelerator([gpu(1, "2330")]) == {"accelerator": "nvidia-h100-80gb"}
-    assert accelerator.accelerator([]) == {}
+    assert labels.accelerator([gpu(1, "15f8"), gpu(2, "15f8")]) == {"accelerator": "nvidia-tesla-p100"}
+    assert labels.accelerator([gpu(1, "2330")]) == {"accelerator": "nvidia-h100-80gb"}
+    assert labels.accelerator([]) == {}
 
 
 def test_of_several_models_the_most_numerous_names_the_node() -> None:
     """The others can be told; of equally many the first slot decides, whatever order they were found in."""
     mixed = [gpu(3, "2330"), gpu(1, "15f8"), gpu(2, "15f8")]
-    assert accelerator.accelerator(mixed) == {"accelerator": "nvidia-tesla-p100"}
-    assert accelerator.others(mixed) == ("nvidia-h100-80gb",)
+    assert labels.accelerator(mixed) == {"accelerator": "nvidia-tesla-p100"}
+    assert labels.others(mixed) == ("nvidia-h100-80gb",)
     even = [gpu(2, "15f8"), gpu(1, "2330")]
-    assert (
-        accelerator.accelerator(even)
-        == accelerator.accelerator(even[::-1])
-        == {"accelerator": "nvidia-h100-80gb"}
-    )
+    assert labels.accelerator(even) == labels.accelerator(even[::-1]) == {"accelerator": "nvidia-h100-80gb"}
 
 
 def test_gpus_for_virtual_machines_do_not_name_the_node() -> None:
     """No pod can have them."""
     mixed = [gpu(1, "15f8", "vfio-pci"), gpu(2, "15f8", "vfio-pci"), gpu(3, "2330", "nvidia")]
-    assert accelerator.accelerator(mixed) == {"accelerator": "nvidia-h100-80gb"}
-    assert accelerator.others(mixed) == ()
+    assert labels.accelerator(mixed) == {"accelerator": "nvidia-h100-80gb"}
+    assert labels.others(mixed) == ()
 
 
 def test_every_model_has_a_value_that_a_label_can_hold() -> None:

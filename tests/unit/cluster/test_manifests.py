@@ -13,7 +13,7 @@ from gpunode import inventory
 from gpunode.cluster.objects import manifests as cluster_manifests
 from gpunode.cluster.objects.manifests import rendered
 from gpunode.errors import TemplateError
-from gpunode.links.plugin.manifests import everything, manifests
+from gpunode.links.plugin.deployment import everything, manifests
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 
 ALL = manifests("gpunode", PluginImage("gpunode/device-plugin:0.1.0", image_id="sha256:12"))

@@ -18,7 +18,7 @@ from gpunode.cluster import pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.objects import dependents
 from gpunode.errors import ClusterError
-from gpunode.links.pod import notebook
+from gpunode.links.pod import notebook, run_pod
 
 from .conftest import GPU_NODE, NS, add_node, has
 from .fake import FakeApi, Object
@@ -36,7 +36,7 @@ def crashing(reason: str, message: str = "") -> Object:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notebook, "PENDING", 0.0)
+    monkeypatch.setattr(run_pod, "PENDING", 0.0)
     monkeypatch.setattr(pods, "PULL", 0.0)
 
 

@@ -13,7 +13,7 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.errors import ClusterError
 from gpunode.links import node as nodes
 from gpunode.links.node import labels
-from gpunode.links.plugin.manifests import everything, manifests
+from gpunode.links.plugin.deployment import everything, manifests
 from gpunode.model import PluginConfig, PluginImage
 
 from .conftest import NS, add_node, has

@@ -11,8 +11,8 @@ from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.objects import apply
 from gpunode.contract.promises import ALLOCATION, ASSIGNED, ASSUMED, DEV, INDEX, MEMORY_ANNOTATION, POD
 from gpunode.contract.status import ANNOTATION
-from gpunode.links.plugin.manifests import everything, manifests
-from gpunode.links.scheduler.extender import certificates
+from gpunode.links.plugin.deployment import everything, manifests
+from gpunode.links.scheduler.extender import deployment
 from gpunode.links.scheduler.extender.deployment import Spec as ExtenderSpec
 from gpunode.links.scheduler.extender.deployment import rights_to_remove
 from gpunode.model import PluginImage, PluginPublish, Share
@@ -25,9 +25,7 @@ POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding
 IMAGE = PluginImage("i:1")
 WRITES = PluginPublish(annotation=True)
 PLUGIN = manifests(NS, IMAGE, None, WRITES)
-EXTENDER = ExtenderSpec(
-    NS, IMAGE, Share(resource="x.io/mem"), dict.fromkeys(certificates.FILES, "")
-).manifests
+EXTENDER = ExtenderSpec(NS, IMAGE, Share(resource="x.io/mem"), dict.fromkeys(deployment.FILES, "")).manifests
 
 
 def named(made: list[Object], kind: str) -> dict[str, Object]:

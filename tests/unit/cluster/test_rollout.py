@@ -11,8 +11,8 @@ import pytest
 from gpunode.cluster.api import Api
 from gpunode.links import node as nodes
 from gpunode.links import plugin
-from gpunode.links.plugin import Spec, deployment, rolling_update
-from gpunode.links.plugin.manifests import manifests
+from gpunode.links.plugin import Spec, deployment
+from gpunode.links.plugin.deployment import manifests
 from gpunode.model import PluginImage
 
 from .conftest import GPU_NODE, NS, PluginController, add_node, pod
@@ -38,7 +38,7 @@ def serving(*, ready: bool = True, ending: bool = False) -> Object:
 )
 def test_a_tenth_of_the_nodes_at_a_time(count: int, most: int, goes: int) -> None:
     """One of few; as Kubernetes counts the template's share."""
-    assert (rolling_update.bound(count), rolling_update.waves(count)) == (most, goes)
+    assert (deployment.bound(count), deployment.waves(count)) == (most, goes)
     made = manifests(NS, IMAGE)
     shares = {
         one["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"]
@@ -60,7 +60,7 @@ def test_nodes_that_were_without_it_before_hold_no_others_back(down: str, busy: 
     every = [node(name, ready=name not in down) for name in names]
     found = {name: serving(ready=name not in busy) for name in names}
     waiting = [name for name in names if name not in down]
-    assert rolling_update.due(every, found, waiting, set(down)) == list(turn)
+    assert deployment.due(every, found, waiting, set(down)) == list(turn)
 
 
 def test_each_daemonset_has_its_own_count() -> None:
@@ -71,8 +71,8 @@ def test_each_daemonset_has_its_own_count() -> None:
     found["c0"] = serving(ending=True)
     del found["p0"]
     waiting = ["c1", "c2", "p1"]
-    assert rolling_update.due([*plain, *classes], found, waiting, {"c0", "p0"}) == ["c1", "p1"]
-    assert rolling_update.due([*plain, *classes], found, waiting, {"p0"}) == ["p1"]
+    assert deployment.due([*plain, *classes], found, waiting, {"c0", "p0"}) == ["c1", "p1"]
+    assert deployment.due([*plain, *classes], found, waiting, {"p0"}) == ["p1"]
 
 
 def replaced(fake: FakeApi, name: str) -> None:

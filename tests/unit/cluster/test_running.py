@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpunode.cluster.api import Api
-from gpunode.links.node import running
+from gpunode.links.node.link import read_gates
 
 from .fake import FakeApi, Fault, Object
 
@@ -26,7 +26,7 @@ def test_gates_are_those_that_the_kubelet_was_told(
     fake: FakeApi, api: Api, answer: Object, gates: object
 ) -> None:
     fake.objects[WHERE] = answer
-    assert running.gates(api, "gpu-1") == gates
+    assert read_gates(api, "gpu-1") == gates
 
 
 def test_a_user_without_the_right_is_told_so(fake: FakeApi, api: Api) -> None:
@@ -34,4 +34,4 @@ def test_a_user_without_the_right_is_told_so(fake: FakeApi, api: Api) -> None:
     fake.closed[WHERE] = Fault(
         403, "Forbidden", 'User "ann" cannot get resource "nodes/proxy" in API group ""'
     )
-    assert "nodes/proxy" in str(running.gates(api, "gpu-1"))
+    assert "nodes/proxy" in str(read_gates(api, "gpu-1"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpunode.links.plugin.sharing import meaning
+from gpunode.links.plugin.configuration import meaning
 from gpunode.model import PluginConfig
 
 WAY = "version: v1\nsharing: {{{}: {{resources: [{{name: nvidia.com/gpu, replicas: {}}}]}}}}\n"

@@ -17,8 +17,8 @@ from gpunode.links.pod import left as left_pods
 from gpunode.links.pod import manifest
 from gpunode.links.pod import run as vectoradd
 from gpunode.links.pod.job import Job
+from gpunode.links.pod.requests import Target
 from gpunode.links.pod.results import NodeResult
-from gpunode.links.pod.target import Target
 from gpunode.model import PluginConfig, PluginImage
 
 from .conftest import NS, Kubelet, add_node, pod

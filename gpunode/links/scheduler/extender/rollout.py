@@ -26,7 +26,7 @@ def rolled_out(
     where the cluster makes none."""
     begun = made = time.monotonic()
     while not _ready(live := api.get("Deployment", name, namespace) or {}):
-        now, (reason, refusal) = time.monotonic(), _refusal(live)
+        now, (reason, refusal) = time.monotonic(), pods.refusal(live)
         made = made if refusal else now
         if refusal and now - made >= (REFUSED if reason in RETRIED else FINAL):
             known = obstacles.admission(refusal)
@@ -45,15 +45,6 @@ def rolled_out(
             )
         tell(f"waiting for {what}, up to {seconds / 60:g} min{refusal and f': {refusal}'}")
         time.sleep(LOOK)
-
-
-def _refusal(deployment: Object) -> tuple[str, str]:
-    """Why it gets no pod: the condition's reason, and the words of quotas and admission; "" where nothing is known."""
-    for one in deployment.get("status", {}).get("conditions") or []:
-        if one["type"] == "ReplicaFailure" and one["status"] == "True":
-            reason = str(one.get("reason") or "")
-            return reason, str(one.get("message") or reason)
-    return "", ""
 
 
 def _ready(deployment: Object) -> bool:
