@@ -42,8 +42,8 @@ def other_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every error of the cluster with other sentences for people."""
     made = ClusterError.__init__
 
-    def init(self: ClusterError, words: str, *, hint: str = "", subject: str = "") -> None:
-        made(self, "zzz", hint="yyy" if hint else "", subject=subject)
+    def init(self: ClusterError, what: str, *, hint: str = "", **more: Any) -> None:
+        made(self, "zzz", hint="yyy" if hint else "", **more)
 
     monkeypatch.setattr(ClusterError, "__init__", init)
 

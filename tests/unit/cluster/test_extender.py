@@ -49,7 +49,7 @@ def test_two_replicas_of_which_one_is_ready(archive: str | None) -> None:
     assert container["securityContext"]["runAsNonRoot"] is True
     assert ("nodeSelector" in pod) == (archive is not None)
     assert {one["key"] for one in pod["volumes"][0]["secret"]["items"]} == {"ca.crt", "tls.crt", "tls.key"}
-    assert made["Service"]["spec"]["selector"].items() <= deployment["template"]["metadata"]["labels"].items()
+    assert made["Service"]["spec"]["selector"].items() <= wanted["template"]["metadata"]["labels"].items()
     rules = made["ClusterRole"]["rules"]
     assert [(one["resources"], one["verbs"]) for one in rules] == [
         (["nodes", "pods"], ["get", "list", "watch"]),
