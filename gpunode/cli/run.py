@@ -42,7 +42,7 @@ def vectoradd(
     from gpunode.engine import prove
 
     with session(common) as work:
-        code = prove.sample(work, image=image, logs=logs)
+        code = prove.run_sample(work, image=image, logs=logs)
     raise typer.Exit(code)
 
 
@@ -63,7 +63,7 @@ def nvidia_smi(
     from gpunode.engine import prove
 
     with session(common) as work:
-        code = prove.shown_by_nvidia_smi(work, image=image)
+        code = prove.run_nvidia_smi(work, image=image)
     raise typer.Exit(code)
 
 

@@ -40,7 +40,7 @@ class Held:
         """Whether there is a Lease, which keeps others away."""
         return self.renewed != math.inf
 
-    def sure(self, seconds: float, tell: OnProgress, stopped: Callable[[], bool]) -> str:
+    def lost_reason(self, seconds: float, tell: OnProgress, stopped: Callable[[], bool]) -> str:
         """Why nothing new may be begun; "" where no other run can hold the Lease. Where it could not be renewed in
         time, as without an API server, another may have taken it: this waits until that is known, for so many
         seconds."""
@@ -58,7 +58,7 @@ def hold(api: Api, holder: str, tell: OnProgress) -> Iterator[Held]:
     """Hold the cluster's Lease within the block. Raises ClusterError with the name of another live holder.
 
     One whose holder does not renew it for SECONDS is taken over. While the API server is away, hosts that have begun go on;
-    `Held.sure` is asked before others begin.
+    `Held.lost_reason` is asked before others begin.
     """
     held = Held(holder)
     if not api.served.has("Lease"):

@@ -103,7 +103,7 @@ def _events(namespace: str) -> tuple[Right, ...]:
     return _each("events", "list", namespace=namespace)
 
 
-def demanded(api: Api, rights: Iterable[Right]) -> None:
+def demand(api: Api, rights: Iterable[Right]) -> None:
     """Raises ClusterError that names the rights which the user does not have."""
     rights = tuple(dict.fromkeys(rights))
     with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -19,7 +19,7 @@ def abort(session: Session) -> int:
         ended[name] = converge.abort(visit, tell)
         return Outcome(name, "changed" if ended[name] != Ended() else "right")
 
-    members = session.probed(story)
+    members = session.for_each_host(story)
     session.listener.rows(
         "abort",
         ("host", "ended", "by", "since", "results"),

@@ -27,10 +27,10 @@ class LabelOptions:
 def label_accelerator(session: Session, options: LabelOptions) -> int:
     """What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
     api, listener = nodes.connect(session.inventory), session.listener
-    members = session.probed(converge.look, plans=False)
+    members = session.for_each_host(converge.probe_and_plan, plans=False)
     unseen = [member for member in members if member.facts is None]
     listener.failures(outcomes(unseen))
-    found = nodes.located(api, [member for member in members if member.facts], seconds=0, tell=listener.note)
+    found = nodes.locate(api, [member for member in members if member.facts], seconds=0, tell=listener.note)
     rows = [row for one in found if (row := _label_node(api, nodes.refused(one), options, listener))]
     listener.rows("label", ("node", "before", "accelerator", "result"), rows)
     return exit_codes.worst(unseen) or (1 if len(rows) < len(found) else 0)
@@ -99,7 +99,7 @@ def parse_counts(words: list[str], *, remove: bool, overwrite: bool, dry_run: bo
 def count_resources(session: Session, wanted: Counts) -> int:
     """What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
     api, listener = nodes.connect(session.inventory), session.listener
-    members = nodes.identified(api, session, progress(listener))
+    members = nodes.identify(api, session, progress(listener))
     rows = [row for member in members for row in _count_on_node(api, member, wanted, listener)]
     listener.rows("resource", ("node", "resource", "before", "after", "result"), rows)
     bad = any(member.node is None for member in members) or any(row[-1] == "refused" for row in rows)

@@ -17,10 +17,10 @@ def lint(session: Session, target: int) -> int:
 
     def story(visit: Visit, tell: OnEvent) -> Outcome:
         visit.watch = replace(visit.watch, files=(*visit.watch.files, *upgrade.FILES))
-        return converge.look(visit, tell)
+        return converge.probe_and_plan(visit, tell)
 
     listener = session.listener
-    members = session.probed(story)
+    members = session.for_each_host(story)
     unseen = [member for member in members if member.facts is None]
     listener.failures(outcomes(unseen))
     found = [

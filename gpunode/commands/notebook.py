@@ -21,7 +21,7 @@ def start(session: Session, *, image: str, node_port: bool) -> int:
     """Run it on one of the session's nodes and report how to reach it; the exit code. It stays until it is removed."""
     listener, tell = session.listener, progress(session.listener)
     api = nodes.connect(session.inventory)
-    members = nodes.identified(api, session, tell)
+    members = nodes.identify(api, session, tell)
     for one in members:
         problem(listener, one.host.name, one.reason)
     able = [member.node for member in members if member.node]
@@ -29,7 +29,7 @@ def start(session: Session, *, image: str, node_port: bool) -> int:
         listener.note(Advice("No node has GPUs. `", Command("provision"), "` makes hosts GPU nodes."))
         return 1
     namespace = session.inventory.cluster.namespace
-    rights.demanded(api, rights.of_notebook(namespace))
+    rights.demand(api, rights.of_notebook(namespace))
     wanted = notebook.manifests(
         able,
         namespace=namespace,

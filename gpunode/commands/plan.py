@@ -26,18 +26,20 @@ def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False
     """Show it; the exit code. `diff`: as in `cluster_diff.show`. `waits`: changes that wait have exit codes of their own.
     `why`: with the choices that each plan rests on."""
     listener, inventory = session.listener, session.inventory
-    nodes.usable(inventory)
-    members = prerequisites.add_repositories(session, session.probed(converge.look), None)
+    nodes.check_kubeconfig(inventory)
+    members = prerequisites.add_repositories(session, session.for_each_host(converge.probe_and_plan), None)
     api: Api | None = None
     found: Members = ()
     wrong: ClusterError | None = None
     try:
         api = nodes.connect(inventory) if inventory.cluster.plugin else None
-        found = impact.located(api, members)
+        found = impact.locate(api, members)
     except ClusterError as error:  # the hosts' plans are shown and counted
         wrong = error
     namespace = inventory.cluster.namespace
-    members = control_plane.guarded(inventory, impact.disturbed(api, namespace, members, found, strict=False))
+    members = control_plane.refuse_unnamed(
+        inventory, impact.find_impact(api, namespace, members, found, strict=False)
+    )
     listener.plans(outcomes(members), diff=diff is not False)
     if why:
         listener.rows("why", ("host", "code", "chosen", "why"), list(_choices(members)))
@@ -47,7 +49,7 @@ def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False
         listener.note(nodes.WITHOUT_PLUGIN)
     elif api is not None and wrong is None:
         try:
-            order = rounds.ordered(members)
+            order = rounds.order_batches(members)
             shown = cluster_diff.plan(api, inventory, found, listener, diff=diff, strict=False, order=order)
             objects, conflicts = shown.objects, bool(shown.conflicts or shown.obstructed)
         except ClusterError as error:

@@ -28,7 +28,7 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
     listener, inventory = session.listener, session.inventory
     spec = nodes.spec_of(inventory)  # or nothing is begun
     api, tell = nodes.connect(inventory), progress(listener)
-    members = nodes.identified(api, session, tell)
+    members = nodes.identify(api, session, tell)
     missing = [member for member in members if member.node is None]
     found = [member for member in members if member.node is not None]
     going: tuple[Member, ...] = ()
@@ -41,10 +41,10 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
             _startable(other, waiting, names)
         gone = [other] if other else []
         deletion = (*rights.of_deletion(gone), *rights.of_wait(gone))
-        rights.demanded(api, (*rights.of_rollout(spec.namespace), *deletion))
+        rights.demand(api, (*rights.of_rollout(spec.namespace), *deletion))
         if going and waiting.objects:
             accepted(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
-        going = nodes.labelled(api, going)
+        going = nodes.apply_labels(api, going)
         if other and all(member.active for member in going) and len(going) == len(found):
             apply.delete(api, other, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
         elif other:
@@ -64,7 +64,7 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
             for one in going
             if one.node and one.node.name in running
         )
-        problems += [one for one in bring_up.offered(api, inventory, aimed, tell) if one.reason]
+        problems += [one for one in bring_up.wait_for_capacity(api, inventory, aimed, tell) if one.reason]
         changed = [
             (difference.action, difference.what)
             for difference in rollout.differences
@@ -85,7 +85,7 @@ def inspect(session: Session, *, selected: bool) -> int:
     rows = plugin.status(api, wish.namespace, wish.plugin_config, owners(api))
     missing: list[Member] = []
     if selected:
-        members = nodes.identified(api, session, progress(listener))
+        members = nodes.identify(api, session, progress(listener))
         missing = [member for member in members if member.node is None]
         names = {member.node.name for member in members if member.node}
         rows = tuple(row for row in rows if row.node in names)

@@ -135,12 +135,12 @@ def _connect(session: Session) -> Api | None:
 
 def _plan_hosts(session: Session, api: Api | None, options: ProvisionOptions) -> Hosts:
     """Probe, plan and show every host: what changes, whose work that disturbs, in which batches."""
-    members = rounds.probed(session, options.begun)
+    members = rounds.probe_all(session, options.begun)
     members = prerequisites.install_python(session, members, yes=options.yes)
     members = prerequisites.add_repositories(session, members, options.fingerprints)
-    placed = impact.located(api, members)
-    members = impact.disturbed(api, session.inventory.cluster.namespace, members, placed, strict=True)
-    members = control_plane.guarded(session.inventory, members)
+    placed = impact.locate(api, members)
+    members = impact.find_impact(api, session.inventory.cluster.namespace, members, placed, strict=True)
+    members = control_plane.refuse_unnamed(session.inventory, members)
     session.listener.plans(outcomes(members))
     left = cordon.left(api) if api else {}
     disturbed = [
@@ -148,7 +148,7 @@ def _plan_hosts(session: Session, api: Api | None, options: ProvisionOptions) ->
         for member in members
         if member.host.name in options.begun or (member.node and member.node.name in left)
     ]
-    order = rounds.ordered(members, begun=disturbed, size=options.size, canary=options.canary)
+    order = rounds.order_batches(members, begun=disturbed, size=options.size, canary=options.canary)
     able = [member.host for member in members if member.host_ok or member.has_changes]
     judged = {host.name for host in (session.hosts if options.max_fail is not None else able)}
     return Hosts(members, placed, order, frozenset(judged | options.begun.keys()))
@@ -173,9 +173,7 @@ def _check_rights(session: Session, api: Api | None, members: Members, options: 
         member.has_changes and member.host.work == "drain" and member.disturbs.what.ends_gpu_work
         for member in members
     )
-    rights.demanded(
-        api, rights.of_run(session.inventory.cluster.namespace, drains=drains, proves=options.run)
-    )
+    rights.demand(api, rights.of_run(session.inventory.cluster.namespace, drains=drains, proves=options.run))
 
 
 def _too_many_failed(session: Session, hosts: Hosts, options: ProvisionOptions) -> bool:
@@ -209,7 +207,7 @@ def _ask(
     parts = rounds.rows(order, waiting)
     session.listener.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), parts)
     busy = [part for part in parts if part[2]]
-    if way := rounds.faster(busy, options.size):
+    if way := rounds.faster_way(busy, options.size):
         session.listener.note(way)
     if waiting or cluster.objects:
         question = rounds.question(
@@ -249,7 +247,7 @@ def _plan_again(session: Session, members: Members, lease: Held) -> Members:
     session.listener.note(
         "Another run held the cluster's lease after these plans were made: the hosts are probed again."
     )
-    after = {member.host.name: member for member in rounds.probed(session, {}, able)}
+    after = {member.host.name: member for member in rounds.probe_all(session, {}, able)}
     return tuple(after.get(member.host.name, member) for member in members)
 
 
@@ -258,7 +256,7 @@ def _run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options:
     session, record, on_progress = run.session, run.record, progress(run.session.listener)
 
     def stop_reason() -> str:
-        lost = lease.sure(work.API_SECONDS, on_progress, lambda: run.interrupt.set) or record.lost
+        lost = lease.lost_reason(work.API_SECONDS, on_progress, lambda: run.interrupt.set) or record.lost
         return lost or (INTERRUPTED if run.interrupt.set else "")
 
     shut = ""
@@ -266,11 +264,13 @@ def _run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options:
         now = tuple(member for member in members if member.host in part)
         why = _unhealthy(members) or _too_many(members, hosts.judged, options.max_fail) or stop_reason()
         if not why and not shut:
-            shut = gate.closed(session.inventory, now, (number, len(hosts.order)), record, session.listener)
+            shut = gate.run_gates(
+                session.inventory, now, (number, len(hosts.order)), record, session.listener
+            )
             why = stop_reason()  # meanwhile
         code = gate.CLOSED if shut and not why else rounds.STOPPED
         why = why or shut
-        now = _not_begun(run, now, code, why) if why else batch.finished(run, now)
+        now = _not_begun(run, now, code, why) if why else batch.finish(run, now)
         after = {member.host.name: member for member in now}
         members = tuple(after.get(member.host.name, member) for member in members)
     return members
@@ -285,7 +285,7 @@ def _report_end(session: Session, api: Api | None, record: Record, lease: Held, 
     if record.lost:
         _report_unwritten(api, record, session.listener)
     if api is not None:
-        prove.verdicts(members, session.listener)
+        prove.report_verdicts(members, session.listener)
     _report_left(members, session.listener)
     session.listener.summary(outcomes(members), cluster=_changes_left(session))
 

@@ -54,7 +54,7 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     listener, inventory = session.listener, session.inventory
     wish, tell = _wish(inventory), progress(listener)
     image, spec = nodes.image_of(inventory), nodes.spec_of(inventory)
-    rights.demanded(api, rights.of_share(spec.namespace))
+    rights.demand(api, rights.of_share(spec.namespace))
     minor = second.server(api, wish.scheduler)
     found, code = ([], 0) if _beside(session, api) else _schedulers(session, api)
     wanted = extender.spec(api, spec.namespace, image, wish)
@@ -107,7 +107,7 @@ def _alone(api: Api, listener: Listener) -> AbstractContextManager[Held]:
 def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     listener, tell = session.listener, progress(session.listener)
     namespace = session.inventory.cluster.namespace
-    rights.demanded(api, (*extender.rights_to_remove(api, namespace), *rights.SCHEDULERS))
+    rights.demand(api, (*extender.rights_to_remove(api, namespace), *rights.SCHEDULERS))
     if not extender.removable(api, namespace, tell=tell) and not second.asking(api):
         words = "nothing is enabled: the cluster has no extender, and no scheduler asks one"
         listener.total(words, {"schedulers": 0, "removed": 0})
@@ -152,18 +152,18 @@ def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
     def story(visit: Visit, tell: OnEvent) -> Outcome:
         files = (*visit.watch.files, *schedulers.FILES)
         visit.watch = replace(visit.watch, files=files)
-        outcome = converge.look(visit, tell)
+        outcome = converge.probe_and_plan(visit, tell)
         more = schedulers.more(outcome.facts.files) if outcome.facts else ()
         if not more:
             return outcome
         visit.watch = replace(visit.watch, files=(*files, *more))
-        return converge.look(visit, tell)
+        return converge.probe_and_plan(visit, tell)
 
-    members = session.probed(story)
+    members = session.for_each_host(story)
     unseen = [member for member in members if member.facts is None]
     session.listener.failures(outcomes(unseen))
     seen = [replace(member, reason=None) for member in members if member.facts]
-    placed = nodes.located(api, seen, seconds=0, tell=session.listener.note)
+    placed = nodes.locate(api, seen, seconds=0, tell=session.listener.note)
     found = [one for one in placed if _files(one).get(manifest.PATH, _NONE).exists]
     if not found:
         raise ClusterError(
@@ -223,7 +223,7 @@ def _change(
             listener, f"Change the scheduler's configuration on {hosts}? It starts again there.", yes=yes
         )
     for one in todo:
-        if why := held.sure(API_SECONDS, progress(listener), lambda: False):
+        if why := held.lost_reason(API_SECONDS, progress(listener), lambda: False):
             raise ClusterError(f"not begun: {why}", hint="Run this again.", subject=one.host.name)
         _apply(session, api, one, plans[one.host.name][1])
     return len(found)
@@ -271,9 +271,9 @@ def _again(session: Session, member: Member) -> Member:
 
     def story(visit: Visit, tell: OnEvent) -> Outcome:
         visit.watch = replace(visit.watch, files=(*visit.watch.files, *_files(member)))
-        return converge.look(visit, tell)
+        return converge.probe_and_plan(visit, tell)
 
-    (now,) = session.probed(story, [member])
+    (now,) = session.for_each_host(story, [member])
     if now.facts is None:
         why = now.outcome.error if now.outcome else None
         raise AgentFailed(member.host.name, why or "it cannot be inspected")
@@ -288,7 +288,7 @@ def _made(session: Session, member: Member) -> Member:
     def story(visit: Visit, tell: OnEvent) -> Outcome:
         return converge.apply(visit, outcome, tell)
 
-    after = session.probed(story, [member])[0]
+    after = session.for_each_host(story, [member])[0]
     if after.outcome is None or len(after.outcome.applied) < len(member.changes):
         why = after.outcome.error if after.outcome else None
         raise AgentFailed(

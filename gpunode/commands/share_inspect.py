@@ -214,16 +214,16 @@ def _real(session: Session, api: Api) -> tuple[Mapping[str, Real], Members]:
 
     def story(visit: Visit, tell: OnEvent) -> Outcome:
         visit.watch = replace(visit.watch, files=(*visit.watch.files, RECORD))
-        return converge.look(visit, tell)
+        return converge.probe_and_plan(visit, tell)
 
-    members = session.probed(story)
+    members = session.for_each_host(story)
     found = outcomes(members)
     session.listener.failures([one for one in found if one.facts is None])
     for one in found:
         if broken := unmended_note(one):  # such as a lost GPU, which may have no row
             session.listener.note(f"{one.host}: {broken}.")
     hoped = [replace(member, reason=None) for member in members]
-    placed = nodes.located(api, hoped, seconds=0, tell=session.listener.note)
+    placed = nodes.locate(api, hoped, seconds=0, tell=session.listener.note)
     real = {one.node.name: said for one in placed if one.node and (said := _of_host(one, session.listener))}
     return real, placed
 

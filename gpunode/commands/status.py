@@ -45,7 +45,7 @@ def overlook(
     only: list[str] | None = None
     missing = False
     if selected:
-        members = nodes.identified(api, session, progress(listener))
+        members = nodes.identify(api, session, progress(listener))
         for one in members:
             problem(listener, one.host.name, one.reason if one.node is None else None)
         missing = any(member.node is None for member in members)
@@ -238,7 +238,7 @@ def nodes_with_processes(found: Sequence[NodeUsage]) -> tuple[str, ...]:
 
 def show_processes(api: Api, session: Session, names: Sequence[str]) -> None:
     """Ask the hosts of these nodes, and report a row for each process outside pods; hosts that do not answer are failures."""
-    members = nodes.located(
+    members = nodes.locate(
         api, [Member(host) for host in session.hosts], seconds=0, tell=progress(session.listener)
     )
     theirs = {
@@ -246,8 +246,10 @@ def show_processes(api: Api, session: Session, names: Sequence[str]) -> None:
     }
     if not theirs:
         return
-    asked = session.probed(
-        converge.look, [Member(member.host) for member in members if member.host.name in theirs], plans=False
+    asked = session.for_each_host(
+        converge.probe_and_plan,
+        [Member(member.host) for member in members if member.host.name in theirs],
+        plans=False,
     )
     session.listener.failures(outcomes([one for one in asked if one.facts is None]))
     rows = [

@@ -17,8 +17,8 @@ from gpunode.wording import Advice, Command
 def verify(session: Session, *, run: bool) -> int:
     """Judge and tell every link; the exit code. `run`: with pods."""
     listener, inventory = session.listener, session.inventory
-    nodes.usable(inventory)
-    members = session.probed(converge.look, plans=False)
+    nodes.check_kubeconfig(inventory)
+    members = session.for_each_host(converge.probe_and_plan, plans=False)
     found = chains(inventory, members, listener, run=run)
     if run:
         found = _with_containers(session, members, found)

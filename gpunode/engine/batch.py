@@ -36,11 +36,11 @@ class Run:
         return self.interrupt.set or bool(self.record.lost)
 
 
-def finished(run: Run, members: Members) -> Members:
+def finish(run: Run, members: Members) -> Members:
     """The members when all is done for them that can be done; each has come to an end that is recorded."""
     listener, masters = run.session.listener, control_plane.disturbed(members)
     members = control_plane.healthy_before(run.api, members, masters, listener)
-    members = work.cleared(run.api, run.session, members, run.record, stopped=lambda: run.stopped)
+    members = work.clear(run.api, run.session, members, run.record, stopped=lambda: run.stopped)
     cordoned = run.record.begun
     for one in members:
         if one.has_changes and one.reason is None:
@@ -48,11 +48,11 @@ def finished(run: Run, members: Members) -> Members:
     if run.record.lost:
         members = tuple(_given_back(run, member, cordoned) for member in members)
     begun = [member.host.name for member in members if member.host.name in masters and member.reason is None]
-    members = rounds.converged(
+    members = rounds.converge_all(
         run.session,
         members,
         run.accepted,
-        lambda one, visit, tell: work.again(run.api, one, visit, tell, stopped=lambda: run.stopped),
+        lambda one, visit, tell: work.clear_again(run.api, one, visit, tell, stopped=lambda: run.stopped),
     )
     members = control_plane.healthy_after(run.api, members, begun, listener)
     if run.api is not None and any(member.host_ok for member in members):
@@ -79,7 +79,7 @@ def _given_back(run: Run, member: Member, cordoned: Collection[str]) -> Member:
     listener, host = run.session.listener, member.host.name
     reason = Problem(rounds.STOPPED, f"{work.NOT_CHANGED}: {run.record.lost}", subject=host)
     if host in cordoned:
-        reason = work.lifted(run.api, member, reason, listener.event)
+        reason = work.lift_cordon(run.api, member, reason, listener.event)
     problem(listener, host, reason)
     return member.excluded(reason)
 
@@ -93,7 +93,7 @@ def _proven(run: Run, api: Api, members: Members) -> Members:
             after = bring_up.bring_up(
                 api, run.session.inventory, members, listener, run=run.prove, holder=run.record.owner
             )
-            work.released(api, after)
+            work.release(api, after)
             return after
         except ApiConnectionLost:
             if not again:

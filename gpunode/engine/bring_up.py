@@ -27,7 +27,7 @@ def bring_up(
 ) -> Members:
     """All stages for the hosts that are right; reports why the others take no part. `holder`: of the cluster's lease."""
     tell = progress(listener)
-    members = nodes.located(
+    members = nodes.locate(
         api, [_able(member) for member in members], seconds=nodes.REGISTER_SECONDS, tell=tell
     )
     changed = [
@@ -37,16 +37,16 @@ def bring_up(
     ]
     old = plugin.pods_on(api, inventory.cluster.namespace, changed)  # before labels bring new pods
     renew = {pod["metadata"]["uid"] for pod in old}
-    members = nodes.labelled(api, nodes.unowned(dra.owners(api), members))
-    members = aimed(inventory, members)
+    members = nodes.apply_labels(api, nodes.exclude_owned(dra.owners(api), members))
+    members = set_targets(inventory, members)
     if any(member.active for member in members):
-        members = deployed(api, inventory, members, renew, tell)
-        members = offered(api, inventory, members, tell)
+        members = deploy_plugin(api, inventory, members, renew, tell)
+        members = wait_for_capacity(api, inventory, members, tell)
     for one in members:
         if one.host_ok:
             problem(listener, one.host.name, one.wrong)
     if run:
-        members = proven(api, inventory, members, tell, holder)
+        members = run_vectoradd(api, inventory, members, tell, holder)
     prove.show([member.result for member in members if member.result], listener)
     return members
 
@@ -60,7 +60,7 @@ def _able(member: Member) -> Member:
     return member.excluded(Problem(member.outcome.status, f"{member.outcome.status}: {member.outcome.error}"))
 
 
-def aimed(inventory: Inventory, members: Members) -> Members:
+def set_targets(inventory: Inventory, members: Members) -> Members:
     """The units that each node must offer by the plugin's configuration, and the GPUs that its pods must see."""
     config = inventory.cluster.plugin_config
 
@@ -83,7 +83,9 @@ def aimed(inventory: Inventory, members: Members) -> Members:
     return tuple(stage(member) for member in members)
 
 
-def deployed(api: Api, inventory: Inventory, members: Members, renew: set[str], tell: OnProgress) -> Members:
+def deploy_plugin(
+    api: Api, inventory: Inventory, members: Members, renew: set[str], tell: OnProgress
+) -> Members:
     """The plugin on every node; a member is out where it does not run, or can find no GPU."""
     going = [member for member in members if member.active and member.node]
     scope = Scope(
@@ -97,7 +99,7 @@ def deployed(api: Api, inventory: Inventory, members: Members, renew: set[str], 
     if flapped := [
         one for one in going if one.node and one.node.ready and _not_ready(rows.get(one.node.name))
     ]:
-        nodes.located(
+        nodes.locate(
             api, [replace(one, node=None) for one in flapped], seconds=nodes.REGISTER_SECONDS, tell=tell
         )
         rows = {
@@ -129,13 +131,13 @@ def _not_ready(row: Row | None) -> bool:
     return row is not None and row.reason is not None and row.reason.code == capacity.NOT_READY
 
 
-def offered(api: Api, inventory: Inventory, members: Members, tell: OnProgress) -> Members:
+def wait_for_capacity(api: Api, inventory: Inventory, members: Members, tell: OnProgress) -> Members:
     """Every GPU offered; a member is out where one is not in time."""
     end = time.monotonic() + PLUGIN_SECONDS
     return tuple(_offered(api, inventory.cluster.namespace, member, end, tell) for member in members)
 
 
-def proven(api: Api, inventory: Inventory, members: Members, tell: OnProgress, holder: str) -> Members:
+def run_vectoradd(api: Api, inventory: Inventory, members: Members, tell: OnProgress, holder: str) -> Members:
     """vectoradd on every free GPU of the members that are left."""
     aims = [member.target for member in members if member.active and member.target]
     results = prove.vectoradd(api, inventory, aims, tell, holder=holder) if aims else ()

@@ -119,7 +119,7 @@ def _judged(
 
 def _placed(api: Api, members: Sequence[Member], listener: Listener) -> Members:
     """The members with their nodes, or with the reason why they have none."""
-    return nodes.located(api, [member for member in members if member.facts], seconds=0, tell=listener.note)
+    return nodes.locate(api, [member for member in members if member.facts], seconds=0, tell=listener.note)
 
 
 def _links(

@@ -60,7 +60,7 @@ def plan(
 ) -> Planned:
     """Show what the cluster side would change, as `show` does, where the plugin's image will be on these hosts; and which
     of them are no nodes yet. `order`: the batches, each proven at a time."""
-    found = nodes.located(api, members, seconds=0, tell=lambda _: None)
+    found = nodes.locate(api, members, seconds=0, tell=lambda _: None)
     planned = show(api, inventory, found, listener, diff=diff, strict=strict, loaded=True, order=order)
     missing = [one for one in found if one.node is None and one.reason is not None]
     for member in missing:
@@ -120,7 +120,7 @@ def show(
         listener.note(
             f"Whether a DRA driver allocates the GPUs of these nodes is not known: {owners.unknown}."
         )
-    members = nodes.unowned(owners, members)
+    members = nodes.exclude_owned(owners, members)
     _reconfigured(api, inventory, members, listener)
     imageless = _imageless(api, inventory, members, listener, loaded=loaded)
     tried = _tried(api, members, strict=strict)
@@ -164,7 +164,7 @@ def _reconfigured(api: Api, inventory: Inventory, members: Sequence[Member], lis
     if daemonset.image(api, wish.namespace) is None:
         return
     before = daemonset.config(api, wish.namespace)
-    wished = {member.node.name: nodes.wished(member.host) for member in members if member.node}
+    wished = {member.node.name: nodes.desired_labels(member.host) for member in members if member.node}
     found: dict[str, list[str]] = {}
     outside: list[str] = []
     for node in _with_plugin(api, members).values():
@@ -247,7 +247,7 @@ def _tried(api: Api, members: Sequence[Member], *, strict: bool) -> list[tuple[M
     def tried(member: Member, untried: str = "") -> tuple[Member, Difference | None]:
         if not member.active or member.node is None:
             return member, None
-        wish = nodes.wished(member.host)
+        wish = nodes.desired_labels(member.host)
         if not untried or labels.holds(member.node, wish):
             try:
                 changes = labels.write(api, member.node, wish, dry_run=True)
@@ -268,7 +268,9 @@ def _tried(api: Api, members: Sequence[Member], *, strict: bool) -> list[tuple[M
 def _to_ask(member: Member) -> bool:
     """Whether the API server has to say what becomes of the node: one that has its labels needs no request."""
     return (
-        member.active and member.node is not None and not labels.holds(member.node, nodes.wished(member.host))
+        member.active
+        and member.node is not None
+        and not labels.holds(member.node, nodes.desired_labels(member.host))
     )
 
 

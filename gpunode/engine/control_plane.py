@@ -40,7 +40,7 @@ def is_of_it(member: Member) -> bool:
     return manifests or brought or bool(member.node and control_plane.has_label(member.node.labels))
 
 
-def guarded(inventory: Inventory, members: Members) -> Members:
+def refuse_unnamed(inventory: Inventory, members: Members) -> Members:
     """The members; refused where the plan disturbs a host of the control plane that is not named as one."""
     found = disturbed(members)
     return tuple(_refused(inventory, member) if member.host.name in found else member for member in members)

@@ -31,18 +31,18 @@ RECONNECT_SECONDS = 60.0
 CONFIRM_SECONDS = 120.0  # after which a host that cannot be reached puts the files of a restart back
 
 
-def look(visit: Visit, tell: OnEvent) -> Outcome:
+def probe_and_plan(visit: Visit, tell: OnEvent) -> Outcome:
     """Probe the host and plan. Refusals are outcomes that keep the facts."""
     tell(Event("stage", visit.host.name, "probe"))
     return planned(visit.host, _probe(visit), visit.image)
 
 
-def back(visit: Visit, seconds: float, tell: OnEvent) -> Outcome:
+def wait_until_back(visit: Visit, seconds: float, tell: OnEvent) -> Outcome:
     """The same of a host that may reboot for so many seconds: it is waited for. One that refuses the login is not."""
     end = time.monotonic() + seconds
     while True:
         try:
-            return look(visit, tell)
+            return probe_and_plan(visit, tell)
         except Unreachable as error:
             if error.problem.code or time.monotonic() >= end:
                 raise
@@ -50,7 +50,7 @@ def back(visit: Visit, seconds: float, tell: OnEvent) -> Outcome:
         time.sleep(2)
 
 
-def follow(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
+def follow_running_apply(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
     """If an earlier apply still runs on the host, wait for its end and probe again."""
     run = outcome.facts.running if outcome.facts else None
     if run is None:
@@ -59,11 +59,11 @@ def follow(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
     for message in _messages(visit, wire.follow_job(run.run), run.run, tell):
         if message["type"] == "progress":
             tell(Event("progress", visit.host.name, message["text"]))
-    return look(visit, tell)
+    return probe_and_plan(visit, tell)
 
 
-def confirm(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
-    """Confirm what earlier applies kept unconfirmed. The visit's connection must be younger than that, as after `look`."""
+def confirm_restarts(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
+    """Confirm what earlier applies kept unconfirmed. The visit's connection must be younger than that, as after `probe_and_plan`."""
     runs = sorted({one.run for one in outcome.facts.unconfirmed}) if outcome.facts else []
     if runs:
         tell(Event("stage", visit.host.name, "confirm what an earlier apply could not"))

@@ -48,7 +48,7 @@ def show(inventory: Inventory, listener: Listener) -> None:
     listener.rows("gate", ("gate", "timeout", "when"), rows)
 
 
-def closed(
+def run_gates(
     inventory: Inventory,
     members: Sequence[Member],
     batch: tuple[int, int],

@@ -36,13 +36,13 @@ def work_of(users: Iterable[GpuUser]) -> tuple[GpuUser, ...]:
     return tuple(user for user in users if not user.command.startswith(DAEMONS))
 
 
-def located(api: Api | None, members: Sequence[Member]) -> Members:
+def locate(api: Api | None, members: Sequence[Member]) -> Members:
     """Those of the members that may be in the cluster, with their nodes or why there is none; () without a cluster."""
     able = [member for member in members if member.outcome and member.outcome.status in ("right", "planned")]
-    return nodes.located(api, able, seconds=0, tell=lambda _: None) if api and able else ()
+    return nodes.locate(api, able, seconds=0, tell=lambda _: None) if api and able else ()
 
 
-def disturbed(
+def find_impact(
     api: Api | None, namespace: str, members: Sequence[Member], found: Sequence[Member], *, strict: bool
 ) -> Members:
     """The members with the nodes that were `found`, and what each plan disturbs there. Not `strict`: whose work it is

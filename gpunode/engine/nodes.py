@@ -42,7 +42,7 @@ def connect(inventory: Inventory) -> Api:
     return api
 
 
-def usable(inventory: Inventory) -> None:
+def check_kubeconfig(inventory: Inventory) -> None:
     """Raise KubeconfigUnusable where no kubeconfig leads to the cluster that the inventory wants, before a host is asked."""
     if inventory.cluster.plugin is not None:
         chosen(inventory.cluster)
@@ -74,13 +74,13 @@ def spec_of(inventory: Inventory) -> Spec:
     return Spec(wish.namespace, image_of(inventory), wish.plugin_config, wish.plugin_publish, isolated)
 
 
-def wished(host: Host) -> dict[str, str]:
+def desired_labels(host: Host) -> dict[str, str]:
     """The labels gpunode keeps on the node of a host it provisioned."""
     runtime = {RUNTIME_LABEL: "class"} if host.runtime == "class" else {}
     return {GPU_LABEL: "true", **runtime, **host.labels}
 
 
-def located(api: Api, members: Sequence[Member], *, seconds: float, tell: Callable[[str], None]) -> Members:
+def locate(api: Api, members: Sequence[Member], *, seconds: float, tell: Callable[[str], None]) -> Members:
     """The members with their nodes, waiting for those that are not registered or not Ready yet; or with the reason why
     there is none. A member that was out before stays as it is."""
     end = time.monotonic() + seconds
@@ -97,18 +97,20 @@ def located(api: Api, members: Sequence[Member], *, seconds: float, tell: Callab
         time.sleep(1)
 
 
-def identified(api: Api, session: Session, tell: Callable[[str], None]) -> Members:
+def identify(api: Api, session: Session, tell: Callable[[str], None]) -> Members:
     """Every host with its node, for commands that need nothing else of the hosts: only those of which neither name nor
     address is a node's are asked for their own name, as `provision` asks all."""
-    members = located(api, [Member(host) for host in session.hosts], seconds=0, tell=tell)
+    members = locate(api, [Member(host) for host in session.hosts], seconds=0, tell=tell)
     strangers = [member for member in members if member.node is None and not member.host.node]
     if not strangers:
         return members
-    asked = {one.host.name: one for one in session.probed(converge.look, strangers, plans=False)}
+    asked = {
+        one.host.name: one for one in session.for_each_host(converge.probe_and_plan, strangers, plans=False)
+    }
     again = [_asked(asked.get(member.host.name, member)) for member in members]
     return tuple(
         refused(member) if member.host.name in asked and member.facts else member
-        for member in located(api, again, seconds=0, tell=tell)
+        for member in locate(api, again, seconds=0, tell=tell)
     )
 
 
@@ -127,7 +129,7 @@ def refused(member: Member) -> Member:
     )
 
 
-def unowned(found: dra.Owners, members: Sequence[Member]) -> Members:
+def exclude_owned(found: dra.Owners, members: Sequence[Member]) -> Members:
     """The members; one is out where a DRA driver allocates its node's GPUs."""
     return tuple(
         member.excluded(found.reason(member.node)) if member.active and member.node else member
@@ -135,13 +137,13 @@ def unowned(found: dra.Owners, members: Sequence[Member]) -> Members:
     )
 
 
-def labelled(api: Api, members: Sequence[Member]) -> Members:
+def apply_labels(api: Api, members: Sequence[Member]) -> Members:
     """gpunode's labels on the nodes; a member is out where another's label is in the way."""
 
     def stage(member: Member) -> Member:
         if not member.active or member.node is None:
             return member
-        wish = wished(member.host)
+        wish = desired_labels(member.host)
         try:
             cluster_labels.write(api, member.node, wish)
         except ApiConnectionLost:
@@ -182,7 +184,7 @@ def warn(
                 f"`kubectl label node {node.name} {label}-` removes it."
             )
     places = [
-        (member.host, member.node, {**member.node.labels, **wished(member.host)})
+        (member.host, member.node, {**member.node.labels, **desired_labels(member.host)})
         for member in members
         if member.node
     ]

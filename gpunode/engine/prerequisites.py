@@ -39,7 +39,7 @@ def install_python(session: Session, members: Members, *, yes: bool) -> Members:
         visit.install = ""
         return outcome
 
-    found = session.probed(after_it, [member for member in members if member.host.name in lacking])
+    found = session.for_each_host(after_it, [member for member in members if member.host.name in lacking])
     now = {one.host.name: one for one in found}
     return tuple(now.get(member.host.name, member) for member in members)
 

@@ -48,14 +48,14 @@ def vectoradd(
     )
 
 
-def sample(session: Session, *, image: str | None, logs: bool) -> int:
+def run_sample(session: Session, *, image: str | None, logs: bool) -> int:
     """Run it on the free GPUs of a session's hosts, and tell; the exit code. `logs`: with each pod's log."""
     listener, tell = session.listener, progress(session.listener)
     api = nodes.connect(session.inventory)
-    members = nodes.identified(api, session, tell)
+    members = nodes.identify(api, session, tell)
     for one in members:
         problem(listener, one.host.name, one.reason)
-    rights.demanded(api, rights.of_proof(session.inventory.cluster.namespace))
+    rights.demand(api, rights.of_proof(session.inventory.cluster.namespace))
     targets = [Target(member.node.name) for member in members if member.node]
     results = vectoradd(api, session.inventory, targets, tell, image=image)
     show(results, listener)
@@ -66,11 +66,11 @@ def sample(session: Session, *, image: str | None, logs: bool) -> int:
     return 1 if wrong else 0
 
 
-def shown_by_nvidia_smi(session: Session, *, image: str | None) -> int:
+def run_nvidia_smi(session: Session, *, image: str | None) -> int:
     """Run nvidia-smi in a pod on one of the session's nodes, and report what it wrote; the exit code."""
     listener, tell = session.listener, progress(session.listener)
     api = nodes.connect(session.inventory)
-    members = nodes.identified(api, session, tell)
+    members = nodes.identify(api, session, tell)
     for one in members:
         problem(listener, one.host.name, one.reason)
     able = [member.node for member in members if member.node]
@@ -103,7 +103,7 @@ def shown_by_nvidia_smi(session: Session, *, image: str | None) -> int:
     return 1 if ran.why else 0
 
 
-def verdicts(members: Members, listener: Listener) -> None:
+def report_verdicts(members: Members, listener: Listener) -> None:
     """Report a row per host: whether it is verified, and what shows it."""
     rows = [
         (member.host.name, member.node.name if member.node else "", *verdict(member)) for member in members

@@ -25,18 +25,24 @@ STOPPED = "stopped"  # code: its batch was not begun
 AGAIN = Advice("Run `", Command("provision"), "` again: it shows the whole plan as it is now.")
 
 
-def probed(session: Session, away: Mapping[str, float], members: Sequence[Member] | None = None) -> Members:
+def probe_all(
+    session: Session, away: Mapping[str, float], members: Sequence[Member] | None = None
+) -> Members:
     """The members (None: one for every host), probed and planned, once an apply that is still under way there has ended. Earlier restarts that were
     kept unconfirmed are confirmed. `away`: host → seconds for which it may still reboot."""
-    return session.probed(lambda visit, tell: story(visit, tell, away.get(visit.host.name, 0.0)), members)
+    return session.for_each_host(
+        lambda visit, tell: story(visit, tell, away.get(visit.host.name, 0.0)), members
+    )
 
 
 def story(visit: Visit, tell: OnEvent, away: float = 0.0) -> Outcome:
-    """One host's, as `probed` has it."""
-    return converge.confirm(visit, converge.follow(visit, converge.back(visit, away, tell), tell), tell)
+    """One host's, as `probe_all` has it."""
+    return converge.confirm_restarts(
+        visit, converge.follow_running_apply(visit, converge.wait_until_back(visit, away, tell), tell), tell
+    )
 
 
-def converged(
+def converge_all(
     session: Session,
     members: Members,
     accepted: Mapping[str, frozenset[Act]],
@@ -57,7 +63,7 @@ def converged(
     return tuple(_ended(member) for member in members)
 
 
-def ordered(
+def order_batches(
     members: Members, *, begun: Collection[str] = (), size: Size | None = None, canary: int = 0
 ) -> tuple[tuple[Host, ...], ...]:
     """The hosts that can be worked on, as `batches` has them."""
@@ -102,7 +108,7 @@ def question(
     return f"{what}: {', '.join(costs)}. Apply {inventory}?"
 
 
-def faster(rows: Sequence[Sequence[object]], size: Size | None) -> str:
+def faster_way(rows: Sequence[Sequence[object]], size: Size | None) -> str:
     """The way to fewer batches, where there are many and the user has chosen no `size`; else ""."""
     if len(rows) <= MANY or size is not None:
         return ""

@@ -51,7 +51,7 @@ class Session:
                     self.listener.event(item)
         return [done[host.name] for host in hosts]
 
-    def probed(
+    def for_each_host(
         self,
         task: Callable[[Visit, OnEvent], Outcome],
         members: Sequence[Member] | None = None,

@@ -29,12 +29,12 @@ NOT_CHANGED, NOT_FINISHED = "not changed", "not finished"
 NAMED = 3
 
 
-def cleared(
+def clear(
     api: Api | None, session: Session, members: Members, record: Record, *, stopped: Callable[[], bool]
 ) -> Members:
     """The members whose work has ended or moved away, cordoned and probed again; a member is out where that did not
     happen in time, and its cordon is lifted again. Without a node only processes outside Kubernetes are waited for.
-    A pod of which nothing runs is not waited for: see `again`."""
+    A pod of which nothing runs is not waited for: see `clear_again`."""
     going = [member for member in members if member.has_changes and member.reason is None]
     heavy = [one for one in going if impact.disturbance(one).ends_gpu_work]
     reasons: dict[str, Problem] = {}
@@ -55,7 +55,7 @@ def cleared(
             end = ended(api, one, visit, tell, stopped)
             outcome, idle_left[one.host.name] = end.outcome, end.idle_pods_left
             if end.left:
-                reasons[one.host.name] = lifted(api, one, _busy(one, end.left, stopped()), tell)
+                reasons[one.host.name] = lift_cordon(api, one, _busy(one, end.left, stopped()), tell)
                 return one.outcome
             if api and one.node:
                 cordon.cordon(
@@ -63,12 +63,12 @@ def cleared(
                 )  # the node may have been deleted meanwhile, or uncordoned
                 outcome = _unplugged(api, session, replace(one, outcome=outcome), visit, record.owner, tell)
         except ClusterError as error:
-            reasons[one.host.name] = lifted(api, one, _named(one, error), tell)
+            reasons[one.host.name] = lift_cordon(api, one, _named(one, error), tell)
             return one.outcome
         record.host(one.host.name, "drained")
         return outcome
 
-    after = {one.host.name: one for one in session.probed(story, heavy)} if heavy else {}
+    after = {one.host.name: one for one in session.for_each_host(story, heavy)} if heavy else {}
     for host, reason in reasons.items():
         problem(session.listener, host, reason)
     return tuple(
@@ -80,7 +80,7 @@ def cleared(
     )
 
 
-def again(
+def clear_again(
     api: Api | None, member: Member, visit: Visit, tell: OnEvent, *, stopped: Callable[[], bool]
 ) -> Member:
     """The member right before its changes. Of pods that stood still, something may run by now: its end is waited for, and
@@ -100,11 +100,11 @@ def again(
     except ClusterError as error:
         reason = _named(member, error, what)
     if not before.applied:
-        return member.excluded(lifted(api, member, reason, tell))
+        return member.excluded(lift_cordon(api, member, reason, tell))
     return replace(member, outcome=replace(before, status="failed", error=reason.what, hint=reason.fix))
 
 
-def released(api: Api, members: Members) -> None:
+def release(api: Api, members: Members) -> None:
     """Lift gpunode's cordons from the nodes of members that are proven."""
     for member in members:
         if member.proven and member.node is not None and cordon.TAINT in member.node.taints:
@@ -136,7 +136,7 @@ def show_left(api: Api | None, listener: Listener, members: Sequence[Member]) ->
             )
 
 
-def lifted(api: Api | None, member: Member, reason: Problem, tell: OnEvent) -> Problem:
+def lift_cordon(api: Api | None, member: Member, reason: Problem, tell: OnEvent) -> Problem:
     """The reason why a host is not changed, once gpunode's cordon of its node is lifted and the device plugin is back there;
     with why it still stands: the host is disturbed then, and counts as one that ended badly."""
     if api is None or member.node is None:
@@ -146,7 +146,7 @@ def lifted(api: Api | None, member: Member, reason: Problem, tell: OnEvent) -> P
         answering(api, seconds=API_SECONDS, tell=lambda text: tell(Event("stage", None, text)))
         if (item := api.get("Node", node)) is not None:
             if (now := node_of(item)).labels.get(GPU_LABEL) == pause.PAUSED:
-                labels.write(api, now, nodes.wished(member.host))
+                labels.write(api, now, nodes.desired_labels(member.host))
             cordon.uncordon(api, node)
     except ClusterError as error:
         return replace(
@@ -177,11 +177,11 @@ def _unplugged(
         tell(Event("stage", member.host.name, text))
 
     try:
-        gone = pause.pause(api, namespace, member.node, nodes.wished(member.host), owner, sentence)
+        gone = pause.pause(api, namespace, member.node, nodes.desired_labels(member.host), owner, sentence)
     except ClusterError as error:
         sentence(f"the device plugin stays: {error.problem.what}")
         return member.outcome
-    outcome = converge.look(visit, tell)
+    outcome = converge.probe_and_plan(visit, tell)
     users = outcome.facts.gpu_users if outcome.facts else ()
     if gone and users and impact.disturbance(replace(member, outcome=outcome)).reboot:
         sentence(
@@ -241,7 +241,7 @@ def ended(api: Api | None, member: Member, visit: Visit, tell: OnEvent, stopped:
             if found and not before:
                 names = few([f"{pod.name} ({pod.standstill})" for pod in found], NAMED)
                 sentence(f"not waited for, as nothing runs there on GPUs: {names}")
-        outcome = converge.look(visit, tell)
+        outcome = converge.probe_and_plan(visit, tell)
         users = users_of(outcome.facts.gpu_users if outcome.facts else (), services)
         if not users or time.monotonic() >= end or stopped():
             return End(users, outcome, bool(found))

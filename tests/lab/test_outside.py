@@ -46,7 +46,7 @@ def applied(lab: Lab, node: Node, *changes: Change) -> Iterator[Applied]:
         found.events.append(event.message)
 
     def work() -> None:
-        seen = converge.look(visit, tell)
+        seen = converge.probe_and_plan(visit, tell)
         plan = Plan(host.name, (StepPlan("test", changes),))
         found.outcome = converge.apply(visit, Outcome(host.name, "planned", seen.facts, plan=plan), tell)
 

@@ -53,7 +53,7 @@ class Fleet:
 
     def look(self, *names: str) -> dict[str, Outcome]:
         """Probe and plan."""
-        return self.each(converge.look, *names)
+        return self.each(converge.probe_and_plan, *names)
 
     def provision(self, *names: str, tell: OnEvent | None = None) -> dict[str, Outcome]:
         """Rounds of plan and apply, as many as the command line makes."""
@@ -65,7 +65,7 @@ def _nobody(_: Event) -> None:
 
 
 def _provisioned(visit: Visit, tell: OnEvent) -> Outcome:
-    outcome = converge.look(visit, tell)
+    outcome = converge.probe_and_plan(visit, tell)
     for _ in range(converge.ROUNDS):
         if not outcome.plan or outcome.status not in ("planned", "changed"):
             break

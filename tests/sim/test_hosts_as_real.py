@@ -58,7 +58,7 @@ def both(
     host = next(host for host in read.hosts if host.name == request.param)
     dialer = Dialer()
     visit = Visit(host, dialer.connect, read.cluster.plugin)
-    real = converge.look(visit, lambda _: None)
+    real = converge.probe_and_plan(visit, lambda _: None)
     visit.close()
     dialer.close()
     assert real.status == "right"

@@ -83,4 +83,4 @@ def _gpunode(demo: Demo, *words: str) -> int:
 
 
 def _applied(visit: Visit, tell: OnEvent) -> Outcome:
-    return converge.apply(visit, converge.look(visit, tell), tell)
+    return converge.apply(visit, converge.probe_and_plan(visit, tell), tell)

@@ -61,7 +61,7 @@ def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with bare(tmp_path, kinds.new("a"), kinds.new("b")) as (_, session), answering() as asked:
-        members = session.probed(converge.look)
+        members = session.for_each_host(converge.probe_and_plan)
         assert [one.outcome and one.outcome.repository for one in members] == ["driver", "driver"]
 
         members = prerequisites.add_repositories(session, members, ())
@@ -92,7 +92,7 @@ def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(
         assert [(one.status, one.error) for one in session.each(apply)] == [("changed", None)] * 2
         for visit in session.visits.values():  # another run: the hosts know them now
             visit.host = replace(visit.host, driver_repository=None, toolkit_repository=None)
-        assert [one.status for one in session.each(converge.look)] == ["right", "right"]
+        assert [one.status for one in session.each(converge.probe_and_plan)] == ["right", "right"]
 
 
 def test_a_key_that_cannot_be_had_is_reported_once_and_the_hosts_stay_refused(
@@ -102,7 +102,7 @@ def test_a_key_that_cannot_be_had_is_reported_once_and_the_hosts_stay_refused(
         raise GpunodeError(f"{source.key_uri} cannot be fetched: no route to host")
 
     with bare(tmp_path, kinds.new("a"), kinds.new("b")) as (_, session):
-        before = session.probed(converge.look)
+        before = session.for_each_host(converge.probe_and_plan)
         with mock.patch.object(prerequisites, "key", key):
             assert prerequisites.add_repositories(session, before, ()) == before
     said = capsys.readouterr()
@@ -138,7 +138,7 @@ def test_a_bare_host_of_a_new_release_has_its_first_plan_without_a_key_made_by_h
     tmp_path: Path, machine: Machine, version: str, kernel: str
 ) -> None:
     with bare(tmp_path, machine) as (_, session), answering():
-        (one,) = session.probed(converge.look)
+        (one,) = session.for_each_host(converge.probe_and_plan)
         (one,) = prerequisites.add_repositories(session, (become(one, version, kernel),), None)
         assert keys_in(one) == 2
 
@@ -147,7 +147,7 @@ def test_a_key_of_which_only_the_end_is_known_is_shown_and_taken_only_with_its_w
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with bare(tmp_path, kinds.new("a")) as (_, session), answering(debian13=PRINT[-8:]):
-        (one,) = session.probed(converge.look)
+        (one,) = session.for_each_host(converge.probe_and_plan)
         one = become(one, "13", "6.12.57+deb13-amd64")
         host = session.visits["a"].host
 

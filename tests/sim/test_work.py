@@ -331,16 +331,16 @@ def test_nothing_begins_while_the_lease_may_be_another_s(
     told: list[str] = []
     never = lambda: False  # noqa: E731
     with lease.hold(mine, "ada", told.append) as held:
-        assert held.sure(0, told.append, never) == ""
+        assert held.lost_reason(0, told.append, never) == ""
         door.shut()
         until(lambda: lease.clock() - held.renewed >= 0.5)
-        assert held.sure(60, told.append, lambda: True) == ""  # nor does an interrupted run wait
+        assert held.lost_reason(60, told.append, lambda: True) == ""  # nor does an interrupted run wait
         if taken:
             live = api.get("Lease", lease.NAME, lease.NAMESPACE)
             assert live
             api.replace(lease._lease("bob", live))
         answers: list[str] = []
-        asking = threading.Thread(target=lambda: answers.append(held.sure(60, told.append, never)))
+        asking = threading.Thread(target=lambda: answers.append(held.lost_reason(60, told.append, never)))
         asking.start()
         until(lambda: told)
         assert not answers
@@ -358,7 +358,7 @@ def test_a_lease_that_cannot_be_renewed_is_given_up(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(lease, "LOOK", 0.01)
     held = lease.Held("ada")
     held.renewed = lease.clock() - 60
-    assert held.sure(0.05, lambda _: None, lambda: False) == "its lease could not be renewed for 0 min"
+    assert held.lost_reason(0.05, lambda _: None, lambda: False) == "its lease could not be renewed for 0 min"
 
 
 def test_a_kubernetes_without_leases_is_passed_over(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -368,7 +368,7 @@ def test_a_kubernetes_without_leases_is_passed_over(api: Api, monkeypatch: pytes
     )
     told: list[str] = []
     with lease.hold(api, "ada", told.append) as held:
-        assert held.sure(0, told.append, lambda: False) == ""
+        assert held.lost_reason(0, told.append, lambda: False) == ""
         assert not held.exclusive  # so that nobody's pods are taken for a dead run's
     assert told == [
         "this Kubernetes has no Leases (it is older than 1.12): make sure that nobody else changes its nodes"
@@ -409,9 +409,9 @@ def test_only_a_proven_node_is_given_back(api: Api) -> None:
     assert cordon.cordon(api, "n1", "mine")
     host = Host("n1", Ssh("n1"))
     member = Member(host, Outcome("n1", "right"), nodes.parse(node(api)))
-    work.released(api, (member.excluded(Problem("failed", "no proof")),))
+    work.release(api, (member.excluded(Problem("failed", "no proof")),))
     assert cordon.left(api) == {"n1": "mine"}
-    work.released(api, (member,))
+    work.release(api, (member,))
     assert cordon.left(api) == {}
 
 

@@ -250,8 +250,8 @@ def test_many_batches_name_the_way_to_fewer() -> None:
     """Not where the user has chosen a size."""
     rows = [(number, ["a"], ["a"], ["a"], []) for number in range(1, 7)]
     words = "6 batches, one after the other: `gpunode provision --batch 25%` is faster, and disturbs more hosts at once."
-    assert rounds.faster(rows, None) == words
-    assert rounds.faster(rows[:5], None) == rounds.faster(rows, Size(1)) == ""
+    assert rounds.faster_way(rows, None) == words
+    assert rounds.faster_way(rows[:5], None) == rounds.faster_way(rows, Size(1)) == ""
 
 
 def test_no_hosts_are_no_batches() -> None:
@@ -355,7 +355,7 @@ def test_a_host_whose_pods_are_not_known_counts_as_busy(
     facts = cases.facts("modern", {"gpu_users": [{"pid": 7, "command": "python3", "container": "c" * 64}]})
     plan = Plan("h", (StepPlan("x", tuple(changes)),))
     one = Member(Host("h", Ssh("h"), work="drain"), Outcome("h", "planned", facts, plan=plan))
-    (after,) = impact.disturbed(None, "gpunode", [one], [], strict=True)
+    (after,) = impact.find_impact(None, "gpunode", [one], [], strict=True)
     found = after.disturbs
     assert (found.work, found.anybody, found.processes) == (work_, anybody, processes)
 
@@ -382,7 +382,7 @@ def test_a_host_without_kubelet_node_and_containers_has_no_pods(
     plan = Plan("h", (StepPlan("x", (Service("containerd.service", "why", restart=True),)),))
     one = Member(Host("h", Ssh("h")), Outcome("h", "planned", facts, plan=plan))
     there = [replace(one, node=mock.Mock())] if node else []
-    (after,) = impact.disturbed(mock.Mock(), "gpunode", [one], there, strict=True)
+    (after,) = impact.find_impact(mock.Mock(), "gpunode", [one], there, strict=True)
     assert after.disturbs.anybody is not bare
     assert (after.disturbs.pods == {}) is bare
 

@@ -42,7 +42,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         error = None if status == "planned" else "so it is"
         return Outcome(status, status, plan=WAITS if status == "planned" else None, error=error)
 
-    monkeypatch.setattr(converge, "look", look)
+    monkeypatch.setattr(converge, "probe_and_plan", look)
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str, text: str = BARE) -> Result:
@@ -123,8 +123,8 @@ def test_drift_of_the_cluster_is_reported_as_that_of_hosts(
         return cluster_diff.Planned(objects, (REFUSED,) if conflict else ())
 
     monkeypatch.setattr(nodes, "connect", lambda _: SimpleNamespace(find=lambda *_, **__: ([], "")))
-    monkeypatch.setattr(nodes, "usable", lambda _: None)
-    monkeypatch.setattr(impact, "located", lambda *_: ())
+    monkeypatch.setattr(nodes, "check_kubeconfig", lambda _: None)
+    monkeypatch.setattr(impact, "locate", lambda *_: ())
     monkeypatch.setattr(cluster_diff, "plan", waiting)
     ended = command("plan", "--limit", host, "--exit-code", "--json", text=WITH_PLUGIN)
     assert ended.exit_code == code
@@ -168,7 +168,9 @@ def test_hosts_that_the_plan_could_not_take_are_gone_on_with(
     assert ends("plan", "--limit", "@not-done") == dict(zip(bad, bad, strict=True))
 
     # The user fixed them.
-    monkeypatch.setattr(converge, "look", lambda visit, _: Outcome(visit.host.name, "right", right()[1]))
+    monkeypatch.setattr(
+        converge, "probe_and_plan", lambda visit, _: Outcome(visit.host.name, "right", right()[1])
+    )
     assert ends("resume", "--yes") == dict.fromkeys(bad, "right")
     assert "nothing to resume" in command("resume").output
 

@@ -159,10 +159,10 @@ def test_what_was_kept_unconfirmed_is_confirmed_and_costs_others_nothing(raw: di
     agent = Agent(([{"type": "end", "ok": True}], True))
     visit = Visit(HOST, agent.dial, None)
     right = Outcome(HOST.name, "right", facts.parse(raw))
-    assert converge.confirm(visit, right, lambda _: None) is right
+    assert converge.confirm_restarts(visit, right, lambda _: None) is right
     assert agent.jobs == []
     later = Outcome(HOST.name, "right", facts.parse({**raw, "unconfirmed": [kept, kept]}))
-    assert converge.confirm(visit, later, lambda _: None) is later
+    assert converge.confirm_restarts(visit, later, lambda _: None) is later
     assert [(job["op"], job["runs"]) for job in agent.jobs] == [("confirm", ["r1"])]
 
 
@@ -286,7 +286,7 @@ def test_an_answer_without_facts_is_a_failure() -> None:
     agent = Agent(([{"type": "end", "ok": True}], True))
 
     with pytest.raises(AgentFailed, match="holds no facts"):
-        converge.look(Visit(HOST, agent.dial, None), lambda _: None)
+        converge.probe_and_plan(Visit(HOST, agent.dial, None), lambda _: None)
 
 
 PCI = {"address": "0000:3b:00.0", "vendor": "10de", "device": "2330", "cls": "030200"}
@@ -357,7 +357,7 @@ def test_facts_of_another_type_are_a_failure_that_names_their_place(
     """A host may answer anything."""
     agent = Agent(([{"type": "facts", "facts": {**raw, **wrong}}, {"type": "end", "ok": True}], True))
     with pytest.raises(AgentFailed) as error:
-        converge.look(Visit(HOST, agent.dial, None), lambda _: None)
+        converge.probe_and_plan(Visit(HOST, agent.dial, None), lambda _: None)
     assert f"the host answered {words}" in error.value.message
     assert error.value.hint
 
@@ -410,9 +410,9 @@ def test_a_host_that_may_still_reboot_is_waited_for(raw: dict[str, Any]) -> None
     down, refused = Unreachable(HOST.name, "refused"), Unreachable(HOST.name, "no key", code="key")
     agent = Agent(down, answer)
     events: list[Event] = []
-    seen = converge.back(Visit(HOST, agent.dial, None), 60, events.append)
+    seen = converge.wait_until_back(Visit(HOST, agent.dial, None), 60, events.append)
     assert seen.facts is not None
     assert "wait until it answers: an earlier run was changing it" in [event.message for event in events]
     for agent, seconds in ((Agent(down), 0.0), (Agent(refused), 60.0)):
         with pytest.raises(Unreachable):
-            converge.back(Visit(HOST, agent.dial, None), seconds, events.append)
+            converge.wait_until_back(Visit(HOST, agent.dial, None), seconds, events.append)

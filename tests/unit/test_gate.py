@@ -30,7 +30,7 @@ def closed(folder: Path, *commands: str, timeout: float = 20.0) -> tuple[str, li
     wanted = inventory(folder, *commands, timeout=timeout)
     record = Record.begin(folder / "inventory.yaml", ["gpu-1"], {}, folder=folder / "runs")
     members = [Member(HOST, Outcome("gpu-1", "right")), Member(Host("gpu-2", Ssh("gpu-2")))]
-    why = gate.closed(wanted, members, (2, 5), record, report.make(json=True, quiet=False))
+    why = gate.run_gates(wanted, members, (2, 5), record, report.make(json=True, quiet=False))
     assert read(record.path).hosts["gpu-1"].state == "waiting"  # a reader of hosts passes over gates
     lines = [json.loads(line) for line in record.path.read_text().splitlines()]
     return why, [line for line in lines if "gate" in line]

@@ -78,10 +78,10 @@ def test_processes_outside_kubernetes_are_named_by_their_hosts() -> None:
         return [replace(one, outcome=outcome) for one, outcome in zip(members, outcomes, strict=True)]
 
     listener = mock.Mock()
-    session = SimpleNamespace(hosts=hosts, probed=probed, listener=listener)
+    session = SimpleNamespace(hosts=hosts, for_each_host=probed, listener=listener)
     names = processes.nodes_with_processes(NODES)
     assert names == ("gpu-12",)
-    with mock.patch.object(processes.nodes, "located", located):
+    with mock.patch.object(processes.nodes, "locate", located):
         processes.show_processes(mock.Mock(), session, names)  # type: ignore[arg-type]
     assert asked == ["b"]
     listener.rows.assert_called_once_with(

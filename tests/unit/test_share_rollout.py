@@ -94,11 +94,11 @@ def test_all_schedulers_are_changed_or_none(monkeypatch: pytest.MonkeyPatch, the
     monkeypatch.setattr(control_plane, "schedulers", lambda _api: there)
     node: Any = SimpleNamespace(name="cp-1")
     monkeypatch.setattr(
-        share.nodes, "located", lambda _api, members, **_: [replace(one, node=node) for one in members]
+        share.nodes, "locate", lambda _api, members, **_: [replace(one, node=node) for one in members]
     )
     listener = SimpleNamespace(failures=lambda _: None, note=None)
     session: Any = SimpleNamespace(
-        probed=lambda _: [member], listener=listener, inventory=Inventory("", (), Cluster(share=Share()))
+        for_each_host=lambda _: [member], listener=listener, inventory=Inventory("", (), Cluster(share=Share()))
     )
     api: Any = None
     if there == {"cp-1"}:
@@ -119,7 +119,7 @@ def test_disable_where_nothing_is_enabled_says_so_and_visits_no_host(
     def visited(_: object) -> Any:
         raise ClusterError("hosts are visited")
 
-    monkeypatch.setattr(share.rights, "demanded", lambda *_: None)
+    monkeypatch.setattr(share.rights, "demand", lambda *_: None)
     monkeypatch.setattr(share.extender, "removable", lambda *_, **__: there)
     pods = [{"spec": {"nodeName": name, "volumes": [{"name": plan.VOLUME}]}} for name in asking]
     api: Any = SimpleNamespace(
@@ -127,7 +127,7 @@ def test_disable_where_nothing_is_enabled_says_so_and_visits_no_host(
     )
     listener = mock.Mock()
     session: Any = SimpleNamespace(
-        inventory=Inventory("", (), Cluster(share=Share())), listener=listener, probed=visited
+        inventory=Inventory("", (), Cluster(share=Share())), listener=listener, for_each_host=visited
     )
     held: Any = None
     if there or asking:
@@ -146,9 +146,9 @@ def test_where_no_host_has_a_scheduler_it_is_said_whether_one_could(
     monkeypatch: pytest.MonkeyPatch, simulated: bool, words: str
 ) -> None:
     """In a demo none can: what it shows of sharing is named."""
-    monkeypatch.setattr(share.nodes, "located", lambda _api, members, **_: members)
+    monkeypatch.setattr(share.nodes, "locate", lambda _api, members, **_: members)
     listener = SimpleNamespace(failures=lambda _: None, note=None)
-    session: Any = SimpleNamespace(probed=lambda _: [], listener=listener)
+    session: Any = SimpleNamespace(for_each_host=lambda _: [], listener=listener)
     api: Any = SimpleNamespace(simulated=simulated)
     with pytest.raises(ClusterError) as caught:
         share._schedulers(session, api)
@@ -245,13 +245,13 @@ def test_with_a_limit_findings_on_other_nodes_do_not_count(
     node: Any = SimpleNamespace(name="n2")
     monkeypatch.setattr(shares.nodes, "connect", lambda _: None)
     monkeypatch.setattr(
-        shares.nodes, "located", lambda _, members, **__: [replace(one, node=node) for one in members]
+        shares.nodes, "locate", lambda _, members, **__: [replace(one, node=node) for one in members]
     )
     monkeypatch.setattr(shares, "_state", lambda _: (there, [pod("a", 4, on="n1")]))
     monkeypatch.setattr(shares.other_plugins, "every", lambda _: ())
     listener = mock.Mock()
     session: Any = SimpleNamespace(
-        inventory=Inventory("", (), Cluster(share=Share())), listener=listener, probed=lambda _: [silent]
+        inventory=Inventory("", (), Cluster(share=Share())), listener=listener, for_each_host=lambda _: [silent]
     )
 
     assert shares.fsck(session, repair=False, yes=False, selected=selected) == code

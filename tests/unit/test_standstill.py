@@ -31,7 +31,7 @@ def member(*changes: Any, applied: tuple[Any, ...] = (), idle_pods_left: bool = 
 
 
 def prepared(one: Member) -> Member:
-    return work.again(None, one, cast("Visit", None), lambda _: None, stopped=lambda: False)
+    return work.clear_again(None, one, cast("Visit", None), lambda _: None, stopped=lambda: False)
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_every_round_asks_before_it_changes_anything(later: Any, monkeypatch: py
 
     monkeypatch.setattr(converge, "apply", apply)
     shown = frozenset({("write", "files"), ("reboot", "")})
-    (after,) = rounds.converged(
+    (after,) = rounds.converge_all(
         cast("Any", Session()), (member(WriteFile("/etc/x", "", "why")),), {"h": shown}, ready
     )
     assert done == ["ask", "apply", "ask", "apply"]
@@ -146,7 +146,7 @@ def test_every_round_asks_before_it_changes_anything(later: Any, monkeypatch: py
         return replace(one, outcome=member(Service("docker.service", "why", restart=True)).outcome)
 
     done.clear()
-    (after,) = rounds.converged(
+    (after,) = rounds.converge_all(
         cast("Any", Session()),
         (member(WriteFile("/etc/x", "", "why")),),
         {"h": frozenset({("write", "files")})},

@@ -94,7 +94,7 @@ def prune(
     wanted = {title(manifest) for manifest in manifests}
     beyond = present(api, [one for one in surplus if title(one) not in wanted], tell)
     if strict:
-        rights.demanded(api, rights.of_deletion(beyond))
+        rights.demand(api, rights.of_deletion(beyond))
     if not dry_run:
         for live in beyond:
             meta = live["metadata"]

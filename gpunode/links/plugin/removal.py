@@ -41,7 +41,7 @@ def remove(api: Api, namespace: str, *, seconds: float, tell: OnProgress) -> tup
     before anything is, where the user may not delete all."""
     left = _leftovers(api, namespace)
     there = [*left, *apply.present(api, everything(namespace))]
-    rights.demanded(api, (*rights.of_deletion(there), *rights.of_wait(there), *rights.LABELS))
+    rights.demand(api, (*rights.of_deletion(there), *rights.of_wait(there), *rights.LABELS))
     for pod in left:
         api.delete("Pod", pod["metadata"]["name"], namespace)
     removed = apply.remove(api, everything(namespace), seconds=seconds, tell=tell)

@@ -65,7 +65,7 @@ def bring_up(
     """The exit code of its part in `provision`."""
     members = tuple(Member(host, outcome) for host, outcome in zip(hosts, ended, strict=True))
     members = stages.bring_up(api, inventory, members, listener, run=run)
-    prove.verdicts(members, listener)
+    prove.report_verdicts(members, listener)
     return 0 if all(one.proven for one in members if one.host_ok) else 1
 
 
@@ -859,11 +859,11 @@ def test_a_node_that_is_not_ready_for_a_moment_is_waited_for_once(
         return plugin.Rollout((), (row,))
 
     monkeypatch.setattr(plugin, "deploy", deployed)
-    members = placed.located(api, seen(HOSTS[:1]), seconds=0, tell=lambda _: None)
+    members = placed.locate(api, seen(HOSTS[:1]), seconds=0, tell=lambda _: None)
     monkeypatch.setattr(
-        placed, "located", lambda _api, late, **_: waited.extend(one.host.name for one in late)
+        placed, "locate", lambda _api, late, **_: waited.extend(one.host.name for one in late)
     )
-    (after,) = stages.deployed(api, INVENTORY, members, set(), lambda _: None)
+    (after,) = stages.deploy_plugin(api, INVENTORY, members, set(), lambda _: None)
 
     assert (waited, answers) == (["a"], [])
     assert (after.reason.code if after.reason else None) == (capacity.NOT_READY if lasts else None)

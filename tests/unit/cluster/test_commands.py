@@ -46,7 +46,7 @@ def command(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         assert visit.host.name == "gpu-1", "only a host that no node is found for is asked"
         return Outcome("gpu-1", "right", replace(cases.facts("modern"), hostname="inside"))
 
-    monkeypatch.setattr(converge, "look", look)
+    monkeypatch.setattr(converge, "probe_and_plan", look)
 
     def run(*words: str) -> Result:
         return CliRunner().invoke(app, [*words, str(tmp_path / "inventory.yaml")])
@@ -161,7 +161,7 @@ def looked(monkeypatch: pytest.MonkeyPatch, gpu: Gpu | None = None) -> None:
     """The host gpu-1 is right and has one GPU."""
     _, seen = right()
     outcome = Outcome("gpu-1", "right", replace(seen, hostname="inside", gpus=(gpu,) if gpu else seen.gpus))
-    monkeypatch.setattr(converge, "look", lambda *_: outcome)
+    monkeypatch.setattr(converge, "probe_and_plan", lambda *_: outcome)
 
 
 def test_devices_that_are_out_beside_whole_gpus_are_reported_where_the_capacity_holds(
@@ -249,7 +249,7 @@ def two(monkeypatch: pytest.MonkeyPatch, **second: Any) -> None:
     gpus = (first, replace(first, index=1, uuid="GPU-1", pci=other.address, **second))
     errors = {"mig": "nvidia-smi -L: exit status 255"} if second.get("mig", ()) is None else {}
     now = replace(seen, hostname="inside", gpus=gpus, pci=(device, other), errors=errors)
-    monkeypatch.setattr(converge, "look", lambda *_: Outcome("gpu-1", "right", now))
+    monkeypatch.setattr(converge, "probe_and_plan", lambda *_: Outcome("gpu-1", "right", now))
 
 
 def links(ran: Result) -> dict[str, dict[str, str]]:
@@ -398,7 +398,7 @@ def test_a_gpu_that_fell_off_the_bus_has_its_xid_as_the_cause(
     with_plugin(command, fake, 2)
     _, seen = right()
     lost = replace(seen, hostname="inside", smi_error="Unable to determine the device handle: GPU is lost.")
-    monkeypatch.setattr(converge, "look", lambda *_: Outcome("gpu-1", "right", lost))
+    monkeypatch.setattr(converge, "probe_and_plan", lambda *_: Outcome("gpu-1", "right", lost))
     verified = command("verify", "--limit", "gpu-1", "--no-run")
     assert "✗ NVML" in verified.output
     assert "the plugin" not in verified.output
@@ -412,7 +412,7 @@ def test_a_plan_that_the_cluster_refuses_ends_with_its_summary_too(
     command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the hosts would change is told and counted; the refusal is a line of its own."""
-    monkeypatch.setattr(converge, "look", lambda visit, _: Outcome(visit.host.name, "right"))
+    monkeypatch.setattr(converge, "probe_and_plan", lambda visit, _: Outcome(visit.host.name, "right"))
     fake.fail("GET", "/nodes", Fault(403, "Forbidden", "nodes is forbidden"))
     planned = command("plan", "--json")
     *_, error, last = map(json.loads, planned.stdout.splitlines())
@@ -447,7 +447,7 @@ def test_a_host_without_a_gpu_is_not_told_to_name_its_node(
             return Outcome("gpu-1", "refused", facts, error=why, hint=hint)
         return Outcome("gpu-2", "right", facts)
 
-    monkeypatch.setattr(converge, "look", look)
+    monkeypatch.setattr(converge, "probe_and_plan", look)
     ended = command(*words)
 
     assert ended.exit_code == 1
@@ -462,14 +462,14 @@ def test_a_fix_works_with_the_inventory_that_was_given(
     """Not with the default one, which the person may not have."""
     add_node(fake, "gpu-2", 1)
     lost = Outcome("", "failed", error="lost", hint=Advice("`", Provision("provision"), "` follows it."))
-    monkeypatch.setattr(converge, "look", lambda visit, _: replace(lost, host=visit.host.name))
+    monkeypatch.setattr(converge, "probe_and_plan", lambda visit, _: replace(lost, host=visit.host.name))
 
     assert f"`gpunode provision {tmp_path}/inventory.yaml` follows it." in command("plan").output
 
 
 def right_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is to be done on any host."""
-    monkeypatch.setattr(converge, "look", lambda visit, _: Outcome(visit.host.name, "right"))
+    monkeypatch.setattr(converge, "probe_and_plan", lambda visit, _: Outcome(visit.host.name, "right"))
 
 
 def deployed(command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ def test_a_host_of_the_control_plane_is_disturbed_only_when_named(
     one: Member, inventory: Inventory, status: str
 ) -> None:
     """And only where its health can be asked for."""
-    (after,) = rollout.guarded(inventory, (one,))
+    (after,) = rollout.refuse_unnamed(inventory, (one,))
     assert after.outcome is not None
     assert after.outcome.status == status
     if status == "refused":

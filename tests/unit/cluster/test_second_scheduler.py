@@ -187,7 +187,7 @@ def test_one_that_the_inventory_does_not_name_is_removed_without_a_host_of_the_c
         total=lambda _, counts: totals.append(counts),
     )
     inventory = Inventory("i.yaml", (), Cluster(share=Share()))
-    session: Any = SimpleNamespace(inventory=inventory, listener=listener, probed=lambda _: [])
+    session: Any = SimpleNamespace(inventory=inventory, listener=listener, for_each_host=lambda _: [])
     held: Any = None
     if host_asks:
         with pytest.raises(ClusterError, match="none of these hosts has"):
