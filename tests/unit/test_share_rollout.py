@@ -98,7 +98,9 @@ def test_all_schedulers_are_changed_or_none(monkeypatch: pytest.MonkeyPatch, the
     )
     listener = SimpleNamespace(failures=lambda _: None, note=None)
     session: Any = SimpleNamespace(
-        for_each_host=lambda _: [member], listener=listener, inventory=Inventory("", (), Cluster(share=Share()))
+        for_each_host=lambda _: [member],
+        listener=listener,
+        inventory=Inventory("", (), Cluster(share=Share())),
     )
     api: Any = None
     if there == {"cp-1"}:
@@ -251,7 +253,9 @@ def test_with_a_limit_findings_on_other_nodes_do_not_count(
     monkeypatch.setattr(shares.other_plugins, "every", lambda _: ())
     listener = mock.Mock()
     session: Any = SimpleNamespace(
-        inventory=Inventory("", (), Cluster(share=Share())), listener=listener, for_each_host=lambda _: [silent]
+        inventory=Inventory("", (), Cluster(share=Share())),
+        listener=listener,
+        for_each_host=lambda _: [silent],
     )
 
     assert shares.fsck(session, repair=False, yes=False, selected=selected) == code
