@@ -6,7 +6,7 @@ import re
 import shlex
 from typing import Dict, Optional
 
-from gpunode.agent.system import below, run, text_of
+from gpunode.agent.system import below, line_of, run, text_of
 
 
 def read_os() -> Dict[str, str]:
@@ -24,6 +24,14 @@ def read_arch() -> str:
     answer = run("dpkg", "--print-architecture")
     machine = os.uname().machine
     return answer.out.strip() or {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
+
+
+def read_uptime() -> float:
+    """Seconds since the boot. Raises OSError where the kernel names none."""
+    line = line_of("/proc/uptime")
+    if re.match(r"\d+(\.\d+)?( |$)", line) is None:
+        raise OSError("/proc/uptime: expected a number of seconds, got %.60r" % line)
+    return float(line.split()[0])
 
 
 def read_cgroup() -> str:

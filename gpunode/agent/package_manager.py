@@ -57,7 +57,7 @@ def posix_holder(path: str) -> Optional[int]:
         os.close(descriptor)
 
 
-def attend(
+def run_exclusively(
     this: Run,
     command: List[str],
     pass_fds: Tuple[int, ...] = (),

@@ -1,10 +1,12 @@
-"""The host's processes, from /proc."""
+"""The host's processes, from /proc, and whose they are: container and pod by their cgroup, with their names."""
 
+import glob
+import json
 import os
 import re
-from typing import Iterator, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
-from gpunode.agent.system import below, line_of, text_of
+from gpunode.agent.system import below, line_of, text_of, unrooted
 
 
 def links(folder: str) -> Iterator[str]:
@@ -47,3 +49,88 @@ def send_signal(pid: int, started: Optional[str], number: int) -> None:
             os.kill(pid, number)
         except ProcessLookupError:
             pass
+
+
+CONTAINER = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])")
+# LXC, LXD and Incus; systemd-nspawn and libvirt. source: lxc's src/lxc/cgroups; systemd.special(7)
+MACHINE = re.compile(r"/(lxc\.payload[^/\n]*|machine\.slice/[^/\n]+)")
+LOGS = "/var/log/pods/*_*_"  # NAMESPACE_NAME_UID, from kubelet 1.14 on
+DOCKER = "/var/lib/docker/containers/%s/config.v2.json"
+BUNDLES = (  # OCI's config.json: containerd's, CRI-O's and podman's
+    "/run/containerd/io.containerd.runtime.v*/*/%s/config.json",
+    "/run/containers/storage/overlay-containers/%s/userdata/config.json",
+)
+PODMAN = "/var/lib/containers/storage/overlay-containers/containers.json"
+# Labels and annotations: (pod's namespace, pod's name) of dockershim and CRI-O, of containerd; names of nerdctl's.
+PODS = (
+    ("io.kubernetes.pod.namespace", "io.kubernetes.pod.name"),
+    ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.cri.sandbox-name"),
+)
+NERDCTL = "nerdctl/name"
+
+
+def owner(cgroup: str) -> Dict[str, Optional[str]]:
+    """From /proc/PID/cgroup: `container` (its id), `pod` (its UID), `name`: `namespace/name` of the pod, else the
+    container's own. None: there is none, or no file names it."""
+    containers, pods = CONTAINER.findall(cgroup), POD.findall(cgroup)
+    container = containers[-1] if containers else task(cgroup)
+    pod = pods[-1].replace("_", "-") if pods else None
+    name = (pod_of(pod) if pod else None) or (name_of(container) if container else None)
+    return {"container": container, "pod": pod, "name": name}
+
+
+def read_containers() -> int:
+    """How many containers and virtual machines have processes, whatever started them: by their own ids, or by their pods'."""
+    every = os.listdir(below("/proc")) if os.path.isdir(below("/proc")) else []
+    cgroups = {text_of("/proc/%s/cgroup" % name) or "" for name in every if name.isdigit()}
+    owners = [
+        CONTAINER.findall(one) or POD.findall(one) or MACHINE.findall(one) or [task(one)] for one in cgroups
+    ]
+    return len({found[-1] for found in owners if found[-1]})
+
+
+def task(cgroup: str) -> Optional[str]:
+    """The id of a container that containerd knows by another id than a hash: `ctr run` takes any."""
+    for line in cgroup.splitlines():
+        parts = line.rpartition(":")[2].split("/")
+        if len(parts) > 2 and all(parts[-2:]):
+            name = "/".join(glob.escape(part) for part in parts[-2:])
+            if glob.glob(below("/run/containerd/io.containerd.runtime.v*/" + name + "/config.json")):
+                return parts[-1]
+    return None
+
+
+def pod_of(uid: str) -> Optional[str]:
+    for path in glob.glob(below(LOGS + uid)):
+        return "/".join(os.path.basename(path).split("_")[:2])
+    return None
+
+
+def name_of(container: str) -> Optional[str]:
+    """What Kubernetes, docker, nerdctl or podman call the container."""
+    made = parsed(DOCKER % container)
+    labels: Dict[str, Any] = (made.get("Config") or {}).get("Labels") or {}
+    for pattern in BUNDLES:
+        for path in glob.glob(below(pattern % glob.escape(container))):
+            labels = dict(labels, **(parsed(unrooted(path)).get("annotations") or {}))
+    for namespace, name in PODS:
+        if labels.get(name):
+            return "%s/%s" % (labels.get(namespace, "default"), labels[name])
+    return labels.get(NERDCTL) or str(made.get("Name") or "").lstrip("/") or podman(container)
+
+
+def podman(container: str) -> Optional[str]:
+    every: List[Any] = parsed(PODMAN, [])
+    names = [one.get("names") for one in every if isinstance(one, dict) and one.get("id") == container]
+    return str(names[0][0]) if names and names[0] else None
+
+
+def parsed(path: str, otherwise: Any = None) -> Any:
+    """The JSON of a file, of the kind of `otherwise` (None: an object); that where there is none."""
+    otherwise = {} if otherwise is None else otherwise
+    try:
+        found = json.loads(text_of(path) or "")
+    except ValueError:
+        return otherwise
+    return found if isinstance(found, type(otherwise)) else otherwise

@@ -8,9 +8,8 @@ before it, and an ambiguous text is redacted. Every step consumes what it inspec
 import re
 from typing import Any, Iterable, Iterator, List, Match, Pattern, Tuple
 
-from gpunode.agent.names import NAME, PLAIN, folded, holds, secret
 from gpunode.agent.shapes import CRYPT, LINES, PLACES, TOKENS, WITH
-from gpunode.agent.values import QUOTES, SPACE, WORD, spans
+from gpunode.agent.values import NAME, PLAIN, QUOTES, SPACE, WORD, folded, holds, secret, spans
 
 Span = Tuple[int, int]
 PEM = re.compile(

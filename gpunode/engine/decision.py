@@ -75,6 +75,7 @@ def _decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
 NEEDED = (
     "os",
     "arch",
+    "uptime",
     "pci",
     "modules",
     "library_version",

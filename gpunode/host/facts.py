@@ -42,9 +42,7 @@ def _os(release: Mapping[str, str], arch: Any) -> Raw:
         "id": name,
         "version": release.get("VERSION_ID", ""),
         "pretty": release.get("PRETTY_NAME", name),
-        "codename": release.get("VERSION_CODENAME", ""),
         "arch": arch,
-        "id_like": release.get("ID_LIKE", "").split(),
     }
 
 

@@ -20,14 +20,12 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Os:
-    """From /etc/os-release: id `debian`, version `12`, codename `bookworm`, arch `amd64`."""
+    """From /etc/os-release: id `debian`, version `12`; arch `amd64`."""
 
     id: str
     version: str
     pretty: str
-    codename: str = ""
     arch: str = ""
-    id_like: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,6 @@ class PciDevice:
     device: str  # 15f8
     cls: str  # 030200
     driver: str | None = None  # the kernel driver bound to it: nvidia, nouveau, NovaCore, vfio-pci
-    numa_node: int = -1
     subsystem: str = ""  # device id of the card, or of the part of it that a virtual machine got
 
 
@@ -94,8 +91,7 @@ class File:
     mtime: float | None = None  # seconds since the epoch
     content: str | None = None
     error: str | None = None  # why it could not be read
-    # Of its last change of any kind: a package's file keeps its builder's mtime.
-    ctime: float | None = None
+    ctime: float | None = None  # of its last change of any kind: a package's file keeps its builder's mtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +207,7 @@ class Facts:
     os: Os
     kernel: str
     boot_id: str
-    uptime: float
+    uptime: float = 0.0  # seconds; where it could not be read, `errors` has it
     cgroup: Literal["v1", "hybrid", "v2"] = "v1"
     secure_boot: bool | None = None
     pci: tuple[PciDevice, ...] = ()
@@ -236,12 +232,10 @@ class Facts:
     product_uuid: str = ""  # of the firmware
     installed_run: InstalledRun | None = None
     half_installed: tuple[str, ...] = ()  # packages that dpkg has unpacked and not configured
-    versions: Mapping[str, str] = field(
-        default_factory=dict
-    )  # of systemd, nvidia-ctk, and each runc by its path
+    # Of systemd, nvidia-ctk, and each runc by its path.
+    versions: Mapping[str, str] = field(default_factory=dict)
     unlinked: tuple[str, ...] = ()  # NVIDIA's device files that have no link in /dev/char
     kernels: Mapping[str, bool] = field(default_factory=dict)  # that can be booted -> has an nvidia module
     boot_default: str | None = ""  # the kernel that the boot loader starts; "": its newest; None: not known
-    module_files: tuple[
-        str, ...
-    ] = ()  # of the running kernel that are nvidia's: updates/dkms/nvidia-current.ko.xz
+    # Of the running kernel that are nvidia's: updates/dkms/nvidia-current.ko.xz.
+    module_files: tuple[str, ...] = ()

@@ -68,9 +68,8 @@ class Host:
     node: str | None = None
     driver: str = "auto"  # auto | none | a branch (580) | a full version (580.178.04)
     driver_run: RunFile | None = None  # what installs that version; None: packages
-    driver_from: Literal["", "nvidia", "distribution"] = (
-        ""  # whose packages, in place of others'; "": NVIDIA's, in place of none
-    )
+    # Whose packages, in place of others'; "": NVIDIA's, in place of none.
+    driver_from: Literal["", "nvidia", "distribution"] = ""
     toolkit: str = "auto"  # auto | none | a version (1.20.1)
     runtime: Literal["default", "class", "none"] = "default"
     isolation: bool = False  # containers get GPUs from the device plugin alone
@@ -124,9 +123,7 @@ class PluginPublish:
     events: bool = True  # about its node: a Role in the namespace `default`
     annotation: bool = False  # of its node: it may then change all nodes
     metrics: bool = False  # on port 9400, with the pods that have GPUs
-    promises: bool = (
-        False  # follows the scheduler extender: may change all nodes, and list and watch all pods
-    )
+    promises: bool = False  # follows the scheduler extender: may change all nodes, list and watch all pods
 
 
 @dataclass(frozen=True, slots=True)

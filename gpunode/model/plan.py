@@ -42,9 +42,7 @@ class KubeletStart:
     variables: Mapping[str, str]
     setters: Mapping[str, str]  # the file that each variable's value comes from
     command: tuple[str, UnitSetting] | None  # the ExecStart= that counts, and its file
-    units: tuple[
-        str, ...
-    ]  # files of unit and drop-ins, in the order in which they are read; so are the two below
+    units: tuple[str, ...]  # files of unit and drop-ins, in the order of reading; so are the two below
     environment_files: tuple[str, ...]
     config_files: tuple[str, ...]
     config_path: str  # the main one, there or not
@@ -73,9 +71,8 @@ class DriverSpec:
     switches: bool = False  # has NVSwitches, whose fabric manager must run
     run: RunFile | None = None  # installs it in place of packages
     archive: bool = False  # the packages are the distribution's own
-    modules: tuple[
-        PackageSpec, ...
-    ] = ()  # its signed ones: of the running kernel, then what brings the newest
+    # Its signed ones: of the running kernel, then what brings the newest.
+    modules: tuple[PackageSpec, ...] = ()
     replaces: tuple[str, ...] = ()  # packages of another driver, which make way first
     brings: str = ""  # the package with the repository of `modules`
     locks: tuple[str, ...] = ()  # packages that must not come
@@ -108,9 +105,8 @@ class Desired:
     toolkit_version: tuple[int, ...] = ()  # that the host will have; () where it is not known
     links: str = ""  # why NVIDIA's device files need links in /dev/char; "" where they need none
     cdi: str = ""  # why the toolkit's CDI specification must be current; "" where nothing reads it
-    device_loss: tuple[str, str] | None = (
-        None  # how running containers can lose their GPUs, and what prevents it
-    )
+    # How running containers can lose their GPUs, and what prevents it.
+    device_loss: tuple[str, str] | None = None
     kubelet: KubeletStart | None = None  # how it would be started now: what the gates were decided on
 
 
@@ -119,18 +115,8 @@ class Choice:
     """A part of the decision: what was chosen, and the wish or the fact that decided."""
 
     code: Literal[
-        "system",
-        "gpu",
-        "repository",
-        "branch",
-        "modules",
-        "headers",
-        "fabric",
-        "toolkit",
-        "runtime",
-        "kubelet",
-        "gate",
-    ]
+        "system", "gpu", "repository", "branch", "modules", "headers", "fabric", "toolkit", "runtime", "kubelet", "gate"
+    ]  # fmt: skip
     chosen: str
     why: str
 

@@ -13,7 +13,7 @@ import pytest
 
 from gpunode.agent import system
 from gpunode.agent.record import Run
-from gpunode.engine.on_host.abort import doing
+from gpunode.engine.on_host.jobs import activity
 from gpunode.host import wire
 from gpunode.model import WriteFile
 from tests.agent.conftest import DAEMON, DOCKER, START, Host, wait_until
@@ -37,7 +37,7 @@ def test_an_abort_names_the_packages_of_older_applies_too(
     folder.mkdir(parents=True)
     (folder / "job.json").write_text(json.dumps({"changes": [{"kind": "packages", "install": install}]}))
     monkeypatch.setattr(Run, "story", lambda _: iter([{"type": "start", "n": 0}]))
-    assert doing(run) == "packages slow=1.* other"
+    assert activity(run) == "packages slow=1.* other"
 
 
 def test_an_abort_ends_an_apply_and_says_what_it_was_at(docker: Host) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.agent import lock, system
+from gpunode.agent import record, system
 from gpunode.agent.record import Run
-from gpunode.engine.on_host.edits import write_file
+from gpunode.engine.on_host.changes import write_file
 from gpunode.engine.on_host.work import KEPT_RUNS
 from gpunode.model import Reboot, Service, WriteFile
 from tests.agent.conftest import DAEMON, DOCKER, START, Host, wait_until
@@ -336,13 +336,13 @@ def test_who_looks_at_the_lock_for_a_moment_keeps_no_apply_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "ROOT", str(tmp_path))
-    first = lock.take_lock({"run": "run1", "pid": os.getpid()})
+    first = record.take_lock({"run": "run1", "pid": os.getpid()})
     assert first is not None
     first.close()
     with (tmp_path / "run/gpunode/lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_SH)
-        monkeypatch.setattr(lock.time, "sleep", lambda _: fcntl.flock(file, fcntl.LOCK_UN))
-        second = lock.take_lock({"run": "run2", "pid": os.getpid()})
+        monkeypatch.setattr(record.time, "sleep", lambda _: fcntl.flock(file, fcntl.LOCK_UN))
+        second = record.take_lock({"run": "run2", "pid": os.getpid()})
     assert second is not None
     second.close()
 

@@ -118,4 +118,12 @@ def test_a_unit_that_did_not_run_before_keeps_its_new_file(
     assert not docker.path(f"{RECORD}/guard.json").exists()
 
 
+def test_a_damaged_counter_of_systemd_is_named_before_anything_changes(docker: Host) -> None:
+    """Whether the unit worked is not known then, so its files stay as they are."""
+    docker.unit(DOCKER, START, NRestarts="x")
+    failed = docker.fail(write('"new"'), GUARDED)
+    assert failed["error"] == "NRestarts, by systemctl show: expected a number, got 'x'"
+    assert docker.read(DAEMON) == "{}"
+
+
 # --- The lock

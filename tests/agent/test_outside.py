@@ -20,7 +20,7 @@ import pytest
 from gpunode.agent import system
 from gpunode.agent.failures import HINTS, Failure
 from gpunode.agent.record import Run
-from gpunode.engine.on_host import apiserver, confirmation
+from gpunode.engine.on_host import confirmation
 from gpunode.host import facts, wire
 from gpunode.model import Reboot, Unconfirmed, WriteFile
 from gpunode.sim.apiserver import tls
@@ -205,12 +205,12 @@ def test_the_operator_alone_has_half_of_the_time(this: Run, monkeypatch: pytest.
         when.append(confirmation.time.monotonic())
         return len(when) == 3
 
-    monkeypatch.setattr(apiserver, "answers", answers)
-    assert confirmation.judged(this, DOCKER) == {"outside": "api-server-answered"}
+    monkeypatch.setattr(confirmation, "api_server_answers", answers)
+    assert confirmation.wait_for_confirmation(this, DOCKER) == {"outside": "api-server-answered"}
     assert when[0] == pytest.approx(4, abs=0.1)
-    monkeypatch.setattr(apiserver, "answers", lambda: False)
+    monkeypatch.setattr(confirmation, "api_server_answers", lambda: False)
     with pytest.raises(Failure, match="nor did an API server answer it"):
-        confirmation.judged(this, DOCKER)
+        confirmation.wait_for_confirmation(this, DOCKER)
 
 
 def test_without_either_it_is_put_back(docker: Host) -> None:
@@ -230,7 +230,7 @@ def test_without_either_it_is_put_back(docker: Host) -> None:
 @pytest.mark.usefixtures("this")
 def test_any_status_is_an_answer_of_the_api_server(api: Callable[..., None], status: str) -> None:
     api(http(status))
-    assert apiserver.answers()
+    assert confirmation.api_server_answers()
 
 
 @pytest.mark.parametrize("case", ["refused", "another CA", "no TLS", "no HTTP", "control plane"])
@@ -250,9 +250,9 @@ def test_a_server_that_does_not_prove_to_be_the_clusters_is_no_answer(
         api(b"220 mail.example ESMTP\r\n")
     else:
         api()
-        assert apiserver.answers()
+        assert confirmation.api_server_answers()
         docker.write("/proc/4712/comm", "kube-apiserver\n")
-    assert not apiserver.answers()
+    assert not confirmation.api_server_answers()
 
 
 @pytest.mark.usefixtures("this")
@@ -262,7 +262,7 @@ def test_the_kubelets_own_kubeconfig_is_asked_wherever_it_is(docker: Host, api: 
     docker.write("/proc/77/cmdline", "kubelet\0--bootstrap-kubeconfig=/etc/b\0--kubeconfig=/var/lib/k/conf\0")
     docker.write(KUBECONFIG, "clusters: []\n")
     api(path="/var/lib/k/conf", extra="    tls-server-name: 127.0.0.1\n")
-    assert apiserver.answers()
+    assert confirmation.api_server_answers()
 
 
 def test_each_guarded_restart_is_confirmed_and_a_reboot_comes_after(

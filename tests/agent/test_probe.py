@@ -32,7 +32,6 @@ def gpu(
     host.write(f"{folder}/vendor", vendor + "\n")
     host.write(f"{folder}/device", f"0x{device}\n")
     host.write(f"{folder}/class", f"0x{cls}\n")
-    host.write(f"{folder}/numa_node", "1\n")
     if driver:
         host.path(f"{folder}/driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
 
@@ -96,8 +95,8 @@ def test_all_functions_of_nvidia_devices_are_reported_with_the_driver_bound_to_t
     host.write("/sys/bus/pci/devices/0000:3b:00.0/subsystem_device", "0x16c1\n")
     gpu(host, "0000:00:1f.0", "1234", "060100", vendor="0x8086")
     assert facts.parse(host.probe()).pci == (
-        PciDevice("0000:3b:00.0", "10de", "2330", "030200", "nouveau", 1, "16c1"),
-        PciDevice("0000:3b:00.1", "10de", "22ba", "040300", None, 1),
+        PciDevice("0000:3b:00.0", "10de", "2330", "030200", "nouveau", "16c1"),
+        PciDevice("0000:3b:00.1", "10de", "22ba", "040300", None),
     )
 
 
@@ -728,13 +727,12 @@ def test_a_systemctl_that_does_not_answer_for_every_unit_is_named(host: Host, an
 
 
 def test_a_damaged_number_is_named_by_its_place(host: Host) -> None:
-    gpu(host, "0000:3b:00.0", "2330", "030200")
-    host.write("/sys/bus/pci/devices/0000:3b:00.0/numa_node", "\x00garbage\n")
+    host.write("/proc/uptime", "\x00garbage\n")
     host.write("/sys/module/nvidia/refcnt", "many\n")
     host.program("systemctl", "for _ in 1 2; do echo LoadState=loaded; echo NRestarts=x; echo; done")
     seen = facts.parse(host.probe(units=("docker.service",)))
     assert seen.errors == {
-        "pci": "/sys/bus/pci/devices/0000:3b:00.0/numa_node: expected a number, got '\\x00garbage'",
+        "uptime": "/proc/uptime: expected a number of seconds, got '\\x00garbage'",
         "modules": "/sys/module/nvidia/refcnt: expected a number, got 'many'",
         "units": "NRestarts of docker.service, by systemctl show: expected a number, got 'x'",
     }

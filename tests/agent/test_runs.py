@@ -11,7 +11,7 @@ import pytest
 
 from gpunode.agent import system
 from gpunode.agent.record import Run, whole_lines
-from gpunode.engine.on_host import follow
+from gpunode.engine.on_host import jobs
 from gpunode.engine.on_host.work import KEPT_RUNS
 from gpunode.host import bundle, facts, wire
 from gpunode.model import Packages, PackageSpec, Watch, WriteFile
@@ -197,8 +197,8 @@ def test_an_apply_that_begins_while_it_is_looked_for_is_not_taken_for_killed(
         run.send(next(told))
         return seen
 
-    monkeypatch.setattr(follow, "lock_holder", look)
-    assert [message["type"] for message in follow.follow(run)] == ["start", "done", "end"]
+    monkeypatch.setattr(jobs, "lock_holder", look)
+    assert [message["type"] for message in jobs.follow(run)] == ["start", "done", "end"]
 
 
 def test_an_apply_that_is_killed_is_reported_as_interrupted(host: Host) -> None:
@@ -227,10 +227,10 @@ def test_a_mistake_of_the_agents_own_is_a_failure_with_its_traceback(host: Host)
     (line,) = [
         at
         for at, text in enumerate(failed["detail"])
-        if 'File "gpunode/engine/on_host/edits.py", line ' in text
+        if 'File "gpunode/engine/on_host/changes.py", line ' in text
     ]
     number = int(failed["detail"][line].split("line ")[1].split(",")[0])
-    source = bundle.sources()["gpunode.engine.on_host.edits"].splitlines()
+    source = bundle.sources()["gpunode.engine.on_host.changes"].splitlines()
     assert (
         failed["detail"][line + 1].strip()
         == source[number - 1].strip()

@@ -35,7 +35,7 @@ def twin(seen: Facts) -> Machine:
     """A simulated machine that is what the real one is."""
     bus = {device.address: device for device in seen.pci}
     gpus = tuple(
-        SimGpu(gpu.uuid, gpu.name, at.device, gpu.pci, gpu.memory_mib, at.numa_node, at.subsystem)
+        SimGpu(gpu.uuid, gpu.name, at.device, gpu.pci, gpu.memory_mib, subsystem=at.subsystem)
         for gpu in seen.gpus
         for at in [bus[gpu.pci]]
     )
@@ -79,7 +79,7 @@ def said(outcome: Outcome) -> dict[str, Any]:
     assert seen is not None
     assert seen.kubelet
     return {
-        "os": (seen.os.id, seen.os.version, seen.os.codename, seen.os.arch),
+        "os": (seen.os.id, seen.os.version, seen.os.arch),
         "pci": seen.pci,
         "modules": {name: module.version for name, module in seen.modules.items()},
         "banner": (seen.module_banner or "").split("  ")[0],

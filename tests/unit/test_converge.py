@@ -300,14 +300,14 @@ KEPT = {**HOLDER, "code": "api-server-answered", "unit": "docker.service"}
     [
         ({"time": "soon"}, "'soon' where a number up to 1e+11 is expected, in facts.time"),
         ({"time": True}, "true where a number up to 1e+11 is expected, in facts.time"),
-        ({"uptime": None}, "nothing where a number up to 1e+11 is expected, in facts.uptime"),
+        ({"uptime": "long"}, "'long' where a number up to 1e+11 is expected, in facts.uptime"),
         ({"kernel": [6, 1]}, "a list where text is expected, in facts.kernel"),
         ({"boot_id": {}}, "an object where text is expected, in facts.boot_id"),
         ({"cgroup": "v3"}, "'v3' where one of v1, hybrid, v2 is expected, in facts.cgroup"),
         ({"pci": "10de"}, "'10de' where a list is expected, in facts.pci"),
         ({"pci": [1]}, "1 where an object is expected, in facts.pci[0]"),
         ({"pci": [{**PCI, "vendor": 10}]}, "10 where text is expected, in facts.pci[0].vendor"),
-        ({"pci": [{**PCI, "numa_node": 1 << 64}]}, "18446744073709551616 where a whole number is expected"),
+        ({"time": 1, "containers": 1 << 64}, "18446744073709551616 where a whole number is expected"),
         (
             {"modules": {"nvidia": {"version": None}}},
             "nothing where a whole number is expected, in facts.modules[nvidia].refcnt",

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from gpunode.agent import shapes
-from gpunode.agent.names import secret
 from gpunode.agent.redaction import redacted
+from gpunode.agent.values import secret
 
 CASES = Path(__file__).parents[1] / "cases" / "redaction"
 HIDDEN, FORMATS, KEPT = (

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import yaml
 
-from gpunode.agent.names import secret
 from gpunode.agent.redaction import hidden, redacted
+from gpunode.agent.values import secret
 from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.api.notes import KEYS, PREFIX
 from gpunode.errors import Claim

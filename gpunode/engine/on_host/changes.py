@@ -1,20 +1,136 @@
-"""The kinds of changes."""
+"""The kinds of changes: each is made by one function."""
 
+import os
 import re
+import stat
+import time
 from typing import Callable, Dict, Optional
 
 from gpunode.agent.failures import Failure
+from gpunode.agent.files import current, keep, put, sha256
 from gpunode.agent.package_manager import SILENCE
 from gpunode.agent.record import Run, settling
-from gpunode.agent.system import Message, last, run
-from gpunode.engine.on_host.edits import CHECKS, remove_file, write_file
-from gpunode.engine.on_host.services import service
+from gpunode.agent.system import Message, below, last, resolve, run
+from gpunode.agent.systemd import journal
+from gpunode.engine.on_host.confirmation import wait_for_confirmation
+from gpunode.engine.on_host.guard import arm, disarm, read_guard
+from gpunode.engine.on_host.health import node_units, reasons, restart, what_worked
 from gpunode.links.driver.on_host.gpus import next_kernel, read_kernels, spare_newcomers
 from gpunode.links.driver.on_host.modules import kernel_module
 from gpunode.links.driver.on_host.runfile import install_driver, uninstall_driver
+from gpunode.links.kubelet.on_host import check_kubelet_file
 from gpunode.links.plugin.on_host import load_image
-from gpunode.links.runtime.on_host.selinux import selinux_boolean
+from gpunode.links.runtime.on_host.containerd import check_containerd
+from gpunode.links.runtime.on_host.docker import check_docker
+from gpunode.links.runtime.on_host.selinux import relabel, selinux_boolean
 from gpunode.packages.on_host.systems import packages
+
+
+def refuse_if_changed(path: str, found: Optional[bytes], expected: Optional[str]) -> None:
+    if (sha256(found) if found is not None else None) == expected:
+        return
+    if found is None:
+        what = "is gone"
+    elif expected is None:
+        what = "exists now"
+    else:
+        what = "has other contents now"
+    raise Failure(
+        "changed-underneath", "%s %s than when this was planned: nothing was changed" % (path, what)
+    )
+
+
+def write_file(this: Run, change: Message) -> Message:
+    path, data = change["path"], change["content"].encode("utf-8")
+    real = resolve(path)
+    found = current(real)
+    if found == data:
+        return {"unchanged": True}
+    refuse_if_changed(path, found, change["before_sha256"])
+    os.makedirs(os.path.dirname(below(real)), exist_ok=True)
+    mode, owner = change["mode"], None
+    if found is not None:
+        status = os.stat(below(real))
+        mode, owner = stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)
+    keep(this, real, sha256(data))
+    arm(this, real)
+    check = CHECKS[change["check"]] if change.get("check") else None
+    expected = change.get("expected")
+    put(real, data, mode, owner, this.name, (lambda name: check(path, name, expected)) if check else None)
+    if found is None:
+        relabel(real)
+    return {}
+
+
+def remove_file(this: Run, change: Message) -> Message:
+    path = change["path"]
+    found = current(resolve(path))
+    if found is None and not os.path.lexists(below(path)):
+        return {"unchanged": True}
+    refuse_if_changed(path, found, change["before_sha256"])
+    parent = resolve(os.path.dirname(path))
+    real = parent.rstrip("/") + "/" + os.path.basename(path)
+    keep(this, real, None)
+    arm(this, real)
+    os.unlink(below(real))
+    if change.get("folder"):
+        try:
+            os.rmdir(below(parent))
+        except OSError:  # something else is in it
+            pass
+    return {}
+
+
+CHECKS: Dict[str, Callable[[str, str, Optional[Message]], None]] = {
+    "docker": check_docker,
+    "containerd": check_containerd,
+    "systemd": check_kubelet_file,
+}
+
+
+def service(this: Run, change: Message) -> Message:
+    """Enable and (re)start a unit. It must stay up, and all that worked before its files were changed must still work.
+
+    Where files were changed for it, the host must also be reachable from outside. It ends no user of a GPU that came
+    after the plan.
+    """
+    unit = change["unit"]
+    guard = read_guard(this)
+    guarded = guard is not None and guard["unit"] == unit
+    if guard is None or not guarded:
+        guard = {"worked": what_worked(node_units(unit)), "settle": settling(this)}
+    contained = unit != "nvidia-fabricmanager.service"
+    # Before systemd is reloaded, too: that alone may take the GPUs from containers.
+    spare_newcomers(change["ends"], 2 * settling(this), "%s is not restarted" % unit, contained=contained)
+    started = time.time()
+    run("systemctl", "daemon-reload", timeout=60)
+    if change["enable"]:
+        answer = run("systemctl", "enable", unit, timeout=60)
+        if answer.status:
+            raise Failure("unit-failed", "systemctl enable %s: %s" % (unit, last(answer.words, 1)[0]))
+    if not change["start"]:
+        return {}
+    lost = restart(unit, "restart" if change["restart"] else "start", guard)
+    if not lost:
+        detail = wait_for_confirmation(this, unit) if guarded else {}
+        disarm(this)
+        return detail
+    printed = journal(unit, 100, started)
+    parts = [name.split()[-1] for name in lost if not name.endswith(".service")]
+    about = [line for line in printed if any(part in line for part in parts)]
+    lines = reasons(about or printed) or [lost[unit] if unit in lost else "its journal is silent"]
+    if unit in lost:
+        sentence = "%s did not come back: %s" % (unit, lines[0])
+    else:
+        sentence = "%s runs, but not all that worked before works: %s (%s)" % (
+            unit,
+            ", ".join(sorted(lost)),
+            lines[0],
+        )
+    if not set(lost) & set(guard["worked"]):
+        disarm(this)
+        lines.append("it did not run before either, so its files stay as they are now")
+    raise Failure("unit-failed", sentence, lines)
 
 
 def make(this: Run, change: Message) -> Message:
@@ -22,7 +138,7 @@ def make(this: Run, change: Message) -> Message:
     return CHANGES[change["kind"]](this, change)
 
 
-def not_known(change: Message) -> Optional[Failure]:
+def why_unknown(change: Message) -> Optional[Failure]:
     """Why this agent cannot make the change; None if it can."""
     check = change.get("check")
     if change["kind"] not in CHANGES:

@@ -1,15 +1,26 @@
 """Guarded files, which a restart reads: restored, even if the apply is killed, unless that restart is verified."""
 
+import glob
 import json
 import os
 import shutil
-from typing import List, Optional, Tuple
+import time
+from typing import Iterator, List, Optional, Tuple
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.files import put, sync
-from gpunode.agent.journal import put_files_back
-from gpunode.agent.record import VERSION, Run, readable, settling
-from gpunode.agent.system import Message, below, has_systemd, line_of, resolve, run, text_of
+from gpunode.agent.files import put, put_files_back, sync
+from gpunode.agent.record import RECORDS, VERSION, Run, readable, settling, take_lock
+from gpunode.agent.system import (
+    Message,
+    below,
+    failure_of,
+    has_systemd,
+    line_of,
+    resolve,
+    run,
+    text_of,
+    unrooted,
+)
 from gpunode.agent.systemd import show_units, transient
 from gpunode.engine.on_host.health import NODE_UNITS, RESTORE_SECONDS, node_units, restart, what_worked
 
@@ -125,3 +136,55 @@ def same_process(guard: Message) -> bool:
     except OSError:
         return False
     return bool(pid == guard["pid"] and line_of("/proc/sys/kernel/random/boot_id") == guard["boot"])
+
+
+def restore_later(this: Run, wait: bool = True) -> None:
+    """Run by the timer, and without `wait` by the unit at boot, before the units whose files it restores."""
+    guard = read_guard(this)
+    if guard is None:
+        return
+    holder = {"run": this.name, "by": guard["by"], "since": time.time(), "pid": os.getpid()}
+    lock = take_lock(holder, wait)  # a running apply of its own ends first
+    guard = read_guard(this)
+    if lock is not None and guard is not None:
+        restored, words = put_back(this, guard, start=wait)
+        for line in ["put back " + path for path in restored] + words:
+            print("gpunode: " + line)
+        this.forget()
+        this.close()
+
+
+def leftovers() -> Iterator[str]:
+    """Restore files of killed applies; yields sentences about it. An unreadable guard is renamed for the operator."""
+    for path in sorted(glob.glob(below(RECORDS + "/*/guard.json"))):
+        killed = Run(os.path.basename(os.path.dirname(path)))
+        try:
+            guard = read_guard(killed)
+            restored, words = put_back(killed, guard) if guard is not None else ([], [])
+        except Exception as error:
+            why = failure_of(error)
+            if why.code in ("disk-full", "read-only", "newer-record"):
+                raise
+            aside = path + ".unusable"
+            disarm(killed, aside)
+            where = unrooted(aside)
+            restored, words = [], ["%s names the files to restore, but cannot be used: %s" % (where, error)]
+            words.append("compare the originals in %s/files with the current files" % killed.record)
+        for file in restored:
+            yield "put back %s, which a killed apply had changed" % file
+        for sentence in words:
+            yield sentence
+        killed.forget()
+        killed.close()
+
+
+def forget_payloads(but: str = "") -> None:
+    """Remove the images sent to killed applies, but not to the run `but`. Needs the lock."""
+    for path in glob.glob(below(RECORDS + "/*/payload-*")):
+        killed = Run(os.path.basename(os.path.dirname(path)))
+        try:
+            begun = killed.story()
+        except Failure:  # a newer gpunode's
+            continue
+        if killed.name != but and begun:  # else its images may still be on their way
+            os.unlink(path)

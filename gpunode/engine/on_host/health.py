@@ -4,7 +4,7 @@ import re
 import time
 from typing import Dict, List, Optional
 
-from gpunode.agent.system import Message, last, run
+from gpunode.agent.system import Message, last, number, run
 from gpunode.agent.systemd import show_units
 from gpunode.links.runtime.on_host.docker import read_docker
 
@@ -52,10 +52,15 @@ def what_worked(units: Dict[str, Dict[str, str]]) -> List[str]:
     """What must still work after a restart. What did not work before is no reason to restore files."""
     found = working(units)
     for name, shown in units.items():
-        up = time.monotonic() - int(shown.get("ActiveEnterTimestampMonotonic") or 0) / 1e6
-        if int(shown.get("NRestarts") or 0) and up < 60:
+        up = time.monotonic() - count_of(shown, "ActiveEnterTimestampMonotonic") / 1e6
+        if count_of(shown, "NRestarts") and up < 60:
             found.pop(name, None)  # active between two crashes
     return sorted(found)
+
+
+def count_of(shown: Dict[str, str], key: str) -> int:
+    """A number of `systemctl show`; 0 where it has none. Raises OSError."""
+    return number(shown.get(key, ""), "%s, by systemctl show" % key)
 
 
 RESTORE_SECONDS = 180  # after which the timer restores guarded files whose restart was not verified
@@ -77,9 +82,11 @@ def restart(unit: str, verb: str, guard: Message) -> Dict[str, str]:
         why = "no longer works"
         shown: Dict[str, str] = {}
         works: Dict[str, str] = {}
+        count = restarts or 0
         try:
             units = node_units(unit)
             shown, works = units.get(unit, {}), working(units)
+            count = count_of(shown, "NRestarts")
         except OSError as error:  # systemctl may fail for a moment while the unit is healthy
             why = "has an unknown state: %s" % error
         ended = not answer.status and shown.get("Type") == "oneshot" and not skipped(shown)
@@ -89,7 +96,6 @@ def restart(unit: str, verb: str, guard: Message) -> Dict[str, str]:
             before, since = seen, now
         elif now - since >= settle:
             return {}
-        count = int(shown.get("NRestarts") or 0)
         restarts = count if restarts is None else restarts
         twice = shown.get("SubState") == "auto-restart" and count > restarts
         # one crash is allowed: what the unit needs may be starting, too

@@ -6,9 +6,16 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from gpunode.agent.containers import read_containers
-from gpunode.agent.lock import lock_holder
-from gpunode.agent.machine import read_arch, read_cgroup, read_os, read_secure_boot, read_versions
+from gpunode.agent.machine import (
+    read_arch,
+    read_cgroup,
+    read_os,
+    read_secure_boot,
+    read_uptime,
+    read_versions,
+)
+from gpunode.agent.processes import read_containers
+from gpunode.agent.record import lock_holder
 from gpunode.agent.system import Message, line_of
 from gpunode.agent.systemd import read_units
 from gpunode.engine.on_host.confirmation import unconfirmed
@@ -44,6 +51,7 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
     sections: Dict[str, concurrent.futures.Future[Any]] = {
         "os": begin(read_os),
         "arch": begin(read_arch),
+        "uptime": begin(read_uptime),
         "cgroup": begin(read_cgroup),
         "secure_boot": begin(read_secure_boot),
         "pci": begin(read_pci),
@@ -75,7 +83,6 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
         "boot_id": line_of("/proc/sys/kernel/random/boot_id"),
         "machine_id": line_of("/etc/machine-id") or line_of("/var/lib/dbus/machine-id"),
         "product_uuid": line_of("/sys/class/dmi/id/product_uuid"),
-        "uptime": float((line_of("/proc/uptime") or "0").split()[0]),
         "python": ".".join(str(part) for part in sys.version_info[:3]),
         "module_banner": line_of("/proc/driver/nvidia/version") or None,
         "running": None,

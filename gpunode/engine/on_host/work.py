@@ -7,13 +7,11 @@ import time
 from typing import Any
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.lock import lock_holder, take_lock
-from gpunode.agent.record import Run
+from gpunode.agent.record import Run, lock_holder, take_lock
 from gpunode.agent.system import below, failure_of, last, line_of, run
 from gpunode.engine.on_host.changes import make
-from gpunode.engine.on_host.guard import put_back, read_guard
+from gpunode.engine.on_host.guard import forget_payloads, leftovers, put_back, read_guard
 from gpunode.engine.on_host.probe import probe
-from gpunode.engine.on_host.restore import forget_payloads, leftovers
 from gpunode.links.driver.on_host.runfile import fetch
 
 REBOOT_SECONDS = 900  # for the machine to go down

@@ -6,8 +6,7 @@ import re
 import shutil
 from typing import Any, Dict, List, Optional
 
-from gpunode.agent.files import read_file, read_files
-from gpunode.agent.merges import unexpected
+from gpunode.agent.files import read_file, read_files, unexpected
 from gpunode.agent.system import Message, below, glob_of, have, resolve, run, text_of
 from gpunode.agent.systemd import journal, transient
 

@@ -8,9 +8,8 @@ import stat
 import time
 from typing import Any, Dict, List, Optional
 
-from gpunode.agent.containers import owner
 from gpunode.agent.failures import Failure
-from gpunode.agent.processes import command_of, links
+from gpunode.agent.processes import command_of, links, owner
 from gpunode.agent.system import Answer, below, have, last, line_of, number, resolve, run, text_of, unrooted
 
 
@@ -33,7 +32,6 @@ def read_pci() -> List[Dict[str, Any]]:
                 "cls": line_of(device + "/class")[2:],
                 "subsystem": line_of(device + "/subsystem_device")[2:],
                 "driver": os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None,
-                "numa_node": number(line_of(device + "/numa_node") or "-1", device + "/numa_node"),
             }
         )
     return found

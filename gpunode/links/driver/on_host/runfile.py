@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import CHUNK
-from gpunode.agent.package_manager import attend
+from gpunode.agent.package_manager import run_exclusively
 from gpunode.agent.record import Run
 from gpunode.agent.system import Message, below, have, last, line_of, text_of
 
@@ -71,7 +71,7 @@ def install_driver(this: Run, change: Message) -> Message:
         os.makedirs(room, 0o700, exist_ok=True)
         this.progress("NVIDIA's installer builds and installs %s" % change["version"])
         words = ["sh", path, *options(change)]
-        status, text = attend(
+        status, text = run_exclusively(
             this, words, what="NVIDIA's installer", env={"TMPDIR": room}, logs_to=LOGS["install"]
         )
     finally:
@@ -98,7 +98,7 @@ def options(change: Message) -> List[str]:
 
 
 def uninstall_driver(this: Run, change: Message) -> Message:
-    status, text = attend(
+    status, text = run_exclusively(
         this, ["nvidia-uninstall", "--silent"], what="nvidia-uninstall", logs_to=LOGS["uninstall"]
     )
     if status or read_installed_run() is not None:  # it ends with 0 even where it fails

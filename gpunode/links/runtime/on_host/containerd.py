@@ -5,8 +5,8 @@ import os
 import re
 from typing import Any, Dict, List, Optional, Tuple
 
+from gpunode.agent.files import rejected, unexpected
 from gpunode.agent.machine import read_arch
-from gpunode.agent.merges import rejected, unexpected
 from gpunode.agent.system import Answer, Message, below, have, last, resolve, run
 
 CONTAINERD_FILE = "/etc/containerd/config.toml"

@@ -5,7 +5,7 @@ import os
 from typing import Any, Dict, List, Optional
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.merges import rejected, unexpected
+from gpunode.agent.files import rejected, unexpected
 from gpunode.agent.system import Message, below, glob_of, have, resolve, run, text_of, unrooted
 
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.machine import read_arch
-from gpunode.agent.package_manager import PackageSystem, attend, lock_free, posix_holder, room
+from gpunode.agent.package_manager import PackageSystem, lock_free, posix_holder, room, run_exclusively
 from gpunode.agent.processes import command_of
 from gpunode.agent.record import Run
 from gpunode.agent.system import Message, below, last, run, text_of, unrooted
@@ -125,7 +125,7 @@ def finish_interrupted(this: Run) -> None:
         return
     wait_for_apt(this)
     this.progress("dpkg was interrupted earlier; finishing its work")
-    status, text = attend(this, ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"])
+    status, text = run_exclusively(this, ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"])
     if status:
         raise dpkg_failure(text)
 
@@ -170,7 +170,7 @@ def apt_get(this: Run, *arguments: str) -> Tuple[int, str]:
     reader.daemon = True
     reader.start()
     try:
-        status, text = attend(
+        status, text = run_exclusively(
             this, ["apt-get", *APT, "-o", "APT::Status-Fd=%d" % write_end, *arguments], (write_end,)
         )
     finally:

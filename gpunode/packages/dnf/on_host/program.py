@@ -6,7 +6,7 @@ import time
 from typing import Callable, List, NamedTuple, Optional, Tuple
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.package_manager import attend, lock_free, posix_holder
+from gpunode.agent.package_manager import lock_free, posix_holder, run_exclusively
 from gpunode.agent.processes import command_of
 from gpunode.agent.record import Run
 from gpunode.agent.system import below, have, line_of
@@ -66,7 +66,7 @@ def dnf(this: Run, *arguments: str) -> Tuple[int, str]:
     pid = lock_free(this, ours.program, holder)
     if pid is not None:
         raise dnf_locked(pid)
-    status, text = attend(this, [ours.program, *ours.options, *arguments], heard=follow(this))
+    status, text = run_exclusively(this, [ours.program, *ours.options, *arguments], heard=follow(this))
     taken = (
         re.search(r"already locked by (\d+)|another copy is running as pid (\d+)", text) if status else None
     )

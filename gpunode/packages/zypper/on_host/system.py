@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tu
 from xml.etree import ElementTree
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.package_manager import PackageSystem, attend, lock_free, room
+from gpunode.agent.package_manager import PackageSystem, lock_free, room, run_exclusively
 from gpunode.agent.processes import command_of
 from gpunode.agent.record import Run
 from gpunode.agent.system import Message, below, glob_of, last, line_of, run, text_of
@@ -48,7 +48,7 @@ def zypper(this: Run, *arguments: str) -> Tuple[int, str]:
     """Wait for zypper's lock and run it: its status, and its output without passwords."""
     pid = lock_free(this, "zypper", holder)
     if pid is None:
-        status, text = attend(this, [*ZYPPER, *arguments])
+        status, text = run_exclusively(this, [*ZYPPER, *arguments])
         if status != LOCKED:
             return status, text
         taken = re.search(r"pid (\d+)", text)
