@@ -1,17 +1,29 @@
 """`python -m gpunode` is `gpunode`."""
 
 import signal
+from importlib import import_module
+from typing import Any
 
 
 def main() -> None:
-    """Run the command line. Ctrl-C while its modules are loaded ends it without a traceback: nothing has begun."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from gpunode import cli
+    """Run the command line."""
+    _load("gpunode.cli").main()
 
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+
+def kubectl_inspect() -> None:
+    """Run `kubectl inspect gpunode`."""
+    _load("gpunode.cli.share").main()
+
+
+def _load(name: str) -> Any:
+    """The module. Ctrl-C while it is loaded ends the program without a traceback: nothing has begun."""
+    handled = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if handled:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    module = import_module(name)
+    if handled:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    cli.main()
+    return module
 
 
 if __name__ == "__main__":

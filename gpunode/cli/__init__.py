@@ -13,24 +13,7 @@ from typing import NoReturn
 import typer
 
 from gpunode import __version__
-from gpunode.cli import (
-    abort,
-    demo,
-    init,
-    keys,
-    label,
-    lint,
-    output,
-    plan,
-    plugin,
-    provision,
-    resume,
-    run,
-    share,
-    slips,
-    status,
-    verify,
-)
+from gpunode.cli import demo, inspection, output, plugin, preparation, provisioning, run, share, suggestions
 from gpunode.errors import GpunodeError, InventoryError, UsageError
 
 EPILOG = (
@@ -44,27 +27,29 @@ INTERRUPTED = 130  # what typer, too, makes of an interrupt: it lets no Keyboard
 
 app = typer.Typer(
     name="gpunode",
-    cls=slips.Root,
+    cls=suggestions.Root,
     epilog=EPILOG,
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help: rich costs a third of the start-up time
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("init", short_help="Write a first inventory.")(init.init)
-app.command("keys", short_help="Fetch and check the keys that sign NVIDIA's packages.")(keys.keys)
-app.command("plan")(plan.plan)
-app.command("provision", short_help="Make every host a verified GPU node.")(provision.provision)
+app.command("init", short_help="Write a first inventory.")(preparation.init)
+app.command("keys", short_help="Fetch and check the keys that sign NVIDIA's packages.")(preparation.keys)
+app.command("plan")(provisioning.plan)
+app.command("provision", short_help="Make every host a verified GPU node.")(provisioning.provision)
 app.command("verify", short_help="Show how far each host's chain from PCI to a CUDA pod holds.")(
-    verify.verify
+    inspection.verify
 )
-app.command("status", short_help="Show the cluster's GPUs: memory, use, health, pods.")(status.status)
+app.command("status", short_help="Show the cluster's GPUs: memory, use, health, pods.")(inspection.status)
 app.command("resume", short_help="Go on with the hosts that the last provision has not finished.")(
-    resume.resume
+    provisioning.resume
 )
-app.command("lint", short_help="Show what an upgrade of Kubernetes would break on the hosts.")(lint.lint)
-app.command("abort", short_help="End a provision's work that hangs on hosts.")(abort.abort)
-app.command("label", short_help="Label nodes with the model of their GPUs.")(label.label)
+app.command("lint", short_help="Show what an upgrade of Kubernetes would break on the hosts.")(
+    inspection.lint
+)
+app.command("abort", short_help="End a provision's work that hangs on hosts.")(provisioning.abort)
+app.command("label", short_help="Label nodes with the model of their GPUs.")(provisioning.label)
 app.add_typer(plugin.app, name="plugin")
 app.add_typer(share.app, name="share")
 app.add_typer(run.app, name="run")

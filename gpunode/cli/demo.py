@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 
-from gpunode.cli import completion, slips
+from gpunode.cli import options
 
 app = typer.Typer(
-    cls=slips.Group,
     invoke_without_command=True,
     rich_markup_mode=None,
 )
@@ -29,7 +28,7 @@ def demo(
             help="At the end break one host, let verify find it and provision fix it: xid, module, library, nouveau, "
             "nova, kernel, toolkit, runtime, stopped, daemon.json, config.toml, gate, image.",
             metavar="LINK",
-            autocompletion=completion.links,
+            autocompletion=options.complete_faults,
         ),
     ] = None,
     hosts: Annotated[
@@ -87,7 +86,7 @@ def broken(
     link: Annotated[
         str,
         typer.Argument(
-            help="What breaks.", metavar="LINK", autocompletion=completion.links, show_default=False
+            help="What breaks.", metavar="LINK", autocompletion=options.complete_faults, show_default=False
         ),
     ] = "",
     name: Name = None,

@@ -1,22 +1,55 @@
-"""Options that several commands share, each declared once."""
+"""Options that several commands share, each declared once; what the shell completes of them; and the commands that take them."""
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import re
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from gpunode.cli import completion
 from gpunode.local import files as localfile
 
-INVENTORY = Path(completion.USUAL)
-VARIABLE = completion.VARIABLE  # names the usual inventory in the place of ./inventory.yaml
+INVENTORY = Path("inventory.yaml")
+VARIABLE = "GPUNODE_INVENTORY"  # names the usual inventory in the place of ./inventory.yaml
 DEFAULT, ENVIRONMENT = "DEFAULT", "ENVIRONMENT"  # click's names of where a value comes from
 FORKS = 64  # threads wait far more than they work: 64 hosts cost one core less than a second
+LEADING = 3  # of a command's shared options, as help lists them: its own come after these
+
+
+def complete_hosts(context: typer.Context, incomplete: str) -> list[str]:
+    """Hosts and groups that begin like the last name of a list; nothing where the inventory cannot be read."""
+    from gpunode import inventory as inventories
+    from gpunode.errors import GpunodeError
+
+    # The option that is being completed has no value yet, at which the parser leaves the arguments as they are.
+    named = next((word for word in context.args if not word.startswith("-")), None)
+    try:
+        known = inventories.load(Path(named) if named else usual(), keys=False).hosts
+    except GpunodeError:
+        return []
+    before, comma, last = incomplete.rpartition(",")
+    names = dict.fromkeys([*(name for host in known for name in host.groups), *(host.name for host in known)])
+    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+
+def complete_faults(incomplete: str) -> list[str]:
+    """What `gpunode demo` can break."""
+    from gpunode.sim.faults import FAULTS
+
+    return [name for name in FAULTS if name.startswith(incomplete)]
+
+
+def complete_samples(incomplete: str) -> list[str]:
+    """What `gpunode run manifest` prints."""
+    from gpunode.links.pod.samples import SAMPLES
+
+    return [name for name in SAMPLES if name.startswith(incomplete)]
 
 
 def namespaced(value: str | None) -> str | None:
@@ -64,7 +97,7 @@ Limit = Annotated[
         "-l",
         help="Only these hosts or groups; names, globs, comma separated.",
         metavar="NAMES",
-        autocompletion=completion.hosts,
+        autocompletion=complete_hosts,
     ),
 ]
 Exclude = Annotated[
@@ -73,7 +106,7 @@ Exclude = Annotated[
         "--exclude",
         help="All but these hosts or groups.",
         metavar="NAMES",
-        autocompletion=completion.hosts,
+        autocompletion=complete_hosts,
     ),
 ]
 Fingerprints = Annotated[
@@ -131,7 +164,7 @@ class Deploys(Common):
             help="Only these hosts or groups; names, globs, comma separated. The plugin's configuration is the whole "
             "cluster's: it changes on all nodes.",
             metavar="NAMES",
-            autocompletion=completion.hosts,
+            autocompletion=complete_hosts,
         ),
     ] = None
 
@@ -160,3 +193,33 @@ def origin(invocation: typer.Context) -> str:
 def usual() -> Path:
     """The inventory of commands that name none: $GPUNODE_INVENTORY, else ./inventory.yaml."""
     return Path(os.environ.get(VARIABLE) or INVENTORY)
+
+
+def visits_hosts(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of its `common` around its own; it gets them as one value. Its own options that it declares
+    before `common` follow the inventory, the others --exclude."""
+    own = list(inspect.signature(command).parameters)
+    kind_of_common = get_type_hints(command)["common"]
+    names = [field.name for field in dataclasses.fields(kind_of_common) if field.name != "origin"]
+    at = own.index("common")
+    order = ["invocation", names[0], *own[:at], *names[1:LEADING], *own[at + 1 :], *names[LEADING:]]
+    hints = {
+        **get_type_hints(command, include_extras=True),
+        **get_type_hints(kind_of_common, include_extras=True),
+        "invocation": typer.Context,
+    }
+    defaults = {field.name: field.default for field in dataclasses.fields(kind_of_common)}
+    defaults |= {name: one.default for name, one in inspect.signature(command).parameters.items()}
+
+    @wraps(command)
+    def run(invocation: typer.Context, **given: Any) -> None:
+        common = kind_of_common(**{name: given.pop(name) for name in names}, origin=origin(invocation))
+        command(common=common, **given)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    run.__annotations__ = {name: hints[name] for name in order}
+    defaults["invocation"] = inspect.Parameter.empty  # typer gives it
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, kind, default=defaults[name], annotation=hints[name]) for name in order]
+    )
+    return run

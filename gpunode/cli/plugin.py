@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from gpunode import __version__
-from gpunode.cli import options, slips
+from gpunode.cli import options
+from gpunode.cli.options import visits_hosts
 from gpunode.cli.session import in_cluster, session, tell_origin
-from gpunode.cli.visits import visits_hosts
 
 app = typer.Typer(
-    cls=slips.Group,
     help="""Write the bundled device plugin's image; deploy, inspect or remove the plugin.
 
     Example: gpunode plugin status""",

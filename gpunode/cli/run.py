@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from gpunode.cli import completion, options, slips
+from gpunode.cli import options
+from gpunode.cli.options import visits_hosts
 from gpunode.cli.session import in_cluster, session
-from gpunode.cli.visits import visits_hosts
 
-app = typer.Typer(cls=slips.Group, no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
@@ -106,7 +106,7 @@ def manifest(
         typer.Argument(
             help="notebook, mnist, cuda, vectoradd or binpack.",
             metavar="NAME",
-            autocompletion=completion.samples,
+            autocompletion=options.complete_samples,
             show_default=False,
         ),
     ] = "",

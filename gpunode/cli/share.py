@@ -1,18 +1,19 @@
-"""`gpunode share`: GPUs shared by memory, placed GPU by GPU."""
+"""`gpunode share`: GPUs shared by memory, placed GPU by GPU; and `kubectl inspect gpunode`, a program of its own."""
 
 from __future__ import annotations
 
 import re
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gpunode.cli import options, slips
+from gpunode.cli import options
+from gpunode.cli.options import visits_hosts
 from gpunode.cli.session import loaded, session, tell_origin
-from gpunode.cli.visits import visits_hosts
 
 app = typer.Typer(
-    cls=slips.Group,
     help="""Let the scheduler place pods on single GPUs by their memory.
 
     Example: gpunode share enable inventory.yaml""",
@@ -130,4 +131,38 @@ def simulate(
     known, listener = loaded(inventory), report.make(json=json, quiet=quiet)
     tell_origin(inventory, options.origin(invocation), listener)
     code = shares.simulate(known, listener, units, pods)
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    """Run it. Expected failures become a message and an exit code."""
+    from gpunode.errors import GpunodeError
+
+    alone = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    alone.command()(_inspect)
+    try:
+        alone()
+    except GpunodeError as error:
+        typer.echo(f"kubectl inspect gpunode: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+def _inspect(
+    details: Details = False,
+    kubeconfig: Annotated[Path | None, typer.Option(help="The cluster's kubeconfig.", metavar="FILE")] = None,
+    context: Annotated[str | None, typer.Option("--context", help="Of the kubeconfig.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Show every GPU of the cluster with its pods: what they were promised and, where the user may ask the device plugins, what
+    they have."""
+    from gpunode import report
+    from gpunode.commands import share_inspect as shares
+    from gpunode.engine.session import opened
+    from gpunode.model import Cluster, Inventory
+
+    inventory = Inventory(
+        "", (), Cluster(kubeconfig=str(kubeconfig) if kubeconfig else None, context=context)
+    )
+    with opened(inventory, (), report.make(json=json, quiet=True), forks=1) as work:
+        code = shares.inspect(work, details=details)
     raise typer.Exit(code)

@@ -7,7 +7,7 @@ and there are no questions.
 from __future__ import annotations
 
 from gpunode.engine.listener import Listener
-from gpunode.report.named import Named, named, with_inventory
+from gpunode.report.inventory_names import Named, named, with_inventory
 
 __all__ = ["Named", "make", "named", "with_inventory"]
 

@@ -14,14 +14,20 @@ from rich.table import Table
 
 from gpunode.errors import GpunodeError
 from gpunode.model import Event, Host, Outcome, Verdict
-from gpunode.report import disturbs
-from gpunode.report.blocks import alike, chain, chain_in_short, failure, plan_lines, shown, summed
-from gpunode.report.line import Line
-from gpunode.report.live import Live
-from gpunode.report.objects import planned
+from gpunode.report import plans
 from gpunode.report.plain import Part, lines, plain
-from gpunode.report.screen import screen, words, wrapped
-from gpunode.report.spent import Moment, sentence, spent
+from gpunode.report.plans import (
+    alike,
+    chain,
+    cluster_lines,
+    failure,
+    plan_lines,
+    shown,
+    summary_text,
+    whole_chain,
+)
+from gpunode.report.terminal import Line, Live, screen, words, wrapped
+from gpunode.report.timing import Moment, sentence, spent
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
@@ -83,7 +89,7 @@ class Human:
             return
         for outcome in alike(outcomes, diff=diff):
             self._print(plan_lines(outcome, width, diff=diff))
-        self._headed("disturbs", disturbs.whose(outcomes))
+        self._headed("disturbs", plans.interrupted_work(outcomes))
 
     def _headed(self, head: str, text: Iterable[str]) -> None:
         for number, line in enumerate(text):
@@ -91,7 +97,7 @@ class Human:
 
     def cluster(self, context: str, differences: Sequence[Difference], *, diff: bool | None = None) -> None:
         if not self._brief:
-            self._print(planned(context, differences, diff=diff))
+            self._print(cluster_lines(context, differences, diff=diff))
 
     def failures(self, outcomes: Sequence[Outcome], width: int = 0) -> None:
         for outcome in outcomes:
@@ -110,13 +116,13 @@ class Human:
     def links(self, host: str, links: Sequence[Verdict]) -> None:
         whole = all(link.status == "ok" for link in links)
         short = whole and (self._quiet or self._visited > MANY)
-        self._print(chain_in_short(host, links) if short else chain(host, links))
+        self._print(whole_chain(host, links) if short else chain(host, links))
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         if not rows or (self._brief and kind in ASKED):
             return
         if kind == "batch":  # with many hosts there are more than a user reads before a question
-            self._headed("batches", disturbs.batches(rows))
+            self._headed("batches", plans.batches(rows))
             return
         cells = [[plain(shown(cell)) for cell in row] for row in rows]
         used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
@@ -159,7 +165,7 @@ class Human:
 
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
         seconds = time.monotonic() - self._start
-        self._err_print(f" {summed(outcomes, seconds, cluster)}\n")
+        self._err_print(f" {summary_text(outcomes, seconds, cluster)}\n")
         changed = any(outcome.applied for outcome in outcomes)
         if changed and not self._quiet and (words := sentence(spent(self._moments, seconds))):
             self._err_print(f" {words}\n")

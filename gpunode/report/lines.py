@@ -15,9 +15,8 @@ from gpunode.agent.redaction import redacted_values
 from gpunode.errors import GpunodeError
 from gpunode.host import diff as diffs
 from gpunode.model import Disturbed, Event, Host, Outcome, Verdict
-from gpunode.report.headline import notes, standing
-from gpunode.report.objects import DO
-from gpunode.report.pipe import closed
+from gpunode.report.plain import closed
+from gpunode.report.plans import DO, notes, standing
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference

@@ -1,8 +1,9 @@
-"""Makes text from hosts and clusters safe for a terminal."""
+"""Text from hosts and clusters, safe for a terminal; and the end of the program when nobody reads its output any more."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+import os
+from typing import IO, Any, NoReturn, TypeAlias
 
 from gpunode.agent.redaction import redacted
 
@@ -24,3 +25,12 @@ def lines(text: str) -> list[str]:
 
 def _escaped(one: str) -> str:
     return one.encode("unicode_escape").decode()
+
+
+CODE = 141  # 128 + SIGPIPE, as shells report it
+
+
+def closed(stream: IO[Any]) -> NoReturn:
+    """Exit with 141. Drops the stream's buffer, or Python would print an error at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    raise SystemExit(CODE)

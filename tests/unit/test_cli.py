@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gpunode.cli import app, kubectl
-from gpunode.cli.other_commands import COMMANDS
+from gpunode.cli import app
 from gpunode.errors import KubeconfigUnusable, UsageError
 from tests import forks
 
@@ -55,72 +54,18 @@ def test_every_mistake_of_an_inventory_begins_with_its_place(tmp_path: Path) -> 
     assert last == "2 mistakes, nothing was contacted."
 
 
-PLAN = "`gpunode plan` shows what would change"
-ASKS = "Without --yes it shows what would change, and asks."
-
-
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        ("drain gpu-1", "`kubectl drain NODE`"),
-        ("upgrade h100 615", "docs/howto/upgrade-a-driver.md"),
-        ("apply", PLAN),
-        ("remove gpu-1", "docs/howto/replace-a-host.md"),
-        ("provision --dry-run", f"{PLAN}, and changes nothing"),
-        ("plugin deploy --dry-run", f"{PLAN}, and changes nothing"),
-        ("plugin remove --dry-run", ASKS),
-        ("share enable --dry-run", ASKS),
-        ("plan --check", "plan changes nothing."),
-        ("plan -i inventory.yaml", "`gpunode plan inventory.yaml`"),
-        ("plugin deploy --inventory x", "`gpunode plugin deploy inventory.yaml`"),
-        ("plan --host gpu-1", "`--limit NAMES`"),
-        ("plugin install", "`gpunode plugin deploy`"),
-        ("plugin logs", "`gpunode plugin status`"),
-        ("share install", "`gpunode share enable`"),
-        ("share status", "`gpunode share inspect`"),
-        ("share repair", "`gpunode share fsck`"),
-        ("run mnist", "`gpunode run manifest"),
-        ("demo start", "`gpunode demo --keep`"),
-        ("help", "`gpunode COMMAND --help`"),
-        ("version", "`gpunode --version`"),
-        ("-v", "`gpunode --version`"),
-        ("provision --driver 580", 'such as `driver: "580"`'),
-        ("plugin deploy --image x:1", "`cluster: {plugin: {image: NAME}}`"),
-        ("verify --fix", "`gpunode provision`"),
-        ("verify --no-pods", "`--no-run`"),
-        ("abort --all", "all hosts"),
-        ("plugin image -t x:1", "`--name NAME:TAG`"),
-        ("lint --target 1.2", "from 1.8 on"),
-        ("top", "`gpunode status`"),
-        ("status -o wide", "`--json`"),
-        ("share inspect -A", "all namespaces"),
-        ("plan --context prod", "`cluster: {kubeconfig: FILE, context: NAME"),
-        ("provision --become", "`-K`"),
-        ("provision -u root", "`ssh: {user: ops}`"),
-        ("provision --auto-approve", "`--yes`"),
         ("verify inventory.yaml gpu-1", "`--limit NAMES`"),
+        ("plugin image python.tar", "`--base python.tar`"),
+        ("lint --target 1.2", "from 1.8 on"),
     ],
 )
-def test_a_word_of_another_tool_is_answered_with_gpunodes_own(words: str, hint: str) -> None:
+def test_a_mistake_is_answered_with_what_to_write(words: str, hint: str) -> None:
     error = CliRunner().invoke(app, words.split()).exception
     assert isinstance(error, UsageError)
     assert hint in error.hint
-
-
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [("gpu-1", "`gpunode status --limit NODE`"), ("-o wide", "`--json`"), ("-A", "all namespaces")],
-)
-def test_kubectl_inspect_gpunode_answers_other_words_too(
-    words: str, hint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["kubectl-inspect-gpunode", *words.split()])
-    with pytest.raises(SystemExit) as end:
-        kubectl.main()
-    assert end.value.code == 2
-    told = capsys.readouterr().err
-    assert told.startswith("kubectl inspect gpunode: ")
-    assert hint in told
 
 
 def test_a_kubeconfig_that_is_named_and_not_there_is_told_before_mistakes_of_the_inventory(
@@ -209,22 +154,6 @@ def test_a_host_has_a_name_that_a_host_can_have(tmp_path: Path) -> None:
     assert "has 254 characters; 253 is the maximum" in str(done.exception)
 
 
-def test_what_a_slip_is_answered_with_is_there() -> None:
-    """The documents that hints name, and no command of gpunode's hides behind a hint."""
-    hints = [hint for known in COMMANDS.values() for hint in known.values()]
-    named = re.findall(r"docs/[\w/-]+\.md", " ".join(hints))
-    assert named
-    assert all((Path(__file__).parents[2] / one).is_file() for one in named)
-    for group, known in COMMANDS.items():
-        listed = CliRunner().invoke(app, [*group.split(), "--help"]).stdout
-        assert "Commands:" in listed
-        assert not [one for one in known if re.search(rf"^  {one} ", listed, re.MULTILINE)]
-    runner = CliRunner()
-    for words in {one for hint in hints for one in re.findall(r"`gpunode ((?:[a-z-]+ ?)+)", hint)}:
-        shown = runner.invoke(app, [*words.split(), "--help"])
-        assert shown.exit_code == 0, words
-
-
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_an_interrupt_ends_the_program_at_once(name: str) -> None:
     """What is to be cleaned up is, whoever ends it; hosts at work go on by themselves, and nobody has to wait for them."""
@@ -235,11 +164,17 @@ def test_an_interrupt_ends_the_program_at_once(name: str) -> None:
     assert "continues there" in done.stderr
 
 
-def test_an_interrupt_while_the_program_loads_is_no_traceback(tmp_path: Path) -> None:
+INSPECT = ("-c", "from gpunode.__main__ import kubectl_inspect; kubectl_inspect()")
+
+
+@pytest.mark.parametrize("program", [("-m", "gpunode"), INSPECT], ids=["gpunode", "kubectl inspect gpunode"])
+def test_an_interrupt_while_the_program_loads_is_no_traceback(
+    program: tuple[str, ...], tmp_path: Path
+) -> None:
     """Its modules take some tenths of a second."""
     (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     done = subprocess.run(
-        [sys.executable, "-m", "gpunode", "--help"],
+        [sys.executable, *program, "--help"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -17,7 +17,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gpunode import inventory, wording
-from gpunode.cli import EPILOG, app, keys
+from gpunode.cli import EPILOG, app, preparation
 from gpunode.links.plugin.deployment import manifests
 from gpunode.model import Layer, PluginImage
 
@@ -245,7 +245,7 @@ def test_the_inventory_of_the_readme_is_right(tmp_path: Path) -> None:
     """With the files beside it that the steps before it fetch."""
     text = README.split("```yaml\n")[1].split("```")[0]
     assert "\ngpunode keys debian12\n" in README
-    for name in keys.NAMES.values():
+    for name in preparation.NAMES.values():
         (tmp_path / name).write_text("-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
     assert "gpunode plugin image --base python.tar" in README
     (tmp_path / "inventory.yaml").write_text(

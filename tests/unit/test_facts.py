@@ -45,8 +45,6 @@ RAW: dict[str, Any] = {
         "ID": "ubuntu",
         "VERSION_ID": "24.04",
         "PRETTY_NAME": "U",
-        "VERSION_CODENAME": "noble",
-        "ID_LIKE": "debian x",
     },
     "arch": "amd64",
     "cgroup": "v2",

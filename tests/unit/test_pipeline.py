@@ -15,7 +15,7 @@ from gpunode.links.runtime import RUNTIMES, microk8s
 from gpunode.links.toolkit import cdi, dev_char
 from gpunode.model import PluginImage, Reboot, RemoveFile, Runtime, Service, WriteFile
 from gpunode.planning.templates import template
-from gpunode.report.headline import headline
+from gpunode.report.plans import headline
 from tests import cases
 
 

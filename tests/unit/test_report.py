@@ -32,10 +32,10 @@ from gpunode.model import (
     WriteFile,
 )
 from gpunode.report import Named, make
-from gpunode.report import live as live_view
-from gpunode.report.cards import Card
+from gpunode.report import terminal as live_view
 from gpunode.report.human import Human
-from gpunode.report.live import Live
+from gpunode.report.page import Card
+from gpunode.report.terminal import Live
 from gpunode.wording import Advice, Command
 from tests import cases
 from tests.unit.test_verify import right
@@ -558,7 +558,12 @@ def test_equal_plans_of_several_hosts_are_one_block_with_their_names(
         file = WriteFile("/etc/x", content, "why")
         return Outcome(host, "planned", plan=Plan(host, (StepPlan("docker", (file,)),)))
 
-    outcomes = [planned("a", "1\n"), planned("b", "2\n"), planned("c", "1\n"), Outcome("d", "right")]
+    outcomes = [
+        planned("a", "1\n"),
+        planned("b", "2\n"),
+        planned("c", "1\n"),
+        Outcome("d", "right"),
+    ]
     outcomes += [
         Outcome("e", "right"),
         Outcome("f", "refused", error="no"),

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from gpunode.report.line import Line
-from gpunode.report.spent import Moment, sentence, spent
+from gpunode.report.terminal import Line
+from gpunode.report.timing import Moment, sentence, spent
 
 RUNS = {
     "one after another": (

@@ -1,23 +1,136 @@
-"""The live view: failed hosts first, a line per host at work, and one that sums up the rest. Without a terminal, a line per
-event."""
+"""The terminal: text without markup and control characters, one line for what is waited for, and a live view of hosts at work."""
 
 from __future__ import annotations
 
+import re
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, Group
 from rich.live import Live as RichLive
 from rich.table import Table
 from rich.text import Text
 
 from gpunode.model import Event, Outcome
-from gpunode.report.blocks import WORDS
-from gpunode.report.plain import lines
-from gpunode.report.screen import words, wrapped
-from gpunode.report.spent import WORK
+from gpunode.report.plain import Part, closed, lines, plain
+from gpunode.report.plans import WORDS
+from gpunode.report.timing import WORK
+
+# Where a line's text begins, after its indentation, name, sign and second name.
+_HEAD = re.compile(r" *(?:[^ ]{1,20} {2,})?(?:[-+~!=✓✗·] +)?(?:[^ ]{1,12} {2,})?")
+_WORD = re.compile(r" *(?:`[^`]*`[^ ]*|[^ ]+)")
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        closed(self.file)
+
+
+def screen(*, stderr: bool = False) -> Console:
+    """The console for stdout or stderr."""
+    return _Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def words(*parts: Part) -> Text:
+    """The parts as one text. A newline at the end of a part ends the line, any other is shown escaped."""
+    found = Text()
+    for part in parts:
+        text, style = (part, "") if isinstance(part, str) else part
+        end = "\n" if text.endswith("\n") else ""
+        found.append(plain(text.removesuffix("\n")) + end, style)
+    return found
+
+
+def wrapped(text: Text, width: int) -> Text:
+    """The text with lines of at most `width` cells, broken between words and indented to where their text begins.
+
+    A command in backquotes stays on one line if it fits; a longer word is left to the terminal.
+    """
+    if cell_len(max(text.plain.split("\n"), key=cell_len)) <= width:
+        return text
+    return Text("\n").join(
+        part for line in text.split("\n", allow_blank=True) for part in _parts(line, width)
+    )
+
+
+def _parts(line: Text, width: int) -> Iterator[Text]:
+    head = _HEAD.match(line.plain)
+    indent = head.end() if head and head.end() <= width // 2 else 2
+    column, breaks = indent, []
+    for word in _pieces(line.plain, indent, width - indent):
+        if column + cell_len(word[0]) > width and column > indent:
+            breaks.append(word.end() - len(word[0].lstrip()))
+            column = indent + cell_len(word[0].lstrip())
+        else:
+            column += cell_len(word[0])
+    first, *rest = line.divide(breaks)
+    for part in (first, *(Text(" " * indent).append_text(part) for part in rest)):
+        part.rstrip()
+        yield part
+
+
+def _pieces(line: str, start: int, room: int) -> Iterator[re.Match[str]]:
+    """The words of a line with the spaces before them; commands in backquotes are one word if there is room for them."""
+    for found in _WORD.finditer(line, start):
+        if cell_len(found[0].strip()) <= room:
+            yield found
+        else:
+            yield from re.compile(r" *[^ ]+").finditer(line, found.start(), found.end())
+
+
+TICK = 1.0  # seconds
+
+
+class Line:
+    """The line, while there is something to show. The cursor is not hidden: a program that is ended leaves nothing behind."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._lock = threading.Lock()
+        self._text = ""
+        self._since = 0.0
+        self._ticks: threading.Thread | None = None
+
+    def show(self, text: str) -> None:
+        """Show it in the place of what is shown, with the time since the line was last empty."""
+        with self._lock:
+            if not self._text:
+                self._since = time.monotonic()
+            self._text = plain(text)
+            self._draw()
+        if self._ticks is None:
+            self._ticks = threading.Thread(target=self._tick, daemon=True)
+            self._ticks.start()
+
+    def clear(self) -> None:
+        """Take it away, before anything else is printed."""
+        with self._lock:
+            if self._text:
+                self._text = ""
+                self._write("")
+
+    def _tick(self) -> None:
+        while True:
+            time.sleep(TICK)
+            with self._lock:
+                if self._text:
+                    self._draw()
+
+    def _draw(self) -> None:
+        seconds = int(time.monotonic() - self._since)
+        clock = f" {seconds // 60:02d}:{seconds % 60:02d}  "
+        room = max(self._console.width - len(clock) - 1, 10)
+        fits = self._text if len(self._text) <= room else f"{set_cell_size(self._text, room - 1)}…"
+        self._write(f"{clock}{fits}")
+
+    def _write(self, text: str) -> None:
+        self._console.file.write(f"\r\x1b[2K{text}")
+        self._console.file.flush()
+
 
 Work = tuple[str, tuple[float, str]]  # a host, since when, and at what
 BAD = ("failed", "refused", "unreachable")

@@ -1,0 +1,193 @@
+"""Commands that change hosts: `gpunode plan`, `provision`, `resume`, `abort` and `label`."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Annotated
+
+import typer
+
+from gpunode.cli import options
+from gpunode.cli.options import visits_hosts
+from gpunode.cli.session import loaded, session
+
+
+@visits_hosts
+def plan(
+    *,
+    common: options.Deploys,
+    diff: Annotated[
+        bool | None,
+        typer.Option(
+            "--diff/--no-diff",
+            help="Show what changes inside files and cluster objects; --diff: new and removed objects whole, too.",
+            show_default=False,
+        ),
+    ] = None,
+    exit_with: Annotated[
+        bool,
+        typer.Option(
+            "--exit-code",
+            help="Exit with 5 when changes wait, on hosts or in the cluster; with 6 when, besides, not all could be checked.",
+        ),
+    ] = False,
+    why: Annotated[
+        bool,
+        typer.Option(
+            "--why", help="Show the choices that each plan rests on: repository, branch, modules, runtime …"
+        ),
+    ] = False,
+    html: options.Html = None,
+) -> None:
+    """Show what provision would change on every host and in the cluster, and why. Changes nothing.
+
+    Example: gpunode plan inventory.yaml --limit p100 --exit-code
+    """
+    from gpunode.commands.plan import drift
+
+    with session(common, html) as work:
+        code = drift(work, diff=diff, waits=exit_with, why=why)
+    raise typer.Exit(code)
+
+
+@visits_hosts
+def provision(
+    *,
+    common: options.Deploys,
+    yes: options.Yes = False,
+    run: Annotated[bool, typer.Option("--run/--no-run", help="Run vectoradd on the GPUs at the end.")] = True,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            help="Finish so many hosts, or such a percentage, before the next begin.", metavar="N|N%"
+        ),
+    ] = None,
+    canary: Annotated[int, typer.Option(help="Finish so many hosts before all others.", min=0)] = 0,
+    max_fail: Annotated[
+        int | None,
+        typer.Option(
+            help="Begin no further batch when more hosts than this have ended badly, those included that the plan shows refused or unreachable. Without it one that fails during the run is enough, and those of the plan do not count.",
+            min=0,
+            show_default=False,
+        ),
+    ] = None,
+    fingerprint: options.Fingerprints = None,
+    html: options.Html = None,
+) -> None:
+    """Make every host a verified GPU node: plan, ask, apply, deploy the device plugin, prove that it works.
+
+    Example: gpunode provision inventory.yaml --limit p100 --yes
+    """
+    from gpunode.commands import provision as rollout
+    from gpunode.engine.batches import Size
+
+    size = Size.parse(batch) if batch is not None else None
+    settings = rollout.ProvisionOptions(
+        yes=yes, run=run, size=size, canary=canary, max_fail=max_fail, fingerprints=tuple(fingerprint or ())
+    )
+    with session(common, html, accepted=yes) as work:
+        code = rollout.provision(work, settings)
+    raise typer.Exit(code)
+
+
+@visits_hosts
+def resume(*, common: options.Deploys, yes: options.Yes = False) -> None:
+    """Go on with the last `provision` of this inventory: with the hosts that it has not finished, as it was begun.
+
+    What is left is planned again and shown. The record of runs is on this machine, below ~/.local/state/gpunode.
+
+    Example: gpunode resume inventory.yaml --yes
+    """
+    from gpunode.commands import provision as rollout
+    from gpunode.engine import record
+    from gpunode.errors import UsageError
+    from gpunode.wording import Advice, Command
+
+    loaded(common.inventory, common.origin)  # a file that is not there is explained first
+    run = record.last(common.inventory)
+    if run is None:
+        raise UsageError(
+            f"no run of {common.inventory} is recorded on this machine",
+            hint=Advice(f"Records are in {record.runs()}. `", Command("provision"), "` begins a run."),
+        )
+    if not run.not_done:
+        typer.echo(f"Run {run.id} has finished all of its hosts: there is nothing to resume.", err=True)
+        if more := record.earlier(common.inventory):
+            typer.echo(str(more), err=True)
+        return
+    settings = rollout.ProvisionOptions.of_recorded_run(run, yes=yes, now=time.time())
+    limit = [*(common.limit or ()), *([] if common.limit else ["@not-done"])]
+    with session(dataclasses.replace(common, limit=limit), accepted=yes) as work:
+        code = rollout.provision(work, settings)
+    raise typer.Exit(code)
+
+
+@visits_hosts
+def abort(*, common: options.Common) -> None:
+    """End the apply that is under way on hosts, such as one whose package manager hangs.
+
+    Files that a service reads are put back unless its restart was already found to be good. Packages stay as they are:
+    the next provision finishes what dpkg left half done. A host on which nothing is under way is left alone.
+
+    Example: gpunode abort inventory.yaml --limit gpu-07
+    """
+    from gpunode.commands import abort as rollout
+
+    with session(common) as work:
+        code = rollout.abort(work)
+    raise typer.Exit(code)
+
+
+@visits_hosts
+def label(
+    *,
+    accelerator: Annotated[
+        bool, typer.Option("--accelerator", help="accelerator=nvidia-tesla-p100 and the like.")
+    ] = False,
+    resource: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--resource",
+            help="Count an extended resource by hand; with --remove its name.",
+            metavar="NAME=COUNT",
+        ),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Take it off again.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a value that another field manager set.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show it, change nothing.")] = False,
+    common: options.InCluster,
+) -> None:
+    """Label nodes with the model of their GPUs, read from the hosts' PCI bus; no driver is needed for it.
+
+    With --resource instead: count an extended resource in the nodes' status, for devices that no device plugin offers. The
+    scheduler counts it; no container gets a device by it, and a kubelet that restarts sets it to 0. For this a kubeconfig is
+    enough; then --limit and --exclude take GPU nodes.
+
+    Example: gpunode label --accelerator inventory.yaml --dry-run
+    """
+    from gpunode.commands import label as labels
+    from gpunode.errors import UsageError
+
+    if accelerator and resource:
+        raise UsageError("--accelerator and --resource are two things", hint="Give one of them.")
+    if resource:
+        counts = labels.parse_counts(resource, remove=remove, overwrite=overwrite, dry_run=dry_run)
+        with session(common) as work:
+            code = labels.count_resources(work, counts)
+        raise typer.Exit(code)
+    if not accelerator:
+        raise UsageError(
+            "no label is chosen",
+            hint="Choose --accelerator: `gpunode label --accelerator inventory.yaml`; or count a resource: `gpunode label --resource NAME=COUNT`. Other labels are written by `labels:` in the "
+            "inventory, or `kubectl label node`.",
+        )
+    if common.alone:
+        loaded(
+            common.inventory, common.origin
+        )  # the models come from hosts, over SSH: explained with an example
+    with session(common) as work:
+        code = labels.label_accelerator(work, labels.LabelOptions(remove, overwrite, dry_run))
+    raise typer.Exit(code)

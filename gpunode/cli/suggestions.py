@@ -1,0 +1,88 @@
+"""Mistakes of a command line, answered with what to write; others are answered as typer does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from gpunode.errors import UsageError, clipped
+
+EXTRA = "Got unexpected extra argument"  # click's
+NUMBERS = {"int_parsing", "int_parsing_size", "float_parsing", "greater_than_equal", "less_than_equal"}
+
+
+class Root(TyperGroup):
+    """gpunode's commands. Raises UsageError for a mistake in the options and arguments of any of them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        _refuse_options_as_values(self, args)
+        with _answering():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _answering():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    try:
+        yield
+    except typer.TyperException as error:
+        raise _answer(error) from None
+
+
+def _refuse_options_as_values(command: Any, args: list[str]) -> None:
+    """Raise UsageError for an option whose value would be another option of the command: click takes it for one."""
+    for at, word in enumerate(args):
+        if word == "--":
+            return
+        if word in getattr(command, "commands", ()):
+            command = command.commands[word]
+            continue
+        known = {
+            name: parameter
+            for parameter in command.params
+            for name in (*parameter.opts, *parameter.secondary_opts)
+            if name[:1] == "-"
+        }
+        option, following = known.get(word), "".join(args[at + 1 : at + 2])
+        if option is not None and not getattr(option, "is_flag", False) and following in known:
+            raise UsageError(
+                f"{word} has no value: {following} is another option",
+                hint=f"Write `{word} {option.metavar or 'VALUE'}`.",
+            )
+
+
+def _answer(error: Exception) -> Exception:
+    """The error with what to do, where that is known; else itself, with words that a person can read."""
+    message = clipped(str(getattr(error, "message", "")))
+    if message:
+        error.message = message  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    options = {name for parameter in context.command.params for name in parameter.opts} if context else set()
+    if message.startswith(EXTRA) and options & {"--base", "--limit"}:
+        hint = "`--limit NAMES` chooses hosts and groups; commas separate names."
+        if "--base" in options:
+            hint = f"`--base {message.rpartition('(')[2].rstrip(')')}` names the image to build on."
+        return UsageError(f"{message[0].lower()}{message[1:]}", hint=hint)
+    return _expected_number(error) or error
+
+
+def _expected_number(error: Exception) -> UsageError | None:
+    """What an option's number should be, with an example; None for other mistakes."""
+    option, why = getattr(error, "param", None), getattr(error.__cause__, "errors", None)  # pydantic's
+    if option is None or why is None or (mistake := why()[0])["type"] not in NUMBERS:
+        return None
+    low, high = option.min, option.max
+    kind = "number" if isinstance(low, float) else "whole number"
+    bounds = f" from {low} to {high}" if high is not None else f" of {low} or more"
+    name = max(option.opts, key=len)
+    return UsageError(
+        f"{name} {mistake['input']}: expected a {kind}{bounds}",
+        hint=f"Write `{name} {option.default or 1}`.",
+    )

@@ -1,0 +1,351 @@
+"""Plans, chains and failures of hosts, and what would change in the cluster, as lines of styled text for a terminal or a page. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from gpunode.engine.chain import by_hand, unmended_note
+from gpunode.host import diff as diffs
+from gpunode.links.machine import pci
+from gpunode.links.machine.pci import gpus
+from gpunode.links.runtime import RUNTIMES, in_use
+from gpunode.model import (
+    Desired,
+    Disturbed,
+    Facts,
+    Outcome,
+    Packages,
+    RemoveFile,
+    Status,
+    StepPlan,
+    Verdict,
+    WriteFile,
+)
+from gpunode.report.plain import Part, lines
+from gpunode.wording import few
+
+if TYPE_CHECKING:
+    from gpunode.cluster.objects.difference import Difference
+
+
+STATUS_SIGNS = {"ok": ("✓", "green"), "broken": ("✗", "red"), "unknown": ("·", "dim")}
+WORDS = {
+    "right": "right",
+    "broken": "broken",
+    "planned": "to change",
+    "differs": "different",
+    "changed": "changed",
+    "failed": "failed",
+    "refused": "refused",
+    "unreachable": "unreachable",
+    "declined": "declined",
+}
+NAMED, HOSTS, BATCHES = 5, 10, 5  # how many are shown: pods and processes of a host, hosts, batches
+# The action of a Difference → the verb in the plan, and its sign.
+DO: Mapping[str, str] = MappingProxyType(
+    {
+        "created": "create",
+        "changed": "change",
+        "removed": "remove",
+        "labelled": "label",
+        "replaced": "replace",
+    }
+)
+SIGNS: Mapping[str, tuple[str, str]] = MappingProxyType({"created": ("+", "green"), "removed": ("-", "red")})
+CHANGE = ("~", "yellow")
+FEW = 3  # fields shown per manager
+PODS = 10
+OUTDATED = "a container keeps the driver and the runtime that it was started with"
+INDENT = " " * 17
+
+
+def headline(facts: Facts, wish: Desired | None = None) -> str:
+    """`2x Tesla P100-PCIE-16GB · Debian 12 · kernel 6.1.0 · docker 20.10.24 · kubelet 1.23.17`."""
+    names = Counter(pci.gpu(device.device).name for device in gpus(facts.pci))
+    cards = ", ".join(f"{count}x {name}" for name, count in names.items()) or "no NVIDIA GPU"
+    parts = [cards, f"{facts.os.id.capitalize()} {facts.os.version}", f"kernel {facts.kernel}"]
+    runtime = RUNTIMES[wish.runtime if wish else in_use(facts)].headline(facts)
+    parts += [runtime] if runtime else []
+    if facts.kubelet is not None:
+        parts.append(f"kubelet {facts.kubelet.version}")
+    return " · ".join(parts)
+
+
+def standing(outcome: Outcome) -> Status:
+    """Its status, but `broken` for a host that is right and still cannot work."""
+    return "broken" if by_hand(outcome) else outcome.status
+
+
+def notes(outcome: Outcome) -> tuple[str, ...]:
+    """Notes on a host beside its changes: the planner's, the broken link that these do not mend, what was kept unconfirmed, and
+    another apply that is running."""
+    found = outcome.desired.notes if outcome.desired else ()
+    if outcome.facts is None:
+        return found
+    if broken := unmended_note(outcome):
+        found += (broken,)
+    found += tuple(map(str, outcome.facts.unconfirmed))
+    run = outcome.facts.running
+    if run is None:
+        return found
+    since = time.strftime("%H:%M:%S", time.localtime(run.since))
+    return (*found, f"{run.by} is changing this host since {since}: this plan may be outdated soon")
+
+
+def sentence(found: Disturbed) -> str:
+    """`reboot, driver packages; nobody works there`; without names, so that equal plans read alike."""
+    if not found.what:
+        return "nobody"
+    reboot = "reload of the modules, or a reboot where the GPUs stay in use" if found.reload else "reboot"
+    return f"{found.what.words(reboot)}; {_treatment(found)}"
+
+
+def interrupted_work(outcomes: Sequence[Outcome]) -> Iterator[str]:
+    """A headline, and a line for each host on which work is interrupted; nothing where there is none."""
+    busy = [(one.host, one.disturbs) for one in outcomes if one.disturbs and _victims(one.disturbs)]
+    if not busy:
+        return
+    gpus = [asks for _, found in busy for asks in (found.pods or {}).values() if asks]
+    parts = [_count(len(busy), "host"), _count(len(gpus), "GPU pod")]
+    others = sum(len(found.pods or {}) for _, found in busy) - len(gpus)
+    processes = sum(len(found.processes) for _, found in busy)
+    parts += [_count(others, "other pod")] if others else []
+    parts += [f"{processes} process{'' if processes == 1 else 'es'}"] if processes else []
+    order = ", unless --batch says otherwise one host at a time per group" if len(busy) > 1 else ""
+    yield f"{', '.join(parts)}{order}"
+    for host, found in busy[:HOSTS]:
+        yield f"{host}: {few(_victims(found), NAMED)}"
+    if len(busy) > HOSTS:
+        yield f"and {len(busy) - HOSTS} more hosts"
+
+
+def batches(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """A line for each of the first batches with changes: its hosts, and what is interrupted there."""
+    busy = [(number, changes, words) for number, _, changes, _, words in rows if changes]
+    for number, changes, words in busy[:BATCHES]:
+        yield f"{number}.  {few(changes, NAMED)}{': ' if words else ''}{'; '.join(words)}"
+    if rest := [len(changes) for _, changes, _ in busy[BATCHES:]]:
+        more = "1 more batch" if len(rest) == 1 else f"{len(rest)} more batches"
+        yield f"and {more}, {_count(max(rest), 'host')}{'' if len(rest) == 1 else ' each at most'}"
+
+
+def _treatment(found: Disturbed) -> str:
+    minutes = f"{found.timeout / 60:g} min at most"
+    if found.pods is None:
+        waits = found.processes and found.work in ("wait", "drain")
+        first = f"processes outside Kubernetes waited for, {minutes}; " if waits else ""
+        return f"{first}which pods work there is not known"
+    if not found.anybody:
+        return "nobody works there"
+    return {
+        "stays": "work there continues",
+        "wait": f"cordoned first, work on GPUs waited for, {minutes}",
+        "drain": f"drained first, {minutes}",
+        "kill": "cordoned first, work ends with it",
+    }[found.work]
+
+
+def _victims(found: Disturbed) -> list[str]:
+    if not found.anybody:
+        return []
+    pods = [_pod(name, asks, found.standstill.get(name)) for name, asks in (found.pods or {}).items()]
+    return [*pods, *(str(one) for one in found.processes)]
+
+
+def _pod(name: str, asks: Mapping[str, int], standstill: str | None) -> str:
+    more = [_amounts(asks)] if asks else []
+    more += [f"does not run: {standstill}"] if standstill else []
+    return f"{name} ({', '.join(more)})" if more else name
+
+
+def _amounts(asks: Mapping[str, int]) -> str:
+    """A unit of another resource is a share, some memory or a part of a GPU: it is named as the pod names it."""
+    return ", ".join(
+        _count(amount, "GPU") if name == "nvidia.com/gpu" else f"{amount} of {name}"
+        for name, amount in asks.items()
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def cluster_lines(context: str, differences: Sequence[Difference], *, diff: bool | None) -> Iterator[Part]:
+    """The lines of all changes. Nodes with the same change share one entry."""
+    yield from (" ", ("cluster", "bold"), f"  {context}\n" if differences else f"  {context}  ")
+    if not differences:
+        yield "= up to date\n", "dim"
+    name = "objects"
+    for same in _alike(differences):
+        one = same[0]
+        what = " and ".join(other.what for other in same)
+        yield from _change(name, one, what, whole=diff or (diff is None and not _by_name(one)))
+        name = ""
+    if diff is None and any(map(_by_name, differences)):
+        yield f"{INDENT}plan --diff shows new and removed objects in full\n", "dim"
+    alike: dict[tuple[str, ...], list[Difference]] = {}
+    for one in differences:
+        if one.action == "labelled":
+            alike.setdefault(one.lines, []).append(one)
+    name = "nodes"
+    for first, *more in alike.values():
+        what = ", ".join([first.what, *(one.what.removeprefix("Node ") for one in more)])
+        yield from _change(name, first, what, whole=True)
+        name = ""
+    pods = [one for one in differences if one.action == "replaced"]
+    if pods:
+        names = few([f"{one.what.removeprefix('Pod ')} on {one.node}" for one in pods], PODS)
+        yield from _change("pods", pods[0], names, whole=False)
+        yield f"{INDENT}{OUTDATED}\n", "dim"
+
+
+def _by_name(one: Difference) -> bool:
+    """Whether only its name is shown where no diff is asked for: it is new or removed, and no setting of the user's."""
+    return one.action in SIGNS and not (one.action == "created" and one.what.startswith("ConfigMap "))
+
+
+def _alike(differences: Sequence[Difference]) -> list[list[Difference]]:
+    """Objects, those together that change alike: the plugin's two DaemonSets have one diff, at other line numbers."""
+    found: dict[tuple[object, ...], list[Difference]] = {}
+    for one in differences:
+        if one.action not in ("labelled", "replaced"):
+            lines = tuple("@@" if line.startswith("@@") else line for line in one.lines)
+            alike = (lines, one.claims) if one.action == "changed" else one.what
+            found.setdefault((alike,), []).append(one)
+    return list(found.values())
+
+
+def _change(name: str, one: Difference, what: str, *, whole: bool) -> Iterator[Part]:
+    yield from (
+        "   ",
+        (f"{name:<11}", "dim"),
+        " ",
+        SIGNS.get(one.action, CHANGE),
+        f" {DO[one.action]} {what}\n",
+    )
+    yield from _claims(one)
+    for line in one.lines if whole else ():
+        yield f"{INDENT}{line}\n", line_style(line)
+
+
+def line_style(line: str) -> str:
+    """The style of a diff line."""
+    return {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "dim")
+
+
+def _claims(one: Difference) -> Iterator[Part]:
+    """Fields that other managers set since, and that gpunode sets back."""
+    fields: dict[str, list[str]] = {}
+    for claim in one.claims:
+        fields.setdefault(claim.manager or "another client", []).append(claim.field)
+    for manager, these in fields.items():
+        it = "them" if len(these) > 1 else "it"
+        yield f"{INDENT}{manager} has set {few(these, FEW)}; gpunode sets {it} back\n", "yellow"
+
+
+def summary_text(outcomes: Sequence[Outcome], seconds: float, cluster: int | None) -> str:
+    """The last line: hosts by status, and what waits in the cluster (None: not checked)."""
+    counts = Counter(WORDS[standing(outcome)] for outcome in outcomes)
+    parts = ", ".join(f"{count} {word}" for word, count in counts.items())
+    hosts = f"{len(outcomes)} host{'' if len(outcomes) == 1 else 's'}"
+    waits = f"{cluster} change{' waits' if cluster == 1 else 's wait'}"
+    rest = "; cluster not checked" if cluster is None else f"; in the cluster {waits}" if cluster else ""
+    return f"{hosts} in {seconds:.1f} s: {parts}{rest}"
+
+
+def alike(outcomes: Sequence[Outcome], *, diff: bool) -> list[Outcome]:
+    """One outcome for each distinct plan, with the names of all its hosts."""
+    groups: dict[tuple[Part, ...], list[Outcome]] = {}
+    for outcome in outcomes:
+        nameless = outcome if outcome.error else replace(outcome, host="")
+        groups.setdefault(tuple(plan_lines(nameless, 0, diff=diff)), []).append(outcome)
+    return [replace(same[0], host=", ".join(one.host for one in same)) for same in groups.values()]
+
+
+def plan_lines(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:
+    """A host's plan or `up to date`, its notes, and its error."""
+    if outcome.plan:
+        facts = headline(outcome.facts, outcome.desired) if outcome.facts else ""
+        yield from (" ", (f"{outcome.host:<{width}}", "bold"), f"  {facts}\n")
+        reload = bool(outcome.disturbs and outcome.disturbs.reload)
+        for step in outcome.plan.steps:
+            yield from _step(step, diff=diff, reload=reload)
+        if outcome.disturbs:
+            yield from ("   ", ("disturbs   ", "dim"), f"   {sentence(outcome.disturbs)}\n")
+        yield from _notes(outcome, 0)
+    elif outcome.error is None:
+        broken = ("✗ broken, with nothing to change\n", "red")
+        state = broken if standing(outcome) == "broken" else ("= up to date\n", "dim")
+        yield from (f" {outcome.host:<{width}}  ", state)
+        yield from _notes(outcome, width)
+    yield from failure(outcome, width)
+
+
+def chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:
+    """The chain, link by link; links after a broken one by name only."""
+    yield from (" ", (host, "bold"), "\n")
+    for link in links:
+        if link.status == "unknown" and not link.text:
+            continue
+        yield from ("   ", STATUS_SIGNS[link.status], f" {link.layer:<9} {link.text}\n")
+        for word, text in (("cause", link.cause), ("fix", link.fix)):
+            for number, line in enumerate(lines(text)):
+                yield from ("       ", (f"{word if number == 0 else '':<9}", "dim"), f" {line}\n")
+    unknown = [link.layer for link in links if link.status == "unknown" and not link.text]
+    if unknown:
+        yield f"   · {', '.join(unknown)}: not checked, they follow from the above\n", "dim"
+
+
+def whole_chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:
+    """A chain that holds, in one line."""
+    kept = f" {len(links)} links hold, {links[0].layer} to {links[-1].layer}" if links else ""
+    yield from (" ", (host, "bold"), "  ", STATUS_SIGNS["ok"], f"{kept}\n")
+
+
+def shown(value: object) -> str:
+    """The text of a cell. Floats are seconds; below one they are <1, since the kubelet reports whole seconds."""
+    if isinstance(value, float):
+        return f"{value:g}" if value >= 1 else "<1"
+    return "" if value is None else str(value)
+
+
+def _notes(outcome: Outcome, width: int) -> Iterator[Part]:
+    for note in notes(outcome):
+        yield f"{' ' * (width + 3)}{note}\n", "yellow"
+
+
+def failure(outcome: Outcome, width: int) -> Iterator[Part]:
+    if outcome.error is None:
+        return
+    first, *rest = lines(outcome.error) or [""]
+    yield from (f" {outcome.host:<{width}}  ", (f"✗ {WORDS[outcome.status]}", "red"), f"  {first}\n")
+    for line in [*rest, *lines(outcome.hint)]:
+        yield f"{' ' * (width + 5)}{line}\n"
+
+
+def _step(step: StepPlan, *, diff: bool, reload: bool) -> Iterator[Part]:
+    name = "modules" if reload and step.step == "reboot" else step.step
+    for change in step.changes:
+        words = diffs.headline(change, reload=reload)
+        yield from ("   ", (f"{name:<11}", "dim"), " ", _sign(change), f" {words}\n")
+        name = ""
+        for text, style in ((change.why, "dim"), (getattr(change, "note", ""), "yellow")):
+            if text:
+                yield f"{' ' * 17}{text}\n", style
+        for line in diffs.lines(change) if diff else ():
+            yield f"{' ' * 17}{line}\n", line_style(line)
+
+
+def _sign(change: object) -> tuple[str, str]:
+    if isinstance(change, WriteFile):
+        return ("~", "yellow") if change.before is not None else ("+", "green")
+    if isinstance(change, RemoveFile) or (isinstance(change, Packages) and change.remove):
+        return "-", "red"
+    if isinstance(change, Packages) and change.install:
+        return "+", "green"
+    return "!", "magenta"
