@@ -224,7 +224,7 @@ def test_a_mistake_of_the_agents_own_is_a_failure_with_its_traceback(host: Host)
     _, failed, end = host.ask(job)
     assert failed["code"] == "internal"
     assert "KeyError" in failed["error"]
-    (line,) = [
+    *_, line = [
         at
         for at, text in enumerate(failed["detail"])
         if 'File "gpunode/engine/on_host/changes.py", line ' in text
