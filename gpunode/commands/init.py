@@ -12,7 +12,7 @@ from pathlib import Path
 from gpunode.cluster.api.kubeconfig import chosen
 from gpunode.engine import nodes
 from gpunode.errors import ClusterError, NoConnection, UsageError
-from gpunode.host.openssh.resolve import Options
+from gpunode.host.ssh_options import Options
 from gpunode.inventory.expand import names
 from gpunode.inventory.starter import Entry, Starter
 from gpunode.links import node as cluster_nodes
@@ -34,11 +34,11 @@ OPTIONS = {**SSH_KEYS, "host_key_check": "stricthostkeychecking"}
 
 def from_ssh(file: Path = SSH_CONFIG) -> Starter:
     """The hosts that ssh knows by name, without the jump hosts of others; of another file than ssh's own with what it sets: connections do not read it."""
-    from gpunode.host.ssh.aliases import aliases, hops
+    from gpunode.host.ssh_options import aliases, jump_hosts
 
     try:
         place = localfile.full(str(file))
-        found, jumps = aliases(place), hops(place)
+        found, jumps = aliases(place), jump_hosts(place)
     except OSError as error:
         raise UsageError(
             f"{error.filename or file} cannot be read: {error.strerror}",
@@ -128,13 +128,13 @@ def _copied(name: str, file: Path) -> Entry:
 def _jump(jump: str, found: Options, file: Path) -> tuple[str, tuple[str, ...]]:
     """A host's jump host with the user, address and port that the file sets for it; its name as it is, and that of its section,
     where the file sets more for it than for the host. `found`: the host's options. "" for a chain, which is named as an option."""
-    from gpunode.host.openssh.resolve import hop
     from gpunode.host.ssh.config import Config
+    from gpunode.host.ssh_options import jump_host
 
     if "," in jump:
         return "", ()
     try:
-        ssh = hop(Ssh(""), jump)
+        ssh = jump_host(Ssh(""), jump)
     except NoConnection:
         return "", ()
     its, usual = (Config(one).options(ssh) for one in (file, Path(os.devnull)))

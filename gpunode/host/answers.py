@@ -1,14 +1,16 @@
-"""JSON from hosts, read into the types that its readers declare."""
+"""Answers of hosts, which are JSON, read into the types that their readers declare; and the facts of a probe."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gpunode.errors import UnexpectedAnswer
+from gpunode.model import Facts, Gpu, MigDevice
 
 LARGEST = {int: 1 << 63, float: 1e11}  # of times in seconds the year 5138, which every calendar has
 NAMES = {
@@ -93,3 +95,76 @@ def _shown(value: Any) -> str:
         return "an object" if isinstance(value, dict) else "a list"
     names = {None: "nothing", True: "true", False: "false"}
     return names[value] if value is None or isinstance(value, bool) else f"{value!r:.60}"
+
+
+Raw = Mapping[str, Any]
+NUMBER = r"[0-9]{1,9}"
+
+
+@dataclass(frozen=True, slots=True)
+class Smi:
+    """nvidia-smi's rows, a GPU each, and what `nvidia-smi -L` printed; None: it failed."""
+
+    gpus: tuple[tuple[str, ...], ...] = ()
+    error: str | None = None
+    list: str | None = ""
+    list_error: str | None = None
+
+
+def parse(raw: Raw) -> Facts:
+    """The facts of one probe, from the `facts` message of the agent. Raises UnexpectedAnswer for a value of another type."""
+    sections = {name: value for name, value in raw.items() if value is not None or name == "boot_default"}
+    release = read(Mapping[str, str], sections.get("os", {}), "facts.os")
+    seen: Facts = read(Facts, {**sections, "os": _os(release, sections.get("arch", ""))}, "facts")
+    smi: Smi = read(Smi, sections.get("smi", {}), "facts.smi")
+    mig = _mig(smi.list or "")
+    gpus = tuple(_gpu(row, mig, f"facts.smi.gpus[{n}]") for n, row in enumerate(smi.gpus))
+    errors = {**seen.errors, **_unlisted(gpus, smi.list_error)}
+    return replace(seen, gpus=gpus, smi_error=smi.error, errors=errors)
+
+
+def _os(release: Mapping[str, str], arch: Any) -> Raw:
+    name = release.get("ID", "")
+    return {
+        "id": name,
+        "version": release.get("VERSION_ID", ""),
+        "pretty": release.get("PRETTY_NAME", name),
+        "arch": arch,
+    }
+
+
+def _mig(listed: str) -> dict[str, tuple[MigDevice, ...]]:
+    """UUID of a GPU -> its MIG devices, as `nvidia-smi -L` prints them: each in a line of its own below its GPU.
+
+    GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-…)
+      MIG 1g.5gb      Device  0: (UUID: MIG-…)
+
+    (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/)
+    """
+    found: dict[str, tuple[MigDevice, ...]] = {}
+    gpu = ""
+    for line in listed.splitlines():
+        if head := re.match(r"GPU \d+: .*\(UUID: (\S+)\)", line):
+            gpu = head[1]
+            found[gpu] = ()
+        elif part := re.match(rf"\s+MIG (\S+)\s+Device\s+({NUMBER}): \(UUID: (\S+)\)", line):
+            found[gpu] = (*found.get(gpu, ()), MigDevice(int(part[2]), part[3], part[1]))
+    return found
+
+
+def _gpu(row: Sequence[str], mig: Mapping[str, tuple[MigDevice, ...]], place: str) -> Gpu:
+    if len(row) < 5 or not re.fullmatch(NUMBER, row[0]):
+        raise unexpected(list(row), "a row of nvidia-smi", place)
+    index, uuid, name, pci, memory, *modes = row
+    on, pending = (
+        word == "Enabled" for word in (modes or ["", ""])[:2]
+    )  # a driver before branch 450 has no MIG
+    # nvidia-smi writes the PCI domain with eight digits, sysfs with four; GPUs that share the host's memory say [N/A].
+    mib = int(memory) if re.fullmatch(NUMBER, memory) else None
+    return Gpu(int(index), uuid, name, pci.lower()[-12:], mib, mig.get(uuid) if on else (), on, pending)
+
+
+def _unlisted(gpus: Iterable[Gpu], error: str | None) -> dict[str, str]:
+    """Why the MIG devices of some GPUs are not known."""
+    unknown = ", ".join(gpu.uuid for gpu in gpus if gpu.mig is None)
+    return {"mig": f"nvidia-smi -L: {error or f'it does not name {unknown}'}"} if unknown else {}

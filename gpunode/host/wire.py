@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from gpunode.errors import Flood
-from gpunode.host import answers, bundle, facts
+from gpunode.host import answers, bootstrap
+from gpunode.host import answers as facts
 from gpunode.local import streams
 from gpunode.model import Change, InstallDriver, LoadImage, Packages, RemoveFile, Watch, WriteFile
 
@@ -30,7 +31,7 @@ READY = b"@gpunode-ready"
 
 @functools.cache
 def _program() -> bytes:
-    return zlib.compress(bundle.program().encode(), 9)
+    return zlib.compress(bootstrap.program().encode(), 9)
 
 
 def encode(job: Mapping[str, Any]) -> bytes:

@@ -21,7 +21,8 @@ from gpunode.agent import system
 from gpunode.agent.failures import HINTS, Failure
 from gpunode.agent.record import Run
 from gpunode.engine.on_host import confirmation
-from gpunode.host import facts, wire
+from gpunode.host import answers as facts
+from gpunode.host import wire
 from gpunode.model import Reboot, Unconfirmed, WriteFile
 from gpunode.sim.apiserver import tls
 from tests.agent.conftest import DAEMON, DOCKER, Host, wait_until

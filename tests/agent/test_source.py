@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import gpunode
-from gpunode.host import bundle
+from gpunode.host import bootstrap
 from gpunode.packages import hint_of
 
 ROOT = Path(gpunode.__file__).parent
 PROGRAM = "the program"
 TREES = {
     name: ast.parse(text, feature_version=(3, 6))
-    for name, text in {PROGRAM: bundle.program(), **bundle.sources()}.items()
+    for name, text in {PROGRAM: bootstrap.program(), **bootstrap.sources()}.items()
 }
 NEWER_ARGUMENTS = {"capture_output", "text", "missing_ok", "dirs_exist_ok", "strict", "cancel_futures"}
 NEWER_NAMES = {
@@ -47,9 +47,9 @@ def test_every_module_is_sent_but_the_one_that_puts_them_together() -> None:
     paths = [path.relative_to(ROOT) for path in ROOT.rglob("*.py") if path.name != "__init__.py"]
     ours = [path for path in paths if path.parts[0] == "agent" or "on_host" in path.with_suffix("").parts]
     files = {".".join(("gpunode", *path.with_suffix("").parts)): (ROOT / path).read_text() for path in ours}
-    assert {name for name, text in bundle.sources().items() if text} == set(files)
+    assert {name for name, text in bootstrap.sources().items() if text} == set(files)
     for name, text in files.items():
-        sent = bundle.sources()[name]
+        sent = bootstrap.sources()[name]
         (ours, texts), (theirs, none) = (undocumented(ast.parse(each)) for each in (text, sent))
         assert ast.dump(theirs, include_attributes=True) == ast.dump(ours, include_attributes=True)
         assert texts
@@ -78,9 +78,9 @@ def test_only_the_standard_library_is_imported() -> None:
     """The host has nothing else but the modules that are sent."""
     imported = {(name, alias.name) for name, node in nodes(ast.Import) for alias in node.names}
     for name, node in nodes(ast.ImportFrom):
-        own = bundle.sources().get(str(node.module)) == ""
+        own = bootstrap.sources().get(str(node.module)) == ""
         imported |= {(name, f"{node.module}.{one.name}" if own else str(node.module)) for one in node.names}
-    sent = {(name, module) for name, module in imported if module in bundle.sources()}
+    sent = {(name, module) for name, module in imported if module in bootstrap.sources()}
     known = sys.stdlib_module_names - {"__future__"}
     assert sent
     assert {
@@ -117,7 +117,7 @@ def test_no_newer_names_or_arguments_are_used() -> None:
 def test_a_traceback_on_a_host_names_the_file_and_line_of_the_repository(tmp_path: Path) -> None:
     """Of an uncaught mistake, too; the file is not there."""
     stored = tmp_path / "agent.py"
-    stored.write_text(bundle.program())
+    stored.write_text(bootstrap.program())
     done = subprocess.run(
         [sys.executable, "-I", "-S", stored, "work", "run1"],
         env={"GPUNODE_ROOT": str(tmp_path), "PATH": ""},

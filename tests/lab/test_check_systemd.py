@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gpunode.host import bundle
+from gpunode.host import bootstrap
 
 from .api import Lab
 
@@ -54,7 +54,7 @@ def test_a_real_systemd_tells_what_it_makes_of_a_file(lab: Lab) -> None:
         for merged in (NEW, BAD)
         for name, old, new in ((name, OLD[name], merged[name]) for name in OLD)
     ]
-    job = json.dumps([bundle.program(), files])
+    job = json.dumps([bootstrap.program(), files])
     node = lab.node("modern")
     found = json.loads(node.exec(["python3", "-c", ASK], input=job).stdout)
     node.exec(["rm", "-rf", "/run/gpunode-checks"])

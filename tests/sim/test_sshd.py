@@ -19,7 +19,7 @@ import pytest
 from gpunode.engine import chain as pipeline
 from gpunode.errors import Unreachable
 from gpunode.host import bootstrap, wire
-from gpunode.host.ssh.channel import SshConnection
+from gpunode.host.ssh import SshConnection
 from gpunode.sim.forkserver import ForkServer, Piped
 from gpunode.sim.host import kinds, sshd
 from gpunode.sim.host.hosts import environment

@@ -12,7 +12,8 @@ import pytest
 from gpunode.engine import converge
 from gpunode.engine.visit import Visit
 from gpunode.errors import AgentFailed, ConnectionLost, Refused, Unreachable
-from gpunode.host import facts, reach, wire
+from gpunode.host import answers as facts
+from gpunode.host import reach, wire
 from gpunode.model import Change, Event, Host, Outcome, Plan, Reboot, Ssh, StepPlan, Watch, WriteFile
 
 HOST = Host("gpu-01", Ssh("gpu-01"), sudo=False)

@@ -18,7 +18,7 @@ from gpunode.cluster.pods import GPU
 from gpunode.commands import init as start
 from gpunode.engine import nodes
 from gpunode.errors import UsageError
-from gpunode.host.ssh.aliases import aliases
+from gpunode.host.ssh_options import aliases
 from gpunode.inventory.starter import SCHEMA, Entry, Starter, ranges, text
 from gpunode.links import node as cluster_nodes
 from gpunode.links.node import Node, Resource

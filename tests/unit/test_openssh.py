@@ -16,8 +16,8 @@ import pytest
 
 from gpunode.errors import Unreachable
 from gpunode.host import openssh
+from gpunode.host.failures import CAUSES, Way, diagnose
 from gpunode.host.openssh import master
-from gpunode.host.openssh.failures import _CAUSES, Way, diagnose
 from gpunode.host.openssh.master import Master, NotOpened
 from gpunode.model import Host, Ssh
 from tests.sshd import Sshd, serve
@@ -104,15 +104,11 @@ def test_every_code_is_documented() -> None:
     part = (root / "docs/failures.md").read_text().split("## A host that cannot be reached")[1]
     rows = [row.split("|")[1] for row in part.splitlines() if row.startswith("| `")]
     documented = {code for row in rows for code in re.findall(r"`([^`]+)`", row)}
-    sources = [
-        path.read_text()
-        for client in ("ssh", "openssh")
-        for path in (root / "gpunode/host" / client).glob("*.py")
-    ]
+    sources = [path.read_text() for path in (root / "gpunode/host").rglob("*.py")]
     words = {word for text in sources for word in re.findall(r'"([a-z]+(?:-[a-z]+)*)"', text)}
     assert documented <= words
     assert {code for code, *_ in TABLE} <= documented
-    assert {cause.code for cause in _CAUSES} <= documented
+    assert set(CAUSES) <= documented
 
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH's client is not installed")

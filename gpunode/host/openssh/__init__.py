@@ -11,20 +11,85 @@ import os
 import random
 import shlex
 import shutil
+import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from gpunode.errors import NoConnection, Unreachable
-from gpunode.host.openssh import options, resolve
-from gpunode.host.openssh.connection import Connection
-from gpunode.host.openssh.failures import Way, diagnose
+from gpunode.host import ssh_options
+from gpunode.host.failures import Way, diagnose, failure, jump_failed, no_session
 from gpunode.host.openssh.master import LOGIN_SECONDS, Master, NotOpened
-from gpunode.host.openssh.resolve import Options
+from gpunode.host.ssh_options import Options
+from gpunode.local.child import Child
 from gpunode.model import Host, Ssh
+
+
+class Remote(Child):
+    """A command on the host."""
+
+    host = ""
+    master: Master | None = None
+
+    def end(self) -> tuple[int | None, str]:
+        """Exit status and standard error; None where the connection broke: ssh ends with 255 then, as the command may, too.
+
+        Raises Unreachable if the host did not start the command.
+        """
+        status, printed = super().end()
+        failure = no_session(printed) if status == 255 else None
+        if failure is not None:
+            raise Unreachable(self.host, failure.message, hint=failure.hint, code=failure.problem.code)
+        lost = status == 255 and not (self.master and self.master.connected())
+        return (None if lost else status), printed
+
+
+class Connection:
+    """A host with its master connection, which is opened again if it has ended between two commands."""
+
+    def __init__(self, host: str, master: Master, again: Callable[[], Master]) -> None:
+        self._host, self._master, self._again = host, master, again
+        self._lock = threading.Lock()
+        self._remote: Remote | None = None
+        self._closed = False
+
+    def start(
+        self, command: str, stdin: Iterable[bytes], heard: Callable[[bytes], None] | None = None
+    ) -> Remote:
+        if not self._closed and not self._master.alive():
+            self._master.close()
+            self._master = self._again()
+        pipe = subprocess.PIPE
+        with self._lock:
+            process = subprocess.Popen(
+                [*self._master.words("-T"), command],
+                stdin=pipe,
+                stdout=pipe,
+                stderr=pipe,
+                start_new_session=True,
+            )
+            self._remote = Remote(process, stdin, heard)
+            self._remote.host, self._remote.master = self._host, self._master
+            if self._closed:  # while it was opened again
+                self._end()
+        return self._remote
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._end()
+
+    def _end(self) -> None:
+        if self._remote is not None:
+            self._remote.give_up()
+        self._master.close()  # which holds the command's pipes, too
+        if self._remote is not None:
+            self._remote.close()
+
 
 __all__ = ["Connection", "Dialer"]
 
@@ -88,20 +153,20 @@ class Dialer:
                 "`connection: openssh` needs ssh, which is not installed here",
                 hint="Install OpenSSH's client (`openssh-client`, `openssh-clients`), or set `connection: ssh`.",
             )
-        if ssh.key is not None and not any(map(Path.exists, options.halves(ssh.key))):
+        if ssh.key is not None and not any(map(Path.exists, ssh_options.halves(ssh.key))):
             raise NoConnection(
                 f"cannot read {ssh.key}: no such file", hint="Check `ssh.key`.", code="key-missing"
             )
         resolved = self._resolved(ssh)
-        one = partial(resolve.one, resolved)
+        one = partial(ssh_options.option, resolved)
         way = Way(
             f"{one('user')}@{one('hostname', ssh.address)}:{one('port', '22')}",
-            shlex.join(["ssh", *options.by_hand(ssh, self._file), ssh.address]),
+            shlex.join(["ssh", *ssh_options.options_by_hand(ssh, self._file), ssh.address]),
             ssh.timeout,
             ssh.key,
             one("proxycommand"),
         )
-        words = options.master(ssh, resolved, self._file, self._proven)
+        words = ssh_options.master_options(ssh, resolved, self._file, self._proven)
         jump = None if ssh.jump == "none" else one("proxyjump")
         if jump:
             # The first of ssh's ProxyJump and ProxyCommand counts.
@@ -111,13 +176,13 @@ class Dialer:
         with self._gate if jump or way.proxy else contextlib.nullcontext():
             master = Master.open(self._program, self._place(), words, ssh.address, limit)
         if isinstance(master, NotOpened):
-            raise _late(way, limit) if master.late else diagnose(master.printed, way)
+            raise failure("login-timeout", way, limit=limit) if master.late else diagnose(master.printed, way)
         self._masters.append(master)
         return master
 
     def _jump(self, ssh: Ssh, jump: str, behind: tuple[Ssh, ...]) -> Master:
         """The shared master of a jump host; the jump hosts `behind` it wait for it."""
-        hop = resolve.hop(ssh, jump)
+        hop = ssh_options.jump_host(ssh, jump)
         if hop in behind:
             raise NoConnection(
                 f"the jump hosts lead in a circle, at {jump}",
@@ -129,20 +194,20 @@ class Dialer:
             if shared.master is None or not shared.master.alive():
                 if time.monotonic() < shared.down_until:
                     assert shared.failure is not None
-                    raise _jump_failed(jump, shared.failure)
+                    raise jump_failed(jump, shared.failure)
                 try:
                     shared.master = self._open(hop, (*behind, hop))
                 except NoConnection as error:
                     shared.failure = error
                     if not error.passes:  # the other hosts behind it need not wait, too
                         shared.down_until = time.monotonic() + ssh.timeout
-                    raise _jump_failed(jump, error) from error
+                    raise jump_failed(jump, error) from error
             return shared.master
 
     def _resolved(self, ssh: Ssh) -> Options:
         assert self._program is not None
         if ssh not in self._options:
-            self._options[ssh] = resolve.ask(self._program, ssh, self._file)
+            self._options[ssh] = ssh_options.resolve(self._program, ssh, self._file)
         return self._options[ssh]
 
     def _place(self) -> Path:
@@ -166,16 +231,3 @@ class _Jump:
     master: Master | None = None
     failure: NoConnection | None = None
     down_until: float = 0.0
-
-
-def _jump_failed(jump: str, error: NoConnection) -> NoConnection:
-    what, code = f"jump host {jump}: {error.message}", error.problem.code
-    return NoConnection(what, hint=error.hint, code=code, passes=error.passes)
-
-
-def _late(way: Way, limit: float) -> NoConnection:
-    return NoConnection(
-        f"{way.place}: the login did not end within {limit:g} s",
-        hint=f"Try `{way.by_hand}`; a key may wait to be touched, or a ProxyCommand may hang.",
-        code="login-timeout",
-    )

@@ -1,7 +1,7 @@
-"""SSH connections: keys, agent, known_hosts, ssh config, jump hosts. The only room that imports paramiko.
+"""SSH connections by paramiko: keys, agent, known_hosts, jump hosts. The only room that imports it.
 
-One TCP connection per host per run. Private keys, known_hosts files and ssh's configuration
-are read once per run; hosts share the connection to a jump host.
+One TCP connection a host and run. Private keys, known_hosts files and ssh's configuration are read once a run; hosts share
+the connection to a jump host.
 """
 
 from __future__ import annotations
@@ -11,20 +11,94 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import paramiko
 
-from gpunode.errors import NoConnection
-from gpunode.host.openssh import resolve
-from gpunode.host.ssh.channel import SshConnection
-from gpunode.host.ssh.config import Config
-from gpunode.host.ssh.failures import explain, jump_failed, may_pass, unsupported
+from gpunode.errors import NoConnection, Unreachable
+from gpunode.host import ssh_options
+from gpunode.host.failures import unsupported
+from gpunode.host.ssh.config import Config, Target
+from gpunode.host.ssh.failures import explain, jump_failed, may_pass
 from gpunode.host.ssh.keys import Keys
 from gpunode.host.ssh.known_hosts import KnownHosts
-from gpunode.host.ssh.target import Target
+from gpunode.local import streams
 from gpunode.model import Host, Ssh
+
+
+class Remote:
+    """A running command. Input is sent in a thread of its own, so that neither side waits for the other."""
+
+    def __init__(
+        self, channel: paramiko.Channel, stdin: Iterable[bytes], heard: Callable[[bytes], None] | None
+    ) -> None:
+        self._channel = channel
+        self._errors = streams.Errors()
+        self._threads = [
+            threading.Thread(target=self._feed, args=(stdin,), daemon=True),
+            threading.Thread(target=self._drain, args=(heard,), daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _feed(self, stdin: Iterable[bytes]) -> None:
+        # The command may end, or the connection break, before it read everything: end() reports that.
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            for chunk in stdin:
+                # sendall copies the rest of bytes at every step, but not of a memoryview.
+                self._channel.sendall(memoryview(chunk))  # type: ignore[arg-type]
+            self._channel.shutdown_write()
+
+    def _drain(self, heard: Callable[[bytes], None] | None) -> None:
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            while chunk := self._channel.recv_stderr(32768):
+                if not self._errors.add(chunk):
+                    self._channel.close()  # which ends the reading
+                if heard is not None:
+                    heard(chunk)
+
+    def lines(self) -> Iterator[bytes]:
+        """Lines of standard output; ends early, without an error, if the connection is lost. Raises Flood."""
+        yield from streams.lines(self._chunks())
+        self._errors.check()
+
+    def _chunks(self) -> Iterator[bytes]:
+        with contextlib.suppress(OSError, EOFError, paramiko.SSHException):
+            while chunk := self._channel.recv(65536):
+                yield chunk
+
+    def end(self) -> tuple[int | None, str]:
+        status = self._channel.recv_exit_status()  # -1: the connection broke first
+        for thread in self._threads:
+            thread.join(timeout=5)
+        self._channel.close()
+        return (None if status < 0 else status), self._errors.text()
+
+
+class SshConnection:
+    """An open connection to one host."""
+
+    def __init__(self, host: Host, transport: paramiko.Transport) -> None:
+        self._host = host
+        self._transport = transport
+
+    def start(
+        self, command: str, stdin: Iterable[bytes], heard: Callable[[bytes], None] | None = None
+    ) -> Remote:
+        try:
+            channel = self._transport.open_session(timeout=self._host.ssh.timeout)
+            channel.exec_command(command)  # returns when the host answers or the connection closes
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise Unreachable(
+                self._host.name, f"the connection broke: {error}", hint="Run it again."
+            ) from error
+        return Remote(channel, stdin, heard)
+
+    def close(self) -> None:
+        self._transport.close()
+
 
 __all__ = ["Dialer"]
 
@@ -114,7 +188,7 @@ class Dialer:
             transport = transports[-1] if transports else None
             if transport is None or not transport.is_active():
                 try:
-                    way = resolve.hop(ssh, target.jump)
+                    way = ssh_options.jump_host(ssh, target.jump)
                     transport = self._open(way, _last(self._target(way)))
                 except (NoConnection, paramiko.SSHException, OSError, EOFError) as error:
                     raise jump_failed(target, error) from error

@@ -1,4 +1,4 @@
-"""ssh's configuration of a host, from `ssh -G`, or from the files if ssh is not installed."""
+"""How paramiko reaches a host and checks its key: from the inventory and ssh's configuration."""
 
 from __future__ import annotations
 
@@ -8,18 +8,73 @@ import pwd
 import re
 import shutil
 import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import paramiko
 
 from gpunode.errors import NoConnection
-from gpunode.host.openssh import resolve
-from gpunode.host.openssh.resolve import Options
-from gpunode.host.ssh.failures import unsupported
-from gpunode.host.ssh.target import Target
+from gpunode.host import ssh_options
+from gpunode.host.failures import unsupported
+from gpunode.host.ssh_options import Options
 from gpunode.local import files as localfile
 from gpunode.model import Ssh
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One host, or one jump host, as `ssh` would reach it."""
+
+    address: str
+    port: int
+    user: str
+    jump: str | None = None
+    timeout: float = 15.0
+    key: str | None = None  # the inventory's; ssh's configuration names `identities`
+    identities: tuple[Path, ...] = ()
+    identities_only: bool = False
+    agent: str | None = None  # its socket; None: the environment's; "": no agent
+    family: int = socket.AF_UNSPEC
+    source: str = ""  # this machine's address to connect from
+    rsa_bits: int = 0  # shorter RSA keys prove nothing
+    unused: tuple[str, ...] = ()  # login options that gpunode's client does not support
+    check: Literal["strict", "accept-new", "off"] = "accept-new"
+    proven: bool = False  # a password may be sent: the host key must be known
+    alias: str | None = None
+    known_hosts: tuple[Path, ...] = ()  # the first is written to
+    global_known_hosts: tuple[Path, ...] = ()
+    revoked: Path | None = None
+    check_ip: bool = False
+    hash_names: bool = False
+    algorithms: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # allowed, by paramiko's names of the kinds
+
+    @property
+    def known_as(self) -> str:
+        """Its name in known_hosts."""
+        if self.alias is not None or self.port == 22:
+            return (self.alias or self.address).lower()
+        return f"[{self.address.lower()}]:{self.port}"
+
+    @property
+    def place(self) -> str:
+        return f"{self.user}@{self.address}:{self.port}"
+
+    @property
+    def by_hand(self) -> str:
+        """The ssh command to try by hand."""
+        port = "" if self.port == 22 else f"-p {self.port} "
+        file = self.known_hosts[0] if self.known_hosts else None
+        usual = file is None or file == Path("~/.ssh/known_hosts").expanduser()
+        known = "" if usual else f"-o UserKnownHostsFile={file} "
+        key = f"-i {self.key} " if self.key else ""
+        jump = f"-J {self.jump} " if self.jump else ""
+        return f"ssh {known}{key}{jump}{port}{self.user}@{self.address}"
+
 
 SYSTEM = Path("/etc/ssh/ssh_config")
 # Directives that only ssh itself can evaluate.
@@ -45,7 +100,7 @@ class Config:
     def target(self, ssh: Ssh, *, proven: bool = False) -> Target:
         """The target for one host. Raises NoConnection for options that gpunode does not support."""
         options = self.options(ssh)
-        one = partial(resolve.one, options)
+        one = partial(ssh_options.option, options)
         address, port = one("hostname", ssh.address), ssh.port or _number(options, ssh, "Port", 22)
         user = ssh.user or one("user", getpass.getuser())
         jump = None if ssh.jump == "none" else ssh.jump or one("proxyjump") or None
@@ -136,11 +191,7 @@ class Config:
 
     def options(self, ssh: Ssh) -> Options:
         """The options for one host, by names in lower case. Raises NoConnection."""
-        return self._ask(ssh) if self._ssh else self._read(ssh)
-
-    def _ask(self, ssh: Ssh) -> Options:
-        """The options by `ssh -G`, which evaluates Include, Match and canonical names."""
-        return resolve.ask(str(self._ssh), ssh, self._file)
+        return ssh_options.resolve(self._ssh, ssh, self._file) if self._ssh else self._read(ssh)
 
     def _text(self, file: Path) -> str:
         try:
@@ -175,7 +226,7 @@ class Config:
 
 def _number(options: Options, ssh: Ssh, name: str, default: int) -> int:
     """A number of ssh's configuration, as ssh takes it."""
-    value = resolve.one(options, name.lower(), str(default))
+    value = ssh_options.option(options, name.lower(), str(default))
     if not re.fullmatch(r"[0-9]{1,5}", value) or int(value) > 65535:
         raise NoConnection(
             f"ssh's configuration has `{name} {value}` for {ssh.address}, which is no number up to 65535",

@@ -1,4 +1,4 @@
-"""Why a host cannot be reached: messages with hints."""
+"""What paramiko raises, read into the failures that both SSH clients have."""
 
 from __future__ import annotations
 
@@ -8,23 +8,14 @@ import socket
 import paramiko
 
 from gpunode.errors import NoConnection, Unreachable
-from gpunode.host.ssh.target import Target
+from gpunode.host import failures
+from gpunode.host.failures import Way, failure
+from gpunode.host.ssh.config import Target
 from gpunode.model import Host
 
-
-def unsupported(message: str, *, otherwise: str) -> NoConnection:
-    """The refusal of what only ssh itself can do; `otherwise` is the way without."""
-    return NoConnection(message, hint=f"Set `connection: openssh`. {otherwise}", code="unsupported")
-
-
-def jump_failed(target: Target, error: Exception) -> NoConnection:
-    """No connection to the jump host of `target`."""
-    if isinstance(error, NoConnection):
-        why, code, hint = error.message, error.problem.code, error.hint
-    else:
-        why, code = str(error), _message(target, error)[0]
-        hint = f"Try it with `ssh -J {target.jump} {target.user}@{target.address}`."
-    return NoConnection(f"jump host {target.jump}: {why}", hint=hint, code=code, passes=may_pass(error))
+# The last two: the jump host's connection has just been lost.
+PASSING = ("banner", "reset by peer", "session not active", "Unable to open channel")
+PASSING_NUMBERS = (errno.ECONNRESET, errno.ENOTCONN)  # ENOTCONN: reset before it was used
 
 
 def may_pass(error: Exception) -> bool:
@@ -33,86 +24,54 @@ def may_pass(error: Exception) -> bool:
         return error.passes
     if isinstance(error, paramiko.AuthenticationException):
         return False
-    text = str(error)
-    # the last two: the jump host's connection has just been lost
-    passing = ("banner", "reset by peer", "session not active", "Unable to open channel")
-    if isinstance(error, OSError) and error.errno in (
-        errno.ECONNRESET,
-        errno.ENOTCONN,
-    ):  # ENOTCONN: reset before we looked
+    if isinstance(error, OSError) and error.errno in PASSING_NUMBERS:
         return True
-    return isinstance(error, EOFError) or any(words in text for words in passing)
+    return isinstance(error, EOFError) or any(words in str(error) for words in PASSING)
 
 
 def explain(host: Host, target: Target | None, error: Exception) -> Unreachable:
     """The error for a failed connection. `target` is None if ssh's configuration could not be read."""
-    code, message, hint = _message(target, error)
-    return Unreachable(host.name, message, hint=hint, code=code)
+    found = _failure(target, error)
+    return Unreachable(host.name, found.message, hint=found.hint, code=found.problem.code)
 
 
-def _message(target: Target | None, error: Exception) -> tuple[str, str, str]:
-    """The code, the cause and the next step."""
+def jump_failed(target: Target, error: Exception) -> NoConnection:
+    """No connection to the jump host of `target`."""
+    found = error
+    if not isinstance(found, NoConnection):
+        hint = f"Try it with `ssh -J {target.jump} {target.user}@{target.address}`."
+        code = _failure(target, error).problem.code
+        found = NoConnection(str(error), hint=hint, code=code, passes=may_pass(error))
+    return failures.jump_failed(str(target.jump), found)
+
+
+def _failure(target: Target | None, error: Exception) -> NoConnection:
+    text = str(error) or type(error).__name__
     if isinstance(error, NoConnection):
-        return error.problem.code, error.message, error.hint
+        return error
     if target is None:
-        return "configuration", str(error) or type(error).__name__, "Check ssh's configuration."
-    where = target.place
+        return NoConnection(text, hint="Check ssh's configuration.")
+    way = Way(target.place, target.by_hand, target.timeout, target.key)
     if isinstance(error, paramiko.PasswordRequiredException):
-        return (
-            "key-encrypted",
-            f"the private key {error} is encrypted, and no agent has it",
-            "Add it to an agent with `ssh-add`.",
-        )
+        return failure("key-encrypted", way, file=text)
     if isinstance(error, paramiko.AuthenticationException):
         note = str(error) if type(error) is paramiko.AuthenticationException else ""
-        key = (
-            f"does not accept the key {target.key}"
-            if target.key
-            else "accepts no key of this machine or its agent"
-        )
-        return (
-            "permission-denied",
-            f"authentication failed: {where} {key}{note}",
-            f"Try `{target.by_hand}`; check user, key and the host's authorized_keys. If ssh gets in, set `connection: openssh`.",
-        )
+        advice = " If ssh gets in, set `connection: openssh`."
+        return failure("permission-denied", way, note=note, advice=advice)
     if isinstance(error, socket.gaierror):
-        return "name-unknown", f"{target.address} cannot be resolved", "Check `address`, or DNS."
+        return failure("name-unknown", way, name=target.address)
     if isinstance(error, TimeoutError):
-        return (
-            "timeout",
-            f"{where} did not answer within {target.timeout:g} s",
-            "Check address, firewall and that the host is up.",
-        )
-    if "No existing session" in str(error):  # paramiko's message for a handshake that timed out
-        return (
-            "handshake-timeout",
-            f"{where} accepted the connection, but no SSH session was ready within {target.timeout:g} s",
-            "Check that sshd listens there and that the host is not overloaded, or raise `ssh.timeout`.",
-        )
+        return failure("timeout", way)
+    if "No existing session" in text:  # paramiko's message for a handshake that timed out
+        return failure("handshake-timeout", way)
     if isinstance(error, ConnectionRefusedError):
-        return (
-            "connection-refused",
-            f"{where} refused the connection",
-            "Check the port, and that sshd runs there.",
-        )
+        return failure("connection-refused", way)
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return failure("key-missing", way, file=error.filename)
     if isinstance(error, OSError) and error.filename:
-        missing = isinstance(error, FileNotFoundError)
-        why = "no such file" if missing else error.strerror
-        return (
-            "key-missing" if missing else "key-unusable",
-            f"cannot read {error.filename}: {why}",
-            "Check `ssh.key`.",
-        )
+        return failure("key-unusable", way, file=error.filename, why=error.strerror)
     if isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
-        return (
-            "no-route",
-            f"{where}: {error.strerror}",
-            "Check `address`, and that the host is up; or set `ssh.jump`.",
-        )
+        return failure("no-route", way, why=error.strerror)
     if may_pass(error):
-        code, hint = (
-            "connection-dropped",
-            "Check sshd's log there; MaxStartups or a firewall may drop connections.",
-        )
-        return code, f"{where} closed the connection before the login: {error or type(error).__name__}", hint
-    return "ssh-failed", f"{where}: {error or type(error).__name__}", "Try it with `ssh -v`."
+        return failure("connection-dropped", way, why=f": {text}")
+    return failure("ssh-failed", way, why=text)

@@ -16,8 +16,8 @@ from paramiko.agent import AgentKey, AgentSSH
 from paramiko.pkey import UnknownKeyType
 
 from gpunode.errors import NoConnection
-from gpunode.host.ssh.failures import unsupported
-from gpunode.host.ssh.target import Target
+from gpunode.host.failures import unsupported
+from gpunode.host.ssh.config import Target
 from gpunode.local import files as localfile
 
 AGENT_SECONDS = 30.0

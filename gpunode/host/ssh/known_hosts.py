@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import fcntl
-import hashlib
 import hmac
 import re
 import threading
@@ -16,8 +15,8 @@ import paramiko
 from paramiko.pkey import UnknownKeyType
 
 from gpunode.errors import NoConnection
-from gpunode.host.ssh.failures import unsupported
-from gpunode.host.ssh.target import Target
+from gpunode.host.failures import fingerprint, unsupported
+from gpunode.host.ssh.config import Target
 from gpunode.local import files as localfile
 
 KNOWN = "known_hosts"
@@ -60,7 +59,7 @@ class KnownHosts:
                 )
         if target.proven:
             raise NoConnection(
-                f"{target.place}: its host key {fingerprint(key)} is in no known_hosts file, and gpunode sends a "
+                f"{target.place}: its host key {fingerprint(key.get_name(), key.asbytes())} is in no known_hosts file, and gpunode sends a "
                 "password only to known hosts",
                 hint=f"Connect once with `{target.by_hand}` and compare the fingerprint; or {_by_scan(target, 'a')}.",
                 code="host-key-unknown",
@@ -68,13 +67,13 @@ class KnownHosts:
         if target.check == "strict":
             files = " or ".join(map(str, target.known_hosts))
             raise NoConnection(
-                f"{target.place}: its host key {fingerprint(key)} is not in {files or 'any known_hosts file'}",
+                f"{target.place}: its host key {fingerprint(key.get_name(), key.asbytes())} is not in {files or 'any known_hosts file'}",
                 hint=f"{_by_scan(target)}.",
                 code="host-key-unknown",
             )
         if not target.known_hosts or re.search(r"[]@?*#[|'\"\\\s]", target.alias or target.address):
             raise NoConnection(
-                f"{target.place}: its host key {fingerprint(key)} is new, and there is no file to store it in",
+                f"{target.place}: its host key {fingerprint(key.get_name(), key.asbytes())} is new, and there is no file to store it in",
                 hint="Set `ssh.known_hosts`, or UserKnownHostsFile in ssh's configuration.",
                 code="host-key-unknown",
             )
@@ -85,7 +84,7 @@ class KnownHosts:
         blob = key.asbytes()
         if (target.check != "off" or target.proven) and (place := self._revoked(target, blob)):
             raise NoConnection(
-                f"{target.place}: its host key {fingerprint(key)} is revoked in {place}",
+                f"{target.place}: its host key {fingerprint(key.get_name(), key.asbytes())} is revoked in {place}",
                 hint="This may be an attack. If not, give the host a new key.",
                 code="host-key-revoked",
             )
@@ -105,8 +104,8 @@ class KnownHosts:
             file, _, number = lines[0].place.rpartition(":")
             shown = f"'{name}'" if "[" in name else name
             raise NoConnection(
-                f"its host key changed: {target.place} now shows {fingerprint(key)}, known is "
-                f"{_fingerprint(lines[0].kind, lines[0].blob)} ({file}, line {number})",
+                f"its host key changed: {target.place} now shows {fingerprint(key.get_name(), key.asbytes())}, known is "
+                f"{fingerprint(lines[0].kind, lines[0].blob)} ({file}, line {number})",
                 hint=f"If it was reinstalled, remove the old key with `ssh-keygen -f {file} -R {shown}` and run again; "
                 "if not, this may be an attack.",
                 code="host-key-changed",
@@ -252,12 +251,3 @@ def _usable(line: Line) -> bool:
 def _by_scan(target: Target, first: str = "A") -> str:
     place = f"-p {target.port} {target.address}" if target.port != 22 else target.address
     return f"{first}dd the key that `ssh-keyscan {place}` prints, after comparing it with the host's own"
-
-
-def fingerprint(key: paramiko.PKey) -> str:
-    """A host key as OpenSSH prints it: `TYPE SHA256:…`."""
-    return _fingerprint(key.get_name(), key.asbytes())
-
-
-def _fingerprint(kind: str, blob: bytes) -> str:
-    return f"{kind} SHA256:{base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip('=')}"

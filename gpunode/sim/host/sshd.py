@@ -21,7 +21,7 @@ from typing import TypeAlias
 import paramiko
 from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
-from gpunode.host import bundle
+from gpunode.host.bootstrap import program
 from gpunode.sim.forkserver import ForkServer, Piped
 from gpunode.sim.host import hosts
 from gpunode.sim.host.state import DOWN, State
@@ -92,7 +92,7 @@ def carry(channel: paramiko.Channel, process: Process) -> None:
 
 def fork_server() -> ForkServer:
     """A server whose forks are like a new `python3 -I -S`, where the agent's bootstrap compiles nothing again."""
-    return ForkServer(LOAD.format(agent=bundle.program().encode()), environment=LOCALE)
+    return ForkServer(LOAD.format(agent=program().encode()), environment=LOCALE)
 
 
 def bootstrap(command: str) -> str | None:

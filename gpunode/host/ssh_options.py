@@ -1,0 +1,218 @@
+"""ssh's configuration of a host by `ssh -G`, what gpunode adds to it, and the hosts that it knows by name."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import math
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpunode.errors import NoConnection
+from gpunode.local import files as localfile
+from gpunode.model import Ssh
+
+ANSWERS_SECONDS = 30.0  # `Match exec` runs commands
+
+Options = Mapping[str, Sequence[str]]
+
+
+def inventory_options(ssh: Ssh, file: Path | None) -> list[str]:
+    """The options of an ssh command for what the inventory sets. `file`: the one configuration file, as with -F."""
+    found = []
+    if file is not None:
+        found += ["-F", str(file) if localfile.exists(file) else "none"]
+    found += ["-l", ssh.user] if ssh.user else []
+    found += ["-p", str(ssh.port)] if ssh.port else []
+    return [*found, "-o", f"ProxyJump={ssh.jump}"] if ssh.jump else found
+
+
+def resolve(program: str, ssh: Ssh, file: Path | None) -> Options:
+    """A host's options, by names in lower case. Raises NoConnection."""
+    try:
+        done = subprocess.run(
+            [program, "-G", *inventory_options(ssh, file), "--", ssh.address],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ANSWERS_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NoConnection(
+            f"`ssh -G {ssh.address}` did not end within {ANSWERS_SECONDS:.0f} s",
+            hint="Run it by hand; a `Match exec` may hang.",
+        ) from error
+    if done.returncode:
+        remarks = [line for line in done.stderr.splitlines() if not line.startswith("Pseudo-terminal")]
+        raise NoConnection(
+            f"ssh cannot read its configuration for {ssh.address}: {' '.join(remarks) or 'no message'}",
+            hint=f"Try `ssh -G {ssh.address}`.",
+        )
+    options: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        name, _, value = line.partition(" ")
+        options.setdefault(name.lower(), []).append(value)
+    return options
+
+
+def option(options: Options, name: str, default: str = "") -> str:
+    """An option's only value; `none` is the default."""
+    values = options.get(name, ())
+    return values[0] if values and values[0].lower() != "none" else default
+
+
+def jump_host(ssh: Ssh, jumps: str) -> Ssh:
+    """The last jump host of a chain `[user@]host[:port],…`, with the host's key; an IPv6 address is in brackets.
+
+    It is reached through the jump hosts before it. Raises NoConnection.
+    """
+    before, _, jump = jumps.rpartition(",")
+    user, _, place = jump.rpartition("@")
+    match = re.fullmatch(
+        r"\[(?P<six>[^]]+)\](?::(?P<sixport>\d+))?|(?P<name>[^:]+)(?::(?P<port>\d+))?", place
+    )
+    if match is None:
+        raise NoConnection(f"jump host {jump}: it is not [user@]host[:port]", hint="Correct `ssh.jump`.")
+    port = match["sixport"] or match["port"]
+    return replace(
+        ssh,
+        address=match["six"] or match["name"],
+        port=int(port) if port else None,
+        user=user or None,
+        jump=before or None,
+    )
+
+
+GONE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
+# What the configuration may ask for beside the login, and a fleet's tool has no use for.
+BARE = tuple(
+    word
+    for option in (
+        "ClearAllForwardings=yes", "ForwardAgent=no", "ForwardX11=no", "Tunnel=no", "RemoteCommand=none",
+        "LogLevel=INFO",
+    )
+    for word in ("-o", option)
+)  # fmt: skip
+
+
+def master_options(ssh: Ssh, options: Options, file: Path | None, proven: bool) -> list[str]:
+    """Those of a master connection; `options` are what ssh's configuration says without them."""
+    words = [
+        *_discarded(ssh, options, proven),
+        *options_by_hand(ssh, file),
+        *_checks(ssh, options, proven),
+        *BARE,
+        *GONE,
+    ]
+    return [*words, "-o", f"ConnectTimeout={math.ceil(ssh.timeout)}"]
+
+
+def options_by_hand(ssh: Ssh, file: Path | None) -> list[str]:
+    """Those that a user gives who tries it by hand: what the inventory sets."""
+    words = inventory_options(ssh, file)
+    words += ["-i", str(Path(ssh.key).expanduser())] if ssh.key else []
+    return [*words, "-o", f"UserKnownHostsFile={_known_hosts(ssh)}"] if ssh.known_hosts else words
+
+
+def halves(key: str) -> tuple[Path, Path]:
+    """A private key and its public half, which is enough where an agent has the other."""
+    path = Path(key).expanduser()
+    return path, path.with_name(f"{path.name}.pub")
+
+
+def _known_hosts(ssh: Ssh) -> str:
+    """The inventory's file as one word of a list of files, which has tokens."""
+    text = str(Path(ssh.known_hosts or "").expanduser()).replace("%", "%%")
+    return f'"{text}"' if " " in text else text
+
+
+def _discarded(ssh: Ssh, options: Options, proven: bool) -> list[str]:
+    """With `host_key_check: off` new keys go nowhere: ssh writes them to the first of its files."""
+    if ssh.host_key_check != "off" or proven:
+        return []
+    files = _known_hosts(ssh) if ssh.known_hosts else option(options, "userknownhostsfile")
+    return ["-o", f"UserKnownHostsFile=/dev/null {files}"]
+
+
+def _checks(ssh: Ssh, options: Options, proven: bool) -> list[str]:
+    """The options about host keys: as strict as the inventory, ssh's configuration and a password ask for."""
+    configured = option(options, "stricthostkeychecking").lower() in ("yes", "true")
+    asks = _asks()
+    strict = proven or asks or ssh.host_key_check == "strict" or (configured and ssh.host_key_check != "off")
+    words = [
+        f"StrictHostKeyChecking={'yes' if strict else 'accept-new'}",
+        "NoHostAuthenticationForLocalhost=no",
+    ]
+    words += ["VerifyHostKeyDNS=no"] if proven else []
+    words += [] if asks else ["BatchMode=yes"]
+    return [word for setting in words for word in ("-o", setting)]
+
+
+def _asks() -> bool:
+    """True if ssh asks the user in windows, for passphrases, PINs and its own passwords.
+
+    Without windows it asks nothing: on the terminal is the live view, and 64 hosts would ask at once.
+    """
+    return bool(os.environ.get("SSH_ASKPASS")) and os.environ.get("SSH_ASKPASS_REQUIRE") in (
+        "force",
+        "prefer",
+    )
+
+
+DEEPEST = 16  # as ssh's own limit of nested Includes
+LINE = re.compile(r"\s*(\w+)\s*(?:=\s*|\s)(.*)")
+
+
+def aliases(file: Path) -> tuple[str, ...]:
+    """The names of `Host` lines in the order of the file and its Includes, without patterns, and without accounts of code
+    hosting (`User git`). Raises OSError where the file itself cannot be read."""
+    found: dict[str, bool] = {}
+    names: list[str] = []
+    for keyword, words in _directives(localfile.text(file), file.parent, DEEPEST):
+        if keyword in ("host", "match"):
+            names = [one for one in words if keyword == "host" and not set(one) & set("*?!")]
+            found |= {one: found.get(one, True) for one in names}
+        elif keyword == "user" and words == ["git"]:
+            found |= dict.fromkeys(names, False)
+    return tuple(name for name, wanted in found.items() if wanted)
+
+
+def jump_hosts(file: Path) -> frozenset[str]:
+    """The jump hosts of the file and its Includes, by name. Raises OSError where the file itself cannot be read."""
+    text = localfile.text(file)
+    ways = [
+        words[0]
+        for keyword, words in _directives(text, file.parent, DEEPEST)
+        if keyword == "proxyjump" and words
+    ]
+    places = (one.rpartition("@")[2] for way in ways for one in way.removeprefix("ssh://").split(","))
+    return frozenset(one.partition(":")[0] for one in places)
+
+
+def _directives(text: str, folder: Path, depth: int) -> Iterator[tuple[str, list[str]]]:
+    for line in text.splitlines():
+        parts = LINE.fullmatch(line)
+        if parts is None or line.lstrip().startswith("#"):
+            continue
+        try:
+            words = shlex.split(parts[2], comments=True)
+        except ValueError:  # an open quote, which ssh reports
+            continue
+        keyword = parts[1].lower()
+        if keyword != "include":
+            yield keyword, words
+            continue
+        for pattern in (word for word in words if "\0" not in word):
+            wanted = folder / localfile.full(pattern)
+            for path in map(Path, sorted(glob.glob(str(wanted)))):  # noqa: PTH207 - Path.glob raises for some of ssh's patterns
+                if not depth:
+                    raise OSError(errno.ELOOP, f"its Includes go deeper than {DEEPEST}", str(path))
+                if localfile.is_file(path):
+                    yield from _directives(localfile.text(path), folder, depth - 1)
