@@ -14,10 +14,10 @@ from gpunode.contract import config_file
 from gpunode.contract.config import BadConfig, Config
 from gpunode.contract.yaml_text import Where
 from gpunode.inventory import archive, expand
+from gpunode.inventory.expand import need_file, seconds
 from gpunode.inventory.selection import select
 from gpunode.inventory.source import Source, read
 from gpunode.inventory.validation import check
-from gpunode.inventory.values import need_file, seconds
 from gpunode.local import files as localfile
 from gpunode.model import (
     Cluster,

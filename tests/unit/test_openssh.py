@@ -104,7 +104,8 @@ def test_every_code_is_documented() -> None:
     part = (root / "docs/failures.md").read_text().split("## A host that cannot be reached")[1]
     rows = [row.split("|")[1] for row in part.splitlines() if row.startswith("| `")]
     documented = {code for row in rows for code in re.findall(r"`([^`]+)`", row)}
-    sources = [path.read_text() for path in (root / "gpunode/host").rglob("*.py")]
+    files = [root / "gpunode/errors.py", *(root / "gpunode/host").rglob("*.py")]
+    sources = [path.read_text() for path in files]
     words = {word for text in sources for word in re.findall(r'"([a-z]+(?:-[a-z]+)*)"', text)}
     assert documented <= words
     assert {code for code, *_ in TABLE} <= documented
