@@ -111,7 +111,7 @@ class Smi:
     list_error: str | None = None
 
 
-def parse(raw: Raw) -> Facts:
+def parse_facts(raw: Raw) -> Facts:
     """The facts of one probe, from the `facts` message of the agent. Raises UnexpectedAnswer for a value of another type."""
     sections = {name: value for name, value in raw.items() if value is not None or name == "boot_default"}
     release = read(Mapping[str, str], sections.get("os", {}), "facts.os")

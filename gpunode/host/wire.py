@@ -21,7 +21,7 @@ from typing import Any
 
 from gpunode.errors import Flood
 from gpunode.host import answers, bootstrap
-from gpunode.host import answers as facts
+from gpunode.host.answers import parse_facts
 from gpunode.local import streams
 from gpunode.model import Change, InstallDriver, LoadImage, Packages, RemoveFile, Watch, WriteFile
 
@@ -125,7 +125,7 @@ def read(message: Mapping[str, Any]) -> dict[str, Any]:
     members = MEMBERS.get(kind, {})
     found = {name: answers.read(one, message.get(name), f"{kind}.{name}") for name, one in members.items()}
     if kind == "facts":
-        found["facts"] = facts.parse(found["facts"])
+        found["facts"] = parse_facts(found["facts"])
     return {**message, **found}
 
 

@@ -36,8 +36,8 @@ def test_the_answer_to_an_apply_holds_what_a_probe_then_sees(host: Host) -> None
     """Also after a failure; the apply does not report itself as running."""
     watch = Watch(files=("/etc/a",))
     *_, message, end = host.ask(host.job(WriteFile("/etc/a", "1", "why"), watch=watch))
-    assert answers.parse(message["facts"]).files["/etc/a"].content == "1"
-    assert answers.parse(message["facts"]).running is None
+    assert answers.parse_facts(message["facts"]).files["/etc/a"].content == "1"
+    assert answers.parse_facts(message["facts"]).running is None
     assert end == {"type": "end", "ok": True}
     *_, failed, message, end = host.ask(host.job(WriteFile("/etc/a", "2", "why"), watch=watch))
     assert (failed["type"], message["type"], end) == ("failed", "facts", {"type": "end", "ok": False})
@@ -49,7 +49,7 @@ def test_a_connection_that_dies_kills_only_the_follower(host: Host) -> None:
     follower = host.start(host.job(SLOW, WriteFile("/etc/after", "1", "why")))
     wait_until(lambda: "Unpacking slow" in log(host))
     follower.kill()
-    running = answers.parse(host.probe()).running
+    running = answers.parse_facts(host.probe()).running
     assert running is not None
     assert (running.run, running.by) == ("run1", "anna@desk")
     job = wire.follow_job("run1")
@@ -214,7 +214,7 @@ def test_an_apply_that_is_killed_is_reported_as_interrupted(host: Host) -> None:
     assert complete
     assert messages[-1] == {"type": "end", "ok": False}
     assert (messages[-2]["code"], messages[-2]["n"]) == ("interrupted", 1)
-    assert answers.parse(host.probe()).running is None
+    assert answers.parse_facts(host.probe()).running is None
 
 
 def test_a_mistake_of_the_agents_own_is_a_failure_with_its_traceback(host: Host) -> None:

@@ -12,8 +12,8 @@ import pytest
 from gpunode.engine import converge
 from gpunode.engine.visit import Visit
 from gpunode.errors import AgentFailed, ConnectionLost, Refused, Unreachable
-from gpunode.host import answers as facts
 from gpunode.host import reach, wire
+from gpunode.host.answers import parse_facts
 from gpunode.model import Change, Event, Host, Outcome, Plan, Reboot, Ssh, StepPlan, Watch, WriteFile
 
 HOST = Host("gpu-01", Ssh("gpu-01"), sudo=False)
@@ -82,7 +82,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planned(raw: dict[str, Any], *changes: Change) -> Outcome:
     return Outcome(
-        HOST.name, "planned", facts.parse(raw), plan=Plan(HOST.name, (StepPlan("step", tuple(changes)),))
+        HOST.name, "planned", parse_facts(raw), plan=Plan(HOST.name, (StepPlan("step", tuple(changes)),))
     )
 
 
@@ -159,10 +159,10 @@ def test_what_was_kept_unconfirmed_is_confirmed_and_costs_others_nothing(raw: di
     kept = {"code": "api-server-answered", "run": "r1", "unit": "docker.service", "by": "ann", "since": 0.0}
     agent = Agent(([{"type": "end", "ok": True}], True))
     visit = Visit(HOST, agent.dial, None)
-    right = Outcome(HOST.name, "right", facts.parse(raw))
+    right = Outcome(HOST.name, "right", parse_facts(raw))
     assert converge.confirm_restarts(visit, right, lambda _: None) is right
     assert agent.jobs == []
-    later = Outcome(HOST.name, "right", facts.parse({**raw, "unconfirmed": [kept, kept]}))
+    later = Outcome(HOST.name, "right", parse_facts({**raw, "unconfirmed": [kept, kept]}))
     assert converge.confirm_restarts(visit, later, lambda _: None) is later
     assert [(job["op"], job["runs"]) for job in agent.jobs] == [("confirm", ["r1"])]
 

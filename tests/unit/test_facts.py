@@ -103,7 +103,7 @@ RAW: dict[str, Any] = {
 
 def test_everything_that_was_seen_is_in_the_facts() -> None:
     """Field by field."""
-    seen = answers.parse(RAW)
+    seen = answers.parse_facts(RAW)
     assert seen.os == Os("ubuntu", "24.04", "U", "amd64")
     assert seen.pci == (PciDevice("0000:3b:00.0", "10de", "2330", "030200", None),)
     assert seen.modules == {"nvidia": Module("580.95.05", 3)}
@@ -128,7 +128,7 @@ def test_everything_that_was_seen_is_in_the_facts() -> None:
 )
 def test_what_could_not_be_read_is_empty(raw: dict[str, Any]) -> None:
     """Whether the section is missing or null."""
-    seen = answers.parse(raw)
+    seen = answers.parse_facts(raw)
     assert (seen.hostname, seen.os.id, seen.pci, seen.gpus, seen.units, seen.files) == (
         "gpu-07",
         "",
@@ -150,12 +150,12 @@ def test_what_could_not_be_read_is_empty(raw: dict[str, Any]) -> None:
 
 def test_why_a_section_is_empty_is_kept() -> None:
     """So that nobody takes `could not look` for `nothing there`."""
-    assert answers.parse({**BARE, "errors": {"units": "no bus"}}).errors == {"units": "no bus"}
+    assert answers.parse_facts({**BARE, "errors": {"units": "no bus"}}).errors == {"units": "no bus"}
 
 
 def test_images_are_kept_for_each_runtime() -> None:
     """A node may have both; which one counts is decided with the rest of what is wished of it."""
-    assert answers.parse(RAW).images == RAW["images"]
+    assert answers.parse_facts(RAW).images == RAW["images"]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -177,4 +177,4 @@ def test_whatever_stands_anywhere_is_planned_on_or_refused(odd: object) -> None:
         raw = copy.deepcopy(RAW)
         functools.reduce(lambda value, key: value[key], path[:-1], raw)[path[-1]] = odd
         with contextlib.suppress(UnexpectedAnswer):
-            judge_host(converge.planned(host, answers.parse(raw), None))
+            judge_host(converge.planned(host, answers.parse_facts(raw), None))
