@@ -85,7 +85,8 @@ def read_containers() -> int:
     every = os.listdir(below("/proc")) if os.path.isdir(below("/proc")) else []
     cgroups = {text_of("/proc/%s/cgroup" % name) or "" for name in every if name.isdigit()}
     owners = [
-        CONTAINER.findall(one) or POD.findall(one) or MACHINE.findall(one) or [task(one)] for one in cgroups
+        CONTAINER.findall(cgroup) or POD.findall(cgroup) or MACHINE.findall(cgroup) or [task(cgroup)]
+        for cgroup in cgroups
     ]
     return len({found[-1] for found in owners if found[-1]})
 

@@ -26,7 +26,7 @@ def read_units(names: List[str]) -> Dict[str, Dict[str, Any]]:
     found = {}
     booted = time.time() - time.monotonic()
     answers = show_units(names)
-    if len(answers) != len(names) or not all("LoadState" in one for one in answers):
+    if len(answers) != len(names) or not all("LoadState" in answer for answer in answers):
         raise OSError("`systemctl show` does not answer for each of " + ", ".join(names))
     for name, shown in zip(names, answers):  # noqa: B905 - Python 3.10 has `strict`
         since, restarts, pid = (

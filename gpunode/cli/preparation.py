@@ -83,7 +83,7 @@ def init(
 
 def _left(known: Starter) -> str:
     """A sentence about options of ssh that the inventory cannot hold; "" without any."""
-    options = dict.fromkeys(option for one in known.hosts for option in one.left)
+    options = dict.fromkeys(option for host in known.hosts for option in host.left)
     if not options:
         return ""
     return f" No key of it holds {', '.join(options)}: connections read {SSH_CONFIG}, write them there."
@@ -125,7 +125,9 @@ def _write(path: Path, text: str) -> None:
             inventories.load(draft, keys=False)
         except InventoryError as error:
             raise UsageError(
-                "\n".join(one.replace(str(draft), f"{path} as it would be") for one in error.problems),
+                "\n".join(
+                    problem.replace(str(draft), f"{path} as it would be") for problem in error.problems
+                ),
                 hint="Nothing was written.",
             ) from None
     try:
@@ -185,10 +187,16 @@ def keys(
         ) from None
     places = {"driver": driver, "toolkit": toolkit}
     given = fingerprint or []
-    wanted = [place for one in sources if (place := places[one.purpose] or one.key_uri).startswith(ADDRESSES)]
+    wanted = [
+        place
+        for source in sources
+        if (place := places[source.purpose] or source.key_uri).startswith(ADDRESSES)
+    ]
     if wanted and not json:
         typer.echo(f"Fetching {' and '.join(wanted)}", err=True)
-    found = {one.purpose: key(one, places[one.purpose], given) for one in sources}  # all, or none is written
+    found = {
+        source.purpose: key(source, places[source.purpose], given) for source in sources
+    }  # all, or none is written
     files = {purpose: to / NAMES[purpose] for purpose in found}
     for purpose, each in found.items():
         try:
@@ -199,16 +207,19 @@ def keys(
     listener.rows(
         "key",
         ("purpose", "file", "fingerprint", "uri"),
-        [(one.purpose, str(files[one.purpose]), found[one.purpose].fingerprint, one.uri) for one in sources],
+        [
+            (source.purpose, str(files[source.purpose]), found[source.purpose].fingerprint, source.uri)
+            for source in sources
+        ],
     )
-    if given and all(len(one.fingerprint) == repositories.WHOLE for one in sources):
+    if given and all(len(source.fingerprint) == repositories.WHOLE for source in sources):
         listener.note(
             "--fingerprint was not used: gpunode knows the whole fingerprint of both keys, and only that one counts."
         )
     mine = {each: f", fingerprint: {each}" for each in given}
     lines = [
-        f'    {one.purpose}: {{uri: "{one.uri}", key: {files[one.purpose]}{mine.get(found[one.purpose].fingerprint, "")}}}'
-        for one in sources
+        f'    {source.purpose}: {{uri: "{source.uri}", key: {files[source.purpose]}{mine.get(found[source.purpose].fingerprint, "")}}}'
+        for source in sources
     ]
     for line in ("For the inventory's `defaults`, or a group:", "", "  repositories:", *lines):
         listener.note(line)

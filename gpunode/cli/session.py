@@ -48,7 +48,7 @@ def loaded(path: Path, origin: str = "") -> Inventory:
     except InventoryError as error:
         if os.environ.get(options.VARIABLE) == str(path) and not localfile.exists(path):
             raise InventoryError(
-                [f"{one} (named by ${options.VARIABLE})" for one in error.problems]
+                [f"{problem} (named by ${options.VARIABLE})" for problem in error.problems]
             ) from None
         raise
 

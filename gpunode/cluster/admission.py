@@ -40,7 +40,8 @@ def tried(
     pod of each is tried: a quota that has room for it, and not for all, refuses the others when they are made."""
     actions = {one.what: one.action for one in would}
     if not api.served.dry_run or any(
-        one["kind"] == "Namespace" and actions.get(title(one)) == "created" for one in manifests
+        manifest["kind"] == "Namespace" and actions.get(title(manifest)) == "created"
+        for manifest in manifests
     ):
         return ()
     found: dict[tuple[str, str], Trial] = {}  # the first of those with one cause
@@ -52,9 +53,9 @@ def tried(
 
 
 def _templates(manifests: Sequence[Object], actions: Mapping[str, str]) -> Iterator[Object]:
-    for one in manifests:
-        if one["kind"] == "DaemonSet" and actions.get(title(one)) in ("created", "changed"):
-            template, meta = one["spec"]["template"], one["metadata"]
+    for manifest in manifests:
+        if manifest["kind"] == "DaemonSet" and actions.get(title(manifest)) in ("created", "changed"):
+            template, meta = manifest["spec"]["template"], manifest["metadata"]
             yield {
                 "apiVersion": "v1",
                 "kind": "Pod",

@@ -46,19 +46,19 @@ def whole(quantity: str | int) -> int:
 def ready(pod: Object) -> bool:
     """Whether the pod is Ready."""
     conditions = pod.get("status", {}).get("conditions") or []
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def running(pod: Object) -> bool:
     """Whether all its containers run, ready or not."""
     states = pod.get("status", {}).get("containerStatuses") or []
-    return bool(states) and all("running" in one.get("state", {}) for one in states)
+    return bool(states) and all("running" in state.get("state", {}) for state in states)
 
 
 def waiting(pod: Object) -> set[str]:
     """The waiting reasons of its containers."""
     states = pod.get("status", {}).get("containerStatuses") or []
-    return {one.get("state", {}).get("waiting", {}).get("reason", "") for one in states}
+    return {state.get("state", {}).get("waiting", {}).get("reason", "") for state in states}
 
 
 class Pulls:
@@ -78,14 +78,16 @@ class Pulls:
 
 def restarts(pod: Object) -> int:
     """How often its containers were restarted."""
-    return sum(one.get("restartCount", 0) for one in pod.get("status", {}).get("containerStatuses") or [])
+    return sum(
+        statuse.get("restartCount", 0) for statuse in pod.get("status", {}).get("containerStatuses") or []
+    )
 
 
 def ended(pod: Object, container: str) -> Object | None:
     """How a container ended (exitCode, reason, startedAt, finishedAt); None while it has not."""
-    for one in pod.get("status", {}).get("containerStatuses") or []:
-        if one["name"] == container:
-            found: Object | None = one.get("state", {}).get("terminated")
+    for statuse in pod.get("status", {}).get("containerStatuses") or []:
+        if statuse["name"] == container:
+            found: Object | None = statuse.get("state", {}).get("terminated")
             return found
     return None
 
@@ -120,7 +122,9 @@ def problem(pod: Object, events: Sequence[Object] = ()) -> str:
         if reason == "CrashLoopBackOff":
             return f"{container['name']} is in CrashLoopBackOff: {_ended(container.get('lastState', {}))}"
         if reason in {"ImagePullBackOff", "ErrImagePull"}:
-            messages = [one for one in warnings if "pull" in one] or [state["waiting"].get("message", "")]
+            messages = [warning for warning in warnings if "pull" in warning] or [
+                state["waiting"].get("message", "")
+            ]
             return f"ImagePullBackOff: {messages[-1]}"  # the two reasons alternate
         if reason and reason not in VAGUE:
             return f"{reason}: {state['waiting'].get('message', '')}"
@@ -141,10 +145,10 @@ def obstacle(pod: Object) -> Problem | None:
 
 def refusal(deployment: Object) -> tuple[str, str]:
     """Why a Deployment gets no pod: the condition's reason, and the words of quotas and admission; "" where nothing is known."""
-    for one in deployment.get("status", {}).get("conditions") or []:
-        if one["type"] == "ReplicaFailure" and one["status"] == "True":
-            reason = str(one.get("reason") or "")
-            return reason, str(one.get("message") or reason)
+    for condition in deployment.get("status", {}).get("conditions") or []:
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            reason = str(condition.get("reason") or "")
+            return reason, str(condition.get("message") or reason)
     return "", ""
 
 

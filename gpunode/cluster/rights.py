@@ -120,15 +120,15 @@ def demand(api: Api, rights: Iterable[Right]) -> None:
         )
 
 
-def _given(api: Api, one: Right) -> bool:
-    whole, _, part = one.resource.partition("/")
+def _given(api: Api, right: Right) -> bool:
+    whole, _, part = right.resource.partition("/")
     name, _, group = whole.partition(".")
     asked = {
-        "verb": one.verb,
+        "verb": right.verb,
         "resource": name,
         "group": group,
         "subresource": part,
-        "namespace": one.namespace,
+        "namespace": right.namespace,
     }
     review = {
         "apiVersion": "authorization.k8s.io/v1",

@@ -54,13 +54,13 @@ def parse(text: str | bytes) -> tuple[Entry, ...]:
         entries = data["Data"]["PodDeviceEntries"] or ()
         found = [
             Entry(
-                one["PodUID"],
-                one["ContainerName"],
-                one["ResourceName"],
-                _ids(one["DeviceIDs"]),
-                _index(base64.b64decode(one.get("AllocResp") or "")),
+                entry["PodUID"],
+                entry["ContainerName"],
+                entry["ResourceName"],
+                _ids(entry["DeviceIDs"]),
+                _index(base64.b64decode(entry.get("AllocResp") or "")),
             )
-            for one in entries
+            for entry in entries
         ]
         return tuple(sorted(found, key=lambda one: (one.pod, one.container, one.resource)))
     except MALFORMED as error:

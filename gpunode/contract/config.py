@@ -32,8 +32,8 @@ class BadConfig(Exception):
 
     def __init__(self, *mistakes: str) -> None:
         self.mistakes = tuple(
-            one if len(one) <= LONGEST else f"{one[: LONGEST // 2]} … {one[-LONGEST // 2 :]}"
-            for one in mistakes
+            mistake if len(mistake) <= LONGEST else f"{mistake[: LONGEST // 2]} … {mistake[-LONGEST // 2 :]}"
+            for mistake in mistakes
         )
         super().__init__("; ".join(self.mistakes))
 

@@ -227,7 +227,9 @@ def replica_sharing(
     for number, entry in enumerate(resources):
         with document.noting():
             share = _share((*place, number), entry, by_default=by_default, mps=mps)
-            if not share.devices and share.resource in {one.resource for one in shares if not one.devices}:
+            if not share.devices and share.resource in {
+                share.resource for share in shares if not share.devices
+            }:
                 raise Wrong(
                     (*place, number), f"{share.resource} is listed twice for all its devices; keep one"
                 )

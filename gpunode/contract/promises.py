@@ -117,8 +117,8 @@ def _demand(pod: Mapping[str, Any], resource: str, gpus: int) -> Demand:
         spec = pod.get("spec") or {}
         inits = spec.get("initContainers") or []
         # A sidecar starts among the init containers, and runs beside the others.
-        sidecars = [one for one in inits if one.get("restartPolicy") == "Always"]
-        passing = [one for one in inits if one.get("restartPolicy") != "Always"]
+        sidecars = [init for init in inits if init.get("restartPolicy") == "Always"]
+        passing = [init for init in inits if init.get("restartPolicy") != "Always"]
         lasting = [*sidecars, *spec["containers"]]
         asks = tuple(_asks(lasting, -len(sidecars), resource, gpus))
         return Demand(asks, max((_units(one, resource) for one in passing), default=0))

@@ -66,7 +66,7 @@ class Gpu:
 def dumps(gpus: tuple[Gpu, ...]) -> str:
     """The document as one line of JSON."""
     return (
-        json.dumps({"version": VERSION, "gpus": [asdict(one) for one in gpus]}, separators=(",", ":")) + "\n"
+        json.dumps({"version": VERSION, "gpus": [asdict(gpu) for gpu in gpus]}, separators=(",", ":")) + "\n"
     )
 
 
@@ -78,7 +78,7 @@ def loads(text: str) -> tuple[Gpu, ...]:
         error = Newer if isinstance(version, int) and version > VERSION else ValueError
         raise error(f"it is of version {version}, this gpunode reads up to {VERSION}")
     try:
-        return tuple(_gpu(one) for one in found["gpus"])
+        return tuple(_gpu(gpu) for gpu in found["gpus"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"a field is wrong or missing: {error!r}") from None
 
@@ -87,7 +87,7 @@ def _gpu(found: Mapping[str, Any]) -> Gpu:
     users, unhealthy, offered = found["users"], found["unhealthy"], found.get("offered")
     read = {
         "offered": None if offered is None else tuple(_known(Offered, one) for one in offered),
-        "users": None if users is None else tuple(_known(User, one) for one in users),
+        "users": None if users is None else tuple(_known(User, user) for user in users),
         "unhealthy": None if unhealthy is None else _known(Reason, unhealthy),
     }
     return _known(Gpu, {**found, **read})

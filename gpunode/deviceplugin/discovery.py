@@ -173,7 +173,7 @@ class Discovery:
         for device in (one for one in found if one not in self._devices):
             fields = {"device": device.uuid, "index": device.index, "product": device.name, "bus": device.bus}
             log.info("found %s", device.profile or "GPU", extra={**fields, "numa": device.numa})
-        for device in (one for one in self._devices if one not in found):
+        for device in (device for device in self._devices if device not in found):
             log.warning(
                 "NVML no longer lists this device", extra={"device": device.uuid, "index": device.index}
             )

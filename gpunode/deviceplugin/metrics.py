@@ -102,9 +102,9 @@ def state_samples(state: NodeState) -> list[Sample]:
         found.append(("memory_limited", {"gpu": gpu, "why": unlimited or ""}, float(unlimited is None)))
     for gpu, why in {**state.not_offered, **state.unidentified}.items():
         found.append(("left_out", {"gpu": gpu, "why": str(why)}, 1.0))
-    for one in state.reservations:
-        labels = {"resource": one.resource, "gpu": one.device, "why": one.why}
-        found.append(("held", labels, float(len(one.ids))))
+    for reservation in state.reservations:
+        labels = {"resource": reservation.resource, "gpu": reservation.device, "why": reservation.why}
+        found.append(("held", labels, float(len(reservation.ids))))
     return found
 
 

@@ -244,8 +244,10 @@ class NodeState:
         if reservations != self.reservations:
             self.reservations = reservations
             reserved: dict[str, dict[str, str]] = {}
-            for one in reservations:
-                reserved.setdefault(one.resource, {}).update(dict.fromkeys(one.ids, one.why))
+            for reservation in reservations:
+                reserved.setdefault(reservation.resource, {}).update(
+                    dict.fromkeys(reservation.ids, reservation.why)
+                )
             self.reserved = reserved
             self._wake()
 

@@ -66,7 +66,7 @@ def watch(image: PluginImage | None) -> Watch:
 def _managed(ending: str = "") -> Iterable[str]:
     """The units, or else the files, that identify nodes of providers."""
     marks = minors.managed()
-    return [one for one in marks if (one.endswith(ending) if ending else one.startswith("/"))]
+    return [mark for mark in marks if (mark.endswith(ending) if ending else mark.startswith("/"))]
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:

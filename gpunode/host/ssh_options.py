@@ -178,7 +178,7 @@ def aliases(file: Path) -> tuple[str, ...]:
     for keyword, words in _directives(localfile.text(file), file.parent, DEEPEST):
         if keyword in ("host", "match"):
             names = [one for one in words if keyword == "host" and not set(one) & set("*?!")]
-            found |= {one: found.get(one, True) for one in names}
+            found |= {name: found.get(name, True) for name in names}
         elif keyword == "user" and words == ["git"]:
             found |= dict.fromkeys(names, False)
     return tuple(name for name, wanted in found.items() if wanted)
@@ -193,7 +193,7 @@ def jump_hosts(file: Path) -> frozenset[str]:
         if keyword == "proxyjump" and words
     ]
     places = (one.rpartition("@")[2] for way in ways for one in way.removeprefix("ssh://").split(","))
-    return frozenset(one.partition(":")[0] for one in places)
+    return frozenset(place.partition(":")[0] for place in places)
 
 
 def _directives(text: str, folder: Path, depth: int) -> Iterator[tuple[str, list[str]]]:

@@ -52,7 +52,7 @@ def load(path: Path, *, keys: bool = True) -> Inventory:
         cluster = replace(cluster, plugin=PluginImage("", archive=archived))
     if config := cluster.plugin_config:
         by_cdi = config.cdi_directory in CDI_FOLDERS
-        hosts = tuple(replace(one, cdi=by_cdi, device_specs=config.device_specs) for one in hosts)
+        hosts = tuple(replace(host, cdi=by_cdi, device_specs=config.device_specs) for host in hosts)
     return Inventory(str(path), hosts, cluster, tuple(gate(one) for one in source.data.get("gate", ())))
 
 
@@ -147,8 +147,8 @@ def read_configs(source: Source, names: dict[str, str], pods: Mapping[str, Any])
     read = {key: one for key, one in found.items() if one}
     settings = [one for _, one in read.values()]
     folders = {
-        "flags.plugin.cdiDirectory": {one.cdi_directory for one in settings if one.cdi},
-        "flags.mpsRoot": {one.mps_root for one in settings if one.mps},
+        "flags.plugin.cdiDirectory": {setting.cdi_directory for setting in settings if setting.cdi},
+        "flags.mpsRoot": {setting.mps_root for setting in settings if setting.mps},
     }
     for key in (key for key, several in folders.items() if len(several) > 1):
         source.problem(where, f"{key} must be the same in all of them: the plugin's pods mount one folder")
@@ -178,9 +178,9 @@ def _config(settings: list[Config], text: str = "", files: Mapping[str, str] | N
     """The configuration as written, and what these settings need of the hosts."""
     return PluginConfig(
         text,
-        cdi_directory=next((one.cdi_directory for one in settings if one.cdi), ""),
-        mps_root=next((one.mps_root for one in settings if one.mps), ""),
+        cdi_directory=next((setting.cdi_directory for setting in settings if setting.cdi), ""),
+        mps_root=next((setting.mps_root for setting in settings if setting.mps), ""),
         files=files or {},
-        mig=any(one.mig_strategy != "none" for one in settings),
-        device_specs=all(one.pass_device_specs for one in settings),
+        mig=any(setting.mig_strategy != "none" for setting in settings),
+        device_specs=all(setting.pass_device_specs for setting in settings),
     )

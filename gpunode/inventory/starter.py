@@ -74,7 +74,7 @@ def _lines(known: Starter) -> Iterator[str]:
     yield "  gpu:                              # take out hosts that have no NVIDIA GPU"
     yield "    # labels: {pool: inference}     # of the hosts' nodes"
     yield "    hosts:"
-    for name in ranges([one.name for one in known.hosts if one.plain]):
+    for name in ranges([host.name for host in known.hosts if host.plain]):
         yield f"      - {_scalar(name)}"
     for one in known.hosts:
         if not one.plain:
@@ -84,12 +84,12 @@ def _lines(known: Starter) -> Iterator[str]:
         yield f"      # - {_scalar(name)}   # only a jump host of others, as it seems"
 
 
-def _keys(one: Entry) -> Iterator[str]:
-    yield f"name: {_scalar(one.name)}"
-    if one.address:
-        yield f"address: {_scalar(one.address)}"
-    if one.ssh:
-        values = (f"{key}: {value if key == 'port' else _scalar(value)}" for key, value in one.ssh)
+def _keys(entry: Entry) -> Iterator[str]:
+    yield f"name: {_scalar(entry.name)}"
+    if entry.address:
+        yield f"address: {_scalar(entry.address)}"
+    if entry.ssh:
+        values = (f"{key}: {value if key == 'port' else _scalar(value)}" for key, value in entry.ssh)
         yield f"ssh: {{{', '.join(values)}}}"
 
 

@@ -69,7 +69,7 @@ class Disturbed:
     @property
     def processes(self) -> tuple[GpuUser, ...]:
         """Those outside Kubernetes; all where pods are not known."""
-        return tuple(one for one in self.users if one.pod is None or self.pods is None)
+        return tuple(user for user in self.users if user.pod is None or self.pods is None)
 
     @property
     def anybody(self) -> bool:

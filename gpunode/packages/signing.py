@@ -83,7 +83,7 @@ def _expired(facts: Facts, source: Source) -> str:
 
 def _has_all(facts: Facts, desired: Desired, source: Source) -> bool:
     """Whether all of NVIDIA's packages that come from this source are installed. One source may have both kinds."""
-    wish, names = desired.driver, [one.name for one in desired.sources]
+    wish, names = desired.driver, [source.name for source in desired.sources]
     specs = desired.toolkit if source.name == "gpunode-toolkit" or "gpunode-toolkit" not in names else ()
     if source.name == "gpunode-driver" and wish is not None:
         driver = (*wish.pin, *wish.modules, *wish.packages, *wish.fabric, *wish.subnet)

@@ -72,16 +72,20 @@ class Lines:
         *,
         diff: bool | None = None,
     ) -> None:
-        for one in differences:
-            line: dict[str, Any] = {"type": "cluster", "change": DO[one.action], "object": one.what}
+        for difference in differences:
+            line: dict[str, Any] = {
+                "type": "cluster",
+                "change": DO[difference.action],
+                "object": difference.what,
+            }
             if diff is not False:
-                line["diff"] = one.lines
-            if one.claims:
-                line["claims"] = [asdict(claim) for claim in one.claims]
-            if one.node:
-                line["node"] = one.node
-            if one.untried:
-                line["untried"] = one.untried
+                line["diff"] = difference.lines
+            if difference.claims:
+                line["claims"] = [asdict(claim) for claim in difference.claims]
+            if difference.node:
+                line["node"] = difference.node
+            if difference.untried:
+                line["untried"] = difference.untried
             self._write(line)
 
     def failures(self, outcomes: Sequence[Outcome]) -> None:
@@ -141,12 +145,12 @@ def _disturbs(found: Disturbed) -> dict[str, Any]:
         "work": found.work,
         "timeout": found.timeout,
         "pods": None if found.pods is None else [_pod(found, name) for name in found.pods],
-        "processes": [asdict(one) for one in found.processes],
+        "processes": [asdict(process) for process in found.processes],
     }
 
 
 def _pod(found: Disturbed, name: str) -> dict[str, Any]:
-    on = {gpu for one in found.users if one.name == name for gpu in one.gpus}
+    on = {gpu for user in found.users if user.name == name for gpu in user.gpus}
     asks = (found.pods or {})[name]
     gpus = sum(amount for resource, amount in asks.items() if resource.startswith("nvidia.com/"))
     standstill = found.standstill.get(name, "")

@@ -280,7 +280,9 @@ class Page:
             cells = [[shown(one) for one in row] for row in rows]
             title = TITLES.get(kind, kind.capitalize())
             tables = self._view["tables"]
-            same = next((one for one in tables if (one["title"], one["columns"]) == (title, columns)), None)
+            same = next(
+                (table for table in tables if (table["title"], table["columns"]) == (title, columns)), None
+            )
             if same is None:
                 tables.append({"title": title, "columns": columns, "rows": cells})
             else:  # they come host by host

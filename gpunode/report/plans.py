@@ -107,7 +107,11 @@ def sentence(found: Disturbed) -> str:
 
 def interrupted_work(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """A headline, and a line for each host on which work is interrupted; nothing where there is none."""
-    busy = [(one.host, one.disturbs) for one in outcomes if one.disturbs and _victims(one.disturbs)]
+    busy = [
+        (outcome.host, outcome.disturbs)
+        for outcome in outcomes
+        if outcome.disturbs and _victims(outcome.disturbs)
+    ]
     if not busy:
         return
     gpus = [asks for _, found in busy for asks in (found.pods or {}).values() if asks]
@@ -154,7 +158,7 @@ def _victims(found: Disturbed) -> list[str]:
     if not found.anybody:
         return []
     pods = [_pod(name, asks, found.standstill.get(name)) for name, asks in (found.pods or {}).items()]
-    return [*pods, *(str(one) for one in found.processes)]
+    return [*pods, *(str(process) for process in found.processes)]
 
 
 def _pod(name: str, asks: Mapping[str, int], standstill: str | None) -> str:
@@ -197,39 +201,41 @@ def cluster_lines(context: str, differences: Sequence[Difference], *, diff: bool
         what = ", ".join([first.what, *(one.what.removeprefix("Node ") for one in more)])
         yield from _change(name, first, what, whole=True)
         name = ""
-    pods = [one for one in differences if one.action == "replaced"]
+    pods = [difference for difference in differences if difference.action == "replaced"]
     if pods:
-        names = few([f"{one.what.removeprefix('Pod ')} on {one.node}" for one in pods], PODS)
+        names = few([f"{pod.what.removeprefix('Pod ')} on {pod.node}" for pod in pods], PODS)
         yield from _change("pods", pods[0], names, whole=False)
         yield f"{INDENT}{OUTDATED}\n", "dim"
 
 
-def _by_name(one: Difference) -> bool:
+def _by_name(difference: Difference) -> bool:
     """Whether only its name is shown where no diff is asked for: it is new or removed, and no setting of the user's."""
-    return one.action in SIGNS and not (one.action == "created" and one.what.startswith("ConfigMap "))
+    return difference.action in SIGNS and not (
+        difference.action == "created" and difference.what.startswith("ConfigMap ")
+    )
 
 
 def _alike(differences: Sequence[Difference]) -> list[list[Difference]]:
     """Objects, those together that change alike: the plugin's two DaemonSets have one diff, at other line numbers."""
     found: dict[tuple[object, ...], list[Difference]] = {}
-    for one in differences:
-        if one.action not in ("labelled", "replaced"):
-            lines = tuple("@@" if line.startswith("@@") else line for line in one.lines)
-            alike = (lines, one.claims) if one.action == "changed" else one.what
-            found.setdefault((alike,), []).append(one)
+    for difference in differences:
+        if difference.action not in ("labelled", "replaced"):
+            lines = tuple("@@" if line.startswith("@@") else line for line in difference.lines)
+            alike = (lines, difference.claims) if difference.action == "changed" else difference.what
+            found.setdefault((alike,), []).append(difference)
     return list(found.values())
 
 
-def _change(name: str, one: Difference, what: str, *, whole: bool) -> Iterator[Part]:
+def _change(name: str, difference: Difference, what: str, *, whole: bool) -> Iterator[Part]:
     yield from (
         "   ",
         (f"{name:<11}", "dim"),
         " ",
-        SIGNS.get(one.action, CHANGE),
-        f" {DO[one.action]} {what}\n",
+        SIGNS.get(difference.action, CHANGE),
+        f" {DO[difference.action]} {what}\n",
     )
-    yield from _claims(one)
-    for line in one.lines if whole else ():
+    yield from _claims(difference)
+    for line in difference.lines if whole else ():
         yield f"{INDENT}{line}\n", line_style(line)
 
 
@@ -238,10 +244,10 @@ def line_style(line: str) -> str:
     return {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "dim")
 
 
-def _claims(one: Difference) -> Iterator[Part]:
+def _claims(difference: Difference) -> Iterator[Part]:
     """Fields that other managers set since, and that gpunode sets back."""
     fields: dict[str, list[str]] = {}
-    for claim in one.claims:
+    for claim in difference.claims:
         fields.setdefault(claim.manager or "another client", []).append(claim.field)
     for manager, these in fields.items():
         it = "them" if len(these) > 1 else "it"

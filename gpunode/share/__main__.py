@@ -75,7 +75,9 @@ class Replica:
         log.info("leading")
         with _followed(self._api, self._options.resource) as (ledger, followers):
             while (
-                lease.leads and not self.stop.is_set() and not all(one.listed.wait(0.1) for one in followers)
+                lease.leads
+                and not self.stop.is_set()
+                and not all(follower.listed.wait(0.1) for follower in followers)
             ):
                 pass
             if lease.leads and not self.stop.is_set():
@@ -104,17 +106,17 @@ class Replica:
             self._settled = server.leave(LEAVING)
 
 
-def _tend(one: Waiting | Noting, over: threading.Event) -> None:
+def _tend(waiting: Waiting | Noting, over: threading.Event) -> None:
     while not over.wait(RENEW):
-        one.tend()
+        waiting.tend()
 
 
 @contextmanager
 def _followed(api: InCluster, resource: str) -> Iterator[tuple[Ledger, list[Follower]]]:
     stop, ledger = threading.Event(), Ledger(resource)
     followers = [Follower(api, kind, stop) for kind in kinds(ledger)]
-    for one in followers:
-        one.start()
+    for follower in followers:
+        follower.start()
     try:
         yield ledger, followers
     finally:

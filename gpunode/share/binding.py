@@ -131,37 +131,37 @@ class Noting:
                     )
                     return
 
-    def _note(self, one: Moved) -> None:
-        namespace, _, name = one.promise.pod.partition("/")
+    def _note(self, moved: Moved) -> None:
+        namespace, _, name = moved.promise.pod.partition("/")
         path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
         pod = self._api.get(path)
         meta = pod["metadata"]
-        if meta["uid"] != one.uid or (pod.get("spec") or {}).get("nodeName") != one.node:
+        if meta["uid"] != moved.uid or (pod.get("spec") or {}).get("nodeName") != moved.node:
             return
-        written = written_of(pod, one, self._ledger.resource, time.time_ns())
+        written = written_of(pod, moved, self._ledger.resource, time.time_ns())
         if written:
-            log.info("%s is noted on the GPUs that it has", one.promise.pod)
+            log.info("%s is noted on the GPUs that it has", moved.promise.pod)
             same = {key: meta[key] for key in ("uid", "resourceVersion") if key in meta}
             self._api.send("PATCH", f"{path}/status", {"metadata": {**same, "annotations": written}})
 
 
-def written_of(pod: Mapping[str, Any], one: Moved, resource: str, now: int) -> dict[str, str]:
+def written_of(pod: Mapping[str, Any], moved: Moved, resource: str, now: int) -> dict[str, str]:
     """The annotations that place the pod where it is; {} where annotations cannot say so, or not all of it is known."""
     try:
         held = bound_demand(pod, resource)
     except Malformed:
         return {}
-    parts = _parts(held, one)
+    parts = _parts(held, moved)
     if parts is None:
         return {}
-    found = notes_of(one.node, held, parts, one.gpus, now)
-    read = placement_of({"metadata": {"annotations": found}}, one.node, held)
+    found = notes_of(moved.node, held, parts, moved.gpus, now)
+    read = placement_of({"metadata": {"annotations": found}}, moved.node, held)
     return found if read is not None and set(read) == set(parts) else {}
 
 
-def _parts(held: Demand, one: Moved) -> tuple[Part, ...] | None:
-    known = {gpu.uuid for gpu in one.gpus}
-    parts = tuple(part for ask in held.asks for part in one.promise.has if part.container == ask.container)
+def _parts(held: Demand, moved: Moved) -> tuple[Part, ...] | None:
+    known = {gpu.uuid for gpu in moved.gpus}
+    parts = tuple(part for ask in held.asks for part in moved.promise.has if part.container == ask.container)
     complete = all(
         sum(part.units for part in parts if part.container == ask.container) == ask.units for ask in held.asks
     )

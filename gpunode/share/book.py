@@ -69,7 +69,7 @@ def moved_parts(node: Mapping[str, Any]) -> dict[str, tuple[Part, ...]]:
         document = json.loads(
             ((node.get("metadata") or {}).get("annotations") or {}).get(MEMORY_ANNOTATION) or "{}"
         )
-        index = {str(one["uuid"]): str(one["index"]) for one in document.get("gpus") or ()}
+        index = {str(gpu["uuid"]): str(gpu["index"]) for gpu in document.get("gpus") or ()}
         return {
             uid: tuple(
                 Part(container, index.get(uuid, ""), units, uuid)
@@ -86,7 +86,7 @@ def _published(text: str) -> tuple[Gpu, ...]:
     document = json.loads(text)
     if document["version"] != VERSION:
         raise ValueError(f"version {document['version']}, expected {VERSION}")
-    gpus = tuple(_gpu(one) for one in document["gpus"])
+    gpus = tuple(_gpu(gpu) for gpu in document["gpus"])
     if len({gpu.index for gpu in gpus}) < len(gpus) or len({gpu.uuid for gpu in gpus}) < len(gpus):
         raise ValueError("a GPU is listed twice")
     if not 0 < len(gpus) <= MOST_GPUS:
@@ -169,14 +169,14 @@ class Book:
         """The book with these promises more; with `sign` -1, without them."""
         promised, unplaced, leaving = list(self.promised), self.unplaced, list(self.leaving)
         leaving = leaving or [0] * len(promised)
-        for one in promises:
-            found = self.counted(one)
+        for promise in promises:
+            found = self.counted(promise)
             if found is None:
-                unplaced += sign * one.units
+                unplaced += sign * promise.units
                 continue
             for position, units in found:
                 promised[position] += sign * units
-                leaving[position] += sign * units * one.leaving
+                leaving[position] += sign * units * promise.leaving
         return replace(self, promised=tuple(promised), unplaced=unplaced, leaving=tuple(leaving))
 
     @property
@@ -185,17 +185,17 @@ class Book:
         left = tuple(units - going for units, going in zip(self.promised, self.leaving, strict=True))
         return replace(self, promised=left, leaving=(0,) * len(left))
 
-    def settled(self, one: Promise) -> bool:
+    def settled(self, promise: Promise) -> bool:
         """Whether its containers have what was promised, as far as is known."""
-        placed = self._placed(one.parts)
-        return not one.has or (placed is not None and self._placed(one.has) == placed)
+        placed = self._placed(promise.parts)
+        return not promise.has or (placed is not None and self._placed(promise.has) == placed)
 
-    def counted(self, one: Promise) -> Iterable[tuple[int, int]] | None:
+    def counted(self, promise: Promise) -> Iterable[tuple[int, int]] | None:
         """Positions of GPUs with the promise's units of each; None where its GPUs are unknown."""
-        placed = self._placed(one.parts)
-        if one.has:
-            has = self._placed(one.has) or {}
-            if placed is None and sum(has.values()) < one.units:
+        placed = self._placed(promise.parts)
+        if promise.has:
+            has = self._placed(promise.has) or {}
+            if placed is None and sum(has.values()) < promise.units:
                 return None
             placed = {
                 key: max((placed or {}).get(key, 0), has.get(key, 0)) for key in {**(placed or {}), **has}

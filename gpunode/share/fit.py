@@ -191,7 +191,7 @@ def beside_nominees(book: Book, uid: str, priority: int, *, packed: bool) -> Boo
 
     One that would find no room even then counts against every GPU: its victims are not known to be deleted yet.
     """
-    others = [one for one in book.nominees if one.uid != uid and one.priority >= priority]
+    others = [nominee for nominee in book.nominees if nominee.uid != uid and nominee.priority >= priority]
     if not others:
         return book
     later = book.later

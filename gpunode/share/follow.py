@@ -39,7 +39,9 @@ class Home:
 
     def _seen(self, node: Object) -> None:
         conditions = (node.get("status") or {}).get("conditions") or []
-        self.ready = all(one["status"] == "True" for one in conditions if one["type"] == "Ready")
+        self.ready = all(
+            condition["status"] == "True" for condition in conditions if condition["type"] == "Ready"
+        )
 
     def _gone(self, _name: str) -> None:
         self.ready = False

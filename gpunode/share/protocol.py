@@ -155,11 +155,11 @@ def _proposed(fields: Mapping[str, Any]) -> dict[str, tuple[list[str], int]]:
     try:
         for node, given in (fields.get("nodenametometavictims") or {}).items():
             each = _fields(given)
-            uids = [_text(_fields(one), "UID") for one in each.get("pods") or []]
+            uids = [_text(_fields(pod), "UID") for pod in each.get("pods") or []]
             found[str(node)] = uids, int(each.get("numpdbviolations") or 0)
         for node, given in (fields.get("nodenametovictims") or {}).items():
             each = _fields(given)
-            uids = [str(one["metadata"]["uid"]) for one in each.get("pods") or []]
+            uids = [str(pod["metadata"]["uid"]) for pod in each.get("pods") or []]
             found[str(node)] = uids, int(each.get("numpdbviolations") or 0)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise BadRequest(f"expected victims by node: {error!r}") from None

@@ -86,12 +86,12 @@ class Waiting:
         with self._lock:
             self._waiters = {uid: one for uid, one in self._waiters.items() if now < one.asked + FORGET}
             waiters = dict(self._waiters)
-        wishes = {one.wish for one in waiters.values() if one.room is None}
+        wishes = {waiter.wish for waiter in waiters.values() if waiter.room is None}
         roomy = {wish for wish in wishes if any(self._holds(book, wish) for book in grown)}
         for uid, one in waiters.items():
             if one.room is None and one.wish in roomy:
                 self._replace(uid, one, replace(one, room=now))
-        late = [one for one in waiters.items() if one[1].room is not None and now >= one[1].room + ITSELF]
+        late = [item for item in waiters.items() if item[1].room is not None and now >= item[1].room + ITSELF]
         self._tell(sorted(late, key=lambda one: one[1].room or 0.0), now)
 
     def _tell(self, late: Sequence[tuple[str, Waiter]], now: float) -> None:
@@ -108,10 +108,10 @@ class Waiting:
                 books[place] = self._with(books[place], one)
                 answers = self._touch(uid, one, now)
 
-    def _with(self, book: Book, one: Waiter) -> Book:
-        wanted = one.wish.wanted
-        found, choice = find(self._beside(book, one.wish), wanted, packed=self._packed)
-        return book.plus((Promise(one.path, wanted.units, place_parts(wanted, choice, found.gpus)),))
+    def _with(self, book: Book, waiter: Waiter) -> Book:
+        wanted = waiter.wish.wanted
+        found, choice = find(self._beside(book, waiter.wish), wanted, packed=self._packed)
+        return book.plus((Promise(waiter.path, wanted.units, place_parts(wanted, choice, found.gpus)),))
 
     def _replace(self, uid: str, old: Waiter, new: Waiter | None) -> None:
         """Unless the scheduler has asked meanwhile."""
@@ -138,21 +138,21 @@ class Waiting:
     def _holds(self, book: Book, wish: Wish) -> bool:
         return fits(self._beside(book, wish), wish.wanted, packed=self._packed)
 
-    def _touch(self, uid: str, one: Waiter, now: float) -> bool:
+    def _touch(self, uid: str, waiter: Waiter, now: float) -> bool:
         """Whether the API server takes touches. One that failed is tried again, behind the others."""
         stamp = datetime.now(timezone.utc).isoformat()
         try:
-            self._api.send("PATCH", one.path, {"metadata": {"uid": uid, "annotations": {ROOM: stamp}}})
+            self._api.send("PATCH", waiter.path, {"metadata": {"uid": uid, "annotations": {ROOM: stamp}}})
         except ApiError as error:
             if error.code not in GONE:
                 log.warning(
                     "%s has room, but its annotation cannot be changed, so the scheduler may not try it: %s",
-                    one.path,
+                    waiter.path,
                     error,
                 )
-                self._replace(uid, one, replace(one, room=now + ITSELF))
+                self._replace(uid, waiter, replace(waiter, room=now + ITSELF))
                 return False
-        self._replace(uid, one, None)
+        self._replace(uid, waiter, None)
         return True
 
 

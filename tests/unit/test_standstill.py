@@ -171,7 +171,7 @@ def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_fo
     monkeypatch.setattr(drain, "on_node", lambda *_, **__: ())
     seen = cases.facts("modern")
     monkeypatch.setattr(
-        converge, "look", lambda *_: Outcome("h", "planned", replace(seen, gpu_users=users.pop(0)))
+        converge, "probe_and_plan", lambda *_: Outcome("h", "planned", replace(seen, gpu_users=users.pop(0)))
     )
     one = replace(member(REBOOT), node=cast("Any", SimpleNamespace(name="n")))
     end = work.ended(cast("Api", object()), one, cast("Visit", None), lambda _: None, lambda: False)

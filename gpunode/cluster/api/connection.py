@@ -115,7 +115,7 @@ class Connection:
             headers = {"authorization": f"Bearer {shown.token}"} if shown.token else {}
         else:
             settings = self._access.configuration.auth_settings().values()
-            headers = {one["key"]: one["value"] for one in settings}
+            headers = {setting["key"]: setting["value"] for setting in settings}
         if not all(value.isascii() and value.isprintable() for value in headers.values()):
             raise ClusterError(
                 f"the token of context `{self._access.context}` is none: it has characters that no HTTP header takes",

@@ -123,7 +123,9 @@ class ExecPlugin:
             name = "client.authentication.k8s.io/exec"
             known = {key: value for key, value in self.cluster.items() if key != "extensions"}
             own = [
-                one["extension"] for one in self.cluster.get("extensions") or () if one.get("name") == name
+                extension["extension"]
+                for extension in self.cluster.get("extensions") or ()
+                if extension.get("name") == name
             ]
             spec["cluster"] = {**known, **({"config": own[0]} if own else {})}
         return {"apiVersion": self.section.get("apiVersion"), "kind": "ExecCredential", "spec": spec}

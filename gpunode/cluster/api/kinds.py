@@ -178,7 +178,7 @@ def discover(read: Callable[[str], Object]) -> Served:
             hint="Upgrade the control plane, or name another cluster with cluster.context in the inventory.",
         )
     groups = read("/apis").get("groups") or []
-    versions = (one["groupVersion"] for group in groups for one in group.get("versions") or [])
+    versions = (version["groupVersion"] for group in groups for version in group.get("versions") or [])
     return Served(version, minor, frozenset(versions))
 
 

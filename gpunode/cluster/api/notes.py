@@ -254,4 +254,4 @@ def _items(
 
 
 def _by(items: list[Any], by: str) -> Mapping[Any, Object]:
-    return {one.get(by): one for one in items}
+    return {item.get(by): item for item in items}

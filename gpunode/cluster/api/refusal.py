@@ -109,8 +109,8 @@ def _shaped(answer: Any) -> bool:
     if not isinstance(answer, dict) or not ("kind" in answer or isinstance(answer.get("gitVersion"), str)):
         return False
     items, meta = answer.get("items") or [], answer.get("metadata", {})
-    whole = isinstance(items, list) and all(isinstance(one, dict) for one in items)
-    return whole and all(isinstance(one, dict) for one in (meta, *(one.get("metadata") for one in items)))
+    whole = isinstance(items, list) and all(isinstance(item, dict) for item in items)
+    return whole and all(isinstance(one, dict) for one in (meta, *(item.get("metadata") for item in items)))
 
 
 def event(access: Access, line: bytes) -> tuple[str, Object]:
@@ -141,7 +141,7 @@ def words(body: bytes) -> str:
     """What a Status object says, its details first: those of an eviction name the budget that is in the way."""
     try:
         answer = json.loads(body)
-        causes = [str(one["message"]) for one in (answer.get("details") or {}).get("causes") or []]
+        causes = [str(cause["message"]) for cause in (answer.get("details") or {}).get("causes") or []]
         return "; ".join(causes) or str(answer.get("message") or "")
     except (ValueError, KeyError, TypeError, AttributeError):
         return " ".join(body.decode(errors="replace").split())[:200]

@@ -52,18 +52,18 @@ def diff(
     is where this user may read but not write.
     """
     manifests = _fitted(api, manifests)
-    namespaces = [one for one in manifests if one["kind"] == "Namespace"]
-    would = [_would(api, one, frozenset(), strict=strict) for one in namespaces]
+    namespaces = [manifest for manifest in manifests if manifest["kind"] == "Namespace"]
+    would = [_would(api, namespace, frozenset(), strict=strict) for namespace in namespaces]
     # A dry run creates no namespace, so objects inside a new one cannot be dry-run.
     absent = {
         one["metadata"]["name"]
         for one, found in zip(namespaces, would, strict=True)
         if found.action == "created"
     }
-    others = _ordered([one for one in manifests if one["kind"] != "Namespace"])
+    others = _ordered([manifest for manifest in manifests if manifest["kind"] != "Namespace"])
     with ThreadPoolExecutor(AT_ONCE) as pool:
         would += pool.map(lambda one: _would(api, one, absent, strict=strict), others)
-    left = [one for one in surplus if one["metadata"].get("namespace") not in absent]
+    left = [surplu for surplu in surplus if surplu["metadata"].get("namespace") not in absent]
     return (*would, *prune(api, manifests, left, dry_run=True, strict=strict, tell=tell))
 
 
@@ -92,7 +92,7 @@ def prune(
     """Remove gpunode's objects that are in `surplus` and not in the manifests (by kind, namespace and name): rights
     and settings of an earlier apply. `strict`: raises ClusterError, before anything is removed, where the user may not."""
     wanted = {title(manifest) for manifest in manifests}
-    beyond = present(api, [one for one in surplus if title(one) not in wanted], tell)
+    beyond = present(api, [surplu for surplu in surplus if title(surplu) not in wanted], tell)
     if strict:
         rights.demand(api, rights.of_deletion(beyond))
     if not dry_run:
@@ -158,8 +158,10 @@ def delete(api: Api, live: Object, *, seconds: float, tell: OnProgress) -> bool:
 
 def unguarded(api: Api, manifests: Sequence[Object], changes: Collection[Difference]) -> str:
     """Which accounts get rights by these changes that no admission policy holds in, as this API server has none; "" for none."""
-    rights = {one["metadata"]["name"] for one in manifests if one["kind"] == POLICY}
-    granted = [name for name in sorted(rights) if f"ClusterRole {name}" in {one.what for one in changes}]
+    rights = {manifest["metadata"]["name"] for manifest in manifests if manifest["kind"] == POLICY}
+    granted = [
+        name for name in sorted(rights) if f"ClusterRole {name}" in {change.what for change in changes}
+    ]
     if not granted or api.served.has(POLICY):
         return ""
     return (
@@ -177,10 +179,10 @@ def _live(api: Api, manifest: Object) -> Object | None:
 def _sought(api: Api, manifests: Sequence[Object], tell: OnProgress) -> list[Object]:
     """These, which are to be removed: without admission policies where this user may not read them, as by a ClusterRole of
     before gpunode had any; `tell` gets that."""
-    policies = {one["kind"]: one for one in manifests if one["kind"].startswith(POLICY)}
+    policies = {manifest["kind"]: manifest for manifest in manifests if manifest["kind"].startswith(POLICY)}
     try:
-        for one in policies.values():
-            _live(api, one)
+        for policy in policies.values():
+            _live(api, policy)
     except HttpError as error:
         if error.status != 403:
             raise
@@ -188,7 +190,7 @@ def _sought(api: Api, manifests: Sequence[Object], tell: OnProgress) -> list[Obj
         tell(
             f"Whether admission policies of before are left is not known: {why}. Rights: {page('safety.md')}"
         )
-        return [one for one in manifests if one["kind"] not in policies]
+        return [manifest for manifest in manifests if manifest["kind"] not in policies]
     return list(manifests)
 
 

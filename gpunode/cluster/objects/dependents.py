@@ -71,14 +71,14 @@ def _listed(
         return f"its dependents are unknown: {error.message}"
     found: list[str] = []
 
-    def found_of(one: Served) -> tuple[list[str], str]:
-        if "list" not in one.verbs:
-            return [], f"{one.kind.resource} cannot be listed"
+    def found_of(served: Served) -> tuple[list[str], str]:
+        if "list" not in served.verbs:
+            return [], f"{served.kind.resource} cannot be listed"
         try:
-            items = api.find(one.kind, namespace)[0]
+            items = api.find(served.kind, namespace)[0]
         except ClusterError as error:
             return [], error.message
-        return [_title(one.name, item, namespace) for item in items if counts(one.name, item)], ""
+        return [_title(served.name, item, namespace) for item in items if counts(served.name, item)], ""
 
     with ThreadPoolExecutor(8) as pool:
         for names, why in pool.map(found_of, [one for one in served if of_kind(one)]):
@@ -95,7 +95,7 @@ def _served(api: Api) -> tuple[list[Served], list[str]]:
     versions = ["/api/v1"]
     for group in groups:
         first = group.get("preferredVersion", {}).get("groupVersion", "")
-        every = [one["groupVersion"] for one in group.get("versions") or []]
+        every = [version["groupVersion"] for version in group.get("versions") or []]
         versions += [f"/apis/{one}" for one in sorted(every, key=lambda one: one != first)]
     found: dict[str, Served] = {}
     unknown = []

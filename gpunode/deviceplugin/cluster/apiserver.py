@@ -208,9 +208,9 @@ class Follower(threading.Thread):
         while True:
             page = self._api.get(f"{self._kind.path}{self._mark}limit={PAGE}{following}")
             try:
-                for one in page.get("items") or []:
-                    self._kind.seen(one)
-                    names.add(self._kind.name(one))
+                for item in page.get("items") or []:
+                    self._kind.seen(item)
+                    names.add(self._kind.name(item))
                 version = str(page["metadata"]["resourceVersion"])
                 token = page["metadata"].get("continue")
             except (LookupError, TypeError, AttributeError) as error:

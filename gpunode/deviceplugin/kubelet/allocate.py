@@ -137,8 +137,8 @@ def _grow(good: Sequence[Unit], given: Sequence[Unit], wanted: int, links: Links
     return chosen[len(given) :]
 
 
-def _link(one: Unit, other: Unit, links: Links) -> int:
-    return links.get(frozenset((one.device.gpu, other.device.gpu)), 0)
+def _link(unit: Unit, other: Unit, links: Links) -> int:
+    return links.get(frozenset((unit.device.gpu, other.device.gpu)), 0)
 
 
 VOLUME_MOUNTS = "/var/run/nvidia-container-devices"

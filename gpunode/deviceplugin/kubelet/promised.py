@@ -164,9 +164,9 @@ class BoundPods:
         )
 
 
-def _place(one: Wanted, index: Mapping[str, str]) -> Place:
+def _place(wanted: Wanted, index: Mapping[str, str]) -> Place:
     """Where it was promised to be; empty where its pod was not placed."""
-    return frozenset((part.uuid or index.get(part.index, ""), part.units) for part in one.parts)
+    return frozenset((part.uuid or index.get(part.index, ""), part.units) for part in wanted.parts)
 
 
 def _units(place: Place | None) -> int:

@@ -158,10 +158,12 @@ class Reclaim:
             log.warning("%s", words)
 
 
-def _container_devices(one: Entry, names: Mapping[str, str], *, confirmed: bool) -> ContainerDevices:
+def _container_devices(entry: Entry, names: Mapping[str, str], *, confirmed: bool) -> ContainerDevices:
     """The entry in the form of the kubelet's answer."""
-    pod = Pod(names[one.pod]) if one.pod in names else Pod(uid=one.pod)
-    return ContainerDevices(pod, one.container, one.resource, tuple(sorted(one.ids)), confirmed, one.index)
+    pod = Pod(names[entry.pod]) if entry.pod in names else Pod(uid=entry.pod)
+    return ContainerDevices(
+        pod, entry.container, entry.resource, tuple(sorted(entry.ids)), confirmed, entry.index
+    )
 
 
 def _log_changes(before: tuple[Reservation, ...], after: tuple[Reservation, ...]) -> None:

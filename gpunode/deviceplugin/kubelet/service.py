@@ -176,7 +176,9 @@ class Service:
         offered = self._state.units.get(self.resource, {})
         answer = api.PreferredAllocationResponse()
         for c in request.container_requests:
-            self._free = Counter(offered[one].device.index for one in c.available_deviceIDs if one in offered)
+            self._free = Counter(
+                offered[deviceid].device.index for deviceid in c.available_deviceIDs if deviceid in offered
+            )
             places = await self._promised.places(c.allocation_size, offered) if self._promised else ()
             # Beside the event loop: there may be thousands of sets or units to compare.
             ids = await asyncio.to_thread(

@@ -40,7 +40,7 @@ def share(root: str, ours: Path = Path("/dev/shm")) -> None:  # noqa: S108 (not 
 def propagates(root: str, mountinfo: str) -> bool:
     """True if mounts below `root` propagate to the host, by the text of /proc/self/mountinfo (proc(5))."""
     fields = [line.split() for line in mountinfo.splitlines()]
-    above = [one for one in fields if Path(root).is_relative_to(one[4].replace("\\040", " "))]
+    above = [field for field in fields if Path(root).is_relative_to(field[4].replace("\\040", " "))]
     if not above:
         return False
     nearest = max(above, key=lambda one: len(Path(one[4]).parts))

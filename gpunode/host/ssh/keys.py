@@ -66,17 +66,24 @@ class Keys:
                     break
         finally:
             agent.close()
-        locked = next((one for one in identities if one.encrypted and one.public not in agent.blobs), None)
+        locked = next(
+            (
+                identity
+                for identity in identities
+                if identity.encrypted and identity.public not in agent.blobs
+            ),
+            None,
+        )
         if locked is not None and (target.key or not offered):
             raise paramiko.PasswordRequiredException(str(target.key or locked.path))
-        exposed = next((one.path for one in identities if one.exposed), None)
+        exposed = next((identity.path for identity in identities if identity.exposed), None)
         if exposed is not None:
             raise NoConnection(
                 f"{target.place}: the key {exposed} is not used: others may read it",
                 hint=f"Run `chmod 600 {exposed}`.",
                 code="key-permissions",
             )
-        fido = any(one.fido for one in identities) or any(map(_fido, agent.blobs))
+        fido = any(identity.fido for identity in identities) or any(map(_fido, agent.blobs))
         if fido and not offered:
             raise unsupported(
                 f"{target.place}: {FIDO}, and there is no other key",
@@ -120,11 +127,15 @@ class Keys:
 
 def _order(identities: list[Identity], agent: _Agent, target: Target) -> Iterator[paramiko.PKey]:
     """ssh's order: agent keys that match files, other agent keys, files. A key set by `ssh.key` comes first."""
-    files = {one.public: one for one in identities if one.public}
+    files = {identity.public: identity for identity in identities if identity.public}
     held = {key.blob: key for key in agent.get_keys() if not _fido(key.blob)}
     first = [held[blob] for blob in files if blob in held]
     rest = [] if target.identities_only else [key for blob, key in held.items() if blob not in files]
-    own = [one.private for one in identities if one.private is not None and one.public not in held]
+    own = [
+        identity.private
+        for identity in identities
+        if identity.private is not None and identity.public not in held
+    ]
     own = [key for key in own if key.get_name() != "ssh-rsa" or key.get_bits() >= target.rsa_bits]
     yield from [*first, *own, *rest] if target.key else [*first, *rest, *own]
 

@@ -71,7 +71,9 @@ class Archive:
             newer = "" if found["series"] == self.kernel else f"-hwe-{self.release}"
             kernels.append(found["flavour"] + newer)
         open_ = "-open" if flavour == "open" else ""
-        return tuple(PackageSpec(pattern.format(branch=branch, open=open_, kernel=one)) for one in kernels)
+        return tuple(
+            PackageSpec(pattern.format(branch=branch, open=open_, kernel=kernel)) for kernel in kernels
+        )
 
     def fabric(self, chosen: str, part: str, branch: int) -> PackageSpec | None:
         """The package that is this part beside a driver; None where the archive has none."""

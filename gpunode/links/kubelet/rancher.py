@@ -80,7 +80,9 @@ PRODUCTS: Mapping[str, Product] = MappingProxyType(
     }
 )
 PLACES = tuple(product.place(unit) for product in PRODUCTS.values() for unit in product.units)
-WATCH = tuple(path for one in PRODUCTS.values() for path in (*one.watched, f"{one.folder}/*.conf"))
+WATCH = tuple(
+    path for product in PRODUCTS.values() for path in (*product.watched, f"{product.folder}/*.conf")
+)
 
 
 def read(facts: Facts, place: Place) -> KubeletStart:

@@ -66,7 +66,7 @@ class Node:
     @property
     def counted(self) -> tuple[str, ...]:
         """The resources that `capacity` is of."""
-        found = tuple(one for one in self._gpus if self._of(one).capacity)
+        found = tuple(gpu for gpu in self._gpus if self._of(gpu).capacity)
         return tuple(one for one in found if one in self.configured) or found
 
     @property
@@ -103,7 +103,7 @@ class Node:
         """How much of each resource is counted, but not allocatable; of those that count GPUs where nothing of them is, but
         others are."""
         gpus = self._gpus
-        other = bool(self.offers) and not any(self.units.get(one) for one in gpus)
+        other = bool(self.offers) and not any(self.units.get(gpu) for gpu in gpus)
         return {
             name: one.capacity - one.allocatable
             for name, one in self.resources.items()
@@ -137,21 +137,23 @@ class Node:
 def parse(item: Object) -> Node:
     """The node in a Node object."""
     meta, status = item["metadata"], item.get("status", {})
-    condition: Object = next((one for one in status.get("conditions") or [] if one["type"] == "Ready"), {})
+    condition: Object = next(
+        (condition for condition in status.get("conditions") or [] if condition["type"] == "Ready"), {}
+    )
     wishes = notes.read(item)
     info, images = status.get("nodeInfo") or {}, status.get("images") or []
     return Node(
         name=meta["name"],
         uid=meta["uid"],
         labels=meta.get("labels") or {},
-        addresses=tuple(one["address"] for one in status.get("addresses") or []),
+        addresses=tuple(address["address"] for address in status.get("addresses") or []),
         ready=condition.get("status") == "True",
         why_not_ready=condition.get("message") or "its kubelet never reported",
         schedulable=not item.get("spec", {}).get("unschedulable", False),
         taints=tuple(
-            one
-            for one in item.get("spec", {}).get("taints") or []
-            if not one["key"].startswith("node.kubernetes.io/")
+            taint
+            for taint in item.get("spec", {}).get("taints") or []
+            if not taint["key"].startswith("node.kubernetes.io/")
         )
         + ((cordon.TAINT,) if cordon.owned(item) else ()),
         resources=_resources(status.get("capacity") or {}, status.get("allocatable") or {}),
@@ -170,7 +172,7 @@ def parse(item: Object) -> Node:
         },
         noted=frozenset(wishes),
         plugin_status=(meta.get("annotations") or {}).get(ANNOTATION, ""),
-        images=tuple(name for one in images for name in one.get("names") or [])
+        images=tuple(name for image in images for name in image.get("names") or [])
         if len(images) < LISTED
         else (),
     )

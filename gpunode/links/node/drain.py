@@ -110,18 +110,18 @@ class _Asked(NamedTuple):
 _ASKED = _Asked()
 
 
-def _evicted(api: Api, seen: Mapping[str, Object], one: Work, asked: dict[str, _Asked]) -> Work:
-    last = asked.get(one.uid, _ASKED)
-    if not one.ending and time.monotonic() >= last.again:
-        pod = next(pod for pod in seen.values() if pod["metadata"]["uid"] == one.uid)
+def _evicted(api: Api, seen: Mapping[str, Object], work: Work, asked: dict[str, _Asked]) -> Work:
+    last = asked.get(work.uid, _ASKED)
+    if not work.ending and time.monotonic() >= last.again:
+        pod = next(pod for pod in seen.values() if pod["metadata"]["uid"] == work.uid)
         try:
             obstacle, guarded = api.evict(pod), True
         except (ApiConnectionLost, HttpError) as error:
             if isinstance(error, HttpError) and error.status not in AGAIN:
                 raise
             obstacle, guarded = error.message, False
-        last = asked[one.uid] = _Asked(time.monotonic() + RETRY, obstacle, guarded and bool(obstacle))
-    return replace(one, obstacle=last.obstacle)
+        last = asked[work.uid] = _Asked(time.monotonic() + RETRY, obstacle, guarded and bool(obstacle))
+    return replace(work, obstacle=last.obstacle)
 
 
 def _progress(left: Sequence[Work], first: int) -> str:
@@ -145,7 +145,7 @@ def _work(pod: Object, whole: bool) -> Work:
 
 
 def _using(spec: Object) -> list[str]:
-    return [one.get("name", "") for one in containers(spec) if +_limits(one)]
+    return [container.get("name", "") for container in containers(spec) if +_limits(container)]
 
 
 def _asks(pod: Object) -> dict[str, int]:
@@ -171,7 +171,7 @@ def _runs(pod: Object) -> bool:
         return False
     if not pod["metadata"].get("deletionTimestamp"):
         return True
-    states = [one.get("state") or {} for one in status.get("containerStatuses") or []]
+    states = [statuse.get("state") or {} for statuse in status.get("containerStatuses") or []]
     return not states or not all("terminated" in state for state in states)
 
 
@@ -205,7 +205,7 @@ def containers(spec: Object) -> list[Object]:
 def _why(pod: Object, names: Collection[str] | None = None) -> str | None:
     """The same of these containers (None: of all); None where they have ended for good."""
     spec, states = pod["spec"], _states(pod)
-    early = [one.get("name", "") for one in spec.get("initContainers") or []]
+    early = [container.get("name", "") for container in spec.get("initContainers") or []]
     blocked = next((states[name] for name in early if states.get(name) in FAILS), "")
     why = None
     for one in containers(spec):
@@ -223,8 +223,8 @@ def _why(pod: Object, names: Collection[str] | None = None) -> str | None:
 def _states(pod: Object) -> dict[str, str]:
     """The containers' names and waiting reasons; "" for one that does not wait."""
     return {
-        one.get("name", ""): ((one.get("state") or {}).get("waiting") or {}).get("reason") or ""
-        for one in _statuses(pod)
+        statuse.get("name", ""): ((statuse.get("state") or {}).get("waiting") or {}).get("reason") or ""
+        for statuse in _statuses(pod)
     }
 
 
@@ -236,9 +236,9 @@ def _statuses(pod: Object) -> list[Object]:
 def _over(pod: Object, container: Object, *, first: bool) -> bool:
     """Whether the container has ended and is not started again. Restart rules of its own (Kubernetes 1.34) may do that."""
     ends = [
-        one["state"]["terminated"]
-        for one in _statuses(pod)
-        if one.get("name") == container.get("name") and "terminated" in (one.get("state") or {})
+        statuse["state"]["terminated"]
+        for statuse in _statuses(pod)
+        if statuse.get("name") == container.get("name") and "terminated" in (statuse.get("state") or {})
     ]
     own, whole = container.get("restartPolicy"), pod["spec"].get("restartPolicy", "Always")
     if not ends or container.get("restartPolicyRules"):

@@ -35,7 +35,7 @@ def plugins(found: Iterable[Object]) -> list[Object]:
 
 def in_back_off(pod: Object) -> bool:
     states = pod.get("status", {}).get("containerStatuses") or []
-    return any("BackOff" in one.get("state", {}).get("waiting", {}).get("reason", "") for one in states)
+    return any("BackOff" in state.get("state", {}).get("waiting", {}).get("reason", "") for state in states)
 
 
 def by_node(found: Iterable[Object]) -> dict[str, Object]:
@@ -72,7 +72,7 @@ def generations(api: Api, namespace: str) -> Mapping[str, str]:
 def up(pod: Object | None, current: Mapping[str, str]) -> bool:
     if pod is None or ending(pod) or not pods.ready(pod):
         return False
-    owners = [one["name"] for one in pod["metadata"].get("ownerReferences") or []]
+    owners = [reference["name"] for reference in pod["metadata"].get("ownerReferences") or []]
     generation = pod["metadata"]["labels"].get(POD_GENERATION, "")
     return any(current.get(owner) in {generation, ""} for owner in owners)
 

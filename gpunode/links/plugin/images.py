@@ -24,9 +24,11 @@ def unloaded(api: Api, namespace: str, image: PluginImage, nodes: Iterable[Node]
     with suppress(ClusterError):  # without the right to list them, the warning is needless at worst
         found = api.find("DaemonSet", namespace, labels=daemonset.SELECTOR)[0]
     templates = [one["spec"]["template"] for one in found]
-    if any(one["image"] == image.reference for pod in templates for one in pod["spec"]["containers"]):
+    if any(
+        container["image"] == image.reference for pod in templates for container in pod["spec"]["containers"]
+    ):
         return []
-    return [node.name for node in nodes if node.images and not any(_is(one, name) for one in node.images)]
+    return [node.name for node in nodes if node.images and not any(_is(image, name) for image in node.images)]
 
 
 def floating(image: PluginImage) -> str:

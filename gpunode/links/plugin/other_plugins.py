@@ -126,9 +126,9 @@ def replaced(api: Api, named: str, nodes: Collection[str]) -> Object:
         )
     pods = api.find("Pod", namespace)[0]
     owned = [
-        one
-        for one in pods
-        if any(by["uid"] == meta["uid"] for by in one["metadata"].get("ownerReferences") or ())
+        pod
+        for pod in pods
+        if any(by["uid"] == meta["uid"] for by in pod["metadata"].get("ownerReferences") or ())
     ]
     if left := sorted({place(one) for one in owned} - {*nodes}):
         raise ClusterError(
@@ -153,7 +153,11 @@ def _others(found: Iterable[Object]) -> Iterable[Other]:
             yield Other(named, count, product)
         elif product and "container-toolkit" in words:
             yield Other(named, count, product, "configures")
-        elif product and "dra-driver" in words and any(one["name"] == "gpus" for one in pod["containers"]):
+        elif (
+            product
+            and "dra-driver" in words
+            and any(container["name"] == "gpus" for container in pod["containers"])
+        ):
             yield Other(named, count, product, "allocates")
 
 

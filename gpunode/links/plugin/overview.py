@@ -134,8 +134,8 @@ def _counted(row: Row, node: Node, old: Collection[str]) -> Row:
     return replace(
         row,
         resource=", ".join(names),
-        capacity=sum(one.capacity for one in units),
-        allocatable=sum(one.allocatable for one in units),
+        capacity=sum(unit.capacity for unit in units),
+        allocatable=sum(unit.allocatable for unit in units),
     )
 
 

@@ -89,7 +89,7 @@ def unlimited(found: Status | Problem) -> str:
     """Why the driver does not limit containers to their share of a GPU's memory; "" where it does, and where no GPU is
     shared by memory."""
     limits = found.memory_limits.values() if isinstance(found, Status) else ()
-    return "; ".join(dict.fromkeys(one.words for one in limits if one.code != ENFORCED))
+    return "; ".join(dict.fromkeys(limit.words for limit in limits if limit.code != ENFORCED))
 
 
 def offered(found: Status | Problem) -> frozenset[str] | None:
@@ -104,7 +104,7 @@ def earlier(api: Api, node: Node, pod: Object) -> str:
     with suppress(ClusterError):  # the user may have no right to events
         fields = f"involvedObject.kind=Node,involvedObject.uid={node.name}"
         events = api.find("Event", "default", fields=fields)[0]
-    ours = [one for one in events if (one.get("source") or {}).get("component") == COMPONENT]
+    ours = [event for event in events if (event.get("source") or {}).get("component") == COMPONENT]
     before = [one for one in ours if "" < _when(one) < _start(pod)]
     newest = max((one for one in before if one.get("reason") in UNHEALTHY), key=_when, default=None)
     if newest is None or any(one.get("reason") == HEALTHY and _when(one) >= _when(newest) for one in before):
@@ -134,9 +134,9 @@ def _annotates(pod: Object) -> bool:
 
 def _start(pod: Object) -> str:
     """When the plugin's container started; "" while it does not run."""
-    for one in pod.get("status", {}).get("containerStatuses") or []:
-        if one["name"] == CONTAINER:
-            return str(one.get("state", {}).get("running", {}).get("startedAt") or "")
+    for statuse in pod.get("status", {}).get("containerStatuses") or []:
+        if statuse["name"] == CONTAINER:
+            return str(statuse.get("state", {}).get("running", {}).get("startedAt") or "")
     return ""
 
 

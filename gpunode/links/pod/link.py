@@ -63,8 +63,8 @@ def _together(result: NodeResult) -> str:
 def _limits(passed: Sequence[Result], unlimited: str) -> str:
     """The memory limits that pods with a share of memory saw; "" without such pods. An exceeded limit fails the pod."""
     shares = [one for one in passed if one.share is not None]
-    loose = list(dict.fromkeys(one.uuid or one.pod for one in shares if one.limit is None))
-    sizes = ", ".join(dict.fromkeys(f"{one.limit} MiB" for one in shares if one.limit is not None))
+    loose = list(dict.fromkeys(share.uuid or share.pod for share in shares if share.limit is None))
+    sizes = ", ".join(dict.fromkeys(f"{share.limit} MiB" for share in shares if share.limit is not None))
     why = f": {unlimited}" if unlimited else ", see the plugin's log"
     if sizes and loose:
         return (

@@ -53,8 +53,8 @@ class NodeResult:
     def together(self) -> str:
         """A GPU that two pods had at the same time, as pods keep theirs until all are done; "" for none."""
         pods: dict[str, set[str]] = {}
-        for one in self.results:
-            pods.setdefault(one.uuid, set()).add(one.pod)
+        for result in self.results:
+            pods.setdefault(result.uuid, set()).add(result.pod)
         return next((uuid for uuid, several in pods.items() if uuid and len(several) > 1), "")
 
 

@@ -102,7 +102,7 @@ def extended(path: str, text: str, extender: Extender) -> str:
         raise CannotPlan(f"{path} is no KubeSchedulerConfiguration", hint="Name one with --config.")
     others = expected.get("extenders") or []
     for other in others:
-        managed = [one.get("name") for one in other.get("managedResources") or []]
+        managed = [resource.get("name") for resource in other.get("managedResources") or []]
         if extender.resource in managed:
             raise CannotPlan(
                 f"{path}: the extender at {other.get('urlPrefix')} manages {extender.resource} already",

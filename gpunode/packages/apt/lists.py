@@ -57,7 +57,10 @@ def components(facts: Facts, suite: str) -> frozenset[str]:
     """The components that the host's sources have of a release, by its name or as stable and the like."""
     names = {suite, f"{suite}-updates", f"{suite}-security", *ALIASES}
     return frozenset(
-        one for entry in entries(facts) if entry.binary and entry.suite in names for one in entry.components
+        component
+        for entry in entries(facts)
+        if entry.binary and entry.suite in names
+        for component in entry.components
     )
 
 

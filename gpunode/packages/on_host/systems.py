@@ -35,16 +35,16 @@ def half_of(name: str) -> PackageSystem:
 
 def read_packages(patterns: List[str]) -> Dict[str, Dict[str, Any]]:
     """The matching packages that are fully installed."""
-    name = name_of_system()
     if not patterns:
         return {}
+    name = name_of_system()
     return half_of(name).read(patterns) if name else read_rpms(patterns, lambda *_: False)
 
 
 def read_half_installed(patterns: List[str]) -> List[str]:
     """The matching packages that are unpacked, or begun to be, and not configured."""
-    name = name_of_system()
-    return half_of(name).read_half_installed(patterns) if name and patterns else []
+    name = name_of_system() if patterns else ""
+    return half_of(name).read_half_installed(patterns) if name else []
 
 
 def packages(this: Run, change: Message) -> Message:

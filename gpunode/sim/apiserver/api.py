@@ -229,7 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
         return {**review, "status": {"allowed": allowed}}
 
     def _log(self, pod: Object, query: dict[str, str]) -> None:
-        containers = [one["name"] for one in pod["spec"]["containers"]]
+        containers = [container["name"] for container in pod["spec"]["containers"]]
         container = query.get("container") or containers[0]
         if container not in containers:
             name = pod["metadata"]["name"]

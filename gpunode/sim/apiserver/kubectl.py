@@ -97,7 +97,7 @@ def _openapi(place: str) -> Object | None:
     """The part of an OpenAPI document that kubectl reads before it sends a file: the server validates fields."""
     places = {("apis/" if "/" in kind.api else "api/") + kind.api: kind.api for kind in KINDS.values()}
     if not place:
-        return {"paths": {one: {"serverRelativeURL": f"/openapi/v3/{one}"} for one in places}}
+        return {"paths": {place: {"serverRelativeURL": f"/openapi/v3/{place}"} for place in places}}
     paths: Object = {}
     for name, kind in KINDS.items():
         if kind.api == places.get(place):

@@ -187,7 +187,7 @@ def _merge_list(there: list[Object], wish: list[Object], by: str) -> list[Object
 
 def _owners(item: Object) -> Owners:
     entries = item.get("metadata", {}).get("managedFields") or []
-    return {_owner(one): set(_places(one["fieldsV1"])) for one in entries if one}
+    return {_owner(entry): set(_places(entry["fieldsV1"])) for entry in entries if entry}
 
 
 def _places(tree: Object, place: Path = ()) -> Iterable[Path]:
@@ -203,7 +203,9 @@ def _with_owners(item: Object, owners: Owners, before: Object) -> Object:
     entries = []
     known = _owners(before)
     times = {
-        _owner(one): one.get("time") for one in before.get("metadata", {}).get("managedFields") or [] if one
+        _owner(field): field.get("time")
+        for field in before.get("metadata", {}).get("managedFields") or []
+        if field
     }
     for owner, places in owners.items():
         if not places:

@@ -36,7 +36,8 @@ def selector(kind: str, query: Mapping[str, str]) -> Test:
 def matches(labels: Mapping[str, str], expressions: list[Object]) -> bool:
     """True if the labels match all of a selector's matchExpressions."""
     return all(
-        _holds(labels.get(one["key"]), one["operator"], one.get("values") or []) for one in expressions
+        _holds(labels.get(expression["key"]), expression["operator"], expression.get("values") or [])
+        for expression in expressions
     )
 
 

@@ -178,7 +178,7 @@ def now() -> str:
 def owned_by(item: Object, owner: Object) -> bool:
     """True if `owner` is an owner of the object."""
     references = item["metadata"].get("ownerReferences") or []
-    return any(one["uid"] == owner["metadata"]["uid"] for one in references)
+    return any(reference["uid"] == owner["metadata"]["uid"] for reference in references)
 
 
 class StatusError(Exception):

@@ -25,12 +25,12 @@ def collect_garbage(store: Store) -> None:
     uids = {item["metadata"]["uid"] for item in everything}
     for item in everything:
         owners = item["metadata"].get("ownerReferences") or []
-        if owners and not any(one["uid"] in uids for one in owners):
+        if owners and not any(owner["uid"] in uids for owner in owners):
             _delete(store, item)
         if FOREGROUND in item["metadata"].get("finalizers", ()):
             dependents = [one for one in everything if owned_by(one, item)]
-            for one in dependents:
-                _delete(store, one)
+            for dependent in dependents:
+                _delete(store, dependent)
             if not dependents:
                 store.drop(item)
 
@@ -83,7 +83,7 @@ class NodeHealth:
     def _unready(self, node: str) -> None:
         for pod in self._store.all("Pod"):
             conditions = pod["status"].get("conditions") or []
-            if pod["spec"].get("nodeName") == node and any(_ready(one) for one in conditions):
+            if pod["spec"].get("nodeName") == node and any(_ready(condition) for condition in conditions):
                 self._store.change(pod, _pod_unready)
                 record(self._store, pod, "node-controller", "Warning", "NodeNotReady", "Node is not ready")
 
@@ -101,7 +101,9 @@ def _unknown(node: Object) -> None:
 
 def _tainted(node: Object) -> None:
     """The taints of `node.kubernetes.io` that follow from Ready and cordoning; other taints stay."""
-    conditions = {one["type"]: one["status"] for one in node["status"].get("conditions") or []}
+    conditions = {
+        condition["type"]: condition["status"] for condition in node["status"].get("conditions") or []
+    }
     kind = {"True": "", "Unknown": "unreachable"}.get(conditions.get("Ready", "False"), "not-ready")
     ours = {f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable")}
     before = node["spec"].pop("taints", None) or []

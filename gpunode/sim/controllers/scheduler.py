@@ -65,10 +65,10 @@ def quantity(text: str) -> float:
 def tolerates(taint: Mapping[str, str], tolerations: Sequence[Object]) -> bool:
     """True if one of the tolerations is for this taint."""
     return any(
-        one.get("effect", taint["effect"]) in {taint["effect"], ""}
-        and one.get("key", taint["key"]) in {taint["key"], ""}
-        and (one.get("operator") == "Exists" or one.get("value", "") == taint.get("value", ""))
-        for one in tolerations
+        toleration.get("effect", taint["effect"]) in {taint["effect"], ""}
+        and toleration.get("key", taint["key"]) in {taint["key"], ""}
+        and (toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", ""))
+        for toleration in tolerations
     )
 
 
@@ -95,7 +95,7 @@ def _reasons_against(pod: Object, node: Object, used: Counter[str]) -> list[str]
         if not tolerates(cordon, tolerations):
             return ["node(s) were unschedulable"]
     taints = node["spec"].get("taints") or []
-    if any(one["effect"] != "PreferNoSchedule" and not tolerates(one, tolerations) for one in taints):
+    if any(taint["effect"] != "PreferNoSchedule" and not tolerates(taint, tolerations) for taint in taints):
         return ["node(s) had untolerated taint(s)"]
     if not selects_node(spec, node):
         return ["node(s) didn't match Pod's node affinity/selector"]
@@ -127,7 +127,7 @@ def _refuse(store: Store, pod: Object, why: Mapping[str, Sequence[str]]) -> None
         reasons = Counter(reason for found in why.values() for reason in found)
         counted = ", ".join(sorted(f"{number} {reason}" for reason, number in reasons.items()))
         words = f"0/{len(why)} nodes are available: {counted}."
-    if any(one.get("message") == words for one in pod["status"].get("conditions") or []):
+    if any(condition.get("message") == words for condition in pod["status"].get("conditions") or []):
         return
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
 

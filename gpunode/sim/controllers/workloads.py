@@ -78,8 +78,8 @@ def _tend_daemonset(store: Store, daemonset: Object, nodes: list[Object]) -> Non
 def _wants(spec: Object, node: Object) -> bool:
     """True if the DaemonSet wants a pod on the node. Taints that Kubernetes sets itself do not matter."""
     tolerations = [*(spec.get("tolerations") or []), *TOLERATED]
-    taints = [one for one in node["spec"].get("taints") or [] if one["effect"] != "PreferNoSchedule"]
-    own = [one for one in taints if one["key"] != "node.kubernetes.io/not-ready"]
+    taints = [taint for taint in node["spec"].get("taints") or [] if taint["effect"] != "PreferNoSchedule"]
+    own = [taint for taint in taints if taint["key"] != "node.kubernetes.io/not-ready"]
     return selects_node(spec, node) and all(tolerates(one, tolerations) for one in own)
 
 
@@ -105,7 +105,7 @@ def _make_daemon(store: Store, daemonset: Object, node: str, revision: str) -> N
 
 def _ready(pod: Object) -> bool:
     conditions = pod["status"].get("conditions") or []
-    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
     return ready and "deletionTimestamp" not in pod["metadata"]
 
 
@@ -140,7 +140,9 @@ def _count(
 def run_jobs(store: Store) -> None:
     """Create the pods that are due, and write the status."""
     for job in store.all("Job"):
-        over = any(one["type"] in {"Complete", "Failed"} for one in job["status"].get("conditions") or [])
+        over = any(
+            condition["type"] in {"Complete", "Failed"} for condition in job["status"].get("conditions") or []
+        )
         if not over and "deletionTimestamp" not in job["metadata"]:
             _tend_job(store, job)
 
@@ -151,7 +153,9 @@ def _tend_job(store: Store, job: Object) -> None:
     phases = [pod["status"].get("phase") for pod in pods]
     succeeded, failed = phases.count("Succeeded"), phases.count("Failed")
     again = sum(
-        one.get("restartCount", 0) for pod in pods for one in pod["status"].get("containerStatuses", [])
+        statuse.get("restartCount", 0)
+        for pod in pods
+        for statuse in pod["status"].get("containerStatuses", [])
     )
     status = {**status, "active": len(pods) - succeeded - failed, "succeeded": succeeded, "failed": failed}
     others = status.get("conditions") or []

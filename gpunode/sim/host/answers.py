@@ -123,7 +123,7 @@ def _libraries(host: Path, now: Now) -> None:
 
 def _processes(root: Path, now: Now) -> None:
     alive = {str(unit.pid) for unit in now.units.values() if unit.pid}
-    alive |= {str(one.pid) for one in now.gpu_users}
+    alive |= {str(user.pid) for user in now.gpu_users}
     for path in (root / "proc").iterdir():
         if path.name.isdigit() and path.name not in alive:
             shutil.rmtree(path)
@@ -184,7 +184,8 @@ def _docker_info(now: Now) -> str:
         "Runtimes": {name: {} for name in now.runtime.handlers},
         "DefaultRuntime": now.runtime.default,
         "CgroupDriver": now.runtime.cgroup_driver,
-        "ContainersRunning": len(now.containers) + len({one.pod for one in now.containers}),  # and sandboxes
+        "ContainersRunning": len(now.containers)
+        + len({container.pod for container in now.containers}),  # and sandboxes
         "LiveRestoreEnabled": False,
     }
     return f"{json.dumps(info)}\n"

@@ -109,7 +109,7 @@ class Now:
     @property
     def gpu_users(self) -> list[ContainerNow]:
         """The containers that use the driver, which prevents unloading it."""
-        return [one for one in self.containers if one.gpu and "nvidia" in self.modules]
+        return [container for container in self.containers if container.gpu and "nvidia" in self.modules]
 
     def running(self, unit: str) -> bool:
         """True if a unit is active."""

@@ -215,7 +215,10 @@ class _Door:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         transport = paramiko.Transport(client)
         transport.add_server_key(self.key)
-        self._transports = [*(one for one in self._transports if one.is_active()), transport]
+        self._transports = [
+            *(transport for transport in self._transports if transport.is_active()),
+            transport,
+        ]
         # With an event, start_server does not wait for the handshake.
         transport.start_server(event=threading.Event(), server=_Login(self))
 

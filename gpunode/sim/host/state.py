@@ -90,7 +90,7 @@ def _now(data: dict[str, Any]) -> Now:
             "units": units,
             "packages": {name: PackageNow(**package) for name, package in data["packages"].items()},
             "runtime": RuntimeNow(**data["runtime"]),
-            "containers": [ContainerNow(**one) for one in data["containers"]],
+            "containers": [ContainerNow(**container) for container in data["containers"]],
             "xids": [(uuid, number) for uuid, number in data["xids"]],
         }
     )

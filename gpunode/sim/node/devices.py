@@ -239,7 +239,7 @@ class DeviceManager:
         wish = api.ContainerPreferredAllocationRequest(available_deviceIDs=free, allocation_size=count)
         request = api.PreferredAllocationRequest(container_requests=[wish])
         answer = plugin.call("GetPreferredAllocation", request, api.PreferredAllocationResponse)
-        preferred = [one for one in answer.container_responses[0].deviceIDs if one in free]
+        preferred = [deviceID for deviceID in answer.container_responses[0].deviceIDs if deviceID in free]
         return [*preferred, *(one for one in free if one not in preferred)][:count]
 
     def _register(self, request: Any, context: Any) -> Any:

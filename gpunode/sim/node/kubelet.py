@@ -146,7 +146,9 @@ class Kubelet:
 
     def _work(self) -> None:
         self._sync()
-        found = [seen for run in self._runs.values() for one in run.containers if (seen := one.seen)]
+        found = [
+            seen for run in self._runs.values() for container in run.containers if (seen := container.seen)
+        ]
         if found != self._now.containers:
             with self._state.change() as now:
                 now.containers = found
@@ -271,7 +273,10 @@ def _set_status(status: Object) -> Callable[[Object], None]:
 
 
 def _ready(status: Object) -> bool:
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in status.get("conditions") or [])
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for condition in status.get("conditions") or []
+    )
 
 
 def _previous_log(this: ContainerLifecycle | None, logs: list[Path], container: str, pod: str) -> Path:
@@ -347,7 +352,7 @@ def _conditions(before: Object, *, up: bool) -> list[Object]:
         else ("False", "KubeletNotReady", "container runtime is down")
     )
     found.append(dict(zip(("type", "status", "reason", "message"), ("Ready", *ready), strict=True)))
-    known = {one["type"]: one for one in before.get("conditions") or []}
+    known = {condition["type"]: condition for condition in before.get("conditions") or []}
     for one in found:
         old = known.get(one["type"], {})
         same = old.get("status") == one["status"]

@@ -75,14 +75,14 @@ class Volumes:
         self._folder: Path = host / VOLUMES / pod["metadata"]["uid"]
         self._namespace, self._find = pod["metadata"]["namespace"], find
         self._sources: dict[str, str] = {
-            one["name"]: one["configMap"]["name"]
-            for one in pod["spec"].get("volumes", [])
-            if "configMap" in one
+            volume["name"]: volume["configMap"]["name"]
+            for volume in pod["spec"].get("volumes", [])
+            if "configMap" in volume
         }
         self._hosts: dict[str, Path] = {
-            one["name"]: host / "root" / one["hostPath"]["path"].strip("/")
-            for one in pod["spec"].get("volumes", [])
-            if "hostPath" in one
+            volume["name"]: host / "root" / volume["hostPath"]["path"].strip("/")
+            for volume in pod["spec"].get("volumes", [])
+            if "hostPath" in volume
         }
         self._held: dict[str, str] = {}  # volume -> the version of the ConfigMap that it shows
 
@@ -115,12 +115,12 @@ class Volumes:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _mounts(self, container: Object) -> Iterator[tuple[str, Path]]:
-        for one in container.get("volumeMounts", []):
-            path = one["mountPath"].rstrip("/")
-            if one["name"] in self._sources:
-                yield path, self._place(one["name"])
-            elif one["name"] in self._hosts:
-                yield path, self._hosts[one["name"]]
+        for mount in container.get("volumeMounts", []):
+            path = mount["mountPath"].rstrip("/")
+            if mount["name"] in self._sources:
+                yield path, self._place(mount["name"])
+            elif mount["name"] in self._hosts:
+                yield path, self._hosts[mount["name"]]
 
     def _place(self, volume: str) -> Path:
         return self._folder / "volumes/kubernetes.io~configmap" / volume

@@ -37,12 +37,12 @@ class PodRun:
     @property
     def ended(self) -> bool:
         """True if it has no process."""
-        return all(one.process is None for one in self.containers)
+        return all(container.process is None for container in self.containers)
 
     def step(self, host: Now) -> None:
         """Do what is due: check, start or stop its containers."""
-        for one in self.containers:
-            one.check(self.pod)
+        for container in self.containers:
+            container.check(self.pod)
         if self.leaving or self._refused:
             self._stop()
         elif time.time() - self._began > self.pod["spec"].get("activeDeadlineSeconds", float("inf")):
@@ -56,13 +56,13 @@ class PodRun:
     def kill(self, *, gpu: bool = False) -> None:
         """End its processes at once: its node went down, or its runtime with all its containers. `gpu`: only those that use
         the driver."""
-        for one in self.containers:
-            if one.process is not None and (not gpu or (one.seen and one.seen.gpu)):
-                one.process.kill()
+        for container in self.containers:
+            if container.process is not None and (not gpu or (container.seen and container.seen.gpu)):
+                container.process.kill()
 
     def status(self) -> Object:
         """The status as the kubelet posts it."""
-        before = {one["type"]: one for one in self.pod["status"].get("conditions") or []}
+        before = {condition["type"]: condition for condition in self.pod["status"].get("conditions") or []}
         scheduled = before.get("PodScheduled", {"type": "PodScheduled", "status": "True"})
         status: Object = {
             "phase": self._phase(),
@@ -75,7 +75,7 @@ class PodRun:
             status |= {"reason": self._refused[0], "message": self._refused[1]}
         if self._refused and self._given is None:
             return {**status, "conditions": [scheduled]}  # no container ever was
-        unready = [one.name for one in self.containers if not one.ready]
+        unready = [container.name for container in self.containers if not container.ready]
         words = f"containers with unready status: [{' '.join(unready)}]"
         why = {"reason": "ContainersNotReady", "message": words} if unready else {}
         conditions: list[Object] = [
@@ -93,19 +93,19 @@ class PodRun:
             "podIP": address,
             "podIPs": [{"ip": address}],
             "conditions": [*conditions, scheduled],
-            "containerStatuses": [one.status() for one in self.containers],
+            "containerStatuses": [container.status() for container in self.containers],
         }
 
     def _phase(self) -> str:
         if self._refused:
             return "Failed"
-        if all(one.over for one in self.containers):
+        if all(container.over for container in self.containers):
             return (
                 "Failed"
-                if any(one.state["terminated"]["exitCode"] for one in self.containers)
+                if any(container.state["terminated"]["exitCode"] for container in self.containers)
                 else "Succeeded"
             )
-        return "Running" if all(one.starts for one in self.containers) else "Pending"
+        return "Running" if all(container.starts for container in self.containers) else "Pending"
 
     def _admitted(self) -> bool:
         """Allocate its devices, once; without them the pod fails."""
@@ -113,8 +113,10 @@ class PodRun:
             devices = self._node.devices
             try:
                 self._given = {
-                    one.name: devices.allocate(self.pod["metadata"]["uid"], one.name, _limits(one.spec))
-                    for one in self.containers
+                    container.name: devices.allocate(
+                        self.pod["metadata"]["uid"], container.name, _limits(container.spec)
+                    )
+                    for container in self.containers
                 }
             except Unavailable as no:
                 self._refused = ("UnexpectedAdmissionError", f"Pod was rejected: {no}")
@@ -153,8 +155,10 @@ class PodRun:
 
     def _stop(self) -> None:
         grace = self.pod["metadata"].get("deletionGracePeriodSeconds")
-        for one in self.containers:
-            one.stop(self.pod, self.pod["spec"]["terminationGracePeriodSeconds"] if grace is None else grace)
+        for container in self.containers:
+            container.stop(
+                self.pod, self.pod["spec"]["terminationGracePeriodSeconds"] if grace is None else grace
+            )
 
 
 def _runtime(host: Now) -> str:

@@ -31,7 +31,7 @@ PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def write(to: Path, base: Base, layer: bytes, *, name: str) -> str:
     """Write the image to `to`, which appears whole or not at all; its id. Raises UsageError where it cannot."""
     config = _json(_config(base.config, layer))
-    layers = [(one.digest, one.size, one.compressed) for one in base.layers]
+    layers = [(layer.digest, layer.size, layer.compressed) for layer in base.layers]
     layers.append((_sha256(layer), len(layer), False))
     manifest = _json(
         {
@@ -71,7 +71,7 @@ def write(to: Path, base: Base, layer: bytes, *, name: str) -> str:
                 (_path(_sha256(manifest)), manifest),
             ):
                 _add(tar, path, content)
-            for one in {one.digest: one for one in base.layers}.values():
+            for one in {layer.digest: layer for layer in base.layers}.values():
                 member = tarfile.TarInfo(_path(one.digest))
                 member.size = one.size
                 with base.open(one.name) as file:

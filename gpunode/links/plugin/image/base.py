@@ -190,7 +190,7 @@ def _images(read: Open, arch: str) -> Iterator[tuple[str, Image | None]]:
             waiting += manifest["manifests"]
         else:
             config = content(_blob(manifest["config"]["digest"]))
-            yield _platform(config), _image(config, [_blob(one["digest"]) for one in manifest["layers"]])
+            yield _platform(config), _image(config, [_blob(layer["digest"]) for layer in manifest["layers"]])
 
 
 def _image(config: dict[str, Any], layers: list[str]) -> Image:
@@ -198,7 +198,7 @@ def _image(config: dict[str, Any], layers: list[str]) -> Image:
     inner = config.get("config") or {}
     texts = [*layers, *config["rootfs"]["diff_ids"], *(inner.get("Env") or [])]
     texts += [config[key] for key in ("architecture", "os", "variant") if config.get(key)]
-    if not all(isinstance(one, str) for one in texts) or not isinstance(config.get("history") or [], list):
+    if not all(isinstance(text, str) for text in texts) or not isinstance(config.get("history") or [], list):
         raise TypeError("its configuration has other types")
     return config, layers
 
@@ -254,7 +254,9 @@ def _layer(path: str, read: Open, name: str, diff: str) -> tuple[Layer, dict[str
                 hint="Copy or save the base again.",
             )
         with read(name) as file:
-            inside = {_place(one.name): _target(one) for one in tars.members(_plain(file, compressed))}
+            inside = {
+                _place(member.name): _target(member) for member in tars.members(_plain(file, compressed))
+            }
     except (KeyError, FileNotFoundError):
         raise UsageError(
             f"{path} does not hold its layer {name}", hint="Save the image again, with all its layers."

@@ -91,8 +91,10 @@ def seen(text: str) -> Message:
     targets = [line.split()[1] for line in text.splitlines() if re.match(r"\S+ /\S+ \S+ \S+ \d \d$", line)]
     return {
         "uuids": sorted(set(re.findall(r"UUID: (GPU-[0-9a-f-]+)", text))),
-        "devices": sorted(one for one in set(devices) if one != "/dev/nvidia-caps"),
-        "mounts": sorted(one for one in set(targets) if re.search(DRIVER, one) and one not in devices),
+        "devices": sorted(device for device in set(devices) if device != "/dev/nvidia-caps"),
+        "mounts": sorted(
+            target for target in set(targets) if re.search(DRIVER, target) and target not in devices
+        ),
     }
 
 

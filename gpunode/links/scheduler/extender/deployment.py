@@ -130,7 +130,9 @@ def _surplus(wanted: Spec) -> list[Object]:
 
 def _own(namespace: str) -> list[Object]:
     wanted = Spec(namespace, PluginImage("any"), Share(), dict.fromkeys(FILES, ""))
-    return [one for one in wanted.manifests if one["kind"] != "Namespace"] + second.everything(namespace)
+    return [manifest for manifest in wanted.manifests if manifest["kind"] != "Namespace"] + second.everything(
+        namespace
+    )
 
 
 SERVER, CLIENT = "gpunode-share", "gpunode-share-scheduler"  # names in the certificates

@@ -135,11 +135,11 @@ def _actual(
 
 def _by_gpu(parts: Sequence[Part], book: Book) -> set[tuple[str, str, int]]:
     index = {gpu.uuid: gpu.index for gpu in book.gpus if gpu.uuid}
-    return {(one.container, index.get(one.uuid, one.index), one.units) for one in parts}
+    return {(part.container, index.get(part.uuid, part.index), part.units) for part in parts}
 
 
 def _listed(parts: Sequence[Part]) -> str:
-    return ", ".join(dict.fromkeys(one.index for one in parts))
+    return ", ".join(dict.fromkeys(part.index for part in parts))
 
 
 def _mismatch(node: str, pod: str, code: str, what: str, repair: Mapping[str, str] | None = None) -> Mismatch:

@@ -35,7 +35,7 @@ NOTHING = Real()
 
 def of_plugin(gpus: Sequence[Gpu], pods: Sequence[Object]) -> Real:
     """A node's allocations by its plugin, which asks the kubelet: for nodes whose host is not asked. MIG devices count as their GPU."""
-    if any(one.users is None for one in gpus):
+    if any(gpu.users is None for gpu in gpus):
         return NOTHING
     uids = {name: uid for uid, name in names(pods).items()}
     entries = tuple(
@@ -44,10 +44,10 @@ def of_plugin(gpus: Sequence[Gpu], pods: Sequence[Object]) -> Real:
             uids[user.pod],
             user.container,
             user.resource,
-            frozenset(f"{one.uuid}::{n}" for n in range(user.units)),
+            frozenset(f"{gpu.uuid}::{n}" for n in range(user.units)),
         )
-        for one in gpus
-        for user in one.users or ()
+        for gpu in gpus
+        for user in gpu.users or ()
         if user.pod in uids
     )
     offered: dict[str, dict[str, tuple[int, str]]] = {}
@@ -55,7 +55,7 @@ def of_plugin(gpus: Sequence[Gpu], pods: Sequence[Object]) -> Real:
         for one in gpu.offered or ():
             what = _of_way(one.way, one.mib, mig=one.mig)
             offered.setdefault(one.resource, {})[gpu.uuid] = (one.units, what)
-    return Real(entries, {one.uuid: one.index for one in gpus}, counted=True, offered=offered)
+    return Real(entries, {gpu.uuid: gpu.index for gpu in gpus}, counted=True, offered=offered)
 
 
 def of_host(
@@ -64,7 +64,7 @@ def of_host(
     """A node's allocations and units by its kubelet's record. `registered`: ids by resource, as of `checkpoint`."""
     offered: dict[str, dict[str, tuple[int, str]]] = {}
     for resource, units in registered.items():
-        counts = Counter((claim.device, _of_id(one)) for one in units if (claim := offer.claim_of(one)))
+        counts = Counter((claim.device, _of_id(unit)) for unit in units if (claim := offer.claim_of(unit)))
         offered[resource] = {device: (count, what) for (device, what), count in counts.items()}
     return Real(entries, indexes, offered=offered)
 
@@ -100,7 +100,7 @@ def rows(
 ) -> tuple[Row, ...]:
     """Every GPU that is offered in any way, by node; `resource` stands for memory, `real` is by node."""
     ledger = Ledger.of(resource, nodes, pods)
-    living = [one for one in pods if not has_ended(one)]
+    living = [pod for pod in pods if not has_ended(pod)]
     by_node: dict[str, list[Object]] = {}
     for pod in living:
         by_node.setdefault((pod.get("spec") or {}).get("nodeName") or "", []).append(pod)
@@ -150,9 +150,9 @@ def names(pods: Iterable[Object]) -> dict[str, str]:
     """namespace/name of pods by UID."""
     return {
         str(
-            one["metadata"]["uid"]
-        ): f"{one['metadata'].get('namespace', 'default')}/{one['metadata']['name']}"
-        for one in pods
+            pod["metadata"]["uid"]
+        ): f"{pod['metadata'].get('namespace', 'default')}/{pod['metadata']['name']}"
+        for pod in pods
     }
 
 
@@ -190,7 +190,7 @@ def _memory(node: str, pods: Sequence[Object], ledger: Ledger, host: Real) -> li
     if host.entries is not None:
         real = allocated(pods, ledger.resource, host.entries)
         used = {(pod, box, index.get(device, device)): count for (pod, box, device), count in real.items()}
-    for promise in (one for one in ledger.promises(node).values() if not one.parts):
+    for promise in (promise for promise in ledger.promises(node).values() if not promise.parts):
         # Not recorded where: what the kubelet gave it was promised there, and the rest of an unknown GPU.
         has = {key: count for key, count in (used or {}).items() if key[0] == promise.pod}
         promised |= has
@@ -220,8 +220,8 @@ def _uses(
 
 
 def _sums(uses: Sequence[Use], used: object) -> tuple[int, int | None]:
-    real = None if used is None else sum(one.used or 0 for one in uses)
-    return sum(one.promised for one in uses), real
+    real = None if used is None else sum(use.used or 0 for use in uses)
+    return sum(use.promised for use in uses), real
 
 
 def _others(node: str, pods: Sequence[Object], resource: str, total: int, host: Real) -> list[Row]:

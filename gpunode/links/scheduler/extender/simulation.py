@@ -45,7 +45,7 @@ def place(
     best (of equal ones the first by name; the scheduler's other scores do not count here); and what is free then."""
     books = Ledger.of(resource, nodes, pods).books()
     usable = {
-        str(one["metadata"]["name"]) for one in nodes if not (one.get("spec") or {}).get("unschedulable")
+        str(node["metadata"]["name"]) for node in nodes if not (node.get("spec") or {}).get("unschedulable")
     }
     books = {name: book for name, book in sorted(books.items()) if name in usable}
     wanted = Demand(tuple(Ask(f"c{number}", number, each) for number, each in enumerate(units)))
