@@ -65,7 +65,7 @@ def _link(path: Path, target: str | None) -> None:
 
 def _kernel(root: Path, now: Now) -> None:
     _put(root / "proc/sys/kernel/random/boot_id", f"{now.boot_id}\n")
-    _put(root / "proc/uptime", f"{time.time() - now.booted:.2f} 0.00\n")
+    _put(root / "proc/uptime", f"{max(0.0, time.time() - now.booted):.2f} 0.00\n")
     loaded = root / "sys/module"
     loaded.mkdir(parents=True, exist_ok=True)
     for gone in {path.name for path in loaded.iterdir()} - set(now.modules):
