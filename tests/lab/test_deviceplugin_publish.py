@@ -104,9 +104,10 @@ def label(lab: Lab, name: str, value: str | None) -> None:
 
 
 def plugins(lab: Lab) -> dict[str, dict[str, Any]]:
-    """The plugin's pod on each node."""
+    """The plugin's pod on each node, without one that ends."""
     query = urlencode({"labelSelector": PLUGIN})
-    return {one["spec"]["nodeName"]: one for one in lab.request("GET", f"/api/v1/pods?{query}")["items"]}
+    pods = lab.request("GET", f"/api/v1/pods?{query}")["items"]
+    return {pod["spec"]["nodeName"]: pod for pod in pods if "deletionTimestamp" not in pod["metadata"]}
 
 
 def lives(lab: Lab) -> dict[str, tuple[str, int]]:
@@ -251,6 +252,7 @@ def test_a_plugin_that_cannot_register_is_not_ready_and_says_why(
     modern.exec(["chmod", "0555", folder])
     try:
         lab.request("DELETE", f"/api/v1/namespaces/gpunode/pods/{before}")
+        wait("the next pod", lambda: "modern" in plugins(lab), 60)
         wait("its words", lambda: "may not use" in gpunode("plugin status", "--json").stdout, 120)
         assert not ready(lab)
         assert gpunode("plugin status", "--json").code == 1
