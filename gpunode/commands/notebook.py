@@ -6,7 +6,7 @@ import shlex
 
 from gpunode.cluster import pods, rights
 from gpunode.engine import nodes
-from gpunode.engine.listener import Listener, problem, progress
+from gpunode.engine.listener import Listener, progress
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError
 from gpunode.links.pod import notebook
@@ -21,12 +21,8 @@ def start(session: Session, *, image: str, node_port: bool) -> int:
     """Run it on one of the session's nodes and report how to reach it; the exit code. It stays until it is removed."""
     listener, tell = session.listener, progress(session.listener)
     api = nodes.connect(session.inventory)
-    members = nodes.identify(api, session, tell)
-    for one in members:
-        problem(listener, one.host.name, one.reason)
-    able = [member.node for member in members if member.node]
+    able = nodes.find_gpu_nodes(api, session, tell)
     if not able:
-        listener.note(Advice("No node has GPUs. `", Command("provision"), "` makes hosts GPU nodes."))
         return 1
     namespace = session.inventory.cluster.namespace
     rights.demand(api, rights.of_notebook(namespace))

@@ -15,7 +15,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held
 from gpunode.cluster.objects import apply
 from gpunode.commands import second_scheduler as second
-from gpunode.commands import unscheduled_pods as strays
+from gpunode.commands import unscheduled_pods
 from gpunode.engine import bring_up, converge, exit_codes, nodes
 from gpunode.engine.listener import Listener, accepted, progress
 from gpunode.engine.member import Member, outcomes
@@ -76,7 +76,7 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     extender.deploy(api, wanted, seconds=LEADS, tell=tell)
     if wish.scheduler is not None:
         second.enable(api, listener, wanted, wish.scheduler, yes=yes)
-        strays.note(inventory, api.find("Pod")[0], listener)
+        unscheduled_pods.note(inventory, api.find("Pod")[0], listener)
         return 0 if rollout.good else 1
     secret = schedulers.Wanted(extender.address(api, spec.namespace), wish.resource, wanted.secret)
     plans = {}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.commands import unscheduled_pods as strays
+from gpunode.commands import unscheduled_pods
 from gpunode.contract.checkpoint import FILE_NAME, parse, registered
 from gpunode.engine import converge, nodes
 from gpunode.engine.chain import unmended_note
@@ -45,7 +45,7 @@ def inspect(session: Session, *, details: bool, selected: bool = False, hosts: b
     for one in asked:
         if one.reason is not None and any(row.node == one.node for row in found):
             listener.note(f"{one.node}: what its pods use is not known: {one.reason.what}.")
-    strays.note(session.inventory, pods, listener)
+    unscheduled_pods.note(session.inventory, pods, listener)
     return 0
 
 
@@ -84,7 +84,7 @@ def fsck(session: Session, *, repair: bool, yes: bool, selected: bool = False) -
             f"{other.title}, on {other.nodes} nodes, is {other.product.name}, which the extender knows nothing of: "
             f"{other.product.way}."
         )
-    strays.note(session.inventory, pods, listener)
+    unscheduled_pods.note(session.inventory, pods, listener)
     for reason in _uncompared(placed, there):
         listener.note(f"Not compared with its kubelet: {reason}.")
     fixable = [one for one in found if one.repair]

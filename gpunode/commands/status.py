@@ -10,7 +10,7 @@ from types import MappingProxyType
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.pods import GPU, holds
-from gpunode.commands import unscheduled_pods as strays
+from gpunode.commands import unscheduled_pods
 from gpunode.contract.usage import Gpu
 from gpunode.engine import converge, nodes
 from gpunode.engine.cells import Bytes, Celsius, ForPrograms, Moment, Names, Part, Percent, Silent
@@ -91,7 +91,7 @@ def overlook(
         listener.note(
             Advice("Device plugins report this. `", Command("verify"), "` checks whether new pods get a GPU.")
         )
-    strays.note(session.inventory, pods, listener)
+    unscheduled_pods.note(session.inventory, pods, listener)
     parts, models = shares(found, there, pods, resource), by_model(found)
     more = {**({"models": models} if models else {}), **({"shares": parts} if parts else {})}
     listener.total(sentence(numbers, parts, models), {**numbers, **more})

@@ -22,7 +22,7 @@ from gpunode.links.node.link import judge_missing, judge_node, read_gates
 from gpunode.links.plugin import Row, daemonset, dra, mig, published
 from gpunode.links.plugin.images import judge_image
 from gpunode.links.plugin.link import judge_owned, judge_plugin
-from gpunode.links.pod import isolation_test as stranger
+from gpunode.links.pod import isolation_test
 from gpunode.links.pod.link import judge_isolation, judge_pod
 from gpunode.links.pod.requests import target
 from gpunode.model import Inventory, Layer, Verdict
@@ -186,7 +186,7 @@ def _strangers(
     isolated = [member.node for member in members if member.node and member.host.isolation]
     if not isolated:
         return {}
-    return stranger.seen(
+    return isolation_test.seen(
         api,
         isolated,
         namespace=inventory.cluster.namespace,

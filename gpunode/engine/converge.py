@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpunode.engine import chain as pipeline
+from gpunode.engine import chain
 from gpunode.engine import decision as desired
 from gpunode.engine.visit import Visit, unexpected
 from gpunode.errors import AgentFailed, ConnectionLost, HostError, PasswordRefused, Refused, Unreachable
@@ -274,7 +274,7 @@ def planned(host: Host, seen: Facts, image: PluginImage | None) -> Outcome:
     """The outcome for these facts: planned, right, or refused."""
     try:
         wish = desired.decide(host, seen, image)
-        plan = pipeline.plan(host, seen, wish)
+        plan = chain.plan(host, seen, wish)
     except Refused as refused:
         return Outcome(
             host.name,

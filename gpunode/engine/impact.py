@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from gpunode import packages
 from gpunode.cluster.api import AT_ONCE, Api
-from gpunode.engine import acts, nodes
-from gpunode.engine import chain as pipeline
+from gpunode.engine import acts, chain, nodes
 from gpunode.engine.member import Member, Members
 from gpunode.errors import ClusterError
 from gpunode.links.driver.on_host.gpus import DAEMONS
@@ -125,5 +124,5 @@ def _reloads(member: Member, pods: Sequence[Work] | None, plugin: Collection[str
     # What the users hold is free then; whether the kernel itself holds more shows only when they are gone.
     unheld = {name: replace(module, refcnt=0) for name, module in member.facts.modules.items()}
     facts = replace(member.facts, gpu_users=stay, modules=unheld)
-    left = pipeline.plan(member.host, facts, member.outcome.desired).changes
+    left = chain.plan(member.host, facts, member.outcome.desired).changes
     return not any(isinstance(change, Reboot) for change in left)

@@ -11,7 +11,7 @@ from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api import connect as api_of
 from gpunode.cluster.api.kubeconfig import chosen
 from gpunode.engine import converge
-from gpunode.engine.listener import Listener
+from gpunode.engine.listener import Listener, problem
 from gpunode.engine.member import Member, Members
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
@@ -23,7 +23,7 @@ from gpunode.links.plugin.configuration import warnings
 from gpunode.links.plugin.deployment import Spec
 from gpunode.links.scheduler.extender import second_scheduler as second
 from gpunode.model import Cluster, Host, Inventory, PluginImage, Ssh
-from gpunode.wording import page
+from gpunode.wording import Advice, Command, page
 
 REGISTER_SECONDS = 90.0  # a kubelet that was just started registers its node
 CONFLICT = "label-conflict"  # code: another's label is in the way
@@ -112,6 +112,17 @@ def identify(api: Api, session: Session, tell: Callable[[str], None]) -> Members
         refused(member) if member.host.name in asked and member.facts else member
         for member in locate(api, again, seconds=0, tell=tell)
     )
+
+
+def find_gpu_nodes(api: Api, session: Session, tell: Callable[[str], None]) -> list[Node]:
+    """The nodes of the session's hosts. Hosts without one are reported, and so is that there is none at all."""
+    members = identify(api, session, tell)
+    for member in members:
+        problem(session.listener, member.host.name, member.reason)
+    found = [member.node for member in members if member.node]
+    if not found:
+        session.listener.note(Advice("No node has GPUs. `", Command("provision"), "` makes hosts GPU nodes."))
+    return found
 
 
 def refused(member: Member) -> Member:

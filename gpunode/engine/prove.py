@@ -19,7 +19,7 @@ from gpunode.links.pod.manifest import ARGS
 from gpunode.links.pod.requests import Target
 from gpunode.links.pod.results import NodeResult, Result
 from gpunode.model import Inventory, PluginImage
-from gpunode.wording import Advice, Command, lines
+from gpunode.wording import lines
 
 PODS_SECONDS = 180.0
 
@@ -70,12 +70,8 @@ def run_nvidia_smi(session: Session, *, image: str | None) -> int:
     """Run nvidia-smi in a pod on one of the session's nodes, and report what it wrote; the exit code."""
     listener, tell = session.listener, progress(session.listener)
     api = nodes.connect(session.inventory)
-    members = nodes.identify(api, session, tell)
-    for one in members:
-        problem(listener, one.host.name, one.reason)
-    able = [member.node for member in members if member.node]
+    able = nodes.find_gpu_nodes(api, session, tell)
     if not able:
-        listener.note(Advice("No node has GPUs. `", Command("provision"), "` makes hosts GPU nodes."))
         return 1
     ran = once.run(
         api,

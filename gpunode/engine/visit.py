@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-from gpunode.engine import chain as pipeline
+from gpunode.engine import chain
 from gpunode.errors import AgentFailed, UnexpectedAnswer, Unreachable
 from gpunode.host import reach, wire
 from gpunode.local.password import Password
@@ -26,7 +26,7 @@ class Visit:
         self.host = host
         self.image = image
         self.install = ""  # the command by which the host gets a Python first, where it has none
-        self.watch = pipeline.watch(image)
+        self.watch = chain.watch(image)
         self._dial = dial
         self._password = password
         self._connection: reach.Connection | None = None
