@@ -94,7 +94,8 @@ def provision(session: Session, options: ProvisionOptions) -> int:
 
     Nothing changes before the whole plan was shown and accepted, but for a Python on hosts that have none, which is asked for first.
     """
-    api = _connect(session)  # before any host is touched
+    wanted = session.inventory.cluster.plugin is not None
+    api = nodes.connect(session.inventory) if wanted else None  # before any host is touched
     hosts = _plan_hosts(session, api, options)
     members, order = hosts.members, hosts.order
     cluster = _plan_cluster(session, api, hosts)
@@ -126,11 +127,6 @@ class Hosts:
     placed: Members
     order: tuple[tuple[Host, ...], ...]
     judged: frozenset[str]
-
-
-def _connect(session: Session) -> Api | None:
-    """The cluster; None where the inventory wants nothing there."""
-    return nodes.connect(session.inventory) if session.inventory.cluster.plugin is not None else None
 
 
 def _plan_hosts(session: Session, api: Api | None, options: ProvisionOptions) -> Hosts:
