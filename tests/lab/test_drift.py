@@ -41,7 +41,8 @@ def edit(lab: Lab) -> Callable[..., None]:
     api = connect(Cluster(kubeconfig=str(lab.kubeconfig)))
 
     def patch(path: str, body: Any, content: str = STRATEGIC, manager: str = "kubectl-edit") -> None:
-        assert api._connection.send("PATCH", path, {"fieldManager": manager}, body, content, 20).status == 200
+        answer, _ = api._connection.send("PATCH", path, {"fieldManager": manager}, body, content, 20)
+        assert answer.status == 200
 
     return patch
 

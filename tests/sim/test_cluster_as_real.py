@@ -64,8 +64,8 @@ def mirror(running: tuple[Api, Api, Cluster]) -> dict[str, str]:
 
 
 def ask(api: Api, method: str, where: str, query: dict[str, str], body: Object | None, content: str) -> Any:
-    response = api._connection.send(method, where, query, body, content, 20)
-    text = response.data.decode()
+    response, data = api._connection.send(method, where, query, body, content, 20)
+    text = data.decode()
     events = [json.loads(line) for line in text.splitlines()] if query.get("watch") else None
     answer = events or (json.loads(text) if text.startswith("{") else text)
     return response.status, lasting(answer)
