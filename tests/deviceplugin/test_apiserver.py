@@ -10,6 +10,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from gpunode.deviceplugin.cluster import apiserver
 from gpunode.deviceplugin.cluster.apiserver import ApiError, InCluster
 from gpunode.sim.apiserver import tls
 from gpunode.sim.cluster import Cluster, serve
@@ -141,8 +143,8 @@ def test_nobody_listens(environ: dict[str, str], account: Path) -> None:
 
 
 @contextlib.contextmanager
-def answering(account: Path, answer: bytes) -> Iterator[InCluster]:
-    """A client of a server that gives one answer and hangs up."""
+def answering(account: Path, answer: bytes, then: bytes = b"", deadline: float = 10.0) -> Iterator[InCluster]:
+    """A client of a server that gives one answer and hangs up; `then` comes byte by byte, 0.2 s apart, before it does."""
     context, certificate = tls.server(account / "cut.pem")
     (account / "ca.crt").write_text(certificate)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -154,13 +156,17 @@ def answering(account: Path, answer: bytes) -> Iterator[InCluster]:
                     heads = http.client.parse_headers(asked) if asked.readline() else {}
                     asked.read(int(heads.get("Content-Length") or 0))
                 secure.sendall(answer)
+                with contextlib.suppress(OSError):
+                    for byte in then:
+                        time.sleep(0.2)
+                        secure.sendall(bytes([byte]))
 
         thread = threading.Thread(target=serve_once)
         thread.start()
         port = str(server.getsockname()[1])
         try:
             yield InCluster(
-                {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port}, account
+                {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": port}, account, deadline
             )
         finally:
             thread.join()
@@ -189,12 +195,64 @@ def test_what_the_server_has_done_is_done_though_its_answer_breaks_off(account: 
 
 
 @pytest.mark.parametrize(
-    "answer", [b"", b"SSH-2.0-OpenSSH_9.2\r\n", b'HTTP/1.1 500 No\r\nContent-Length: 500\r\n\r\n{"kind']
+    ("answer", "words"),
+    [
+        (b"", "cannot be reached"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "cannot be reached"),
+        (b'HTTP/1.1 500 No\r\nContent-Length: 500\r\n\r\n{"kind', "HTTP status 500"),
+    ],
 )
-def test_what_is_no_answer_is_an_error_as_any_other(account: Path, answer: bytes) -> None:
+def test_what_is_no_answer_is_an_error_as_any_other(account: Path, answer: bytes, words: str) -> None:
     """Nothing, something else, or a refusal that breaks off."""
     with answering(account, answer) as api:
-        assert "cannot be reached" in str(refused(api))
+        assert words in str(refused(api))
+
+
+DRIP = b" " * 30  # six seconds, each byte well within the deadline of one second
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n"],
+    ids=["status", "headers", "body"],
+)
+def test_an_answer_that_drips_ends(account: Path, head: bytes) -> None:
+    """The deadline is the whole answer's: a socket's begins again with each byte."""
+    with answering(account, head, DRIP, 1.0) as api:
+        began = time.monotonic()
+        with pytest.raises(ApiError, match="timed out"):
+            api.get("/api/v1/nodes/gpu-01")
+        assert time.monotonic() - began < 4
+
+
+@pytest.mark.parametrize(
+    "head", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n"]
+)
+def test_a_watch_that_drips_ends(account: Path, head: bytes) -> None:
+    """After the seconds that were asked for, and the deadline."""
+    with answering(account, head, DRIP, 1.0) as api:
+        began = time.monotonic()
+        with pytest.raises(ApiError, match="timed out"):
+            list(api.watch("/api/v1/nodes?fieldSelector=x", 1))
+        assert time.monotonic() - began < 4
+
+
+LONG = b'{"type":"ADDED","object":{"x":"%s"}}' % (b"x" * 3_000)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"[" * 100_000, b'{"type":"ADDED","object":[]}', b'{"type":"ERROR","object":[]}', b"[]", LONG],
+    ids=["deep", "list", "error", "no-event", "long"],
+)
+def test_a_watch_of_something_else_is_an_error_as_any_other(
+    account: Path, line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As deep as Python cannot read, of other shapes, or without an end."""
+    monkeypatch.setattr(apiserver, "LARGEST", 2_000 if line == LONG else 1 << 20)
+    answer = b"HTTP/1.1 200 OK\r\n\r\n" + line + b"\n"
+    with answering(account, answer) as api, pytest.raises(ApiError, match="the watch broke"):
+        list(api.watch("/api/v1/nodes?fieldSelector=x", 1))
 
 
 def test_a_request_that_misses_its_deadline_is_dropped(account: Path) -> None:
