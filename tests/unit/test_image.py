@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 from gpunode.cli import app
 from gpunode.errors import GpunodeError, UsageError
 from gpunode.inventory import archive
-from gpunode.links.plugin.image import archive as image_archive
-from gpunode.links.plugin.image import base, wheels, write
+from gpunode.links.plugin import image
+from gpunode.links.plugin.image import base, fetch_wheels, write
 
 Files = dict[str, bytes]
 PYTHON = "usr/local/bin/python3.11"
@@ -111,7 +111,7 @@ def _pip(monkeypatch: pytest.MonkeyPatch) -> None:
                 wheel.writestr(name, name)
         return [path]
 
-    monkeypatch.setattr(wheels, "fetch", fetch)
+    monkeypatch.setattr(image, "fetch_wheels", fetch)
 
 
 @pytest.mark.parametrize(
@@ -179,8 +179,8 @@ def test_it_runs_the_plugin_as_nobody(tmp_path: Path) -> None:
 @pytest.mark.parametrize("config", [{}, {"config": {"Env": ["LANG=C"]}}, {"config": None}])
 def test_a_base_without_a_path_gets_one(config: dict[str, Any]) -> None:
     """ctr gives none to an image that has other variables: no program of it was found."""
-    made = image_archive._config({"rootfs": {"diff_ids": []}, **config}, b"")["config"]
-    assert [one for one in made["Env"] if one.startswith("PATH=")] == [image_archive.PATH]
+    made = image._config({"rootfs": {"diff_ids": []}, **config}, b"")["config"]
+    assert [one for one in made["Env"] if one.startswith("PATH=")] == [image.PATH]
 
 
 LOCAL, USUAL = "usr/local/bin/python3", "usr/bin/python3"
@@ -400,9 +400,9 @@ def test_a_wheel_of_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.
     found, dest = tmp_path / "wheels", tmp_path / "dest"
     found.mkdir()
     with pytest.raises(GpunodeError, match="grpcio==") as caught:
-        wheels.fetch(dest, python="3.11", machine="x86_64", folder=found)
+        fetch_wheels(dest, python="3.11", machine="x86_64", folder=found)
     assert "The folder needs the wheels of " in caught.value.hint
-    for line in wheels.LOCK.read_text().splitlines():
+    for line in image.LOCK.read_text().splitlines():
         if "==" in line:
             project, _, version = line.split()[0].partition("==")
             stem = f"{project.replace('-', '_')}-{version}"
@@ -411,5 +411,5 @@ def test_a_wheel_of_another_hash_is_refused(tmp_path: Path, monkeypatch: pytest.
                 wheel.writestr(f"{stem}.dist-info/METADATA", metadata)
                 wheel.writestr(f"{stem}.dist-info/WHEEL", "Wheel-Version: 1.0\n")
     with pytest.raises(GpunodeError, match=r"(?s)DO NOT MATCH THE HASHES.*grpcio") as caught:
-        wheels.fetch(dest, python="3.11", machine="x86_64", folder=found)
+        fetch_wheels(dest, python="3.11", machine="x86_64", folder=found)
     assert "not the file that requirements.lock names" in caught.value.hint

@@ -19,7 +19,7 @@ import pytest
 from gpunode.agent.redaction import redacted
 from gpunode.errors import UsageError
 from gpunode.links.plugin.image import registry, write
-from gpunode.links.plugin.image.login import Login, login
+from gpunode.links.plugin.image.registry import Login, login
 from gpunode.sim.apiserver import tls
 from tests.unit.test_image import DEBIAN, NAME, Files, _pip, folder, oci
 

@@ -6,14 +6,25 @@ The same base and the same gpunode make the same bytes.
 
 from __future__ import annotations
 
+import hashlib
+import io
+import json
 import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from gpunode.links.plugin.image import archive, registry, wheels
-from gpunode.links.plugin.image.base import opened
-from gpunode.links.plugin.image.layer import layer
+import gpunode
+from gpunode.errors import GpunodeError, UsageError
+from gpunode.inventory.archive import full
+from gpunode.links.plugin.image import registry
+from gpunode.links.plugin.image.base import Base, opened
 
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}  # the image's architecture -> that of the wheels
 REFERENCE = re.compile(r"[a-z0-9][a-z0-9._/-]*(?::[0-9]+/[a-z0-9._/-]+)?:[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -41,13 +52,211 @@ def write(base: str, to: Path, *, name: str, arch: str, folder: Path | None = No
         if not place.exists() and (wanted := registry.reference(base)):
             place = Path(scratch) / "base"
             registry.fetch(wanted, arch, place)
-        return _write(place, base, to, name=name, arch=arch, folder=folder)
-
-
-def _write(place: Path, base: str, to: Path, *, name: str, arch: str, folder: Path | None) -> Written:
-    with opened(place, arch, base) as under:
-        with TemporaryDirectory(prefix="gpunode-wheels-") as scratch:
-            fetched = wheels.fetch(Path(scratch), python=under.python, machine=MACHINES[arch], folder=folder)
-            top = layer(fetched)
-        digest = archive.write(to, under, top, name=name)
+        with opened(place, arch, base) as under:
+            wheels = Path(scratch, "wheels")
+            wheels.mkdir()
+            fetched = fetch_wheels(wheels, python=under.python, machine=MACHINES[arch], folder=folder)
+            digest = write_archive(to, under, make_layer(fetched), name=name)
     return Written(to, name, f"linux/{arch}", under.python, digest)
+
+
+OCI = "application/vnd.oci.image"
+BEGINNING = "1970-01-01T00:00:00Z"
+# Nobody, but for the plugin itself: the kubelet's socket directory is root's, so its DaemonSet has runAsUser: 0, without
+# any capability, and NVIDIA_VISIBLE_DEVICES=all; from the image it would show every GPU to every pod of this image.
+USER = "65534:65534"
+ENTRYPOINT, COMMAND = ("python3",), ("-m", "gpunode.deviceplugin")
+ENVIRONMENT = {
+    "PYTHONPATH": "/app",
+    "PYTHONUNBUFFERED": "1",
+    "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+}
+# Of a base without one; containerd's ctr gives an image with any variable none. This is docker's own
+PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def write_archive(to: Path, base: Base, layer: bytes, *, name: str) -> str:
+    """Write OCI's layout and docker's manifest of the same blobs to `to`, which appears whole or not at all. Returns the image's id.
+    Raises UsageError where it cannot."""
+    config = _json(_config(base.config, layer))
+    layers = [(layer.digest, layer.size, layer.compressed) for layer in base.layers]
+    layers.append((_sha256(layer), len(layer), False))
+    manifest = _json(
+        {
+            "schemaVersion": 2,
+            "mediaType": f"{OCI}.manifest.v1+json",
+            "config": _descriptor("config.v1+json", _sha256(config), len(config)),
+            "layers": [
+                _descriptor("layer.v1.tar+gzip" if compressed else "layer.v1.tar", digest, size)
+                for digest, size, compressed in layers
+            ],
+        }
+    )
+    platform = {key: base.config[key] for key in ("architecture", "os", "variant") if base.config.get(key)}
+    index = {
+        "schemaVersion": 2,
+        "mediaType": f"{OCI}.index.v1+json",
+        "manifests": [
+            _descriptor("manifest.v1+json", _sha256(manifest), len(manifest))
+            | {"platform": platform, "annotations": {"io.containerd.image.name": full(name)}}
+        ],
+    }
+    docker = [
+        {
+            "Config": _path(_sha256(config)),
+            "RepoTags": [name],
+            "Layers": [_path(digest) for digest, *_ in layers],
+        }
+    ]
+    part = to.with_name(f".{to.name}.part")
+    try:
+        with tarfile.open(part, "w", format=tarfile.PAX_FORMAT) as tar:
+            for path, content in (
+                ("oci-layout", _json({"imageLayoutVersion": "1.0.0"})),
+                ("index.json", _json(index)),
+                ("manifest.json", _json(docker)),
+                (_path(_sha256(config)), config),
+                (_path(_sha256(manifest)), manifest),
+            ):
+                _add(tar, path, content)
+            for one in {layer.digest: layer for layer in base.layers}.values():
+                member = tarfile.TarInfo(_path(one.digest))
+                member.size = one.size
+                with base.open(one.name) as file:
+                    tar.addfile(member, file)
+            _add(tar, _path(_sha256(layer)), layer)
+        part.replace(to)
+    except OSError as error:
+        raise UsageError(f"{to} cannot be written: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+    return f"sha256:{_sha256(config)}"
+
+
+def _config(base: dict[str, Any], layer: bytes) -> dict[str, Any]:
+    """The base's configuration with the plugin's program, and the layer."""
+    inner = base.get("config") or {}
+    kept = [one for one in inner.get("Env") or [] if one.partition("=")[0] not in ENVIRONMENT]
+    kept += [] if any(one.startswith("PATH=") for one in kept) else [PATH]
+    step = {"created": BEGINNING, "created_by": "gpunode plugin image"}
+    return base | {
+        "config": inner
+        | {
+            "Env": [*kept, *(f"{key}={value}" for key, value in ENVIRONMENT.items())],
+            "User": USER,
+            "Entrypoint": ENTRYPOINT,
+            "Cmd": COMMAND,
+        },
+        "rootfs": {"type": "layers", "diff_ids": [*base["rootfs"]["diff_ids"], f"sha256:{_sha256(layer)}"]},
+        "history": [*(base.get("history") or []), step],
+    }
+
+
+def _add(tar: tarfile.TarFile, path: str, content: bytes) -> None:
+    member = tarfile.TarInfo(path)
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
+
+
+def _descriptor(kind: str, digest: str, size: int) -> dict[str, Any]:
+    return {"mediaType": f"{OCI}.{kind}", "digest": f"sha256:{digest}", "size": size}
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _path(digest: str) -> str:
+    return f"blobs/sha256/{digest}"
+
+
+PACKAGE = Path(gpunode.__file__).parent
+# Without gpunode/__init__.py: a namespace package, and nothing else of gpunode.
+PARTS = ("contract", "deviceplugin", "share")
+ROOT = "app"
+# A wheel's files that belong beside its packages; its programs are not needed.
+PLACED = re.compile(r"[^/]+\.data/(?:purelib|platlib)/(.+)")
+PROGRAMS = re.compile(r"[^/]+\.data/")
+
+
+def make_layer(wheels: list[Path]) -> bytes:
+    """The plugin, the extender, their contract and libraries as a tar file. The same input makes the same bytes: sorted, every time 0,
+    owned by root, no compression."""
+    files = dict([*_own(), *(file for wheel in wheels for file in _unpacked(wheel))])
+    folders = {str(parent) for name in files for parent in Path(name).parents if parent.name}
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name in sorted(folders | set(files)):
+            member = tarfile.TarInfo(name)
+            content = files.get(name)
+            if content is None:
+                member.type, member.mode = tarfile.DIRTYPE, 0o755
+            else:
+                member.size, member.mode = len(content), 0o644
+            tar.addfile(member, io.BytesIO(content or b""))
+    return out.getvalue()
+
+
+def _own() -> Iterator[tuple[str, bytes]]:
+    """gpunode's part: Python alone, not what it is generated from."""
+    for part in PARTS:
+        for path in (PACKAGE / part).rglob("*.py"):
+            yield f"{ROOT}/gpunode/{path.relative_to(PACKAGE).as_posix()}", path.read_bytes()
+
+
+def _unpacked(wheel: Path) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            placed = PLACED.fullmatch(name)
+            if not name.endswith("/") and (placed or not PROGRAMS.match(name)):
+                yield f"{ROOT}/{placed[1] if placed else name}", archive.read(name)
+
+
+LOCK = PACKAGE / "deviceplugin/requirements.lock"
+GLIBC = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
+
+
+def fetch_wheels(dest: Path, *, python: str, machine: str, folder: Path | None = None) -> list[Path]:
+    """The libraries of requirements.lock as wheels for CPython `python` on `machine`, sorted, in `dest`: from `folder` alone, or as pip is configured.
+
+    Raises GpunodeError with pip's own reason.
+    """
+    source = ["--isolated", "--no-index", "--find-links", str(folder)] if folder else []
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"),
+            *("--require-hashes", "--only-binary=:all:", f"--python-version={python}", "--implementation=cp"),
+            *(f"--platform={name}_{machine}" for name in GLIBC),
+            *("--dest", str(dest), "--requirement", str(LOCK), *source),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        shown = [
+            line.removeprefix("ERROR: ") for line in lines if not line.startswith(("WARNING", "Expected"))
+        ] or lines
+        raise GpunodeError(
+            f"pip cannot bring the libraries for Python {python} on {machine}"
+            + (f" from {folder}" if folder else "")
+            + "".join(f"\n    {line}" for line in shown[-8:]),
+            hint=_hint(done.stderr, folder),
+        )
+    return sorted(dest.glob("*.whl"))
+
+
+def _hint(words: str, folder: Path | None) -> str:
+    if "No module named pip" in words:
+        return f"Install pip beside gpunode: {sys.executable} -m ensurepip"
+    if "DO NOT MATCH THE HASHES" in words:
+        return "This is not the file that requirements.lock names: fetch it again, from another place."
+    if folder:
+        return f"The folder needs the wheels of {LOCK}, each for this Python and machine."
+    return "Where there is no internet, name a folder of wheels with --wheels, or write the image elsewhere."
