@@ -136,7 +136,7 @@ def main() -> None:
             new = [("POST", where, pod(f"new{n}", chance.choice([2, 4, 8, 16, 40]))) for n in range(MORE)]
             sent(kubeconfig, new)
             master = schedulers.Master(folder, kubeconfig, "1.36.3")
-            master.make(plan.enabling(master.facts, 0, wanted)[0])
+            master.make(plan.enable(master.facts, 0, wanted)[0])
             took = folder / "took"
             with master.scheduler(programs(NEW) / "kube-scheduler") as log:
                 lines: list[list[Any]] = []

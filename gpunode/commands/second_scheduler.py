@@ -6,51 +6,40 @@ import time
 
 from gpunode.cluster import pods
 from gpunode.cluster.api import Api
+from gpunode.cluster.objects import apply
+from gpunode.cluster.objects.apply import Component
 from gpunode.engine.listener import Listener, accepted, progress
 from gpunode.errors import ClusterError, GpunodeError
+from gpunode.links.scheduler import deployment
 from gpunode.links.scheduler import plan as schedulers
-from gpunode.links.scheduler.configuration import Extender
-from gpunode.links.scheduler.extender import deployment as extender
-from gpunode.links.scheduler.extender import second_scheduler as second
 from gpunode.model import SecondScheduler
 from gpunode.wording import few
 
-READY = 180.0  # seconds for a pod of the scheduler
 NAMED = 5
 
 
-def server(api: Api, wish: SecondScheduler | None) -> int:
-    """The API server's minor version. Raises ClusterError where it does not work with the scheduler that is wished for."""
-    found = int(api.version().removeprefix("v").split(".")[1])
-    if wish is not None:
-        second.minor(wish, found)
-    return found
+def check_server(api: Api, desired: SecondScheduler | None) -> int:
+    """The API server's minor version. Raises ClusterError where it does not work with the desired scheduler."""
+    minor = int(api.version().removeprefix("v").split(".")[1])
+    if desired is not None:
+        deployment.minor(desired, minor)
+    return minor
 
 
-def rehearse(api: Api, share: extender.Spec, wish: SecondScheduler) -> None:
-    """Dry-run it with the extender, whose address may not be known yet. Raises ClusterError where the API server would refuse
-    it, for example because the user may not bind its roles."""
-    second.plan(api, _wanted(api, share, wish), share.manifests)
-
-
-def enable(api: Api, listener: Listener, share: extender.Spec, wish: SecondScheduler, *, yes: bool) -> None:
+def enable(
+    api: Api, listener: Listener, scheduler: Component, desired: SecondScheduler, *, yes: bool
+) -> None:
     """Deploy it beside the extender, which leads. Raises ClusterError."""
-    wanted = _wanted(api, share, wish)
-    changes = [one for one in second.plan(api, wanted) if one.action not in ("same", "foreign")]
+    changes = [one for one in scheduler.plan(api) if one.action not in ("same", "foreign")]
     listener.cluster(api.access.context, changes)
     if changes:
         accepted(listener, f"Apply the second scheduler to the cluster ({api.access.context})?", yes=yes)
-    second.deploy(api, wanted, seconds=READY, tell=progress(listener))
+    scheduler.deploy(api, progress(listener))
+    name = desired.name
     listener.total(
-        f"the extender leads, and the scheduler {wish.name} asks it for pods with `schedulerName: {wish.name}`",
+        f"the extender leads, and the scheduler {name} asks it for pods with `schedulerName: {name}`",
         {"schedulers": 1, "asking": 1},
     )
-
-
-def _wanted(api: Api, share: extender.Spec, wish: SecondScheduler) -> second.Spec:
-    asked = Extender(extender.address(api, share.namespace), share.share.resource, second.FOLDER)
-    version = second.minor(wish, server(api, wish))
-    return second.spec(share.namespace, wish, version, asked, share.certificates_id)
 
 
 def alone(api: Api) -> None:
@@ -66,7 +55,7 @@ def alone(api: Api) -> None:
 def asks_alone(api: Api, namespace: str) -> bool:
     """Whether a second scheduler is in the cluster and no scheduler on a host asks: whatever the inventory names, `share disable`
     then needs no host."""
-    return second.there(api, namespace) and not asking(api)
+    return bool(apply.present(api, deployment.second_objects(namespace))) and not asking(api)
 
 
 def asking(api: Api) -> set[str]:

@@ -23,13 +23,13 @@ from gpunode.engine.session import Session
 from gpunode.engine.visit import Visit
 from gpunode.errors import AgentFailed, CannotPlan, ClusterError, GpunodeError, Refused, UsageError
 from gpunode.links import plugin
-from gpunode.links.scheduler import manifest
+from gpunode.links.scheduler import deployment
 from gpunode.links.scheduler import plan as schedulers
-from gpunode.links.scheduler.extender import deployment as extender
+from gpunode.links.scheduler.configuration import MANIFEST
 from gpunode.model import Change, File, Inventory, OnEvent, Outcome, Plan, Share, StepPlan
 from gpunode.wording import few
 
-LEADS = 180.0  # seconds for a replica of the extender to lead
+READY = 180.0  # seconds for a replica of the extender to lead, and for a second scheduler
 Made = TypeVar("Made")
 API_SECONDS = 60.0  # for which the API server may be away before a host is begun
 NAMED = 5
@@ -55,15 +55,17 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     wish, tell = _wish(inventory), progress(listener)
     image, spec = nodes.image_of(inventory), nodes.spec_of(inventory)
     rights.demand(api, rights.of_share(spec.namespace))
-    minor = second.server(api, wish.scheduler)
+    minor = second.check_server(api, wish.scheduler)
     found, code = ([], 0) if _beside(session, api) else _schedulers(session, api)
-    wanted = extender.spec(api, spec.namespace, image, wish)
-    if wish.scheduler is not None:
-        second.rehearse(api, wanted, wish.scheduler)
-    differences = *plugin.plan(api, spec, tell=listener.note), *extender.plan(api, wanted)
+    wanted = deployment.spec(api, spec.namespace, image, wish)
+    extender = deployment.extender(wanted, seconds=READY)
+    if wish.scheduler is not None:  # its address may not be known yet, but the user's rights to its roles are
+        scheduler = deployment.second_scheduler(api, wanted, wish.scheduler, minor, seconds=READY)
+        scheduler.plan(api, before=extender.manifests)
+    differences = *plugin.plan(api, spec, tell=listener.note), *extender.plan(api)
     changes = [difference for difference in differences if difference.action not in ("same", "foreign")]
     listener.cluster(api.access.context, changes)
-    if words := apply.unguarded(api, [*spec.manifests, *wanted.manifests], changes):
+    if words := apply.unguarded(api, [*spec.manifests, *extender.manifests], changes):
         listener.note(words)
     if changes:
         accepted(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
@@ -73,15 +75,16 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
             listener.problem(
                 ClusterError(row.problem, hint=row.reason.fix if row.reason else "", subject=row.node)
             )
-    extender.deploy(api, wanted, seconds=LEADS, tell=tell)
+    extender.deploy(api, tell)
     if wish.scheduler is not None:
-        second.enable(api, listener, wanted, wish.scheduler, yes=yes)
+        scheduler = deployment.second_scheduler(api, wanted, wish.scheduler, minor, seconds=READY)
+        second.enable(api, listener, scheduler, wish.scheduler, yes=yes)
         unscheduled_pods.note(inventory, api.find("Pod")[0], listener)
         return 0 if rollout.good else 1
-    secret = schedulers.Wanted(extender.address(api, spec.namespace), wish.resource, wanted.secret)
+    secret = schedulers.Wanted(deployment.address(api, spec.namespace), wish.resource, wanted.secret)
     plans = {}
     for one in found:
-        changed, volume = _planned(one, lambda files: schedulers.enabling(files, minor, secret))
+        changed, volume = _planned(one, lambda files: schedulers.enable(files, minor, secret))
         plans[one.host.name] = changed, volume
     done = _change(session, api, held, found, plans, yes=yes)
     listener.total(
@@ -107,20 +110,21 @@ def _alone(api: Api, listener: Listener) -> AbstractContextManager[Held]:
 def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     listener, tell = session.listener, progress(session.listener)
     namespace = session.inventory.cluster.namespace
-    rights.demand(api, (*extender.rights_to_remove(api, namespace), *rights.SCHEDULERS))
-    if not extender.removable(api, namespace, tell=tell) and not second.asking(api):
+    rights.demand(api, (*deployment.rights_to_remove(api, namespace), *rights.SCHEDULERS))
+    everything = deployment.everything(namespace)
+    if not apply.removable(api, everything, tell=tell) and not second.asking(api):
         words = "nothing is enabled: the cluster has no extender, and no scheduler asks one"
         listener.total(words, {"schedulers": 0, "removed": 0})
         return 0
     beside = _beside(session, api) or second.asks_alone(api, namespace)
     found, code = ([], 0) if beside else _schedulers(session, api)
-    plans = {one.host.name: (_planned(one, schedulers.disabling), "") for one in found}
+    plans = {one.host.name: (_planned(one, schedulers.disable), "") for one in found}
     _change(session, api, held, found, plans, yes=yes)
-    there = extender.removable(api, namespace, tell=tell)
+    there = apply.removable(api, everything, tell=tell)
     if there:
         listener.rows("object", ("action", "object"), [("remove", title) for title in there])
         accepted(listener, f"Remove these from {api.access.context}?", yes=yes)
-    removed = extender.remove(api, namespace, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
+    removed = deployment.remove(api, namespace, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
     listener.total(
         f"no scheduler asks the extender, and {len(removed)} objects were removed",
         {"schedulers": len(found), "removed": len(removed)},
@@ -153,7 +157,7 @@ def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
         files = (*visit.watch.files, *schedulers.FILES)
         visit.watch = replace(visit.watch, files=files)
         outcome = converge.probe_and_plan(visit, tell)
-        more = schedulers.more(outcome.facts.files) if outcome.facts else ()
+        more = schedulers.named_configuration(outcome.facts.files) if outcome.facts else ()
         if not more:
             return outcome
         visit.watch = replace(visit.watch, files=(*files, *more))
@@ -164,10 +168,10 @@ def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
     session.listener.failures(outcomes(unseen))
     seen = [replace(member, reason=None) for member in members if member.facts]
     placed = nodes.locate(api, seen, seconds=0, tell=session.listener.note)
-    found = [one for one in placed if _files(one).get(manifest.PATH, _NONE).exists]
+    found = [one for one in placed if _files(one).get(MANIFEST, _NONE).exists]
     if not found:
         raise ClusterError(
-            f"none of these hosts has {manifest.PATH}",
+            f"none of these hosts has {MANIFEST}",
             hint=SIMULATED
             if api.simulated
             else "Add the hosts of the control plane to the inventory, with `control_plane: true`. Where it is somebody "
@@ -258,7 +262,7 @@ def _put_back(session: Session, member: Member) -> str:
     session.listener.note(f"{member.host.name}: putting the scheduler's earlier configuration back.")
     try:
         now = _again(session, member)
-        changes = schedulers.restoring(_files(member), _files(now))
+        changes = schedulers.restore(_files(member), _files(now))
         if changes:
             _made(session, _with(now, changes))
     except GpunodeError as error:

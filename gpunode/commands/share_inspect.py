@@ -18,9 +18,8 @@ from gpunode.engine.visit import Visit
 from gpunode.errors import ClusterError, HttpError
 from gpunode.links.plugin import other_plugins
 from gpunode.links.plugin.usage import usage
-from gpunode.links.scheduler.extender import findings, picture, simulation
-from gpunode.links.scheduler.extender.findings import Mismatch
-from gpunode.links.scheduler.extender.picture import Real, Row
+from gpunode.links.scheduler import picture, simulation
+from gpunode.links.scheduler.picture import Mismatch, Real, Row
 from gpunode.model import File, Inventory, OnEvent, Outcome, Share
 from gpunode.wording import few
 
@@ -59,7 +58,7 @@ def fsck(session: Session, *, repair: bool, yes: bool, selected: bool = False) -
         there = _of(placed, there)
     share = _share(session.inventory)
     asks = share.scheduler.name if share.scheduler else ""
-    found = findings.findings(there, pods, share.resource, real, asks)
+    found = picture.find_mismatches(there, pods, share.resource, real, asks)
     if session.inventory.cluster.share is None:
         found = tuple(one for one in found if one.problem.code != "not-noted")
         listener.note(

@@ -21,8 +21,8 @@ from gpunode.errors import Problem
 from gpunode.links.node import parse
 from gpunode.links.plugin.dra import owners
 from gpunode.links.plugin.usage import NodeUsage, usage
-from gpunode.links.scheduler.extender import picture
-from gpunode.links.scheduler.extender.picture import Row
+from gpunode.links.scheduler import picture
+from gpunode.links.scheduler.picture import Row
 from gpunode.model import Share
 from gpunode.wording import Advice, Command, few
 

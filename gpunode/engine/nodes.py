@@ -21,7 +21,7 @@ from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.links.plugin import daemonset, dra, images, other_plugins
 from gpunode.links.plugin.configuration import warnings
 from gpunode.links.plugin.deployment import Spec
-from gpunode.links.scheduler.extender import second_scheduler as second
+from gpunode.links.scheduler.deployment import second_serves
 from gpunode.model import Cluster, Host, Inventory, PluginImage, Ssh
 from gpunode.wording import Advice, Command, page
 
@@ -62,7 +62,7 @@ def image_of(inventory: Inventory) -> PluginImage:
 def schedulers(api: Api, inventory: Inventory) -> dict[str, str]:
     """By resource, the second scheduler that is to place pods with it, once it is there."""
     share = inventory.cluster.share
-    if share is None or share.scheduler is None or not second.serves(api, inventory.cluster.namespace):
+    if share is None or share.scheduler is None or not second_serves(api, inventory.cluster.namespace):
         return {}
     return {share.resource: share.scheduler.name}
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import yaml
 
-from gpunode.links.scheduler import manifest, plan
-from gpunode.links.scheduler.extender import deployment
+from gpunode.links.scheduler import deployment, plan
+from gpunode.links.scheduler.configuration import MANIFEST
 from gpunode.model import Change, File, RemoveFile, WriteFile
 from tests.unit.test_schedulers import KUBEADM
 
@@ -58,7 +58,7 @@ class Master:
         own = f"--authorization-kubeconfig={ETC}/scheduler.conf", f"--secure-port={self.port}", *flags
         text = KUBEADM.replace(elect, "".join(f"    - {flag}\n" for flag in own) + elect)
         image = "registry.k8s.io/kube-scheduler:v1.{minor}.3"
-        self._write(manifest.PATH, text.replace(image, f"kube-scheduler:v{version}"))
+        self._write(MANIFEST, text.replace(image, f"kube-scheduler:v{version}"))
         self._write(f"{ETC}/scheduler.conf", Path(kubeconfig).read_text())
 
     @property
@@ -86,7 +86,7 @@ class Master:
         for file in run.rglob("*"):
             if file.is_file():
                 file.write_text(file.read_text().replace(ETC, f"{run}{ETC}"))
-        pod = yaml.safe_load((run / manifest.PATH[1:]).read_text())
+        pod = yaml.safe_load((run / MANIFEST[1:]).read_text())
         log = self._folder / "scheduler.log"
         with process([program, *pod["spec"]["containers"][0]["command"][1:]], log):
             health = f"https://127.0.0.1:{self.port}/healthz"

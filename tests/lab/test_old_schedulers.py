@@ -112,7 +112,7 @@ def test_the_articles_steps_and_back(
         master = schedulers.Master(tmp_path, kubeconfig, version, *FLAGS, *older)
         program, before = programs(minor) / "kube-scheduler", master.facts
 
-        changes, _ = plan.enabling(before, 0, wanted)
+        changes, _ = plan.enable(before, 0, wanted)
         assert path in {getattr(one, "path", "") for one in changes}
         master.make(changes)
         with master.scheduler(program):
@@ -133,7 +133,7 @@ def test_the_articles_steps_and_back(
             for name in ("high", *left):
                 pods.end(name)
 
-        master.make(plan.disabling(master.facts))
+        master.make(plan.disable(master.facts))
         assert master.facts == before
         with master.scheduler(program):
             for name in ("d", "e"):

@@ -15,7 +15,7 @@ from gpunode.cluster.objects import apply
 from gpunode.contract.promises import ALLOCATION, INDEX, MEMORY_ANNOTATION
 from gpunode.contract.status import ANNOTATION
 from gpunode.links.plugin import Spec
-from gpunode.links.scheduler.extender.deployment import Spec as ExtenderSpec
+from gpunode.links.scheduler.deployment import Spec as ExtenderSpec
 from gpunode.model import Cluster as Named
 from gpunode.model import PluginImage, PluginPublish, Share
 from gpunode.share.waiting import ROOM

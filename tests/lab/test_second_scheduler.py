@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from gpunode.contract.promises import INDEX, MEMORY_ANNOTATION
-from gpunode.links.scheduler import manifest
-from gpunode.links.scheduler.extender import second_scheduler as second
+from gpunode.links.scheduler.configuration import MANIFEST
+from gpunode.links.scheduler.deployment import SECOND
 
 from . import builds
 from .api import Lab
@@ -69,13 +69,13 @@ def enabled(lab: Lab, gpunode: Callable[..., Ran], inventory: Path, image: None)
     """The second scheduler asks the extender. Afterwards neither is there, and the cluster's own is as it was all the time."""
     ran = gpunode("provision", "--yes", "--json", "--no-run", inventory=inventory)
     assert ran.code == 0, ran
-    before = lab.node("control-plane").read(manifest.PATH)
+    before = lab.node("control-plane").read(MANIFEST)
     ran = gpunode("share enable", "--yes", "--json", inventory=inventory)
     assert ran.code == 0, ran
-    assert any(second.NAME in line.get("object", "") for line in ran.lines), ran
+    assert any(SECOND in line.get("object", "") for line in ran.lines), ran
     again = gpunode("share enable", "--yes", "--json", inventory=inventory)
     assert again.code == 0, again
-    assert not any(second.NAME in line.get("object", "") for line in again.lines), again
+    assert not any(SECOND in line.get("object", "") for line in again.lines), again
     for name, value in CLASSES.items():
         lab.request("POST", PRIORITIES, {"metadata": {"name": name}, "value": value})
     yield
@@ -83,14 +83,14 @@ def enabled(lab: Lab, gpunode: Callable[..., Ran], inventory: Path, image: None)
         lab.request("DELETE", f"{PRIORITIES}/{name}")
     ran = gpunode("share disable", "--yes", "--json", inventory=inventory)
     assert ran.code == 0, ran
-    assert lab.node("control-plane").read(manifest.PATH) == before
+    assert lab.node("control-plane").read(MANIFEST) == before
     assert lab.request("GET", "/apis/apps/v1/namespaces/gpunode/deployments")["items"] == []
     rbac = "/apis/rbac.authorization.k8s.io/v1"
     for where in (
-        f"{rbac}/clusterrolebindings/{second.NAME}",
-        f"{rbac}/clusterrolebindings/{second.NAME}-volumes",
-        f"{rbac}/namespaces/kube-system/rolebindings/{second.NAME}",
-        f"/apis/coordination.k8s.io/v1/namespaces/gpunode/leases/{second.NAME}",
+        f"{rbac}/clusterrolebindings/{SECOND}",
+        f"{rbac}/clusterrolebindings/{SECOND}-volumes",
+        f"{rbac}/namespaces/kube-system/rolebindings/{SECOND}",
+        f"/apis/coordination.k8s.io/v1/namespaces/gpunode/leases/{SECOND}",
     ):
         with pytest.raises(urllib.error.HTTPError, match="404"):
             lab.request("GET", where)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gpunode.contract.promises import ALLOCATION, INDEX, MEMORY_ANNOTATION
-from gpunode.links.scheduler import manifest
+from gpunode.links.scheduler.configuration import MANIFEST
 
 from .api import Lab
 from .conftest import Ran
@@ -45,14 +45,14 @@ def enabled(lab: Lab, gpunode: Callable[..., Ran], inventory: Path) -> Iterator[
     ran = gpunode("provision", "--yes", "--json", "--no-run", "--limit", "p100,h100", inventory=inventory)
     assert ran.code == 0, ran
     host = lab.node("control-plane")
-    before = host.read(manifest.PATH)
+    before = host.read(MANIFEST)
     ran = gpunode("share enable", "--yes", "--json", inventory=inventory)
     assert ran.code == 0, ran
-    assert host.read(manifest.PATH) != before
+    assert host.read(MANIFEST) != before
     yield
     ran = gpunode("share disable", "--yes", "--json", inventory=inventory)
     assert ran.code == 0, ran
-    assert host.read(manifest.PATH) == before
+    assert host.read(MANIFEST) == before
     left = lab.request("GET", "/apis/apps/v1/namespaces/gpunode/deployments")["items"]
     assert left == []
     ran = gpunode("plugin deploy", "--yes", "--json")

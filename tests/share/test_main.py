@@ -21,7 +21,7 @@ from cryptography import x509
 
 from gpunode.deviceplugin.cluster import apiserver
 from gpunode.deviceplugin.cluster.apiserver import ApiError
-from gpunode.links.scheduler.extender import deployment
+from gpunode.links.scheduler import deployment
 from gpunode.share import __main__ as program
 from gpunode.share.__main__ import STANDBY, Replica, trust
 from gpunode.share.lease import SURE, Lease

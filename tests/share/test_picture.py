@@ -14,8 +14,8 @@ from gpunode.contract import offer
 from gpunode.contract.checkpoint import Entry
 from gpunode.contract.promises import ALLOCATION, INDEX, MEMORY_ANNOTATION, demand_of
 from gpunode.contract.usage import Gpu, Offered, User
-from gpunode.links.scheduler.extender import findings, picture, simulation
-from gpunode.links.scheduler.extender.picture import Real
+from gpunode.links.scheduler import picture, simulation
+from gpunode.links.scheduler.picture import Real
 from gpunode.share.fit import Refused, find
 from gpunode.share.ledger import Ledger
 from tests.share.objects import MEM, node, pod
@@ -251,14 +251,14 @@ def test_what_is_wrong_is_found_and_a_repair_is_right(
 ) -> None:
     """Once its annotations are written there is nothing left to repair."""
     real = {} if entries is None else {"n": Real(tuple(entries))}
-    now = findings.findings([memory()], pods, MEM, real)
+    now = picture.find_mismatches([memory()], pods, MEM, real)
     assert [(one.pod, one.problem.code, bool(one.repair)) for one in now] == found
 
     for one in now:
         for each in pods if one.repair else []:
             each["metadata"]["annotations"] = {**each["metadata"]["annotations"], **one.repair}
             assert MEMORY_ANNOTATION in one.repair
-    left = findings.findings([memory()], pods, MEM, real)
+    left = picture.find_mismatches([memory()], pods, MEM, real)
     assert [one.problem.code for one in left] == [code for _, code, fixable in found if not fixable]
 
 
@@ -269,7 +269,7 @@ def test_pods_of_an_earlier_configuration_overcommit_nothing() -> None:
     old = pod("a", 4, on="n", **{INDEX: "1"})
     entries = (entry("a", "c0", *(f"GPU-n-0-_-{n}" for n in range(4))),)
 
-    assert findings.findings([there], [old], MEM, {"n": Real(entries)}) == ()
+    assert picture.find_mismatches([there], [old], MEM, {"n": Real(entries)}) == ()
     assert table(picture.rows([there], [old], MEM, {"n": Real(entries)})) == [
         ("n", "0", 10, 0, 0, []),
         ("n", "1", 10, 4, 0, [("default/a", 4, 0)]),
@@ -283,20 +283,20 @@ def test_pods_past_a_second_scheduler_are_named() -> None:
     """With theirs, which is the cluster's own where they name none; all schedulers ask where there is no second one."""
     pods = [pod("a", 4, on="n"), pod("b", 4, on="n"), pod("c", 4, on="n", **{INDEX: "0"})]
     pods[1]["spec"]["schedulerName"] = "gpunode"
-    found = findings.findings([memory()], pods, MEM, {}, "gpunode")
+    found = picture.find_mismatches([memory()], pods, MEM, {}, "gpunode")
     assert [(one.pod, one.problem.code) for one in found] == [
         ("default/a", "other-scheduler"),
         ("default/b", "not-noted"),
     ]
     assert "default-scheduler" in found[0].problem.what
-    again = findings.findings([memory()], pods, MEM, {})
+    again = picture.find_mismatches([memory()], pods, MEM, {})
     assert [one.problem.code for one in again] == ["not-noted", "not-noted"]
 
 
 def test_a_node_that_does_not_publish_its_gpus_is_named() -> None:
     """Where they differ; one that shares no memory is none of fsck's."""
     unlike = node("n", 10, 5)
-    found = findings.findings([unlike, node("other")], [], MEM, {})
+    found = picture.find_mismatches([unlike, node("other")], [], MEM, {})
     assert [(one.problem.subject, one.problem.code) for one in found] == [("n", "gpus-unknown")]
 
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from gpunode.contract.promises import INDEX, MEMORY_ANNOTATION
-from gpunode.links.scheduler import manifest
+from gpunode.links.scheduler.configuration import MANIFEST
 from gpunode.sim.host import kinds
 from gpunode.sim.process import Demo
 from tests import jsonlines
@@ -106,7 +106,7 @@ def test_enable_in_a_demo_without_a_scheduler_says_what_the_demo_shows(demo: Dem
 
 def test_where_nothing_makes_the_extenders_pods_enable_says_so_and_what_stays(demo: Demo) -> None:
     """Long before the end of the wait, whose limit it names; `share disable` takes it back."""
-    path = demo.states[HOST].root / manifest.PATH.lstrip("/")
+    path = demo.states[HOST].root / MANIFEST.lstrip("/")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(TEXT)
     done = gpunode(demo, "share enable", "--yes")
@@ -122,7 +122,7 @@ def test_where_nothing_makes_the_extenders_pods_enable_says_so_and_what_stays(de
 
 def test_from_enable_to_disable(demo: Demo) -> None:
     """A question before each change; who has what, and what differs; afterwards the scheduler's file is as it was."""
-    api, path = client(demo), demo.states[HOST].root / manifest.PATH.lstrip("/")
+    api, path = client(demo), demo.states[HOST].root / MANIFEST.lstrip("/")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(TEXT)
     played = Played(api, path)

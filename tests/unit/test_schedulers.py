@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from gpunode.errors import CannotPlan
-from gpunode.links.scheduler import configuration, manifest, plan
+from gpunode.links.scheduler import configuration, plan
+from gpunode.links.scheduler.configuration import MANIFEST
 from gpunode.model import Change, File, RemoveFile, WriteFile
 
 KUBEADM = """\
@@ -78,7 +79,7 @@ WANTED = plan.Wanted("10.96.0.7", "aliyun.com/gpu-mem", SECRET)
 
 def files(**contents: str) -> dict[str, File]:
     """Facts of a host with a manifest and other files, `config` at /etc/kubernetes/own.yaml."""
-    paths = {"manifest": manifest.PATH, "config": "/etc/kubernetes/own.yaml"}
+    paths = {"manifest": MANIFEST, "config": "/etc/kubernetes/own.yaml"}
     found = {path: File(path, exists=False) for path in plan.FILES}
     return found | {
         paths[name]: File(paths[name], exists=True, content=text) for name, text in contents.items()
@@ -119,17 +120,17 @@ def test_the_form_follows_the_version(minor: int, flag: str, version: str) -> No
     """The manifest's image names it, not the API server's; the pod has one flag, one mount and one volume more."""
     text = KUBEADM.replace("{minor}", str(minor))
     before = files(manifest=text)
-    changes, volume = plan.enabling(before, 99, WANTED)
+    changes, volume = plan.enable(before, 99, WANTED)
     now = after(before, changes)
 
     assert isinstance(changes[-1], WriteFile)
-    assert changes[-1].path == manifest.PATH
-    pod = yaml.safe_load(content(now, manifest.PATH))
+    assert changes[-1].path == MANIFEST
+    pod = yaml.safe_load(content(now, MANIFEST))
     container = pod["spec"]["containers"][0]
     assert container["command"].count(flag) == 1
     assert container["volumeMounts"][0] == {"name": volume, "mountPath": plan.FOLDER, "readOnly": True}
     assert pod["spec"]["volumes"][0]["hostPath"] == {"path": plan.FOLDER, "type": "Directory"}
-    assert "# the operator's words" in content(now, manifest.PATH)
+    assert "# the operator's words" in content(now, MANIFEST)
     document = yaml.safe_load(content(now, flag.partition("=")[2]))
     assert document["apiVersion"] == version
     (extender,) = document["extenders"]
@@ -160,24 +161,22 @@ def test_the_form_follows_the_version(minor: int, flag: str, version: str) -> No
 def test_it_is_taken_back_byte_for_byte(contents: dict[str, str], paths: list[str]) -> None:
     """Enabled twice nothing is left to do; disabled, all is as it was."""
     before = files(**contents)
-    changes, volume = plan.enabling(before, 36, WANTED)
+    changes, volume = plan.enable(before, 36, WANTED)
     now = after(before, changes)
-    again = plan.enabling(now, 36, WANTED)
+    again = plan.enable(now, 36, WANTED)
     assert again == ((), volume)
-    assert plan.volumes(now)
-    assert not plan.volumes(before)
 
-    changes = plan.disabling(now)
+    changes = plan.disable(now)
     assert after(now, changes) == before
     assert all(one.folder for one in changes if isinstance(one, RemoveFile))
-    assert plan.disabling(before) == ()
+    assert plan.disable(before) == ()
 
 
 def test_the_operators_configuration_is_extended_in_place() -> None:
     """Its own extender stays, and so do its comments; the manifest gets no second --config."""
     before = files(manifest=BARE.replace("--v=2", "--config=/etc/kubernetes/own.yaml"), config=EXTENDERS)
-    assert plan.more(before) == ("/etc/kubernetes/own.yaml",)
-    now = after(before, plan.enabling(before, 36, WANTED)[0])
+    assert plan.named_configuration(before) == ("/etc/kubernetes/own.yaml",)
+    now = after(before, plan.enable(before, 36, WANTED)[0])
 
     text = content(now, "/etc/kubernetes/own.yaml")
     assert [one["urlPrefix"] for one in yaml.safe_load(text)["extenders"]] == [
@@ -185,21 +184,21 @@ def test_the_operators_configuration_is_extended_in_place() -> None:
         "http://other:80",
     ]
     assert text.startswith("# our scheduler\n")
-    args = yaml.safe_load(content(now, manifest.PATH))["spec"]["containers"][0]["args"]
+    args = yaml.safe_load(content(now, MANIFEST))["spec"]["containers"][0]["args"]
     assert args == ["--kubeconfig=/etc/kubernetes/scheduler.conf", "--config=/etc/kubernetes/own.yaml"]
 
 
 def test_another_certificate_starts_the_scheduler_again() -> None:
     """The kubelet does so only for another manifest: the volume's name changes."""
     before = files(manifest=BARE)
-    changes, volume = plan.enabling(before, 36, WANTED)
+    changes, volume = plan.enable(before, 36, WANTED)
     other = plan.Wanted(WANTED.address, WANTED.resource, SECRET | {"client.crt": "bmV3Cg=="})
-    again, changed = plan.enabling(after(before, changes), 36, other)
+    again, changed = plan.enable(after(before, changes), 36, other)
 
     assert volume != changed
     assert [one.path for one in again if isinstance(one, WriteFile)] == [
         f"{plan.FOLDER}/client.crt",
-        manifest.PATH,
+        MANIFEST,
     ]
 
 
@@ -246,7 +245,7 @@ GPUSHARE = json.dumps({"name": "aliyun.com/gpu-mem"})
 def test_what_cannot_be_extended_is_left_as_it_is(contents: dict[str, str], words: str) -> None:
     """With the file, and what to do."""
     with pytest.raises(CannotPlan) as caught:
-        plan.enabling(files(**contents), 36, WANTED)
+        plan.enable(files(**contents), 36, WANTED)
     assert words in caught.value.message
     assert caught.value.hint
 
@@ -281,7 +280,7 @@ def test_flags_that_a_configuration_overrules_are_in_it(minor: int, more: dict[s
     """By cmd/kube-scheduler/app/options of 1.19 to 1.36; the manifest keeps them. --v counts beside a configuration."""
     text = KUBEADM.replace("{minor}", str(minor)).replace("    - --leader-elect=true\n", FLAGS)
     before = files(manifest=text)
-    now = after(before, plan.enabling(before, 36, WANTED)[0])
+    now = after(before, plan.enable(before, 36, WANTED)[0])
     document = yaml.safe_load(content(now, plan.SCHEDULER))
     for key in ("apiVersion", "kind", "extenders"):
         del document[key]
@@ -319,15 +318,15 @@ def test_another_algorithm_provider_is_refused_by_name(minor: int) -> None:
         return KUBEADM.replace("{minor}", str(minor)).replace("--leader-elect=true", word)
 
     with pytest.raises(CannotPlan, match="--algorithm-provider=ClusterAutoscalerProvider") as caught:
-        plan.enabling(files(manifest=given("ClusterAutoscalerProvider")), minor, WANTED)
-    assert manifest.PATH in caught.value.message
+        plan.enable(files(manifest=given("ClusterAutoscalerProvider")), minor, WANTED)
+    assert MANIFEST in caught.value.message
     assert caught.value.hint
     for provider in ("", "DefaultProvider"):
-        assert plan.enabling(files(manifest=given(provider)), minor, WANTED)[0]
+        assert plan.enable(files(manifest=given(provider)), minor, WANTED)[0]
     own = given("ClusterAutoscalerProvider").replace(
         "--leader-elect=true", "--config=/etc/kubernetes/own.yaml"
     )
-    assert plan.enabling(files(manifest=own, config=OWN), minor, WANTED)[0]
+    assert plan.enable(files(manifest=own, config=OWN), minor, WANTED)[0]
 
 
 @pytest.mark.parametrize(
@@ -342,8 +341,8 @@ def test_another_algorithm_provider_is_refused_by_name(minor: int) -> None:
 )
 def test_the_port_without_tls_stays_where_it_was(given: dict[str, str], bound: str | None) -> None:
     """Up to 1.22 a configuration without addresses opens it on all of them, and none closes it."""
-    assert configuration.as_configuration(manifest.PATH, given, 20).get("healthzBindAddress") == bound
-    assert "healthzBindAddress" not in configuration.as_configuration(manifest.PATH, given, 23)
+    assert configuration.as_configuration(MANIFEST, given, 20).get("healthzBindAddress") == bound
+    assert "healthzBindAddress" not in configuration.as_configuration(MANIFEST, given, 23)
 
 
 @pytest.mark.parametrize("word", ["--kube-api-burst=many", "--profiling=maybe", "--kube-api-qps=fast"])
@@ -351,8 +350,8 @@ def test_a_flag_that_cannot_be_read_is_named(word: str) -> None:
     """With its file: it would be lost."""
     text = KUBEADM.replace("{minor}", "30").replace("--leader-elect=true", word)
     with pytest.raises(CannotPlan, match=word) as caught:
-        plan.enabling(files(manifest=text), 30, WANTED)
-    assert manifest.PATH in caught.value.message
+        plan.enable(files(manifest=text), 30, WANTED)
+    assert MANIFEST in caught.value.message
 
 
 def test_a_flag_is_not_added_between_another_and_its_value() -> None:
@@ -361,8 +360,8 @@ def test_a_flag_is_not_added_between_another_and_its_value() -> None:
         "--kubeconfig=/etc/kubernetes/scheduler.conf", "--kubeconfig\n        - /etc/own.conf"
     )
     before = files(manifest=text)
-    now = after(before, plan.enabling(before, 36, WANTED)[0])
-    args = yaml.safe_load(content(now, manifest.PATH))["spec"]["containers"][0]["args"]
+    now = after(before, plan.enable(before, 36, WANTED)[0])
+    args = yaml.safe_load(content(now, MANIFEST))["spec"]["containers"][0]["args"]
     assert args == [f"--config={plan.SCHEDULER}", "--kubeconfig", "/etc/own.conf", "--v=2"]
     document = yaml.safe_load(content(now, plan.SCHEDULER))
     assert document["clientConnection"] == {"kubeconfig": "/etc/own.conf"}
@@ -371,19 +370,19 @@ def test_a_flag_is_not_added_between_another_and_its_value() -> None:
 def test_a_mark_is_no_part_of_anybodys_line() -> None:
     """Lines of the operator that only mention it stay."""
     text = "a: 1  # gpunode share is here\nb: 2\n"
-    assert configuration.without(configuration.added(text, 1, 2, ["c: 3"])) == text
+    assert configuration.strip_marked(configuration.add_marked(text, 1, 2, ["c: 3"])) == text
 
 
 def test_every_version_is_one_that_its_schedulers_read() -> None:
     """By Kubernetes' own table: from and to the minor versions that read it."""
     reads: dict[str, Any] = {"v1beta1": (19, 22), "v1beta2": (22, 27), "v1beta3": (23, 28), "v1": (25, 99)}
     for minor in range(19, 40):
-        first, last = reads[configuration.version(minor)]
+        first, last = reads[configuration.version_for(minor)]
         assert first <= minor <= last
-    assert configuration.version(18) == ""
+    assert configuration.version_for(18) == ""
 
 
 @pytest.mark.parametrize("text", ["a: [\n", "[]", "kind: Pod\n", ""])
 def test_a_manifest_that_cannot_be_read_names_no_more_files_and_is_refused_by_the_plan(text: str) -> None:
     """A probe is no place for a refusal of the plan."""
-    assert plan.more({manifest.PATH: File(manifest.PATH, exists=True, content=text)}) == ()
+    assert plan.named_configuration({MANIFEST: File(MANIFEST, exists=True, content=text)}) == ()

@@ -18,9 +18,9 @@ from gpunode.contract.usage import Gpu, User
 from gpunode.engine.member import Member
 from gpunode.errors import AgentFailed, ClusterError, Problem
 from gpunode.links.plugin.usage import NodeUsage
-from gpunode.links.scheduler import manifest, plan
-from gpunode.links.scheduler.extender.findings import Mismatch
-from gpunode.links.scheduler.extender.picture import Real
+from gpunode.links.scheduler import plan
+from gpunode.links.scheduler.configuration import MANIFEST
+from gpunode.links.scheduler.picture import Mismatch, Real
 from gpunode.model import Cluster, Host, Inventory, Outcome, SecondScheduler, Share, Ssh
 from tests import cases
 from tests.share.objects import MEM, pod
@@ -36,7 +36,7 @@ def test_a_scheduler_that_does_not_come_back_is_put_back(
     text = KUBEADM.replace("{minor}", "36")
     state = files(manifest=text)
     before = dict(state)
-    changes, volume = plan.enabling(state, 36, WANTED)
+    changes, volume = plan.enable(state, 36, WANTED)
     notes: list[str] = []
 
     def again(_session: Any, one: Member) -> Member:
@@ -51,7 +51,7 @@ def test_a_scheduler_that_does_not_come_back_is_put_back(
 
     def came_back(_api: Any, node: str, waited: str, _listener: Any) -> str:
         assert (node, waited) == ("cp-1", volume)
-        assert content(state, manifest.PATH) != text
+        assert content(state, MANIFEST) != text
         if isinstance(end, BaseException):
             raise end
         return end
@@ -122,7 +122,7 @@ def test_disable_where_nothing_is_enabled_says_so_and_visits_no_host(
         raise ClusterError("hosts are visited")
 
     monkeypatch.setattr(share.rights, "demand", lambda *_: None)
-    monkeypatch.setattr(share.extender, "removable", lambda *_, **__: there)
+    monkeypatch.setattr(share.apply, "removable", lambda *_, **__: there)
     pods = [{"spec": {"nodeName": name, "volumes": [{"name": plan.VOLUME}]}} for name in asking]
     api: Any = SimpleNamespace(
         find=lambda *_, **__: (pods, ""), get=lambda *_: None, served=SimpleNamespace(has=lambda _: True)
@@ -206,7 +206,7 @@ def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
     monkeypatch.setattr(shares, "_state", lambda _: (there, []))
     monkeypatch.setattr(shares, "_repaired", lambda *_: True)
     monkeypatch.setattr(shares, "accepted", lambda *_, **__: None)
-    monkeypatch.setattr(shares.findings, "findings", lambda *_: tuple(found))
+    monkeypatch.setattr(shares.picture, "find_mismatches", lambda *_: tuple(found))
     monkeypatch.setattr(strays, "note", lambda *_: None)
     monkeypatch.setattr(shares.other_plugins, "every", lambda _: ())
     session: Any = SimpleNamespace(inventory=Inventory("", (), Cluster(share=Share())), listener=listener)

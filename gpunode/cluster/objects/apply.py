@@ -6,8 +6,9 @@ Applied by the field manager `gpunode`. Only objects with the label
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from gpunode.cluster import rights
 from gpunode.cluster.api import AT_ONCE, MANAGER, Api, notes
@@ -36,6 +37,29 @@ ORDER = (  # the reverse when removing
     "Service",
     "Deployment",
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """Objects of gpunode's that make one thing in the cluster.
+
+    `manifests`: its desired state. `surplus`: what other settings may have left of it. `wait` returns once it works, and raises
+    ClusterError with the reason why it does not.
+    """
+
+    manifests: Sequence[Object]
+    surplus: Sequence[Object]
+    wait: Callable[[Api, OnProgress], None]
+
+    def plan(self, api: Api, before: Sequence[Object] = ()) -> tuple[Difference, ...]:
+        """What `deploy` would change once `before` is applied, such as its namespace."""
+        return diff(api, [*before, *self.manifests], self.surplus)
+
+    def deploy(self, api: Api, tell: OnProgress) -> tuple[Difference, ...]:
+        """Apply it, remove what is left of other settings, and wait until it works."""
+        done = apply(api, self.manifests) + prune(api, self.manifests, self.surplus)
+        self.wait(api, tell)
+        return done
 
 
 def diff(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +28,7 @@ class Extender:
     folder: str
 
 
-def version(minor: int) -> str:
+def version_for(minor: int) -> str:
     """The newest version of the configuration that this Kubernetes and the next read alike; "" before 1.19: a Policy."""
     if minor < 19:
         return ""
@@ -34,7 +36,7 @@ def version(minor: int) -> str:
     return "v1beta1" if minor < 22 else "v1beta2" if minor < 23 else "v1beta3" if minor < 25 else "v1"
 
 
-def entry(extender: Extender, *, policy: bool = False) -> dict[str, Any]:
+def make_entry(extender: Extender, *, policy: bool = False) -> dict[str, Any]:
     """The extender as an element of `extenders`."""
     folder = extender.folder
     tls = {
@@ -59,27 +61,27 @@ def entry(extender: Extender, *, policy: bool = False) -> dict[str, Any]:
     }
 
 
-def policy(extender: Extender) -> str:
+def make_policy(extender: Extender) -> str:
     """A Policy with this extender and the scheduler's default predicates and priorities."""
-    document = {"kind": "Policy", "apiVersion": "v1", "extenders": [entry(extender, policy=True)]}
+    document = {"kind": "Policy", "apiVersion": "v1", "extenders": [make_entry(extender, policy=True)]}
     return json.dumps(document, indent=2) + "\n"
 
 
-def fresh(extender: Extender, minor: int, settings: Mapping[str, Any]) -> str:
+def make_configuration(extender: Extender, minor: int, settings: Mapping[str, Any]) -> str:
     """A configuration for a scheduler that has none, with these settings."""
     document = {
-        "apiVersion": f"{GROUP}/{version(minor)}",
+        "apiVersion": f"{GROUP}/{version_for(minor)}",
         "kind": "KubeSchedulerConfiguration",
         **settings,
-        "extenders": [entry(extender)],
+        "extenders": [make_entry(extender)],
     }
     return "# Made by gpunode share enable.\n" + yaml.safe_dump(document, sort_keys=False)
 
 
-def second(extender: Extender, minor: int, name: str, namespace: str, lease: str) -> str:
+def make_second(extender: Extender, minor: int, name: str, namespace: str, lease: str) -> str:
     """The configuration of a scheduler in a pod of its own, for pods that name it; by its account's token."""
     document = {
-        "apiVersion": f"{GROUP}/{version(minor)}",
+        "apiVersion": f"{GROUP}/{version_for(minor)}",
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {
             "leaderElect": True,
@@ -88,15 +90,15 @@ def second(extender: Extender, minor: int, name: str, namespace: str, lease: str
             "resourceNamespace": namespace,
         },
         "profiles": [{"schedulerName": name}],
-        "extenders": [entry(extender)],
-        **insecure({"port": "0"}, minor),
+        "extenders": [make_entry(extender)],
+        **insecure_addresses({"port": "0"}, minor),
     }
     return yaml.safe_dump(document, sort_keys=False)
 
 
-def extended(path: str, text: str, extender: Extender) -> str:
+def extend_configuration(path: str, text: str, extender: Extender) -> str:
     """The operator's configuration with this extender. Raises CannotPlan."""
-    root = composed(path, text)
+    root = parse_mapping(path, text)
     expected = yaml_text.data(text)
     if not str(expected.get("apiVersion", "")).startswith(f"{GROUP}/v1"):
         raise CannotPlan(f"{path} is no KubeSchedulerConfiguration", hint="Name one with --config.")
@@ -108,18 +110,18 @@ def extended(path: str, text: str, extender: Extender) -> str:
                 f"{path}: the extender at {other.get('urlPrefix')} manages {extender.resource} already",
                 hint="Take it out first: two extenders would both bind the same pods.",
             )
-    line = f"- {json.dumps(entry(extender))}"
-    found = block(path, value(root, "extenders"), "extenders")
+    line = f"- {json.dumps(make_entry(extender))}"
+    found = list_of(path, value_of(root, "extenders"), "extenders")
     if found is None:
         end = len(text.splitlines())
         try:
-            after = added(text, end, 0, ["extenders:", line])
+            after = add_marked(text, end, 0, ["extenders:", line])
         except ValueError:
             raise CannotPlan(f"{path}: its last line does not end", hint="End it with a newline.") from None
     else:
-        after = added(text, found.value[0].start_mark.line, found.start_mark.column, [line])
-    expected["extenders"] = [entry(extender), *others]
-    check(path, text, after, expected)
+        after = add_marked(text, found.value[0].start_mark.line, found.start_mark.column, [line])
+    expected["extenders"] = [make_entry(extender), *others]
+    check_edit(path, text, after, expected)
     return after
 
 
@@ -178,10 +180,10 @@ def as_configuration(path: str, flags: Mapping[str, str], minor: int) -> dict[st
         profile["pluginConfig"] = [{"name": "InterPodAffinity", "args": args}]
     if profile:
         document["profiles"] = [profile]
-    return document | insecure(flags, minor)
+    return document | insecure_addresses(flags, minor)
 
 
-def provided(path: str, flags: Mapping[str, str]) -> None:
+def check_provider(path: str, flags: Mapping[str, str]) -> None:
     """Raises CannotPlan where the manifest at `path` names an algorithm provider: neither a Policy nor a configuration has a place for it."""
     if flags.get(PROVIDER, "") not in DEFAULT:
         raise CannotPlan(
@@ -200,7 +202,7 @@ def _read(path: str, name: str, word: str, read: Reader) -> Any:
         ) from None
 
 
-def insecure(flags: Mapping[str, str], minor: int) -> dict[str, str]:
+def insecure_addresses(flags: Mapping[str, str], minor: int) -> dict[str, str]:
     """The addresses of the port without TLS, which a configuration cannot close: "" becomes the default, and 0 is refused. So --port=0, as
     kubeadm has it, becomes one that only the host itself reaches."""
     address, port = flags.get("address", ""), flags.get("port", INSECURE[1])
@@ -213,12 +215,12 @@ def insecure(flags: Mapping[str, str], minor: int) -> dict[str, str]:
 MARK = "  # gpunode share"
 
 
-def without(text: str) -> str:
+def strip_marked(text: str) -> str:
     """The text without the marked lines."""
     return "".join(line for line in text.splitlines(keepends=True) if not line.rstrip("\r\n").endswith(MARK))
 
 
-def added(text: str, at: int, column: int, lines: Sequence[str]) -> str:
+def add_marked(text: str, at: int, column: int, lines: Sequence[str]) -> str:
     """The text with these lines, marked and indented, before its line `at`."""
     before = text.splitlines(keepends=True)
     if before and at >= len(before) and not before[-1].endswith("\n"):
@@ -227,7 +229,7 @@ def added(text: str, at: int, column: int, lines: Sequence[str]) -> str:
     return "".join([*before[:at], *new, *before[at:]])
 
 
-def composed(path: str, text: str) -> yaml.MappingNode:
+def parse_mapping(path: str, text: str) -> yaml.MappingNode:
     """The YAML mapping that the text holds, with positions. Raises CannotPlan."""
     try:
         node = yaml_text.nodes(text)
@@ -241,12 +243,12 @@ def composed(path: str, text: str) -> yaml.MappingNode:
     return node
 
 
-def value(node: yaml.MappingNode, key: str) -> yaml.Node | None:
+def value_of(node: yaml.MappingNode, key: str) -> yaml.Node | None:
     """The node of a key; None without it."""
     return next((there for name, there in node.value if name.value == key), None)
 
 
-def block(path: str, node: yaml.Node | None, what: str) -> yaml.SequenceNode | None:
+def list_of(path: str, node: yaml.Node | None, what: str) -> yaml.SequenceNode | None:
     """A list to which lines can be added; None where there is no such key. Raises CannotPlan."""
     if node is None:
         return None
@@ -258,9 +260,121 @@ def block(path: str, node: yaml.Node | None, what: str) -> yaml.SequenceNode | N
     return node
 
 
-def check(path: str, before: str, after: str, expected: Any) -> None:
+def check_edit(path: str, before: str, after: str, expected: Any) -> None:
     """Raises CannotPlan unless the text reads as expected, and is as before without the marked lines."""
-    if yaml_text.data(after) != expected or without(after) != before:
+    if yaml_text.data(after) != expected or strip_marked(after) != before:
         raise CannotPlan(
             f"{path} is laid out in a way that lines cannot be added to", hint="Write it as kubeadm does."
         )
+
+
+MANIFEST = "/etc/kubernetes/manifests/kube-scheduler.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What it says without gpunode's lines. `flags`: without dashes; `--flag value` as `--flag=value`. `minor`: of
+    Kubernetes, by its image's tag; None where that names none."""
+
+    text: str
+    flags: dict[str, str]
+    minor: int | None
+
+
+def read_manifest(text: str) -> Manifest:
+    """Raises CannotPlan."""
+    plain = strip_marked(text)
+    container = _container(parse_mapping(MANIFEST, plain))
+    key = "args" if value_of(container, "args") is not None else "command"
+    flags: dict[str, str] = {}
+    sequence = list_of(MANIFEST, value_of(container, key), key)
+    before = ""
+    for item in sequence.value if sequence else ():
+        word = str(item.value)
+        if not word.startswith("-"):
+            if before:
+                flags[before] = word
+            continue
+        name, equals, given = word.lstrip("-").partition("=")
+        flags[name], before = given if equals else "true", "" if equals else name
+    image = value_of(container, "image")
+    tag = re.search(r"kube-scheduler[^:]*:v1\.(\d+)\.", str(image.value) if image else "")
+    return Manifest(plain, flags, int(tag[1]) if tag else None)
+
+
+def extend_manifest(manifest: Manifest, flag: str, volume: str, folder: str) -> str:
+    """The text with one flag more ("" for none), and the host's folder at the same path. Raises CannotPlan."""
+    text, expected = manifest.text, yaml_text.data(manifest.text)
+    mount = {"name": volume, "mountPath": folder, "readOnly": True}
+    source = {"name": volume, "hostPath": {"path": folder, "type": "Directory"}}
+    index = _index(expected)
+    for where, entry in (
+        (("spec", "volumes"), source),
+        (("container", "volumeMounts"), mount),
+        (("container", "command"), flag),
+    ):
+        if entry:
+            text = _with(text, where, entry)
+    spec = expected["spec"]
+    container = spec["containers"][index]
+    spec["volumes"] = [source, *(spec.get("volumes") or [])]
+    container["volumeMounts"] = [mount, *(container.get("volumeMounts") or [])]
+    if flag:
+        key = "args" if "args" in container else "command"
+        container[key] = copy.copy(container[key])
+        container[key].insert(_first(container[key]), flag)
+    check_edit(MANIFEST, manifest.text, text, expected)
+    return text
+
+
+def _with(text: str, where: tuple[str, str], entry: Any) -> str:
+    root = parse_mapping(MANIFEST, text)
+    spec = value_of(root, "spec")
+    container = _container(root)
+    place, key = where
+    holder = container if place == "container" else spec
+    assert isinstance(holder, yaml.MappingNode)
+    if key == "command" and value_of(container, "args") is not None:
+        key = "args"
+    line = f"- {entry if isinstance(entry, str) else json.dumps(entry)}"
+    found = list_of(MANIFEST, value_of(holder, key), key)
+    if found is None:
+        # Not before its first key, which may stand behind a dash.
+        second = holder.value[1][0] if len(holder.value) > 1 else None
+        if second is None:
+            raise CannotPlan(f"{MANIFEST} has too little in it", hint="Write it as kubeadm does.")
+        return add_marked(text, second.start_mark.line, second.start_mark.column, [f"{key}:", line])
+    column = found.start_mark.column
+    items = found.value
+    if isinstance(entry, str):
+        first = _first([item.value for item in items])
+        at = items[first].start_mark.line if first < len(items) else items[-1].end_mark.line + 1
+    else:
+        at = items[0].start_mark.line
+    return add_marked(text, at, column, [line])
+
+
+def _first(words: Sequence[object]) -> int:
+    """The position of the first flag: not between a flag and its value."""
+    return next((n for n, word in enumerate(words) if str(word).startswith("-")), len(words))
+
+
+def _container(root: yaml.MappingNode) -> yaml.MappingNode:
+    spec = value_of(root, "spec")
+    containers = value_of(spec, "containers") if isinstance(spec, yaml.MappingNode) else None
+    if isinstance(containers, yaml.SequenceNode) and not containers.flow_style:
+        maps = [one for one in containers.value if isinstance(one, yaml.MappingNode) and not one.flow_style]
+        named = [
+            one
+            for one in maps
+            if (name := value_of(one, "name")) is not None and name.value == "kube-scheduler"
+        ]
+        if len(named) == 1:
+            return named[0]
+    raise CannotPlan(
+        f"{MANIFEST} has no container kube-scheduler in block style", hint="Write it as kubeadm does."
+    )
+
+
+def _index(pod: Any) -> int:
+    return next(n for n, one in enumerate(pod["spec"]["containers"]) if one["name"] == "kube-scheduler")

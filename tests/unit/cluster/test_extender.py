@@ -18,9 +18,9 @@ from gpunode.cluster.objects import difference
 from gpunode.cluster.objects.apply import ORDER
 from gpunode.commands import share_inspect as shares
 from gpunode.errors import ClusterError, Problem
-from gpunode.links.scheduler.extender import deployment, rollout
-from gpunode.links.scheduler.extender.deployment import NAME, STAYS, Spec, rights_to_remove
-from gpunode.links.scheduler.extender.findings import Mismatch
+from gpunode.links.scheduler import deployment
+from gpunode.links.scheduler.deployment import NAME, STAYS, Spec, rights_to_remove
+from gpunode.links.scheduler.picture import Mismatch
 from gpunode.model import PluginImage, Share
 from gpunode.sim.controllers import workloads
 from gpunode.wording import Advice
@@ -140,12 +140,14 @@ def test_pods_that_the_cluster_does_not_make_are_not_waited_for_to_the_end(
     fix: str,
 ) -> None:
     """As of a quota, or in the simulation, where nobody tries again: the Deployment has the reason, and it is told meanwhile."""
-    monkeypatch.setattr(rollout, patience, 0.0)
+    monkeypatch.setattr(deployment, patience, 0.0)
     condition = {"type": "ReplicaFailure", "status": "True", "reason": reason, "message": refusal}
     state = {"conditions": [condition]}
     fake.put({"kind": "Deployment", "metadata": {"name": "share", "namespace": "gpunode"}, "status": state})
     with pytest.raises(ClusterError) as caught:
-        rollout.rolled_out(api, "share", "gpunode", what="the extender", seconds=600, tell=print, hint=STAYS)
+        deployment.wait_for_deployment(
+            api, "share", "gpunode", what="the extender", seconds=600, tell=print, hint=STAYS
+        )
     assert f"for the extender: the cluster makes no pods: {refusal}" in caught.value.message
     assert fix in caught.value.hint
     assert isinstance(caught.value.hint, Advice)
@@ -164,6 +166,8 @@ def test_a_wait_for_a_deployment_names_its_limit(
         "spec": {"replicas": 2},
     }
     fake.put(share)
-    monkeypatch.setattr(rollout.time, "sleep", lambda _: fake.put({**share, "status": ready}))
-    rollout.rolled_out(api, "share", "gpunode", what="the extender", seconds=180, tell=told.append)
+    monkeypatch.setattr(deployment.time, "sleep", lambda _: fake.put({**share, "status": ready}))
+    deployment.wait_for_deployment(
+        api, "share", "gpunode", what="the extender", seconds=180, tell=told.append
+    )
     assert told == ["waiting for the extender, up to 3 min"]

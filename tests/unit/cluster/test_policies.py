@@ -12,9 +12,9 @@ from gpunode.cluster.objects import apply
 from gpunode.contract.promises import ALLOCATION, ASSIGNED, ASSUMED, DEV, INDEX, MEMORY_ANNOTATION, POD
 from gpunode.contract.status import ANNOTATION
 from gpunode.links.plugin.deployment import everything, manifests
-from gpunode.links.scheduler.extender import deployment
-from gpunode.links.scheduler.extender.deployment import Spec as ExtenderSpec
-from gpunode.links.scheduler.extender.deployment import rights_to_remove
+from gpunode.links.scheduler import deployment
+from gpunode.links.scheduler.deployment import Spec as ExtenderSpec
+from gpunode.links.scheduler.deployment import rights_to_remove
 from gpunode.model import PluginImage, PluginPublish, Share
 from gpunode.share.waiting import ROOM
 

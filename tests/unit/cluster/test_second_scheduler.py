@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,16 +15,21 @@ from gpunode.commands import second_scheduler as beside
 from gpunode.commands import share_enable as share
 from gpunode.errors import ClusterError, GpunodeError
 from gpunode.inventory import load
-from gpunode.links.scheduler.configuration import Extender
-from gpunode.links.scheduler.extender import deployment
-from gpunode.links.scheduler.extender import second_scheduler as second
+from gpunode.links.scheduler import deployment
 from gpunode.links.scheduler.plan import VOLUME
 from gpunode.model import Cluster, Inventory, PluginImage, SecondScheduler, Share
 
 from .fake import FakeApi, Fault
 
 IMAGE = "registry.example.org/kube-scheduler:v1.36.3"
-ASKED = Extender("10.96.0.7", "aliyun.com/gpu-mem", second.FOLDER)
+SPEC = deployment.Spec("ns", PluginImage("any"), Share(), {})
+API: Any = SimpleNamespace(get=lambda *_: {"spec": {"clusterIP": "10.96.0.7"}})
+
+
+def manifests(desired: SecondScheduler, version: int = 36, spec: deployment.Spec = SPEC) -> dict[str, Any]:
+    """Its objects by kind."""
+    made = deployment.second_scheduler(API, spec, desired, version, seconds=1).manifests
+    return {one["kind"]: one for one in made}
 
 
 @pytest.mark.parametrize(
@@ -37,8 +43,9 @@ ASKED = Extender("10.96.0.7", "aliyun.com/gpu-mem", second.FOLDER)
 )
 def test_it_has_a_name_and_a_lease_of_its_own(version: int, form: str, more: dict[str, str]) -> None:
     """And goes by its account's token, not by a kubeconfig. 1.19 would take endpoints for a lock, to which its Role has no rights."""
-    made = second.spec("ns", SecondScheduler(IMAGE, "ours"), version, ASKED, "c1")
-    document = yaml.safe_load(made.configuration)
+    made = manifests(SecondScheduler("a/scheduler", "ours"), version)
+    (text,) = made["ConfigMap"]["data"].values()
+    document = yaml.safe_load(text)
     (extender,) = document.pop("extenders")
     assert document == {
         "apiVersion": f"kubescheduler.config.k8s.io/{form}",
@@ -46,7 +53,7 @@ def test_it_has_a_name_and_a_lease_of_its_own(version: int, form: str, more: dic
         "leaderElection": {
             "leaderElect": True,
             "resourceLock": "leases",
-            "resourceName": second.NAME,
+            "resourceName": deployment.SECOND,
             "resourceNamespace": "ns",
         },
         "profiles": [{"schedulerName": "ours"}],
@@ -59,33 +66,32 @@ def test_it_has_a_name_and_a_lease_of_its_own(version: int, form: str, more: dic
 
 def test_its_pods_are_new_ones_with_other_settings_or_certificates() -> None:
     """A scheduler reads both once."""
-    base = second.spec("ns", SecondScheduler(IMAGE), 36, ASKED, "c1")
+
+    def template(desired: SecondScheduler, spec: deployment.Spec = SPEC) -> Any:
+        return manifests(desired, spec=spec)["Deployment"]["spec"]["template"]
+
+    base = template(SecondScheduler(IMAGE))
     others = [
-        second.spec("ns", SecondScheduler(IMAGE, "ours"), 36, ASKED, "c1"),
-        second.spec("ns", SecondScheduler(IMAGE), 36, ASKED, "c2"),
-        second.spec("ns", SecondScheduler(IMAGE + "4"), 36, ASKED, "c1"),
+        template(SecondScheduler(IMAGE, "ours")),
+        template(SecondScheduler(IMAGE), replace(SPEC, secret={"ca.crt": "new"})),
+        template(SecondScheduler(IMAGE + "4")),
     ]
-
-    def template(spec: second.Spec) -> Any:
-        (found,) = [one for one in spec.manifests if one["kind"] == "Deployment"]
-        return found["spec"]["template"]
-
-    assert all(template(one) != template(base) for one in others)
-    (container,) = template(base)["spec"]["containers"]
+    assert base not in others
+    (container,) = base["spec"]["containers"]
     mounted = {one["mountPath"] for one in container["volumeMounts"]}
-    assert mounted == {"/etc/kube-scheduler", second.FOLDER}
+    assert mounted == {"/etc/kube-scheduler", deployment.FOLDER}
     assert container["image"] == IMAGE
 
 
 def test_it_may_what_the_clusters_own_may_and_its_lease() -> None:
     """By the API server's own roles, which name the Lease of the cluster's scheduler alone."""
-    made = second.everything("ns")
+    made = deployment.second_objects("ns")
     roles = {one["roleRef"]["name"] for one in made if one["kind"] == "ClusterRoleBinding"}
     assert roles == {"system:kube-scheduler", "system:volume-scheduler"}
     subjects = [subject for one in made for subject in one.get("subjects", [])]
-    assert {(one["name"], one["namespace"]) for one in subjects} == {(second.NAME, "ns")}
+    assert {(one["name"], one["namespace"]) for one in subjects} == {(deployment.SECOND, "ns")}
     (role,) = [one for one in made if one["kind"] == "Role"]
-    assert [rule.get("resourceNames") for rule in role["rules"]] == [None, [second.NAME]]
+    assert [rule.get("resourceNames") for rule in role["rules"]] == [None, [deployment.SECOND]]
 
 
 @pytest.mark.parametrize(
@@ -108,10 +114,10 @@ def test_only_a_version_that_works_with_the_server_is_taken(
 ) -> None:
     """Not newer than it, and at most one older; a tag without one counts as the server's."""
     if version is not None:
-        assert second.minor(SecondScheduler(image), server) == version
+        assert deployment.minor(SecondScheduler(image), server) == version
         return
     with pytest.raises(ClusterError) as caught:
-        second.minor(SecondScheduler(image), server)
+        deployment.minor(SecondScheduler(image), server)
     assert image in caught.value.message
     assert f"1.{server}" in caught.value.hint
 
@@ -132,10 +138,10 @@ def test_schedulers_on_hosts_that_ask_too_are_named(volumes: list[dict[str, str]
 def test_one_that_is_not_wished_for_any_more_is_removed(wish: SecondScheduler | None) -> None:
     """Shown in the extender's plan; `share disable` removes it in any case."""
     spec = deployment.Spec("ns", PluginImage("any"), Share(scheduler=wish), {})
-    kinds = {one["kind"] for one in deployment._surplus(spec)}
+    kinds = {one["kind"] for one in deployment.extender(spec, seconds=1).surplus}
     assert ("Deployment" in kinds) == (wish is None)
-    names = {one["metadata"]["name"] for one in deployment._own("ns")}
-    assert {deployment.NAME, second.NAME} <= names
+    names = {one["metadata"]["name"] for one in deployment.everything("ns")}
+    assert {deployment.NAME, deployment.SECOND} <= names
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["namespace", "no namespace"])
@@ -171,7 +177,7 @@ def test_one_that_the_inventory_does_not_name_is_removed_without_a_host_of_the_c
 ) -> None:
     """Also what an interrupted removal left. Where schedulers on hosts ask, too, these are visited first."""
     monkeypatch.setattr(share, "accepted", lambda *_, **__: None)
-    (left,) = [one for one in second.everything("gpunode") if one["kind"] == kind]
+    (left,) = [one for one in deployment.second_objects("gpunode") if one["kind"] == kind]
     fake.put(left)
     if host_asks:
         asking = {"nodeName": "cp-1", "volumes": [{"name": f"{VOLUME}0a1b"}], "containers": []}

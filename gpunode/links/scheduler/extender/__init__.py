@@ -1,1 +1,0 @@
-"""The scheduler extender's objects in the cluster."""
