@@ -18,8 +18,8 @@ from gpunode.engine import decision as desired
 from gpunode.errors import Refused
 from gpunode.links.driver import archives as archive_tables
 from gpunode.links.driver import branches as branch_tables
+from gpunode.links.kubelet import upgrade
 from gpunode.links.kubelet.minors import fails_on_cgroup_v1, gates, has_dockershim
-from gpunode.links.kubelet.upgrades import newest
 from gpunode.links.machine import pci
 from gpunode.links.toolkit.versions import default_version
 from gpunode.model import Os
@@ -259,7 +259,7 @@ def branches() -> Iterator[tuple[str, ...]]:
 def minors() -> Iterator[tuple[str, ...]]:
     """Kubernetes versions that are alike to gpunode."""
     yield "kubelet", "gate DevicePlugins", "docker", "cgroup v1", "gpunode's cluster part", "proof"
-    for alike, group in groupby(range(8, newest() + 1), key=kubernetes):
+    for alike, group in groupby(range(8, upgrade.NEWEST + 1), key=kubernetes):
         found = list(group)
         name = f"1.{found[0]}" + (f"–1.{found[-1]}" if len(found) > 1 else "")
         ran = [f"1.{minor}: {proof(f'1.{minor}')}" for minor in found if f"1.{minor}" in RAN]

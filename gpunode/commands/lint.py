@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from gpunode.engine import converge, exit_codes
+from gpunode.engine import chain, converge, exit_codes
 from gpunode.engine.member import outcomes
 from gpunode.engine.session import Session
 from gpunode.engine.visit import Visit
-from gpunode.links.kubelet import upgrade, upgrades
+from gpunode.links.kubelet import upgrade
 from gpunode.model import OnEvent, Outcome
 
 
@@ -16,7 +14,7 @@ def lint(session: Session, target: int) -> int:
     """Judge and tell; the exit code: 1 where something would break, 3 where hosts were but unreachable."""
 
     def story(visit: Visit, tell: OnEvent) -> Outcome:
-        visit.watch = replace(visit.watch, files=(*visit.watch.files, *upgrade.FILES))
+        visit.watch = chain.watch(visit.image, lints=True)
         return converge.probe_and_plan(visit, tell)
 
     listener = session.listener
@@ -27,11 +25,11 @@ def lint(session: Session, target: int) -> int:
         (member.host.name, each.code, each.what, each.fix)
         for member in members
         if member.facts is not None
-        for each in upgrade.findings(member.host, member.facts, target)
+        for each in chain.lint(member.host, member.facts, target)
     ]
     listener.rows("finding", ("host", "code", "cause", "fix"), found)
-    if target > upgrades.newest():
-        listener.note(f"gpunode knows Kubernetes up to 1.{upgrades.newest()}: what came after is not judged.")
+    if target > upgrade.NEWEST:
+        listener.note(f"gpunode knows Kubernetes up to 1.{upgrade.NEWEST}: what came after is not judged.")
     hosts, broken = len(members) - len(unseen), len({host for host, *_ in found})
     judged = f"{hosts} host{'' if hosts == 1 else 's'}"
     words = f"nothing is known that Kubernetes 1.{target} would break on {judged}"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gpunode.errors import CannotPlan, Refused
+from gpunode.errors import CannotPlan, Problem, Refused
 from gpunode.links.driver import link as driver
 from gpunode.links.kubelet import link as kubelet
-from gpunode.links.kubelet import minors
 from gpunode.links.link import Judge, Link, Step
 from gpunode.links.machine import link as machine
 from gpunode.links.plugin import images
@@ -40,33 +39,26 @@ CHAIN: tuple[Link, ...] = (
     toolkit.LINK,
     runtime.LINK,
     kubelet.LINK,
-    Link("plugin", steps=(Step("image", "plugin", images),)),
+    Link("plugin", steps=(Step("image", "plugin", images.plan, images.WATCH),)),
 )
 STEPS: tuple[Step, ...] = tuple(step for link in CHAIN for step in link.steps)
 JUDGES: tuple[Judge, ...] = tuple(judge for link in CHAIN for judge in link.judges)
 
 
-def watch(image: PluginImage | None) -> Watch:
-    """What a probe reads for all steps."""
-    watched = [step.planner.WATCH for step in STEPS]
+def watch(image: PluginImage | None, *, lints: bool = False) -> Watch:
+    """What a probe reads for all steps, and for what links say about an upgrade where it `lints`."""
+    watched = [*(step.watch for step in STEPS), *(link.linted for link in CHAIN if lints)]
     return Watch(
-        files=_unique((*(path for one in watched for path in one.files), *_managed())),
-        units=_unique(
-            (
-                *(unit for one in watched for unit in one.units),
-                *minors.distributions(),
-                *_managed(".service"),
-            )
-        ),
+        files=_unique(path for one in watched for path in one.files),
+        units=_unique(unit for one in watched for unit in one.units),
         packages=_unique(pattern for one in watched for pattern in one.packages),
         images=(image.reference,) if image else (),
     )
 
 
-def _managed(ending: str = "") -> Iterable[str]:
-    """The units, or else the files, that identify nodes of providers."""
-    marks = minors.managed()
-    return [mark for mark in marks if (mark.endswith(ending) if ending else mark.startswith("/"))]
+def lint(host: Host, facts: Facts, target: int) -> tuple[Problem, ...]:
+    """What Kubernetes 1.`target` would break on this host, link by link."""
+    return tuple(problem for link in CHAIN if link.lint for problem in link.lint(host, facts, target))
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:
@@ -77,9 +69,9 @@ def plan(host: Host, facts: Facts, desired: Desired) -> Plan:
     """The changes that make the host right, in order; at most one reboot, at the end."""
     steps: list[StepPlan] = []
     reboots: list[Reboot] = []
-    for name, layer, planner in STEPS:
+    for name, layer, planned, _ in STEPS:
         try:
-            changes = planner.plan(facts, desired)
+            changes = planned(facts, desired)
         except CannotPlan as error:
             raise Refused(host.name, error.message, hint=error.hint, layer=layer) from error
         reboots += [change for change in changes if isinstance(change, Reboot)]

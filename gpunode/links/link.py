@@ -4,41 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from gpunode.errors import Problem
 from gpunode.host import diff
-from gpunode.model import Change, Desired, Facts, Layer, Outcome, StepPlan, Unit, Verdict, Watch
+from gpunode.model import Change, Desired, Facts, Host, Layer, Outcome, StepPlan, Unit, Verdict, Watch
 from gpunode.wording import Advice, Command, lines
 
-
-class Planner(Protocol):
-    """A module that plans one step: what a probe reads for it, and its changes; () when the host is right."""
-
-    @property
-    def WATCH(self) -> Watch: ...  # noqa: N802 - a constant of most
-
-    def plan(self, facts: Facts, desired: Desired) -> tuple[Change, ...]: ...
+NOTHING = Watch()
 
 
 class Step(NamedTuple):
-    """`layer`: the verdict that a refusal of this step belongs to."""
+    """A part of a host's plan. `layer`: the verdict that its refusal belongs to. `plan`: its changes, () when the host is right.
+    `watch`: what a probe reads for it."""
 
     name: str
     layer: Layer
-    planner: Planner
+    plan: Callable[[Facts, Desired], tuple[Change, ...]]
+    watch: Watch = NOTHING
 
 
 # Judges one layer of a host that was probed, by its facts and by what its plan would change.
 Judge: TypeAlias = Callable[[Outcome, Facts], Verdict]
+# What Kubernetes 1.N would break on a host; () where nothing is known to.
+Lint: TypeAlias = Callable[[Host, Facts, int], tuple[Problem, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link of a host: its steps and its judges, each in order."""
+    """A link of a host: its steps and its judges, each in order. `linted`: what a probe reads beside for its lint."""
 
     name: str
     steps: tuple[Step, ...] = ()
     judges: tuple[Judge, ...] = ()
+    lint: Lint | None = None
+    linted: Watch = NOTHING
 
 
 def waiting_step(outcome: Outcome, *names: str) -> StepPlan | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.links.kubelet import upgrade, upgrades
+from gpunode.links.kubelet import upgrade
 from tests import cases
 
 HOST = cases.host("gpu-1")
@@ -22,7 +22,7 @@ def found(base: str, over: dict[str, Any], target: int, **wishes: Any) -> list[s
     host = cases.host("gpu-1", wishes) if wishes else HOST
     if base == MODERN:  # its own file has a mistake
         over = {**over, "files": {FLAGS: "KUBELET_EXTRA_ARGS=--v=2\n", **over.get("files", {})}}
-    made = upgrade.findings(host, cases.facts(base, over), target)
+    made = upgrade.lint(host, cases.facts(base, over), target)
     assert all(one.what and one.fix for one in made)
     return sorted({one.code for one in made})
 
@@ -32,12 +32,12 @@ def arguments(words: str, version: str = "1.9.11") -> dict[str, Any]:
 
 
 def causes(over: dict[str, Any], target: int) -> str:
-    return "\n".join(one.what for one in upgrade.findings(HOST, cases.facts(MODERN, over), target))
+    return "\n".join(one.what for one in upgrade.lint(HOST, cases.facts(MODERN, over), target))
 
 
 def test_a_flag_that_is_gone_is_found() -> None:
     """From the minor that does not know it, with a value or without."""
-    for name, (gone, _) in upgrades.removed_flags().items():
+    for name, (gone, _) in upgrade.TABLE["kubelet_flags"].items():
         for words in (f"--{name}=x", f"--{name}"):
             assert f"--{name} is gone since 1.{gone}" in causes(arguments(words), gone)
             assert f"--{name} " not in causes(arguments(words), gone - 1)
@@ -45,7 +45,7 @@ def test_a_flag_that_is_gone_is_found() -> None:
 
 def test_a_gate_that_is_gone_is_found() -> None:
     """Of the removed ones: from the last minor that documents it, whatever it is set to."""
-    for name, last in upgrades.documented_gates().items():
+    for name, last in upgrade.TABLE["last_documented"].items():
         for state in ("true", "false"):
             over = arguments(f"--feature-gates={name}={state}", "1.7.0")
             assert f"the gate {name} is gone" in causes(over, last)
@@ -71,14 +71,14 @@ def scheduler(words: str) -> str:
 
 
 def test_a_scheduling_policy_is_found() -> None:
-    for name, gone in upgrades.scheduler_flags().items():
+    for name, gone in upgrade.TABLE["scheduler_flags"].items():
         over = {"files": {MANIFEST: scheduler(f"--{name}=x")}, **OLD}
         assert f"--{name} in {MANIFEST}" in causes(over, gone)
         assert name not in causes(over, gone - 1)
 
 
 def test_a_schedulers_configuration_of_an_old_version_is_found() -> None:
-    for version, gone in upgrades.scheduler_configs().items():
+    for version, gone in upgrade.TABLE["scheduler_config"].items():
         over = {"files": {"/etc/kubernetes/scheduler-config.yaml": f"apiVersion: {version}\n"}, **OLD}
         assert f"has apiVersion {version}" in causes(over, gone)
         assert version not in causes(over, gone - 1)
@@ -157,7 +157,7 @@ def test_a_node_of_microk8s_is_judged_by_its_files_of_arguments(
         "files": {f"{ARGS}{name}": text for name, text in files.items()},
         "containerd": {"version": "1.5.13"},
     }
-    made = upgrade.findings(HOST, cases.facts("microk8s", over), 36)
+    made = upgrade.lint(HOST, cases.facts("microk8s", over), 36)
     assert [one.code for one in made] == codes
     assert all(ARGS in one.what or "kubelet" in one.what for one in made)
 
@@ -265,7 +265,7 @@ def test_nodes_of_distributions_are_judged_by_what_their_users_pass(
     over: dict[str, Any], codes: list[str], words: str
 ) -> None:
     """Each in its own way; what a release of theirs sets itself is its own."""
-    made = upgrade.findings(HOST, cases.facts("k3s", over), 37)
+    made = upgrade.lint(HOST, cases.facts("k3s", over), 37)
     assert [one.code for one in made] == codes
     assert all(words in one.what for one in made)
 
@@ -277,7 +277,7 @@ def test_a_cgroup_is_allowed_where_the_distribution_reads_it() -> None:
         (k0s("worker"), "its worker profile"),
         (microshift(), "`kubelet` of /etc/microshift/config.yaml"),
     ):
-        (made,) = upgrade.findings(HOST, cases.facts("k3s", {**over, "cgroup": "v1"}), 37)
+        (made,) = upgrade.lint(HOST, cases.facts("k3s", {**over, "cgroup": "v1"}), 37)
         assert f"set `failCgroupV1: false` in {where}." in made.fix
 
 

@@ -150,10 +150,10 @@ def _indexes(gpus: Iterable[Gpu], comma: str) -> str:
 LINK = Link(
     "driver",
     steps=(
-        Step("nouveau", "module", nouveau),
-        Step("driver", "module", plan),
-        Step("fabric", "NVML", fabric),
-        Step("persistence", "NVML", persistence),
+        Step("nouveau", "module", nouveau.plan, nouveau.WATCH),
+        Step("driver", "module", plan.plan, plan.WATCH),
+        Step("fabric", "NVML", fabric.plan, fabric.WATCH),
+        Step("persistence", "NVML", persistence.plan, persistence.WATCH),
     ),
     judges=(judge_module, judge_library, judge_nvml),
 )

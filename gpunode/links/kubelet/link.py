@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from gpunode.links.kubelet import places, plan
+from gpunode.links.kubelet import places, plan, upgrade
 from gpunode.links.kubelet.start import assigned_config, flag, flag_gates, minor_of
 from gpunode.links.link import Link, Step, fix_by_plan, judge_by_plan, state_of
-from gpunode.model import Desired, Facts, KubeletStart, Outcome, Verdict
+from gpunode.model import Desired, Facts, KubeletStart, Outcome, Verdict, Watch
 
 KLOG = re.compile(r"^[A-Z]\d{4} (?:[\d:.]+ +\d+ )?[\w.]+:\d+\] ")  # level, date, time, thread, place
 
@@ -78,4 +78,10 @@ def _places(seen: Facts, start: KubeletStart, running: tuple[str, ...], name: st
     yield f"no argument of its process has it; {start.place.unit} would start it with that"
 
 
-LINK = Link("kubelet", steps=(Step("kubelet", "kubelet", plan),), judges=(judge_kubelet,))
+LINK = Link(
+    "kubelet",
+    steps=(Step("kubelet", "kubelet", plan.plan, places.watch()),),
+    judges=(judge_kubelet,),
+    lint=upgrade.lint,
+    linted=Watch(upgrade.FILES),
+)

@@ -64,11 +64,6 @@ def fails_on_cgroup_v1(minor: int) -> bool:
     return minor >= int(table(__package__, "minors.yaml")["cgroup_v1_fails"])
 
 
-def distributions() -> Mapping[str, str]:
-    """Kubernetes distributions that keep their files elsewhere, by the unit that identifies them."""
-    return cast("Mapping[str, str]", table(__package__, "minors.yaml")["distributions"])
-
-
 def rancher_has_default_runtime(version: str) -> bool:
     """Whether k3s or RKE2 of this version (1.28.5+k3s1) has the setting `default-runtime`."""
     floors: Mapping[int, int] = table(__package__, "minors.yaml")["rancher_default_runtime"]

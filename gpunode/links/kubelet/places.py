@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from gpunode.links.kubelet import k0s, microk8s, microshift, rancher, start, systemd
+from gpunode.links.kubelet import k0s, microk8s, microshift, minors, rancher, start, systemd
 from gpunode.model import Change, Desired, Facts, KubeletStart, Place, Watch
 from gpunode.planning import services
 
@@ -59,10 +59,12 @@ def read(facts: Facts) -> KubeletStart:
 
 
 def watch() -> Watch:
-    """What a probe reads to find each kind, and whether the host is of the control plane."""
+    """What a probe reads to find each kind, whether the host is of the control plane, and whose node it is."""
     files = (
         (*place.variable_files, *place.files, place.config, *systemd.unit_patterns(place.unit))
         for place in PLACES
     )
     every = (*(path for paths in files for path in paths), *rancher.WATCH, *microk8s.WATCH, *CONTROL_PLANE)
-    return Watch(every, tuple(place.unit for place in PLACES))
+    marks = minors.managed()
+    units = (*(place.unit for place in PLACES), *(m for m in marks if "/" not in m))
+    return Watch((*every, *(mark for mark in marks if mark.startswith("/"))), units)

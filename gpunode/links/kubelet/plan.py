@@ -18,8 +18,6 @@ CONFIG_SINCE = 10  # before Kubernetes 1.10 the configuration file was an alpha,
 PACKAGED = ("/usr/lib/", "/lib/")  # an upgrade replaces these units
 COMMAND = "etc/systemd/system/kubelet.service.d/20-gpunode-command.conf"
 
-WATCH = places.watch()
-
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     """Write the desired gates into the files that set them; restart while the running kubelet has others."""

@@ -9,14 +9,18 @@ import yaml
 
 from gpunode.contract import yaml_text
 from gpunode.errors import CannotPlan, Problem
-from gpunode.links.kubelet import k0s, microk8s, microshift, minors, places, upgrades
+from gpunode.links.kubelet import k0s, microk8s, microshift, minors, places
 from gpunode.links.kubelet.decide import refuses_cgroup
 from gpunode.links.kubelet.start import flag, flag_gates, has_flag, minor_of
 from gpunode.model import Facts, File, Host, KubeletStart
 from gpunode.planning import files
+from gpunode.planning.tables import table
 from gpunode.planning.versions import numbers
 
 SCHEDULER = "kube-scheduler"
+TABLE = table(__package__, "upgrades.yaml")  # what each minor takes away
+NEWEST: int = TABLE["known"]
+UNREADABLE = "Fix the file: the kubelet reads it too."
 # Its configuration may be anywhere; `*.conf` beside it are kubeconfigs.
 FILES = (
     f"{places.MANIFESTS}kube-*.y*ml",
@@ -28,7 +32,7 @@ FILES = (
 )
 
 
-def findings(host: Host, facts: Facts, target: int) -> tuple[Problem, ...]:
+def lint(host: Host, facts: Facts, target: int) -> tuple[Problem, ...]:
     """All that keeps Kubernetes 1.`target` from working on this host; () where nothing is known to, or it is newer."""
     if unreadable := facts.errors.get("kubelet") or facts.errors.get("files"):
         return (_unjudged(f"its kubelet could not be read: {unreadable}", "Fix what the host reports."),)
@@ -38,22 +42,18 @@ def findings(host: Host, facts: Facts, target: int) -> tuple[Problem, ...]:
     if now > target:
         return ()
     try:
-        return _found(host, facts, now, target)
+        return _findings(host, facts, now, target)
     except CannotPlan as error:
         return (_unjudged(error.message, error.hint),)
 
 
-def _found(host: Host, facts: Facts, now: int, target: int) -> tuple[Problem, ...]:
+def _findings(host: Host, facts: Facts, now: int, target: int) -> tuple[Problem, ...]:
     start = places.read(facts)
     if kind := places.KINDS.get(start.place.unit):
         start = kind.set_by_user(facts, start)
     brings = start.place.brings  # a runtime, or Kubernetes whole
     return (
-        *(
-            [_finding("unreadable", start.problem, "Fix the file: the kubelet reads it too.")]
-            if start.problem
-            else []
-        ),
+        *([Problem("unreadable", start.problem, fix=UNREADABLE)] if start.problem else []),
         *_gates(host, start, target),
         *_flags(start, target),
         *(() if brings else _runtime(facts, start, now, target)),
@@ -64,12 +64,8 @@ def _found(host: Host, facts: Facts, now: int, target: int) -> tuple[Problem, ..
     )
 
 
-def _finding(code: str, cause: str, fix: str) -> Problem:
-    return Problem(code, cause, fix=fix)
-
-
 def _unjudged(cause: str, fix: str) -> Problem:
-    return _finding("not-judged", cause, fix)
+    return Problem("not-judged", cause, fix=fix)
 
 
 def _not_here(facts: Facts, start: KubeletStart) -> Iterator[Problem]:
@@ -84,13 +80,12 @@ def _gates(host: Host, start: KubeletStart, target: int) -> Iterator[Problem]:
     for name, state in start.gates.items():
         if cause := _gate(name, state, target, "kubelet"):
             where = "its configuration" if name in start.config_gates else "its arguments"
-            yield _finding(
-                "gate", f"{cause}; it is set in {where}", f"Take {name} out there before the upgrade."
-            )
+            fix = f"Take {name} out there before the upgrade."
+            yield Problem("gate", f"{cause}; it is set in {where}", fix=fix)
     for name, state in host.feature_gates.items():
         if cause := _gate(name, state, target, "kubelet"):
             fix = f"Take it out of `kubelet.feature_gates` of {host.name} in the inventory."
-            yield _finding("gate", f"{cause}; the inventory sets it", fix)
+            yield Problem("gate", f"{cause}; the inventory sets it", fix=fix)
 
 
 def _gate(name: str, state: bool, target: int, what: str) -> str:
@@ -100,17 +95,17 @@ def _gate(name: str, state: bool, target: int, what: str) -> str:
         return f"the gate {name} is gone since 1.{known.gone}: a {what} 1.{target} does not start with it"
     if known is not None and not state and known.is_locked(target):
         return f"the gate {name} is locked to true since 1.{known.locked}: a {what} 1.{target} does not start with false"
-    last = upgrades.documented_gates().get(name)
+    last = TABLE["last_documented"].get(name)
     if last is not None and target >= last:
         return f"the gate {name} is gone since 1.{last} or 1.{last + 1}: a {what} does not start with it then"
     return ""
 
 
 def _flags(start: KubeletStart, target: int) -> Iterator[Problem]:
-    for name, (gone, fix) in upgrades.removed_flags().items():
+    for name, (gone, fix) in TABLE["kubelet_flags"].items():
         if target >= gone and has_flag(start.words[1:], name):
             cause = f"--{name} is gone since 1.{gone}: a kubelet 1.{target} does not start with it"
-            yield _finding("flag", cause, fix)
+            yield Problem("flag", cause, fix=fix)
 
 
 def _runtime(facts: Facts, start: KubeletStart, now: int, target: int) -> Iterator[Problem]:
@@ -119,33 +114,34 @@ def _runtime(facts: Facts, start: KubeletStart, now: int, target: int) -> Iterat
         if not minors.has_dockershim(target):
             cause = "its kubelet runs pods by dockershim, which is gone since 1.24"
             fix = "Move the node to containerd first: https://minors.io/docs/tasks/administer-cluster/migrating-from-dockershim/"
-            yield _finding("dockershim", cause, fix)
+            yield Problem("dockershim", cause, fix=fix)
         return
     endpoint = flag(start.words[1:], "container-runtime-endpoint")
     endpoint = str(endpoint or start.config.get("containerRuntimeEndpoint") or "containerd")
-    floor = upgrades.containerd_floor(target)
-    if floor is None or facts.containerd is None or "containerd" not in endpoint:
+    floors = [row for row in TABLE["containerd"] if row["from"] <= target]
+    if not floors or facts.containerd is None or "containerd" not in endpoint:
         return
-    have = facts.containerd.version
-    if numbers(have)[:2] < numbers(floor.needs):
-        cause = f"Kubernetes 1.{floor.first} and newer need containerd {floor.needs}, as {floor.why}; here is {have}"
-        yield _finding(
-            "containerd", cause, f"Upgrade containerd to {floor.needs} or newer before the kubelet."
-        )
+    have, needs = facts.containerd.version, floors[-1]["needs"]
+    if numbers(have)[:2] < numbers(needs):
+        since, why = floors[-1]["from"], floors[-1]["why"]
+        cause = f"Kubernetes 1.{since} and newer need containerd {needs}, as {why}; here is {have}"
+        yield Problem("containerd", cause, fix=f"Upgrade containerd to {needs} or newer before the kubelet.")
 
 
 def _cgroup(facts: Facts, start: KubeletStart, target: int) -> Iterator[Problem]:
     if refuses_cgroup(facts, target, start):
         cause = f"a kubelet 1.{target} refuses cgroup v1, which this host runs"
         fix = f"Boot with systemd.unified_cgroup_hierarchy=1, or set `failCgroupV1: false` in {start.config_path}."
-        yield _finding("cgroup-v1", cause, fix)
+        yield Problem("cgroup-v1", cause, fix=fix)
 
 
 def _config(start: KubeletStart, target: int) -> Iterator[Problem]:
-    wanted, have = upgrades.kubelet_config_version(target), str(start.config.get("apiVersion") or "none")
-    if start.config and wanted and have != wanted:
-        cause = f"{start.config_path} has apiVersion {have}; a kubelet 1.{target} reads {wanted} only"
-        yield _finding("kubelet-config", cause, f"Write it as {wanted} before the upgrade.")
+    only, have = TABLE["kubelet_config"], str(start.config.get("apiVersion") or "none")
+    if start.config and target >= only["from"] and have != only["version"]:
+        cause = (
+            f"{start.config_path} has apiVersion {have}; a kubelet 1.{target} reads {only['version']} only"
+        )
+        yield Problem("kubelet-config", cause, fix=f"Write it as {only['version']} before the upgrade.")
 
 
 def _control_plane(facts: Facts, start: KubeletStart, target: int) -> Iterator[Problem]:
@@ -157,10 +153,12 @@ def _control_plane(facts: Facts, start: KubeletStart, target: int) -> Iterator[P
         for words in _commands(data):
             yield from _component(path, words, target)
         version = str(data.get("apiVersion") or "")
-        gone = upgrades.scheduler_configs().get(version, target + 1)
+        gone = TABLE["scheduler_config"].get(version, target + 1)
         if target >= gone:
             cause = f"{path} has apiVersion {version}, which kube-scheduler 1.{gone} and newer do not read"
-            yield _finding("scheduler", cause, "Write it as kubescheduler.config.k8s.io/v1 (from 1.25 on).")
+            yield Problem(
+                "scheduler", cause, fix="Write it as kubescheduler.config.k8s.io/v1 (from 1.25 on)."
+            )
 
 
 def _component(path: str, words: tuple[str, ...], target: int) -> Iterator[Problem]:
@@ -168,29 +166,30 @@ def _component(path: str, words: tuple[str, ...], target: int) -> Iterator[Probl
     name = words[0].rsplit("/", 1)[-1]
     for gate, state in flag_gates(words).items():
         if cause := _gate(gate, state, target, name):
-            yield _finding("gate", f"{cause}; {path} sets it", f"Take {gate} out there before the upgrade.")
-    for option, gone in upgrades.scheduler_flags().items() if name == SCHEDULER else ():
+            yield Problem(
+                "gate", f"{cause}; {path} sets it", fix=f"Take {gate} out there before the upgrade."
+            )
+    for option, gone in TABLE["scheduler_flags"].items() if name == SCHEDULER else ():
         if target >= gone and has_flag(words, option):
             cause = f"--{option} in {path} is gone since 1.{gone}: scheduling policies are no more"
-            yield _finding(
-                "scheduler", cause, "Write a KubeSchedulerConfiguration with profiles in its place."
-            )
+            fix = "Write a KubeSchedulerConfiguration with profiles in its place."
+            yield Problem("scheduler", cause, fix=fix)
 
 
 def _data(file: File) -> Mapping[str, Any]:
     try:
-        found = yaml_text.data(file.content or "")
+        data = yaml_text.data(file.content or "")
     except yaml.YAMLError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return data if isinstance(data, dict) else {}
 
 
 def _commands(data: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """The words that each container of a pod is started with."""
     spec = data.get("spec")
     containers = spec.get("containers") if isinstance(spec, dict) else None
-    for one in containers if isinstance(containers, list) else []:
-        parts = [one.get("command"), one.get("args")] if isinstance(one, dict) else []
+    for container in containers if isinstance(containers, list) else []:
+        parts = [container.get("command"), container.get("args")] if isinstance(container, dict) else []
         words = [word for part in parts if isinstance(part, list) for word in part]
         if words:
             yield tuple(str(word) for word in words)

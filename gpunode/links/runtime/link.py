@@ -88,8 +88,8 @@ def insert_container(links: Sequence[Verdict], verdict: Verdict) -> tuple[Verdic
 LINK = Link(
     "runtime",
     steps=(
-        Step("selinux", "runtime", selinux),
-        *(Step(name, "runtime", planner) for name, planner in runtimes.RUNTIMES.items()),
+        Step("selinux", "runtime", selinux.plan, selinux.WATCH),
+        *(Step(name, "runtime", each.plan, each.WATCH) for name, each in runtimes.RUNTIMES.items()),
     ),
     judges=(judge_runtime,),
 )

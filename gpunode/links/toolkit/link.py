@@ -13,14 +13,14 @@ def judge_toolkit(outcome: Outcome, seen: Facts) -> Verdict:
     return judge_by_plan(outcome, "toolkit", text, "toolkit", "toolkit-config", "repository", "cdi")
 
 
-SOURCES = Link("sources", steps=(Step("repository", "toolkit", repository),))
+SOURCES = Link("sources", steps=(Step("repository", "toolkit", repository.plan, repository.WATCH),))
 LINK = Link(
     "toolkit",
     steps=(
-        Step("toolkit", "toolkit", plan),
-        Step("toolkit-config", "toolkit", config),
-        Step("cdi", "toolkit", cdi),
-        Step("dev-char", "runtime", dev_char),
+        Step("toolkit", "toolkit", plan.plan),
+        Step("toolkit-config", "toolkit", config.plan, config.WATCH),
+        Step("cdi", "toolkit", cdi.plan, cdi.WATCH),
+        Step("dev-char", "runtime", dev_char.plan, dev_char.WATCH),
     ),
     judges=(judge_toolkit,),
 )

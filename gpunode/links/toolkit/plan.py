@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from gpunode import packages
 from gpunode.errors import CannotPlan
-from gpunode.model import Change, Desired, Facts, PackageSpec, Watch
+from gpunode.model import Change, Desired, Facts, PackageSpec
 from gpunode.planning import packaging
 from gpunode.planning.versions import is_installed
 from gpunode.wording import few
-
-WATCH = Watch()
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
