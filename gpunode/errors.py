@@ -32,14 +32,28 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, TypeAlias
 
-from gpunode.wording import about
-
-if TYPE_CHECKING:
-    from gpunode.model import Layer
+from gpunode.wording import about, lines
 
 LONGEST, WORD = 2000, 300  # characters of a line of a message, and of a word in it
+
+
+Layer: TypeAlias = Literal[
+    "ssh",  # only where the host's answer is missing or incomplete
+    "container",  # only where no pod can run: of the host itself, after the runtime
+    "PCI",
+    "module",
+    "library",
+    "NVML",
+    "toolkit",
+    "runtime",
+    "kubelet",
+    "node",
+    "plugin",
+    "capacity",
+    "pod",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +73,7 @@ class Problem:
     holders: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return about(self.subject, self.what)
+        return about(self.subject, lines((self.what, self.cause)))
 
 
 class GpunodeError(Exception):

@@ -114,7 +114,7 @@ def session(common: options.Common, html: Path | None = None, *, accepted: bool 
         if path != options.usual():
             error.problem = report.with_inventory(error.problem, path)
         if page is not None:
-            page.failed(error)
+            page.failed(error.problem)
         raise
     finally:
         if page is not None and html is not None:

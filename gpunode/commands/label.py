@@ -11,7 +11,7 @@ from gpunode.engine import converge, exit_codes, nodes
 from gpunode.engine.listener import Listener, problem, progress
 from gpunode.engine.member import Member, outcomes
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError, UsageError
+from gpunode.errors import ClusterError, Problem, UsageError
 from gpunode.links.node import ACCELERATOR_LABEL, labels
 
 
@@ -54,7 +54,7 @@ def _label_node(
             dry_run=options.dry_run,
         )
     except ClusterError as error:
-        listener.problem(error, member.host.name)
+        listener.problem(error.problem, member.host.name)
         return None
     if wish and (others := labels.others(member.facts.pci)):
         listener.note(f"{member.node.name} also has {', '.join(others)}; a node has one accelerator label")
@@ -124,9 +124,10 @@ def _count_on_node(
         elif before and after is not None and not wanted.overwrite:
             result = "refused"
             listener.problem(
-                ClusterError(
+                Problem(
+                    "",
                     f"{member.node.name} counts {before} {name} already, a device plugin's or another operator's",
-                    hint="Give --overwrite to replace the number; a device plugin writes its own again.",
+                    fix="Give --overwrite to replace the number; a device plugin writes its own again.",
                 ),
                 member.host.name,
             )

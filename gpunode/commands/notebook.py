@@ -8,7 +8,7 @@ from gpunode.cluster import pods, rights
 from gpunode.engine import nodes
 from gpunode.engine.listener import Listener, progress
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError
+from gpunode.errors import Problem
 from gpunode.links.pod import notebook
 from gpunode.model import Inventory
 from gpunode.wording import Advice, Command, lines
@@ -38,9 +38,7 @@ def start(session: Session, *, image: str, node_port: bool) -> int:
     if done.why:
         where = f" on {done.node}" if done.node else ""
         left = "It is deleted again." if done.made else "It was there before, and stays."
-        listener.problem(
-            ClusterError(f"{notebook.NAME}{where}: {done.why}", hint=lines((left, done.fix), " "))
-        )
+        listener.problem(Problem("", f"{notebook.NAME}{where}: {done.why}", fix=lines((left, done.fix), " ")))
         return 1
     listener.rows("notebook", ("node", "namespace", "name", "port"), [(done.node, namespace, notebook.NAME, done.port or None)])  # fmt: skip
     cluster = session.inventory.cluster

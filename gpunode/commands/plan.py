@@ -55,7 +55,7 @@ def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False
         except ClusterError as error:
             wrong = error
     if wrong is not None:
-        listener.problem(wrong)
+        listener.problem(wrong.problem)
     gate.show(inventory, listener)
     listener.summary(outcomes(members), cluster=objects)
     code = wrong.exit_code if wrong else 1 if conflicts else exit_codes.worst(members)

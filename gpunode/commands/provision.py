@@ -32,7 +32,7 @@ from gpunode.engine.listener import Listener, accepted, progress
 from gpunode.engine.member import Member, Members, outcomes
 from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRun
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError, GpunodeError, Problem
+from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import cordon
 from gpunode.links.pod import left as pods
 from gpunode.model import Host
@@ -300,7 +300,7 @@ def _report_unwritten(api: Api | None, record: Record, listener: Listener) -> No
     except ClusterError as error:
         nodes = f" Nodes may still be cordoned: {error.problem.what}."
     hint = Advice("Free space there or make it writable, then `", Command("resume"), "` continues.")
-    listener.problem(GpunodeError(f"No further host was begun: {record.lost}.{nodes}", hint=hint))
+    listener.problem(Problem("", f"No further host was begun: {record.lost}.{nodes}", fix=hint))
 
 
 def _report_left(members: Members, listener: Listener) -> None:

@@ -71,10 +71,8 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
         accepted(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
     rollout = plugin.deploy(api, spec, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
     for row in rollout.rows:
-        if row.problem:
-            listener.problem(
-                ClusterError(row.problem, hint=row.reason.fix if row.reason else "", subject=row.node)
-            )
+        if row.reason:
+            listener.problem(replace(row.reason, subject=row.node))
     extender.deploy(api, tell)
     if wish.scheduler is not None:
         scheduler = deployment.second_scheduler(api, wanted, wish.scheduler, minor, seconds=READY)
@@ -237,7 +235,7 @@ def _with(member: Member, changes: tuple[Change, ...]) -> Member:
     assert member.outcome is not None
     plan = Plan(member.host.name, (StepPlan(STEP, changes),) if changes else ())
     status: Literal["planned", "right"] = "planned" if changes else "right"
-    return replace(member, outcome=replace(member.outcome, status=status, plan=plan, error=None, hint=""))
+    return replace(member, outcome=replace(member.outcome, status=status, plan=plan, problem=None))
 
 
 def _apply(session: Session, api: Api, member: Member, volume: str) -> None:
@@ -279,7 +277,7 @@ def _again(session: Session, member: Member) -> Member:
 
     (now,) = session.for_each_host(story, [member])
     if now.facts is None:
-        why = now.outcome.error if now.outcome else None
+        why = now.outcome.why if now.outcome else ""
         raise AgentFailed(member.host.name, why or "it cannot be inspected")
     return now
 
@@ -294,8 +292,8 @@ def _made(session: Session, member: Member) -> Member:
 
     after = session.for_each_host(story, [member])[0]
     if after.outcome is None or len(after.outcome.applied) < len(member.changes):
-        why = after.outcome.error if after.outcome else None
+        found = after.outcome.problem if after.outcome else None
         raise AgentFailed(
-            member.host.name, why or "not all was changed", hint=after.outcome.hint if after.outcome else ""
+            member.host.name, found.what if found else "not all was changed", hint=found.fix if found else ""
         )
     return after

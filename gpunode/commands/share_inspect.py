@@ -15,7 +15,7 @@ from gpunode.engine.listener import Listener, accepted
 from gpunode.engine.member import Member, Members, outcomes
 from gpunode.engine.session import Session
 from gpunode.engine.visit import Visit
-from gpunode.errors import ClusterError, HttpError
+from gpunode.errors import HttpError, Problem
 from gpunode.links.plugin import other_plugins
 from gpunode.links.plugin.usage import usage
 from gpunode.links.scheduler import picture, simulation
@@ -257,8 +257,8 @@ def _of_host(member: Member, listener: Listener) -> Real | None:
         entries, units = parse(file.content), registered(file.content)
     except ValueError as error:
         listener.problem(
-            ClusterError(
-                f"{RECORD}: {error}", hint="What its pods use is not known.", subject=member.host.name
+            Problem(
+                "", f"{RECORD}: {error}", subject=member.host.name, fix="What its pods use is not known."
             ),
             member.host.name,
         )

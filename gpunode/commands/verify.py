@@ -67,7 +67,7 @@ def _with_containers(
         if isinstance(item, Event):
             session.listener.event(item)
         elif item.host not in found:  # the connection was lost since
-            found[item.host] = Verdict("container", "unknown", f"not run: {item.error or 'no answer'}")
+            found[item.host] = Verdict.unknown("container", f"not run: {item.why or 'no answer'}")
     return {
         host: runtime.insert_container(chain, found[host]) if host in found else chain
         for host, chain in chains.items()

@@ -62,7 +62,7 @@ def finish(run: Run, members: Members) -> Members:
         try:
             members = _proven(run, run.api, members)
         except ClusterError as error:
-            listener.problem(error)
+            listener.problem(error.problem)
             members = tuple(
                 member.excluded(replace(error.problem, code=FAILED)) if member.host_ok else member
                 for member in members
@@ -103,7 +103,7 @@ def _proven(run: Run, api: Api, members: Members) -> Members:
 
 def end(member: Member) -> tuple[State, str]:
     """How far the member has come, and why no further."""
-    why = member.wrong.what if member.wrong else (member.outcome.error or "" if member.outcome else "")
+    why = member.wrong.what if member.wrong else (member.outcome.why if member.outcome else "")
     if member.reason is not None and member.reason.code in (work.BUSY, rounds.STOPPED, gate.CLOSED):
         return "skipped", why
     if member.reason is not None and member.reason.code == control_plane.UNHEALTHY and member.has_changes:

@@ -57,7 +57,7 @@ def _able(member: Member) -> Member:
         return member
     if member.host_ok:
         return replace(member, node=None)  # what was known of it is older than the host's changes
-    return member.excluded(Problem(member.outcome.status, f"{member.outcome.status}: {member.outcome.error}"))
+    return member.excluded(Problem(member.outcome.status, f"{member.outcome.status}: {member.outcome.why}"))
 
 
 def set_targets(inventory: Inventory, members: Members) -> Members:

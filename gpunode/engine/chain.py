@@ -157,12 +157,16 @@ def judge_host(outcome: Outcome) -> tuple[Verdict, ...]:
     """The host's verdicts in causal order; those after the first broken one are `unknown`."""
     seen = outcome.facts
     if seen is None:
-        return (Verdict("ssh", "broken", outcome.error or "no answer", fix=outcome.hint),)
+        return (
+            Verdict.broken(
+                "ssh", outcome.why or "no answer", fix=outcome.problem.fix if outcome.problem else ""
+            ),
+        )
     chain = [judge(outcome, seen) for judge in JUDGES]
-    if outcome.status == "refused":
-        if outcome.layer == "ssh":
-            chain.insert(0, Verdict("ssh", "ok", "it answers"))
-        chain = [_refused(outcome, link) for link in chain]
+    if outcome.status == "refused" and (problem := outcome.problem):
+        if problem.layer == "ssh":
+            chain.insert(0, Verdict.ok("ssh", "it answers"))
+        chain = [_refused(problem, link) for link in chain]
     return first_broken(chain)
 
 
@@ -187,12 +191,12 @@ def unmended_note(outcome: Outcome) -> str:
     return f"{link.layer} is broken: {link.text}: see `gpunode verify`" if link else ""
 
 
-def _refused(outcome: Outcome, link: Verdict) -> Verdict:
+def _refused(problem: Problem, link: Verdict) -> Verdict:
     """The link broken by the refusal of its layer, unless it is broken already."""
-    if link.layer != outcome.layer or link.status != "ok":
+    if link.layer != problem.layer or link.status != "ok":
         return link
-    what, _, why = (outcome.error or "").partition("\n")
-    return Verdict(link.layer, "broken", what, why, outcome.hint)
+    what, _, why = problem.what.partition("\n")
+    return Verdict.broken(link.layer, what, why, problem.fix, problem.code)
 
 
 def first_broken(chain: list[Verdict]) -> tuple[Verdict, ...]:
@@ -200,5 +204,5 @@ def first_broken(chain: list[Verdict]) -> tuple[Verdict, ...]:
     judged: list[Verdict] = []
     for link in chain:
         follows = any(before.status == "broken" for before in judged)
-        judged.append(Verdict(link.layer, "unknown", "") if follows else link)
+        judged.append(Verdict.unknown(link.layer) if follows else link)
     return tuple(judged)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
@@ -26,7 +25,7 @@ from gpunode.links.pod import isolation_test
 from gpunode.links.pod.link import judge_isolation, judge_pod
 from gpunode.links.pod.requests import target
 from gpunode.model import Inventory, Layer, Verdict
-from gpunode.wording import Advice, Command
+from gpunode.wording import Advice, Command, lines
 
 ABOVE: tuple[Layer, ...] = ("node", "plugin", "capacity", "pod")
 
@@ -62,14 +61,11 @@ def _lost(chain: Sequence[Verdict]) -> bool:
 
 def _explained(chain: Chain, why: str) -> Chain:
     """The chain with what the plugin reports of GPUs that do not answer."""
-    return tuple(
-        replace(link, cause="\n".join(filter(None, (why, link.cause)))) if why and _lost([link]) else link
-        for link in chain
-    )
+    return tuple(link.because(lines((why, link.cause))) if why and _lost([link]) else link for link in chain)
 
 
 def _unknown(layers: Sequence[Layer]) -> Chain:
-    return tuple(Verdict(layer, "unknown", "") for layer in layers)
+    return tuple(Verdict.unknown(layer) for layer in layers)
 
 
 def _reported(inventory: Inventory, members: Sequence[Member], listener: Listener) -> Mapping[str, str]:
@@ -98,7 +94,7 @@ def _above(
         return _judged(api, inventory, members, listener, run=run)
     except ClusterError as error:
         text = "the Kubernetes API does not answer as it should"
-        broken = Verdict("node", "broken", text, error.message, error.hint)
+        broken = Verdict.broken("node", text, error.message, error.hint)
         return {member.host.name: (broken, *_unknown(ABOVE[1:])) for member in members}
 
 
@@ -135,7 +131,7 @@ def _links(
     pod = row.pod if row else ""
     capacity = judge_capacity(api, member.node, member.gpus, config=config, namespace=namespace, pod=pod)
     if row and capacity.status == "ok":  # of what else the node has, some may be out
-        capacity = replace(capacity, cause="\n".join(filter(None, (capacity.cause, row.missing))))
+        capacity = capacity.because(lines((capacity.cause, row.missing)))
     by_mig = unfit and row and row.reason and row.reason.code == LAYOUT
     fix = unfit.fix if unfit and by_mig else Advice(Command("provision"))
     image = judge_image(member.outcome) if member.outcome else None

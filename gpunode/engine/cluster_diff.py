@@ -204,7 +204,7 @@ def _obstacles(
     for one in found:
         if one.reason:
             words = f"{one.what} would not be admitted: {one.reason.what}"
-            listener.problem(ClusterError(words, hint=one.reason.fix, code=one.reason.code))
+            listener.problem(replace(one.reason, what=words))
         else:
             listener.note(
                 f"The API server could not try {one.what}: {one.untried}. Whether they are admitted shows when they are made."

@@ -94,5 +94,7 @@ def _refused(inventory: Inventory, member: Member) -> Member:
         else "Without `cluster.plugin` in the inventory gpunode asks no API server, and cannot know that it is healthy."
     )
     error = f"it is of the control plane, and the plan disturbs it: {member.disturbs.what}"
-    outcome = replace(member.outcome, status="refused", plan=None, error=error, hint=hint, layer="node")
+    outcome = replace(
+        member.outcome, status="refused", plan=None, problem=Problem("", error, "node", fix=hint)
+    )
     return replace(member, outcome=outcome)

@@ -130,7 +130,7 @@ def apply(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
     after = planned(visit.host, seen or _probe(visit), visit.image)
     after = replace(after, applied=(*outcome.applied, *applied))
     if error is not None:
-        return replace(after, status="failed", error=error.message, hint=error.hint, code=error.problem.code)
+        return replace(after, status="failed", problem=error.problem)
     return replace(after, status="changed") if after.status in ("right", "planned") else after
 
 
@@ -276,13 +276,5 @@ def planned(host: Host, seen: Facts, image: PluginImage | None) -> Outcome:
         wish = desired.decide(host, seen, image)
         plan = chain.plan(host, seen, wish)
     except Refused as refused:
-        return Outcome(
-            host.name,
-            "refused",
-            seen,
-            error=refused.message,
-            hint=refused.hint,
-            layer=refused.problem.layer,
-            repository=refused.repository,
-        )
+        return Outcome(host.name, "refused", seen, problem=refused.problem, repository=refused.repository)
     return Outcome(host.name, "planned" if plan else "right", seen, wish, plan)

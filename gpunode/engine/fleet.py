@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeAlias
 
-from gpunode.errors import AgentFailed, AgentUnusable, HostError, Refused, Unreachable
+from gpunode.errors import AgentUnusable, HostError, Problem, Refused, Unreachable
 from gpunode.model import Event, Host, OnEvent, Outcome, Status
 
 Task: TypeAlias = Callable[[Host, OnEvent], Outcome]
@@ -55,8 +55,11 @@ def _bug(host: Host, error: Exception) -> Outcome:
     return Outcome(
         host.name,
         "failed",
-        error=f"a bug in gpunode: {type(error).__name__}: {error}\n{lines}",
-        hint="Please report it with this traceback. Work already started on the host continues.",
+        problem=Problem(
+            "",
+            f"a bug in gpunode: {type(error).__name__}: {error}\n{lines}",
+            fix="Please report it with this traceback. Work already started on the host continues.",
+        ),
     )
 
 
@@ -68,5 +71,4 @@ def failure(error: HostError) -> Outcome:
     elif isinstance(error, Refused):
         status = "refused"
     install = error.install if isinstance(error, AgentUnusable) else ""
-    code = error.problem.code if isinstance(error, (Unreachable, AgentFailed)) else ""
-    return Outcome(error.host, status, error=error.message, hint=error.hint, install=install, code=code)
+    return Outcome(error.host, status, problem=error.problem, install=install)

@@ -17,7 +17,7 @@ from gpunode.agent.redaction import redacted
 from gpunode.engine.listener import Listener
 from gpunode.engine.member import Member
 from gpunode.engine.record import Record
-from gpunode.errors import GpunodeError
+from gpunode.errors import Problem
 from gpunode.model import Event, GateCommand, Inventory
 
 CLOSED = "gate"  # code: a gate did not let its batch begin
@@ -80,7 +80,7 @@ def run_gates(
         listener.event(Event("gate", None, result.words, seen))
         if result.status != 0:
             why = f"gate `{gate.command}` {result.words}"
-            listener.problem(GpunodeError(f"{why}, before batch {batch[0]} of {batch[1]}\n{result.output}"))
+            listener.problem(Problem("", f"{why}, before batch {batch[0]} of {batch[1]}\n{result.output}"))
             return why
     return ""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
-from gpunode.errors import ClusterError, Declined, GpunodeError
+from gpunode.errors import Declined
 from gpunode.model import Event, Host, Outcome, Verdict
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class Listener(Protocol):
         """A table; as JSON one line per row, keyed by column."""
         ...
 
-    def problem(self, error: GpunodeError, host: str | None = None) -> None:
-        """An error that is no host's outcome; `host` None: it concerns all."""
+    def problem(self, problem: Problem, host: str | None = None) -> None:
+        """A problem that is no host's outcome; `host` None: it concerns all."""
         ...
 
     def note(self, text: str) -> None:
@@ -86,7 +86,7 @@ def progress(listener: Listener) -> Callable[[str], None]:
 def problem(listener: Listener, host: str, reason: Problem | None) -> None:
     """Tell why a host takes no part; nothing for None."""
     if reason is not None:
-        listener.problem(ClusterError(reason.what, hint=reason.fix, subject=reason.subject), host)
+        listener.problem(reason, host)
 
 
 def accepted(listener: Listener, question: str, *, yes: bool) -> None:

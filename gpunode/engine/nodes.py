@@ -130,13 +130,13 @@ def refused(member: Member) -> Member:
     if (
         member.node is not None
         or member.outcome is None
-        or member.outcome.error is None
+        or member.outcome.problem is None
         or member.reason is None
     ):
         return member
-    words = f"{member.outcome.error}; it is no node of the cluster either"
+    words = f"{member.outcome.why}; it is no node of the cluster either"
     return member.excluded(
-        Problem(member.reason.code, words, fix=member.outcome.hint, subject=member.host.name)
+        Problem(member.reason.code, words, fix=member.outcome.problem.fix, subject=member.host.name)
     )
 
 
@@ -231,7 +231,7 @@ def _asked(member: Member) -> Member:
         return member
     if member.facts is not None:
         return replace(member, reason=None)
-    words = f"{member.reason.what}, and it could not be asked for its own name: {member.outcome.error}"
+    words = f"{member.reason.what}, and it could not be asked for its own name: {member.outcome.why}"
     return member.excluded(replace(member.reason, what=words))
 
 

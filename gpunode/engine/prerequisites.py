@@ -83,7 +83,7 @@ def _fetch(session: Session, source: Signed, given: Collection[str] | None) -> R
         found = key(source, given=given or ())
     except WrongKey as error:
         if given is not None or not error.text:
-            session.listener.problem(error)
+            session.listener.problem(error.problem)
             return error
         found = Key(error.text, error.fingerprint)
         words = (
@@ -98,7 +98,7 @@ def _fetch(session: Session, source: Signed, given: Collection[str] | None) -> R
             "checks them, and prints the `repositories` that the inventory needs."
         )
         error.problem = replace(error.problem, fix=fix)
-        session.listener.problem(error)
+        session.listener.problem(error.problem)
         return error
     else:
         whose = "that gpunode knows" if found.fingerprint == source.fingerprint else "that you gave"

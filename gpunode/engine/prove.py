@@ -12,7 +12,7 @@ from gpunode.engine.cells import ForPrograms
 from gpunode.engine.listener import Listener, problem, progress
 from gpunode.engine.member import Member, Members
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError
+from gpunode.errors import Problem
 from gpunode.links.pod import run as pods
 from gpunode.links.pod import run_pod as once
 from gpunode.links.pod.manifest import ARGS
@@ -92,8 +92,8 @@ def run_nvidia_smi(session: Session, *, image: str | None) -> int:
     if ran.why:
         where = f" on {ran.node}" if ran.node else ""
         listener.problem(
-            ClusterError(
-                f"pod {ran.pod}{where}: {ran.why}", hint=lines(("The pod is deleted again.", ran.fix), " ")
+            Problem(
+                "", f"pod {ran.pod}{where}: {ran.why}", fix=lines(("The pod is deleted again.", ran.fix), " ")
             )
         )
     return 1 if ran.why else 0
@@ -117,7 +117,7 @@ def verdict(one: Member) -> tuple[str, str]:
     if one.wrong:
         return "not verified", one.wrong.what.splitlines()[0]
     if one.outcome and not one.host_ok:
-        return "not verified", f"{one.outcome.status}: {one.outcome.error}".splitlines()[0]
+        return "not verified", f"{one.outcome.status}: {one.outcome.why}".splitlines()[0]
     if result is None:
         return "not verified", f"{count} offered; no pod was run on them"
     if one.in_use:
@@ -161,4 +161,4 @@ def show(results: Sequence[NodeResult], listener: Listener) -> None:
     listener.rows("vectoradd", ("node", "uuid", "gpu", "result", "pods", "seconds", "why"), rows)
     for result in results:
         if result.why and not (result.busy and result.uncovered):  # the rows show who uses them
-            listener.problem(ClusterError(result.why, subject=result.node))
+            listener.problem(Problem("", result.why, "pod", result.node))

@@ -14,6 +14,7 @@ from gpunode.engine.listener import problem
 from gpunode.engine.member import Member, Members
 from gpunode.engine.session import Session
 from gpunode.engine.visit import Visit
+from gpunode.errors import Problem
 from gpunode.model import Host, OnEvent, Outcome
 from gpunode.wording import Advice, Command
 
@@ -155,7 +156,9 @@ def _within(member: Member, accepted: frozenset[Act]) -> Member:
     if not new:
         return member
     error = f"what is known only now asks for more than was shown: {new}"
-    return replace(member, outcome=replace(member.outcome, status="failed", error=error, hint=AGAIN))
+    return replace(
+        member, outcome=replace(member.outcome, status="failed", problem=Problem("", error, fix=AGAIN))
+    )
 
 
 def _goes(member: Member) -> bool:
@@ -193,7 +196,10 @@ def _ended(member: Member) -> Member:
     outcome = replace(
         member.outcome,
         status="failed",
-        error=f"it does not converge: after {converge.ROUNDS} rounds changes of {left} are still needed",
-        hint=Advice("`", Command("plan"), "` shows them; something else on the host reverts them."),
+        problem=Problem(
+            "",
+            f"it does not converge: after {converge.ROUNDS} rounds changes of {left} are still needed",
+            fix=Advice("`", Command("plan"), "` shows them; something else on the host reverts them."),
+        ),
     )
     return replace(member, outcome=outcome)

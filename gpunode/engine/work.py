@@ -101,7 +101,7 @@ def clear_again(
         reason = _named(member, error, what)
     if not before.applied:
         return member.excluded(lift_cordon(api, member, reason, tell))
-    return replace(member, outcome=replace(before, status="failed", error=reason.what, hint=reason.fix))
+    return replace(member, outcome=replace(before, status="failed", problem=reason))
 
 
 def release(api: Api, members: Members) -> None:

@@ -51,10 +51,10 @@ def judge_by_plan(outcome: Outcome, layer: Layer, text: str, *steps: str) -> Ver
     """Ok, unless one of these steps has changes."""
     step = waiting_step(outcome, *steps)
     if step is None:
-        return Verdict(layer, "ok", text)
+        return Verdict.ok(layer, text)
     will = "; ".join(diff.headline(change) for change in step.changes)
     fix = lines((fix_by_plan(outcome, layer, "", *steps), f"it will {will}"))
-    return Verdict(layer, "broken", text, faults(step), fix)
+    return Verdict.broken(layer, text, faults(step), fix)
 
 
 def fix_by_plan(outcome: Outcome, layer: Layer, by_hand: str, *steps: str) -> str:
@@ -62,8 +62,8 @@ def fix_by_plan(outcome: Outcome, layer: Layer, by_hand: str, *steps: str) -> st
 
     A host that is refused for another layer needs that fixed first.
     """
-    if outcome.status == "refused":
-        return outcome.hint if outcome.layer == layer else lines((outcome.error or "", outcome.hint))
+    if outcome.status == "refused" and (problem := outcome.problem):
+        return problem.fix if problem.layer == layer else lines((problem.what, problem.fix))
     if waiting_step(outcome, *steps, "reboot"):
         return Advice(Command("provision", f"--limit {outcome.host}"))
     return by_hand
@@ -74,7 +74,7 @@ def cause_by_plan(outcome: Outcome, layer: Layer, *steps: str) -> str:
     step = waiting_step(outcome, *steps)
     if step is not None:
         return faults(step)
-    return (outcome.error or "") if outcome.layer == layer else ""
+    return outcome.why if outcome.problem and outcome.problem.layer == layer else ""
 
 
 def faults(step: StepPlan) -> str:

@@ -1,10 +1,11 @@
 """The vocabulary: Host, Facts, Desired, Change, Plan, Outcome, Event.
 
-Frozen values, built once at the edge and passed by hand. Imports nothing of gpunode.
+Frozen values, built once at the edge and passed by hand. Imports nothing else of gpunode but errors.
 """
 
 from __future__ import annotations
 
+from gpunode.errors import Layer
 from gpunode.model.change import (
     Change,
     Checker,
@@ -57,7 +58,7 @@ from gpunode.model.host import (
     Share,
     Ssh,
 )
-from gpunode.model.outcome import Disturbance, Disturbed, Event, Layer, OnEvent, Outcome, Status, Verdict
+from gpunode.model.outcome import Disturbance, Disturbed, Event, OnEvent, Outcome, Status, Verdict
 from gpunode.model.plan import (
     Choice,
     Desired,

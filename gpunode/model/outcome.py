@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from gpunode.errors import Layer, Problem
 from gpunode.model.change import Change
 from gpunode.model.facts import Facts, GpuUser
 from gpunode.model.plan import Desired, Plan
@@ -84,31 +85,12 @@ Status: TypeAlias = Literal[
 ]
 
 
-Layer: TypeAlias = Literal[
-    "ssh",  # only where the host's answer is missing or incomplete
-    "container",  # only where no pod can run: of the host itself, after the runtime
-    "PCI",
-    "module",
-    "library",
-    "NVML",
-    "toolkit",
-    "runtime",
-    "kubelet",
-    "node",
-    "plugin",
-    "capacity",
-    "pod",
-]
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one host's run ended. `plan` is what is left (or would be done); `error` and `hint` when it failed.
+    """How one host's run ended. `plan` is what is left (or would be done); `problem`: why it failed, was refused or not reached.
 
-    `layer` is the link of verify's chain that a refusal is about. `disturbs`: what the plan interrupts, where that was asked.
-    `install`: the program that can give the host the Python that it does not have.
-    `repository`: that of NVIDIA's for which it is refused, as neither the host nor the inventory knows it.
-    `code` is why a host is unreachable, or why the agent failed.
+    `disturbs`: what the plan interrupts, where that was asked. `install`: the program that can give the host the Python that it
+    does not have. `repository`: that of NVIDIA's for which it is refused, as neither the host nor the inventory knows it.
     """
 
     host: str
@@ -117,25 +99,54 @@ class Outcome:
     desired: Desired | None = None
     plan: Plan | None = None
     applied: tuple[Change, ...] = ()
-    error: str | None = None
-    hint: str = ""
-    layer: Layer | None = None
+    problem: Problem | None = None
     seconds: float = 0.0
     disturbs: Disturbed | None = None
     install: str = ""
     repository: Literal["driver", "toolkit", ""] = ""
-    code: str = ""
+
+    @property
+    def why(self) -> str:
+        """The problem for people; "" where there is none."""
+        return self.problem.what if self.problem else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One link of the chain from the PCI bus to a pod that passed. `unknown`: it was not checked."""
+    """One link of the chain from the PCI bus to a pod that passed. `unknown`: it was not checked. `problem`: what is wrong, with
+    cause and fix; of one that holds, what is to be known of it."""
 
     layer: Layer
     status: Literal["ok", "broken", "unknown"]
     text: str
-    cause: str = ""
-    fix: str = ""
+    problem: Problem | None = None
+
+    @classmethod
+    def ok(cls, layer: Layer, text: str, cause: str = "", fix: str = "") -> Verdict:
+        return cls(layer, "ok", text).because(cause, fix)
+
+    @classmethod
+    def broken(cls, layer: Layer, text: str, cause: str = "", fix: str = "", code: str = "") -> Verdict:
+        return cls(layer, "broken", text, Problem(code, text, layer, cause=cause, fix=fix))
+
+    @classmethod
+    def unknown(cls, layer: Layer, text: str = "") -> Verdict:
+        return cls(layer, "unknown", text)
+
+    @property
+    def cause(self) -> str:
+        return self.problem.cause if self.problem else ""
+
+    @property
+    def fix(self) -> str:
+        return self.problem.fix if self.problem else ""
+
+    def because(self, cause: str, fix: str = "") -> Verdict:
+        """The same with another cause, and another fix where one is given."""
+        if not (self.problem or cause or fix):
+            return self
+        before = self.problem or Problem("", self.text, self.layer)
+        return replace(self, problem=replace(before, cause=cause, fix=fix or before.fix))
 
 
 @dataclass(frozen=True, slots=True)

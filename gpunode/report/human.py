@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from gpunode.errors import GpunodeError
+from gpunode.errors import Problem
 from gpunode.model import Event, Host, Outcome, Verdict
 from gpunode.report import plans
 from gpunode.report.plain import Part, lines, plain
@@ -144,11 +144,9 @@ class Human:
         self._line.clear()
         self._out.print(table)
 
-    def problem(self, error: GpunodeError, host: str | None = None) -> None:  # noqa: ARG002 - the message names it
-        first, *rest = lines(str(error))
-        self._err_print(
-            " ", ("✗", "red"), f" {first}\n", *(f"   {line.removeprefix('  ')}\n" for line in rest)
-        )
+    def problem(self, problem: Problem, host: str | None = None) -> None:  # noqa: ARG002 - the message names it
+        first, *rest = [*lines(str(problem)), *lines(problem.fix)]
+        self._err_print(" ", ("✗", "red"), f" {first}\n", *(f"   {line}\n" for line in rest))
 
     def note(self, text: str) -> None:
         self._err_print(f" {text}\n")

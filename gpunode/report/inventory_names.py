@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpunode.errors import GpunodeError, Problem
+from gpunode.errors import Problem
 from gpunode.model import Event, Outcome, Verdict
 from gpunode.wording import Advice
 
@@ -23,7 +23,8 @@ def named(text: str, inventory: Path) -> str:
 
 def with_inventory(problem: Problem, inventory: Path) -> Problem:
     """The problem with the inventory in its commands."""
-    return replace(problem, what=named(problem.what, inventory), fix=named(problem.fix, inventory))
+    what, cause, fix = (named(text, inventory) for text in (problem.what, problem.cause, problem.fix))
+    return replace(problem, what=what, cause=cause, fix=fix)
 
 
 class Named:
@@ -51,23 +52,23 @@ class Named:
         self._report.failures([self._outcome(outcome) for outcome in outcomes])
 
     def links(self, host: str, links: Sequence[Verdict]) -> None:
-        found = [replace(link, cause=self._put(link.cause), fix=self._put(link.fix)) for link in links]
-        self._report.links(host, found)
+        self._report.links(host, [replace(link, problem=self._problem(link.problem)) for link in links])
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         cells = [[self._put(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
         self._report.rows(kind, columns, cells)
 
-    def problem(self, error: GpunodeError, host: str | None = None) -> None:
-        message, hint = self._put(error.message), self._put(error.hint)
-        self._report.problem(GpunodeError(message, hint=hint, code=error.problem.code), host)
+    def problem(self, problem: Problem, host: str | None = None) -> None:
+        self._report.problem(with_inventory(problem, self._inventory), host)
 
     def note(self, text: str) -> None:
         self._report.note(self._put(text))
 
     def _outcome(self, outcome: Outcome) -> Outcome:
-        error = outcome.error and self._put(outcome.error)
-        return replace(outcome, error=error, hint=self._put(outcome.hint))
+        return replace(outcome, problem=self._problem(outcome.problem))
+
+    def _problem(self, problem: Problem | None) -> Problem | None:
+        return problem and with_inventory(problem, self._inventory)
 
     def _put(self, text: str) -> str:
         return named(text, self._inventory)

@@ -484,7 +484,8 @@ class Error(TypedDict):
 
 class ErrorMore(Error, total=False):
     code: Annotated[
-        str, "of [what would refuse a pod](../failures.md#pods-that-are-not-admitted-or-scheduled)"
+        str,
+        "of [what would refuse a pod](../failures.md#pods-that-are-not-admitted-or-scheduled), or why a host is not verified",
     ]
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from gpunode.agent.redaction import redacted_values
-from gpunode.errors import GpunodeError
+from gpunode.errors import Problem
 from gpunode.host import diff as diffs
 from gpunode.model import Disturbed, Event, Host, Outcome, Verdict
 from gpunode.report.plain import closed
@@ -93,16 +93,17 @@ class Lines:
 
     def links(self, host: str, links: Sequence[Verdict]) -> None:
         for link in links:
-            self._write({"type": "link", "host": host, **asdict(link)})
+            names = ("layer", "status", "text", "cause", "fix")
+            self._write({"type": "link", "host": host, **{name: getattr(link, name) for name in names}})
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         keys = [column.lower().replace(" ", "_") for column in columns]
         for row in rows:
             self._write({"type": kind, **dict(zip(keys, row, strict=True))})
 
-    def problem(self, error: GpunodeError, host: str | None = None) -> None:
-        code = {"code": error.problem.code} if error.problem.code else {}
-        self._write({"type": "error", "host": host, "error": error.message, "hint": error.hint, **code})
+    def problem(self, problem: Problem, host: str | None = None) -> None:
+        code = {"code": problem.code} if problem.code else {}
+        self._write({"type": "error", "host": host, "error": str(problem), "hint": problem.fix, **code})
 
     def note(self, text: str) -> None:
         self._write({"type": "note", "message": text})
@@ -123,10 +124,12 @@ class Lines:
             "status": outcome.status,
             "seconds": round(outcome.seconds, 3),
         }
-        if outcome.error:
-            line |= {"error": outcome.error, "hint": outcome.hint}
-        if outcome.code:
-            line["code"] = outcome.code
+        if problem := outcome.problem:
+            line |= {
+                "error": problem.what,
+                "hint": problem.fix,
+                **({"code": problem.code} if problem.code else {}),
+            }
         return line
 
     def _write(self, line: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpunode import __version__
 from gpunode.engine.chain import by_hand
-from gpunode.errors import GpunodeError, UsageError
+from gpunode.errors import Problem, UsageError
 from gpunode.model import Event, Gpu, Host, Outcome, Verdict
 from gpunode.report.plain import Part, lines, plain
 from gpunode.report.plans import (
@@ -70,7 +70,7 @@ class Card:
         """In one word or two."""
         if self.links:
             return "broken" if any(link.status == "broken" for link in self.links) else "OK"
-        if self.outcome is not None and (self.outcome.error or self.result is None):
+        if self.outcome is not None and (self.outcome.problem or self.result is None):
             return WORDS[standing(self.outcome)]
         return self.result[0] if self.result else "not reached"
 
@@ -84,8 +84,8 @@ class Card:
         broken = next((link for link in self.links if link.status == "broken"), None)
         if broken is not None:
             return f"{broken.layer}: {first(broken.cause or broken.text)}"
-        if self.outcome is not None and self.outcome.error:
-            return first(self.outcome.error)
+        if self.outcome is not None and self.outcome.problem:
+            return first(self.outcome.why)
         if self.status == "broken" and self.outcome is not None and (link := by_hand(self.outcome)):
             return f"{link.layer}: {first(link.cause or link.text)}"
         if self.result is not None:
@@ -111,8 +111,8 @@ class Card:
         if found is None:
             return []
         parts = plan_lines(found, 0, diff=True)
-        lines = styled(without_first(parts) if found.plan or not found.error else parts)
-        if self.outcome is not None and self.outcome is not found and self.outcome.error:
+        lines = styled(without_first(parts) if found.plan or not found.problem else parts)
+        if self.outcome is not None and self.outcome is not found and self.outcome.problem:
             lines += styled(failure(self.outcome, 0))
         return lines
 
@@ -288,13 +288,13 @@ class Page:
             else:  # they come host by host
                 same["rows"] += cells
 
-    def problem(self, error: GpunodeError, host: str | None = None) -> None:
-        self._report.problem(error, host)
-        self.failed(error)
+    def problem(self, problem: Problem, host: str | None = None) -> None:
+        self._report.problem(problem, host)
+        self.failed(problem)
 
-    def failed(self, error: GpunodeError) -> None:
-        """An error that ends the command; the command line reports it."""
-        self._view["errors"].append([line.strip() for line in lines(str(error))])
+    def failed(self, problem: Problem) -> None:
+        """A problem that ends the command; the command line reports it."""
+        self._view["errors"].append([line.strip() for line in [*lines(str(problem)), *lines(problem.fix)]])
 
     def note(self, text: str) -> None:
         self._report.note(text)

@@ -268,7 +268,7 @@ def alike(outcomes: Sequence[Outcome], *, diff: bool) -> list[Outcome]:
     """One outcome for each distinct plan, with the names of all its hosts."""
     groups: dict[tuple[Part, ...], list[Outcome]] = {}
     for outcome in outcomes:
-        nameless = outcome if outcome.error else replace(outcome, host="")
+        nameless = outcome if outcome.problem else replace(outcome, host="")
         groups.setdefault(tuple(plan_lines(nameless, 0, diff=diff)), []).append(outcome)
     return [replace(same[0], host=", ".join(one.host for one in same)) for same in groups.values()]
 
@@ -284,7 +284,7 @@ def plan_lines(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:
         if outcome.disturbs:
             yield from ("   ", ("disturbs   ", "dim"), f"   {sentence(outcome.disturbs)}\n")
         yield from _notes(outcome, 0)
-    elif outcome.error is None:
+    elif outcome.problem is None:
         broken = ("✗ broken, with nothing to change\n", "red")
         state = broken if standing(outcome) == "broken" else ("= up to date\n", "dim")
         yield from (f" {outcome.host:<{width}}  ", state)
@@ -326,11 +326,11 @@ def _notes(outcome: Outcome, width: int) -> Iterator[Part]:
 
 
 def failure(outcome: Outcome, width: int) -> Iterator[Part]:
-    if outcome.error is None:
+    if outcome.problem is None:
         return
-    first, *rest = lines(outcome.error) or [""]
+    first, *rest = lines(outcome.why) or [""]
     yield from (f" {outcome.host:<{width}}  ", (f"✗ {WORDS[outcome.status]}", "red"), f"  {first}\n")
-    for line in [*rest, *lines(outcome.hint)]:
+    for line in [*rest, *lines(outcome.problem.fix)]:
         yield f"{' ' * (width + 5)}{line}\n"
 
 

@@ -197,7 +197,7 @@ class Live:
         return Group(*(self._failed(one, width) for one in shown), self._table(doing, room - len(shown)), end)
 
     def _failed(self, outcome: Outcome, width: int) -> Text:
-        why = " ".join(lines(outcome.error or "")[:1])
+        why = " ".join(lines(outcome.why)[:1])
         line = words(f" {outcome.host:<{self._width}}  ", (f"✗ {WORDS[outcome.status]}", "red"), f"  {why}")
         line.truncate(width, overflow="ellipsis")
         return line

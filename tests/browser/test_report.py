@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Request
 from playwright.sync_api import Page as Tab
 
 from gpunode.cluster.objects.difference import Difference
-from gpunode.errors import ClusterError
+from gpunode.errors import Problem
 from gpunode.model import Event, Host, Outcome, Plan, Service, Ssh, StepPlan, WriteFile
 from gpunode.report import make
 from gpunode.report.page import Page
@@ -52,7 +52,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
             page.event(Event("stage", host.name, "reading facts"))
             if number == 0:
                 page.finished(
-                    Outcome(host.name, "refused", error="no <b>NVIDIA</b> GPU", hint="Take it out.")
+                    Outcome(
+                        host.name, "refused", problem=Problem("", "no <b>NVIDIA</b> GPU", fix="Take it out.")
+                    )
                 )
             elif number < 15:
                 page.finished(Outcome(host.name, "planned", facts, plan=Plan(host.name, steps)))
@@ -62,7 +64,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for host in hosts[:2]:
         columns = ("node", "uuid", "gpu", "result", "pods", "seconds", "why")
         page.rows("vectoradd", columns, [(host.name, "GPU-1", "H100", "passed", 1, 2.0, "")])
-    page.problem(ClusterError("the API server does not answer", hint="Try again."))
+    page.problem(Problem("", "the API server does not answer", fix="Try again."))
     page.write()
     return file
 

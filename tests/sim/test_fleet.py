@@ -55,7 +55,7 @@ def test_hosts_that_are_away_stop_nobody(serve: Callable[[int], Fleet]) -> None:
     away = {name for name, outcome in outcomes.items() if outcome.status == "unreachable"}
     assert away == {"gpu-2", "gpu-5"}
     assert all(outcomes[name].status == "planned" for name in outcomes.keys() - away)
-    assert outcomes["gpu-2"].error
+    assert outcomes["gpu-2"].problem
 
 
 def test_a_slow_host_holds_no_other_up(serve: Callable[[int], Fleet]) -> None:
@@ -71,7 +71,7 @@ def test_a_connection_that_is_cut_in_an_apply_stops_nothing(serve: Callable[[int
     """The apply continues on the host, and a new connection follows it to its end."""
     fleet = serve(1)
     outcome = fleet.provision(tell=at("install linux", lambda: fleet.server.cut("gpu-0")))["gpu-0"]
-    assert (outcome.status, outcome.error) == ("changed", None)
+    assert (outcome.status, outcome.problem) == ("changed", None)
     assert not outcome.plan
     assert len(outcome.applied) == len({id(change) for change in outcome.applied})
 
@@ -87,9 +87,9 @@ def test_a_host_that_dies_in_an_apply_is_repaired_by_the_next_run(serve: Callabl
 
     outcome = fleet.provision(tell=at("restart docker", die))["gpu-0"]
     assert outcome.status == "failed"
-    assert "restart docker" in (outcome.error or "")
+    assert "restart docker" in outcome.why
     again = fleet.provision()["gpu-0"]
-    assert (again.status, again.error) == ("changed", None)
+    assert (again.status, again.problem) == ("changed", None)
     assert not again.plan
 
 
@@ -107,8 +107,8 @@ def test_an_apply_that_is_aborted_is_one_that_failed(serve: Callable[[int], Flee
 
     outcome = fleet.provision(tell=at("restart docker", end))["gpu-0"]
     assert outcome.status == "failed"
-    assert "restart docker" in (outcome.error or "")
-    assert "gpunode abort" in (outcome.error or "")
+    assert "restart docker" in outcome.why
+    assert "gpunode abort" in outcome.why
     assert ended[0].doing == "restart docker.service"
     assert "put back /etc/docker/daemon.json" in ended[0].results
     assert fleet.provision()["gpu-0"].status == "changed"

@@ -46,7 +46,7 @@ def done(fleet: Fleet) -> dict[str, Outcome]:
 def test_a_bare_host_becomes_right(fleet: Fleet, done: dict[str, Outcome], name: str) -> None:
     """Changed, with nothing left to do, and its GPUs answer."""
     outcome = done[name]
-    assert (outcome.status, outcome.error) == ("changed", None)
+    assert (outcome.status, outcome.problem) == ("changed", None)
     assert not outcome.plan
     assert outcome.facts is not None
     assert [gpu.uuid for gpu in outcome.facts.gpus] == [gpu.uuid for gpu in fleet.states[name].machine().gpus]
@@ -73,8 +73,8 @@ def test_a_host_that_cannot_become_one_is_told_why(done: dict[str, Outcome]) -> 
     """Refused with the cause and a way out, and nothing changed."""
     outcome = done["cpu-1"]
     assert outcome.status == "refused"
-    assert "no NVIDIA GPU on the PCI bus" in (outcome.error or "")
-    assert outcome.hint
+    assert "no NVIDIA GPU on the PCI bus" in outcome.why
+    assert outcome.problem.fix
     assert outcome.applied == ()
 
 

@@ -36,7 +36,7 @@ def test_hosts_are_provisioned_and_rebooted(fleet: Fleet) -> None:
     """To an empty plan; a host that rebooted is reached by a new master."""
     events: list[Event] = []
     for outcome in fleet.provision(tell=events.append).values():
-        assert (outcome.status, outcome.error) == ("changed", None)
+        assert (outcome.status, outcome.problem) == ("changed", None)
         assert not outcome.plan
     assert any(event.message == "reboot" for event in events)
     assert {outcome.status for outcome in fleet.look().values()} == {"right"}
@@ -52,7 +52,7 @@ def test_an_apply_goes_on_when_its_master_dies(fleet: Fleet) -> None:
             fleet.server.cut("old")
 
     outcome = fleet.each(lambda visit, _: _applied(visit, tell), "old")["old"]
-    assert (outcome.status, outcome.error) == ("changed", None)
+    assert (outcome.status, outcome.problem) == ("changed", None)
     assert cut
 
 

@@ -89,7 +89,7 @@ def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(
                 outcome = converge.apply(visit, outcome, tell)
             return outcome
 
-        assert [(one.status, one.error) for one in session.each(apply)] == [("changed", None)] * 2
+        assert [(one.status, one.problem) for one in session.each(apply)] == [("changed", None)] * 2
         for visit in session.visits.values():  # another run: the hosts know them now
             visit.host = replace(visit.host, driver_repository=None, toolkit_repository=None)
         assert [one.status for one in session.each(converge.probe_and_plan)] == ["right", "right"]

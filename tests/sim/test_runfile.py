@@ -42,7 +42,7 @@ def test_a_driver_goes_from_bare_by_upgrade_to_packages(fleet: Fleet, tmp_path: 
     """Each time the GPUs answer with the driver that was asked for, and nothing is left to do."""
     for version in ("580.178.04", "595.91.07"):
         for name, outcome in by_file(fleet, tmp_path, version).items():
-            assert (outcome.status, outcome.error) == ("changed", None), name
+            assert (outcome.status, outcome.problem) == ("changed", None), name
             assert not outcome.plan
             assert outcome.facts is not None
             assert outcome.facts.installed_run is not None
@@ -52,7 +52,7 @@ def test_a_driver_goes_from_bare_by_upgrade_to_packages(fleet: Fleet, tmp_path: 
             )
             assert len(outcome.facts.gpus) == len(fleet.states[name].machine().gpus)
     for outcome in wishing(fleet, "580").provision("h100-1").values():
-        assert (outcome.status, outcome.error) == ("changed", None)
+        assert (outcome.status, outcome.problem) == ("changed", None)
         assert not outcome.plan
         assert outcome.facts is not None
         assert outcome.facts.installed_run is None
@@ -67,5 +67,5 @@ def test_a_file_of_another_checksum_is_sent_and_not_run(fleet: Fleet, tmp_path: 
     wanted = wishing(fleet, "610.43.02", RunFile("610.43.02", "0" * 64, str(path)))
     outcome = wanted.provision("h100-1")["h100-1"]
     assert outcome.status == "failed"
-    assert "SHA-256" in (outcome.error or "")
+    assert "SHA-256" in outcome.why
     assert not any(isinstance(change, InstallDriver) for change in outcome.applied)

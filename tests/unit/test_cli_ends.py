@@ -40,7 +40,12 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
         if status == "broken":
             return Outcome(status, "right", cases.overlaid(right()[1], {"smi_error": "GPU is lost"}))
         error = None if status == "planned" else "so it is"
-        return Outcome(status, status, plan=WAITS if status == "planned" else None, error=error)
+        return Outcome(
+            status,
+            status,
+            plan=WAITS if status == "planned" else None,
+            problem=Problem("", error) if error else None,
+        )
 
     monkeypatch.setattr(converge, "probe_and_plan", look)
     monkeypatch.chdir(tmp_path)
@@ -208,15 +213,15 @@ def test_verify_counts_what_it_did_not_look_at(command: Command) -> None:
 
 
 def ok(*layers: str) -> list[Verdict]:
-    return [Verdict(layer, "ok", "fine") for layer in layers]  # type: ignore[arg-type]
+    return [Verdict.ok(layer, "fine") for layer in layers]  # type: ignore[arg-type]
 
 
 WHOLE = ok(*summary.CHAIN)
-UNRUN = [*WHOLE[:-1], Verdict("pod", "unknown", "vectoradd was not run: no GPU is free")]
+UNRUN = [*WHOLE[:-1], Verdict.unknown("pod", "vectoradd was not run: no GPU is free")]
 BROKEN = [
     *WHOLE[:1],
-    Verdict("module", "broken", "none"),
-    *(Verdict(layer, "unknown", "") for layer in summary.CHAIN[2:]),
+    Verdict.broken("module", "none"),
+    *(Verdict.unknown(layer) for layer in summary.CHAIN[2:]),
 ]
 
 
@@ -231,7 +236,7 @@ BROKEN = [
             "3 hosts OK: a: 11 of 11 links checked; b, c: 10 of 11 links checked, not checked: pod",
         ),
         ({"a": WHOLE, "b": BROKEN}, "1 of 2 hosts broken: b (module); 1 host OK: 11 of 11 links checked"),
-        ({"a": [Verdict("ssh", "broken", "away")]}, "1 of 1 host broken: a (ssh)"),
+        ({"a": [Verdict.broken("ssh", "away")]}, "1 of 1 host broken: a (ssh)"),
     ],
 )
 def test_a_fleet_is_reported_in_one_sentence(chains: Mapping[str, list[Verdict]], text: str) -> None:

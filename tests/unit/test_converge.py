@@ -206,11 +206,11 @@ def test_a_change_that_fails_ends_the_story_with_its_cause_and_way_out(raw: dict
 
     assert outcome.status == "failed"
     assert outcome.applied == FILES[:1]
-    assert "no space is left on /etc" in (outcome.error or "")
-    assert "/dev/vda1 100%" in (outcome.error or "")
-    assert "Put back as it was: /etc/b" in (outcome.error or "")
-    assert outcome.hint.startswith("Free space")
-    assert outcome.code == "disk-full"
+    assert "no space is left on /etc" in outcome.why
+    assert "/dev/vda1 100%" in outcome.why
+    assert "Put back as it was: /etc/b" in outcome.why
+    assert outcome.problem.fix.startswith("Free space")
+    assert outcome.problem.code == "disk-full"
 
 
 def test_a_host_that_somebody_else_changes_is_left_to_them(raw: dict[str, Any]) -> None:
@@ -278,8 +278,8 @@ def test_a_reboot_that_the_host_refuses_is_a_failure_at_once(raw: dict[str, Any]
 
     assert outcome.status == "failed"
     assert outcome.applied == ()
-    assert words in (outcome.error or "")
-    assert outcome.hint.startswith("Reboot the host by hand")
+    assert words in outcome.why
+    assert outcome.problem.fix.startswith("Reboot the host by hand")
 
 
 def test_an_answer_without_facts_is_a_failure() -> None:

@@ -38,7 +38,7 @@ def test_one_bad_host_never_stops_the_others() -> None:
         "broken": "failed",
         "b": "right",
     }
-    assert done["gone"].hint == "Look."
+    assert done["gone"].problem.fix == "Look."
 
 
 def test_a_mistake_in_one_hosts_story_is_that_hosts_failure() -> None:
@@ -52,8 +52,8 @@ def test_a_mistake_in_one_hosts_story_is_that_hosts_failure() -> None:
     done = outcomes(list(fleet.run(hosts("a", "odd", "b"), story, forks=8)))
 
     assert (done["a"].status, done["odd"].status, done["b"].status) == ("right", "failed", "right")
-    assert (done["odd"].error or "").startswith("a bug in gpunode: KeyError: 'version'\nTraceback")
-    assert "in story" in (done["odd"].error or "")
+    assert done["odd"].why.startswith("a bug in gpunode: KeyError: 'version'\nTraceback")
+    assert "in story" in done["odd"].why
 
 
 def test_events_come_while_hosts_are_still_at_work() -> None:

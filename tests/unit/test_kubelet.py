@@ -213,7 +213,7 @@ def test_a_quote_that_is_never_closed_is_reported() -> None:
     )
 
 
-OK = Verdict("node", "ok", "gpu-1 is Ready")
+OK = Verdict.ok("node", "gpu-1 is Ready")
 
 
 def outcome(over: Mapping[str, object] | None = None, arguments: str = "") -> Outcome:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.cluster.objects.difference import Difference
-from gpunode.errors import ClusterError
+from gpunode.errors import Problem
 from gpunode.model import Event, Host, Outcome, Plan, Service, Ssh, StepPlan, Verdict, WriteFile
 from gpunode.report import make
 from gpunode.report.page import Page
@@ -51,7 +51,7 @@ def page(tmp_path: Path) -> Page:
     outcomes = [
         *(Outcome(name, "planned", facts, plan=Plan(name, steps)) for name in ("gpu-1", "gpu-2")),
         Outcome("gpu-3", "right", facts),
-        Outcome("gpu-4", "refused", error=EVIL, hint="Do <i>this</i>."),
+        Outcome("gpu-4", "refused", problem=Problem("", EVIL, fix="Do <i>this</i>.")),
     ]
     with found.live(hosts):
         for outcome in outcomes:
@@ -59,7 +59,7 @@ def page(tmp_path: Path) -> Page:
             found.finished(outcome)
     found.plans(outcomes)
     found.cluster("prod", [Difference("DaemonSet x/y", "changed", ("-a: <b>", "+a: <c>"))])
-    found.problem(ClusterError("no <answer>", hint="Try again."))
+    found.problem(Problem("", "no <answer>", fix="Try again."))
     found.summary(outcomes, cluster=1)
     return found
 
@@ -97,15 +97,15 @@ def test_no_text_of_a_host_or_cluster_controls_the_page(tmp_path: Path) -> None:
     outcome = Outcome(
         evil, "right", replace(facts, gpus=gpus, kernel=evil, os=replace(facts.os, pretty=evil))
     )
-    failed = Outcome("b" + evil, "failed", error=evil, hint=evil)
+    failed = Outcome("b" + evil, "failed", problem=Problem("", evil, fix=evil))
     for one in (outcome, failed):
         page.event(Event("stage", one.host, evil))
         page.finished(one)
     page.plans([outcome, failed])
-    page.links("c" + evil, [Verdict("PCI", "broken", evil, cause=evil, fix=evil)])
+    page.links("c" + evil, [Verdict.broken("PCI", evil, cause=evil, fix=evil)])
     page.cluster(evil, [Difference(evil, "changed", (evil, f"-{evil}\n{evil}"))])
     page.rows("verified", ["host", "node", "result", "proof"], [[evil, evil, "verified", evil]])
-    page.problem(ClusterError(evil, hint=evil))
+    page.problem(Problem("", evil, fix=evil))
     page.note(evil)
     page.total(evil, {})
     text = page.text()
@@ -144,9 +144,9 @@ def test_verify_shows_the_chain_and_the_first_broken_link_as_the_cause(tmp_path:
     page = Page(make(json=True, quiet=True), tmp_path / "v.html", "gpunode verify")
     page.links(
         "gpu-1",
-        [Verdict("PCI", "ok", "2 GPUs"), Verdict("module", "broken", "none", cause="not loaded", fix="load")],
+        [Verdict.ok("PCI", "2 GPUs"), Verdict.broken("module", "none", cause="not loaded", fix="load")],
     )
-    page.links("gpu-2", [Verdict("PCI", "ok", "2 GPUs")])
+    page.links("gpu-2", [Verdict.ok("PCI", "2 GPUs")])
     page.total("1 of 2 hosts broken", {})
     text = page.text()
     assert '<td class="red">broken</td><td>module: not loaded</td><td><span class="name">gpu-1</span>' in text

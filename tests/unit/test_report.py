@@ -15,7 +15,7 @@ from gpunode import cli
 from gpunode.cluster.objects.difference import Difference
 from gpunode.cluster.pods import GPU, MEMORY
 from gpunode.engine.listener import Listener
-from gpunode.errors import Claim, ClusterError, InventoryError
+from gpunode.errors import Claim, ClusterError, InventoryError, Problem
 from gpunode.model import (
     Disturbance,
     Disturbed,
@@ -80,7 +80,7 @@ def test_the_live_view_fits_every_terminal_with_failed_hosts_first_and_the_rest_
         live.event(Event("progress", name, "Unpacking libnvidia-compute-580-server:amd64"))
     bad = names[1:64:4]
     for name in bad:
-        live.finished(Outcome(name, "unreachable", error="no route to host\nmore"))
+        live.finished(Outcome(name, "unreachable", problem=Problem("", "no route to host\nmore")))
 
     lines = [
         "".join(part.text for part in line).rstrip()
@@ -111,7 +111,9 @@ def test_the_live_view_of_a_batch_knows_all_hosts_of_the_run() -> None:
     known: dict[str, Outcome] = {}
     first = Live(console, ["a", "b", "c"], known)
     for name, status in (("a", "planned"), ("b", "refused"), ("c", "right")):
-        first.finished(Outcome(name, status, error="Secure Boot is on" if name == "b" else ""))  # type: ignore[arg-type]
+        first.finished(
+            Outcome(name, status, problem=Problem("", "Secure Boot is on") if name == "b" else None)
+        )  # type: ignore[arg-type]
     batch = Live(console, ["a"], known)
     batch.event(Event("stage", "a", "waiting for ml/train"))
 
@@ -140,7 +142,7 @@ def test_the_live_view_is_drawn_while_hosts_finish() -> None:
     console = Console(force_terminal=True, width=80, height=24, soft_wrap=True, color_system=None)
     live = Live(console, ["a", "b"])
     for name in ("a", "b"):
-        live.finished(Ending(name, "failed", error="lost"))
+        live.finished(Ending(name, "failed", problem=Problem("", "lost")))
 
     lines = ["".join(part.text for part in line).rstrip() for line in console.render_lines(live._render())]
 
@@ -275,15 +277,12 @@ def test_a_command_that_is_printed_has_the_inventory_that_was_given(
     report = Named(make(json=lines, quiet=False), Path("my fleets/a.yaml"))
     report.links(
         "a",
-        [Verdict("module", "broken", "nvidia is not loaded", "", Advice(Command("provision", "--limit a")))],
+        [Verdict.broken("module", "nvidia is not loaded", "", Advice(Command("provision", "--limit a")))],
     )
-    report.failures(
-        [Outcome("a", "failed", error="lost", hint=Advice("`", Command("provision"), "` follows it."))]
-    )
-    report.finished(
-        Outcome("a", "failed", error="lost", hint=Advice("`", Command("provision"), "` follows it."))
-    )
-    report.problem(ClusterError("b: nothing", hint=Advice("`", Command("verify"), "` says why.")))
+    lost = Problem("", "lost", fix=Advice("`", Command("provision"), "` follows it."))
+    report.failures([Outcome("a", "failed", problem=lost)])
+    report.finished(Outcome("a", "failed", problem=lost))
+    report.problem(Problem("", "b: nothing", fix=Advice("`", Command("verify"), "` says why.")))
     both = Command("provision"), Command("plugin deploy")
     report.note(Advice("`", both[0], "` or `", both[1], "` puts it there."))
     see = Advice("see ", Command("run vectoradd"))
@@ -431,17 +430,17 @@ def tell_all(report: Listener, text: str) -> None:
     with report.live([Host("gpu-01", Ssh("a"))]):
         report.event(Event("change", "gpu-01", text, {"n": 0, "of": 2, "kind": "WriteFile"}))
         report.event(Event("progress", "gpu-01", text))
-        report.finished(Outcome("gpu-01", "failed", error=text, hint=text))
+        report.finished(Outcome("gpu-01", "failed", problem=Problem("", text, fix=text)))
     change = WriteFile("/etc/a", f"{text}\n", text)
     plan = Plan("gpu-01", (StepPlan("docker", (change, Service(text, text, note=text))),))
-    report.plans([Outcome("gpu-01", "planned", plan=plan, error=text, hint=text)])
-    report.failures([Outcome("gpu-01", "failed", error=text, hint=text)])
+    report.plans([Outcome("gpu-01", "planned", plan=plan, problem=Problem("", text, fix=text))])
+    report.failures([Outcome("gpu-01", "failed", problem=Problem("", text, fix=text))])
     report.cluster(text, [Difference(text, "changed", (f"+{text}",), (Claim(text, text),))])
     report.cluster("prod", [Difference(f"Node {text}", "labelled", (f"+{text}",))])
-    report.links("gpu-01", [Verdict("node", "broken", text, text, text)])
+    report.links("gpu-01", [Verdict.broken("node", text, text, text)])
     report.rows("log", ("node", "pod", "log"), [(text, text, text)])
     report.rows("log", ("node", "pod", "log"), [(text, "", text + "x" * 300)])
-    report.problem(ClusterError(text, hint=text))
+    report.problem(Problem("", text, fix=text))
     report.note(text)
 
 
@@ -566,8 +565,8 @@ def test_equal_plans_of_several_hosts_are_one_block_with_their_names(
     ]
     outcomes += [
         Outcome("e", "right"),
-        Outcome("f", "refused", error="no"),
-        Outcome("g", "refused", error="no"),
+        Outcome("f", "refused", problem=Problem("", "no")),
+        Outcome("g", "refused", problem=Problem("", "no")),
     ]
     make(json=False, quiet=True).plans(outcomes)
     lines = capsys.readouterr().out.splitlines()
@@ -710,9 +709,7 @@ def test_a_terminal_breaks_lines_between_words_below_where_their_text_begins(
 ) -> None:
     """A command stays on one line where it fits; what is piped is not broken at all."""
     fix = "Load the module with `modprobe nvidia`, then run `gpunode verify inventory.yaml --limit a` once more."
-    links = [
-        Verdict("module", "broken", "nvidia is not loaded", "dmesg reports an unknown symbol in it", fix)
-    ]
+    links = [Verdict.broken("module", "nvidia is not loaded", "dmesg reports an unknown symbol in it", fix)]
     make(json=False, quiet=False).links("h100-1", links)
     assert fix in capsys.readouterr().out
     for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("COLUMNS", "60"), ("TERM", "xterm")):
@@ -739,7 +736,9 @@ def test_a_quiet_report_has_no_plan_that_nobody_is_asked_about(
     report = make(json=False, quiet=quiet, accepted=accepted)
     change = WriteFile("/etc/x", "1\n", "why")
     plan = Plan("a", (StepPlan("docker", (change,)),))
-    report.plans([Outcome("a", "planned", plan=plan), Outcome("b", "refused", error="no", hint="Do so.")])
+    report.plans(
+        [Outcome("a", "planned", plan=plan), Outcome("b", "refused", problem=Problem("", "no", fix="Do so."))]
+    )
     report.cluster("prod", DIFFERENCES)
     report.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), [(1, ["a"], ["a"], [], [])])
     report.rows("gate", ("gate",), [("./check",)])
@@ -753,9 +752,7 @@ def test_a_quiet_report_has_no_plan_that_nobody_is_asked_about(
 
 
 def test_a_quiet_chain_that_holds_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    make(json=False, quiet=True).links(
-        "gpu-1", [Verdict("PCI", "ok", "2 GPUs"), Verdict("module", "ok", "580")]
-    )
+    make(json=False, quiet=True).links("gpu-1", [Verdict.ok("PCI", "2 GPUs"), Verdict.ok("module", "580")])
     assert capsys.readouterr().out == " gpu-1  ✓ 2 links hold, PCI to module\n"
 
 
@@ -764,10 +761,8 @@ def test_of_many_hosts_those_that_are_right_have_a_line_each(capsys: pytest.Capt
     report = make(json=False, quiet=True)
     with report.live([Host(f"gpu-{number}", Ssh("x")) for number in range(9)]):
         pass
-    report.links("gpu-1", [Verdict("PCI", "ok", "2 GPUs"), Verdict("module", "ok", "580")])
-    report.links(
-        "gpu-2", [Verdict("PCI", "ok", "2 GPUs"), Verdict("module", "broken", "none", cause="not loaded")]
-    )
+    report.links("gpu-1", [Verdict.ok("PCI", "2 GPUs"), Verdict.ok("module", "580")])
+    report.links("gpu-2", [Verdict.ok("PCI", "2 GPUs"), Verdict.broken("module", "none", cause="not loaded")])
     assert capsys.readouterr().out.splitlines() == [
         " gpu-1  ✓ 2 links hold, PCI to module",
         " gpu-2",

@@ -378,6 +378,6 @@ def test_the_command_line_asks_for_known_keys_with_its_password(
     with session.session(Common(inventory, forks=1, ask_sudo=True, json=True)) as run:
         (outcome,) = run.each(converge.probe_and_plan)
     assert outcome.status == "unreachable"
-    assert outcome.code == "host-key-unknown"
+    assert outcome.problem.code == "host-key-unknown"
     assert sshd.execs == []
     assert not (tmp_path / "mine").exists()

@@ -100,7 +100,7 @@ def test_work_that_does_not_end_keeps_the_host_from_its_changes(
     assert (fresh.reason.subject, fresh.reason.what) == ("h", f"not changed: {why}")
     assert partly.reason is None
     assert partly.outcome is not None
-    assert (partly.outcome.status, partly.outcome.error) == ("failed", f"not finished: {why}")
+    assert (partly.outcome.status, partly.outcome.why) == ("failed", f"not finished: {why}")
 
 
 class Session:
@@ -154,9 +154,7 @@ def test_every_round_asks_before_it_changes_anything(later: Any, monkeypatch: py
     )
     assert done == []
     assert after.outcome is not None
-    assert (
-        after.outcome.error == "what is known only now asks for more than was shown: restart docker.service"
-    )
+    assert after.outcome.why == "what is known only now asks for more than was shown: restart docker.service"
 
 
 def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_for(

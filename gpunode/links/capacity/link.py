@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.pods import MEMORY
@@ -33,7 +32,7 @@ def judge_capacity(
         verdict = _unlisted(node, None if node.offers else capacity.why_not(api, node, None, namespace))
     elif mig_problem and mig_problem.subject:  # nothing is to be offered
         text = f"{node.allocatable} of {len(gpus)} GPUs allocatable"
-        return Verdict("capacity", "broken", text, mig_problem.what, mig_problem.fix)
+        return Verdict.broken("capacity", text, mig_problem.what, mig_problem.fix)
     else:
         verdict = judge_whole(node, len(gpus), None)
         if verdict.status == "broken":
@@ -52,8 +51,8 @@ def judge_whole(node: Node, expected: int, why: Problem | None) -> Verdict:
     if node.allocatable != expected or lost:
         unhealthy = node.allocatable < node.capacity
         fix = LOST if unhealthy else f"kubectl describe node {node.name}"
-        return Verdict("capacity", "broken", text, _words(why), _fix(why) or fix)
-    return Verdict("capacity", "ok", text)
+        return Verdict.broken("capacity", text, _words(why), _fix(why) or fix)
+    return Verdict.ok("capacity", text)
 
 
 def judge_shares(node: Node, expected: Mapping[str, int], why: Problem | None, fix: str = "") -> Verdict:
@@ -61,8 +60,8 @@ def judge_shares(node: Node, expected: Mapping[str, int], why: Problem | None, f
     text = ", ".join(f"{node.units.get(name, 0)} of {count} {name}" for name, count in expected.items())
     if any(node.units.get(name, 0) != count for name, count in expected.items()):
         fix = _fix(why) or fix or f"kubectl describe node {node.name}"
-        return Verdict("capacity", "broken", f"{text} allocatable", _words(why), fix)
-    return Verdict("capacity", "ok", f"{text} allocatable")
+        return Verdict.broken("capacity", f"{text} allocatable", _words(why), fix)
+    return Verdict.ok("capacity", f"{text} allocatable")
 
 
 def _unlisted(node: Node, why: Problem | None) -> Verdict:
@@ -70,9 +69,9 @@ def _unlisted(node: Node, why: Problem | None) -> Verdict:
     if it offers none."""
     if not node.offers:
         fix = f"kubectl describe node {node.name}"
-        return Verdict("capacity", "broken", "no GPU allocatable", _words(why), _fix(why) or fix)
+        return Verdict.broken("capacity", "no GPU allocatable", _words(why), _fix(why) or fix)
     unlisted = "not compared with what the host has: its MIG devices are not known (see NVML)"
-    return Verdict("capacity", "ok", f"{node.offered} allocatable", unlisted)
+    return Verdict.ok("capacity", f"{node.offered} allocatable", unlisted)
 
 
 def with_mig(link: Verdict, problem: Problem | None) -> Verdict:
@@ -82,14 +81,14 @@ def with_mig(link: Verdict, problem: Problem | None) -> Verdict:
     cause, fix = lines((problem.what, link.cause)), lines((problem.fix, link.fix))
     if problem.subject and link.status == "ok":
         text = f"{link.text}; nothing of {problem.subject}"
-        return replace(link, status="broken", text=text, cause=cause, fix=fix)
-    return replace(link, cause=cause, fix=fix)
+        return Verdict.broken(link.layer, text, cause, fix, problem.code)
+    return link.because(cause, fix)
 
 
 def _misnamed(node: Node, why: str) -> Verdict:
     """The node's label names no configuration, so its expected units are not known: `why`."""
     text = f"{node.offered or 'no GPU'} allocatable"
-    return Verdict("capacity", "broken", text, why, f"kubectl label node {node.name} {LABEL}-")
+    return Verdict.broken("capacity", text, why, f"kubectl label node {node.name} {LABEL}-")
 
 
 # The kubelet names the holder by UID alone where only init containers have the device.

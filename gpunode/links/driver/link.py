@@ -26,18 +26,16 @@ def judge_module(outcome: Outcome, seen: Facts) -> Verdict:
             f"Unbind them from {owner} (see /etc/modprobe.d and the kernel's command line), then reboot; "
             "or remove the host from the inventory."
         )
-        return Verdict(
+        return Verdict.broken(
             "module",
-            "broken",
             f"{owner} holds the GPUs, not nvidia",
             f"nvidia cannot bind to them: when it loads, the kernel logs “NVRM: GPU … is already bound to {owner}”",
             fix_by_plan(outcome, "module", by_hand, "nouveau", "driver"),
         )
     loaded = seen.modules.get("nvidia")
     if loaded is None:
-        return Verdict(
+        return Verdict.broken(
             "module",
-            "broken",
             "nvidia is not loaded",
             cause_by_plan(outcome, "module", "driver", "repository") or "no driver is installed",
             fix_by_plan(outcome, "module", UNMANAGED, "driver"),
@@ -56,12 +54,12 @@ def _next_boot(outcome: Outcome, text: str) -> Verdict:
     of gpunode's does."""
     wish = outcome.desired.driver if outcome.desired else None
     if wish is None or not wish.ahead:
-        return Verdict("module", "ok", text)
+        return Verdict.ok("module", text)
     cause = f"the next boot loses the driver: kernel {wish.ahead} has no nvidia module"
     if not wish.ahead_why:
-        return Verdict("module", "broken", text, cause, fix_by_plan(outcome, "module", "", "driver"))
+        return Verdict.broken("module", text, cause, fix_by_plan(outcome, "module", "", "driver"))
     by_hand = "Give that kernel its module, or let the boot loader start another one next."
-    return Verdict("module", "ok", text, f"{cause}; {wish.ahead_why}", by_hand)
+    return Verdict.ok("module", text, f"{cause}; {wish.ahead_why}", by_hand)
 
 
 def judge_library(outcome: Outcome, seen: Facts) -> Verdict:
@@ -73,17 +71,15 @@ def judge_library(outcome: Outcome, seen: Facts) -> Verdict:
             f"See `ldconfig -p | grep nvidia` on the host; {again} of its driver's packages "
             "restores a deleted library."
         )
-        return Verdict(
+        return Verdict.broken(
             "library",
-            "broken",
             "libnvidia-ml.so.1 is missing",
             cause_by_plan(outcome, "library", "driver"),
             fix_by_plan(outcome, "library", by_hand, "driver"),
         )
     if loaded is not None and seen.library_version != loaded:
-        return Verdict(
+        return Verdict.broken(
             "library",
-            "broken",
             f"libnvidia-ml {seen.library_version} ≠ module {loaded}",
             "the library was replaced while the old module stayed loaded; programs fail with "
             "“Failed to initialize NVML: Driver/library version mismatch”",
@@ -96,14 +92,13 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
     if seen.smi_error:
         error = (seen.smi_error.strip() or "nvidia-smi failed").splitlines()[0]
         why = cause_by_plan(outcome, "NVML", "driver")
-        return Verdict("NVML", "broken", error, why, fix_by_plan(outcome, "NVML", LOST, "driver"))
+        return Verdict.broken("NVML", error, why, fix_by_plan(outcome, "NVML", LOST, "driver"))
     there = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
     expected = driven(seen.pci)
     missing = [device.address for device in expected if device.address.lower()[-12:] not in there]
     if missing:
-        return Verdict(
+        return Verdict.broken(
             "NVML",
-            "broken",
             f"{len(seen.gpus)} of {len(expected)} GPUs answer; missing: {', '.join(missing)}",
             "a GPU on the bus that NVML does not list has fallen off, failed to initialise, or is not "
             "supported by this driver",
@@ -123,7 +118,7 @@ def _answering(seen: Facts) -> Verdict:
         unlisted = f"the MIG devices are not known: {seen.errors['mig']}"
         notes.append((unlisted, "See `nvidia-smi -L` on the host."))
     cause, fix = ("\n".join(words) for words in zip(*notes, strict=True)) if notes else ("", "")
-    return Verdict("NVML", "ok", text, cause, fix)
+    return Verdict.ok("NVML", text, cause, fix)
 
 
 def pending_mig(gpus: Sequence[Gpu]) -> tuple[str, str] | None:

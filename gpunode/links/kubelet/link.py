@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 from gpunode.links.kubelet import places, plan, upgrade
 from gpunode.links.kubelet.start import assigned_config, flag, flag_gates, minor_of
 from gpunode.links.link import Link, Step, fix_by_plan, judge_by_plan, state_of
 from gpunode.model import Desired, Facts, KubeletStart, Outcome, Verdict, Watch
+from gpunode.wording import lines
 
 KLOG = re.compile(r"^[A-Z]\d{4} (?:[\d:.]+ +\d+ )?[\w.]+:\d+\] ")  # level, date, time, thread, place
 
@@ -24,7 +24,7 @@ def judge_kubelet(outcome: Outcome, seen: Facts) -> Verdict:
         journal = f"journalctl -u {name.removesuffix('.service')}"
         by_hand = f"See `{journal}` on the host; a kubelet that never ran must join the cluster first."
         fix = fix_by_plan(outcome, "kubelet", by_hand, "kubelet")
-        return Verdict("kubelet", "broken", f"{version} {state_of(unit)}", reason, fix)
+        return Verdict.broken("kubelet", f"{version} {state_of(unit)}", reason, fix)
     return judge_by_plan(outcome, "kubelet", version, "kubelet")
 
 
@@ -39,7 +39,7 @@ def in_force(link: Verdict, outcome: Outcome, reported: Mapping[str, bool] | str
     gates, or why the kubelet could not be asked."""
     if isinstance(reported, str):
         words = f"whether {', '.join(wished(outcome))} is in force is known from files and arguments alone: {reported}"
-        return replace(link, cause="\n".join(filter(None, (link.cause, words))))
+        return link.because(lines((link.cause, words)))
     wrong = [name for name, state in wished(outcome).items() if reported.get(name) != state]
     seen, desired = outcome.facts, outcome.desired
     if not wrong or seen is None or desired is None or desired.kubelet is None:
@@ -50,7 +50,7 @@ def in_force(link: Verdict, outcome: Outcome, reported: Mapping[str, bool] | str
         f"Restart it (`systemctl restart {desired.kubelet.place.unit}`). If that changes nothing, take the value out of where it "
         "comes from, then run gpunode again."
     )
-    return Verdict(link.layer, "broken", text, "\n".join(causes), fix)
+    return Verdict.broken(link.layer, text, "\n".join(causes), fix)
 
 
 def _shown(name: str, state: bool | None) -> str:

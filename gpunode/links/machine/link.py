@@ -13,9 +13,8 @@ from gpunode.model import Facts, Outcome, Verdict
 def judge_pci(_: Outcome, seen: Facts) -> Verdict:
     devices = gpus(seen.pci)
     if not devices:
-        return Verdict(
+        return Verdict.broken(
             "PCI",
-            "broken",
             "no NVIDIA GPU on the PCI bus",
             "nothing with vendor 10de and a display class (0300, 0302) in /sys/bus/pci/devices",
             "Check that the GPU is seated, powered and passed through, or take the host out of the inventory.",
@@ -27,7 +26,7 @@ def judge_pci(_: Outcome, seen: Facts) -> Verdict:
         + ("" if device in ours else f" ({device.driver}, for a virtual machine)")
         for device in devices
     )
-    return Verdict("PCI", "ok", f"{', '.join(f'{n}x {name}' for name, n in names.items())} at {where}")
+    return Verdict.ok("PCI", f"{', '.join(f'{n}x {name}' for name, n in names.items())} at {where}")
 
 
 LINK = Link("machine", judges=(judge_pci,))

@@ -11,13 +11,13 @@ def judge_plugin(row: Row | None, fix: str) -> Verdict:
     """The device plugin runs on the node."""
     if row is None or not row.pod:
         cause = row.problem if row else "the plugin is not deployed, or the node has no label for it"
-        return Verdict("plugin", "broken", "no device plugin pod on this node", cause, fix)
+        return Verdict.broken("plugin", "no device plugin pod on this node", cause, fix)
     if row.problem:
-        return Verdict("plugin", "broken", f"{row.pod} is not ready", row.problem, fix)
+        return Verdict.broken("plugin", f"{row.pod} is not ready", row.problem, fix)
     restarts = f", restarts: {row.restarts}" if row.restarts else ""
-    return Verdict("plugin", "ok", f"{row.pod} is ready{restarts}")
+    return Verdict.ok("plugin", f"{row.pod} is ready{restarts}")
 
 
 def judge_owned(why: Problem) -> Verdict:
     """The node's GPUs have another owner, so it is to have no plugin."""
-    return Verdict("plugin", "broken", "the node's GPUs have another owner", why.what, why.fix)
+    return Verdict.broken("plugin", "the node's GPUs have another owner", why.what, why.fix)

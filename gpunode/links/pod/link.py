@@ -28,15 +28,15 @@ def judge_pod(result: NodeResult, reported: str = "", unlimited: str = "") -> Ve
         cause += f"\n{reported}" if reported else ""
         bad, tried = (len({one.pod for one in several}) for several in (failed, result.results))
         text = f"vectoradd failed in {bad} of {tried} pods"
-        return Verdict("pod", "broken", text, cause, Advice(Command("run vectoradd"), " shows the whole log"))
+        return Verdict.broken("pod", text, cause, Advice(Command("run vectoradd"), " shows the whole log"))
     if not passed:
         text = f"vectoradd was not run: {result.why or 'no GPU is free'}"
-        return Verdict("pod", "unknown" if result.users else "broken", text)
+        return Verdict.unknown("pod", text) if result.users else Verdict.broken("pod", text)
     if result.uncovered and not result.users:
-        return Verdict("pod", "broken", f"no pod got {', '.join(result.uncovered)}", result.why)
+        return Verdict.broken("pod", f"no pod got {', '.join(result.uncovered)}", result.why)
     where = ", ".join(dict.fromkeys(one.uuid or one.pod for one in passed))  # shares of a GPU: once
-    return Verdict(
-        "pod", "ok", f"vectoradd passed on {where}{_together(result)}{_limits(passed, unlimited)}{users}"
+    return Verdict.ok(
+        "pod", f"vectoradd passed on {where}{_together(result)}{_limits(passed, unlimited)}{users}"
     )
 
 
@@ -48,7 +48,7 @@ def judge_isolation(link: Verdict, problem: str) -> Verdict:
     fix = Advice(
         Command("provision"), " sets what NVIDIA's runtime accepts; containers that run keep what they have"
     )
-    return replace(link, status="broken", text=text, cause=lines((problem, link.cause)), fix=link.fix or fix)
+    return Verdict.broken("pod", text, lines((problem, link.cause)), link.fix or fix)
 
 
 def _together(result: NodeResult) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from gpunode.errors import CannotPlan
@@ -29,18 +28,17 @@ def judge_runtime(outcome: Outcome, seen: Facts) -> Verdict:
         fix = fix_by_plan(outcome, "runtime", by_hand, *steps)
         if fix != by_hand and outcome.status != "refused":
             fix = lines((fix, f"else see `systemctl status {shown}` there"), "; ")
-        return Verdict(
-            "runtime", "broken", f"{shown} {state_of(unit)}", cause_by_plan(outcome, "runtime", *steps), fix
+        return Verdict.broken(
+            "runtime", f"{shown} {state_of(unit)}", cause_by_plan(outcome, "runtime", *steps), fix
         )
     try:
         state = runtimes.RUNTIMES[name].state(seen)
     except CannotPlan as error:
         what, _, why = error.message.partition("\n")
-        return Verdict("runtime", "broken", what, why, error.hint)
+        return Verdict.broken("runtime", what, why, error.hint)
     link = judge_by_plan(outcome, "runtime", state, *runtimes.RUNTIMES, "dev-char")
     if link.status == "ok" and outcome.desired and outcome.desired.device_loss:
-        cause, fix = outcome.desired.device_loss
-        return replace(link, cause=cause, fix=fix)
+        return link.because(*outcome.desired.device_loss)
     return link
 
 
@@ -65,7 +63,7 @@ def judge_container(answer: Mapping[str, Any], facts: Facts) -> Verdict:
         if answer["tools"]:
             tools = " and ".join(answer["tools"])
             text = f"no image of {tools} is the device plugin's or named after CUDA; none is pulled"
-        return Verdict("container", "unknown", text)
+        return Verdict.unknown("container", text)
     expected = {gpu.uuid for gpu in facts.gpus}
     seen = expected & set(answer["uuids"])
     text = f"{len(seen)} of {len(expected)} GPUs answer in a container of {image}, by {tool}"
@@ -73,10 +71,10 @@ def judge_container(answer: Mapping[str, Any], facts: Facts) -> Verdict:
         files = few([path.rpartition("/")[2] for path in answer["mounts"]], 6)
         text += f"; its devices: {few(answer['devices'], 12)}; mounted of the driver: {files or 'nothing'}"
     if answer["status"] == 0 and seen == expected:
-        return Verdict("container", "ok", text)
+        return Verdict.ok("container", text)
     cause = "\n".join(answer["words"]) if answer["status"] else "nvidia-smi in it does not list the others"
     fix = f"Run nvidia-smi in a container of that image on the host, by {tool}; its runtime nvidia or its CDI devices are not right."
-    return Verdict("container", "broken", text, cause, fix)
+    return Verdict.broken("container", text, cause, fix)
 
 
 def insert_container(links: Sequence[Verdict], verdict: Verdict) -> tuple[Verdict, ...]:

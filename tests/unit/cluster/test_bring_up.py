@@ -756,7 +756,9 @@ def test_a_host_that_was_refused_is_among_those_that_are_not_verified(
     PluginController(fake)
     Kubelet(fake, {"a": ["a-0", "a-1"]})
     first, _ = with_gpus("0", "1")
-    refused = Outcome("b", "refused", error="no NVIDIA GPU on the PCI bus", hint="Check that it is seated.")
+    refused = Outcome(
+        "b", "refused", problem=Problem("", "no NVIDIA GPU on the PCI bus", fix="Check that it is seated.")
+    )
 
     code = bring_up(api, INVENTORY, HOSTS, [first, refused], report.make(json=True, quiet=True), run=True)
 

@@ -16,7 +16,7 @@ from gpunode.cluster.api.kinds import path
 from gpunode.contract.status import ENFORCED, LAYOUT, Reason, Unavailable
 from gpunode.engine import bring_up, converge
 from gpunode.engine.visit import Visit
-from gpunode.errors import ClusterError, Declined, UsageError
+from gpunode.errors import ClusterError, Declined, Problem, UsageError
 from gpunode.model import Gpu, MigDevice, Outcome
 from gpunode.wording import Advice
 from gpunode.wording import Command as Provision
@@ -444,7 +444,7 @@ def test_a_host_without_a_gpu_is_not_told_to_name_its_node(
     def look(visit: Visit, _: Any) -> Outcome:
         facts = replace(cases.facts("modern"), hostname=visit.host.name)
         if visit.host.name == "gpu-1":
-            return Outcome("gpu-1", "refused", facts, error=why, hint=hint)
+            return Outcome("gpu-1", "refused", facts, problem=Problem("", why, fix=hint))
         return Outcome("gpu-2", "right", facts)
 
     monkeypatch.setattr(converge, "probe_and_plan", look)
@@ -461,7 +461,9 @@ def test_a_fix_works_with_the_inventory_that_was_given(
 ) -> None:
     """Not with the default one, which the person may not have."""
     add_node(fake, "gpu-2", 1)
-    lost = Outcome("", "failed", error="lost", hint=Advice("`", Provision("provision"), "` follows it."))
+    lost = Outcome(
+        "", "failed", problem=Problem("", "lost", fix=Advice("`", Provision("provision"), "` follows it."))
+    )
     monkeypatch.setattr(converge, "probe_and_plan", lambda visit, _: replace(lost, host=visit.host.name))
 
     assert f"`gpunode provision {tmp_path}/inventory.yaml` follows it." in command("plan").output

@@ -130,8 +130,11 @@ def test_a_host_of_the_control_plane_is_disturbed_only_when_named(
     assert after.outcome is not None
     assert after.outcome.status == status
     if status == "refused":
-        assert after.outcome.error == "it is of the control plane, and the plan disturbs it: reboot"
-        assert "`control_plane: true`" in after.outcome.hint or "`cluster.plugin`" in after.outcome.hint
+        assert after.outcome.why == "it is of the control plane, and the plan disturbs it: reboot"
+        assert (
+            "`control_plane: true`" in after.outcome.problem.fix
+            or "`cluster.plugin`" in after.outcome.problem.fix
+        )
 
 
 def test_a_host_whose_control_plane_is_not_healthy_is_out(

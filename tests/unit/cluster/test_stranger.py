@@ -54,7 +54,7 @@ def test_it_says_what_such_a_pod_sees(api: Api, fake: FakeApi, code: int, messag
 
 def test_the_last_link_breaks_where_a_stranger_sees_gpus() -> None:
     """And says that none does where none does."""
-    good = Verdict("pod", "ok", "vectoradd passed on GPU-1")
+    good = Verdict.ok("pod", "vectoradd passed on GPU-1")
     assert judge_isolation(good, "").text == "vectoradd passed on GPU-1; a pod that asks for none sees none"
     broken = judge_isolation(good, "a pod that asks for no GPU sees /dev/nvidia0")
     assert (broken.status, broken.cause) == ("broken", "a pod that asks for no GPU sees /dev/nvidia0")
