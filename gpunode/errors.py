@@ -135,10 +135,25 @@ class TemplateError(GpunodeError):
 
 
 class CannotPlan(GpunodeError):
-    """A host's state that no plan can be based on: of a planner, which does not know the host's name. The chain turns it into the
-    host's `Refused`."""
+    """A host's state that no plan can be based on: of a planner, which does not know the host's name. `repository`: as Refused has it."""
 
     exit_code = 4
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        hint: str = "",
+        layer: Layer | None = None,
+        repository: Literal["driver", "toolkit", ""] = "",
+    ) -> None:
+        super().__init__(what, hint=hint, layer=layer)
+        self.repository = repository
+
+    def refusal(self, host: str, layer: Layer) -> Refused:
+        """The host's refusal, of this layer where the error names none."""
+        layer = self.problem.layer or layer
+        return Refused(host, self.message, hint=self.hint, layer=layer, repository=self.repository)
 
 
 class HostError(GpunodeError):

@@ -16,12 +16,12 @@ import yaml
 from gpunode.cluster.api.kinds import APPLY
 from gpunode.engine import decision as desired
 from gpunode.errors import Refused
-from gpunode.links.driver import archives as archive_tables
 from gpunode.links.driver import branches as branch_tables
+from gpunode.links.driver import origin as archive_tables
 from gpunode.links.kubelet import upgrade
 from gpunode.links.kubelet.minors import fails_on_cgroup_v1, gates, has_dockershim
 from gpunode.links.machine import pci
-from gpunode.links.toolkit.versions import default_version
+from gpunode.links.toolkit.plan import default_version
 from gpunode.model import Os
 from gpunode.packages.names import PackageNames
 from gpunode.packages.releases import DISTRIBUTIONS, sections

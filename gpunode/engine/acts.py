@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 from gpunode import packages
 from gpunode.links.runtime import RUNTIMES
-from gpunode.links.toolkit import cdi, dev_char
-from gpunode.links.toolkit import config as toolkit_config
+from gpunode.links.toolkit import cdi
+from gpunode.links.toolkit import plan as toolkit_config
 from gpunode.model import (
     Change,
     Disturbance,
@@ -30,7 +30,7 @@ Act: TypeAlias = tuple[str, str]  # what is done, to what: ("install", "nvidia-o
 
 REBOOT = ("reboot", "")
 # They do one thing and end; no work depends on them. The reload of systemd before it is another matter: Service.loses.
-QUIET = frozenset({cdi.UNIT, cdi.OWN, dev_char.UNIT})
+QUIET = frozenset({cdi.UNIT, cdi.OWN, cdi.DEV_CHAR})
 RUNTIME_UNITS = frozenset(unit for runtime in RUNTIMES.values() for unit in runtime.WATCH.units)
 MODULES = frozenset({("unload", "modules"), ("load", "modules")})
 
@@ -69,7 +69,7 @@ def outdate(changes: Iterable[Change], facts: Facts | None) -> bool:
         or (isinstance(change, Packages) and set(_names(change)) - headers)
         or (isinstance(change, Service) and change.restart and change.unit in RUNTIME_UNITS)
         or (isinstance(change, Service) and change.loses)
-        or (isinstance(change, WriteFile) and change.path in toolkit_config.WATCH.files)
+        or (isinstance(change, WriteFile) and change.path in toolkit_config.CONFIG_WATCH.files)
         for change in changes
     )
 

@@ -73,7 +73,7 @@ def plan(host: Host, facts: Facts, desired: Desired) -> Plan:
         try:
             changes = planned(facts, desired)
         except CannotPlan as error:
-            raise Refused(host.name, error.message, hint=error.hint, layer=layer) from error
+            raise error.refusal(host.name, layer) from error
         reboots += [change for change in changes if isinstance(change, Reboot)]
         changes = tuple(_reloading(facts, desired, change) for change in changes)
         if host.work == "kill":

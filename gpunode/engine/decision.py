@@ -2,50 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from gpunode import packages
 from gpunode.errors import CannotPlan, Refused
-from gpunode.links.driver import choose, kernels
+from gpunode.links.driver import branches, choose
 from gpunode.links.driver import decide as driver
-from gpunode.links.kubelet import decide as node
-from gpunode.links.kubelet import places
-from gpunode.links.machine import kinds as machines
+from gpunode.links.kubelet import decide as kubelet
+from gpunode.links.machine import link as machine
 from gpunode.links.runtime import decide as runtime_decision
 from gpunode.links.toolkit import decide as devices
-from gpunode.links.toolkit.versions import decide_packages
+from gpunode.links.toolkit.plan import decide_packages
 from gpunode.model import (
     Desired,
     Facts,
     Host,
+    Layer,
     PluginImage,
 )
 from gpunode.packages import releases
 from gpunode.packages.sources import decide_sources, unused_note
 
 
+@contextmanager
+def refusing(host: Host, layer: Layer) -> Iterator[None]:
+    """Make CannotPlan the host's refusal, of this layer where it names none."""
+    try:
+        yield
+    except CannotPlan as error:
+        raise error.refusal(host.name, layer) from error
+
+
 def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
     """The desired state. Raises Refused where nothing fits, or where a change would break the host."""
-    try:
-        return _decide(host, facts, image)
-    except CannotPlan as error:
-        raise Refused(host.name, error.message, hint=error.hint, layer="kubelet") from error
-
-
-def _decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
     _readable(host, facts)
-    machines.check(host, facts)
+    with refusing(host, "PCI"):
+        machine.check(facts)
     system = packages.system_of_host(facts)
     if system is None and (host.driver != "none" or host.toolkit != "none"):
         raise _no_packages(host, facts)
-    spec = driver.decide(host, facts, system) if system and host.driver != "none" else None
-    minor = node.minor(facts)
-    start = places.read(facts)
-    node.check(facts, minor, start)
-    runtime = runtime_decision.runtime(host, facts, minor, start)
-    gates, reasons = node.gates(host, minor, start)
-    node.check_gates(facts, minor, start, gates)
-    toolkit = decide_packages(host, facts, system) if system and host.toolkit != "none" else ()
-    sources = decide_sources(host, facts, system, spec, toolkit) if system else ()
-    handed = devices.decide(host, facts, runtime, start, toolkit)
+    with refusing(host, "module"):
+        spec = driver.decide(host, facts, system) if system and host.driver != "none" else None
+    with refusing(host, "kubelet"):
+        minor, start, gates, reasons = kubelet.decide(host, facts)
+    with refusing(host, "runtime"):
+        runtime = runtime_decision.runtime(host, facts, minor, start)
+    with refusing(host, "toolkit"):
+        toolkit = decide_packages(host, facts, system) if system and host.toolkit != "none" else ()
+        sources = decide_sources(host, facts, system, spec, toolkit) if system else ()
+    with refusing(host, "runtime"):
+        handed = devices.decide(host, facts, runtime, start, toolkit)
+    with refusing(host, "kubelet"):
+        notes = (
+            *choose.notes(host, facts, spec),
+            *branches.kernel_notes(facts),
+            *unused_note(host, system),
+            *(system.notes(facts, sources) if system else ()),
+            *kubelet.notes(facts, minor, start),
+            *handed.notes,
+        )
     return Desired(
         runtime=runtime,
         runtime_mode=host.runtime,
@@ -55,14 +71,7 @@ def _decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
         toolkit=toolkit,
         sources=sources,
         image=image,
-        notes=(
-            *choose.notes(host, facts, spec),
-            *kernels.notes(facts),
-            *unused_note(host, system),
-            *(system.notes(facts, sources) if system else ()),
-            *node.notes(facts, minor, start),
-            *handed.notes,
-        ),
+        notes=notes,
         isolation=host.isolation,
         toolkit_version=handed.toolkit,
         links=handed.links,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpunode.errors import Refused
+from gpunode.errors import CannotPlan
 from gpunode.model import DriverSpec, Facts, Host, PackageSpec, Repository, Source
 from gpunode.packages import PackageSystem, repositories
 from gpunode.planning.versions import is_installed
@@ -41,7 +41,7 @@ def decide_sources(
         elif not (
             all(is_installed(facts.packages, spec) for spec in theirs) or system.offers(facts, purpose)
         ):
-            raise _no_repository(host, facts, system, purpose)
+            raise _no_repository(facts, system, purpose)
     return tuple(sources)
 
 
@@ -56,9 +56,8 @@ def _source(purpose: str, repository: Repository) -> Source:
     return Source(f"gpunode-{purpose}", repository.uri, repository.key, repository.fingerprint)
 
 
-def _no_repository(host: Host, facts: Facts, system: PackageSystem, purpose: repositories.Purpose) -> Refused:
-    return Refused(
-        host.name,
+def _no_repository(facts: Facts, system: PackageSystem, purpose: repositories.Purpose) -> CannotPlan:
+    return CannotPlan(
         "\n".join(
             (
                 f"{system.NAME} knows no repository for the {purpose}, and the inventory names none",

@@ -18,9 +18,9 @@ from gpunode import packages
 from gpunode.links.kubelet.places import read as read_start
 from gpunode.links.machine import pci
 from gpunode.links.runtime import k0s, microk8s
-from gpunode.links.toolkit import cdi, dev_char
-from gpunode.links.toolkit import config as toolkit_config
-from gpunode.links.toolkit.versions import refreshes
+from gpunode.links.toolkit import cdi
+from gpunode.links.toolkit import plan as toolkit_config
+from gpunode.links.toolkit.plan import refreshes
 from gpunode.model import (
     Change,
     Containerd,
@@ -306,7 +306,7 @@ def _installed(seen: Facts, change: Packages) -> Facts:
 
 def _with_toolkit(seen: Facts) -> Facts:
     """With the toolkit's configuration, which its base package brings."""
-    path = toolkit_config.FILE
+    path = toolkit_config.CONFIG
     there = seen.files.get(path)
     if "nvidia-container-toolkit-base" not in seen.packages or (there and there.exists):
         return seen
@@ -365,7 +365,7 @@ def _restarted(seen: Facts, name: str) -> Facts:
         template = seen.files[microk8s.TEMPLATE].content or ""
         made = _file(microk8s.MADE, microk8s.fill(template))
         seen = replace(seen, files={**seen.files, microk8s.MADE: made})
-    if name in (dev_char.UNIT, cdi.OWN, cdi.UNIT):
+    if name in (cdi.DEV_CHAR, cdi.OWN, cdi.UNIT):
         return _handed(seen, name)
     if name == "kubelet.service" and seen.kubelet:
         arguments = ("/usr/bin/kubelet", *read_start(seen).words[1:])
@@ -392,7 +392,7 @@ def _handed(seen: Facts, name: str) -> Facts:
         return seen
     if not theirs:  # they load it themselves
         seen = replace(seen, modules={"nvidia_uvm": seen.modules["nvidia"], **seen.modules})
-    if name == dev_char.UNIT:
+    if name == cdi.DEV_CHAR:
         return replace(seen, unlinked=tuple(dev for dev in seen.unlinked if dev.startswith(NEVER_LINKED)))
     devices = "".join(f"- name: {gpu.uuid}\n" for gpu in seen.gpus)
     libraries = f"# /usr/lib/libcuda.so.{seen.library_version}\n"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-from gpunode.links.toolkit import repository
+from gpunode.links.toolkit import plan as repository
 from gpunode.model import Change, Desired, Facts, File, PackageSpec, RemoveFile, Source, WriteFile
 from gpunode.packages import repositories
 from tests import cases
@@ -39,7 +39,7 @@ def plan(case: Mapping[str, Any], lists: Mapping[str, str]) -> tuple[Change, ...
         sources=tuple(Source(f"gpunode-{name}", uri, cases.KEY) for name, uri in sources),
     )
     with mock.patch.object(repositories, "key_fingerprint", return_value=None):  # KEY is not NVIDIA's
-        return repository.plan(facts, wish)
+        return repository.plan_sources(facts, wish)
 
 
 def written(lists: Mapping[str, str], changes: tuple[Change, ...]) -> dict[str, str]:

@@ -19,7 +19,7 @@ FOLDERS = ("/etc/systemd/system/", "/usr/lib/systemd/system/", "/lib/systemd/sys
 def seen(case: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> Facts:
     """The facts of a case's host, whose kubelet runs as its files say; with other texts of its files where given."""
     texts = texts or case["files"]
-    absent = (*step.WATCH.files[:4], *(name for name in step.WATCH.files if "*" not in name))
+    absent = (*kubelets.watch().files[:4], *(name for name in kubelets.watch().files if "*" not in name))
     files = {path: File(path, exists=False) for path in absent}
     files |= {path: File(path, True, mtime=cases.NOW - 5000, content=text) for path, text in texts.items()}
     base = cases.facts("modern")
@@ -48,10 +48,7 @@ def unit_text(texts: Mapping[str, str]) -> str:
 def plan(case: Mapping[str, Any], facts: Facts) -> tuple[Change, ...]:
     """The kubelet's part of a plan; refused as a run refuses it."""
     host = cases.host("modern", {"feature_gates": case.get("gates", {})})
-    minor = node.minor(facts)
-    start = kubelets.read(facts)
-    node.check(facts, minor, start)
-    gates, reasons = node.gates(host, minor, start)
+    _, start, gates, reasons = node.decide(host, facts)
     return step.plan(facts, Desired("containerd", "default", gates, reasons, kubelet=start))
 
 

@@ -13,7 +13,7 @@ import gpunode
 from gpunode.links.driver.branches import branches, fixed_for, flavours_of, kernel_version
 from gpunode.links.kubelet import minors
 from gpunode.links.machine import pci
-from gpunode.links.toolkit.versions import refreshes
+from gpunode.links.toolkit.plan import refreshes
 from gpunode.model import Flavour, Os, Package, PciDevice
 from gpunode.packages import repositories
 from gpunode.packages.names import PackageNames

@@ -12,7 +12,7 @@ from gpunode.engine import chain as pipeline
 from gpunode.engine import decision as desired
 from gpunode.links.kubelet import places
 from gpunode.links.runtime import RUNTIMES, microk8s
-from gpunode.links.toolkit import cdi, dev_char
+from gpunode.links.toolkit import cdi
 from gpunode.model import PluginImage, Reboot, RemoveFile, Runtime, Service, WriteFile
 from gpunode.planning.templates import template
 from gpunode.report.plans import headline
@@ -180,7 +180,7 @@ def test_where_a_daemon_reload_takes_gpus_every_service_change_is_one_that_ends_
         assert (found.devices, found.ends_gpu_work) == (loses, loses)
 
 
-@pytest.mark.parametrize("name", [dev_char.FILE, cdi.FILE])
+@pytest.mark.parametrize("name", [cdi.DEV_CHAR_FILE, cdi.FILE])
 def test_what_hands_out_devices_starts_after_gpunodes_own_units_and_never_waits_for_good(name: str) -> None:
     """Every kubelet and runtime that gpunode drives; a oneshot has no time limit of its own."""
     text = template(name.lstrip("/"))

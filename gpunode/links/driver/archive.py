@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpunode.errors import Refused
-from gpunode.links.driver import archives, kernels, origin
+from gpunode.errors import CannotPlan
+from gpunode.links.driver import branches as kernels
 from gpunode.links.driver import choose as driver
+from gpunode.links.driver import origin
 from gpunode.links.driver.branches import Branch, branches
 from gpunode.links.driver.origin import LEAVE
-from gpunode.links.machine import kinds as machines
 from gpunode.links.machine import pci
-from gpunode.model import DriverSpec, Facts, Flavour, Host, Package, PackageSpec, PciDevice
+from gpunode.model import DriverSpec, Facts, Flavour, Host, Package, PackageSpec
 from gpunode.packages import PackageSystem
 from gpunode.packages.apt import lists
 from gpunode.packages.names import PackageNames
@@ -42,7 +42,7 @@ def applies(host: Host, facts: Facts, system: PackageSystem) -> bool:
 def _loads_no_other(host: Host, facts: Facts, system: PackageSystem) -> bool:
     """Whether only its signed modules can be loaded: Secure Boot is on, and there are no packages of NVIDIA's whose key a user
     has enrolled."""
-    found = archives.archive(facts.os)
+    found = origin.archive(facts.os)
     if not facts.secure_boot or host.driver_from or host.driver_run is not None or found is None:
         return False
     if _from_nvidia(facts, system.NAMES) or host.driver not in ("auto", *map(str, found.branches)):
@@ -56,18 +56,15 @@ def _loads_no_other(host: Host, facts: Facts, system: PackageSystem) -> bool:
     )
 
 
-def decide(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevice]) -> DriverSpec:
-    """The driver of the archive that fits all GPUs. One that is there is right; NVIDIA's is replaced. Raises Refused with the
+def decide(host: Host, facts: Facts, system: PackageSystem, models: Sequence[pci.Model]) -> DriverSpec:
+    """The driver of the archive that fits all GPUs. One that is there is right; NVIDIA's is replaced. Raises CannotPlan with the
     reason where the archive has none."""
-    machines.passed_through(host, gpus)
-    archive, names = _archive(host, facts), system.NAMES
+    archive, names = _archive(facts), system.NAMES
     asked = f"the inventory asks for {archive.name}'s own driver"
     if not host.driver_from:
         asked = f"Secure Boot is on, and the modules of {archive.name}'s own driver are signed"
         host = replace(host, driver_from="distribution")
     origin.check(host, facts, system)
-    models = list({device.device: pci.gpu(device.device) for device in gpus}.values())
-    machines.known(host, models)
     theirs = {} if _from_nvidia(facts, names) else origin.parts(facts, names)
     installed = _branch(theirs)
     branch = _chosen(host, facts, archive, models, installed)
@@ -76,13 +73,13 @@ def decide(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDe
         models, branch.number, (_flavour(theirs) if kept else None) or archive.prefers
     )
     switches = bool(pci.switches(facts.pci))
-    way = _way(host, facts, archive, branch.number, flavour, theirs, switches=switches)
+    way = _way(facts, archive, branch.number, flavour, theirs, switches=switches)
     if not way.modules:
-        driver.secure_boot(host, facts)
+        driver.secure_boot(facts)
     fabric = _fabric(facts, archive, way, branch.number, names, switches=switches)
     needed = (*way.packages, *way.modules, *fabric)
     if not all(is_installed(facts.packages, spec) for spec in needed):
-        _reachable(host, facts, system, archive, branch.number, fabric=bool(fabric))
+        _reachable(facts, system, archive, branch.number, fabric=bool(fabric))
     ahead = kernels.ahead(facts)
     later = names.headers(ahead) if ahead else ()
     if ahead and way.modules:
@@ -108,14 +105,12 @@ def decide(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDe
     )
 
 
-def _archive(host: Host, facts: Facts) -> archives.Archive:
-    found = archives.archive(facts.os)
+def _archive(facts: Facts) -> origin.Archive:
+    found = origin.archive(facts.os)
     if found is None:
-        raise Refused(
-            host.name,
+        raise CannotPlan(
             f"`driver: {{from: distribution}}`: gpunode knows no driver in the archive of {facts.os.pretty or facts.os.id}",
             hint=f"Write `driver: auto` to have NVIDIA's packages, {LEAVE}",
-            layer="module",
         )
     return found
 
@@ -126,7 +121,7 @@ def _from_nvidia(facts: Facts, names: PackageNames) -> bool:
 
 def _branch(theirs: Mapping[str, Package]) -> int | None:
     """Of the installed driver's libraries and programs; None where they are of several, or there are none."""
-    versions = [p.version for name, p in theirs.items() if not archives.is_independent(name)]
+    versions = [p.version for name, p in theirs.items() if not origin.is_independent(name)]
     found = {branch_of(version) for version in versions} - {None}
     return found.pop() if len(found) == 1 else None
 
@@ -139,7 +134,7 @@ def _flavour(theirs: Mapping[str, Package]) -> Flavour | None:
 def _chosen(
     host: Host,
     facts: Facts,
-    archive: archives.Archive,
+    archive: origin.Archive,
     models: Sequence[pci.Model],
     installed: int | None,
 ) -> Branch:
@@ -149,31 +144,26 @@ def _chosen(
     offered = [b for number, b in known.items() if number in archive.branches or number == installed]
     wished = [branch for branch in offered if host.driver in ("auto", str(branch.number))]
     if not wished:
-        raise Refused(
-            host.name,
+        raise CannotPlan(
             f"`driver.version: {host.driver}`: {archive.name} {archive.release} ({archive.suite}) has no branch {host.driver}; "
             f"it has {', '.join(map(str, archive.branches))}",
             hint="Name one of those, or none to have the best that fits; NVIDIA's repository has more: `driver: "
             f"{{from: nvidia, version: {host.driver}}}`.",
-            layer="module",
         )
     obstacles = {b.number: driver.obstacle_of(facts, models, b, packaged=False) for b in wished}
     fitting = [branch for branch in wished if obstacles[branch.number] is None]
     if not fitting:
         lines = "\n".join(f"{number}: {obstacle}" for number, obstacle in obstacles.items())
-        raise Refused(
-            host.name,
+        raise CannotPlan(
             f"no driver of {archive.name} {archive.release} fits\n{lines}",
             hint=f"Write `driver: auto` to have NVIDIA's packages, {LEAVE}",
-            layer="module",
         )
     return max(fitting, key=lambda b: (b.number == installed, driver.RANK[b.status], b.number))
 
 
 def _way(
-    host: Host,
     facts: Facts,
-    archive: archives.Archive,
+    archive: origin.Archive,
     branch: int,
     flavour: Flavour,
     theirs: Mapping[str, Package],
@@ -196,13 +186,11 @@ def _way(
             ways += [Way(chosen, parts, modules)] * bool(modules) + [Way(chosen, (builder, *parts), ())]
     ways = [way for way in ways if way.packages]
     if not ways:
-        raise Refused(
-            host.name,
+        raise CannotPlan(
             f"{archive.name} {archive.release} has no fabric manager, which the NVSwitches need"
             if switches
             else f"{archive.name} {archive.release} has no {flavour} modules of branch {branch}",
             hint=f"Write `driver: auto` to have NVIDIA's packages, {LEAVE}",
-            layer="module",
         )
     for way in ways:
         if all(is_installed(theirs, spec) or spec.name in theirs for spec in way.modules[:1]) and all(
@@ -215,7 +203,7 @@ def _way(
 
 def _fabric(
     facts: Facts,
-    archive: archives.Archive,
+    archive: origin.Archive,
     way: Way,
     branch: int,
     names: PackageNames,
@@ -228,27 +216,23 @@ def _fabric(
 
 
 def _reachable(
-    host: Host, facts: Facts, system: PackageSystem, archive: archives.Archive, branch: int, *, fabric: bool
+    facts: Facts, system: PackageSystem, archive: origin.Archive, branch: int, *, fabric: bool
 ) -> None:
     """Refuse where apt cannot get the packages, or would get NVIDIA's of the same name."""
     needed = (*archive.components(branch), *(("multiverse",) if fabric else ()))
     there = lists.components(facts, archive.suite)
     missing = [name for name in dict.fromkeys(needed) if name not in there]
     if missing:
-        raise Refused(
-            host.name,
+        raise CannotPlan(
             f"apt's sources of {archive.suite} have no {' and no '.join(missing)}, where {archive.name} keeps the driver",
             hint=f"Add the components {' '.join(missing)} to {archive.suite}'s sources (in /etc/apt/sources.list or below "
             "/etc/apt/sources.list.d), then run again.",
-            layer="module",
         )
     others = system.driver_sources(facts)
     if archive.shared_names and others:
-        raise Refused(
-            host.name,
+        raise CannotPlan(
             f"{others[0]} has NVIDIA's repository, whose packages have the names of {archive.name}'s: apt would take those",
             hint=f"Remove that source, or take the driver from it: `driver: {{from: nvidia, version: {branch}}}`.",
-            layer="module",
         )
 
 
@@ -265,10 +249,10 @@ def _replaced(
     server = way.chosen == "server"
     wrong = set()
     for name in origin.every_part(facts, names):
-        own = archives.named_branch(name)
+        own = origin.named_branch(name)
         version = branch_of(facts.packages[name].version)
         other = own is not None and own != branch
-        other |= own is None and version not in (None, branch) and not archives.is_independent(name)
+        other |= own is None and version not in (None, branch) and not origin.is_independent(name)
         other |= bool(re.match(FLAVOURED, name)) and ("-open" in name) != (flavour == "open")
         in_set = own is not None and not names.fabric([name]) and "tesla" not in name
         other |= in_set and way.chosen in ("server", "plain") and ("-server" in name) != server

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpunode.errors import Refused
-from gpunode.links.driver import archives, kernels, origin
+from gpunode.errors import CannotPlan
+from gpunode.links.driver import branches as kernels
+from gpunode.links.driver import origin
 from gpunode.links.driver.branches import Branch, branches, fixed_for, flavours_of, kernel_version
 from gpunode.links.driver.origin import LEAVE
-from gpunode.links.machine import kinds as machines
 from gpunode.links.machine import pci
-from gpunode.model import DriverSpec, Facts, Flavour, Host, PciDevice, RunFile
+from gpunode.model import DriverSpec, Facts, Flavour, Host, RunFile
 from gpunode.packages import PackageSystem, releases
 from gpunode.packages.names import PackageNames
 from gpunode.planning.versions import branch_of, is_installed, numbers, upstream
@@ -19,22 +19,14 @@ FLAVOURS: tuple[Flavour, ...] = ("open", "proprietary")
 RANK = {"production": 3, "lts": 2, "new": 1, "ended": 0}  # of branches that fit, by their status
 
 
-def applies(_host: Host, _facts: Facts, _system: PackageSystem) -> bool:
-    """NVIDIA's packages, or its installer, are for every host that gets its driver in no other way."""
-    return True
-
-
-def decide(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDevice]) -> DriverSpec:
-    """The driver that fits all GPUs of the host. Raises Refused with the reason where none does."""
-    machines.passed_through(host, gpus)
+def decide(host: Host, facts: Facts, system: PackageSystem, models: Sequence[pci.Model]) -> DriverSpec:
+    """The driver that fits all GPUs of the host. Raises CannotPlan with the reason where none does."""
     origin.check(host, facts, system)
     names = system.NAMES
-    models = list({device.device: pci.gpu(device.device) for device in gpus}.values())
-    machines.known(host, models)
     full = host.driver if "." in host.driver else ""
     installed = _installed_branch(facts, names)
     if host.driver == "auto":
-        branch = _automatic(host, facts, models, installed)
+        branch = _automatic(facts, models, installed)
         why = _reason(models, branch, kept=branch.number == installed)
     else:
         branch = _wished(host, facts, models, installed)
@@ -44,8 +36,8 @@ def decide(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDe
     there = _installed_flavour(facts, names) if kept else None
     flavour = flavour_for(models, branch.number, there, names.flavours if run is None else FLAVOURS)
     if run is not None:
-        flavour = _flavour_of(host, facts, models, run)
-    secure_boot(host, facts)
+        flavour = _flavour_of(facts, models, run)
+    secure_boot(facts)
     switches = bool(pci.switches(facts.pci))
     parts = {*names.fabric(facts.packages).values(), *(("manager",) if switches else ())}
     exactly = full or (_installed_version(facts, names) if kept else "")
@@ -57,7 +49,7 @@ def decide(host: Host, facts: Facts, system: PackageSystem, gpus: Sequence[PciDe
     packages = names.driver(branch.number, flavour, full) if run is None else ()
     complete = there_now == exactly and all(is_installed(facts.packages, spec) for spec in packages)
     if builds:
-        kernels.check(host, facts, exactly or str(branch.number), complete=complete)
+        kernels.check_builds(host, facts, exactly or str(branch.number), complete=complete)
     ahead = kernels.ahead(facts)
     headers = names.headers(ahead) if ahead and builds else ()
     fixed = fixed_for(exactly or str(branch.number), ahead) if builds else ""
@@ -114,7 +106,7 @@ def notes(host: Host, facts: Facts, wish: DriverSpec | None) -> tuple[str, ...]:
     )
 
 
-def _automatic(host: Host, facts: Facts, models: Sequence[pci.Model], installed: int | None) -> Branch:
+def _automatic(facts: Facts, models: Sequence[pci.Model], installed: int | None) -> Branch:
     """The supported branch that is installed if it fits, else production, else LTS, else the newest that fits."""
     fitting = [
         branch
@@ -122,7 +114,7 @@ def _automatic(host: Host, facts: Facts, models: Sequence[pci.Model], installed:
         if branch.alive and obstacle_of(facts, models, branch, packaged=branch.number != installed) is None
     ]
     if not fitting:
-        raise _none_fits(host, facts, models)
+        raise _none_fits(facts, models)
     return max(fitting, key=lambda b: (b.number == installed, RANK[b.status], b.number))
 
 
@@ -131,21 +123,17 @@ def _wished(host: Host, facts: Facts, models: Sequence[pci.Model], installed: in
     branch = branches().get(number)
     if branch is None:
         known = ", ".join(str(known) for known in branches())
-        raise Refused(
-            host.name,
+        raise CannotPlan(
             f"`driver: {host.driver}`: gpunode knows no branch {number} (it knows {known})",
             hint="Write `driver: auto` to have the branch chosen that fits the GPUs.",
-            layer="module",
         )
     packaged = host.driver_run is None and number != installed
     obstacle = obstacle_of(facts, models, branch, packaged=packaged)
     if obstacle is not None:
-        raise Refused(
-            host.name,
+        raise CannotPlan(
             f"`driver: {host.driver}` does not fit: {obstacle}",
             hint=_elsewhere(facts, models, (branch,), f", version: {number}")
             or f"Write `driver: auto`, which chooses a branch that fits, {LEAVE}",
-            layer="module",
         )
     return branch
 
@@ -155,7 +143,7 @@ def _elsewhere(
 ) -> str:
     """A hint with the inventory's line that brings the best of these branches from another source; "" where none does."""
     drive = [b for b in branches if obstacle_of(facts, models, b, packaged=False) is None]
-    archive = archives.archive(facts.os)
+    archive = origin.archive(facts.os)
     there = [b for b in drive if archive and b.number in archive.branches]
     if archive and there:
         best = max(there, key=lambda b: (RANK[b.status], b.number)).number
@@ -194,16 +182,14 @@ def obstacle_of(
     return None
 
 
-def _none_fits(host: Host, facts: Facts, models: Sequence[pci.Model]) -> Refused:
+def _none_fits(facts: Facts, models: Sequence[pci.Model]) -> CannotPlan:
     ended = [b for b in branches().values() if not b.alive and obstacle_of(facts, models, b) is None]
     if ended:
         last = ended[-1]
-        return Refused(
-            host.name,
+        return CannotPlan(
             f"no driver branch that still gets fixes drives {named(models)}; "
             f"the last that does is {last.number}{_since(last)}",
             hint=f"Set `driver: {last.number}` if your repository has it, take the GPU out, {LEAVE}",
-            layer="module",
         )
     obstacles = {}
     for branch in branches().values():
@@ -211,12 +197,10 @@ def _none_fits(host: Host, facts: Facts, models: Sequence[pci.Model]) -> Refused
             obstacles[branch.number] = obstacle_of(facts, models, branch)
     lines = "\n".join(f"{number}: {obstacle}" for number, obstacle in obstacles.items())
     what = "have no driver branch in common" if len(models) > 1 else "has no driver branch that fits"
-    return Refused(
-        host.name,
+    return CannotPlan(
         f"{named(models)} {what} on this host\n{lines}",
         hint=_elsewhere(facts, models, branches().values())
         or f"Move one kind of GPU to another host, change what is in the way, {LEAVE}",
-        layer="module",
     )
 
 
@@ -237,17 +221,15 @@ def flavour_for(
     return next((flavour for flavour in usable if flavour == installed), usable[0])
 
 
-def _flavour_of(host: Host, facts: Facts, models: Sequence[pci.Model], run: RunFile) -> Flavour:
+def _flavour_of(facts: Facts, models: Sequence[pci.Model], run: RunFile) -> Flavour:
     """The inventory's, if the GPUs take it; else the loaded one's of that version, or the better one."""
     branch = int(run.version.split(".")[0])
     if run.flavour is not None:
         if run.flavour in flavours(models, branch):
             return run.flavour
-        raise Refused(
-            host.name,
+        raise CannotPlan(
             f"`driver.flavour: {run.flavour}`: {named(models)} need another kernel module of {run.version}",
             hint="Leave `flavour` out: then the one is chosen that fits the GPUs.",
-            layer="module",
         )
     loaded: Flavour | None = None
     if facts.module_banner is not None and run.version in facts.module_banner:
@@ -298,14 +280,12 @@ def _installed_flavour(facts: Facts, names: PackageNames) -> Flavour | None:
     return "open" if opens else "proprietary"
 
 
-def secure_boot(host: Host, facts: Facts) -> None:
+def secure_boot(facts: Facts) -> None:
     """Refuse to build modules that the kernel would not load."""
     if facts.secure_boot and "nvidia" not in facts.modules:
-        raise Refused(
-            host.name,
+        raise CannotPlan(
             "Secure Boot is on: the kernel loads no module that is built here unless its key is enrolled, "
             "which needs a user at the console",
             hint="Enrol a key (`dkms generate_mok`, `mokutil --import`, reboot, confirm on the console) and load "
             f"a signed driver once, turn Secure Boot off, {LEAVE}",
-            layer="module",
         )

@@ -2,39 +2,104 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from gpunode.errors import Refused
-from gpunode.links.driver import archive, choose, mirror, signed
+from gpunode.errors import CannotPlan
+from gpunode.links.driver import archive, choose, signed
+from gpunode.links.driver.branches import branches
 from gpunode.links.driver.origin import LEAVE
-from gpunode.links.machine import kinds, pci
-from gpunode.model import DriverSpec, Facts, Host
-from gpunode.packages import PackageSystem
-
-WAYS = (signed, mirror, archive, choose)  # the first that applies decides
+from gpunode.links.driver.plan import DGX
+from gpunode.links.machine import pci
+from gpunode.model import DriverSpec, Facts, Host, PciDevice
+from gpunode.packages import PackageSystem, repositories
+from gpunode.planning.versions import is_installed
 
 
 def decide(host: Host, facts: Facts, system: PackageSystem) -> DriverSpec:
-    """The driver for the host's GPUs. Raises Refused where it can have none."""
+    """The driver for the host's GPUs. Raises CannotPlan where it can have none."""
     gpus = pci.driven(facts.pci)
-    kinds.check_driver(host, facts, gpus)
-    way = next(way for way in WAYS if way.applies(host, facts, system))
-    return _with_subnet(host, facts, system, way.decide(host, facts, system, gpus))
+    _check(facts, gpus)
+    models = list({device.device: pci.gpu(device.device) for device in gpus}.values())
+    if unknown := [model.name for model in models if not model.flavours]:
+        raise CannotPlan(
+            f"{', '.join(unknown)}: not in gpunode's tables, so no driver can be chosen for it",
+            hint="Use a newer gpunode, or install a driver by hand and set `driver: none`.",
+        )
+    if signed.applies(host, facts, system):
+        spec = signed.decide(host, facts, system, models)
+    elif mirror_applies(host, facts, system):
+        spec = decide_mirror(host, facts, system, models)
+    elif archive.applies(host, facts, system):
+        spec = archive.decide(host, facts, system, models)
+    else:
+        spec = choose.decide(host, facts, system, models)
+    return _with_subnet(facts, system, spec)
 
 
-def _with_subnet(host: Host, facts: Facts, system: PackageSystem, wish: DriverSpec) -> DriverSpec:
-    """With what NVSwitches of NVLink 5 need beside the fabric manager. Raises Refused where no package is known."""
+def _check(facts: Facts, gpus: Sequence[PciDevice]) -> None:
+    """Refuse GPUs whose driver is not the host's to install."""
+    parts = [f"{device.address} is {name}" for device in gpus if (name := pci.fraction(device))]
+    if parts:
+        raise CannotPlan(
+            f"{', '.join(parts)}, a part of a GPU: only NVIDIA's GRID driver drives it, which no repository has",
+            hint="Install the cloud's GRID driver and set `driver: none`, or take a machine with a whole GPU.",
+        )
+    dgx = facts.files.get(DGX)
+    if dgx is not None and dgx.exists:
+        raise CannotPlan(
+            "this is DGX OS: packages of NVIDIA's own hold driver, kernel and fabric manager together",
+            hint="Leave the driver to them: `driver: none`, and `toolkit: none` where the toolkit is there, too.",
+        )
+    if all(map(pci.is_passed_through, gpus)):
+        owners = ", ".join(sorted({str(device.driver) for device in gpus}))
+        raise CannotPlan(
+            f"all {len(gpus)} GPUs are bound to {owners}, for virtual machines",
+            hint=f"Give a GPU back to the host (unbind {owners}, remove its ids from modprobe.d), "
+            "or take the host out of the inventory.",
+        )
+
+
+def _with_subnet(facts: Facts, system: PackageSystem, wish: DriverSpec) -> DriverSpec:
+    """With what NVSwitches of NVLink 5 need beside the fabric manager. Raises CannotPlan where no package is known."""
     if not pci.managers(facts.pci):
         return wish
     subnet = () if wish.archive else system.NAMES.subnet
     if not subnet:
         whose = "the distribution's archive has" if wish.archive else f"gpunode knows with {system.NAME}"
-        raise Refused(
-            host.name,
+        raise CannotPlan(
             f"{whose} no nvlsm, without which the NVSwitches of NVLink 5 join no GPUs",
             hint=f"Write `driver: auto` to have NVIDIA's packages, {LEAVE}"
             if wish.archive
             else f"Install driver, fabric manager and nvlsm by hand, {LEAVE}",
-            layer="module",
         )
     return replace(wish, subnet=subnet)
+
+
+def mirror_applies(host: Host, facts: Facts, system: PackageSystem) -> bool:
+    """Whether the host gets its driver so: asked for, or its repository is there and no other is named."""
+    found = repositories.mirror(facts.os)
+    if found is None or host.driver_run is not None or host.driver_from == "nvidia":
+        return False
+    only = host.driver_repository is None and not system.offers(facts, "driver")
+    return host.driver_from == "distribution" or (only and found.package in facts.packages)
+
+
+def decide_mirror(host: Host, facts: Facts, system: PackageSystem, models: Sequence[pci.Model]) -> DriverSpec:
+    """That driver. Raises CannotPlan where the repository does not have it, or dnf would take NVIDIA's own in its place."""
+    found = repositories.mirror(facts.os)
+    assert found is not None
+    wish = choose.decide(host, facts, system, models)
+    there = all(is_installed(facts.packages, spec) for spec in wish.packages)
+    if branches()[wish.branch].status == "new" and not there:
+        raise CannotPlan(
+            f"{found.repository} has production and long-term branches only, and {wish.branch} is a new one",
+            hint=f"Take NVIDIA's own repository: `driver: {{from: nvidia, version: {wish.branch}}}`, {LEAVE}",
+        )
+    others = system.driver_sources(facts)
+    if others and not there:
+        raise CannotPlan(
+            f"{others[0]} has NVIDIA's own repository, whose module streams hide the packages of {found.repository}",
+            hint=f"Remove that file, or take the driver from it: `driver: {{from: nvidia, version: {wish.branch}}}`.",
+        )
+    return replace(wish, why=f"{wish.why}, from {found.repository}", brings=found.package)

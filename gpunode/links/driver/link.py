@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gpunode import packages
-from gpunode.links.driver import fabric, nouveau, persistence, plan
+from gpunode.links.driver import modules, plan
 from gpunode.links.link import Link, Step, cause_by_plan, fix_by_plan, judge_by_plan, waiting_step
 from gpunode.links.machine.pci import driven
 from gpunode.model import Facts, Gpu, KernelModule, Outcome, Verdict
@@ -145,10 +145,10 @@ def _indexes(gpus: Iterable[Gpu], comma: str) -> str:
 LINK = Link(
     "driver",
     steps=(
-        Step("nouveau", "module", nouveau.plan, nouveau.WATCH),
+        Step("nouveau", "module", modules.plan_nouveau, modules.NOUVEAU_WATCH),
         Step("driver", "module", plan.plan, plan.WATCH),
-        Step("fabric", "NVML", fabric.plan, fabric.WATCH),
-        Step("persistence", "NVML", persistence.plan, persistence.WATCH),
+        Step("fabric", "NVML", plan.plan_fabric, plan.FABRIC_WATCH),
+        Step("persistence", "NVML", plan.plan_persistence, plan.PERSISTENCE_WATCH),
     ),
     judges=(judge_module, judge_library, judge_nvml),
 )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpunode.errors import CannotPlan
 from gpunode.links.machine import pci
-from gpunode.model import Change, DriverSpec, Facts, GpuUser, KernelModule, Reboot
-from gpunode.planning import services, users
+from gpunode.model import Change, Desired, DriverSpec, Facts, GpuUser, KernelModule, Reboot, Watch
+from gpunode.planning import files, services, users
+from gpunode.planning.templates import template
 from gpunode.planning.versions import branch_of
 
 LOAD = ("nvidia", "nvidia_uvm", "nvidia_modeset")
@@ -118,3 +120,43 @@ def _service(user: GpuUser) -> str:
     if user.container or user.pod:
         return ""
     return next((unit for name, unit in SERVICES.items() if user.command.startswith(name)), "")
+
+
+BLACKLIST = "/etc/modprobe.d/gpunode-nouveau.conf"
+NOUVEAU_WATCH = Watch(files=(BLACKLIST,))
+
+
+def plan_nouveau(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """Blacklist both where one is loaded; reboot where it holds a GPU, as unloading it is not safe. A host that loads neither
+    keeps the file that it has."""
+    if desired.driver is None:
+        return ()
+    held = pci.taken(facts.pci)
+    loaded = next((name for name in pci.FREE_MODULES if name in facts.modules), "")
+    if not held and not loaded:
+        return ()
+    why = f"{loaded} is loaded and would take the GPUs first"
+    if held:
+        why = f"{held[0].driver} holds {', '.join(device.address for device in held)}"
+    changes: list[Change] = list(
+        files.write(
+            facts, BLACKLIST, template("etc/modprobe.d/gpunode-nouveau.conf"), f"{why}; nvidia needs them"
+        )
+    )
+    if held and _booted_without(facts, held[0].driver):
+        raise CannotPlan(
+            f"{why} although {BLACKLIST} was there at the last boot: another reboot would not help",
+            hint="The initial ramdisk loads it, or a script does: run `update-initramfs -u` (RHEL: `dracut --force`) on the host and "
+            f"reboot it, or search for `modprobe {loaded or held[0].driver}`; then run again.",
+        )
+    if held:
+        changes.append(Reboot(f"{why} and cannot be unloaded safely"))
+    return tuple(changes)
+
+
+def _booted_without(facts: Facts, driver: str | None) -> bool:
+    """Whether the file is older than the running system, and keeps this driver away."""
+    file, module = facts.files.get(BLACKLIST), "nouveau" if driver == "nouveau" else "nova_core"
+    if file is None or file.mtime is None or f"blacklist {module}" not in (file.content or "").splitlines():
+        return False
+    return file.mtime < facts.time - facts.uptime

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Literal
 
 from gpunode import packages
-from gpunode.links.driver import archives, modules, runfile
+from gpunode.errors import CannotPlan
+from gpunode.links.driver import modules, origin
+from gpunode.links.driver.modules import SERVICES
 from gpunode.links.machine import pci
 from gpunode.model import (
     Change,
@@ -14,21 +17,25 @@ from gpunode.model import (
     DriverSpec,
     Facts,
     Flavour,
+    InstallDriver,
     KernelModule,
     Package,
     Packages,
     PackageSpec,
     Reboot,
+    Service,
+    UninstallDriver,
     Watch,
 )
 from gpunode.packages.names import PackageNames
-from gpunode.planning import files, packaging
+from gpunode.planning import files, packaging, services, users
 from gpunode.planning.templates import template
 from gpunode.planning.versions import branch_of, is_installed, numbers, upstream
 
 AT_BOOT = "/etc/modules-load.d/gpunode.conf"
+DGX = "/etc/dgx-release"
 
-WATCH = Watch(files=(AT_BOOT, "/etc/dgx-release"), units=tuple(modules.SERVICES.values()))
+WATCH = Watch(files=(AT_BOOT, DGX), units=tuple(modules.SERVICES.values()))
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
@@ -40,7 +47,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     changed = bool(wrong) or facts.installed_run is not None
     return (
         *(system.plan_branch(facts, wish) if wish.run is None else ()),
-        *runfile.leave(facts, wish),
+        *leave_run(facts, wish),
         *_packages(
             facts,
             wish,
@@ -55,7 +62,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
             template("etc/modules-load.d/gpunode.conf", modules=modules.at_boot(wish)),
             "the modules are there after every boot, not only after a first user",
         ),
-        *(runfile.plan(facts, wish, wrong) if wish.run else modules.plan(facts, wish, changed=changed)),
+        *(plan_run(facts, wish, wrong) if wish.run else modules.plan(facts, wish, changed=changed)),
     )
 
 
@@ -97,7 +104,7 @@ def missing(facts: Facts, desired: Desired) -> tuple[PackageSpec, ...]:
     built = loaded is not None and loaded.version is not None and branch_of(loaded.version) == wish.branch
     builds = not built or any(spec in absent for spec in wish.packages)
     if wish.run is not None:
-        builds = runfile.pending(facts, wish) is not None
+        builds = pending_run(facts, wish) is not None
     return tuple(spec for spec in absent if builds or spec not in (*wish.headers, *wish.modules[:1]))
 
 
@@ -113,7 +120,7 @@ def _wrong(facts: Facts, wish: DriverSpec, names: PackageNames) -> tuple[str, ..
     parts = {**family, **{name: facts.packages[name] for name in beside}}
     # A prebuilt module has its kernel's version, and the branch in its name.
     own = {
-        n: branch_of(p.version) or (archives.named_branch(n) if names.prebuilt else None)
+        n: branch_of(p.version) or (origin.named_branch(n) if names.prebuilt else None)
         for n, p in parts.items()
     }
     wrong = {name for name, branch in own.items() if branch not in (None, wish.branch)}
@@ -178,3 +185,140 @@ def _packages(
         yield packaging.change(facts, wish.why[0].upper() + wish.why[1:], install=rest, hold=hold)
     elif hold:
         yield packaging.change(facts, "an upgrade by others would part library and loaded module", hold=hold)
+
+
+# --- NVIDIA's own installer ------------------------------------------------------------------------------
+#
+# One way at a time: packages of a driver and another .run make way first.
+
+# The first installer that takes --skip-module-load, and so works while another driver holds the GPUs.
+# source: NVIDIA/nvidia-installer, option_table.h by tags
+BESIDE = (550, 40, 7)
+
+
+def pending_run(facts: Facts, wish: DriverSpec) -> str | None:
+    """Why the installer has to run; None where it does not."""
+    there, version = facts.installed_run, wish.version
+    if there is None:
+        return f"the driver {version} is not installed"
+    if there.version != version:
+        return f"the driver is {there.version}, not {version}"
+    if facts.library_version != version:
+        return f"the driver's library is {facts.library_version or 'missing'}, not {version}"
+    if not there.built:
+        return f"the running kernel {facts.kernel} has no module of the driver {version}"
+    if facts.module_banner is not None and version in facts.module_banner:
+        loaded = "open" if "Open Kernel Module" in facts.module_banner else "proprietary"
+        if loaded != wish.flavour:
+            return f"the loaded module is the {loaded} one, not the {wish.flavour} one"
+    return None
+
+
+def leave_run(facts: Facts, wish: DriverSpec) -> Iterator[Change]:
+    """Uninstall it where packages are to bring the driver. Their modules, which come next, make the loaded ones unloadable."""
+    if wish.run is None and facts.installed_run is not None:
+        why = "packages of a driver and NVIDIA's installer overwrite each other's files"
+        yield UninstallDriver(facts.installed_run.version, why)
+
+
+def plan_run(facts: Facts, wish: DriverSpec, wrong: tuple[str, ...]) -> Iterator[Change]:
+    """`wrong`: packages of a driver, which are removed first. The tools that build its module are there before."""
+    reason = pending_run(facts, wish) or (f"{', '.join(wrong)} overwrote files of it" if wrong else None)
+    if reason is None:
+        yield from modules.plan(facts, wish, changed=False)
+        return
+    loaded, held = "nvidia" in facts.modules, modules.holders(facts)
+    beside = bool(pci.taken(facts.pci) or (loaded and held))
+    if beside and numbers(wish.version) < BESIDE:
+        if pci.taken(facts.pci):
+            return  # after the reboot that is planned for nouveau or nova
+        raise CannotPlan(
+            f"{reason}; {held}; an installer before 550.40.07 cannot work beside that",
+            hint="Stop what uses the GPUs, or reboot the host; then run again.",
+        )
+    if loaded and not beside:
+        yield modules.unload(facts, "NVIDIA's installer works only while no driver is loaded")
+    if wrong:
+        why = "packages of a driver and NVIDIA's installer overwrite each other's files"
+        yield packaging.change(facts, why, remove=wrong, purge=True)
+    if facts.installed_run is not None:
+        yield UninstallDriver(facts.installed_run.version, reason, fault="")
+    if wish.run is not None:
+        yield InstallDriver(
+            wish.version,
+            wish.run.sha256,
+            wish.flavour,
+            wish.why[0].upper() + wish.why[1:],
+            archive=wish.run.archive,
+            url=wish.run.url,
+            beside=beside,
+            fault=reason,
+        )
+    if pci.taken(facts.pci):
+        return
+    if beside:
+        yield Reboot(f"{reason}; {held}")
+        return
+    gone = modules.SERVICES["nvidia-persistenced"] if wrong else None
+    daemons = tuple(unit for unit in modules.stopped(facts) if loaded and facts.gpu_users and unit != gone)
+    yield KernelModule("the new driver's modules", load=modules.LOAD, services=daemons, fault="")
+
+
+# --- Daemons ------------------------------------------------------------------------------------------------
+#
+# The fabric manager joins the GPUs of a host with NVSwitch; without it CUDA answers error 802 there. Its package must be of exactly
+# the driver's version, so both are installed together. For NVSwitches of NVLink 5 its start script, which fails before the module
+# ib_umad is there, starts nvlsm too. source: NVIDIA/gpu-driver-container (nvidia-driver: _ensure_nvlink5_prerequisites).
+
+FABRIC = "nvidia-fabricmanager.service"
+FABRIC_WATCH = Watch(units=(FABRIC,), packages=("nvlsm", "infiniband-diags"))
+
+
+def plan_fabric(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """Enable and start its unit once the modules are loaded; before a reboot only enable it, as that starts it."""
+    wish = desired.driver
+    if wish is None or not wish.switches:
+        return ()
+    after = module_after(facts, desired)
+    loads = after == "reloaded"
+    missing = wish.subnet and modules.UMAD not in facts.modules
+    needed = (modules.load(facts, (modules.UMAD,), "the fabric manager does not start"),) if missing else ()
+    unit = facts.units.get(FABRIC)
+    runs = unit is not None and unit.active == "active"
+    stays = unit is not None and unit.enabled == "enabled"
+    there = all(is_installed(facts.packages, spec) for spec in (*wish.fabric, *wish.subnet))
+    if after == "rebooted":
+        why = "the reboot starts it: it joins the GPUs over NVSwitch"
+        return () if stays and there else (Service(FABRIC, why, enable=True, start=False, fault=""),)
+    if after == "absent":
+        return ()
+    if runs and stays and not loads and not needed and there:
+        return ()
+    fault = None if runs else f"{FABRIC} is not active: CUDA answers error 802 on a host with NVSwitch"
+    why = "joins the GPUs over NVSwitch; without it CUDA answers error 802"
+    restart = not runs or loads or not there  # it aborts CUDA's jobs
+    if not restart and stays:
+        return needed
+    ends = users.keys(facts.gpu_users) if runs and restart else None
+    return (*needed, Service(FABRIC, why, enable=True, restart=restart, ends=ends, fault=fault))
+
+
+# It keeps the GPUs initialized. source: the drop-in of Azure's images (linux-system-roles/hpc). Its condition on a device file is one
+# on the module here: the daemon makes the device files itself.
+PERSISTENCED = SERVICES["nvidia-persistenced"]
+PERSISTENCE_DROP_IN = f"/etc/systemd/system/{PERSISTENCED}.d/gpunode.conf"
+PERSISTENCE_WATCH = Watch(files=(PERSISTENCE_DROP_IN,), units=(PERSISTENCED,))
+
+
+def plan_persistence(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """Its drop-in, where the unit is there or comes with the packages; nothing is restarted for it."""
+    wish, unit = desired.driver, facts.units.get(PERSISTENCED)
+    if wish is None:
+        return ()
+    comes = wish.run is None and any(not is_installed(facts.packages, spec) for spec in wish.packages)
+    absent = unit is None or unit.load == "not-found"
+    if not (services.is_loaded(facts, PERSISTENCED) or (absent and comes)):
+        return ()
+    why = "the persistence daemon starts after the modules, and again where it has failed; from the next boot on"
+    changes = files.write(facts, PERSISTENCE_DROP_IN, template(PERSISTENCE_DROP_IN.lstrip("/")), why)
+    return tuple(replace(change, fault="") for change in changes)  # the daemon may well run without it

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gpunode.errors import Refused
+from gpunode.errors import CannotPlan
+from gpunode.links.driver import branches as kernels
 from gpunode.links.driver import choose as driver
-from gpunode.links.driver import kernels, origin
+from gpunode.links.driver import origin
 from gpunode.links.driver.branches import branches
 from gpunode.links.driver.origin import LEAVE
-from gpunode.links.machine import kinds as machines
 from gpunode.links.machine import pci
-from gpunode.model import DriverSpec, Facts, Host, PackageSpec, PciDevice
+from gpunode.model import DriverSpec, Facts, Host, PackageSpec
 from gpunode.packages import PackageSystem
 from gpunode.packages.dnf.repos import repos
 from gpunode.packages.prebuilt import Prebuilt, prebuilt
@@ -30,21 +30,16 @@ def applies(host: Host, facts: Facts, system: PackageSystem) -> bool:
     return there or needed or host.driver_from == "distribution" or not system.NAMES.has_drivers
 
 
-def decide(host: Host, facts: Facts, system: PackageSystem, gpus: tuple[PciDevice, ...]) -> DriverSpec:
-    """That driver. Raises Refused with the reason where none of them fits, or a repository of it is not enabled."""
-    machines.passed_through(host, gpus)
+def decide(host: Host, facts: Facts, system: PackageSystem, models: list[pci.Model]) -> DriverSpec:
+    """That driver. Raises CannotPlan with the reason where none of them fits, or a repository of it is not enabled."""
     if host.driver_from == "nvidia":
-        raise Refused(
-            host.name,
+        raise CannotPlan(
             f"`driver: {{from: nvidia}}`: on {facts.os.pretty} gpunode installs the modules that SUSE builds, and no others",
             hint=f"Leave `from` out, {LEAVE}",
-            layer="module",
         )
     _others(host, facts, system)
-    models = list({device.device: pci.gpu(device.device) for device in gpus}.values())
-    machines.known(host, models)
     row = _chosen(host, facts, models)
-    _enabled(host, facts, row)
+    _enabled(facts, row)
     module = facts.packages.get(row.module)
     version = upstream(module.version).partition("_")[0] if module else ""
     own = branch_of(version) if module else None
@@ -95,13 +90,11 @@ def _chosen(host: Host, facts: Facts, models: list[pci.Model]) -> Prebuilt:
             fitting.append(row)
         obstacles.append(f"{row.module}: {obstacle}")
     if not fitting:
-        raise Refused(
-            host.name,
+        raise CannotPlan(
             f"no module that {facts.os.pretty} has fits this host\n" + "\n".join(obstacles),
             hint=f"Remove these obstacles, turn Secure Boot off for a module that is built here, {LEAVE}"
             if facts.secure_boot
             else f"Remove these obstacles, {LEAVE}",
-            layer="module",
         )
     there = [row for row in fitting if row.module in facts.packages]
     return (there or fitting)[0]
@@ -128,17 +121,15 @@ def _obstacle(host: Host, facts: Facts, models: list[pci.Model], row: Prebuilt) 
     return driver.obstacle_of(facts, models, branch, packaged=False)
 
 
-def _enabled(host: Host, facts: Facts, row: Prebuilt) -> None:
+def _enabled(facts: Facts, row: Prebuilt) -> None:
     there = {repo.id for repo in repos(facts) if repo.enabled}
     missing = [group for group in row.repositories if not there & set(group)]
     if missing and row.module not in facts.packages:
         first, cloud = [group[0] for group in missing], [group[-1] for group in missing]
-        raise Refused(
-            host.name,
+        raise CannotPlan(
             f"{facts.os.pretty} has signed modules in repositories that are not enabled: {', '.join(first)}",
             hint=f"On the host: `subscription-manager repos {' '.join(f'--enable={name}' for name in first)}`; on a pay-as-you-go "
             f"image `dnf config-manager --set-enabled {' '.join(cloud)}`; then run again.",
-            layer="module",
         )
 
 

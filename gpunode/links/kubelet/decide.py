@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from gpunode.errors import CannotPlan
-from gpunode.links.kubelet import contradictions, k0s, minors
+from gpunode.links.kubelet import contradictions, k0s, minors, places
 from gpunode.links.kubelet.start import assigned_config, flag, minor_of
 from gpunode.model import Facts, Host, KubeletStart
 from gpunode.planning import services
 
 
-def minor(facts: Facts) -> int:
-    """The kubelet's minor version. Raises CannotPlan without a kubelet."""
-    number = minor_of(facts)
-    if number is None:
+class KubeletSpec(NamedTuple):
+    """How the kubelet starts now, and its feature gates: to set, or (None) to remove; those that need no change are left out."""
+
+    minor: int
+    start: KubeletStart
+    gates: Mapping[str, bool | None]
+    reasons: Mapping[str, str]
+
+
+def decide(host: Host, facts: Facts) -> KubeletSpec:
+    """The kubelet's desired state. Raises CannotPlan without a kubelet, or where it would not start again."""
+    minor = minor_of(facts)
+    if minor is None:
         raise CannotPlan(
             "no kubelet on this host"
             if facts.kubelet is None
             else f"kubelet version {facts.kubelet.version!r} is not understood",
             hint="gpunode does not install Kubernetes: make the host a node first (kubeadm join), then run again.",
         )
-    return number
-
-
-def check(facts: Facts, minor: int, start: KubeletStart) -> None:
-    """Refuse what would keep the kubelet from starting again."""
+    start = places.read(facts)
     if start.problem is not None:
         raise CannotPlan(
             start.problem,
@@ -39,6 +45,9 @@ def check(facts: Facts, minor: int, start: KubeletStart) -> None:
             hint="Boot with systemd.unified_cgroup_hierarchy=1, or set `failCgroupV1: false` in "
             f"{start.config_path}.",
         )
+    gates, reasons = _gates(host, minor, start)
+    _check_gates(facts, minor, start, gates)
+    return KubeletSpec(minor, start, gates, reasons)
 
 
 def refuses_cgroup(facts: Facts, minor: int, start: KubeletStart) -> bool:
@@ -49,7 +58,9 @@ def refuses_cgroup(facts: Facts, minor: int, start: KubeletStart) -> bool:
     return not allowed and start.config.get("failCgroupV1") is not False
 
 
-def gates(host: Host, minor: int, start: KubeletStart) -> tuple[Mapping[str, bool | None], Mapping[str, str]]:
+def _gates(
+    host: Host, minor: int, start: KubeletStart
+) -> tuple[Mapping[str, bool | None], Mapping[str, str]]:
     """Feature gates to set or (None) to remove, and why; gates that need no change are not in it."""
     wished: dict[str, bool | None] = {}
     reasons: dict[str, str] = {}
@@ -76,7 +87,7 @@ def gates(host: Host, minor: int, start: KubeletStart) -> tuple[Mapping[str, boo
     return wished, reasons
 
 
-def check_gates(facts: Facts, minor: int, start: KubeletStart, gates: Mapping[str, bool | None]) -> None:
+def _check_gates(facts: Facts, minor: int, start: KubeletStart, gates: Mapping[str, bool | None]) -> None:
     """Refuse to set gates of a kubelet whose configuration is an object of the API."""
     path = assigned_config(facts, start.words[1:], minor)
     wrong = [name for name, state in gates.items() if start.gates.get(name) != state]

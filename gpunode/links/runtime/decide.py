@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpunode.errors import CannotPlan, Refused
+from gpunode.errors import CannotPlan
 from gpunode.links import runtime as runtimes
 from gpunode.links.kubelet import minors
 from gpunode.links.kubelet.start import flag
@@ -21,27 +21,17 @@ def endpoint(facts: Facts, minor: int, start: KubeletStart) -> str | None:
 
 
 def runtime(host: Host, facts: Facts, minor: int, start: KubeletStart) -> Runtime:
-    """The runtime that the kubelet starts containers with, from its arguments and configuration."""
-    if start.place.brings:
-        return _checked(host, facts, start.place.brings)
-    named = endpoint(facts, minor, start)
-    other = next((name for part, name in OTHERS.items() if part in (named or "")), None)
-    served = runtimes.serving(named)
-    if other or served is None:
-        raise Refused(
-            host.name,
-            f"the kubelet uses {other} ({named})"
-            if other
-            else f"the kubelet's runtime endpoint {named} is none that gpunode knows",
-            hint="gpunode configures docker (by dockershim or cri-dockerd), containerd and CRI-O so far; use one of them.",
-            layer="runtime",
-        )
-    return _checked(host, facts, served)
-
-
-def _checked(host: Host, facts: Facts, runtime: Runtime) -> Runtime:
-    try:
-        runtimes.RUNTIMES[runtime].check(host, facts)
-    except CannotPlan as error:
-        raise Refused(host.name, error.message, hint=error.hint, layer="runtime") from error
-    return runtime
+    """The runtime that the kubelet starts containers with, from its arguments and configuration. Raises CannotPlan."""
+    served = start.place.brings
+    if served is None:
+        named = endpoint(facts, minor, start)
+        other = next((name for part, name in OTHERS.items() if part in (named or "")), None)
+        served = runtimes.serving(named)
+        if other or served is None:
+            uses = f"the kubelet uses {other} ({named})"
+            raise CannotPlan(
+                uses if other else f"the kubelet's runtime endpoint {named} is none that gpunode knows",
+                hint="gpunode configures docker (by dockershim or cri-dockerd), containerd and CRI-O so far; use one of them.",
+            )
+    runtimes.RUNTIMES[served].check(host, facts)
+    return served

@@ -19,7 +19,7 @@ import yaml
 
 from gpunode.contract import yaml_text
 from gpunode.links.driver import plan as driver
-from gpunode.links.toolkit.versions import refreshes
+from gpunode.links.toolkit.plan import refreshes
 from gpunode.model import Change, Desired, Facts, RemoveFile, Service, Watch, WriteFile
 from gpunode.planning import files, services
 from gpunode.planning.templates import template
@@ -252,3 +252,46 @@ def _devices(text: str) -> set[str]:
         return {str(device["name"]) for device in data.get("devices") or ()}
     except (yaml.YAMLError, AttributeError, KeyError, TypeError):
         return set()
+
+
+# --- Links in /dev/char -----------------------------------------------------------------------------------
+#
+# NVIDIA's driver registers its device files with no class that udev would link. source: NVIDIA/nvidia-container-toolkit#48, whose rule
+# this is. Here it starts a unit that loads nvidia_uvm itself before, as `--create-all` fails without it.
+
+DEV_CHAR = "gpunode-dev-char.service"
+DEV_CHAR_FILE = f"/etc/systemd/system/{DEV_CHAR}"
+DEV_CHAR_RULE = "/etc/udev/rules.d/99-gpunode-dev-char.rules"
+COMMAND = "create-dev-char-symlinks"
+# Where an administrator or NVIDIA's driver container may have put a rule of their own.
+DEV_CHAR_OTHERS = ("/etc/udev/rules.d/*nvidia*.rules", "/lib/udev/rules.d/*nvidia*.rules")
+
+DEV_CHAR_WATCH = Watch(files=(DEV_CHAR_FILE, DEV_CHAR_RULE, *DEV_CHAR_OTHERS), units=(DEV_CHAR,))
+
+
+def plan_dev_char(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """The unit and its rule, started while a device has no link; nothing where another's rule makes the links."""
+    if not desired.links or (not facts.unlinked and _by_others(facts)):
+        return ()
+    written = (
+        *files.write(facts, DEV_CHAR_FILE, template(DEV_CHAR_FILE.lstrip("/")), desired.links),
+        *files.write(facts, DEV_CHAR_RULE, template(DEV_CHAR_RULE.lstrip("/")), desired.links),
+    )
+    fault = ""
+    if facts.unlinked:
+        few = ", ".join(facts.unlinked[:3]) + (" …" if len(facts.unlinked) > 3 else "")
+        fault = f"{few} {'has' if len(facts.unlinked) == 1 else 'have'} no link in /dev/char: {desired.links}"
+    at_boot = f"the reboot starts it: {desired.links}"
+    start = start_with_driver(facts, desired, DEV_CHAR, written, desired.links, at_boot, fault)
+    return (*written, *start)
+
+
+def _by_others(facts: Facts) -> bool:
+    """Whether a rule of others runs the command at every load of the driver."""
+    rules = (
+        file.content or ""
+        for path, file in facts.files.items()
+        if "/udev/rules.d/" in path and path != DEV_CHAR_RULE
+    )
+    lines = (line for text in rules for line in text.splitlines())
+    return any(COMMAND in line and not line.lstrip().startswith("#") for line in lines)

@@ -13,10 +13,9 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gpunode.errors import CannotPlan, Refused
 from gpunode.links import runtime as runtimes
 from gpunode.links.kubelet.start import flag
-from gpunode.links.toolkit import config
+from gpunode.links.toolkit import plan
 from gpunode.links.toolkit.cdi import JUST_IN_TIME, beside
 from gpunode.model import Facts, Host, KubeletStart, PackageSpec, Runtime
 from gpunode.planning.versions import numbers, upstream
@@ -39,28 +38,20 @@ class Devices(NamedTuple):
 def decide(
     host: Host, facts: Facts, runtime: Runtime, start: KubeletStart, wished: tuple[PackageSpec, ...]
 ) -> Devices:
-    """What this host needs. Raises Refused where the toolkit's or the runtime's configuration cannot be read."""
+    """What this host needs. Raises CannotPlan where the toolkit's or the runtime's configuration cannot be read."""
     version = _toolkit(facts, wished)
     if host.runtime == "none":
         return Devices(version, "", "", None, ())
-    try:
-        links, cdi = _links(facts, runtime), next(_readers(host, facts, runtime), "")
-        loss = _loss(host, facts, runtime, start, version)
-    except CannotPlan as error:
-        raise Refused(host.name, error.message, hint=error.hint, layer="runtime") from error
+    links, cdi = _links(facts, runtime), next(_readers(host, facts, runtime), "")
+    loss = _loss(host, facts, runtime, start, version)
     notes = (*((f"{loss[0]} {loss[1]}",) if loss else ()), *_unread(facts, links, cdi, version))
     if cdi:
         notes += tuple(beside(facts))
     unread = not version and "versions" in facts.errors
     if (links or cdi) and version < COMMANDS and not unread:
         what = f"{links}: links in /dev/char" if links else f"{cdi}: a CDI specification"
-        return Devices(
-            version,
-            "",
-            "",
-            loss,
-            (*notes, f"{what} would help, for which nvidia-ctk 1.12 or newer is needed."),
-        )
+        notes += (f"{what} would help, for which nvidia-ctk 1.12 or newer is needed.",)
+        return Devices(version, "", "", loss, notes)
     return Devices(version, links, cdi, loss, notes)
 
 
@@ -102,8 +93,8 @@ def _readers(host: Host, facts: Facts, runtime: Runtime) -> Iterator[str]:
     """Who reads the toolkit's CDI specification, as far as that is configured: newer runtimes can by default."""
     if host.cdi:
         yield "the device plugin makes the devices of its CDI strategy from the toolkit's specification"
-    if config.mode(facts) == "cdi":
-        yield f"NVIDIA's runtime is in mode cdi ({config.FILE})"
+    if plan.runtime_mode(facts) == "cdi":
+        yield f"NVIDIA's runtime is in mode cdi ({plan.CONFIG})"
     asked = {
         "docker": ("/etc/docker/daemon.json", r'"cdi"\s*:\s*true'),
         "containerd": ("/etc/containerd/", r"^\s*enable_cdi\s*=\s*true"),
@@ -119,7 +110,7 @@ def _loss(
     host: Host, facts: Facts, runtime: Runtime, start: KubeletStart, version: tuple[int, ...]
 ) -> tuple[str, str] | None:
     """Why the runtime below does not know a container's GPUs, and what changes that."""
-    mode = config.mode(facts)
+    mode = plan.runtime_mode(facts)
     by_hook = mode == "legacy" or (mode == "auto" and () < version < JUST_IN_TIME)
     if not by_hook or host.device_specs or host.cdi:
         return None
@@ -130,7 +121,7 @@ def _loss(
         what = "so the kubelet's static CPU manager, which updates containers, takes the GPUs from them."
     else:
         return None
-    why = f"is in mode legacy ({config.FILE})" if mode == "legacy" else f"is {'.'.join(map(str, version))}"
+    why = f"is in mode legacy ({plan.CONFIG})" if mode == "legacy" else f"is {'.'.join(map(str, version))}"
     fix = (
         'Set `mode = "auto"` there'
         if mode == "legacy"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpunode.links.link import Link, Step, judge_by_plan
-from gpunode.links.toolkit import cdi, config, dev_char, plan, repository
+from gpunode.links.toolkit import cdi, plan
 from gpunode.model import Facts, Outcome, Verdict
 
 
@@ -13,14 +13,14 @@ def judge_toolkit(outcome: Outcome, seen: Facts) -> Verdict:
     return judge_by_plan(outcome, "toolkit", text, "toolkit", "toolkit-config", "repository", "cdi")
 
 
-SOURCES = Link("sources", steps=(Step("repository", "toolkit", repository.plan, repository.WATCH),))
+SOURCES = Link("sources", steps=(Step("repository", "toolkit", plan.plan_sources, plan.SOURCES_WATCH),))
 LINK = Link(
     "toolkit",
     steps=(
         Step("toolkit", "toolkit", plan.plan),
-        Step("toolkit-config", "toolkit", config.plan, config.WATCH),
+        Step("toolkit-config", "toolkit", plan.plan_config, plan.CONFIG_WATCH),
         Step("cdi", "toolkit", cdi.plan, cdi.WATCH),
-        Step("dev-char", "runtime", dev_char.plan, dev_char.WATCH),
+        Step("dev-char", "runtime", cdi.plan_dev_char, cdi.DEV_CHAR_WATCH),
     ),
     judges=(judge_toolkit,),
 )

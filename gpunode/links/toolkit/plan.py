@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
 from gpunode import packages
 from gpunode.errors import CannotPlan
-from gpunode.model import Change, Desired, Facts, PackageSpec
-from gpunode.planning import packaging
-from gpunode.planning.versions import is_installed
+from gpunode.links.driver import origin
+from gpunode.links.driver import plan as driver
+from gpunode.links.runtime import nvidia
+from gpunode.links.runtime.crio import USUAL, low_level
+from gpunode.model import Change, Desired, Facts, Host, Packages, PackageSpec, Watch
+from gpunode.packages import PackageSystem
+from gpunode.planning import files, packaging, toml
+from gpunode.planning.tables import table
+from gpunode.planning.versions import branch_of, is_installed, numbers, upstream
 from gpunode.wording import few
 
 
@@ -61,3 +72,141 @@ def missing(facts: Facts, desired: Desired) -> tuple[PackageSpec, ...]:
     """All four packages when one is missing or of another version."""
     right = all(is_installed(facts.packages, spec) for spec in desired.toolkit)
     return () if right else desired.toolkit
+
+
+def refreshes(version: tuple[int, ...], modules: Iterable[str]) -> bool:
+    """Whether this version's unit writes the CDI specification on a kernel with these files of the driver's module; of an unknown
+    version (()) as the newest does. One before 1.18 has no such unit."""
+    rows = [
+        row
+        for row in table(__package__, "toolkit.yaml")["refresh"]
+        if not version or tuple(row["since"]) <= version
+    ]
+    return bool(rows) and any(re.search(rows[-1]["pattern"], f"/{file}:") for file in modules)
+
+
+def default_version() -> str:
+    """The version of the toolkit where the inventory names none."""
+    return str(table(__package__, "toolkit.yaml")["version"])
+
+
+def decide_packages(host: Host, facts: Facts, system: PackageSystem) -> tuple[PackageSpec, ...]:
+    """The toolkit's packages at one version: the inventory's, the installed one if it is newer, or the table's. With
+    nvidia-docker2 where that is wished."""
+    version = host.toolkit
+    wrapped = version == "nvidia-docker2"
+    if version == "auto" or wrapped:
+        version = default_version()
+        names = [spec.name for spec in system.NAMES.toolkit(version)]
+        installed = {facts.packages[name].version for name in names if name in facts.packages}
+        if len(installed) == 1:
+            version = max(version, upstream(installed.pop()), key=numbers)
+    return (*system.NAMES.toolkit(version), *((system.NAMES.wrapper,) if wrapped else ()))
+
+
+SOURCES_WATCH = Watch(
+    files=tuple(path for system in packages.SYSTEMS.values() for path in system.WATCH.files),
+    packages=tuple(pattern for system in packages.SYSTEMS.values() for pattern in system.WATCH.packages),
+)
+
+
+def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """The sources' own changes, then a refresh by the package system, and what it needs to go on."""
+    system = packages.system_of_host(facts)
+    if system is None:
+        return ()
+    changes, tools = system.plan_sources(facts, desired), system.plan_tools(facts, desired)
+    if changes or tools or driver.missing(facts, desired) or missing(facts, desired):
+        return (
+            *changes,
+            Packages(f"{system.NAME} must know what its sources hold now", refresh=True, fault=""),
+            *tools,
+        )
+    return ()
+
+
+CONFIG = nvidia.TOOLKIT_CONFIG
+PRICE = (
+    "isolation: an unprivileged container gets the GPUs that the device plugin allocated to it and no others; the price: "
+    "NVIDIA_VISIBLE_DEVICES alone, `docker run --gpus` and plugins that set only that variable give it none"
+)
+TABLE = ("nvidia-container-runtime", "runtimes")
+MODE = ("nvidia-container-runtime", "mode")
+
+STRICT = {
+    "accept-nvidia-visible-devices-envvar-when-unprivileged": False,
+    "accept-nvidia-visible-devices-as-volume-mounts": True,
+}
+KINDS: toml.Kinds = {
+    **{(key,): "switch" for key in STRICT},
+    MODE[:1]: "table",
+    MODE: "string",
+    TABLE: "strings",
+}
+
+CONFIG_WATCH = Watch(files=(CONFIG,))
+
+
+def read_config(facts: Facts) -> dict[str, Any]:
+    """The host's file; {} where there is none. Raises CannotPlan where it is not TOML or a value has another type."""
+    return toml.read(files.text(facts, CONFIG) or "", CONFIG, KINDS, "NVIDIA's toolkit")
+
+
+def runtime_mode(facts: Facts) -> str:
+    """How NVIDIA's runtime gives containers their devices."""
+    return str(toml.lookup(read_config(facts), MODE[:1]).get(MODE[1], "auto"))
+
+
+def plan_config(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """Edit it where the wish or the runtime below needs that. It comes with the toolkit, so there may be none yet."""
+    before = files.text(facts, CONFIG)
+    if before is None and any(not is_installed(facts.packages, spec) for spec in desired.toolkit):
+        return ()
+    if before is None and desired.isolation and not desired.toolkit:
+        raise CannotPlan(
+            f"`isolation: true` needs {CONFIG}, which comes with the toolkit",
+            hint="Let gpunode install the toolkit (`toolkit: auto`), or install it by hand.",
+        )
+    data, text, reasons = read_config(facts), before or "", []
+    for key, value in STRICT.items() if desired.isolation else ():
+        if data.get(key) is not value:
+            text = with_key(text, key, value)
+            reasons.append(PRICE)
+    packages = {*facts.packages, *(spec.name for spec in (desired.driver.packages if desired.driver else ()))}
+    scattered = sorted(name for name in packages if _scatters(facts, name))
+    if scattered and runtime_mode(facts) == "auto":
+        text = toml.put(text, MODE, "legacy")
+        reasons.append(
+            f"the libraries of {scattered[0]} do not lie beside libcuda; mode legacy asks the linker's cache for each"
+        )
+    if desired.runtime == "crio" and desired.runtime_mode != "none":
+        below, named = low_level(facts), list(toml.lookup(data, TABLE[:1]).get(TABLE[1]) or USUAL)
+        if below not in named:
+            text = toml.put(text, TABLE, [below, *named])
+            reasons.append(f"NVIDIA's runtime starts the one below it, {below}, only where it is named here")
+    if not reasons:
+        return ()
+    why = "; ".join(dict.fromkeys(reasons))
+    return files.write(facts, CONFIG, text, why, wrong="does not have what is wished")
+
+
+def _scatters(facts: Facts, name: str) -> bool:
+    """Later releases keep the names as empty packages of a newer branch."""
+    package = facts.packages.get(name)
+    same = package is None or branch_of(package.version) == origin.named_branch(name)
+    return origin.scatters(name) and same
+
+
+def with_key(text: str, key: str, value: bool) -> str:
+    """The text with this key of no table: changed, or added below the line that has it as a comment, else at the top."""
+    line = f"{key} = {json.dumps(value)}"
+    head = re.search(r"^[ \t]*\[", text, re.MULTILINE)
+    top, rest = (text[: head.start()], text[head.start() :]) if head else (text, "")
+    new, count = re.subn(
+        rf"^[ \t]*{key}[ \t]*=[^\n#]*?(?=[ \t]*(#|$))", line, top, count=1, flags=re.MULTILINE
+    )
+    if not count:
+        new, count = re.subn(
+            rf"^[ \t]*#[ \t]*{key}[ \t]*=.*$", lambda m: f"{m[0]}\n{line}", top, count=1, flags=re.MULTILINE
+        )
+    return (new if count else f"{line}\n{top}") + rest
