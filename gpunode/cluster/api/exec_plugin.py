@@ -48,15 +48,6 @@ class Credential:
         both = self.certificate and self.key
         return (self.certificate.encode(), self.key.encode()) if both else (None, None)
 
-    @property
-    def user(self) -> dict[str, str]:
-        """A kubeconfig's user who has it."""
-        import base64
-
-        parts = zip(("client-certificate-data", "client-key-data"), self.pair, strict=True)
-        token = {"token": self.token} if self.token else {}
-        return token | {key: base64.b64encode(part).decode() for key, part in parts if part}
-
 
 @dataclass(frozen=True, slots=True)
 class ExecPlugin:
@@ -67,16 +58,20 @@ class ExecPlugin:
     cluster: Mapping[str, Any]
     folder: Path
 
+    @property
+    def command(self) -> list[str]:
+        """The program with its arguments."""
+        return [str(self.section.get("command") or ""), *map(str, self.section.get("args") or ())]
+
     def run(self) -> Credential:
         """Its answer. Raises ClusterError where it has none in time, fails, or prints something else."""
         asks = self.section.get("interactiveMode") != "Never" and sys.stdin.isatty()
         patience = ASKING if asks else PATIENCE
-        words = [str(self.section.get("command") or ""), *map(str, self.section.get("args") or ())]
         added = {str(item["name"]): str(item["value"]) for item in self.section.get("env") or ()}
         environment = {**os.environ, **added, "KUBERNETES_EXEC_INFO": json.dumps(self._info(asks))}
         try:
             process = subprocess.Popen(
-                words,
+                self.command,
                 stdin=None if asks else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=None if asks else subprocess.PIPE,
@@ -95,7 +90,7 @@ class ExecPlugin:
         except subprocess.TimeoutExpired as error:
             _end(process, grouped=not asks)
             raise ClusterError(
-                f"{self.where} has a credential plugin that has not answered within {patience:g} seconds: `{shlex.join(words)}`",
+                f"{self.where} has a credential plugin that has not answered within {patience:g} seconds: `{shlex.join(self.command)}`",
                 hint="It was ended. Run it by hand: it may wait for a login, a prompt or a server that is away; then run gpunode again.",
             ) from error
         except BaseException:  # Ctrl-C does not reach a group of its own
@@ -148,10 +143,7 @@ class ExecPlugin:
         return Credential(token, certificate, key, ends)
 
     def _failed(self, words: str, *more: str) -> ClusterError:
-        command = shlex.join(
-            [str(self.section.get("command") or ""), *map(str, self.section.get("args") or ())]
-        )
-        hint = f"Run it by hand (`{command}`), or log in again with the tool it belongs to."
+        hint = f"Run it by hand (`{shlex.join(self.command)}`), or log in again with the tool it belongs to."
         return ClusterError(
             f"{self.where}: its credential plugin failed: {words}", hint="\n".join([hint, *more])
         )

@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 
 from gpunode.agent import redaction
-from gpunode.cluster.api.exec_plugin import Credential, ExecPlugin, Login, Trust
+from gpunode.cluster.api.exec_plugin import ExecPlugin, Login, Trust
 from gpunode.contract import yaml_text
 from gpunode.errors import ClusterError, KubeconfigUnusable
 from gpunode.local import files as localfile
@@ -45,36 +45,52 @@ class Access:
 NAMES: Mapping[type, str] = MappingProxyType({str: "text", list: "a list", dict: "a mapping"})
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One of a file's contexts, clusters or users; relative paths count from that file's `folder`."""
+
+    name: str
+    content: Mapping[str, Any]
+    folder: Path
+
+
 def chosen(cluster: Cluster) -> tuple[str, str]:
     """The kubeconfig (`cluster.kubeconfig`, else $KUBECONFIG, else ~/.kube/config) and the context asked for, or the
     current. Raises KubeconfigUnusable. Runs no credential plugin and sends no request."""
+    source, context, *_ = _select(cluster)
+    return source, context
+
+
+def _select(cluster: Cluster) -> tuple[str, str, _Entry, _Entry]:
+    """The kubeconfig, the context, and its user and cluster."""
     source = cluster.kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     sections, current = _merged(source)
     contexts, users = sections["contexts"], sections["users"]
-    context = cluster.context or current
+    context = cluster.context or current or ""
     if context not in contexts:
         what = f"has no context `{context}`" if context else "has no current-context"
         ways = f"Set cluster.context in the inventory, or --context where a command has it, to one of: {', '.join(contexts)}."
         none = "It has no contexts at all: is it a kubeconfig? Name another with cluster.kubeconfig."
         raise KubeconfigUnusable(f"{source}: {what}", hint=ways if contexts else none)
-
-    user = (contexts[context].get("context") or {}).get("user")
-    if user and user not in users:
+    names = contexts[context].content
+    if names.get("user") and names["user"] not in users:
         raise KubeconfigUnusable(
-            f"{source}: context `{context}` names the user `{user}`, who is not among its users",
+            f"{source}: context `{context}` names the user `{names['user']}`, who is not among its users",
             hint=f"The users are: {', '.join(users) or 'none'}.",
         )
-    return source, str(context)
+    empty = _Entry("", {}, Path.cwd())
+    user = users.get(names.get("user") or "", empty)
+    return source, context, user, sections["clusters"].get(str(names.get("cluster")), empty)
 
 
 def load(cluster: Cluster) -> Access:
     """Read the kubeconfig that `chosen` names, with its context's credentials."""
-    source, context = chosen(cluster)
+    source, context, user, place = _select(cluster)
 
     from kubernetes.client import Configuration
     from kubernetes.config import ConfigException, load_kube_config
 
-    plugin = _plugin(source, context)
+    plugin = _plugin(f"{source}: context `{context}`", source, user, place)
     if plugin and plugin.section.get("interactiveMode") == "Always" and not sys.stdin.isatty():
         raise KubeconfigUnusable(
             f"{source}: the credential plugin of context `{context}` asks its user (interactiveMode: Always), and here is no terminal",
@@ -85,12 +101,19 @@ def load(cluster: Cluster) -> Access:
     # They are read here, and deleted at once.
     credential = plugin.run() if plugin else None
     with TemporaryDirectory(prefix="gpunode-") as folder:
+        files = source
+        if credential:  # of two users of a name the first counts, so the library runs no plugin
+            users = Path(folder, "users")
+            users.write_text(json.dumps({"users": [{"name": user.name, "user": {}}]}), encoding="utf-8")
+            files = f"{users}{os.pathsep}{source}"
         try:
-            first = _answered(source, context, credential, Path(folder)) if credential else source
-            load_kube_config(first, context, configuration, temp_file_path=folder)  # type: ignore[no-untyped-call]
-            over = ended_credentials(configuration)
-            trust = _trust(configuration)
-            tls = trust.context(*_pair(configuration)) if trust else None
+            load_kube_config(files, context, configuration, temp_file_path=folder)  # type: ignore[no-untyped-call]
+            token = str((configuration.api_key or {}).get("BearerToken") or "")  # the client library's name
+            trust, pair = _trust(configuration), tuple(_pair(configuration))
+            if credential:
+                token, pair = credential.token, credential.pair
+            ended = ended_credentials(pair[0], token)
+            tls = trust.context(*pair) if trust else None
         except (ConfigException, binascii.Error, KeyError, TypeError, ValueError, OSError) as error:
             raise ClusterError(
                 f"{source}: context `{context}` cannot be used: {_words(error)}",
@@ -113,49 +136,41 @@ def load(cluster: Cluster) -> Access:
             hint="It looks like https://host:6443.",
         )
     login = Login(plugin, credential, trust, tls) if plugin and credential else None
-    return Access(configuration.host, context, source, configuration, tls, over, login)
+    return Access(configuration.host, context, source, configuration, tls, ended, login)
 
 
-def _answered(source: str, context: str, credential: Credential, folder: Path) -> str:
-    """The kubeconfig's files behind one that has the context's user with what its plugin answered: the first user of a name counts."""
-    user = _merged(source)[0]["contexts"][context]["context"]["user"]
-    path = folder / "answered"
-    path.write_text(json.dumps({"users": [{"name": user, "user": credential.user}]}), encoding="utf-8")
-    return os.pathsep.join([str(path), source])
-
-
-def _plugin(source: str, context: str) -> ExecPlugin | None:
-    """The credential plugin of a context's user; None where it has none, or a token beside it. Raises KubeconfigUnusable."""
-    sections, _ = _merged(source)
-    names = sections["contexts"][context].get("context") or {}
-    user = names.get("user")
-    found = (sections["users"].get(str(user)) or {}).get("user") or {}
-    token = _folder(source, "users", str(user)) / str(found.get("tokenFile") or ".")
-    if found.get("tokenFile") and localfile.exists(token) and not localfile.is_file(token):
+def _plugin(where: str, source: str, user: _Entry, cluster: _Entry) -> ExecPlugin | None:
+    """The credential plugin of the user; None without one, or with a token beside it. Raises KubeconfigUnusable."""
+    keys, who = user.content, f"user `{user.name}`"
+    token = user.folder / str(keys.get("tokenFile") or ".")
+    if keys.get("tokenFile") and localfile.exists(token) and not localfile.is_file(token):
         raise KubeconfigUnusable(  # the library would wait for a pipe
-            f"{source}: tokenFile of user `{user}` is no regular file: {token}", hint="Fix the kubeconfig."
+            f"{source}: tokenFile of {who} is no regular file: {token}", hint="Fix the kubeconfig."
         )
-    plugin = found.get("exec")
-    if plugin is None or found.get("token") or found.get("tokenFile") or found.get("auth-provider"):
+    section = keys.get("exec")
+    if section is None or keys.get("token") or keys.get("tokenFile") or keys.get("auth-provider"):
         return None
-    hint = "Fix the kubeconfig, or write that user again with the tool that it is of."
-    if not isinstance(plugin, dict):
-        raise KubeconfigUnusable(f"{source}: the exec section of user `{user}` is not a mapping", hint=hint)
-    for key, kind, what in (("command", str, "text"), ("args", list, "a list"), ("env", list, "a list")):
-        if not isinstance(plugin.get(key), kind | None):
-            raise KubeconfigUnusable(
-                f"{source}: `{key}` of user `{user}`'s exec section is not {what}", hint=hint
-            )
-    if not all(isinstance(one, dict) and {"name", "value"} <= one.keys() for one in plugin.get("env") or ()):
+    if why := _why_unusable(section, who):
         raise KubeconfigUnusable(
-            f"{source}: `env` of user `{user}`'s exec section is not a list of name and value", hint=hint
+            f"{source}: {why}",
+            hint="Fix the kubeconfig, or write that user again with the tool that it is of.",
         )
-    name = str(names.get("cluster"))
-    cluster = (sections["clusters"].get(name) or {}).get("cluster") or {}
-    if plugin.get("provideClusterInfo"):
-        cluster = _with_authority(cluster, f"{source}: cluster `{name}`", _folder(source, "clusters", name))
-    folder = _folder(source, "users", str(user))
-    return ExecPlugin(f"{source}: context `{context}`", plugin, cluster, folder)
+    content = cluster.content
+    if section.get("provideClusterInfo"):
+        content = _with_authority(content, f"{source}: cluster `{cluster.name}`", cluster.folder)
+    return ExecPlugin(where, section, content, user.folder)
+
+
+def _why_unusable(section: Any, who: str) -> str:
+    if not isinstance(section, dict):
+        return f"the exec section of {who} is not a mapping"
+    for key, kind in (("command", str), ("args", list), ("env", list)):
+        if not isinstance(section.get(key), kind | None):
+            return f"`{key}` of {who}'s exec section is not {NAMES[kind]}"
+    pairs = section.get("env") or ()
+    if not all(isinstance(pair, dict) and {"name", "value"} <= pair.keys() for pair in pairs):
+        return f"`env` of {who}'s exec section is not a list of name and value"
+    return ""
 
 
 def _with_authority(cluster: Mapping[str, Any], where: str, folder: Path) -> Mapping[str, Any]:
@@ -174,15 +189,6 @@ def _with_authority(cluster: Mapping[str, Any], where: str, folder: Path) -> Map
     return {**rest, "certificate-authority-data": base64.b64encode(data).decode()}
 
 
-def _folder(source: str, section: str, name: str) -> Path:
-    """That of the file which has this entry: relative paths of it count from there."""
-    for one in filter(None, source.split(os.pathsep)):
-        path = localfile.full(one)
-        if any(entry.get("name") == name for entry in (_read(path) or {}).get(section) or ()):
-            return path.absolute().parent
-    return Path.cwd()
-
-
 def _trust(configuration: Any) -> Trust | None:
     """How the server proves itself; None for plain HTTP. Removes the file's name from the configuration."""
     file, configuration.ssl_ca_cert = configuration.ssl_ca_cert, None
@@ -199,21 +205,18 @@ def _pair(configuration: Any) -> Iterator[bytes | None]:
         yield localfile.read(Path(file)) if file else None
 
 
-def _merged(source: str) -> tuple[dict[str, dict[str, Any]], str | None]:
+def _merged(source: str) -> tuple[dict[str, dict[str, _Entry]], str | None]:
     """Per section, the entries of all files of `source` by name; and the first current-context."""
-    sections: dict[str, dict[str, Any]] = {"contexts": {}, "clusters": {}, "users": {}}
+    sections: dict[str, dict[str, _Entry]] = {"contexts": {}, "clusters": {}, "users": {}}
     current: str | None = None
-    found = [
-        (path, data)
-        for one in source.split(os.pathsep)
-        if one and (data := _read(path := localfile.full(one))) is not None
-    ]
-    if not found:
+    paths = [localfile.full(name) for name in filter(None, source.split(os.pathsep))]
+    files = [(path, data) for path in paths if (data := _read(path)) is not None]
+    if not files:
         raise KubeconfigUnusable(
             f"no kubeconfig at {source}",
             hint="Name it with --kubeconfig where the command has it, with cluster.kubeconfig in the inventory, or with $KUBECONFIG.",
         )
-    for path, data in found:
+    for path, data in files:
         for section, entries in sections.items():
             for entry in _typed(path, data, section, list) or ():
                 name = entry.get("name") if isinstance(entry, dict) else None
@@ -222,10 +225,10 @@ def _merged(source: str) -> tuple[dict[str, dict[str, Any]], str | None]:
                         f"{path}: an entry of `{section}` has the name {name!r}, which is not text",
                         hint='YAML reads no, on and bare numbers as other things; quote the name: "no".',
                     )
-                inner = _typed(path, entry, section.removesuffix("s"), dict) or {}
+                content = _typed(path, entry, section.removesuffix("s"), dict) or {}
                 for key in ("cluster", "user") if section == "contexts" else ():
-                    _typed(path, inner, key, str)
-                entries.setdefault(name, entry)
+                    _typed(path, content, key, str)
+                entries.setdefault(name, _Entry(name, content, path.absolute().parent))
         current = current or _typed(path, data, "current-context", str) or None
     return sections, current
 
@@ -277,31 +280,25 @@ def _words(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-KEY = "BearerToken"  # the client library's
-
-
-def ended_credentials(configuration: Any) -> str:
+def ended_credentials(certificate: bytes | None, token: str) -> str:
     """A sentence about a client certificate or token that has ended; "" where none has, or it is not known."""
     now = datetime.now(timezone.utc)
-    ends = (
-        ("client certificate", _certificate(configuration.cert_file)),
-        ("token", _token(str((configuration.api_key or {}).get(KEY) or ""))),
-    )
+    ends = ("client certificate", _end_of_certificate(certificate)), ("token", _end_of_token(token))
     return " ".join(
         f"Its {what} ended on {end:%Y-%m-%d %H:%M} UTC." for what, end in ends if end and end < now
     )
 
 
-def _certificate(path: str | None) -> datetime | None:
+def _end_of_certificate(pem: bytes | None) -> datetime | None:
     from cryptography import x509
 
     try:
-        return x509.load_pem_x509_certificate(localfile.read(Path(path or ""))).not_valid_after_utc
-    except (OSError, ValueError):  # TLS says what is wrong with it
+        return x509.load_pem_x509_certificate(pem).not_valid_after_utc if pem else None
+    except ValueError:  # TLS says what is wrong with it
         return None
 
 
-def _token(header: str) -> datetime | None:
+def _end_of_token(header: str) -> datetime | None:
     """When a token that says so, a JWT, ends."""
     parts = header.rpartition(" ")[2].split(".")
     try:

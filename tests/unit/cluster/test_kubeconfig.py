@@ -288,7 +288,7 @@ def test_several_files_are_one_kubeconfig_and_paths_are_relative_to_their_own(
     access = kubeconfig.load(Cluster(context="far"))
     assert access.tls is not None
     assert len(access.tls.get_ca_certs()) == 1
-    assert access.configuration.api_key[kubeconfig.KEY] == "Bearer t"
+    assert access.configuration.api_key["BearerToken"] == "Bearer t"
 
 
 def test_the_first_file_that_is_wrong_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,10 +480,10 @@ def test_what_a_plugin_answers_is_used_and_asked_for_again_before_it_ends(tmp_pa
     users: Any = changes["users"]
     users[0]["user"]["exec"] |= {"env": [{"name": "WHO", "value": "me"}], "provideClusterInfo": True}
     access = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **changes)))
-    assert access.configuration.api_key[kubeconfig.KEY] == "Bearer me1"
     info = json.loads((tmp_path / "info").read_text())
     assert info["spec"] == {"interactive": False, "cluster": {"server": "https://10.0.0.1:6443"}}
     assert access.login is not None
+    assert access.login._credential.token == "me1"
     assert access.login.current().token == "me2"
 
 
@@ -612,7 +612,8 @@ def test_a_plugin_that_answers_a_token_and_a_certificate_gives_both(tmp_path: Pa
     status = {"token": "t", "clientCertificateData": pem, "clientKeyData": key}
     access = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **answering(**status))))
     assert access.tls is not None
-    assert access.configuration.api_key[kubeconfig.KEY] == "Bearer t"
+    assert access.login is not None
+    assert access.login.current().token == "t"
 
 
 def test_a_plugin_that_fails_without_a_word_is_told_so(tmp_path: Path) -> None:
