@@ -10,7 +10,7 @@ from gpunode.links.driver import link as driver
 from gpunode.links.kubelet import link as kubelet
 from gpunode.links.link import Judge, Link, Step
 from gpunode.links.machine import link as machine
-from gpunode.links.plugin import images
+from gpunode.links.plugin import link as plugin
 from gpunode.links.runtime import link as runtime
 from gpunode.links.toolkit import link as toolkit
 from gpunode.model import (
@@ -39,7 +39,7 @@ CHAIN: tuple[Link, ...] = (
     toolkit.LINK,
     runtime.LINK,
     kubelet.LINK,
-    Link("plugin", steps=(Step("image", "plugin", images.plan, images.WATCH),)),
+    plugin.LINK,
 )
 STEPS: tuple[Step, ...] = tuple(step for link in CHAIN for step in link.steps)
 JUDGES: tuple[Judge, ...] = tuple(judge for link in CHAIN for judge in link.judges)

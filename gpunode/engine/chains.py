@@ -19,8 +19,7 @@ from gpunode.links.kubelet import link as kubelet
 from gpunode.links.node import Node
 from gpunode.links.node.link import judge_missing, judge_node, read_gates
 from gpunode.links.plugin import Row, daemonset, dra, mig, published
-from gpunode.links.plugin.images import judge_image
-from gpunode.links.plugin.link import judge_owned, judge_plugin
+from gpunode.links.plugin.link import judge_image, judge_owned, judge_plugin
 from gpunode.links.pod import isolation_test
 from gpunode.links.pod.link import judge_isolation, judge_pod
 from gpunode.links.pod.requests import target

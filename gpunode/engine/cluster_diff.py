@@ -20,7 +20,8 @@ from gpunode.links import node as cluster_nodes
 from gpunode.links import plugin
 from gpunode.links.node import labels
 from gpunode.links.node.identity import ANOTHER_MACHINE
-from gpunode.links.plugin import configuration, daemonset, dra, expected, images
+from gpunode.links.plugin import configuration, daemonset, dra, expected
+from gpunode.links.plugin.link import unloaded
 from gpunode.links.pod import manifest as vectoradd
 from gpunode.model import Host, Inventory
 from gpunode.wording import Advice, Command, few, page
@@ -225,7 +226,7 @@ def _imageless(
     """Tell of nodes on which the plugin would end: its DaemonSet is one for all nodes, those of other hosts too."""
     image, here = nodes.image_of(inventory), {member.node.name for member in members if member.node}
     places = [node for name, node in _with_plugin(api, members).items() if not (loaded and name in here)]
-    without = images.unloaded(api, inventory.cluster.namespace, image, places)
+    without = unloaded(api, inventory.cluster.namespace, image, places)
     if without:
         listener.note(
             Advice(

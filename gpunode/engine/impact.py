@@ -14,7 +14,7 @@ from gpunode.errors import ClusterError
 from gpunode.links.driver.on_host.gpus import DAEMONS
 from gpunode.links.node import drain
 from gpunode.links.node.drain import Work
-from gpunode.links.plugin import pause
+from gpunode.links.plugin import daemonset
 from gpunode.model import Disturbance, Disturbed, GpuUser, Reboot
 
 
@@ -96,7 +96,7 @@ def _pods(api: Api | None, member: Member, *, strict: bool) -> tuple[Work, ...] 
 def _plugins(api: Api | None, namespace: str, *, strict: bool) -> Mapping[str, Collection[str]]:
     """UIDs of the device plugin's pods by node."""
     try:
-        return pause.everywhere(api, namespace) if api else {}
+        return daemonset.uids_by_node(api, namespace) if api else {}
     except ClusterError:
         if strict:
             raise

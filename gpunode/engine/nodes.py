@@ -18,9 +18,10 @@ from gpunode.errors import ApiConnectionLost, ClusterError, Problem
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, every, identity
 from gpunode.links.node import labels as cluster_labels
 from gpunode.links.node.identity import ANOTHER_MACHINE
-from gpunode.links.plugin import daemonset, dra, images, other_plugins
+from gpunode.links.plugin import daemonset, dra, other_plugins
 from gpunode.links.plugin.configuration import warnings
 from gpunode.links.plugin.deployment import Spec
+from gpunode.links.plugin.link import floating
 from gpunode.links.scheduler.deployment import second_serves
 from gpunode.model import Cluster, Host, Inventory, PluginImage, Ssh
 from gpunode.wording import Advice, Command, page
@@ -201,8 +202,8 @@ def warn(
     ]
     for words in warnings(inventory.cluster.plugin_config, places):
         listener.note(words)
-    if floating := images.floating(image_of(inventory)):
-        listener.note(floating)
+    if words := floating(image_of(inventory)):
+        listener.note(words)
 
 
 def _placed(member: Member, there: Sequence[Node]) -> Member:

@@ -18,7 +18,7 @@ from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import GPU_LABEL, cordon, drain, labels
 from gpunode.links.node import parse as node_of
 from gpunode.links.node.drain import Work
-from gpunode.links.plugin import pause
+from gpunode.links.plugin import daemonset
 from gpunode.model import Event, GpuUser, OnEvent, Outcome
 from gpunode.wording import Advice, Command, few
 
@@ -125,7 +125,7 @@ def show_left(api: Api | None, listener: Listener, members: Sequence[Member]) ->
                     f"` continues with it; `kubectl uncordon {node}` gives it back as it is.",
                 )
             )
-    for node, owner in pause.left(api).items():
+    for node, owner in daemonset.paused_nodes(api).items():
         if node not in here:
             listener.note(
                 Advice(
@@ -145,7 +145,7 @@ def lift_cordon(api: Api | None, member: Member, reason: Problem, tell: OnEvent)
     try:
         answering(api, seconds=API_SECONDS, tell=lambda text: tell(Event("stage", None, text)))
         if (item := api.get("Node", node)) is not None:
-            if (now := node_of(item)).labels.get(GPU_LABEL) == pause.PAUSED:
+            if (now := node_of(item)).labels.get(GPU_LABEL) == daemonset.PAUSED:
                 labels.write(api, now, nodes.desired_labels(member.host))
             cordon.uncordon(api, node)
     except ClusterError as error:
@@ -168,7 +168,7 @@ def _unplugged(
     assert member.node is not None
     assert member.outcome is not None
     what, namespace = impact.disturbance(member), session.inventory.cluster.namespace
-    pods = pause.on(api, namespace, member.node.name)
+    pods = daemonset.uids_on(api, namespace, member.node.name)
     users = member.facts.gpu_users if member.facts else ()
     if not (what.reboot or what.modules or what.packages) or not any(user.pod in pods for user in users):
         return member.outcome
@@ -177,7 +177,9 @@ def _unplugged(
         tell(Event("stage", member.host.name, text))
 
     try:
-        gone = pause.pause(api, namespace, member.node, nodes.desired_labels(member.host), owner, sentence)
+        gone = daemonset.pause(
+            api, namespace, member.node, nodes.desired_labels(member.host), owner, sentence
+        )
     except ClusterError as error:
         sentence(f"the device plugin stays: {error.problem.what}")
         return member.outcome

@@ -12,7 +12,7 @@ import pytest
 
 from gpunode.cluster.api import Api, connect
 from gpunode.cluster.api.kinds import path
-from gpunode.links.plugin.deployment import manifests
+from gpunode.links.plugin.deployment import Spec
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage
 from gpunode.sim.apiserver.store import Object
@@ -145,7 +145,9 @@ APPLIED: tuple[tuple[str, dict[str, str]], ...] = (
     ("me", {"other": "4"}),
 )
 
-OBJECTS = manifests("default", PluginImage("plugin:1", image_id="sha256:abc"), PluginConfig("version: v1\n"))
+OBJECTS = Spec(
+    "default", PluginImage("plugin:1", image_id="sha256:abc"), PluginConfig("version: v1\n")
+).manifests
 
 
 @pytest.mark.parametrize("what", REQUESTS)

@@ -16,7 +16,7 @@ from gpunode.errors import Claim
 from gpunode.links import node as nodes
 from gpunode.links.node import labels
 from gpunode.links.plugin import dra
-from gpunode.links.plugin.deployment import everything, manifests
+from gpunode.links.plugin.deployment import Spec, everything
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.sim.cluster import Cluster
@@ -26,7 +26,7 @@ from .clusters import Client
 NS = "gpunode"
 NAME = "gpunode-device-plugin"
 CONFIG = PluginConfig("version: v1\nflags:\n  migStrategy: none\n")
-WANTED = manifests(NS, PluginImage("plugin:1"), CONFIG)
+WANTED = Spec(NS, PluginImage("plugin:1"), CONFIG).manifests
 DAEMONSET = f"/apis/apps/v1/namespaces/{NS}/daemonsets/{NAME}"
 CONFIGMAP = f"/api/v1/namespaces/{NS}/configmaps/{NAME}"
 CONTAINER = '.spec.template.spec.containers[name="device-plugin"]'
@@ -172,7 +172,7 @@ def test_what_somebody_deleted_is_new_again(deployed: Api, client: Client) -> No
 
 def test_another_inventory_is_shown_as_what_it_changes(deployed: Api) -> None:
     """A field that gpunode sets no more goes, an object that it does not want any more too; nobody else has a part in it."""
-    less = manifests(NS, PluginImage("plugin:2"), None, PluginPublish(events=False))
+    less = Spec(NS, PluginImage("plugin:2"), None, PluginPublish(events=False)).manifests
     would = {one.what: one for one in apply.diff(deployed, less, everything(NS)) if one.lines}
     assert {what: one.action for what, one in would.items()} == {
         f"DaemonSet {NS}/{NAME}": "changed",
@@ -189,7 +189,7 @@ def test_another_inventory_is_shown_as_what_it_changes(deployed: Api) -> None:
 
 def test_a_cluster_without_the_namespace_is_told_that_it_could_not_try_what_goes_there(deployed: Api) -> None:
     """What the API server could be asked, it was: RBAC's objects are not in it."""
-    would = {one.what: one for one in apply.diff(deployed, manifests("other", PluginImage("plugin:1")))}
+    would = {one.what: one for one in apply.diff(deployed, Spec("other", PluginImage("plugin:1")).manifests)}
     assert would["Namespace other"].action == "created"
     assert would["Namespace other"].untried == ""
     assert would[f"DaemonSet other/{NAME}"].untried == "namespace other does not exist yet"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpunode.links.plugin import pause
+from gpunode.links.plugin import daemonset
 from gpunode.sim.host import kinds
 from gpunode.sim.process import Demo
 
@@ -36,7 +36,7 @@ def want(demo: Demo, driver: int) -> None:
 def node(demo: Demo) -> dict[str, Any]:
     meta = client(demo).ask("GET", "/api/v1/nodes/gpu-1")[1]["metadata"]
     notes = meta.get("annotations") or {}
-    return {"gpu": meta["labels"].get("gpunode.dev/gpu"), "owner": notes.get(pause.OWNER)}
+    return {"gpu": meta["labels"].get("gpunode.dev/gpu"), "owner": notes.get(daemonset.OWNER)}
 
 
 def booted(demo: Demo) -> str:
@@ -64,7 +64,7 @@ def test_the_plugin_comes_back_after_a_run_that_died(demo: Demo) -> None:
     want(demo, 595)
     before = booted(demo)
     with begin(demo, "provision", "inventory.yaml", "--yes") as run:
-        until(lambda: node(demo)["gpu"] == pause.PAUSED)
+        until(lambda: node(demo)["gpu"] == daemonset.PAUSED)
         run.kill()
     assert node(demo)["owner"].startswith("run ")
     done = gpunode(demo, "resume", "inventory.yaml", "--yes", "--json")

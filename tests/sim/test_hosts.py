@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from gpunode.cli import demo
 from gpunode.engine.chain import first_broken, judge_host
-from gpunode.links.plugin.images import judge_image
+from gpunode.links.plugin.link import judge_image
 from gpunode.model import Outcome
 from gpunode.sim import faults
 from gpunode.sim.host import hosts, kinds, systemd

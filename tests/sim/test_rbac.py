@@ -12,7 +12,7 @@ import pytest
 from gpunode.cluster.api import connect
 from gpunode.cluster.objects.apply import apply, prune
 from gpunode.deviceplugin.cluster.apiserver import ApiError, InCluster
-from gpunode.links.plugin.deployment import everything, manifests
+from gpunode.links.plugin.deployment import Spec, everything
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginImage, PluginPublish
 from gpunode.sim.cluster import Cluster, serve
@@ -53,7 +53,7 @@ def test_the_plugin_may_do_what_it_was_given(cluster: Cluster) -> None:
         (PluginPublish(events=False, annotation=True), 403, 200, 403),
         (PluginPublish(events=False), 403, 403, 403),
     ):
-        made = manifests("gpunode", PluginImage("x"), None, publish)
+        made = Spec("gpunode", PluginImage("x"), None, publish).manifests
         apply(admin, made)
         prune(admin, made, everything("gpunode"))
         assert code(api, "POST", EVENTS, EVENT) == event

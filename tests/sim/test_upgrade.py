@@ -11,7 +11,7 @@ import yaml
 from gpunode.cluster.api import Api, connect
 from gpunode.cluster.objects import apply, difference
 from gpunode.links import plugin
-from gpunode.links.plugin.deployment import everything, manifests
+from gpunode.links.plugin.deployment import Spec, everything
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.sim.apiserver.store import Object
@@ -23,13 +23,13 @@ NS = "gpunode"
 IMAGE = PluginImage("plugin:1", image_id="sha256:1")
 BEFORE = Path(__file__).with_name("manifests") / "plugin-before-configuration.yaml"
 SHARED = "version: v1\nsharing: {mps: {resources: [{name: gpu, replicas: 2}]}}\n"
-PLAIN = manifests(NS, IMAGE)
-FULL = manifests(
+PLAIN = Spec(NS, IMAGE).manifests
+FULL = Spec(
     NS,
     IMAGE,
     PluginConfig(SHARED, cdi_directory="/var/run/cdi", mps_root="/run/nvidia/mps"),
     PluginPublish(events=True, annotation=True, metrics=True),
-)
+).manifests
 
 
 @pytest.fixture

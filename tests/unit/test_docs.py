@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from gpunode import inventory, wording
 from gpunode.cli import EPILOG, app, preparation
-from gpunode.links.plugin.deployment import manifests
+from gpunode.links.plugin.deployment import Spec
 from gpunode.model import Layer, PluginImage
 
 ROOT = Path(__file__).parents[2]
@@ -156,7 +156,7 @@ def test_the_device_plugins_daemonset_by_hand_is_what_gpunode_applies() -> None:
     """The one in its document is part of the one that is tried on real kubelets."""
     text = (ROOT / "docs/deviceplugin.md").read_text().split("```yaml\n")[1].split("```")[0]
     by_hand = yaml.safe_load(text)["spec"]["template"]["spec"]
-    objects = manifests("gpunode", PluginImage("gpunode-deviceplugin"))
+    objects = Spec("gpunode", PluginImage("gpunode-deviceplugin")).manifests
     applied = next(
         one["spec"]["template"]["spec"]
         for one in objects

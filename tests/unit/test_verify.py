@@ -16,8 +16,7 @@ from gpunode.errors import Problem
 from gpunode.links.capacity.link import judge_whole
 from gpunode.links.node import parse
 from gpunode.links.plugin import Row
-from gpunode.links.plugin.images import judge_image
-from gpunode.links.plugin.link import judge_plugin
+from gpunode.links.plugin.link import judge_image, judge_plugin
 from gpunode.model import Facts, Host, Outcome, PluginImage, Verdict
 from tests import cases
 

@@ -14,7 +14,7 @@ from gpunode.contract.status import Status
 from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, Node
-from gpunode.links.plugin import daemonset, pause, published
+from gpunode.links.plugin import daemonset, published
 from gpunode.wording import Advice, Command
 
 NOT_READY = "node-not-ready"  # code
@@ -30,7 +30,7 @@ def why_not(api: Api, node: Node, expected: int | None, namespace: str) -> Probl
     """
     if not node.ready:
         return Problem(NOT_READY, f"the node is not Ready: {node.why_not_ready}")
-    if node.labels.get(GPU_LABEL) == pause.PAUSED:
+    if node.labels.get(GPU_LABEL) == daemonset.PAUSED:
         fix = Advice("`", Command("provision"), "` brings it back.")
         return Problem(
             "paused", f"a run took the plugin off {node.name} for another driver, and did not end", fix=fix

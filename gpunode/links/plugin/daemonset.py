@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpunode.cluster import obstacles, pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.watch import OnProgress
 from gpunode.cluster.objects.difference import GENERATION
 from gpunode.errors import Problem
-from gpunode.links.node import RUNTIME_LABEL, Node
+from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, labels
 from gpunode.links.plugin import published
 from gpunode.links.plugin.published import CONTAINER
 from gpunode.model import PluginConfig, PluginImage
@@ -166,3 +168,50 @@ def _container(api: Api, namespace: str) -> Object | None:
     found = api.get("DaemonSet", NAME, namespace)
     several: list[Object] = found["spec"]["template"]["spec"]["containers"] if found else []
     return next((one for one in several if one["name"] == CONTAINER), None)
+
+
+PAUSED = "paused"  # of GPU_LABEL: the DaemonSets' affinity wants "true"
+OWNER = "gpunode.dev/plugin-paused-by"
+PAUSE_SECONDS = 60.0  # for the pods to end
+LOOK = 0.5
+
+
+def uids_on(api: Api, namespace: str, node: str) -> frozenset[str]:
+    """UIDs of the plugin's pods on the node, those of MPS control daemons among them."""
+    return frozenset(pod["metadata"]["uid"] for pod in every_pod(api, namespace) if place(pod) == node)
+
+
+def uids_by_node(api: Api, namespace: str) -> dict[str, set[str]]:
+    """`uids_on` of every node, by its name."""
+    found: dict[str, set[str]] = {}
+    for pod in every_pod(api, namespace):
+        found.setdefault(place(pod), set()).add(pod["metadata"]["uid"])
+    return found
+
+
+def pause(
+    api: Api, namespace: str, node: Node, desired: Mapping[str, str], owner: str, tell: OnProgress
+) -> bool:
+    """Take the plugin off the node, since it uses the GPUs itself and no driver is unloaded under it. Waits until its pods are gone;
+    False if they are not in time.
+
+    `desired`: the labels that gpunode has on the node. To write them again brings the plugin back. Raises ClusterError where
+    the label is another's.
+    """
+    labels.write(api, node, {**desired, GPU_LABEL: PAUSED}, annotations={OWNER: owner})
+    tell("waiting for the device plugin to leave the node")
+    end = time.monotonic() + PAUSE_SECONDS
+    while uids_on(api, namespace, node.name):
+        if time.monotonic() >= end:
+            return False
+        time.sleep(LOOK)
+    return True
+
+
+def paused_nodes(api: Api) -> dict[str, str]:
+    """Nodes from which the plugin is away → by which owner: those of runs that died are among them."""
+    nodes, _ = api.find("Node", labels=f"{GPU_LABEL}={PAUSED}")
+    return {
+        node["metadata"]["name"]: str((node["metadata"].get("annotations") or {}).get(OWNER, ""))
+        for node in nodes
+    }

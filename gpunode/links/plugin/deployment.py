@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from gpunode.cluster import pods
+from gpunode.cluster import pods, rights
 from gpunode.cluster.api import Api
-from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.kinds import OURS, Object, title
 from gpunode.cluster.api.watch import OnProgress, Patience, changes
 from gpunode.cluster.objects import apply
 from gpunode.cluster.objects.difference import Difference
 from gpunode.cluster.objects.manifests import rendered
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, HttpError, UsageError
 from gpunode.links import node as nodes
-from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node
+from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, labels
 from gpunode.links.plugin import daemonset, overview, published
 from gpunode.links.plugin.overview import Row
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
@@ -38,7 +39,32 @@ class Spec:
 
     @property
     def manifests(self) -> list[Object]:
-        return manifests(self.namespace, self.image, self.config, self.publish, isolated=self.isolated)
+        """Namespace, service account with its RBAC, configuration, RuntimeClass and two DaemonSets (the template explains
+        why two), and two more of MPS control daemons where GPUs are shared by MPS."""
+        config = self.config or PluginConfig()
+        alone = config.text if self.config and not config.files else None
+        common = {
+            "namespace": self.namespace,
+            "image": self.image.reference,
+            "image_id": self.image.image_id,
+            "pull": self.image.pull,
+            "configs": config.files,
+            "mps_root": config.mps_root,
+        }
+        made = rendered(
+            "plugin.yaml.j2",
+            **common,
+            config=alone,
+            config_id=None if alone is None else hashlib.sha256(alone.encode()).hexdigest()[:16],
+            cdi_directory=config.cdi_directory,
+            mig=config.mig,
+            events=self.publish.events,
+            annotation=self.publish.annotation,
+            promises=self.publish.promises,
+            metrics=self.publish.metrics,
+            isolated=self.isolated,
+        )
+        return [*made, *rendered("mps.yaml.j2", **common)] if config.mps_root else made
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,46 +198,11 @@ def _removed(texts: Mapping[str, str]) -> tuple[Difference, ...]:
     )
 
 
-def manifests(
-    namespace: str,
-    image: PluginImage,
-    config: PluginConfig | None = None,
-    publish: PluginPublish = PLAIN,
-    *,
-    isolated: bool = False,
-) -> list[Object]:
-    """Namespace, service account with its RBAC, configuration, RuntimeClass and two DaemonSets (the template explains
-    why two), and two more of MPS control daemons where GPUs are shared by MPS."""
-    files = config.files if config else {}
-    common = {
-        "namespace": namespace,
-        "image": image.reference,
-        "image_id": image.image_id,
-        "pull": image.pull,
-        "configs": files,
-    }
-    mps_root = config.mps_root if config else ""
-    made = rendered(
-        "plugin.yaml.j2",
-        **common,
-        mps_root=mps_root,
-        config=config.text if config and not files else None,
-        cdi_directory=config.cdi_directory if config else None,
-        mig=bool(config and config.mig),
-        events=publish.events,
-        annotation=publish.annotation,
-        promises=publish.promises,
-        metrics=publish.metrics,
-        isolated=isolated,
-        config_id=hashlib.sha256(config.text.encode()).hexdigest()[:16] if config and not files else None,
-    )
-    return [*made, *rendered("mps.yaml.j2", **common, mps_root=mps_root)] if mps_root else made
-
-
 def everything(namespace: str) -> list[Object]:
     """All objects that `deploy` may have applied, whatever the inventory."""
     publish = PluginPublish(events=True, annotation=True, metrics=True, promises=True)
-    return manifests(namespace, PluginImage("any"), PluginConfig(mps_root="/any", files={"any": ""}), publish)
+    config = PluginConfig(mps_root="/any", files={"any": ""})
+    return Spec(namespace, PluginImage("any"), config, publish).manifests
 
 
 def bound(count: int) -> int:
@@ -260,3 +251,73 @@ def due(
 
 def _serves(node: Node, pod: Object | None) -> bool:
     return node.ready and pod is not None and not daemonset.ending(pod) and pods.ready(pod)
+
+
+DAEMONSETS = {f"{name}{suffix}" for name in daemonset.NAMES for suffix in ("", "-class")}
+EXTENDER = "gpunode-share"  # has pods of its own
+
+OWN_LABELS = (GPU_LABEL, RUNTIME_LABEL)  # that mean nothing without the plugin; the inventory's stay
+
+
+def removable(api: Api, namespace: str, *, tell: OnProgress) -> tuple[str, ...]:
+    """Titles of what `remove` would delete now; `tell` gets what would stay and why. Raises UsageError where the plugin is in
+    other namespaces, and not in this one: what is the whole cluster's would be taken from under it."""
+    if places := _elsewhere(api, namespace):
+        raise UsageError(
+            f"namespace {namespace} has no device plugin of gpunode's: it is in {', '.join(places)}",
+            hint=f"Name it with `--namespace {places[0]}`, or with cluster.namespace in the inventory.",
+        )
+    left = tuple(title(pod) for pod in _leftovers(api, namespace))
+    annotations = tuple(published.annotation_title(node) for node in published.read_annotations(api))
+    objects = apply.removable(api, everything(namespace), tell=tell)
+    return left + objects + annotations + tuple(_label(node) for node in _labelled(api))
+
+
+def remove(api: Api, namespace: str, *, seconds: float, tell: OnProgress) -> tuple[str, ...]:
+    """Delete all that `deploy` created, the plugin's annotations of nodes, pods left over from vectoradd, and the labels
+    that brought the plugin to nodes, where gpunode set them. Returns the titles of what was deleted. Raises ClusterError,
+    before anything is, where the user may not delete all."""
+    left = _leftovers(api, namespace)
+    there = [*left, *apply.present(api, everything(namespace))]
+    rights.demand(api, (*rights.of_deletion(there), *rights.of_wait(there), *rights.LABELS))
+    for pod in left:
+        api.delete("Pod", pod["metadata"]["name"], namespace)
+    removed = apply.remove(api, everything(namespace), seconds=seconds, tell=tell)
+    annotations = tuple(published.annotation_title(node) for node in published.remove_annotations(api))
+    marked = _labelled(api)  # last: a node that has lost its labels is not found by them
+    for node in marked:
+        kept = {
+            key: node.labels[key]
+            for key in node.applied[labels.PROVISION]
+            if key not in OWN_LABELS and key in node.labels
+        }
+        labels.write(api, node, kept)
+    titles = tuple(_label(node) for node in marked)
+    return tuple(title(pod) for pod in left) + removed + annotations + titles
+
+
+def _elsewhere(api: Api, namespace: str) -> list[str]:
+    """The namespaces that have the plugin's DaemonSets, if this one has none."""
+    with suppress(HttpError):  # who may see one namespace only names that one
+        found = api.find("DaemonSet", labels=f"{OURS}=gpunode")[0]
+        places = {one["metadata"]["namespace"] for one in found if one["metadata"]["name"] in DAEMONSETS}
+        return [] if namespace in places else sorted(places)
+    return []
+
+
+def _labelled(api: Api) -> list[Node]:
+    """The nodes on which gpunode itself set a label of its own."""
+    return [
+        node for node in nodes.every(api) if node.applied.get(labels.PROVISION, frozenset()) & set(OWN_LABELS)
+    ]
+
+
+def _label(node: Node) -> str:
+    return f"Node {node.name} label {', '.join(sorted(node.applied[labels.PROVISION] & set(OWN_LABELS)))}"
+
+
+def _leftovers(api: Api, namespace: str) -> list[Object]:
+    """gpunode's pods that belong to no DaemonSet of the plugin."""
+    others = ",".join(f"{daemonset.NAME_LABEL}!={name}" for name in (*daemonset.NAMES, EXTENDER))
+    items = api.find("Pod", namespace, labels=f"{OURS}=gpunode,{others}")[0]
+    return [{"kind": "Pod", **item} for item in items]  # items of a list have no kind

@@ -9,7 +9,7 @@ import pytest
 from gpunode.cluster.api import Api
 from gpunode.cluster.objects import apply
 from gpunode.errors import ClusterError
-from gpunode.links.plugin.deployment import everything, manifests
+from gpunode.links.plugin.deployment import Spec, everything
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 
 from .conftest import NS, has, pod
@@ -17,7 +17,7 @@ from .fake import VERBS, FakeApi, Fault, path
 
 IMAGE = PluginImage("gpunode/device-plugin:0.1.0")
 CONFIG = PluginConfig("version: v1")
-ALL = manifests(NS, IMAGE, CONFIG)
+ALL = Spec(NS, IMAGE, CONFIG).manifests
 
 
 def foreign(kind: str, name: str, namespace: str | None = None, **more: object) -> dict[str, object]:
@@ -48,7 +48,7 @@ def test_a_new_image_shows_as_one_changed_line(api: Api, fake: FakeApi) -> None:
     apply.apply(api, ALL)
     changed = [
         one
-        for one in apply.diff(api, manifests(NS, PluginImage("gpunode/device-plugin:0.2.0"), CONFIG))
+        for one in apply.diff(api, Spec(NS, PluginImage("gpunode/device-plugin:0.2.0"), CONFIG).manifests)
         if one.lines
     ]
     assert [one.what for one in changed] == [
@@ -85,7 +85,7 @@ def test_namespaces_come_first_and_go_last(api: Api, fake: FakeApi, told: list[s
 
 def test_rights_that_are_not_wanted_any_more_are_taken_away(api: Api, fake: FakeApi) -> None:
     """What an earlier inventory asked for goes, shown before it is done; an object of others' stays."""
-    more = manifests(NS, IMAGE, CONFIG, PluginPublish(annotation=True))
+    more = Spec(NS, IMAGE, CONFIG, PluginPublish(annotation=True)).manifests
     apply.apply(api, more)
     fake.all("ClusterRoleBinding")[0]["metadata"]["labels"] = {}  # another client has taken it
     apply.apply(api, ALL)

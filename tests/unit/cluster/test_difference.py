@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpunode.cluster.objects import difference
-from gpunode.links.plugin.deployment import manifests
+from gpunode.links.plugin.deployment import Spec
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 
 Object = dict[str, Any]
@@ -110,9 +110,9 @@ def test_what_is_no_secret_is_shown() -> None:
 def test_objects_of_ours_hold_no_secret() -> None:
     """Nothing of what gpunode applies is hidden from who is asked."""
     publish = PluginPublish(events=True, annotation=True, metrics=True)
-    for manifest in manifests(
+    for manifest in Spec(
         "n", PluginImage("i:1", "id"), PluginConfig("version: v1\n", mps_root="/m"), publish
-    ):
+    ).manifests:
         assert "characters>" not in "\n".join(difference.created(manifest).lines)
 
 

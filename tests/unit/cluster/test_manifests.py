@@ -13,10 +13,10 @@ from gpunode import inventory
 from gpunode.cluster.objects import manifests as cluster_manifests
 from gpunode.cluster.objects.manifests import rendered
 from gpunode.errors import TemplateError
-from gpunode.links.plugin.deployment import everything, manifests
+from gpunode.links.plugin.deployment import Spec, everything
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 
-ALL = manifests("gpunode", PluginImage("gpunode/device-plugin:0.1.0", image_id="sha256:12"))
+ALL = Spec("gpunode", PluginImage("gpunode/device-plugin:0.1.0", image_id="sha256:12")).manifests
 DAEMONSETS = [one for one in ALL if one["kind"] == "DaemonSet"]
 
 
@@ -51,7 +51,7 @@ def test_the_plugin_is_ready_only_when_it_says_so() -> None:
     """The address that the probe asks is the one that it is told to listen on, whatever else it serves."""
     for metrics in (True, False):
         publish = PluginPublish(metrics=metrics)
-        for one in manifests("gpunode", PluginImage("x"), None, publish):
+        for one in Spec("gpunode", PluginImage("x"), None, publish).manifests:
             if one["kind"] == "DaemonSet":
                 (container,) = one["spec"]["template"]["spec"]["containers"]
                 asked = container["readinessProbe"]["httpGet"]
@@ -64,7 +64,7 @@ def rights(publish: PluginPublish) -> set[tuple[str, str, str]]:
     """(namespace, verbs, resources) of every role; "" is the whole cluster."""
     return {
         (one["metadata"].get("namespace", ""), " ".join(rule["verbs"]), " ".join(rule["resources"]))
-        for one in manifests("gpunode", PluginImage("x"), None, publish)
+        for one in Spec("gpunode", PluginImage("x"), None, publish).manifests
         for rule in one.get("rules", [])
     }
 
@@ -78,7 +78,7 @@ def test_the_plugin_has_the_rights_that_what_it_tells_takes_and_no_others() -> N
     assert rights(PluginPublish(annotation=True)) == {say, ("", "patch", "nodes")}
     assert rights(PluginPublish(events=False, metrics=True)) == set()
     for publish, talks in ((PluginPublish(), True), (silent, False)):
-        for daemonset in manifests("gpunode", PluginImage("x"), None, publish)[-2:]:
+        for daemonset in Spec("gpunode", PluginImage("x"), None, publish).manifests[-2:]:
             spec = daemonset["spec"]["template"]["spec"]
             assert spec["automountServiceAccountToken"] is talks
             names = [one["name"] for one in spec["containers"][0]["env"]]
@@ -88,7 +88,7 @@ def test_the_plugin_has_the_rights_that_what_it_tells_takes_and_no_others() -> N
 def test_several_configurations_come_with_the_right_to_watch_nodes() -> None:
     """The node's label chooses among them in the running pod: a changed one is no new template."""
     several = PluginConfig(files={"default": "version: v1\n", "shared": "version: v1  # é\n"})
-    made = manifests("gpunode", PluginImage("x"), several, PluginPublish(events=False))
+    made = Spec("gpunode", PluginImage("x"), several, PluginPublish(events=False)).manifests
     (found,) = [one for one in made if one["kind"] == "ConfigMap"]
     assert found["data"] == several.files
     (role,) = [one for one in made if one["kind"] == "ClusterRole"]
@@ -102,10 +102,10 @@ def test_several_configurations_come_with_the_right_to_watch_nodes() -> None:
         assert env["CONFIG_DIR"] in [one["mountPath"] for one in container["volumeMounts"]]
         assert "CONFIG_FILE" not in env
         assert "NODE_NAME" in env
-    both = manifests("gpunode", PluginImage("x"), several, PluginPublish(annotation=True))
+    both = Spec("gpunode", PluginImage("x"), several, PluginPublish(annotation=True)).manifests
     (role,) = [one for one in both if one["kind"] == "ClusterRole"]
     assert role["rules"][0]["verbs"] == ["patch", "watch"]
-    mps = manifests("gpunode", PluginImage("x"), PluginConfig("", "", "/run/mps", several.files))[-1]
+    mps = Spec("gpunode", PluginImage("x"), PluginConfig("", "", "/run/mps", several.files)).manifests[-1]
     assert mps["metadata"]["name"] == "gpunode-mps-class"
     (container,) = mps["spec"]["template"]["spec"]["containers"]
     assert {"CONFIG_DIR", "NODE_NAME"} < {one["name"] for one in container["env"]}
@@ -115,7 +115,7 @@ def test_mps_pods_have_an_account_of_their_own_that_at_most_watches_nodes() -> N
     """They are privileged: the plugin's token, which may write, is not theirs."""
     publish = PluginPublish(annotation=True, promises=True)
     for files, talks in (({}, False), ({"default": "version: v1\n"}, True)):
-        made = manifests("gpunode", PluginImage("x"), PluginConfig("v", "", "/run/mps", files), publish)
+        made = Spec("gpunode", PluginImage("x"), PluginConfig("v", "", "/run/mps", files), publish).manifests
         for daemonset in made[-2:]:
             spec = daemonset["spec"]["template"]["spec"]
             assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == (
@@ -135,7 +135,7 @@ def test_whatever_the_inventory_everything_that_it_applies_is_known_to_removal()
     publish = PluginPublish(events=True, annotation=True, metrics=True, promises=True)
     known = {(one["kind"], one["metadata"]["name"]) for one in everything("gpunode")}
     for config in (None, PluginConfig("v", "/cdi", "/run/mps"), PluginConfig("", "", "/run/mps", {"a": "v"})):
-        made = manifests("gpunode", PluginImage("x"), config, publish)
+        made = Spec("gpunode", PluginImage("x"), config, publish).manifests
         assert {(one["kind"], one["metadata"]["name"]) for one in made} <= known
 
 
@@ -152,7 +152,7 @@ def test_the_kubelet_can_be_asked_what_pods_have() -> None:
 
 
 def test_metrics_come_with_a_port_of_their_own() -> None:
-    for daemonset in manifests("gpunode", PluginImage("x"), None, PluginPublish(metrics=True))[-2:]:
+    for daemonset in Spec("gpunode", PluginImage("x"), None, PluginPublish(metrics=True)).manifests[-2:]:
         (container,) = daemonset["spec"]["template"]["spec"]["containers"]
         env = {one["name"]: one.get("value") for one in container["env"]}
         assert env["METRICS_ADDRESS"] == f":{container['ports'][0]['containerPort']}" == inventory.METRICS
@@ -193,14 +193,14 @@ def test_another_image_of_the_same_name_is_another_template() -> None:
     """A side-loaded image may be rebuilt under its old tag; its id makes the DaemonSet roll."""
     notes = DAEMONSETS[0]["spec"]["template"]["metadata"]["annotations"]
     assert notes == {"gpunode.dev/image-id": "sha256:12"}
-    plain = manifests("gpunode", PluginImage("gpunode/device-plugin:0.1.0"))[-1]
+    plain = Spec("gpunode", PluginImage("gpunode/device-plugin:0.1.0")).manifests[-1]
     assert "annotations" not in plain["spec"]["template"]["metadata"]
 
 
 def test_the_hosts_cdi_directory_is_mounted_only_where_the_plugin_writes_into_it() -> None:
     """With a CDI strategy, and then into both DaemonSets; the pod gets no directory that it does not need."""
     for path in ("", "/etc/cdi", "/var/run/cdi"):
-        made = manifests("gpunode", PluginImage("x"), PluginConfig("version: v1", path))
+        made = Spec("gpunode", PluginImage("x"), PluginConfig("version: v1", path)).manifests
         for pod in [one["spec"]["template"]["spec"] for one in made if one["kind"] == "DaemonSet"]:
             (container,) = pod["containers"]
             mounts = [one["mountPath"] for one in container["volumeMounts"] if one["name"] == "cdi"]
@@ -215,7 +215,7 @@ def test_the_hosts_cdi_directory_is_mounted_only_where_the_plugin_writes_into_it
 def test_a_configuration_is_mounted_as_it_was_written_and_another_is_rolled_out() -> None:
     """Every character of it, in a ConfigMap of ours; without one there is none, and no variable that names it."""
     text = "version: v1\nsharing: {timeSlicing: {resources: [{name: <'&\"é>, replicas: 2}]}}\n# no end"
-    made = manifests("gpunode", PluginImage("x"), PluginConfig(text))
+    made = Spec("gpunode", PluginImage("x"), PluginConfig(text)).manifests
     (found,) = [one for one in made if one["kind"] == "ConfigMap"]
     assert found["data"] == {"config.yaml": text}
     ids = set()
@@ -227,10 +227,10 @@ def test_a_configuration_is_mounted_as_it_was_written_and_another_is_rolled_out(
         assert volume["configMap"] == {"name": found["metadata"]["name"]}
         assert {"name": "CONFIG_FILE", "value": f"{mount['mountPath']}/config.yaml"} in container["env"]
         ids.add(template["metadata"]["annotations"]["gpunode.dev/config-id"])
-    other = manifests("gpunode", PluginImage("x"), PluginConfig("version: v1"))[-1]
+    other = Spec("gpunode", PluginImage("x"), PluginConfig("version: v1")).manifests[-1]
     ids.add(other["spec"]["template"]["metadata"]["annotations"]["gpunode.dev/config-id"])
     assert len(ids) == 2
-    plain = str(manifests("gpunode", PluginImage("x")))
+    plain = str(Spec("gpunode", PluginImage("x")).manifests)
     assert "CONFIG_FILE" not in plain
     assert "ConfigMap" not in plain
 
@@ -239,7 +239,7 @@ def test_only_a_plugin_that_offers_mig_devices_has_the_right_to_see_them() -> No
     """As in NVIDIA's chart: CAP_SYS_ADMIN and the variable, for MIG strategies other than none."""
     for mig in (False, True):
         config = PluginConfig("version: v1", mig=mig)
-        for one in manifests("gpunode", PluginImage("x"), config):
+        for one in Spec("gpunode", PluginImage("x"), config).manifests:
             if one["kind"] == "DaemonSet":
                 (container,) = one["spec"]["template"]["spec"]["containers"]
                 rights = container["securityContext"]
@@ -251,7 +251,7 @@ def test_only_a_plugin_that_offers_mig_devices_has_the_right_to_see_them() -> No
 def test_mps_brings_control_daemons_in_pods_of_their_own() -> None:
     """On the nodes that have the plugin, which sees their state; what replaces the plugin's pods does not touch them."""
     config = PluginConfig("version: v1", mps_root="/srv/mps")
-    made = manifests("gpunode", PluginImage("x", image_id="sha256:12"), config)
+    made = Spec("gpunode", PluginImage("x", image_id="sha256:12"), config).manifests
     plugins, daemons = (
         [
             one["spec"]
@@ -278,7 +278,9 @@ def test_mps_brings_control_daemons_in_pods_of_their_own() -> None:
         }
         assert ours["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert "hostPID" not in ours
-    other = manifests("gpunode", PluginImage("x", image_id="sha256:12"), replace(config, text="version: v1 "))
+    other = Spec(
+        "gpunode", PluginImage("x", image_id="sha256:12"), replace(config, text="version: v1 ")
+    ).manifests
     names = [one["metadata"]["name"] for one in made if one not in other]
     assert names == ["gpunode-device-plugin"] * 2 + ["gpunode-device-plugin-class"]
 
@@ -313,7 +315,7 @@ def test_another_image_starts_as_it_does_by_itself() -> None:
 
 def test_names_that_yaml_would_misread_stay_text() -> None:
     """A namespace called `no`, a hostname that is a number."""
-    assert manifests("no", PluginImage("x"))[0]["metadata"]["name"] == "no"
+    assert Spec("no", PluginImage("x")).manifests[0]["metadata"]["name"] == "no"
     assert vectoradd(hostname="101")["spec"]["nodeSelector"] == {"kubernetes.io/hostname": "101"}
 
 
@@ -339,7 +341,7 @@ def test_what_was_loaded_onto_nodes_is_never_pulled() -> None:
         (PluginImage("plugin:1", "plugin.tar"), "Never"),
         (PluginImage(pinned), "IfNotPresent"),
     ):
-        made = [one for one in manifests("gpunode", image, shared) if one["kind"] == "DaemonSet"]
+        made = [one for one in Spec("gpunode", image, shared).manifests if one["kind"] == "DaemonSet"]
         containers = [c for one in made for c in one["spec"]["template"]["spec"]["containers"]]
         assert len(containers) == 4
         assert {(c["image"], c["imagePullPolicy"]) for c in containers} == {(image.reference, policy)}
@@ -351,7 +353,7 @@ def test_where_variables_count_for_nothing_the_plugin_gets_all_gpus_by_a_mount()
     """As NVIDIA's runtime takes a container's list: a folder with a name in it for each device."""
 
     def mounts(isolated: bool) -> list[str]:
-        made = manifests("gpunode", PluginImage("plugin:1"), isolated=isolated)
+        made = Spec("gpunode", PluginImage("plugin:1"), isolated=isolated).manifests
         pods = [one["spec"]["template"]["spec"] for one in made if one["kind"] == "DaemonSet"]
         volumes = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in pods[0]["volumes"]}
         return [

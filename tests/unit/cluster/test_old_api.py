@@ -13,15 +13,15 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.errors import ClusterError
 from gpunode.links import node as nodes
 from gpunode.links.node import labels
-from gpunode.links.plugin.deployment import everything, manifests
+from gpunode.links.plugin.deployment import Spec, everything
 from gpunode.model import PluginConfig, PluginImage
 
 from .conftest import NS, add_node, has
 from .fake import FakeApi, Fault
 
 IMAGE, CONFIG = PluginImage("gpunode/device-plugin:0.1.0"), PluginConfig("version: v1")
-ALL = manifests(NS, IMAGE, CONFIG)
-NEXT = manifests(NS, PluginImage("gpunode/device-plugin:0.2.0"))
+ALL = Spec(NS, IMAGE, CONFIG).manifests
+NEXT = Spec(NS, PluginImage("gpunode/device-plugin:0.2.0")).manifests
 MINORS = (8, 9, 12, 16, 19)
 
 

@@ -11,7 +11,7 @@ from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.objects import apply
 from gpunode.contract.promises import ALLOCATION, ASSIGNED, ASSUMED, DEV, INDEX, MEMORY_ANNOTATION, POD
 from gpunode.contract.status import ANNOTATION
-from gpunode.links.plugin.deployment import everything, manifests
+from gpunode.links.plugin.deployment import Spec, everything
 from gpunode.links.scheduler import deployment
 from gpunode.links.scheduler.deployment import Spec as ExtenderSpec
 from gpunode.links.scheduler.deployment import rights_to_remove
@@ -24,7 +24,7 @@ from .fake import FakeApi
 POLICY, BINDING = "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"
 IMAGE = PluginImage("i:1")
 WRITES = PluginPublish(annotation=True)
-PLUGIN = manifests(NS, IMAGE, None, WRITES)
+PLUGIN = Spec(NS, IMAGE, None, WRITES).manifests
 EXTENDER = ExtenderSpec(NS, IMAGE, Share(resource="x.io/mem"), dict.fromkeys(deployment.FILES, "")).manifests
 
 
@@ -43,7 +43,7 @@ def named(made: list[Object], kind: str) -> dict[str, Object]:
 )
 def test_whoever_may_write_nodes_is_held_in(publish: PluginPublish, held: bool) -> None:
     """And no other, as a policy costs each write a look."""
-    made = manifests(NS, IMAGE, None, publish)
+    made = Spec(NS, IMAGE, None, publish).manifests
     rules = [rule for one in made if one["kind"] == "ClusterRole" for rule in one["rules"]]
     assert any("patch" in rule["verbs"] for rule in rules) is held
     assert (

@@ -11,8 +11,8 @@ import pytest
 from gpunode.cluster.api import Api
 from gpunode.links import node as nodes
 from gpunode.links import plugin
-from gpunode.links.plugin import Spec, deployment
-from gpunode.links.plugin.deployment import manifests
+from gpunode.links.plugin import deployment
+from gpunode.links.plugin.deployment import Spec
 from gpunode.model import PluginImage
 
 from .conftest import GPU_NODE, NS, PluginController, add_node, pod
@@ -39,7 +39,7 @@ def serving(*, ready: bool = True, ending: bool = False) -> Object:
 def test_a_tenth_of_the_nodes_at_a_time(count: int, most: int, goes: int) -> None:
     """One of few; as Kubernetes counts the template's share."""
     assert (deployment.bound(count), deployment.waves(count)) == (most, goes)
-    made = manifests(NS, IMAGE)
+    made = Spec(NS, IMAGE).manifests
     shares = {
         one["spec"]["updateStrategy"]["rollingUpdate"]["maxUnavailable"]
         for one in made
