@@ -131,7 +131,7 @@ def image(
     """Write the image of the device plugin, which also holds the scheduler extender, as an archive for `cluster.plugin.archive`.
 
     Needs no docker: pip fetches the pinned libraries, checked by hash. docker load and ctr images import take the archive, too.
-    The same base and gpunode make the same file, byte for byte.
+    The same base, gpunode and Python make the same file, byte for byte. With the base's version of Python here, modules are compiled.
 
     Example: gpunode plugin image --base python.tar
     """
@@ -161,4 +161,8 @@ def image(
         ("file", "image", "platform", "python", "id"),
         [(str(written.file), written.name, written.platform, written.python, written.digest)],
     )
+    if not written.compiled:
+        listener.note(
+            f"Its modules are not compiled, so each start takes longer: this computer has no Python {written.python}."
+        )
     listener.note(f"For the inventory's `cluster`:  plugin: {{archive: {written.file}}}")

@@ -17,6 +17,7 @@ from .discovery import NvmlUnavailable
 from .health import Health, XidPolicy
 from .logfmt import log_to_stderr
 from .metrics import CannotListen
+from .nvml import Nvml
 from .plugin import serve
 from .reload import CHANGED, HANGUP, ConfigSource, Signals
 
@@ -25,8 +26,6 @@ log = logging.getLogger("gpunode.deviceplugin")
 
 def main() -> int:
     """Exit status: 0 after SIGTERM or SIGINT; 1 where NVML, the MIG layout or an address cannot be used; 2 for a bad configuration."""
-    import pynvml
-
     log_to_stderr()
     signals = Signals()
     try:
@@ -37,7 +36,7 @@ def main() -> int:
     publisher = Publisher.of(source.config, os.environ)
     source.on_refused, source.on_accepted = publisher.config_refused, publisher.config_accepted
     try:
-        return _run(pynvml, source, xid_policy, publisher, signals)
+        return _run(Nvml(), source, xid_policy, publisher, signals)
     finally:
         publisher.close()
 

@@ -1,6 +1,6 @@
 """The GPUs of this machine, their MIG devices and how well they are connected, read through NVML.
 
-`nvml` is the module `pynvml` (NVIDIA's nvidia-ml-py) wherever it is a parameter.
+`nvml` is a `nvml.Nvml` wherever it is a parameter.
 """
 
 from __future__ import annotations

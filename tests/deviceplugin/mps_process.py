@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 
+from gpunode.deviceplugin.mps import __main__ as program
 from gpunode.deviceplugin.mps import shm
-from gpunode.deviceplugin.mps.__main__ import main
 
 from .nvml import FakeNvml, Gpu
 
 if __name__ == "__main__":
     gpus = [Gpu(uuid, minor=number) for number, uuid in enumerate(sys.argv.pop(1).split(","))]
-    sys.modules["pynvml"] = FakeNvml(*gpus)  # type: ignore[assignment]
+    program.Nvml = lambda: FakeNvml(*gpus)  # type: ignore[return-value]
     shm.share = lambda root: None  # type: ignore[assignment]
-    sys.exit(main())
+    sys.exit(program.main())

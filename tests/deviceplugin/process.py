@@ -11,15 +11,15 @@ import sys
 
 import grpc._utilities  # noqa: F401 (the same)
 
-from gpunode.deviceplugin.__main__ import main
+from gpunode.deviceplugin import __main__ as program
 
 from .nvml import FakeNvml, Gpu
 
 if __name__ == "__main__":
     gpus = [Gpu(uuid, minor=number) for number, uuid in enumerate(sys.argv.pop(1).split(","))]
-    sys.modules["pynvml"] = FakeNvml(*gpus)  # type: ignore[assignment]
+    program.Nvml = lambda: FakeNvml(*gpus)  # type: ignore[return-value]
     if user := int(os.environ.get("TEST_USER", "0")):
         os.setgroups([])
         os.setgid(user)
         os.setuid(user)
-    sys.exit(main())
+    sys.exit(program.main())

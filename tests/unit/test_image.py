@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import importlib.util
 import io
 import json
+import marshal
 import os
+import sys
 import tarfile
 import tracemalloc
 import zipfile
@@ -26,6 +29,7 @@ from gpunode.links.plugin.image import base, fetch_wheels, write
 Files = dict[str, bytes]
 PYTHON = "usr/local/bin/python3.11"
 NAME = "gpunode-deviceplugin:1"
+COMPILE = image.compile_modules
 
 
 def tar(files: Files, links: Mapping[str, str] | None = None) -> bytes:
@@ -112,6 +116,7 @@ def _pip(monkeypatch: pytest.MonkeyPatch) -> None:
         return [path]
 
     monkeypatch.setattr(image, "fetch_wheels", fetch)
+    monkeypatch.setattr(image, "compile_modules", lambda files, python: {})  # takes seconds
 
 
 @pytest.mark.parametrize(
@@ -158,7 +163,7 @@ def test_the_archive_is_whole_for_oci_and_for_docker(
     assert {f"app/gpunode/{part}" for part in parts} < set(inside)
     assert {"app/thing.py", "app/beside.py"} < set(inside)
     assert "app/gpunode/__init__.py" not in inside
-    assert not [name for name in inside if name.endswith("run") or "__pycache__" in name]
+    assert not [name for name in inside if name.endswith("run")]
 
 
 def test_it_runs_the_plugin_as_nobody(tmp_path: Path) -> None:
@@ -230,9 +235,37 @@ def test_its_python_is_the_one_that_python3_starts(tmp_path: Path, layers: list[
         assert found.python == python
 
 
+def test_its_modules_are_compiled_for_the_bases_python(tmp_path: Path, monkeypatch: Any) -> None:
+    """Python reads them whatever the sources' times are, and without hash or stat of a source; traces name the image's paths."""
+    monkeypatch.setattr(image, "compile_modules", COMPILE)
+    mine = f"usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    write(str(saved(tmp_path / "base", docker(tar({mine: b""})))), tmp_path / "out", name=NAME, arch="amd64")
+
+    with tarfile.open(tmp_path / "out") as made:
+        listed = json.load(made.extractfile("manifest.json"))
+        with tarfile.open(fileobj=made.extractfile(listed[0]["Layers"][-1])) as layer:
+            layer.extractall(tmp_path / "root")
+    sources = list((tmp_path / "root/app/gpunode").rglob("*.py"))
+    assert len(sources) > 30
+    for source in sources:
+        data = Path(importlib.util.cache_from_source(str(source))).read_bytes()
+        assert data[:8] == importlib.util.MAGIC_NUMBER + b"\1\0\0\0"
+        assert marshal.loads(data[16:]).co_filename == f"/{source.relative_to(tmp_path / 'root')}"
+
+
+def test_a_base_with_a_python_that_is_not_here_gets_sources_alone(tmp_path: Path, monkeypatch: Any) -> None:
+    """Another minor version's modules could not be read."""
+    monkeypatch.setattr(image, "compile_modules", COMPILE)
+    monkeypatch.setattr(image, "which", lambda _: None)
+    bases = docker(tar({"usr/bin/python3.99": b""}))
+    assert not write(str(saved(tmp_path / "base", bases)), tmp_path / "out", name=NAME, arch="amd64").compiled
+
+
 def test_the_same_base_makes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever writes it, and when: files read later, in another order, with other times."""
-    base = str(saved(tmp_path / "base", docker(DEBIAN)))
+    monkeypatch.setattr(image, "compile_modules", COMPILE)
+    mine = f"usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+    base = str(saved(tmp_path / "base", docker(tar({mine: b""}))))
     write(base, tmp_path / "one", name=NAME, arch="amd64")
     listed = Path.rglob
     monkeypatch.setattr(Path, "rglob", lambda self, what: reversed(list(listed(self, what))))

@@ -88,7 +88,7 @@ def test_the_wheel_runs_in_an_environment_of_its_own(dist: Path, tmp_path: Path)
     assert "See the whole job in a minute" in run(gpunode, "demo", "--help", cwd=tmp_path)
     init = run(gpunode, "init", "--hosts", "gpu-[01:04]", "--user", "ops", cwd=tmp_path)
     assert "inventory.yaml" in init
-    read = "import gpunode.planning.templates as it; from gpunode.links.plugin.image import make_layer; print(it.__file__, len(make_layer([])))"
+    read = "import gpunode.planning.templates as it; from gpunode.links.plugin.image import collect_files; print(it.__file__, sum(map(len, collect_files([]).values())))"
     where, size = run(str(python), "-c", read, cwd=tmp_path).split()
     assert where.startswith(str(tmp_path))
     page = run(str(python), "-c", "from gpunode.wording import page; print(page('json.md'))", cwd=tmp_path)

@@ -14,6 +14,7 @@ from gpunode.contract.config import BadConfig
 
 from ..gpus import Handles, explain
 from ..logfmt import log_to_stderr
+from ..nvml import Nvml
 from ..reload import CHANGED, HANGUP, ConfigSource, Signals
 from . import shm
 from .daemons import Supervisor
@@ -45,10 +46,8 @@ async def keep(nvml: Any, source: ConfigSource, signals: Signals) -> str:
 
 def main() -> int:
     """Exit status: 0 after a signal; 1 if something is missing in this container; 2 for a bad configuration."""
-    import pynvml
-
     log_to_stderr()
-    signals = Signals()
+    signals, nvml = Signals(), Nvml()
     try:
         # The plugin's own flags, variables and file: both must derive the same shares.
         source = ConfigSource(sys.argv[1:], os.environ, program=__doc__ or "")
@@ -59,14 +58,14 @@ def main() -> int:
     try:
         Path(config.mps_root).mkdir(parents=True, exist_ok=True)
         shm.share(config.mps_root)
-        pynvml.nvmlInit()
+        nvml.nvmlInit()
     except (OSError, shm.NotShared) as error:
         log.critical("%s", error)
         return 1
-    except pynvml.NVMLError as error:  # exit: a restarted container gets the driver's current libraries
+    except nvml.NVMLError as error:  # exit: a restarted container gets the driver's current libraries
         log.critical("%s", explain(error))
         return 1
-    log.info("stopped", extra={"signal": asyncio.run(keep(pynvml, source, signals))})
+    log.info("stopped", extra={"signal": asyncio.run(keep(nvml, source, signals))})
     return 0
 
 

@@ -19,7 +19,7 @@ SLEEP = "import select, sys; select.select([0], [], [], float(sys.argv[1]))"  # 
 ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 
 
-# What the plugin and vectoradd import; not pynvml, which takes ctypes.CDLL before `inside` replaces it.
+# What the plugin and vectoradd import.
 LOAD = """
 import google.protobuf, grpc.aio
 import gpunode.deviceplugin.cuda, gpunode.deviceplugin.plugin

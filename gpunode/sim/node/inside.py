@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gpunode.deviceplugin.nvml import Nvml as Binding
 from gpunode.sim.node.cuda import Cuda
 from gpunode.sim.node.endpoints import Endpoints
 from gpunode.sim.node.nvml import Driver, Nvml
@@ -78,13 +79,12 @@ def _listen_at(address: str) -> None:
 
 def print_gpus() -> None:
     """nvidia-smi: the container's GPUs, read through the stand-in of NVML."""
-    import pynvml  # takes ctypes.CDLL at its import
-
-    pynvml.nvmlInit()
-    print(f"NVIDIA-SMI (simulated)   Driver Version: {pynvml.nvmlSystemGetDriverVersion()}")
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        print(f"{index}  {pynvml.nvmlDeviceGetName(handle)}  {pynvml.nvmlDeviceGetUUID(handle)}")
+    nvml = Binding()
+    nvml.nvmlInit()
+    print(f"NVIDIA-SMI (simulated)   Driver Version: {nvml.nvmlSystemGetDriverVersion()}")
+    for index in range(nvml.nvmlDeviceGetCount()):
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        print(f"{index}  {nvml.nvmlDeviceGetName(handle)}  {nvml.nvmlDeviceGetUUID(handle)}")
 
 
 def main() -> None:

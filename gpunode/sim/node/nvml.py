@@ -1,5 +1,5 @@
 # ruff: noqa: N802 (the names are those of the library)
-"""The functions of libnvidia-ml.so.1 that the device plugin calls, through NVIDIA's own Python binding.
+"""The functions of libnvidia-ml.so.1 that the device plugin calls, through its own binding (gpunode/deviceplugin/nvml.py).
 
 Every function returns an nvmlReturn_t and writes its answers through the caller's pointers.
 """
@@ -72,7 +72,7 @@ class Nvml:
 
         self.nvmlErrorString: Callable[[int], bytes] = words  # a function, for its caller sets its restype
 
-    def nvmlInitWithFlags(self, _flags: int) -> int:
+    def nvmlInit_v2(self) -> int:
         module = self._driver.module()
         if not module:
             return DRIVER_NOT_LOADED

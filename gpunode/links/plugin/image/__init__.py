@@ -1,7 +1,7 @@
 """The device plugin's image, written without docker: a base that the user names, and one layer on top.
 
 The archive is OCI's layout with docker's `manifest.json`, so `docker load`, `ctr images import`, podman and skopeo take it.
-The same base and the same gpunode make the same bytes.
+The same base, the same gpunode and the same Python make the same bytes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import which
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -32,13 +33,14 @@ REFERENCE = re.compile(r"[a-z0-9][a-z0-9._/-]*(?::[0-9]+/[a-z0-9._/-]+)?:[A-Za-z
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What is in the archive. `digest` is the image's id: of its configuration."""
+    """What is in the archive. `digest` is the image's id: of its configuration. `compiled`: its modules are."""
 
     file: Path
     name: str
     platform: str
     python: str
     digest: str
+    compiled: bool
 
 
 def write(base: str, to: Path, *, name: str, arch: str, folder: Path | None = None) -> Written:
@@ -56,8 +58,10 @@ def write(base: str, to: Path, *, name: str, arch: str, folder: Path | None = No
             wheels = Path(scratch, "wheels")
             wheels.mkdir()
             fetched = fetch_wheels(wheels, python=under.python, machine=MACHINES[arch], folder=folder)
-            digest = write_archive(to, under, make_layer(fetched), name=name)
-    return Written(to, name, f"linux/{arch}", under.python, digest)
+            files = collect_files(fetched)
+            modules = compile_modules(files, under.python)
+            digest = write_archive(to, under, make_layer({**files, **modules}), name=name)
+    return Written(to, name, f"linux/{arch}", under.python, digest, bool(modules))
 
 
 OCI = "application/vnd.oci.image"
@@ -183,10 +187,46 @@ PLACED = re.compile(r"[^/]+\.data/(?:purelib|platlib)/(.+)")
 PROGRAMS = re.compile(r"[^/]+\.data/")
 
 
-def make_layer(wheels: list[Path]) -> bytes:
-    """The plugin, the extender, their contract and libraries as a tar file. The same input makes the same bytes: sorted, every time 0,
-    owned by root, no compression."""
-    files = dict([*_own(), *(file for wheel in wheels for file in _unpacked(wheel))])
+def collect_files(wheels: list[Path]) -> dict[str, bytes]:
+    """The plugin, the extender, their contract and libraries, by their names in the image."""
+    return dict([*_own(), *(file for wheel in wheels for file in _unpacked(wheel))])
+
+
+# In one process of its own, sorted: how marshal writes an object depends on its references. Without times, so the source may
+# have any; and with the path in the image, which tracebacks name.
+COMPILE = ("-m", "compileall", "-q", "-q", "--invalidation-mode", "unchecked-hash", "-p", "/", "-s")
+
+
+def compile_modules(files: Mapping[str, bytes], python: str) -> dict[str, bytes]:
+    """The compiled modules of `files` for CPython `python`, such as 3.11, by name; none where this computer has no such Python.
+
+    Without them each start in the image compiles every module again: its user may not write there. Every Python of one minor
+    version reads the same.
+    """
+    own = f"{sys.version_info.major}.{sys.version_info.minor}" == python
+    program = sys.executable if own else which(f"python{python}")
+    if program is None:
+        return {}
+    with TemporaryDirectory(prefix="gpunode-compile-") as scratch:
+        for name, content in files.items():
+            if name.endswith(".py"):
+                path = Path(scratch, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+        subprocess.run(
+            [program, "-S", *COMPILE, scratch, scratch],
+            env={"PYTHONHASHSEED": "0"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,  # a library may have a file for another Python
+        )
+        return {
+            path.relative_to(scratch).as_posix(): path.read_bytes() for path in Path(scratch).rglob("*.pyc")
+        }
+
+
+def make_layer(files: Mapping[str, bytes]) -> bytes:
+    """The files as a tar file. The same input makes the same bytes: sorted, every time 0, owned by root, no compression."""
     folders = {str(parent) for name in files for parent in Path(name).parents if parent.name}
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
