@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from http import HTTPStatus
 
 from gpunode.cluster.api import Api
@@ -31,7 +31,7 @@ def schedulers(api: Api) -> set[str]:
     pods, _ = api.find("Pod", "kube-system", labels="component=kube-scheduler")
     nodes, _ = api.find("Node")
     there = {str(pod["spec"].get("nodeName") or "") for pod in pods} - {""}
-    return there | {_name(node) for node in nodes if _of_it(node)}
+    return there | _members(nodes).keys()
 
 
 def problem(api: Api, but: Collection[str] = ()) -> str:
@@ -44,8 +44,12 @@ def problem(api: Api, but: Collection[str] = ()) -> str:
         nodes, _ = api.find("Node")
     except ClusterError as error:
         return error.message
-    down = [name for node in nodes if _of_it(node) and not ready(node) and (name := _name(node)) not in but]
-    broken = [_name(pod) for pod in pods if not ready(pod) and pod["spec"].get("nodeName") not in but]
+    down = [name for name, node in _members(nodes).items() if not ready(node) and name not in but]
+    broken = [
+        str(pod["metadata"]["name"])
+        for pod in pods
+        if not ready(pod) and pod["spec"].get("nodeName") not in but
+    ]
     return f"not Ready: {few(sorted(down or broken), NAMED)}" if down or broken else ""
 
 
@@ -60,12 +64,13 @@ def wait(api: Api, seconds: float, tell: OnProgress, but: Collection[str] = ()) 
         time.sleep(LOOK)
 
 
-def _of_it(node: Object) -> bool:
-    return has_label(node["metadata"].get("labels") or {})
-
-
-def _name(item: Object) -> str:
-    return str(item["metadata"]["name"])
+def _members(nodes: Iterable[Object]) -> dict[str, Object]:
+    """The nodes of the control plane by name."""
+    return {
+        str(node["metadata"]["name"]): node
+        for node in nodes
+        if has_label(node["metadata"].get("labels") or {})
+    }
 
 
 def _unready(api: Api, where: str, older: str) -> str:

@@ -10,6 +10,7 @@ from datetime import datetime
 from gpunode.cluster import obstacles
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
+from gpunode.contract.promises import bound_demand, has_ended
 from gpunode.errors import ClusterError, Problem
 
 GPU = "nvidia.com/gpu"
@@ -25,22 +26,7 @@ VAGUE = {"ContainerCreating", "PodInitializing", "ImagePullBackOff", "ErrImagePu
 
 def holds(pod: Object, resource: str = GPU) -> int:
     """How many units of a resource the pod has allocated, by default whole GPUs; 0 once it has ended."""
-    if pod.get("status", {}).get("phase") in OVER:
-        return 0
-
-    def limit(container: Object) -> int:
-        return whole((container.get("resources", {}).get("limits") or {}).get(resource, 0))
-
-    spec = pod["spec"]
-    starting = max([limit(container) for container in spec.get("initContainers") or []], default=0)
-    return max(starting, sum(limit(container) for container in spec["containers"]))
-
-
-def whole(quantity: str | int) -> int:
-    """A count from a quantity: the API keeps its author's spelling (`1Ki`) or shortens it (`1k` for 1000)."""
-    from kubernetes.utils.quantity import parse_quantity
-
-    return int(parse_quantity(quantity))  # type: ignore[no-untyped-call]
+    return 0 if has_ended(pod) else bound_demand(pod, resource).units
 
 
 def ready(pod: Object) -> bool:

@@ -168,7 +168,7 @@ def _unplugged(
     assert member.node is not None
     assert member.outcome is not None
     what, namespace = impact.disturbance(member), session.inventory.cluster.namespace
-    pods = daemonset.uids_on(api, namespace, member.node.name)
+    pods = daemonset.uids_by_node(api, namespace).get(member.node.name, set())
     users = member.facts.gpu_users if member.facts else ()
     if not (what.reboot or what.modules or what.packages) or not any(user.pod in pods for user in users):
         return member.outcome

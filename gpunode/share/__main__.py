@@ -18,9 +18,8 @@ from gpunode.deviceplugin.cluster.apiserver import Follower, InCluster
 from gpunode.deviceplugin.logfmt import log_to_stderr
 
 from .binding import Noting
-from .follow import Home, kinds
 from .lease import ANSWER, RENEW, Lease
-from .ledger import Ledger
+from .ledger import Home, Ledger, kinds
 from .protocol import Extender
 from .server import Probes, Server
 from .waiting import Waiting

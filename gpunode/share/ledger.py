@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import quote
 
 from gpunode.contract.promises import (
     Demand,
@@ -22,6 +23,7 @@ from gpunode.contract.promises import (
     pod_name,
 )
 from gpunode.contract.status import Reason
+from gpunode.deviceplugin.cluster.apiserver import Kind, Object
 
 from .book import Book, Gpu, Nominee, Promise, gpus_of, moved_parts
 from .fit import Refused, beside_nominees, find, place_parts
@@ -263,3 +265,43 @@ class Ledger:
 def priority(pod: Mapping[str, Any]) -> int:
     """A pod's, as admission wrote it."""
     return int((pod.get("spec") or {}).get("priority") or 0)
+
+
+def kinds(ledger: Ledger) -> tuple[Kind, Kind]:
+    """Nodes and pods. Pods of all nodes and of none: the end of one that was not bound frees what is reserved for it."""
+    nodes = Kind(
+        "/api/v1/nodes",
+        lambda node: str(node["metadata"]["name"]),
+        ledger.node_seen,
+        ledger.node_gone,
+        lambda: set(ledger.books()),
+    )
+    return nodes, Kind(
+        "/api/v1/pods", lambda pod: str(pod["metadata"]["uid"]), ledger.pod_seen, ledger.pod_gone, ledger.pods
+    )
+
+
+class Home:
+    """A node, followed. `ready`: Services lead to its pods. They do not once its kubelet is silent, though its containers go on
+    and reach the API server: a leader there would get no requests."""
+
+    def __init__(self, node: str) -> None:
+        self.ready = True  # until more is known
+        self._node = node
+
+    @property
+    def kind(self) -> Kind:
+        """What a Follower follows to keep this current."""
+        path = f"/api/v1/nodes?fieldSelector=metadata.name%3D{quote(self._node, safe='')}"
+        return Kind(
+            path, lambda node: str(node["metadata"]["name"]), self._seen, self._gone, lambda: {self._node}
+        )
+
+    def _seen(self, node: Object) -> None:
+        conditions = (node.get("status") or {}).get("conditions") or []
+        self.ready = all(
+            condition["status"] == "True" for condition in conditions if condition["type"] == "Ready"
+        )
+
+    def _gone(self, _name: str) -> None:
+        self.ready = False

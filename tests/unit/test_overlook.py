@@ -223,7 +223,7 @@ def test_what_is_free_of_shared_gpus_is_counted_in_shares() -> None:
     found = [NodeUsage(name, one) for name, one in gpus.items()]
     found.append(NodeUsage("silent", reason=Problem("no-plugin", "not there")))
     slices = pod("s", on="slices")
-    slices["spec"]["containers"] = [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]
+    slices["spec"]["containers"] = [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]
     running = [slices, pod("m", 4, 8, on="memory"), pod("over", 4, on="memory", phase="Succeeded")]
     parts = shares(found, there, running, MEM)
     assert parts == {"nvidia.com/gpu": [6, 8], MEM: [4, 16], "nvidia.com/mig-1g.10gb": [7, 7]}

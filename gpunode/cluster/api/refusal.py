@@ -90,18 +90,26 @@ def _lost(access: Access, why: str) -> ApiConnectionLost:
 
 def parsed(access: Access, code: int, body: bytes, needs: str = "") -> Object:
     """The object in a response body. `needs`: a key without which it is not what was asked for."""
-    try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
-        answer = None
+    answer = _json(body)
     if not _shaped(answer) or (needs and needs not in answer):
-        page = " ".join(body.decode(errors="replace").split())[:120]
         raise ClusterError(
-            f"{access.server} answered {code} in a way no Kubernetes API does: {page or 'an empty page'}",
+            f"{access.server} answered {code} in a way no Kubernetes API does: {_page(body) or 'an empty page'}",
             hint=f"Is the server of context `{access.context}` in {access.source} right? A proxy may be between.",
         )
     found: Object = answer
     return found
+
+
+def _json(body: bytes) -> Any:
+    """The value in a response body; None where it is no JSON, as of a proxy or a load balancer."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _page(body: bytes) -> str:
+    return " ".join(body.decode(errors="replace").split())[:200]
 
 
 def _shaped(answer: Any) -> bool:
@@ -127,24 +135,19 @@ def event(access: Access, line: bytes) -> tuple[str, Object]:
 
 def http(access: Access, code: int, body: bytes) -> HttpError:
     """The error for an HTTP status of 400 and above."""
-    if code == 429 or code >= 500:  # may be plain text, of a load balancer without an API server
-        try:
-            answer = json.loads(body)
-        except (ValueError, RecursionError):
-            answer = " ".join(body.decode(errors="replace").split())[:120]
-        if not isinstance(answer, dict):
-            return status(access, {"code": code, "message": str(answer)})
+    if (code == 429 or code >= 500) and not isinstance(_json(body), dict):  # of a load balancer
+        return status(access, {"code": code, "message": _page(body)})
     return status(access, {**parsed(access, code, body), "code": code})
 
 
 def words(body: bytes) -> str:
     """What a Status object says, its details first: those of an eviction name the budget that is in the way."""
+    answer = _json(body)
     try:
-        answer = json.loads(body)
         causes = [str(cause["message"]) for cause in (answer.get("details") or {}).get("causes") or []]
         return "; ".join(causes) or str(answer.get("message") or "")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return " ".join(body.decode(errors="replace").split())[:200]
+    except (KeyError, TypeError, AttributeError):
+        return _page(body)
 
 
 def status(access: Access, answer: Object) -> HttpError:

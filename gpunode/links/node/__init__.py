@@ -8,7 +8,8 @@ from difflib import get_close_matches
 
 from gpunode.cluster.api import Api, notes
 from gpunode.cluster.api.kinds import Object
-from gpunode.cluster.pods import GPU, MEMORY, SHARED, whole
+from gpunode.cluster.pods import GPU, MEMORY, SHARED
+from gpunode.contract.promises import whole
 from gpunode.contract.status import ANNOTATION
 from gpunode.errors import ClusterError
 from gpunode.links.node import cordon

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import AGAIN, OnProgress, changes
-from gpunode.cluster.pods import MEMORY, OVER, whole
+from gpunode.cluster.pods import MEMORY, OVER
+from gpunode.contract.promises import whole
 from gpunode.errors import ApiConnectionLost, HttpError
 from gpunode.links import node as nodes
 from gpunode.wording import few

@@ -32,7 +32,7 @@ def every_pod(api: Api, namespace: str) -> list[Object]:
 
 def plugins(found: Iterable[Object]) -> list[Object]:
     """The pods among these that offer GPUs: no MPS control daemons."""
-    return [pod for pod in found if pod["metadata"]["labels"].get(NAME_LABEL) == NAME]
+    return [pod for pod in found if (pod["metadata"].get("labels") or {}).get(NAME_LABEL) == NAME]
 
 
 def in_back_off(pod: Object) -> bool:
@@ -176,13 +176,8 @@ PAUSE_SECONDS = 60.0  # for the pods to end
 LOOK = 0.5
 
 
-def uids_on(api: Api, namespace: str, node: str) -> frozenset[str]:
-    """UIDs of the plugin's pods on the node, those of MPS control daemons among them."""
-    return frozenset(pod["metadata"]["uid"] for pod in every_pod(api, namespace) if place(pod) == node)
-
-
 def uids_by_node(api: Api, namespace: str) -> dict[str, set[str]]:
-    """`uids_on` of every node, by its name."""
+    """UIDs of the plugin's pods by node, those of MPS control daemons among them."""
     found: dict[str, set[str]] = {}
     for pod in every_pod(api, namespace):
         found.setdefault(place(pod), set()).add(pod["metadata"]["uid"])
@@ -201,7 +196,7 @@ def pause(
     labels.write(api, node, {**desired, GPU_LABEL: PAUSED}, annotations={OWNER: owner})
     tell("waiting for the device plugin to leave the node")
     end = time.monotonic() + PAUSE_SECONDS
-    while uids_on(api, namespace, node.name):
+    while node.name in uids_by_node(api, namespace):
         if time.monotonic() >= end:
             return False
         time.sleep(LOOK)

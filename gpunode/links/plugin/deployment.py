@@ -217,7 +217,8 @@ def waves(count: int) -> int:
 
 def without(nodes: Iterable[Node], found: Mapping[str, Object]) -> set[str]:
     """Nodes without a ready pod."""
-    return {node.name for node in nodes if not _serves(node, found.get(node.name))}
+    ready = {name for name, pod in found.items() if not daemonset.ending(pod) and pods.ready(pod)}
+    return {node.name for node in nodes if not node.ready or node.name not in ready}
 
 
 def advance(
@@ -247,10 +248,6 @@ def due(
         old = [node.name for node in these if node.name in waiting and node.name not in out]
         turn += old[: max(0, most - len(out - set(before)))]
     return turn
-
-
-def _serves(node: Node, pod: Object | None) -> bool:
-    return node.ready and pod is not None and not daemonset.ending(pod) and pods.ready(pod)
 
 
 DAEMONSETS = {f"{name}{suffix}" for name in daemonset.NAMES for suffix in ("", "-class")}

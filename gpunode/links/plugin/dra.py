@@ -8,7 +8,7 @@ ResourceSlices go when it does: the kubelet deletes them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpunode.cluster.api import Api
@@ -77,40 +77,29 @@ def owners(api: Api) -> Owners:
     found, unknown = list[Object](), ""
     try:
         found = [
-            one["spec"] | {"title": _title("ResourceSlice", one)} for one in api.find("ResourceSlice")[0]
+            one["spec"] | {"title": title({**one, "kind": "ResourceSlice"})}
+            for one in api.find("ResourceSlice")[0]
         ]
     except HttpError as error:
         unknown = error.message
-    classes = _classes(api)
-    drivers = {DRIVER, *(name for one in classes for name in _drivers(one))}
+    # The DeviceClasses by which pods that ask for GPUs as a resource get them from DRA.
+    classes = [one for one in _found(api, "DeviceClass") if one["spec"].get("extendedResourceName") == GPU]
+    drivers = {DRIVER}
+    for selector in (selector for one in classes for selector in one["spec"].get("selectors") or ()):
+        drivers.update(SELECTS.findall((selector.get("cel") or {}).get("expression", "")))
     slices: dict[str, tuple[str, ...]] = {}
     for spec in found:
         if spec.get("nodeName") and spec.get("devices") and spec.get("driver") in drivers:
             slices[spec["nodeName"]] = (*slices.get(spec["nodeName"], ()), spec["title"])
-    offers = [f"{_title('DeviceClass', one)} for {GPU}" for one in classes]
-    bring = [_title("GPUCluster", one) for one in _found(api, "GPUCluster")]
+    offers = [f"{title(one)} for {GPU}" for one in classes]
+    bring = [title(one) for one in _found(api, "GPUCluster")]
     bring += [one.title for one in other_plugins.every(api) if one.does == "allocates"]
     return Owners(slices, (*bring, *offers), unknown, brought=bool(bring))
-
-
-def _classes(api: Api) -> list[Object]:
-    """The DeviceClasses by which pods that ask for GPUs as a resource get them from DRA."""
-    every = _found(api, "DeviceClass")
-    return [one for one in every if one["spec"].get("extendedResourceName") == GPU]
-
-
-def _drivers(one: Object) -> Iterable[str]:
-    for selector in one["spec"].get("selectors") or ():
-        yield from SELECTS.findall((selector.get("cel") or {}).get("expression", ""))
 
 
 def _found(api: Api, kind: str) -> list[Object]:
     """Also empty where the API server has no such kind, or the user may not list it: it only adds names."""
     try:
-        return api.find(kind)[0] if api.served.has(kind) else []
+        return [{**item, "kind": kind} for item in api.find(kind)[0]] if api.served.has(kind) else []
     except HttpError:
         return []
-
-
-def _title(kind: str, one: Object) -> str:
-    return title({**one, "kind": kind})

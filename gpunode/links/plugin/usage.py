@@ -40,39 +40,30 @@ def usage(
 ) -> tuple[NodeUsage, ...]:
     """Of each node (all are in `there`, all pods in `found`) that has GPUs, a plugin's pod or gpunode's label, or of `only`
     these, by name."""
-    everywhere = _of_plugin(found)
+    everywhere = daemonset.plugins(found)
     own = [one for one in everywhere if one["metadata"]["namespace"] == namespace]
     plugins = daemonset.by_node(everywhere) | daemonset.by_node(own)
     known = [
         node
         for node in map(nodes.parse, there)
-        if (node.name in only if only is not None else _has_gpus(node) or node.name in plugins)
+        if (
+            node.name in only
+            if only is not None
+            else GPU_LABEL in node.labels or node.capacity or node.offers or node.name in plugins
+        )
     ]
     holders = _holders(found)
+
+    def ask(node: Node) -> NodeUsage:
+        answer = _ask(api, node, plugins.get(node.name), namespace)
+        gpus, reason = ((), answer) if isinstance(answer, Problem) else (answer, None)
+        return NodeUsage(node.name, gpus, reason, holders.get(node.name, ()))
+
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        made = pool.map(lambda node: _of(api, node, plugins.get(node.name), namespace, holders), known)
-        return tuple(sorted(made, key=lambda one: one.node))
+        return tuple(sorted(pool.map(ask, known), key=lambda usage: usage.node))
 
 
-def _of_plugin(found: Iterable[Object]) -> list[Object]:
-    return [
-        one
-        for one in found
-        if (one["metadata"].get("labels") or {}).get(daemonset.NAME_LABEL) == daemonset.NAME
-    ]
-
-
-def _of(
-    api: Api, node: Node, pod: Object | None, namespace: str, holders: dict[str, tuple[str, ...]]
-) -> NodeUsage:
-    here = holders.get(node.name, ())
-    asked = _asked(api, node, pod, namespace)
-    if isinstance(asked, Problem):
-        return NodeUsage(node.name, reason=asked, holders=here)
-    return NodeUsage(node.name, asked, holders=here)
-
-
-def _asked(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu, ...] | Problem:
+def _ask(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu, ...] | Problem:
     """What the plugin answers, or why there is no answer."""
     if not node.ready:
         return Problem("node-not-ready", f"the node is not Ready: {node.why_not_ready}")
@@ -134,7 +125,3 @@ def _holders(found: Iterable[Object]) -> dict[str, tuple[str, ...]]:
             name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
             holders[node] = (*holders.get(node, ()), name)
     return holders
-
-
-def _has_gpus(node: Node) -> bool:
-    return GPU_LABEL in node.labels or bool(node.capacity or node.offers)

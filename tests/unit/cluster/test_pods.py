@@ -94,17 +94,17 @@ def test_the_reason_comes_from_who_knows_it(
 
 
 def test_gpus_are_counted_until_a_pod_is_over() -> None:
-    """Init containers run before the others, so the larger need counts; a pod that ended holds none."""
+    """Init containers run before the others, so the larger need counts, but sidecars beside them; a pod that ended holds none."""
 
     def container(gpus: int) -> dict[str, Any]:
-        return {"resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
+        return {"name": "c", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
 
     item: dict[str, Any] = {
         "spec": {"initContainers": [container(3)], "containers": [container(1), container(1), {}]}
     }
     assert pods.holds(item) == 3
-    item["spec"]["initContainers"] = []
-    assert pods.holds(item) == 2
+    item["spec"]["initContainers"] = [container(3) | {"restartPolicy": "Always"}]
+    assert pods.holds(item) == 5
     item["status"] = {"phase": "Succeeded"}
     assert pods.holds(item) == 0
     assert pods.holds(item | {"status": {}}, "aliyun.com/gpu-mem") == 0

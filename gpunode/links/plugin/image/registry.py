@@ -25,8 +25,8 @@ from urllib.request import Request, build_opener
 
 from gpunode import __version__
 from gpunode.errors import UsageError
+from gpunode.links.plugin.image.base import CHUNK, LARGEST, fits
 from gpunode.links.plugin.image.base import MANIFESTS as MOST
-from gpunode.links.plugin.image.base import fits
 from gpunode.local import files as localfile
 from gpunode.local.streams import within
 
@@ -34,8 +34,6 @@ SECONDS = 30.0  # without an answer
 WHOLE_SECONDS = 120.0  # until an answer begins, with its token and redirects; until a whole manifest is here
 SLOWEST = 4 << 10  # bytes a second of a blob, on average
 PATIENCE = 60.0  # seconds, before that average counts
-CHUNK = 1 << 20  # bytes
-LARGEST = 4 << 20  # bytes of a manifest, as registries bound them
 OCI, DOCKER = "application/vnd.oci.image", "application/vnd.docker.distribution.manifest"
 MANIFESTS = f"{OCI}.index.v1+json, {OCI}.manifest.v1+json, {DOCKER}.list.v2+json, {DOCKER}.v2+json"
 # The host has a dot or a port, as in docker's references: `python` and `library/python` name no registry.
