@@ -27,7 +27,7 @@ from gpunode.model import (
     Verdict,
     Watch,
 )
-from gpunode.planning import users
+from gpunode.planning import services
 
 LOSES = "the `systemctl daemon-reload` before it takes the GPUs from running containers"
 
@@ -82,7 +82,7 @@ def plan(host: Host, facts: Facts, desired: Desired) -> Plan:
     if reboots:
         why = "; ".join(dict.fromkeys(reboot.why for reboot in reboots))
         _keeps_driver(host, facts, desired, why)
-        ends = None if host.work == "kill" else users.keys(facts.gpu_users)
+        ends = None if host.work == "kill" else services.user_keys(facts.gpu_users)
         steps.append(StepPlan("reboot", (Reboot(why, ends),)))
     return Plan(host.name, tuple(_restarted_once(steps)))
 
@@ -150,7 +150,7 @@ def _reloading(facts: Facts, desired: Desired, change: Change) -> Change:
         return change
     if change.ends is not None:
         return replace(change, loses=True, note="; ".join(filter(None, (change.note, LOSES))))
-    return replace(change, loses=True, note=LOSES, ends=users.keys(inside))
+    return replace(change, loses=True, note=LOSES, ends=services.user_keys(inside))
 
 
 def judge_host(outcome: Outcome) -> tuple[Verdict, ...]:

@@ -9,7 +9,7 @@ from gpunode.links.driver import choose as driver
 from gpunode.links.driver.branches import branches
 from gpunode.links.kubelet import minors
 from gpunode.links.machine import pci
-from gpunode.links.runtime import decide as runtime_decision
+from gpunode.links.runtime import link as runtime_decision
 from gpunode.links.toolkit.plan import default_version
 from gpunode.model import Choice, Desired, DriverSpec, Facts, Host, KubeletStart
 from gpunode.packages import releases

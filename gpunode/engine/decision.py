@@ -11,7 +11,7 @@ from gpunode.links.driver import branches, choose
 from gpunode.links.driver import decide as driver
 from gpunode.links.kubelet import decide as kubelet
 from gpunode.links.machine import link as machine
-from gpunode.links.runtime import decide as runtime_decision
+from gpunode.links.runtime import link as runtime_decision
 from gpunode.links.toolkit import decide as devices
 from gpunode.links.toolkit.plan import decide_packages
 from gpunode.model import (
@@ -21,8 +21,7 @@ from gpunode.model import (
     Layer,
     PluginImage,
 )
-from gpunode.packages import releases
-from gpunode.packages.sources import decide_sources, unused_note
+from gpunode.packages import decide_sources, releases, unused_note
 
 
 @contextmanager

@@ -5,23 +5,26 @@ Reads the file, and the keys, the image archive and the plugin configuration tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from gpunode.contract import config_file
 from gpunode.contract.config import BadConfig, Config
 from gpunode.contract.yaml_text import Where
+from gpunode.errors import InventoryError
 from gpunode.inventory import archive, expand
-from gpunode.inventory.expand import need_file, seconds
-from gpunode.inventory.selection import select
+from gpunode.inventory.expand import RANGE, names, need_file, seconds
 from gpunode.inventory.source import Source, read
 from gpunode.inventory.validation import check
 from gpunode.local import files as localfile
 from gpunode.model import (
     Cluster,
     GateCommand,
+    Host,
     Inventory,
     PluginConfig,
     PluginImage,
@@ -29,8 +32,7 @@ from gpunode.model import (
     SecondScheduler,
     Share,
 )
-
-__all__ = ["load", "select"]
+from gpunode.wording import few
 
 CDI_FOLDERS = ("/var/run/cdi", "/run/cdi")  # where the toolkit's own units write
 PROBES, METRICS = ":9401", ":9400"  # where the plugin's pods answer (templates/cluster/plugin.yaml.j2)
@@ -184,3 +186,76 @@ def _config(settings: list[Config], text: str = "", files: Mapping[str, str] | N
         mig=any(setting.mig_strategy != "none" for setting in settings),
         device_specs=all(setting.pass_device_specs for setting in settings),
     )
+
+
+NAMED = 3  # missing hosts of a range
+
+
+def select(inventory: Inventory, limit: Sequence[str] = (), exclude: Sequence[str] = ()) -> tuple[Host, ...]:
+    """The hosts in `limit` (default: all) without those in `exclude`, in the inventory's order.
+
+    An entry is a host, a group, a range, a glob over host names, or several of them separated by commas. Raises
+    InventoryError for an entry that matches nothing, and if no host is left.
+    """
+    problems: list[str] = []
+    chosen = matched(inventory, limit, "--limit", problems)
+    if not limit:
+        chosen = {host.name for host in inventory.hosts}
+    excluded = matched(inventory, exclude, "--exclude", problems)
+    chosen -= excluded
+    left = tuple(host for host in inventory.hosts if host.name in chosen)
+    if not left and not problems and exclude:
+        problems.append(f"no host is left: --exclude {','.join(exclude)} matches all of them")
+    if problems:
+        raise InventoryError(problems)
+    return left
+
+
+def matched(inventory: Inventory, patterns: Sequence[str], option: str, problems: list[str]) -> set[str]:
+    """Names of the hosts that the patterns match; patterns without a match are added to `problems`."""
+    found: set[str] = set()
+    known = [
+        *(host.name for host in inventory.hosts),
+        *(name for host in inventory.hosts for name in host.groups),
+    ]
+    wanted = [part.strip() for entry in patterns for part in entry.split(",")]
+    if patterns and not any(wanted):
+        problems.append(f"{option} is empty; name a host, a group or a glob")
+    for pattern in filter(None, wanted):
+        try:
+            parts = names(pattern) if RANGE.search(pattern) else [pattern]
+        except ValueError as error:
+            problems.append(f"{option} {pattern}: {error}")
+            continue
+        missing = []
+        for part in parts:
+            hosts = {
+                host.name
+                for host in inventory.hosts
+                if part == host.name or part in host.groups or fnmatchcase(host.name, part)
+            }
+            if not hosts:
+                missing.append(part)
+            if not hosts and len(missing) <= NAMED:
+                glob = any(character in part for character in "*?[")  # a similar name would not match it
+                near = [] if glob else difflib.get_close_matches(part, known, n=1)
+                advice = (
+                    f"; did you mean `{near[0]}`?"
+                    if near
+                    else f"; {inventory.path} has {group_names(inventory)}"
+                )
+                problems.append(f"{option} {part}: no such host or group{advice}")
+            found |= hosts
+        if more := missing[NAMED:]:
+            problems.append(f"{option} {pattern}: {len(more)} more of this range are no hosts")
+    return found
+
+
+def group_names(inventory: Inventory) -> str:
+    """The first five groups, or hosts where there is no group, in a sentence."""
+    found = list(dict.fromkeys(name for host in inventory.hosts for name in host.groups))
+    if not found:
+        return (
+            f"the hosts {few([host.name for host in inventory.hosts], 5)}" if inventory.hosts else "no hosts"
+        )
+    return f"the group{'s' if len(found) > 1 else ''} {few(found, 5)}"

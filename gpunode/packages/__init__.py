@@ -1,7 +1,7 @@
 """Package systems: their protocol, and the one of a host.
 
-A new one is a folder here, a line in SYSTEMS, and a line in `on_host/systems`. The folder has a `table.yaml` (releases, names of
-packages, repositories), a planner, which implements `PackageSystem`, and `on_host/system`, which reads its database and runs its
+A new one is a folder here, a line in SYSTEMS, and a line in `on_host`. The folder has a `table.yaml` (releases, names of
+packages, repositories), a planner, which implements `PackageSystem`, and `on_host`, which reads its database and runs its
 programs. Planners are pure: they take Facts and the decision, and return changes in order, () when the host is right. They raise
 CannotPlan at what they cannot parse, change no source unrelated to NVIDIA, and show no credentials of an address. A
 driver without packages is not a package system.
@@ -14,14 +14,15 @@ from types import MappingProxyType
 from typing import Protocol
 
 from gpunode.agent.failures import HINTS
-from gpunode.model import Change, Desired, DriverSpec, Facts, Source, Watch
-from gpunode.packages import releases
+from gpunode.errors import CannotPlan
+from gpunode.model import Change, Desired, DriverSpec, Facts, Host, PackageSpec, Repository, Source, Watch
+from gpunode.packages import releases, repositories
 from gpunode.packages.apt import plan as apt
 from gpunode.packages.dnf import plan as dnf
 from gpunode.packages.dnf import yum
 from gpunode.packages.names import PackageNames
-from gpunode.packages.repositories import Purpose
 from gpunode.packages.zypper import plan as zypper
+from gpunode.planning.versions import is_installed
 
 
 class PackageSystem(Protocol):
@@ -39,7 +40,7 @@ class PackageSystem(Protocol):
     def place(self, uri: str, arch: str) -> str:
         """A repository's address, normalised: equal for two spellings."""
 
-    def offers(self, facts: Facts, purpose: Purpose) -> bool:
+    def offers(self, facts: Facts, purpose: repositories.Purpose) -> bool:
         """Whether the host has a repository of NVIDIA's for this already."""
 
     def driver_sources(self, facts: Facts) -> tuple[str, ...]:
@@ -77,3 +78,69 @@ def system_of_host(facts: Facts) -> PackageSystem | None:
     """The host's, or None where gpunode installs no packages."""
     release = releases.release(facts.os)
     return SYSTEMS[release.family] if release else None
+
+
+def decide_sources(
+    host: Host,
+    facts: Facts,
+    system: PackageSystem,
+    driver: DriverSpec | None,
+    toolkit: tuple[PackageSpec, ...],
+) -> tuple[Source, ...]:
+    """The inventory's repositories for the packages to install; two with one address are one source."""
+    sources: list[Source] = []
+    if system.RPM and host.system_repository is not None and (driver or toolkit):
+        sources.append(_source_of("system", host.system_repository))
+    arch = facts.os.arch
+    needs: list[tuple[repositories.Purpose, tuple[PackageSpec, ...], Repository | None]] = [
+        (
+            "driver",
+            (*driver.pin, *driver.headers, *driver.modules, *driver.packages, *driver.fabric, *driver.subnet)
+            if driver and not driver.brings
+            else (),
+            host.driver_repository,
+        ),
+        ("toolkit", toolkit, host.toolkit_repository),
+    ]
+    for purpose, specs, repository in needs:
+        theirs = [spec for spec in specs if spec.origin == "nvidia"]
+        if not theirs:
+            continue
+        if repository is not None:
+            known = [system.place(source.uri, arch) for source in sources]
+            if system.place(repository.uri, arch) not in known:
+                sources.append(_source_of(purpose, repository))
+        elif not (
+            all(is_installed(facts.packages, spec) for spec in theirs) or system.offers(facts, purpose)
+        ):
+            raise _no_repository(facts, system, purpose)
+    return tuple(sources)
+
+
+def unused_note(host: Host, system: PackageSystem | None) -> tuple[str, ...]:
+    """A note on a repository of the inventory that this host does not get."""
+    if host.system_repository is None or system is None or system.RPM:
+        return ()
+    return (f"`repositories.system` is for RPMs, and this host has {system.NAME}: it is not used.",)
+
+
+def _source_of(purpose: str, repository: Repository) -> Source:
+    return Source(f"gpunode-{purpose}", repository.uri, repository.key, repository.fingerprint)
+
+
+def _no_repository(facts: Facts, system: PackageSystem, purpose: repositories.Purpose) -> CannotPlan:
+    return CannotPlan(
+        "\n".join(
+            (
+                f"{system.NAME} knows no repository for the {purpose}, and the inventory names none",
+                *system.notes(facts, ()),
+            )
+        ),
+        hint="`gpunode provision` adds NVIDIA's, where its key can be fetched and its whole fingerprint is known, or given with "
+        "`--fingerprint`. "
+        f"Else set `repositories.{purpose}` in the inventory; `gpunode keys` checks a key and prints that: "
+        f"uri: {repositories.repository_uri(purpose, facts.os)} (or a mirror of it), key: a file with the public key that signs it "
+        f"({repositories.repository_key(system.NAMES.family, purpose)}).",
+        layer="module" if purpose == "driver" else "toolkit",
+        repository=purpose,
+    )

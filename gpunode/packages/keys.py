@@ -12,7 +12,7 @@ from gpunode import __version__
 from gpunode.errors import GpunodeError, WrongKey
 from gpunode.local import files as localfile
 from gpunode.local.streams import within
-from gpunode.packages import openpgp
+from gpunode.packages import signing
 from gpunode.packages.repositories import WHOLE, Signed, is_trusted
 
 SECONDS = 20.0  # without an answer
@@ -38,7 +38,7 @@ def key(source: Signed, place: str = "", given: Collection[str] = ()) -> Key:
     where = place or source.key_uri
     text = _fetched(where) if where.startswith(ADDRESSES) else _read(Path(where))
     try:
-        found = openpgp.fingerprint(text)
+        found = signing.fingerprint(text)
     except ValueError as error:
         raise WrongKey(f"{where} is no key: {error}", hint="Name the key's own address or file.") from error
     if is_trusted(found, source.fingerprint, given):

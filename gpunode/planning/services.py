@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpunode.model import Change, Facts, Service, WriteFile
+from gpunode.model import Change, Facts, GpuUser, Service, WriteFile
 from gpunode.planning import files
+from gpunode.wording import few
 
 
 def is_loaded(facts: Facts, unit: str) -> bool:
@@ -58,3 +59,16 @@ def add_restart(
     guards = tuple(change.path for change in written) if guards is None else tuple(guards)
     fault = "" if written else None
     return (*written, Service(unit, reason, restart=True, guards=guards, note=note, ends=ends, fault=fault))
+
+
+SHOWN = 5
+
+
+def user_names(users: Sequence[GpuUser]) -> str:
+    """`python (pid 4242, pod ml/train), Xorg (pid 900) and 2 more`."""
+    return few([str(user) for user in users], SHOWN)
+
+
+def user_keys(users: Sequence[GpuUser]) -> tuple[str, ...]:
+    """The pids of processes, and the UIDs of their pods: each once, in order."""
+    return tuple(dict.fromkeys(user.pod or str(user.pid) for user in users))

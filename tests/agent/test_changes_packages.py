@@ -20,8 +20,7 @@ from gpunode.agent import system
 from gpunode.agent.failures import Failure
 from gpunode.agent.record import Run
 from gpunode.model import Packages, PackageSpec
-from gpunode.packages.apt.on_host import failures
-from gpunode.packages.apt.on_host import system as apt
+from gpunode.packages.apt import on_host as apt
 from tests.agent.conftest import Host, collect, wait_until
 
 LISTS = "Reading package lists...\nBuilding dependency tree...\nReading state information...\n"
@@ -415,7 +414,7 @@ def test_why_an_install_failed_is_reported_in_a_sentence(
     """With the lines that show it."""
     host.write("/var/lib/dkms/nvidia/580.178.04/build/make.log", "nv.c:12: error: implicit declaration\n")
     host.program("apt-cache", "echo ' hello | 2.10-3 | http://x'; echo ' hello | 2.10-2 | http://y'")
-    failure = failures.install_failure(this, LISTS + text, [{"name": "hello", "version": ""}])
+    failure = apt.install_failure(this, LISTS + text, [{"name": "hello", "version": ""}])
     assert failure.code == code
     assert words in failure.error
     assert not detail or detail in failure.detail

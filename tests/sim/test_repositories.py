@@ -17,7 +17,7 @@ from gpunode.engine.session import Session, opened
 from gpunode.engine.visit import Visit
 from gpunode.errors import GpunodeError
 from gpunode.model import OnEvent, Outcome, WriteFile
-from gpunode.packages import keys, openpgp
+from gpunode.packages import keys, signing
 from gpunode.packages import repositories as tables
 from gpunode.packages.keys import Key
 from gpunode.packages.repositories import Signed
@@ -26,7 +26,7 @@ from gpunode.sim.host.machine import Machine
 from tests.sim.fleets import Fleet, serving
 from tests.unit.test_dnf_systems import KEY
 
-PRINT = openpgp.fingerprint(KEY)
+PRINT = signing.fingerprint(KEY)
 
 
 @contextmanager

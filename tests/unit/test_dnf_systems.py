@@ -15,7 +15,7 @@ from gpunode.engine import chain as pipeline
 from gpunode.engine import decision as desired
 from gpunode.errors import Refused
 from gpunode.model import Os, Packages, Plan, Repository, WriteFile
-from gpunode.packages import openpgp, repositories
+from gpunode.packages import repositories, signing
 from gpunode.packages.names import PackageNames
 from tests import cases
 
@@ -178,7 +178,7 @@ aHqRn0p0klw07W4A
 
 def test_a_fingerprint_is_gpgs() -> None:
     """Of an armoured key, whatever stands around it."""
-    assert openpgp.fingerprint(f"a comment\n{KEY}") == "873832E7319698DED2073FC71E92B9B9669927D5"
+    assert signing.fingerprint(f"a comment\n{KEY}") == "873832E7319698DED2073FC71E92B9B9669927D5"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_fingerprint_is_gpgs() -> None:
 def test_what_is_no_key_has_no_fingerprint(text: str) -> None:
     """With a reason."""
     with pytest.raises(ValueError, match=r"key|armour"):
-        openpgp.fingerprint(text)
+        signing.fingerprint(text)
 
 
 def armoured(data: bytes, text: str = "") -> str:
@@ -227,7 +227,7 @@ PRINT = hashlib.sha1(b"\x99" + len(OURS).to_bytes(2, "big") + OURS).hexdigest().
     ],
 )
 def test_a_key_of_any_shape_has_a_fingerprint(text: str) -> None:
-    assert openpgp.fingerprint(text) == PRINT
+    assert signing.fingerprint(text) == PRINT
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ def test_a_key_of_any_shape_has_a_fingerprint(text: str) -> None:
 def test_a_text_with_another_key_beside_the_right_one_is_refused(text: str, words: str) -> None:
     """dnf and apt would trust every key in the file."""
     with pytest.raises(ValueError, match=words):
-        openpgp.fingerprint(text)
+        signing.fingerprint(text)
 
 
 # The same key, valid for 30 days of 2020; and as its owner extended it then, until 2041.
@@ -280,7 +280,7 @@ def test_the_inventorys_key_for_nvidias_own_address_has_the_whole_fingerprint(
     base: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is known, or one that the user has written beside it: another key can end in the same digits."""
-    own, whole = f"{CUDA}/some/x86_64", openpgp.fingerprint(KEY)
+    own, whole = f"{CUDA}/some/x86_64", signing.fingerprint(KEY)
     seen = cases.facts(base)
 
     def plan(known: str | None, given: str = "") -> Plan:
@@ -320,7 +320,7 @@ def test_the_toolkit_from_nvidias_repository_of_drivers_has_that_ones_key(
     assert f"`repositories.toolkit.key` is not the key of {uri}" in error.value.message
     assert ".pub file in that directory" in error.value.hint
 
-    monkeypatch.setattr(repositories, "key_fingerprint", lambda *_: openpgp.fingerprint(KEY))
+    monkeypatch.setattr(repositories, "key_fingerprint", lambda *_: signing.fingerprint(KEY))
     changes = pipeline.plan(host, seen, desired.decide(host, seen, None)).changes
     for one in changes:
         if isinstance(one, WriteFile) and one.path == "/etc/yum.repos.d/gpunode-toolkit.repo":
@@ -393,9 +393,9 @@ def test_an_expired_key_refuses_no_host_that_needs_nothing_of_what_it_signs(
 
 def test_a_key_without_an_end_or_that_cannot_be_read_does_not_expire() -> None:
     """What cannot be read is judged elsewhere."""
-    assert openpgp.expires(KEY) is None
-    assert openpgp.expires(KEY.replace("mDME", "mDMF")) is None
-    assert openpgp.expires("no key") is None
+    assert signing.expires(KEY) is None
+    assert signing.expires(KEY.replace("mDME", "mDMF")) is None
+    assert signing.expires("no key") is None
 
 
 OWNER = "CDB716C3055A182F4272270D232B685E3816D106"  # EXPIRED's fingerprint
@@ -422,4 +422,4 @@ def test_only_its_own_signatures_let_a_key_live(issuer: tuple[bytes, ...], end: 
     """A certification by another key has its own time, and says nothing of this one's."""
     block = EXPIRED.split("\n\n")[1].split("\n=", maxsplit=1)[0]
     later = issued(1700000000, *issuer)
-    assert openpgp.expires(armoured(base64.b64decode(block) + later)) == end
+    assert signing.expires(armoured(base64.b64decode(block) + later)) == end

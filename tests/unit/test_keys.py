@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 from gpunode.cli import app
 from gpunode.errors import GpunodeError, UsageError
-from gpunode.packages import keys, openpgp, repositories
+from gpunode.packages import keys, repositories, signing
 from gpunode.packages.keys import WrongKey, key
 from tests.unit.test_dnf_systems import KEY
 
-PRINT = openpgp.fingerprint(KEY)
+PRINT = signing.fingerprint(KEY)
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ import pytest
 from gpunode.errors import Unreachable
 from gpunode.host import openssh
 from gpunode.host.failures import CAUSES, Way, diagnose
-from gpunode.host.openssh import master
-from gpunode.host.openssh.master import Master, NotOpened
+from gpunode.host.openssh import Master, NotOpened
 from gpunode.model import Host, Ssh
 from tests.sshd import Sshd, serve
 
@@ -138,11 +137,11 @@ def said(connection: openssh.Connection, command: str) -> list[bytes]:
 
 def test_what_ssh_prints_at_its_very_end_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it ends right after there was nothing to read."""
-    monkeypatch.setattr(master, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(openssh, "POLL_SECONDS", 0.01)
     words = ["/bin/sh", "-c", "sleep 0.2; echo the cause >&2; exit 255"]
     with subprocess.Popen(words, stderr=subprocess.PIPE) as process:
         monkeypatch.setattr(process, "poll", process.wait)
-        assert master._watched(process, 30) == ("the cause\n", False)
+        assert openssh._watched(process, 30) == ("the cause\n", False)
 
 
 @needs_ssh

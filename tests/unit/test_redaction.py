@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpunode.agent import shapes
+from gpunode.agent import redaction
 from gpunode.agent.redaction import redacted
 from gpunode.agent.values import secret
 
@@ -47,8 +47,8 @@ def test_usual_text_is_kept() -> None:
 def test_each_pattern_finds_a_case() -> None:
     """A pattern that finds none is not tested, or not needed."""
     texts = "\n".join(SECRETS)
-    places = *shapes.PLACES, *shapes.LINES, *(pattern for _, pattern in shapes.WITH)
-    unused = [one for one in (*shapes.TOKENS, shapes.CRYPT) if not re.search(one, texts)]
+    places = *redaction.PLACES, *redaction.LINES, *(pattern for _, pattern in redaction.WITH)
+    unused = [one for one in (*redaction.TOKENS, redaction.CRYPT) if not re.search(one, texts)]
     unused += [one for one in places if not re.search(one, texts.lower(), re.MULTILINE)]
     assert not unused
 

@@ -15,7 +15,7 @@ import yaml
 
 from gpunode.errors import CannotPlan
 from gpunode.links.runtime.config_toml import containerd_toml
-from gpunode.links.runtime.daemon_json import daemon_json
+from gpunode.links.runtime.docker import daemon_json
 from tests import cases
 
 NVIDIA = {"path": "nvidia-container-runtime", "args": []}

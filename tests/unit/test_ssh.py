@@ -18,7 +18,6 @@ import pytest
 from gpunode.engine.session import Dialer
 from gpunode.errors import AgentFailed, Unreachable
 from gpunode.host import bootstrap, openssh, reach, ssh
-from gpunode.host.ssh import failures
 from tests.sshd import Sshd, serve
 
 
@@ -378,5 +377,5 @@ def test_a_flood_over_ssh_is_given_up(
 @pytest.mark.parametrize("number", [errno.ECONNRESET, errno.ENOTCONN])
 def test_a_reset_is_tried_again_however_it_is_seen(number: int) -> None:
     """Linux reports one that came before the first question about the socket as ENOTCONN."""
-    assert failures.may_pass(OSError(number, os.strerror(number)))
-    assert not failures.may_pass(OSError(errno.ECONNREFUSED, "refused"))
+    assert ssh.may_pass(OSError(number, os.strerror(number)))
+    assert not ssh.may_pass(OSError(errno.ECONNREFUSED, "refused"))

@@ -8,10 +8,10 @@ from typing import Callable, Dict, Optional
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import current, keep, put, sha256
+from gpunode.agent.machine import journal
 from gpunode.agent.package_manager import SILENCE
 from gpunode.agent.record import Run, settling
 from gpunode.agent.system import Message, below, last, resolve, run
-from gpunode.agent.systemd import journal
 from gpunode.engine.on_host.confirmation import wait_for_confirmation
 from gpunode.engine.on_host.guard import arm, disarm, read_guard
 from gpunode.engine.on_host.health import node_units, reasons, restart, what_worked
@@ -23,7 +23,7 @@ from gpunode.links.plugin.on_host import load_image
 from gpunode.links.runtime.on_host.containerd import check_containerd
 from gpunode.links.runtime.on_host.docker import check_docker
 from gpunode.links.runtime.on_host.selinux import relabel, selinux_boolean
-from gpunode.packages.on_host.systems import packages
+from gpunode.packages.on_host import packages
 
 
 def refuse_if_changed(path: str, found: Optional[bytes], expected: Optional[str]) -> None:

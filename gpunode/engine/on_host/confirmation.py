@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import put, sync
+from gpunode.agent.machine import show_units
 from gpunode.agent.record import RECORDS, VERSION, Run, readable
 from gpunode.agent.system import Message, below, line_of, run, text_of, unrooted
-from gpunode.agent.systemd import show_units
 
 KEPT = "api-server-answered"  # code: why an unconfirmed restart was kept
 

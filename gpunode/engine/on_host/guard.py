@@ -9,6 +9,7 @@ from typing import Iterator, List, Optional, Tuple
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import put, put_files_back, sync
+from gpunode.agent.machine import show_units, transient
 from gpunode.agent.record import RECORDS, VERSION, Run, readable, settling, take_lock
 from gpunode.agent.system import (
     Message,
@@ -21,7 +22,6 @@ from gpunode.agent.system import (
     text_of,
     unrooted,
 )
-from gpunode.agent.systemd import show_units, transient
 from gpunode.engine.on_host.health import NODE_UNITS, RESTORE_SECONDS, node_units, restart, what_worked
 
 BOOT_UNIT = "/etc/systemd/system/gpunode-restore.service"

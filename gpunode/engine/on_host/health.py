@@ -4,8 +4,8 @@ import re
 import time
 from typing import Dict, List, Optional
 
+from gpunode.agent.machine import show_units
 from gpunode.agent.system import Message, last, number, run
-from gpunode.agent.systemd import show_units
 from gpunode.links.runtime.on_host.docker import read_docker
 
 NODE_UNITS = ("docker.service", "containerd.service", "kubelet.service")

@@ -10,10 +10,10 @@ from functools import partial
 from typing import BinaryIO, Callable, Dict, Iterator, Optional
 
 from gpunode.agent.failures import Failure
+from gpunode.agent.machine import transient
 from gpunode.agent.processes import send_signal, started_at
 from gpunode.agent.record import Run, lock_holder, readable, take_lock
 from gpunode.agent.system import Message, below, failure_of, from_os_error, has_systemd, last, run, text_of
-from gpunode.agent.systemd import transient
 from gpunode.engine.on_host.changes import why_unknown
 from gpunode.engine.on_host.confirmation import confirm
 from gpunode.engine.on_host.guard import forget_payloads, leftovers, restore_later

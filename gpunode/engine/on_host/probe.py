@@ -11,13 +11,13 @@ from gpunode.agent.machine import (
     read_cgroup,
     read_os,
     read_secure_boot,
+    read_units,
     read_uptime,
     read_versions,
 )
 from gpunode.agent.processes import read_containers
 from gpunode.agent.record import lock_holder
 from gpunode.agent.system import Message, line_of
-from gpunode.agent.systemd import read_units
 from gpunode.engine.on_host.confirmation import unconfirmed
 from gpunode.links.driver.on_host.gpus import (
     read_boot_default,
@@ -35,7 +35,7 @@ from gpunode.links.kubelet.on_host import read_kubelet, read_watched_files
 from gpunode.links.plugin.on_host import read_images
 from gpunode.links.runtime.on_host.containerd import read_containerd
 from gpunode.links.runtime.on_host.docker import read_docker
-from gpunode.packages.on_host.systems import read_half_installed, read_packages
+from gpunode.packages.on_host import read_half_installed, read_packages
 
 PROBE_SECONDS = 60
 

@@ -7,6 +7,7 @@ the connection to a jump host.
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 import socket
 import threading
@@ -18,10 +19,9 @@ from typing import Any
 import paramiko
 
 from gpunode.errors import NoConnection, Unreachable
-from gpunode.host import ssh_options
-from gpunode.host.failures import unsupported
+from gpunode.host import failures, ssh_options
+from gpunode.host.failures import Way, failure, unsupported
 from gpunode.host.ssh.config import Config, Target
-from gpunode.host.ssh.failures import explain, jump_failed, may_pass
 from gpunode.host.ssh.keys import Keys
 from gpunode.host.ssh.known_hosts import KnownHosts
 from gpunode.local import streams
@@ -99,8 +99,6 @@ class SshConnection:
     def close(self) -> None:
         self._transport.close()
 
-
-__all__ = ["Dialer"]
 
 # sshd drops connections at random from the 11th unauthenticated one on (MaxStartups 10:30:100), and a fleet
 # behind one jump host arrives at one sshd.
@@ -276,3 +274,67 @@ def _last(target: Target) -> Target:
             otherwise="Or set `ssh.jump` to a host that is reached directly.",
         )
     return target
+
+
+# The last two: the jump host's connection has just been lost.
+PASSING = ("banner", "reset by peer", "session not active", "Unable to open channel")
+PASSING_NUMBERS = (errno.ECONNRESET, errno.ENOTCONN)  # ENOTCONN: reset before it was used
+
+
+def may_pass(error: Exception) -> bool:
+    """True for errors of an overloaded sshd or a network failure; a wrong key or host key never passes."""
+    if isinstance(error, NoConnection):
+        return error.passes
+    if isinstance(error, paramiko.AuthenticationException):
+        return False
+    if isinstance(error, OSError) and error.errno in PASSING_NUMBERS:
+        return True
+    return isinstance(error, EOFError) or any(words in str(error) for words in PASSING)
+
+
+def explain(host: Host, target: Target | None, error: Exception) -> Unreachable:
+    """The error for a failed connection. `target` is None if ssh's configuration could not be read."""
+    found = _failure(target, error)
+    return Unreachable(host.name, found.message, hint=found.hint, code=found.problem.code)
+
+
+def jump_failed(target: Target, error: Exception) -> NoConnection:
+    """No connection to the jump host of `target`."""
+    found = error
+    if not isinstance(found, NoConnection):
+        hint = f"Try it with `ssh -J {target.jump} {target.user}@{target.address}`."
+        code = _failure(target, error).problem.code
+        found = NoConnection(str(error), hint=hint, code=code, passes=may_pass(error))
+    return failures.jump_failed(str(target.jump), found)
+
+
+def _failure(target: Target | None, error: Exception) -> NoConnection:
+    text = str(error) or type(error).__name__
+    if isinstance(error, NoConnection):
+        return error
+    if target is None:
+        return NoConnection(text, hint="Check ssh's configuration.")
+    way = Way(target.place, target.by_hand, target.timeout, target.key)
+    if isinstance(error, paramiko.PasswordRequiredException):
+        return failure("key-encrypted", way, file=text)
+    if isinstance(error, paramiko.AuthenticationException):
+        note = str(error) if type(error) is paramiko.AuthenticationException else ""
+        advice = " If ssh gets in, set `connection: openssh`."
+        return failure("permission-denied", way, note=note, advice=advice)
+    if isinstance(error, socket.gaierror):
+        return failure("name-unknown", way, name=target.address)
+    if isinstance(error, TimeoutError):
+        return failure("timeout", way)
+    if "No existing session" in text:  # paramiko's message for a handshake that timed out
+        return failure("handshake-timeout", way)
+    if isinstance(error, ConnectionRefusedError):
+        return failure("connection-refused", way)
+    if isinstance(error, FileNotFoundError) and error.filename:
+        return failure("key-missing", way, file=error.filename)
+    if isinstance(error, OSError) and error.filename:
+        return failure("key-unusable", way, file=error.filename, why=error.strerror)
+    if isinstance(error, OSError) and error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH):
+        return failure("no-route", way, why=error.strerror)
+    if may_pass(error):
+        return failure("connection-dropped", way, why=f": {text}")
+    return failure("ssh-failed", way, why=text)

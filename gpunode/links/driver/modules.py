@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpunode.errors import CannotPlan
 from gpunode.links.machine import pci
 from gpunode.model import Change, Desired, DriverSpec, Facts, GpuUser, KernelModule, Reboot, Watch
-from gpunode.planning import files, services, users
+from gpunode.planning import files, services
 from gpunode.planning.templates import template
 from gpunode.planning.versions import branch_of
 
@@ -101,7 +101,7 @@ def holders(facts: Facts) -> str:
     """Why the modules cannot be unloaded before a reboot; "" where they can."""
     others = [user for user in facts.gpu_users if _service(user) not in stopped(facts)]
     if others:
-        return f"needed while these use the GPUs: {users.names(others)}"
+        return f"needed while these use the GPUs: {services.user_names(others)}"
     inner = [name for name in UNLOAD if name in facts.modules and name != "nvidia"]
     uvm, nvidia = facts.modules.get("nvidia_uvm"), facts.modules.get("nvidia")
     held = nvidia is not None and nvidia.refcnt > len(inner) and not facts.gpu_users

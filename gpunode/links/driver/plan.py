@@ -28,7 +28,7 @@ from gpunode.model import (
     Watch,
 )
 from gpunode.packages.names import PackageNames
-from gpunode.planning import files, packaging, services, users
+from gpunode.planning import files, services, versions
 from gpunode.planning.templates import template
 from gpunode.planning.versions import branch_of, is_installed, numbers, upstream
 
@@ -158,11 +158,11 @@ def _packages(
         installed = {spec.name: facts.packages[spec.name] for spec in wish.packages if spec.name in wrong}
         if _later(installed, wish, names):
             why = f"a later version than {wish.version}, which nothing is installed over"
-        yield packaging.change(facts, why, remove=wrong)
+        yield versions.change_packages(facts, why, remove=wrong)
     rest = tuple(spec for spec in install if spec not in wish.pin)
     headers = tuple(spec for spec in rest if spec in wish.headers)
     if headers_first and headers:
-        yield packaging.change(
+        yield versions.change_packages(
             facts, "the module is built with the running kernel's headers", install=headers
         )
         rest = tuple(spec for spec in rest if spec not in headers)
@@ -170,21 +170,23 @@ def _packages(
     if ahead:
         how = "this is the distribution's" if wish.modules else "dkms builds it with these headers"
         why = f"kernel {wish.ahead} boots next and has no nvidia module: {how}"
-        yield packaging.change(facts, why, install=ahead)
+        yield versions.change_packages(facts, why, install=ahead)
         rest = tuple(spec for spec in rest if spec not in ahead)
     first = tuple(spec for spec in rest if spec in wish.modules)
     if first and any(spec.version.startswith("=") for spec in rest):
         why = "the module is the distribution's, and the driver's programs must be of its version"
-        yield packaging.change(facts, why, install=first)
+        yield versions.change_packages(facts, why, install=first)
         rest = tuple(spec for spec in rest if spec not in first)
     kept = [spec.name for spec in (*wish.packages, *wish.fabric)]
     # apt may forget a hold when it installs, so all are held again then
     again = any(spec.name in kept for spec in rest)
     hold = tuple(n for n in kept if again or n not in facts.packages or not facts.packages[n].held)
     if rest:
-        yield packaging.change(facts, wish.why[0].upper() + wish.why[1:], install=rest, hold=hold)
+        yield versions.change_packages(facts, wish.why[0].upper() + wish.why[1:], install=rest, hold=hold)
     elif hold:
-        yield packaging.change(facts, "an upgrade by others would part library and loaded module", hold=hold)
+        yield versions.change_packages(
+            facts, "an upgrade by others would part library and loaded module", hold=hold
+        )
 
 
 # --- NVIDIA's own installer ------------------------------------------------------------------------------
@@ -240,7 +242,7 @@ def plan_run(facts: Facts, wish: DriverSpec, wrong: tuple[str, ...]) -> Iterator
         yield modules.unload(facts, "NVIDIA's installer works only while no driver is loaded")
     if wrong:
         why = "packages of a driver and NVIDIA's installer overwrite each other's files"
-        yield packaging.change(facts, why, remove=wrong, purge=True)
+        yield versions.change_packages(facts, why, remove=wrong, purge=True)
     if facts.installed_run is not None:
         yield UninstallDriver(facts.installed_run.version, reason, fault="")
     if wish.run is not None:
@@ -299,7 +301,7 @@ def plan_fabric(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     restart = not runs or loads or not there  # it aborts CUDA's jobs
     if not restart and stays:
         return needed
-    ends = users.keys(facts.gpu_users) if runs and restart else None
+    ends = services.user_keys(facts.gpu_users) if runs and restart else None
     return (*needed, Service(FABRIC, why, enable=True, restart=restart, ends=ends, fault=fault))
 
 

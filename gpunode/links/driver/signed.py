@@ -11,8 +11,8 @@ from gpunode.links.driver.origin import LEAVE
 from gpunode.links.machine import pci
 from gpunode.model import DriverSpec, Facts, Host, PackageSpec
 from gpunode.packages import PackageSystem
-from gpunode.packages.dnf.repos import repos
-from gpunode.packages.prebuilt import Prebuilt, prebuilt
+from gpunode.packages.dnf.plan import repos
+from gpunode.packages.releases import Prebuilt, prebuilt
 from gpunode.planning.versions import branch_of, upstream
 
 

@@ -7,8 +7,8 @@ import shutil
 from typing import Any, Dict, List, Optional
 
 from gpunode.agent.files import read_file, read_files, unexpected
+from gpunode.agent.machine import journal, transient
 from gpunode.agent.system import Message, below, glob_of, have, resolve, run, text_of
-from gpunode.agent.systemd import journal, transient
 
 # Units that a kubelet runs in, and the command that prints its version, where it brings the kubelet.
 BROUGHT = {

@@ -7,10 +7,24 @@ from typing import Any
 
 from gpunode.errors import CannotPlan
 from gpunode.links import runtime as runtimes
-from gpunode.links.kubelet import places
+from gpunode.links.kubelet import minors, places
+from gpunode.links.kubelet.start import flag
 from gpunode.links.link import Link, Step, cause_by_plan, fix_by_plan, judge_by_plan, state_of
-from gpunode.links.runtime import selinux
-from gpunode.model import Facts, Layer, Outcome, Verdict
+from gpunode.links.runtime import RUNTIMES
+from gpunode.model import (
+    Change,
+    Desired,
+    Facts,
+    Host,
+    KubeletStart,
+    Layer,
+    Outcome,
+    Runtime,
+    SelinuxBoolean,
+    Verdict,
+    Watch,
+)
+from gpunode.planning import files
 from gpunode.wording import few, lines
 
 BELOW: tuple[Layer, ...] = ("PCI", "module", "library", "NVML", "toolkit", "runtime")
@@ -83,10 +97,63 @@ def insert_container(links: Sequence[Verdict], verdict: Verdict) -> tuple[Verdic
     return (*links[:at], verdict, *links[at:])
 
 
+OTHERS = {"k3s": "k3s' containerd", "k0s": "k0s' containerd"}
+
+
+def endpoint(facts: Facts, minor: int, start: KubeletStart) -> str | None:
+    """The runtime's socket in the kubelet's arguments or configuration; "" without one; None: docker, by dockershim."""
+    words = (facts.kubelet.arguments if facts.kubelet else ()) or start.words[1:]
+    if minors.has_dockershim(minor) and flag(words, "container-runtime") != "remote":
+        return None
+    named = flag(words, "container-runtime-endpoint") or start.config.get("containerRuntimeEndpoint")
+    return str(named or "")
+
+
+def runtime(host: Host, facts: Facts, minor: int, start: KubeletStart) -> Runtime:
+    """The runtime that the kubelet starts containers with, from its arguments and configuration. Raises CannotPlan."""
+    served = start.place.brings
+    if served is None:
+        named = endpoint(facts, minor, start)
+        other = next((name for part, name in OTHERS.items() if part in (named or "")), None)
+        served = runtimes.serving(named)
+        if other or served is None:
+            uses = f"the kubelet uses {other} ({named})"
+            raise CannotPlan(
+                uses if other else f"the kubelet's runtime endpoint {named} is none that gpunode knows",
+                hint="gpunode configures docker (by dockershim or cri-dockerd), containerd and CRI-O so far; use one of them.",
+            )
+    runtimes.RUNTIMES[served].check(host, facts)
+    return served
+
+
+# --- SELinux ------------------------------------------------------------------------------------------------
+#
+# source: container-selinux (boolean container_use_devices), Red Hat's recipes for GPUs in bootc images and MicroShift. What is written
+# below /etc gets its label by the agent.
+
+ENFORCE = "/sys/fs/selinux/enforce"
+BOOLEAN = "container_use_devices"
+STATE = f"/sys/fs/selinux/booleans/{BOOLEAN}"
+SELINUX_WATCH = Watch(files=(ENFORCE, STATE))
+
+
+def plan_selinux(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """Set the boolean; nothing where the kernel does not enforce, no policy for containers is there, or none is labelled."""
+    if desired.runtime_mode == "none" or (files.text(facts, ENFORCE) or "").strip() != "1":
+        return ()
+    state = files.text(facts, STATE)
+    if state is None or state.startswith("1") or not RUNTIMES[desired.runtime].containers(facts).labelled:
+        return ()
+    why = (
+        "SELinux is enforced and labels containers: without it a container cannot open the GPUs' device files"
+    )
+    return (SelinuxBoolean(BOOLEAN, why),)
+
+
 LINK = Link(
     "runtime",
     steps=(
-        Step("selinux", "runtime", selinux.plan, selinux.WATCH),
+        Step("selinux", "runtime", plan_selinux, SELINUX_WATCH),
         *(Step(name, "runtime", each.plan, each.WATCH) for name, each in runtimes.RUNTIMES.items()),
     ),
     judges=(judge_runtime,),

@@ -15,7 +15,7 @@ from gpunode.links.runtime import nvidia
 from gpunode.links.runtime.crio import USUAL, low_level
 from gpunode.model import Change, Desired, Facts, Host, Packages, PackageSpec, Watch
 from gpunode.packages import PackageSystem
-from gpunode.planning import files, packaging, toml
+from gpunode.planning import files, toml, versions
 from gpunode.planning.tables import table
 from gpunode.planning.versions import branch_of, is_installed, numbers, upstream
 from gpunode.wording import few
@@ -32,7 +32,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if retired:
         _no_containers(facts)
         changes.append(
-            packaging.change(
+            versions.change_packages(
                 facts,
                 "the container toolkit replaces it; daemon.json is kept and merged into",
                 remove=retired,
@@ -43,7 +43,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     hold = tuple(n for n in names if install or n not in facts.packages or not facts.packages[n].held)
     if install:
         changes.append(
-            packaging.change(
+            versions.change_packages(
                 facts,
                 "brings the runtime that gives containers their GPUs; its packages work at one version only",
                 install=install,
@@ -52,7 +52,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         )
     elif hold:
         changes.append(
-            packaging.change(
+            versions.change_packages(
                 facts, "its packages work only at one version together: none may be upgraded alone", hold=hold
             )
         )

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator
 from gpunode.errors import CannotPlan
 from gpunode.model import Change, Desired, DriverSpec, Facts, Source, Watch
 from gpunode.packages import releases, repositories
-from gpunode.packages.apt import lists
-from gpunode.packages.apt.on_host import failures
+from gpunode.packages.apt import lists, on_host
 from gpunode.packages.names import PackageNames
 from gpunode.packages.signing import armoured, check_expiry, check_key, expiry_notes
-from gpunode.planning import files, packaging
+from gpunode.planning import files, versions
 from gpunode.planning.templates import template
 
 DRIVER = "/etc/apt/sources.list.d/gpunode-driver.sources"
@@ -39,7 +38,7 @@ WATCH = Watch(
     ),
 )
 place = lists.place
-HINTS = failures.HINTS
+HINTS = on_host.HINTS
 PURGE = "apt-get purge"
 REINSTALL = "apt install --reinstall"
 
@@ -244,7 +243,7 @@ def plan_branch(facts: Facts, wish: DriverSpec) -> tuple[Change, ...]:
     if absent or others:
         # A pin is its file in preferences.d: as a configuration file it would outlive a mere removal, and still pin.
         purge = bool(others)
-        changes.append(packaging.change(facts, why, install=absent, remove=others, purge=purge))
+        changes.append(versions.change_packages(facts, why, install=absent, remove=others, purge=purge))
     before = files.text(facts, PREFERENCE)
     if not wish.pin:
         path = PREFERENCE.lstrip("/")

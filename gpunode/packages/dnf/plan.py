@@ -5,21 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from configparser import ConfigParser, Error
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 from gpunode.errors import CannotPlan
 from gpunode.model import Change, Desired, DriverSpec, Facts, PackageSpec, Source, Watch
 from gpunode.packages import releases, repositories
-from gpunode.packages.dnf.on_host import failures
-from gpunode.packages.dnf.repos import FILES, Repo, repos
-from gpunode.packages.dnf.repos import place as repository_place
+from gpunode.packages.dnf import on_host
 from gpunode.packages.names import PackageNames
 from gpunode.packages.signing import PURPOSES, armoured, check_expiry, check_key, expiry_notes, signer_of
-from gpunode.planning import files, packaging
+from gpunode.planning import files, versions
 from gpunode.planning.templates import template
 from gpunode.planning.versions import is_installed
 
 KEYS = "/etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode-*"
 OSTREE = "/run/ostree-booted"
+REPOSITORIES = "/etc/yum.repos.d/*.repo"
 REPOSITORY = "/etc/yum.repos.d/gpunode-driver.repo"
 STREAM = "/etc/dnf/modules.d/nvidia-driver.module"  # what `dnf module enable` writes and libdnf reads
 NAME = "dnf"
@@ -27,7 +28,7 @@ NAMES = PackageNames("dnf")
 RPM = True
 HEADERS_FIRST = True  # rpm runs a package's script before it unpacks the rest
 WATCH = Watch(
-    files=(FILES, KEYS, STREAM, OSTREE),
+    files=(REPOSITORIES, KEYS, STREAM, OSTREE),
     packages=(
         "*nvidia*",
         "cuda-drivers*",
@@ -39,8 +40,7 @@ WATCH = Watch(
         "*epel-release*",
     ),
 )
-place = repository_place
-HINTS = failures.HINTS
+HINTS = on_host.HINTS
 PURGE = "dnf remove"
 REINSTALL = "dnf reinstall"
 
@@ -91,13 +91,13 @@ def plan_tools(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     brings = desired.driver.brings if desired.driver else ""
     if brings and brings not in facts.packages:
         why = "its repository has the distribution's build of the driver"
-        changes.append(packaging.change(facts, why, install=(PackageSpec(brings),)))
+        changes.append(versions.change_packages(facts, why, install=(PackageSpec(brings),)))
     family = _family(facts)
     holds = PackageNames(family).holds
     release = releases.release(facts.os)
     if holds not in facts.packages and not (release and release.locks):
         why = f"without this plugin {family} holds no version, and an upgrade by others parts library and module"
-        changes.append(packaging.change(facts, why, install=(PackageSpec(holds),)))
+        changes.append(versions.change_packages(facts, why, install=(PackageSpec(holds),)))
     return tuple(changes)
 
 
@@ -177,7 +177,7 @@ def _epel(facts: Facts, desired: Desired) -> Iterator[Change]:
         return
     if package and not there and package not in facts.packages:
         why = f"its repository has {need.words}"
-        yield packaging.change(facts, why, install=(PackageSpec(package),))
+        yield versions.change_packages(facts, why, install=(PackageSpec(package),))
         return
     release = facts.os.version.partition(".")[0]
     way = (
@@ -238,3 +238,45 @@ def _enabled(text: str) -> str | None:
         return None
     values = parser["nvidia-driver"] if parser.has_section("nvidia-driver") else {}
     return values.get("stream") if values.get("state") == "enabled" else None
+
+
+ON = ("1", "yes", "true", "on")
+ADDRESSES = ("baseurl", "mirrorlist", "metalink")
+
+
+@dataclass(frozen=True, slots=True)
+class Repo:
+    """A section of a file. `uris` are its addresses of all kinds."""
+
+    path: str
+    id: str
+    uris: tuple[str, ...]
+    enabled: bool
+
+
+def repos(facts: Facts, pattern: str = REPOSITORIES) -> tuple[Repo, ...]:
+    """All repositories of the files that match; none of a file that dnf could not read either."""
+    return tuple(
+        repo
+        for path, file in sorted(facts.files.items())
+        if fnmatchcase(path, pattern) and file.content is not None
+        for repo in _read_repos(path, file.content)
+    )
+
+
+def _read_repos(path: str, text: str) -> Iterator[Repo]:
+    parser = ConfigParser(interpolation=None, strict=False)
+    try:
+        parser.read_string(text)
+    except Error:
+        return
+    for name in parser.sections():
+        values = parser[name]
+        uris = tuple(uri for key in ADDRESSES for uri in values.get(key, "").replace(",", " ").split())
+        yield Repo(path, name, uris, values.get("enabled", "1").strip().lower() in ON)
+
+
+def place(uri: str, arch: str) -> str:
+    """A repository's address, normalised."""
+    base = {"amd64": "x86_64", "arm64": "aarch64"}.get(arch, arch)
+    return uri.replace("$basearch", base).rstrip("/")

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator
 from gpunode.errors import CannotPlan
 from gpunode.model import Change, Desired, DriverSpec, Facts, Source, Watch
 from gpunode.packages import repositories
-from gpunode.packages.dnf import repos
+from gpunode.packages.dnf import plan
 from gpunode.packages.dnf.plan import KEYS, OSTREE
 from gpunode.packages.names import PackageNames
-from gpunode.packages.prebuilt import prebuilt
+from gpunode.packages.releases import prebuilt
 from gpunode.packages.signing import armoured, check_key
-from gpunode.packages.zypper.on_host import failures
+from gpunode.packages.zypper import on_host
 from gpunode.planning import files
 from gpunode.planning.templates import template
 
@@ -33,21 +33,21 @@ WATCH = Watch(
     files=(FILES, KEYS, LOCKS, TRANSACTIONAL, OSTREE),
     packages=("*nvidia*", "cuda-drivers*", "libnvsdm*", "kernel-*-devel", "dkms"),
 )
-place = repos.place
-HINTS = failures.HINTS
+place = plan.place
+HINTS = on_host.HINTS
 PURGE = "zypper remove"
 REINSTALL = "zypper install --force"
 
 
 def offers(facts: Facts, purpose: repositories.Purpose) -> bool:
     """Whether one of the host's enabled repositories is NVIDIA's for this."""
-    there = [repo for repo in repos.repos(facts, FILES) if repo.enabled]
+    there = [repo for repo in plan.repos(facts, FILES) if repo.enabled]
     return any(repositories.offers("zypper", purpose, uri) for repo in there for uri in repo.uris)
 
 
 def driver_sources(facts: Facts) -> tuple[str, ...]:
     """The files but gpunode's own with NVIDIA's repository of drivers."""
-    found = [repo for repo in repos.repos(facts, FILES) if repo.enabled and repo.path != REPOSITORY]
+    found = [repo for repo in plan.repos(facts, FILES) if repo.enabled and repo.path != REPOSITORY]
     return tuple(
         repo.path for repo in found if any(repositories.offers("zypper", "driver", uri) for uri in repo.uris)
     )

@@ -1,14 +1,16 @@
 """The host's package system, its installed packages, and the change `packages`."""
 
+import os
+import re
+from fnmatch import fnmatchcase
 from importlib import import_module
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, Iterable, List
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.machine import read_os
+from gpunode.agent.machine import read_arch, read_os
 from gpunode.agent.package_manager import PackageSystem
 from gpunode.agent.record import Run
-from gpunode.agent.system import Message, have
-from gpunode.packages.on_host.rpm import read_rpms
+from gpunode.agent.system import Message, have, last, run
 
 # The distributions that are made of each, as os-release names them and those that they are like, and its programs.
 SYSTEMS = {
@@ -29,7 +31,7 @@ def name_of_system() -> str:
 
 def half_of(name: str) -> PackageSystem:
     """A system's half on the host. Imported where it is needed: a probe waits for no other's."""
-    half: PackageSystem = import_module("gpunode.packages.%s.on_host.system" % name).SYSTEM
+    half: PackageSystem = import_module("gpunode.packages.%s.on_host" % name).SYSTEM
     return half
 
 
@@ -63,3 +65,37 @@ def packages(this: Run, change: Message) -> Message:
         system.hold(this, change["hold"])
     there = system.read(names) if names else {}
     return {"packages": {name: there[name]["version"] for name in there}}
+
+
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+# Files that are not those that an index names, as dnf, yum and zypper have it.
+DAMAGED = re.compile(
+    r"checksum doesn't match|incorrect checksum|does not match (?:checksum|intended download)|[Dd]igest verification failed"
+)
+
+
+def read_rpms(patterns: Iterable[str], is_held: Callable[[str, str, str], bool]) -> Dict[str, Dict[str, Any]]:
+    """Installed packages whose name matches, with their epoch. `is_held`: of a name, version and architecture.
+
+    Packages of kernels, which are installed side by side, are called NAME-VERSION-RELEASE; those of another
+    architecture NAME.ARCH.
+    """
+    wanted = list(patterns)
+    answer = run("rpm", "-qa", "--qf", "%{NAME}\t%{EVR}\t%{ARCH}\n")
+    if answer.status not in (0, 127):
+        raise OSError("rpm -qa: " + last(answer.words, 1)[0])
+    native = MACHINES.get(read_arch(), os.uname().machine)
+    found: Dict[str, Dict[str, Any]] = {}
+    for line in answer.out.splitlines():
+        name, version, arch = line.split("\t")
+        key = name if arch in (native, "noarch", "(none)") else name + "." + arch
+        if name.startswith("kernel"):
+            key = name + "-" + version
+        if any(fnmatchcase(name, pattern) or fnmatchcase(key, pattern) for pattern in wanted):
+            there = found.get(key, {}).get("version", version)
+            # SUSE has those side by side, as kernels; "(none)" are the keys that were imported, all of one name
+            if there != version and "-kmp-" not in key and arch != "(none)":
+                sentence = "rpm has %s in two versions, %s and %s: a transaction was cut off (`dnf remove --duplicates`)"
+                raise OSError(sentence % (key, there, version))
+            found[key] = {"version": version, "held": is_held(name, version, arch)}
+    return found

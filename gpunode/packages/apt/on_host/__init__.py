@@ -1,1 +1,0 @@
-"""apt's half on the host."""

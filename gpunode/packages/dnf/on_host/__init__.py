@@ -1,1 +1,0 @@
-"""dnf's half on the host."""

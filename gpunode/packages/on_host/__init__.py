@@ -1,1 +1,0 @@
-"""The package systems' half on the host."""

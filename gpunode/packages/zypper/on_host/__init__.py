@@ -1,1 +1,0 @@
-"""zypper's half on the host."""
