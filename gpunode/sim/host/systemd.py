@@ -64,7 +64,7 @@ def start(state: State, now: Now, name: str) -> str | None:
     except Unusable as error:
         log(unit, str(error))
         unit.since, unit.pid = 0.0, 0
-        if name == "daemons.service":
+        if name == "kubelet.service":
             unit.active, unit.sub, unit.failed = "activating", "auto-restart", time.time()
             return None
         unit.active, unit.sub = "failed", "failed"
@@ -121,7 +121,7 @@ def _ready(state: State, machine: Machine, now: Now, name: str) -> None:
             _specify(state, machine, now)
     elif name == "gpunode-cdi.service":
         _specify(state, machine, now)
-    elif name == "daemons.service":
+    elif name == "kubelet.service":
         now.arguments = daemons.kubelet_arguments(state.root)
         daemons.check_kubelet(state.root, machine, now)
 
