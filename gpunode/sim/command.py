@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from gpunode.errors import UsageError
 from gpunode.model import Host, PluginConfig
 from gpunode.sim import faults, registry
 from gpunode.sim.folder import ARCHIVE
+from gpunode.sim.forkserver import ForkServer
 from gpunode.sim.host import kinds
 from gpunode.sim.host.machine import Machine
-from gpunode.sim.narration import REPORT, Show, ending, farewell
+from gpunode.sim.narration import LOAD, REPORT, Show, ending, farewell
 from gpunode.sim.process import Demo, demos_folder
 
 DEFAULT = "h100"
@@ -52,8 +54,11 @@ def play(
             f"--break {fault}: it can happen to none of these hosts; "
             f"choose one of {', '.join(possible) or 'others: nothing here can be broken'}"
         )
-    with Demo(machines, *described) as demo:
-        code = Show(demo, fast=fast, verbose=verbose).play(fault)
+    with (
+        closing(ForkServer(LOAD, flags=(), environment=os.environ)) as forks,
+        Demo(machines, *described) as demo,
+    ):
+        code = Show(demo, forks, fast=fast, verbose=verbose).play(fault)
         report = None if keep else _kept_report(demo)
         if keep:
             name = registry.free_name()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gpunode.sim import faults, folder
+from gpunode.sim.forkserver import ForkServer
 from gpunode.sim.process import Demo
 from gpunode.wording import page
 
@@ -24,7 +25,12 @@ LINES = 16
 MERGE = re.compile(r" {10,}@@ ")
 ITEM = re.compile(r" {3}\w* *[-+~!] ")
 HOST, LINK = re.compile(r" [^ ✓✗·]"), re.compile(r"   [✓✗·] ")
-GPUNODE = (sys.executable, "-m", "gpunode")
+# What the commands of the show import: one process loads it, while the hosts are made.
+LOAD = """
+import jsonschema.validators, kubernetes.client, kubernetes.config, kubernetes.utils.quantity, rich.progress
+import gpunode.cli, gpunode.host.ssh, gpunode.report.human, gpunode.report.lines, gpunode.report.page
+import gpunode.commands.label, gpunode.commands.plan, gpunode.commands.provision, gpunode.commands.verify
+"""
 WIDEST = 100
 WORDS_A_SECOND, LONGEST = 5.0, 2.0  # pause to read; the text stays visible while the command runs
 MANY = 8  # with more hosts, output is shortened
@@ -99,10 +105,10 @@ def progress_ends(lines: Lines) -> Lines:
 
 
 class Show:
-    """Explains and runs the commands. Pauses only on a terminal. `verbose`: shows all that they print."""
+    """Explains and runs the commands, which `forks` starts. Pauses only on a terminal. `verbose`: shows all that they print."""
 
-    def __init__(self, demo: Demo, *, fast: bool, verbose: bool = False) -> None:
-        self.demo = demo
+    def __init__(self, demo: Demo, forks: ForkServer, *, fast: bool, verbose: bool = False) -> None:
+        self.demo, self._forks = demo, forks
         self._whole = folder.deploys_plugin(demo.folder)
         self._reading = sys.stdout.isatty() and not fast
         self._verbose = verbose
@@ -168,8 +174,8 @@ class Show:
 
     def _first_broken(self, host: str) -> str:
         """The layer of the first broken link, from verify's JSON; empty string for none."""
-        words = [*GPUNODE, "verify", "inventory.yaml", "--limit", host, "--no-run", "--json"]
-        _, output, _ = self.demo.run(words, capture=True)
+        words = ("verify", "inventory.yaml", "--limit", host, "--no-run", "--json")
+        _, output, _ = self.demo.run(self._forks, words, capture=True)
         links = (line for line in map(json.loads, output.splitlines()) if line["type"] == "link")
         return next((str(link["layer"]) for link in links if link["status"] == "broken"), "")
 
@@ -186,7 +192,7 @@ class Show:
         """Run gpunode as a user would; returns its exit code. `screen` selects the lines of output to show."""
         print(f"$ gpunode {' '.join(arguments)}", flush=True)
         quiet = not (self._verbose or sys.stderr.isatty())  # a terminal shows progress live
-        code, output, errors = self.demo.run([*GPUNODE, *arguments], capture=not self._verbose, quiet=quiet)
+        code, output, errors = self.demo.run(self._forks, arguments, capture=not self._verbose, quiet=quiet)
         if not self._verbose:
             progress = errors.splitlines()
             shown = [*screen(output.splitlines()), *(progress if code == 1 else progress_ends(progress))]

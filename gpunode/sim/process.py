@@ -13,11 +13,13 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen
+from subprocess import PIPE, Popen
+from tempfile import TemporaryFile
 from typing import IO, Any
 
 from gpunode.errors import GpunodeError
 from gpunode.sim import folder
+from gpunode.sim.forkserver import ForkServer
 from gpunode.sim.host import hosts
 from gpunode.sim.host.machine import Machine
 
@@ -126,33 +128,38 @@ class Demo:
         remove(self.folder)  # the folder exists only if the server was killed
         self._lock.close()
 
-    def run(self, words: Sequence[str], *, capture: bool, quiet: bool = False) -> tuple[int, str, str]:
-        """Run a command in the demo's folder. Returns its exit status, its output if captured, its errors if quiet.
+    def run(
+        self, forks: ForkServer, arguments: Sequence[str], *, capture: bool, quiet: bool = False
+    ) -> tuple[int, str, str]:
+        """Run gpunode in the demo's folder. Returns its exit status, its output if captured, its errors if quiet.
 
-        It ends with the demo, even if this process is killed: the server finds it by the lock that it inherits.
+        It ends with the demo, even if this process is killed: the server finds it by the lock that it inherits. It has a
+        session of its own: only the show handles an interrupt.
         """
-        with (self.folder / COMMAND).open("w", encoding="utf-8") as lock:
+        with (
+            (self.folder / COMMAND).open("w", encoding="utf-8") as lock,
+            TemporaryFile("w+", encoding="utf-8") as output,
+            TemporaryFile("w+", encoding="utf-8") as errors,
+            Path(os.devnull).open() as nothing,
+        ):
             fcntl.flock(lock, fcntl.LOCK_EX)
-            inherited = (lock.fileno(),)
-            # In a session of its own: only the show handles an interrupt.
-            with Popen(
-                words,
-                cwd=self.folder,
-                stdin=DEVNULL,
-                stdout=PIPE if capture else None,
-                stderr=PIPE if quiet else None,
-                text=True,
-                pass_fds=inherited,
-                start_new_session=True,
-            ) as process:
-                try:
-                    lock.write(json.dumps({"pid": process.pid}))
-                    lock.flush()
-                    output, errors = process.communicate()
-                except BaseException:
-                    process.kill()
-                    raise
-        return process.returncode, output or "", errors or ""
+            streams = (nothing, output if capture else sys.stdout, errors if quiet else sys.stderr, lock)
+            process = forks.start(
+                ("-m", "gpunode", *arguments),
+                environment=os.environ,
+                folder=self.folder,
+                streams=[stream.fileno() for stream in streams],
+                session=True,
+            )
+            try:
+                lock.write(json.dumps({"pid": process.pid}))
+                lock.flush()
+                code = process.wait()
+            except BaseException:
+                process.kill()
+                raise
+            output.seek(0), errors.seek(0)
+            return code, output.read(), errors.read()
 
     def keep(self, name: str) -> None:
         """Let it run on after this process, under a name, until it is stopped (`kept`)."""

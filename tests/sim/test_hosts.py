@@ -205,7 +205,9 @@ def test_a_fault_that_would_change_nothing_is_an_error(tmp_path: Path) -> None:
         faults.inflict("runtime", [bare])
 
 
-def test_a_kubelet_reads_its_arguments_as_it_starts_and_crashes_with_a_gate_that_is_gone(tmp_path: Path) -> None:
+def test_a_kubelet_reads_its_arguments_as_it_starts_and_crashes_with_a_gate_that_is_gone(
+    tmp_path: Path,
+) -> None:
     """As on the real host: systemd starts it again and again."""
     hosts.lay_out(tmp_path)
     state = hosts.create(tmp_path, kinds.new("h100-1"))

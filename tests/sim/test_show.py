@@ -116,7 +116,7 @@ def test_a_break_is_shown_only_if_verify_names_the_link_it_broke(
     folder.write_groups(tmp_path, {})
     host = hosts.create(tmp_path, kinds.new("h100-1"))
 
-    def run(words: Sequence[str], *, capture: bool, quiet: bool = False) -> tuple[int, str, str]:
+    def run(_: object, words: Sequence[str], *, capture: bool, quiet: bool = False) -> tuple[int, str, str]:
         """verify finds `link` broken, provision repairs."""
         lines = [
             {"type": "link", "layer": "PCI", "status": "ok"},
@@ -125,7 +125,7 @@ def test_a_break_is_shown_only_if_verify_names_the_link_it_broke(
         return int("verify" in words), "\n".join(map(json.dumps, lines)), ""
 
     demo = SimpleNamespace(states={"h100-1": host}, folder=tmp_path, run=run)
-    assert Show(demo, fast=True).broken("module") is good  # type: ignore[arg-type]
+    assert Show(demo, None, fast=True).broken("module") is good  # type: ignore[arg-type]
     assert ("expected is module" in capsys.readouterr().out) is not good
 
 
