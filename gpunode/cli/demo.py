@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpunode.cli import options
+
+if TYPE_CHECKING:
+    from gpunode.model import Fault
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -25,8 +28,8 @@ def demo(
         str | None,
         typer.Option(
             "--break",
-            help="At the end break one host, let verify find it and provision fix it: xid, module, library, nouveau, "
-            "nova, kernel, toolkit, runtime, stopped, daemon.json, config.toml, gate, image.",
+            help="At the end break one host, let verify find it and provision fix it: module, nouveau, nova, kernel, "
+            "library, xid, toolkit, runtime, stopped, daemon.json, config.toml, gate, image.",
             metavar="LINK",
             autocompletion=options.complete_faults,
         ),
@@ -57,7 +60,8 @@ def demo(
         from gpunode.sim.command import play
 
         try:
-            code = play(fast=fast, verbose=verbose, fault=break_, hosts=hosts, inventory=inventory, keep=keep)
+            fault = None if break_ is None else _fault(break_, "--break ")
+            code = play(fast=fast, verbose=verbose, fault=fault, hosts=hosts, inventory=inventory, keep=keep)
         except KeyboardInterrupt:
             typer.echo("gpunode: interrupted; the simulated hosts are gone, nothing is left", err=True)
             os._exit(130)  # what `main` prints on an interrupt holds for real hosts only
@@ -95,21 +99,30 @@ def broken(
         typer.Option("--host", help="Break this one, not the first that can have the fault.", metavar="HOST"),
     ] = None,
 ) -> None:
-    """Break one host of a kept demo, for verify to find, and name it. LINK is what breaks: xid, module, library, nouveau, nova,
-    kernel, toolkit, runtime, stopped, daemon.json, config.toml, gate, image.
+    """Break one host of a kept demo, for verify to find, and name it. LINK is what breaks: module, nouveau, nova, kernel, library,
+    xid, toolkit, runtime, stopped, daemon.json, config.toml, gate, image.
 
     Example: gpunode demo break toolkit --host h100-01
     """
-    from gpunode.sim import faults, registry
-    from gpunode.sim.command import check_fault
+    from gpunode.sim import registry
 
-    check_fault(link, "break ")
-    one = registry.find(name)
-    broke = registry.break_host(one, link, host)
+    fault = _fault(link, "break ", "Its host is named by --host, where you choose it.")
+    kept = registry.find(name)
+    broke = registry.break_host(kept, link, host)
     typer.echo(
-        f"On {broke} {faults.FAULTS[link].happened}. "
-        f"In {one.folder}: `gpunode verify inventory.yaml --limit {broke}`."
+        f"On {broke} {fault.cause}. In {kept.folder}: `gpunode verify inventory.yaml --limit {broke}`."
     )
+
+
+def _fault(name: str, option: str, more: str = "") -> Fault:
+    """The chain's fault of this name. Raises UsageError where there is none; `option`: what stands before the name."""
+    from gpunode.engine.chain import FAULTS
+    from gpunode.errors import UsageError
+
+    if name in FAULTS:
+        return FAULTS[name]
+    what = f"{option}{name}: there is no such break" if name else "what to break is not named"
+    raise UsageError(what, hint=f"Choose one of {', '.join(FAULTS)}. {more}".rstrip())
 
 
 @app.command("add")

@@ -40,7 +40,7 @@ def complete_hosts(context: typer.Context, incomplete: str) -> list[str]:
 
 def complete_faults(incomplete: str) -> list[str]:
     """What `gpunode demo` can break."""
-    from gpunode.sim.faults import FAULTS
+    from gpunode.engine.chain import FAULTS
 
     return [name for name in FAULTS if name.startswith(incomplete)]
 

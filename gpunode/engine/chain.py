@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from gpunode.errors import CannotPlan, Problem, Refused
 from gpunode.links.driver import link as driver
@@ -17,6 +18,7 @@ from gpunode.model import (
     Change,
     Desired,
     Facts,
+    Fault,
     Host,
     Outcome,
     Plan,
@@ -42,6 +44,7 @@ CHAIN: tuple[Link, ...] = (
     plugin.LINK,
 )
 STEPS: tuple[Step, ...] = tuple(step for link in CHAIN for step in link.steps)
+FAULTS: Mapping[str, Fault] = MappingProxyType({fault.name: fault for link in CHAIN for fault in link.faults})
 JUDGES: tuple[Judge, ...] = tuple(judge for link in CHAIN for judge in link.judges)
 
 

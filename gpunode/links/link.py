@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from gpunode.errors import Problem
 from gpunode.host import diff
-from gpunode.model import Change, Desired, Facts, Host, Layer, Outcome, StepPlan, Unit, Verdict, Watch
+from gpunode.model import Change, Desired, Facts, Fault, Host, Layer, Outcome, StepPlan, Unit, Verdict, Watch
 from gpunode.wording import Advice, Command, lines
 
 NOTHING = Watch()
@@ -32,13 +32,15 @@ Lint: TypeAlias = Callable[[Host, Facts, int], tuple[Problem, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link of a host: its steps and its judges, each in order. `linted`: what a probe reads beside for its lint."""
+    """A link of a host: its steps and its judges, each in order. `linted`: what a probe reads beside for its lint. `faults`:
+    those of the demo."""
 
     name: str
     steps: tuple[Step, ...] = ()
     judges: tuple[Judge, ...] = ()
     lint: Lint | None = None
     linted: Watch = NOTHING
+    faults: tuple[Fault, ...] = ()
 
 
 def waiting_step(outcome: Outcome, *names: str) -> StepPlan | None:

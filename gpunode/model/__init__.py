@@ -58,7 +58,7 @@ from gpunode.model.host import (
     Share,
     Ssh,
 )
-from gpunode.model.outcome import Disturbance, Disturbed, Event, OnEvent, Outcome, Status, Verdict
+from gpunode.model.outcome import Disturbance, Disturbed, Event, Fault, OnEvent, Outcome, Status, Verdict
 from gpunode.model.plan import (
     Choice,
     Desired,
@@ -85,6 +85,7 @@ __all__ = [
     "Event",
     "Expected",
     "Facts",
+    "Fault",
     "File",
     "Flavour",
     "GateCommand",

@@ -150,6 +150,17 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault of real hosts that `gpunode demo --break NAME` causes. `cause`: a sentence's end, after the host's name. `layer`:
+    the first link that verify must find broken. `by_hand`: the fix, where gpunode has none."""
+
+    name: str
+    layer: Layer
+    cause: str
+    by_hand: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """An event of a run, for the live view and the JSON lines. `data` is plain JSON."""
 

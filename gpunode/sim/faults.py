@@ -1,47 +1,42 @@
-"""Faults of real hosts that `gpunode demo --break` causes on a simulated one."""
+"""How a simulated host gets the faults that the links of the chain name for `gpunode demo --break`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from gpunode.sim.host import driver, systemd
 from gpunode.sim.host.machine import Machine, Now
 from gpunode.sim.host.state import State
 
-BY_HAND = "gpunode never overwrites a file that does not parse. Fix it by hand."
 
+class Act(NamedTuple):
+    """Causes a fault. `runtime`: only machines with this one can have it."""
 
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """`happened` is a sentence for the show, `link` the first link that verify reports as broken.
+    cause: Callable[[State, Machine, Now], None]
+    runtime: str = ""
 
-    `suits` is true for machines that can have the fault. `by_hand` is the fix where gpunode has none.
-    """
-
-    happened: str
-    link: str
-    act: Callable[[State, Machine, Now], None]
-    suits: Callable[[Machine], bool] = lambda machine: bool(machine.gpus)
-    by_hand: str = ""
+    def suits(self, machine: Machine) -> bool:
+        """True if the machine can have the fault."""
+        return bool(machine.gpus) and self.runtime in ("", machine.runtime)
 
 
 def inflict(name: str, states: Sequence[State], host: str | None = None) -> str:
     """Break this host, else the first that the fault suits; returns its name. Raises LookupError if it suits none."""
-    fault = FAULTS[name]
+    act = ACTS[name]
     for state in states:
         machine = state.machine()
-        if fault.suits(machine) and host in (None, machine.name):
+        if act.suits(machine) and host in (None, machine.name):
             with state.change() as now:
-                fault.act(state, machine, now)
+                act.cause(state, machine, now)
             return machine.name
     raise LookupError(f"no host that {name} can happen to")
 
 
 def possible(machines: Sequence[Machine]) -> list[str]:
     """Names of the faults that suit at least one of these machines."""
-    return [name for name, fault in FAULTS.items() if any(fault.suits(machine) for machine in machines)]
+    return [name for name, act in ACTS.items() if any(act.suits(machine) for machine in machines)]
 
 
 def _edit(state: State, path: str, old: str, new: str) -> None:
@@ -127,56 +122,20 @@ def _image(_: State, __: Machine, now: Now) -> None:
     now.images = {}
 
 
-def _with(runtime: str) -> Callable[[Machine], bool]:
-    return lambda machine: bool(machine.gpus) and machine.runtime == runtime
-
-
-FAULTS: Mapping[str, Fault] = MappingProxyType(
+ACTS: Mapping[str, Act] = MappingProxyType(
     {
-        "xid": Fault(
-            "a GPU reported Xid 79 and fell off the bus",
-            "NVML",
-            _xid,
-            by_hand="Only a GPU reset, a reboot or new hardware fixes it.",
-        ),
-        "module": Fault("an administrator unloaded the nvidia module", "module", _module),
-        "library": Fault(
-            "an upgrade replaced the driver's library under the loaded module", "library", _library
-        ),
-        "nouveau": Fault(
-            "a new kernel loaded nouveau instead of nvidia", "module", _free("nouveau"), _with("containerd")
-        ),
-        "nova": Fault(
-            "a new kernel loaded nova, nouveau's successor, instead of nvidia",
-            "module",
-            _free("nova_core"),
-            _with("containerd"),
-        ),
-        "kernel": Fault(
-            "an upgrade installed a kernel that has no nvidia module, for the next boot",
-            "module",
-            _kernel,
-        ),
-        "toolkit": Fault("an administrator removed nvidia-container-toolkit", "toolkit", _toolkit),
-        "runtime": Fault(
-            "another tool rewrote the runtime's configuration without nvidia and restarted it",
-            "runtime",
-            _runtime,
-        ),
-        "stopped": Fault("the container runtime died", "runtime", _stopped),
-        "daemon.json": Fault(
-            "an edit lost a comma in daemon.json", "runtime", _daemon_json, _with("docker"), BY_HAND
-        ),
-        "config.toml": Fault(
-            "an edit lost a quote in containerd's config.toml",
-            "runtime",
-            _config_toml,
-            _with("containerd"),
-            BY_HAND,
-        ),
-        "gate": Fault(
-            "a configuration tool restored an old feature gate", "kubelet", _gate, _with("containerd")
-        ),
-        "image": Fault("a clean-up removed the device plugin's image from the node", "plugin", _image),
+        "module": Act(_module),
+        "nouveau": Act(_free("nouveau"), "containerd"),
+        "nova": Act(_free("nova_core"), "containerd"),
+        "kernel": Act(_kernel),
+        "library": Act(_library),
+        "xid": Act(_xid),
+        "toolkit": Act(_toolkit),
+        "runtime": Act(_runtime),
+        "stopped": Act(_stopped),
+        "daemon.json": Act(_daemon_json, "docker"),
+        "config.toml": Act(_config_toml, "containerd"),
+        "gate": Act(_gate, "containerd"),
+        "image": Act(_image),
     }
 )

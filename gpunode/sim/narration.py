@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from gpunode.model import Fault
 from gpunode.sim import faults, folder
 from gpunode.sim.forkserver import ForkServer
 from gpunode.sim.process import Demo
@@ -113,7 +114,7 @@ class Show:
         self._reading = sys.stdout.isatty() and not fast
         self._verbose = verbose
 
-    def play(self, fault: str | None) -> int:
+    def play(self, fault: Fault | None) -> int:
         """Play everything; 0 if every command ended as announced, else 1."""
         hosts = len(self.demo.states)
         good = provisionable(self.demo)
@@ -156,17 +157,16 @@ class Show:
             done &= self.broken(fault)
         return 0 if done else 1
 
-    def broken(self, fault: str) -> bool:
+    def broken(self, fault: Fault) -> bool:
         """Break one host, let verify find the link, and let provision fix it. False if one of them does not."""
-        host = faults.inflict(fault, list(self.demo.states.values()))
-        broken = faults.FAULTS[fault]
-        self.say("Break", f"On {host} {broken.happened}. verify names the first broken link:")
+        host = faults.inflict(fault.name, list(self.demo.states.values()))
+        self.say("Break", f"On {host} {fault.cause}. verify names the first broken link:")
         found = self.run("verify", "inventory.yaml", "--limit", host, screen=list) == 1
-        if (link := self._first_broken(host)) != broken.link:
-            print(f"verify names {link or 'no link'}; expected is {broken.link}", flush=True)
+        if (link := self._first_broken(host)) != fault.layer:
+            print(f"verify names {link or 'no link'}; expected is {fault.layer}", flush=True)
             found = False
-        if broken.by_hand:
-            self.say("Fix", broken.by_hand)
+        if fault.by_hand:
+            self.say("Fix", fault.by_hand)
             return found
         self.say("Fix", "provision repairs it:")
         provision = ("provision", "inventory.yaml", "--yes", "--limit", host)

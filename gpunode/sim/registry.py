@@ -73,7 +73,7 @@ def break_host(kept: Kept, fault: str, host: str | None = None) -> str:
     """Break this host, or the first that can have the fault, as `faults` has it; returns its name. Raises UsageError for a
     host that cannot."""
     machines = [state.machine() for state in kept.states]
-    able = [machine.name for machine in machines if faults.FAULTS[fault].suits(machine)]
+    able = [machine.name for machine in machines if faults.ACTS[fault].suits(machine)]
     if not able:
         raise UsageError(f"{fault} can happen to no host of {kept.name}")
     if host is not None and host not in able:

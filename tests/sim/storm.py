@@ -77,7 +77,7 @@ def storm(
                 lambda name=f"job-0-{one.name}": _phase(api, name) == "Succeeded", 60
             )  # else the fault ends it
             with state.change() as now:
-                faults.FAULTS["nouveau"].act(state, one, now)
+                faults.ACTS["nouveau"].cause(state, one, now)
         with Watch(demo, api) as watch:
             done, resumes = _killed(demo, kills, bound, seed, dice, tell)
         until(lambda: all(_phase(api, name) == "Succeeded" for name in names), 300)

@@ -188,7 +188,7 @@ def busy(provisioned: tuple[Demo, object]) -> Iterator[Demo]:
     pod(api, "job", "gpu-2", 1)
     state = demo.states["gpu-2"]
     with state.change() as now:
-        faults.FAULTS["runtime"].act(state, state.machine(), now)
+        faults.ACTS["runtime"].cause(state, state.machine(), now)
     yield demo
     delete(api, "job")
     demo.inventory.write_text(written)
@@ -385,7 +385,7 @@ def test_a_record_that_breaks_between_batches_finishes_one_and_begins_no_other(
     api, state = client(busy), busy.states["gpu-1"]
     delete(api, "job")
     with state.change() as now:
-        faults.FAULTS["runtime"].act(state, state.machine(), now)
+        faults.ACTS["runtime"].cause(state, state.machine(), now)
     runs = tmp_path / "state/gpunode/runs"
     command = f"test $GPUNODE_BATCH = 1 || {{ mv {runs} {runs}.kept; touch {runs}; }}"
     written = busy.inventory.read_text()

@@ -214,7 +214,7 @@ def test_no_batch_begins_after_a_host_that_does_not_come_back_from_its_reboot(de
     """It is named, and stays cordoned. Once it is back, the run is resumed to its end."""
     api, state = client(demo), demo.states[A]
     with state.change() as now:
-        faults.FAULTS["nouveau"].act(state, state.machine(), now)
+        faults.ACTS["nouveau"].cause(state, state.machine(), now)
     change(demo, B)
     words = (*PROVISION, "--batch", "1")
     try:

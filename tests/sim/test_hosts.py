@@ -12,7 +12,7 @@ from typer.core import TyperOption
 from typer.main import get_command
 
 from gpunode.cli import demo
-from gpunode.engine.chain import first_broken, judge_host
+from gpunode.engine.chain import FAULTS, first_broken, judge_host
 from gpunode.links.plugin.link import judge_image
 from gpunode.model import Outcome
 from gpunode.sim import faults
@@ -168,33 +168,16 @@ def test_programs_that_a_fix_names_tell_people_how_it_is(
     assert said in asked.stdout + asked.stderr
 
 
-LINKS = {
-    "xid": "NVML",
-    "module": "module",
-    "library": "library",
-    "nouveau": "module",
-    "nova": "module",
-    "kernel": "module",
-    "toolkit": "toolkit",
-    "runtime": "runtime",
-    "stopped": "runtime",
-    "daemon.json": "runtime",
-    "config.toml": "runtime",
-    "gate": "kubelet",
-    "image": "plugin",
-}
-
-
-def test_every_fault_of_the_demo_has_its_link_here() -> None:
-    """A new one is not forgotten."""
-    assert {name: fault.link for name, fault in faults.FAULTS.items()} == LINKS
+def test_every_fault_of_the_chain_can_happen_here() -> None:
+    """And no other."""
+    assert list(faults.ACTS) == list(FAULTS)
 
 
 def test_the_help_of_break_names_every_fault() -> None:
     """The list is typed there, so that `--help` stays fast."""
     (option,) = [one for one in get_command(demo.app).params if one.name == "break_"]
     assert isinstance(option, TyperOption)
-    assert (option.help or "").endswith(f": {', '.join(faults.FAULTS)}.")
+    assert (option.help or "").endswith(f": {', '.join(FAULTS)}.")
 
 
 def test_a_fault_that_would_change_nothing_is_an_error(tmp_path: Path) -> None:
@@ -216,7 +199,7 @@ def test_a_kubelet_reads_its_arguments_as_it_starts_and_crashes_with_a_gate_that
     assert state.now().units["kubelet.service"].sub == "auto-restart"
 
 
-@pytest.mark.parametrize("fault", LINKS)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_verify_names_the_first_broken_link_and_provision_fixes_it(
     fleet: Fleet, done: dict[str, Outcome], fault: str
 ) -> None:
@@ -234,14 +217,14 @@ def test_verify_names_the_first_broken_link_and_provision_fixes_it(
         links = [*judge_host(seen), *filter(None, [judge_image(seen)])]
         broken = [link for link in first_broken(links) if link.status == "broken"]
     finally:
-        if faults.FAULTS[fault].by_hand:
+        if FAULTS[fault].by_hand:
             for path, text in texts.items():
                 if path.read_text() != text:  # a file that is written is newer than the program that read it
                     path.write_text(text)
             with fleet.states[name].change() as now:
                 now.lost, now.xids = [], []
         mended = fleet.provision(name)[name]
-    assert [link.layer for link in broken] == [LINKS[fault]], broken
+    assert [link.layer for link in broken] == [FAULTS[fault].layer], broken
     assert broken[0].fix
     assert mended.status in ("changed", "right")
     assert all(link.status == "ok" for link in judge_host(mended))

@@ -88,7 +88,7 @@ def test_the_run_that_repairs_a_driver_does_not_wait_for_the_pods_that_need_it(d
     until(lambda: state(demo, "train") == "Running")
     before = pod(demo, "train")["metadata"]["uid"]
     with host.change() as now:
-        faults.FAULTS["nouveau"].act(host, host.machine(), now)
+        faults.ACTS["nouveau"].cause(host, host.machine(), now)
     until(lambda: state(demo, "train") == "CrashLoopBackOff")
     code, seen = run(demo, *PROVISION)
     assert code == 0, output(demo)

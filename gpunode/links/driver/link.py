@@ -8,7 +8,7 @@ from gpunode import packages
 from gpunode.links.driver import modules, plan
 from gpunode.links.link import Link, Step, cause_by_plan, fix_by_plan, judge_by_plan, waiting_step
 from gpunode.links.machine.pci import driven
-from gpunode.model import Facts, Gpu, KernelModule, Outcome, Verdict
+from gpunode.model import Facts, Fault, Gpu, KernelModule, Outcome, Verdict
 
 # Where no change of gpunode's helps. A reset needs GPUs that no process has open, the device plugin included.
 LOST = (
@@ -151,4 +151,19 @@ LINK = Link(
         Step("persistence", "NVML", plan.plan_persistence, plan.PERSISTENCE_WATCH),
     ),
     judges=(judge_module, judge_library, judge_nvml),
+    faults=(
+        Fault("module", "module", "an administrator unloaded the nvidia module"),
+        Fault("nouveau", "module", "a new kernel loaded nouveau instead of nvidia"),
+        Fault("nova", "module", "a new kernel loaded nova, nouveau's successor, instead of nvidia"),
+        Fault(
+            "kernel", "module", "an upgrade installed a kernel that has no nvidia module, for the next boot"
+        ),
+        Fault("library", "library", "an upgrade replaced the driver's library under the loaded module"),
+        Fault(
+            "xid",
+            "NVML",
+            "a GPU reported Xid 79 and fell off the bus",
+            "Only a GPU reset, a reboot or new hardware fixes it.",
+        ),
+    ),
 )

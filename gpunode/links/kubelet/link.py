@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from gpunode.links.kubelet import places, plan, upgrade
 from gpunode.links.kubelet.start import assigned_config, flag, flag_gates, minor_of
 from gpunode.links.link import Link, Step, fix_by_plan, judge_by_plan, state_of
-from gpunode.model import Desired, Facts, KubeletStart, Outcome, Verdict, Watch
+from gpunode.model import Desired, Facts, Fault, KubeletStart, Outcome, Verdict, Watch
 from gpunode.wording import lines
 
 KLOG = re.compile(r"^[A-Z]\d{4} (?:[\d:.]+ +\d+ )?[\w.]+:\d+\] ")  # level, date, time, thread, place
@@ -84,4 +84,5 @@ LINK = Link(
     judges=(judge_kubelet,),
     lint=upgrade.lint,
     linted=Watch(upgrade.FILES),
+    faults=(Fault("gate", "kubelet", "a configuration tool restored an old feature gate"),),
 )

@@ -11,7 +11,7 @@ from gpunode.errors import ClusterError, Problem
 from gpunode.links.link import Link, Step, judge_by_plan, waiting_step
 from gpunode.links.node import Node
 from gpunode.links.plugin import Row, daemonset
-from gpunode.model import Change, Desired, Facts, LoadImage, Outcome, PluginImage, Verdict
+from gpunode.model import Change, Desired, Facts, Fault, LoadImage, Outcome, PluginImage, Verdict
 
 
 def judge_plugin(row: Row | None, fix: str) -> Verdict:
@@ -86,4 +86,8 @@ def judge_image(outcome: Outcome) -> Verdict | None:
     return judge_by_plan(outcome, "plugin", "new pods of the plugin cannot start", "image")
 
 
-LINK = Link("plugin", steps=(Step("image", "plugin", plan),))
+LINK = Link(
+    "plugin",
+    steps=(Step("image", "plugin", plan),),
+    faults=(Fault("image", "plugin", "a clean-up removed the device plugin's image from the node"),),
+)

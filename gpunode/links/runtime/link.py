@@ -15,6 +15,7 @@ from gpunode.model import (
     Change,
     Desired,
     Facts,
+    Fault,
     Host,
     KubeletStart,
     Layer,
@@ -150,6 +151,7 @@ def plan_selinux(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     return (SelinuxBoolean(BOOLEAN, why),)
 
 
+UNPARSED = "gpunode never overwrites a file that does not parse. Fix it by hand."
 LINK = Link(
     "runtime",
     steps=(
@@ -157,4 +159,14 @@ LINK = Link(
         *(Step(name, "runtime", each.plan, each.WATCH) for name, each in runtimes.RUNTIMES.items()),
     ),
     judges=(judge_runtime,),
+    faults=(
+        Fault(
+            "runtime",
+            "runtime",
+            "another tool rewrote the runtime's configuration without nvidia and restarted it",
+        ),
+        Fault("stopped", "runtime", "the container runtime died"),
+        Fault("daemon.json", "runtime", "an edit lost a comma in daemon.json", UNPARSED),
+        Fault("config.toml", "runtime", "an edit lost a quote in containerd's config.toml", UNPARSED),
+    ),
 )

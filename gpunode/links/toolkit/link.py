@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpunode.links.link import Link, Step, judge_by_plan
 from gpunode.links.toolkit import cdi, plan
-from gpunode.model import Facts, Outcome, Verdict
+from gpunode.model import Facts, Fault, Outcome, Verdict
 
 
 def judge_toolkit(outcome: Outcome, seen: Facts) -> Verdict:
@@ -23,4 +23,5 @@ LINK = Link(
         Step("dev-char", "runtime", cdi.plan_dev_char, cdi.DEV_CHAR_WATCH),
     ),
     judges=(judge_toolkit,),
+    faults=(Fault("toolkit", "toolkit", "an administrator removed nvidia-container-toolkit"),),
 )
