@@ -13,7 +13,7 @@ from typing import NoReturn
 import typer
 
 from gpunode import __version__
-from gpunode.cli import demo, inspection, output, plugin, preparation, provisioning, run, share, suggestions
+from gpunode.cli import demo, hosts, output, plugin, preparation, run, share, suggestions
 from gpunode.errors import GpunodeError, InventoryError, UsageError
 
 EPILOG = (
@@ -34,22 +34,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("init", short_help="Write a first inventory.")(preparation.init)
-app.command("keys", short_help="Fetch and check the keys that sign NVIDIA's packages.")(preparation.keys)
-app.command("plan")(provisioning.plan)
-app.command("provision", short_help="Make every host a verified GPU node.")(provisioning.provision)
-app.command("verify", short_help="Show how far each host's chain from PCI to a CUDA pod holds.")(
-    inspection.verify
-)
-app.command("status", short_help="Show the cluster's GPUs: memory, use, health, pods.")(inspection.status)
-app.command("resume", short_help="Go on with the hosts that the last provision has not finished.")(
-    provisioning.resume
-)
-app.command("lint", short_help="Show what an upgrade of Kubernetes would break on the hosts.")(
-    inspection.lint
-)
-app.command("abort", short_help="End a provision's work that hangs on hosts.")(provisioning.abort)
-app.command("label", short_help="Label nodes with the model of their GPUs.")(provisioning.label)
+app.command(short_help="Write a first inventory.")(preparation.init)
+app.command(short_help="Fetch and check the keys that sign NVIDIA's packages.")(preparation.keys)
+app.command()(hosts.plan)
+app.command(short_help="Make every host a verified GPU node.")(hosts.provision)
+app.command(short_help="Show how far each host's chain from PCI to a CUDA pod holds.")(hosts.verify)
+app.command(short_help="Show the cluster's GPUs: memory, use, health, pods.")(hosts.status)
+app.command(short_help="Go on with the hosts that the last provision has not finished.")(hosts.resume)
+app.command(short_help="Show what an upgrade of Kubernetes would break on the hosts.")(hosts.lint)
+app.command(short_help="End a provision's work that hangs on hosts.")(hosts.abort)
+app.command(short_help="Label nodes with the model of their GPUs.")(hosts.label)
 app.add_typer(plugin.app, name="plugin")
 app.add_typer(share.app, name="share")
 app.add_typer(run.app, name="run")

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -90,24 +90,20 @@ Namespace = Annotated[
         callback=namespaced,
     ),
 ]
-Limit = Annotated[
+ONLY = "Only these hosts or groups; names, globs, comma separated."
+NAMES: Mapping[str, Any] = {"metavar": "NAMES", "autocompletion": complete_hosts}
+Limit = Annotated[list[str] | None, typer.Option("--limit", "-l", help=ONLY, **NAMES)]
+LimitOfDeployment = Annotated[
     list[str] | None,
     typer.Option(
         "--limit",
         "-l",
-        help="Only these hosts or groups; names, globs, comma separated.",
-        metavar="NAMES",
-        autocompletion=complete_hosts,
+        help=f"{ONLY} The plugin's configuration is the whole cluster's: it changes on all nodes.",
+        **NAMES,
     ),
 ]
 Exclude = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--exclude",
-        help="All but these hosts or groups.",
-        metavar="NAMES",
-        autocompletion=complete_hosts,
-    ),
+    list[str] | None, typer.Option("--exclude", help="All but these hosts or groups.", **NAMES)
 ]
 Fingerprints = Annotated[
     list[str] | None,
@@ -151,22 +147,17 @@ class Common:
     ask_sudo: AskSudo = False
     origin: str = DEFAULT  # of `inventory`; no option
 
+    @property
+    def selects(self) -> bool:
+        """Whether some of the hosts are named."""
+        return bool(self.limit or self.exclude)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Deploys(Common):
     """The options of every command that also changes the device plugin, which --limit does not divide."""
 
-    limit: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--limit",
-            "-l",
-            help="Only these hosts or groups; names, globs, comma separated. The plugin's configuration is the whole "
-            "cluster's: it changes on all nodes.",
-            metavar="NAMES",
-            autocompletion=complete_hosts,
-        ),
-    ] = None
+    limit: LimitOfDeployment = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -195,9 +186,9 @@ def usual() -> Path:
     return Path(os.environ.get(VARIABLE) or INVENTORY)
 
 
-def visits_hosts(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of its `common` around its own; it gets them as one value. Its own options that it declares
-    before `common` follow the inventory, the others --exclude."""
+def visits_hosts(command: Callable[..., int]) -> Callable[..., None]:
+    """The command with the options of its `common` around its own; it gets them as one value, and returns the exit code. Its own
+    options that it declares before `common` follow the inventory, the others --exclude."""
     own = list(inspect.signature(command).parameters)
     kind_of_common = get_type_hints(command)["common"]
     names = [field.name for field in dataclasses.fields(kind_of_common) if field.name != "origin"]
@@ -214,7 +205,7 @@ def visits_hosts(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def run(invocation: typer.Context, **given: Any) -> None:
         common = kind_of_common(**{name: given.pop(name) for name in names}, origin=origin(invocation))
-        command(common=common, **given)
+        raise typer.Exit(command(common=common, **given))
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     run.__annotations__ = {name: hints[name] for name in order}

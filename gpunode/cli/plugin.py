@@ -35,7 +35,7 @@ def deploy(
         ),
     ] = "",
     yes: options.Yes = False,
-) -> None:
+) -> int:
     """Label the nodes of the inventory's hosts, run the device plugin on them, and wait until each offers GPUs.
 
     Shows what it will change in the cluster and asks. Changes no host; one is asked for its own name over SSH when neither
@@ -50,13 +50,12 @@ def deploy(
     from gpunode.commands import plugin
 
     with session(common, accepted=yes) as work:
-        code = plugin.deploy(work, yes=yes, replace=replace)
-    raise typer.Exit(code)
+        return plugin.deploy(work, yes=yes, replace=replace)
 
 
 @app.command(short_help="Show the plugin on every GPU node, and what is wrong.")
 @visits_hosts
-def status(*, common: options.InCluster) -> None:
+def status(*, common: options.InCluster) -> int:
     """Show the plugin on every GPU node of the cluster: pod, restarts, GPUs offered, and what is wrong.
 
     A kubeconfig is enough; without an inventory --limit and --exclude take nodes. Exit code 1 when something is wrong,
@@ -67,8 +66,7 @@ def status(*, common: options.InCluster) -> None:
     from gpunode.commands import plugin
 
     with session(common) as work:
-        code = plugin.inspect(work, selected=bool(common.limit or common.exclude))
-    raise typer.Exit(code)
+        return plugin.inspect(work, selected=common.selects)
 
 
 @app.command(short_help="Take the plugin out of the cluster.")

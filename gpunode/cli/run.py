@@ -31,7 +31,7 @@ def vectoradd(
         typer.Option(help="Another image, such as NVIDIA's vectoradd sample; exit status 0 passes."),
     ] = None,
     logs: Annotated[bool, typer.Option("--logs", help="Show each pod's log.")] = False,
-) -> None:
+) -> int:
     """Add vectors on every free GPU of the hosts' nodes, one pod a GPU, and clean up.
 
     A kubeconfig is enough; without an inventory --limit and --exclude take nodes. With one, a host is asked for its own
@@ -42,8 +42,7 @@ def vectoradd(
     from gpunode.engine import prove
 
     with session(common) as work:
-        code = prove.run_sample(work, image=image, logs=logs)
-    raise typer.Exit(code)
+        return prove.run_sample(work, image=image, logs=logs)
 
 
 @app.command("nvidia-smi", short_help="Show a GPU as a pod sees it.")
@@ -52,7 +51,7 @@ def nvidia_smi(
     *,
     common: options.InCluster,
     image: Annotated[str | None, typer.Option(help="Another image than the device plugin's.")] = None,
-) -> None:
+) -> int:
     """Run nvidia-smi in a pod with one GPU, on one of the nodes, show what it writes, and delete the pod.
 
     Where the nodes share their GPUs, the pod asks for one unit of what they offer, such as aliyun.com/gpu-mem. A pod that
@@ -63,8 +62,7 @@ def nvidia_smi(
     from gpunode.engine import prove
 
     with session(common) as work:
-        code = prove.run_nvidia_smi(work, image=image)
-    raise typer.Exit(code)
+        return prove.run_nvidia_smi(work, image=image)
 
 
 @app.command(short_help="Jupyter with TensorFlow on a GPU.")
@@ -78,7 +76,7 @@ def notebook(
         typer.Option("--node-port", help="Also reach it by a port of every node's address, over plain HTTP."),
     ] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Delete it, with its files.")] = False,
-) -> None:
+) -> int:
     """Run Jupyter with TensorFlow in a pod with one GPU, on one of the nodes, and show how to reach it. Where the nodes share
     their GPUs, it asks for one unit of what they offer.
 
@@ -92,11 +90,9 @@ def notebook(
     from gpunode.commands import notebook as notebooks
 
     if remove:
-        code = notebooks.remove(in_cluster(common), report.make(json=common.json, quiet=common.quiet))
-        raise typer.Exit(code)
+        return notebooks.remove(in_cluster(common), report.make(json=common.json, quiet=common.quiet))
     with session(common) as work:
-        code = notebooks.start(work, image=image or "", node_port=node_port)
-    raise typer.Exit(code)
+        return notebooks.start(work, image=image or "", node_port=node_port)
 
 
 @app.command(short_help="Print a sample workload for kubectl.")

@@ -23,7 +23,7 @@ app = typer.Typer(
 
 @app.command(short_help="Deploy the scheduler extender, and let the scheduler ask it.")
 @visits_hosts
-def enable(*, common: options.Common, yes: options.Yes = False) -> None:
+def enable(*, common: options.Common, yes: options.Yes = False) -> int:
     """Run the scheduler extender in the cluster, let the device plugin follow it, and add it to the scheduler's
     configuration on the hosts of the control plane.
 
@@ -36,13 +36,12 @@ def enable(*, common: options.Common, yes: options.Yes = False) -> None:
     from gpunode.commands import share_enable as share
 
     with session(common, accepted=yes) as work:
-        code = share.enable(work, yes=yes)
-    raise typer.Exit(code)
+        return share.enable(work, yes=yes)
 
 
 @app.command(short_help="Take it back: scheduler first, then the extender.")
 @visits_hosts
-def disable(*, common: options.Common, yes: options.Yes = False) -> None:
+def disable(*, common: options.Common, yes: options.Yes = False) -> int:
     """Take the extender out of the schedulers' configuration, whose files are then as they were, and out of the cluster;
     a second scheduler, too.
 
@@ -53,8 +52,7 @@ def disable(*, common: options.Common, yes: options.Yes = False) -> None:
     from gpunode.commands import share_enable as share
 
     with session(common, accepted=yes) as work:
-        code = share.disable(work, yes=yes)
-    raise typer.Exit(code)
+        return share.disable(work, yes=yes)
 
 
 Details = Annotated[bool, typer.Option("--details", "-d", help="A row for each container, too.")]
@@ -62,7 +60,7 @@ Details = Annotated[bool, typer.Option("--details", "-d", help="A row for each c
 
 @app.command(short_help="Show who has what of each GPU.")
 @visits_hosts
-def inspect(*, details: Details = False, common: options.InCluster) -> None:
+def inspect(*, details: Details = False, common: options.InCluster) -> int:
     """Show every GPU of the cluster with its pods, however it is shared: what the scheduler promised of it, and what the
     kubelet allocated, as the hosts of the inventory say, or else the device plugin. With --limit only the GPUs of these hosts. A kubeconfig is enough: then the
     plugin alone is asked, and --limit and --exclude take nodes.
@@ -72,9 +70,7 @@ def inspect(*, details: Details = False, common: options.InCluster) -> None:
     from gpunode.commands import share_inspect as shares
 
     with session(common) as work:
-        selected = bool(common.limit or common.exclude)
-        code = shares.inspect(work, details=details, selected=selected, hosts=not common.alone)
-    raise typer.Exit(code)
+        return shares.inspect(work, details=details, selected=common.selects, hosts=not common.alone)
 
 
 @app.command(short_help="Show promises that kubelets did not keep, and repair them.")
@@ -84,7 +80,7 @@ def fsck(
     repair: Annotated[bool, typer.Option("--repair", help="Note on pods which GPUs they have.")] = False,
     common: options.Common,
     yes: options.Yes = False,
-) -> None:
+) -> int:
     """Compare what pods were promised with what the kubelets of the inventory's hosts allocated: pods that nobody noted, on
     another GPU, or without devices, edited annotations, GPUs that are promised twice.
 
@@ -96,9 +92,7 @@ def fsck(
     from gpunode.commands import share_inspect as shares
 
     with session(common) as work:
-        selected = bool(common.limit or common.exclude)
-        code = shares.fsck(work, repair=repair, yes=yes, selected=selected)
-    raise typer.Exit(code)
+        return shares.fsck(work, repair=repair, yes=yes, selected=common.selects)
 
 
 @app.command(short_help="Show where pods would go.")

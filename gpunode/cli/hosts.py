@@ -1,8 +1,9 @@
-"""Commands that change hosts: `gpunode plan`, `provision`, `resume`, `abort` and `label`."""
+"""Commands that visit hosts: `plan`, `provision`, `resume`, `abort` and `label` change them, `verify`, `status` and `lint` do not."""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 import time
 from typing import Annotated
 
@@ -39,7 +40,7 @@ def plan(
         ),
     ] = False,
     html: options.Html = None,
-) -> None:
+) -> int:
     """Show what provision would change on every host and in the cluster, and why. Changes nothing.
 
     Example: gpunode plan inventory.yaml --limit p100 --exit-code
@@ -47,8 +48,7 @@ def plan(
     from gpunode.commands.plan import drift
 
     with session(common, html) as work:
-        code = drift(work, diff=diff, waits=exit_with, why=why)
-    raise typer.Exit(code)
+        return drift(work, diff=diff, waits=exit_with, why=why)
 
 
 @visits_hosts
@@ -74,7 +74,7 @@ def provision(
     ] = None,
     fingerprint: options.Fingerprints = None,
     html: options.Html = None,
-) -> None:
+) -> int:
     """Make every host a verified GPU node: plan, ask, apply, deploy the device plugin, prove that it works.
 
     Example: gpunode provision inventory.yaml --limit p100 --yes
@@ -87,12 +87,11 @@ def provision(
         yes=yes, run=run, size=size, canary=canary, max_fail=max_fail, fingerprints=tuple(fingerprint or ())
     )
     with session(common, html, accepted=yes) as work:
-        code = rollout.provision(work, settings)
-    raise typer.Exit(code)
+        return rollout.provision(work, settings)
 
 
 @visits_hosts
-def resume(*, common: options.Deploys, yes: options.Yes = False) -> None:
+def resume(*, common: options.Deploys, yes: options.Yes = False) -> int:
     """Go on with the last `provision` of this inventory: with the hosts that it has not finished, as it was begun.
 
     What is left is planned again and shown. The record of runs is on this machine, below ~/.local/state/gpunode.
@@ -115,16 +114,15 @@ def resume(*, common: options.Deploys, yes: options.Yes = False) -> None:
         typer.echo(f"Run {run.id} has finished all of its hosts: there is nothing to resume.", err=True)
         if more := record.earlier(common.inventory):
             typer.echo(str(more), err=True)
-        return
+        return 0
     settings = rollout.ProvisionOptions.of_recorded_run(run, yes=yes, now=time.time())
     limit = [*(common.limit or ()), *([] if common.limit else ["@not-done"])]
     with session(dataclasses.replace(common, limit=limit), accepted=yes) as work:
-        code = rollout.provision(work, settings)
-    raise typer.Exit(code)
+        return rollout.provision(work, settings)
 
 
 @visits_hosts
-def abort(*, common: options.Common) -> None:
+def abort(*, common: options.Common) -> int:
     """End the apply that is under way on hosts, such as one whose package manager hangs.
 
     Files that a service reads are put back unless its restart was already found to be good. Packages stay as they are:
@@ -135,8 +133,7 @@ def abort(*, common: options.Common) -> None:
     from gpunode.commands import abort as rollout
 
     with session(common) as work:
-        code = rollout.abort(work)
-    raise typer.Exit(code)
+        return rollout.abort(work)
 
 
 @visits_hosts
@@ -159,7 +156,7 @@ def label(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show it, change nothing.")] = False,
     common: options.InCluster,
-) -> None:
+) -> int:
     """Label nodes with the model of their GPUs, read from the hosts' PCI bus; no driver is needed for it.
 
     With --resource instead: count an extended resource in the nodes' status, for devices that no device plugin offers. The
@@ -176,8 +173,7 @@ def label(
     if resource:
         counts = labels.parse_counts(resource, remove=remove, overwrite=overwrite, dry_run=dry_run)
         with session(common) as work:
-            code = labels.count_resources(work, counts)
-        raise typer.Exit(code)
+            return labels.count_resources(work, counts)
     if not accelerator:
         raise UsageError(
             "no label is chosen",
@@ -185,9 +181,112 @@ def label(
             "inventory, or `kubectl label node`.",
         )
     if common.alone:
-        loaded(
-            common.inventory, common.origin
-        )  # the models come from hosts, over SSH: explained with an example
+        loaded(common.inventory, common.origin)  # models come from hosts: explained with an example
     with session(common) as work:
-        code = labels.label_accelerator(work, labels.LabelOptions(remove, overwrite, dry_run))
-    raise typer.Exit(code)
+        return labels.label_accelerator(work, labels.LabelOptions(remove, overwrite, dry_run))
+
+
+@visits_hosts
+def verify(
+    *,
+    common: options.Common,
+    run: Annotated[bool, typer.Option("--run/--no-run", help="Run vectoradd on the free GPUs.")] = True,
+    html: options.Html = None,
+) -> int:
+    """Show for every host how far the chain holds: PCI, module, library, NVML, toolkit, runtime, kubelet, node,
+    plugin, capacity, pod. The first broken link has its cause and its fix.
+
+    Changes nothing, but starts a pod on every free GPU (where pods share GPUs, one more) and removes it again (not
+    with --no-run). Where no pod can run, it starts a container on the host instead, of an image that is there.
+
+    Example: gpunode verify inventory.yaml --limit gpu-03
+    """
+    from gpunode.commands import verify as verification
+
+    with session(common, html) as work:
+        return verification.verify(work, run=run)
+
+
+CLEAR = "\033[H\033[J"  # the screen, from its upper left corner on
+
+
+@visits_hosts
+def status(
+    *,
+    common: options.InCluster,
+    watch: Annotated[
+        float | None,
+        typer.Option(
+            "--watch",
+            "-w",
+            help="Again every so many seconds, until Ctrl-C.",
+            metavar="SECONDS",
+            min=0.5,
+            max=86400,
+        ),
+    ] = None,
+) -> int:
+    """Show every GPU of the cluster: memory, utilisation, temperature, health and since when, and the pods that have it.
+
+    The device plugin answers, through the API server: a kubeconfig is enough. Nodes without the plugin are named. With an
+    inventory, hosts on which processes outside Kubernetes use GPUs are asked over SSH for their names. Exit code 1
+    when a GPU is unhealthy, or not known.
+
+    Example: gpunode status --watch 2
+    """
+    from gpunode.commands.status import overlook
+    from gpunode.model import Event
+
+    hosts = not common.alone
+    with session(common) as work:
+        if sys.stderr.isatty() and not common.json:
+            work.listener.event(Event("stage", None, "asking the cluster and its device plugins"))
+        if watch is None:
+            return overlook(work, selected=common.selects, hosts=hosts)
+        clear = CLEAR if not common.json and sys.stdout.isatty() else ""
+        try:
+            overlook(work, selected=common.selects, hosts=hosts)
+            while True:
+                time.sleep(watch)
+                overlook(
+                    work, selected=common.selects, hosts=hosts, fresh=lambda: typer.echo(clear, nl=False)
+                )
+        except KeyboardInterrupt:  # the way out of it, so nothing was interrupted
+            typer.echo("", nl=bool(clear))  # behind the terminal's ^C
+            return 0
+
+
+@visits_hosts
+def lint(
+    *,
+    target: Annotated[
+        str,
+        typer.Option(
+            "--target",
+            help="The version of Kubernetes to upgrade to; needed.",
+            metavar="1.NN",
+            show_default=False,
+        ),
+    ] = "",
+    common: options.Common,
+) -> int:
+    """Show what an upgrade of Kubernetes would break on the hosts: feature gates and flags that are gone, cgroup v1,
+    dockershim, containerd that is too old, configurations that are not read any more. Changes nothing.
+
+    Example: gpunode lint --target 1.36 inventory.yaml
+    """
+    from gpunode.cluster.api.kinds import FLOOR
+    from gpunode.commands.lint import lint as lint_hosts
+    from gpunode.errors import UsageError
+    from gpunode.links.kubelet import minors
+
+    minor = minors.minor(target)
+    if minor is None or minor < FLOOR:
+        wrong = (
+            f"--target {target}: not a version of Kubernetes that gpunode knows"
+            if target
+            else "--target is missing"
+        )
+        raise UsageError(wrong, hint=f"Name the version to upgrade to, from 1.{FLOOR} on: `--target 1.36`.")
+    with session(common) as work:
+        return lint_hosts(work, minor)
