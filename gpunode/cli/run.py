@@ -39,10 +39,10 @@ def vectoradd(
 
     Example: gpunode run vectoradd --limit gpu-01 --logs
     """
-    from gpunode.engine import prove
+    from gpunode.commands import run
 
     with session(common) as work:
-        return prove.run_sample(work, image=image, logs=logs)
+        return run.run_vectoradd(work, image=image, logs=logs)
 
 
 @app.command("nvidia-smi", short_help="Show a GPU as a pod sees it.")
@@ -59,10 +59,10 @@ def nvidia_smi(
 
     Example: gpunode run nvidia-smi --limit gpu-01
     """
-    from gpunode.engine import prove
+    from gpunode.commands import run
 
     with session(common) as work:
-        return prove.run_nvidia_smi(work, image=image)
+        return run.run_nvidia_smi(work, image=image)
 
 
 @app.command(short_help="Jupyter with TensorFlow on a GPU.")
@@ -87,12 +87,12 @@ def notebook(
     Example: gpunode run notebook --limit gpu-01
     """
     from gpunode import report
-    from gpunode.commands import notebook as notebooks
+    from gpunode.commands import run
 
     if remove:
-        return notebooks.remove(in_cluster(common), report.make(json=common.json, quiet=common.quiet))
+        return run.remove_notebook(in_cluster(common), report.make(json=common.json, quiet=common.quiet))
     with session(common) as work:
-        return notebooks.start(work, image=image or "", node_port=node_port)
+        return run.start_notebook(work, image=image or "", node_port=node_port)
 
 
 @app.command(short_help="Print a sample workload for kubectl.")

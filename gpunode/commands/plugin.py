@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
+import time
 from collections.abc import Sequence
 
 from gpunode.cluster import rights
+from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object, title
+from gpunode.cluster.api.watch import OnProgress
 from gpunode.cluster.objects import apply
-from gpunode.engine import bring_up, cluster_diff, nodes
+from gpunode.engine import cluster_diff, nodes, proof
 from gpunode.engine.listener import Listener, accepted, problem, progress
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError, Declined
+from gpunode.errors import ApiConnectionLost, ClusterError, Declined
 from gpunode.links import plugin
-from gpunode.links.plugin import Row, Scope, expected, other_plugins
+from gpunode.links.capacity import overview
+from gpunode.links.capacity.link import wait_allocatable
+from gpunode.links.capacity.overview import Row
+from gpunode.links.plugin import Scope, expected, other_plugins
 from gpunode.links.plugin.dra import owners
 from gpunode.model import Inventory
 from gpunode.wording import Advice, Command, few, lines
@@ -46,7 +51,7 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
             accepted(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
         going = nodes.apply_labels(api, going)
         if other and all(member.active for member in going) and len(going) == len(found):
-            apply.delete(api, other, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
+            apply.delete(api, other, seconds=proof.PLUGIN_SECONDS, tell=tell)
         elif other:
             listener.note(f"{title(other)} stays: not every node that it serves gets this plugin.")
     refused = len(going) < len(found)  # `show` has reported them
@@ -56,33 +61,56 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
     if going:
         names = [one.node.name for one in going if one.node]
         scope = Scope(only=names)
-        rollout = plugin.deploy(api, spec, scope, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
+        rollout = plugin.deploy(api, spec, scope, seconds=proof.PLUGIN_SECONDS, tell=tell)
         good = rollout.good
-        running = {row.node for row in rollout.rows if not row.problem}
-        aimed = tuple(
-            dataclasses.replace(one, expected=expected.memory(spec.config, one.labels) or None)
-            for one in going
-            if one.node and one.node.name in running
-        )
-        problems += [one for one in bring_up.wait_for_capacity(api, inventory, aimed, tell) if one.reason]
+        running = [one for one in going if one.node and rollout.states[one.node.name].reason is None]
+        problems += _without_gpus(api, inventory, running, tell)
         changed = [
             (difference.action, difference.what)
             for difference in rollout.differences
             if difference.action != "same"
         ]
         listener.rows("object", ("action", "object"), changed)
-        rows = plugin.status(api, spec.namespace, spec.config)
+        rows = overview.status(api, spec.namespace, spec.config)
         show([row for row in rows if row.node in names], listener)
     for one in problems:
         problem(listener, one.host.name, one.reason)
     return 1 if problems or refused or not good else 0
 
 
+def _without_gpus(
+    api: Api, inventory: Inventory, members: Sequence[Member], on_progress: OnProgress
+) -> list[Member]:
+    """Those of the members whose nodes offer no GPU in time, with the reason."""
+    config, end = inventory.cluster.plugin_config, time.monotonic() + proof.PLUGIN_SECONDS
+    found = []
+    for member in members:
+        if member.node is None:
+            continue
+        wanted, left = expected.memory(config, member.labels) or None, max(0.0, end - time.monotonic())
+        namespace = inventory.cluster.namespace
+        try:
+            wait_allocatable(
+                api,
+                member.node.name,
+                wanted,
+                namespace=namespace,
+                seconds=left,
+                tell=on_progress,
+                waited=proof.PLUGIN_SECONDS - left,
+            )
+        except ApiConnectionLost:
+            raise
+        except ClusterError as error:
+            found.append(member.excluded(error.problem))
+    return found
+
+
 def inspect(session: Session, *, selected: bool) -> int:
     """Tell how it is on every GPU node of the cluster, or of the session's hosts (`selected`); the exit code."""
     listener, wish = session.listener, session.inventory.cluster
     api = nodes.connect(session.inventory)
-    rows = plugin.status(api, wish.namespace, wish.plugin_config, owners(api))
+    rows = overview.status(api, wish.namespace, wish.plugin_config, owners(api))
     missing: list[Member] = []
     if selected:
         members = nodes.identify(api, session, progress(listener))
@@ -121,7 +149,7 @@ def remove(inventory: Inventory, listener: Listener, *, yes: bool) -> None:
             raise Declined(
                 "nothing was removed", hint="Answer `y`, or give --yes where there is no terminal."
             )
-    removed = plugin.remove(api, namespace, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
+    removed = plugin.remove(api, namespace, seconds=proof.PLUGIN_SECONDS, tell=tell)
     listener.rows("object", ("action", "object"), [("removed", title) for title in removed])
 
 

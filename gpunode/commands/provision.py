@@ -20,7 +20,7 @@ from gpunode.engine import (
     impact,
     nodes,
     prerequisites,
-    prove,
+    proof,
     rounds,
     work,
 )
@@ -281,7 +281,7 @@ def _report_end(session: Session, api: Api | None, record: Record, lease: Held, 
     if record.lost:
         _report_unwritten(api, record, session.listener)
     if api is not None:
-        prove.report_verdicts(members, session.listener)
+        proof.report_proofs(members, session.listener)
     _report_left(members, session.listener)
     session.listener.summary(outcomes(members), cluster=_changes_left(session))
 

@@ -16,7 +16,7 @@ from gpunode.cluster.lease import Held
 from gpunode.cluster.objects import apply
 from gpunode.commands import second_scheduler as second
 from gpunode.commands import unscheduled_pods
-from gpunode.engine import bring_up, converge, exit_codes, nodes
+from gpunode.engine import converge, exit_codes, nodes, proof
 from gpunode.engine.listener import Listener, accepted, progress
 from gpunode.engine.member import Member, outcomes
 from gpunode.engine.session import Session
@@ -69,10 +69,10 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
         listener.note(words)
     if changes:
         accepted(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
-    rollout = plugin.deploy(api, spec, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
-    for row in rollout.rows:
-        if row.reason:
-            listener.problem(replace(row.reason, subject=row.node))
+    rollout = plugin.deploy(api, spec, seconds=proof.PLUGIN_SECONDS, tell=tell)
+    for name, state in rollout.states.items():
+        if state.reason:
+            listener.problem(replace(state.reason, subject=name))
     extender.deploy(api, tell)
     if wish.scheduler is not None:
         scheduler = deployment.second_scheduler(api, wanted, wish.scheduler, minor, seconds=READY)
@@ -122,7 +122,7 @@ def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     if there:
         listener.rows("object", ("action", "object"), [("remove", title) for title in there])
         accepted(listener, f"Remove these from {api.access.context}?", yes=yes)
-    removed = deployment.remove(api, namespace, seconds=bring_up.PLUGIN_SECONDS, tell=tell)
+    removed = deployment.remove(api, namespace, seconds=proof.PLUGIN_SECONDS, tell=tell)
     listener.total(
         f"no scheduler asks the extender, and {len(removed)} objects were removed",
         {"schedulers": len(found), "removed": len(removed)},

@@ -1,43 +1,110 @@
-"""Report every host's chain, link by link."""
+"""Report every host's chain, from the PCI bus to a finished CUDA pod, link by link."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TypeAlias
 
 from gpunode.engine import converge, fleet, nodes, summary
-from gpunode.engine.chains import Chain, chains
-from gpunode.engine.member import Member
+from gpunode.engine.chain import first_broken, judge_host
+from gpunode.engine.member import Member, Members
+from gpunode.engine.proof import LAYERS, Walk, prove, read_states
 from gpunode.engine.session import Session
+from gpunode.errors import ClusterError
 from gpunode.host import wire
+from gpunode.links.plugin import published
 from gpunode.links.runtime import link as runtime
 from gpunode.model import Event, Host, OnEvent, Outcome, Verdict
-from gpunode.wording import Advice, Command
+from gpunode.wording import Advice, Command, lines
+
+Chain: TypeAlias = tuple[Verdict, ...]
 
 
 def verify(session: Session, *, run: bool) -> int:
-    """Judge and tell every link; the exit code. `run`: with pods."""
+    """Judge and report every link; the exit code. `run`: with pods."""
     listener, inventory = session.listener, session.inventory
     nodes.check_kubeconfig(inventory)
     members = session.for_each_host(converge.probe_and_plan, plans=False)
-    found = chains(inventory, members, listener, run=run)
+    chains = judge_chains(session, members, run=run)
     if run:
-        found = _with_containers(session, members, found)
-    bad = set(summary.broken(found))
-    for host, links in sorted(found.items(), key=lambda one: one[0] in bad):  # last: what is read first
-        listener.links(host, links)
-    for one in members:
-        for restart in one.outcome.facts.unconfirmed if one.outcome and one.outcome.facts else ():
-            listener.note(Advice(f"{one.host.name}: {restart}. `", Command("provision"), "` confirms it."))
+        chains = _with_containers(session, members, chains)
+    broken = list(summary.broken(chains))
+    for host, chain in sorted(chains.items(), key=lambda item: item[0] in broken):  # last: what is read first
+        listener.links(host, chain)
+    for member in members:
+        for restart in member.facts.unconfirmed if member.facts else ():
+            listener.note(Advice(f"{member.host.name}: {restart}. `", Command("provision"), "` confirms it."))
     if inventory.cluster.plugin is None:
         listener.note(
             "The inventory names no `cluster.plugin`, so nothing in the cluster was checked. Add it to check the whole chain."
         )
-    listener.total(summary.sentence(found), summary.numbers(found))
-    broken = list(summary.broken(found))
+    listener.total(summary.sentence(chains), summary.numbers(chains))
     unreachable = [
         member.host.name for member in members if member.outcome and member.outcome.status == "unreachable"
     ]
     return 0 if not broken else 3 if broken == unreachable else 1
+
+
+def judge_chains(session: Session, members: Members, *, run: bool) -> Mapping[str, Chain]:
+    """Every link of every host; those above the kubelet only where the inventory names a plugin. `run`: with pods."""
+    below = {one.host.name: judge_host(one.outcome) for one in members if one.outcome}
+    if session.inventory.cluster.plugin is None:
+        return below
+    lost = tuple(one for one in members if any(map(_is_lost, below[one.host.name])))
+    reported = _read_lost_gpus(session, lost) if lost else {}
+    below = {host: _explain(chain, reported.get(host, "")) for host, chain in below.items()}
+    sound = tuple(one for one in members if not any(link.status == "broken" for link in below[one.host.name]))
+    above = _judge_cluster(session, sound, run=run) if sound else {}
+
+    def join(host: str, chain: Chain) -> Chain:
+        judged = above.get(host)
+        layers = LAYERS if run or judged is None else LAYERS[:-1]
+        found = judged or ()
+        return first_broken([*chain, *found, *map(Verdict.unknown, layers[len(found) :])])
+
+    return {host: join(host, chain) for host, chain in below.items()}
+
+
+def _judge_cluster(session: Session, members: Members, *, run: bool) -> Mapping[str, Chain]:
+    """The cluster's links of the hosts whose own links hold."""
+    try:
+        walk = Walk(
+            nodes.connect(session.inventory), session.inventory, session.listener, acts=False, run=run
+        )
+        return {member.host.name: member.verdicts for member in prove(walk, members)}
+    except ClusterError as error:
+        text = "the Kubernetes API does not answer as it should"
+        broken = Verdict.broken("node", text, error.message, error.hint)
+        chain = (broken, *map(Verdict.unknown, LAYERS[1:]))
+        return {member.host.name: chain for member in members}
+
+
+def _is_lost(link: Verdict) -> bool:
+    """Whether GPUs do not answer the driver."""
+    return link.layer == "NVML" and link.status == "broken"
+
+
+def _explain(chain: Chain, why: str) -> Chain:
+    """The chain with what the plugin reports of GPUs that do not answer."""
+    return tuple(link.because(lines((why, link.cause))) if why and _is_lost(link) else link for link in chain)
+
+
+def _read_lost_gpus(session: Session, members: Members) -> Mapping[str, str]:
+    """Why GPUs do not answer, as the device plugin reports it, which has heard their Xid. A cluster that cannot be asked has its own
+    link."""
+    reasons: dict[str, str] = {}
+    with suppress(ClusterError):
+        walk = Walk(
+            nodes.connect(session.inventory), session.inventory, session.listener, acts=False, run=False
+        )
+        placed = nodes.locate(walk.api, members, seconds=0, tell=session.listener.note)
+        states = read_states(walk, placed)
+        for member in placed:
+            if member.node and (pod := states[member.node.name].pod):
+                why = published.why_missing(published.read(walk.api, member.node, pod))
+                reasons[member.host.name] = why.what if why else published.earlier(walk.api, member.node, pod)
+    return reasons
 
 
 def _with_containers(
@@ -50,7 +117,7 @@ def _with_containers(
         if member.outcome and runtime.needs_container(chains[member.host.name])
     }
     plugin = session.inventory.cluster.plugin
-    found: dict[str, Verdict] = {}
+    verdicts: dict[str, Verdict] = {}
 
     def task(host: Host, on_event: OnEvent) -> Outcome:
         outcome = outcomes[host.name]
@@ -58,7 +125,7 @@ def _with_containers(
         job = wire.container_job(runtime.runtime_of(outcome), plugin.reference if plugin else "")
         for message in session.visits[host.name].ask(job):
             if message["type"] == "container" and outcome.facts is not None:
-                found[host.name] = runtime.judge_container(message, outcome.facts)
+                verdicts[host.name] = runtime.judge_container(message, outcome.facts)
         return outcome
 
     for item in fleet.run(
@@ -66,9 +133,9 @@ def _with_containers(
     ):
         if isinstance(item, Event):
             session.listener.event(item)
-        elif item.host not in found:  # the connection was lost since
-            found[item.host] = Verdict.unknown("container", f"not run: {item.why or 'no answer'}")
+        elif item.host not in verdicts:  # the connection was lost since
+            verdicts[item.host] = Verdict.unknown("container", f"not run: {item.why or 'no answer'}")
     return {
-        host: runtime.insert_container(chain, found[host]) if host in found else chain
+        host: runtime.insert_container(chain, verdicts[host]) if host in verdicts else chain
         for host, chain in chains.items()
     }

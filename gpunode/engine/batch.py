@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import answering
-from gpunode.engine import bring_up, control_plane, gate, rounds, work
+from gpunode.engine import control_plane, gate, rounds, work
 from gpunode.engine.acts import Act
 from gpunode.engine.interrupt import Interrupt
 from gpunode.engine.listener import problem, progress
 from gpunode.engine.member import Member, Members
+from gpunode.engine.proof import Walk, prove
 from gpunode.engine.record import Record, State
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
@@ -90,9 +91,10 @@ def _proven(run: Run, api: Api, members: Members) -> Members:
     for again in (True, False):
         answering(api, seconds=work.API_SECONDS, tell=progress(listener))
         try:
-            after = bring_up.bring_up(
-                api, run.session.inventory, members, listener, run=run.prove, holder=run.record.owner
+            walk = Walk(
+                api, run.session.inventory, listener, acts=True, run=run.prove, holder=run.record.owner
             )
+            after = prove(walk, members)
             work.release(api, after)
             return after
         except ApiConnectionLost:

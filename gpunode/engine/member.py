@@ -8,29 +8,24 @@ from typing import TypeAlias
 
 from gpunode.errors import Problem
 from gpunode.links.node import Node, cordon
-from gpunode.links.plugin.capacity import Expected
-from gpunode.links.pod.requests import Target
 from gpunode.links.pod.results import NodeResult
-from gpunode.model import Change, Disturbance, Disturbed, Facts, Gpu, Host, Outcome
+from gpunode.model import Change, Disturbance, Disturbed, Facts, Gpu, Host, Outcome, Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """What is known of one host. `outcome`: None while it was not probed. `labels`: the node's, with those of this run.
-    `target`: GPUs that its pods must see; `expected`: units that its node must offer, None if unknown.
 
-    `reason`: why it takes no further part; `partly`: why some of its GPUs do not. `idle_pods_left`: whether pods that hold its GPUs
-    and stood still were left on it, which may run by now.
+    `verdicts`: of the cluster's links, as far as they were judged; `result`: what vectoradd showed for the last. `reason`: why else it
+    takes no further part. `idle_pods_left`: whether pods that hold its GPUs and stood still were left on it, which may run by now.
     """
 
     host: Host
     outcome: Outcome | None = None
     node: Node | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    target: Target | None = None
-    expected: Expected = None
     reason: Problem | None = None
-    partly: Problem | None = None
+    verdicts: tuple[Verdict, ...] = ()
     result: NodeResult | None = None
     idle_pods_left: bool = False
 
@@ -60,12 +55,13 @@ class Member:
     @property
     def active(self) -> bool:
         """Whether it takes part in the next stage."""
-        return self.node is not None and self.reason is None
+        stopped = any(verdict.status == "broken" and not verdict.partly for verdict in self.verdicts)
+        return self.node is not None and self.reason is None and not stopped
 
     @property
     def proven(self) -> bool:
         """Whether the host is right, and its GPUs are proven as far as that was asked for."""
-        return self.host_ok and self.wrong is None and (self.result is None or self.result.passed)
+        return self.host_ok and self.wrong is None and all(one.status == "ok" for one in self.verdicts)
 
     @property
     def in_use(self) -> bool:
@@ -78,7 +74,8 @@ class Member:
     @property
     def wrong(self) -> Problem | None:
         """Why not all of it is proven; None while nothing is known to be wrong."""
-        return self.reason or self.partly
+        broken = (verdict.problem for verdict in self.verdicts if verdict.status == "broken")
+        return self.reason or next(broken, None)
 
     @property
     def facts(self) -> Facts | None:

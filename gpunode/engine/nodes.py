@@ -149,11 +149,11 @@ def exclude_owned(found: dra.Owners, members: Sequence[Member]) -> Members:
     )
 
 
-def apply_labels(api: Api, members: Sequence[Member]) -> Members:
-    """gpunode's labels on the nodes; a member is out where another's label is in the way."""
+def apply_labels(api: Api, members: Sequence[Member], owners: dra.Owners = dra.NONE) -> Members:
+    """gpunode's labels on the nodes, but those whose GPUs have another owner; a member is out where another's label is in the way."""
 
     def stage(member: Member) -> Member:
-        if not member.active or member.node is None:
+        if not member.active or member.node is None or owners.reason(member.node):
             return member
         wish = desired_labels(member.host)
         try:

@@ -141,6 +141,11 @@ class Verdict:
     def fix(self) -> str:
         return self.problem.fix if self.problem else ""
 
+    @property
+    def partly(self) -> bool:
+        """Whether it is broken for some GPUs alone, its problem's subject: the others go on."""
+        return self.status == "broken" and bool(self.problem and self.problem.subject)
+
     def because(self, cause: str, fix: str = "") -> Verdict:
         """The same with another cause, and another fix where one is given."""
         if not (self.problem or cause or fix):

@@ -150,6 +150,8 @@ class Verified(TypedDict):
     node: Annotated[str, "empty: not known"]
     result: Literal["verified", "not verified"]
     proof: Annotated[str, "what shows it"]
+    layer: Annotated[str, "the link that does not hold; empty: none, or it is not known"]
+    code: Annotated[str, "why it does not hold, where that has a code"]
 
 
 class Batch(TypedDict):

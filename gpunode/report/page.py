@@ -274,7 +274,7 @@ class Page:
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         self._report.rows(kind, columns, rows)
         if kind == "verified":
-            for host, _, result, proof in rows:
+            for host, _, result, proof, *_ in rows:
                 self._card(str(host)).result = (str(result), str(proof))
         if rows:
             cells = [[shown(one) for one in row] for row in rows]

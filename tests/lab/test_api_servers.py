@@ -28,7 +28,7 @@ from gpunode.contract.status import MARK, Configuration, Status, dumps
 from gpunode.errors import ClusterError
 from gpunode.links import node as nodes
 from gpunode.links import plugin
-from gpunode.links.capacity.link import judge_whole
+from gpunode.links.capacity.link import judge_offer
 from gpunode.links.node import GPU_LABEL, cordon, drain, labels
 from gpunode.links.node.link import judge_node
 from gpunode.links.plugin import Spec, dra
@@ -475,13 +475,13 @@ def test_one_run_holds_the_lease(cluster: Cluster) -> None:
 def test_a_node_is_verified_up_to_a_finished_pod(cluster: Cluster) -> None:
     """Node, plugin, capacity, pods on both GPUs; afterwards no pod of the test is left."""
     cluster.free, cluster.given = list(UUIDS), {}
-    with plugged(cluster):
-        (row,) = plugin.status(cluster.api, NS, SPEC.config)
+    with plugged(cluster) as rollout:
+        (state,) = rollout.states.values()
         node = cluster.node("a")
         (result,) = vectoradd.run(
             cluster.api, [Target("a", UUIDS)], namespace=NS, image=IMAGE, seconds=15, tell=lambda _: None
         )
-        chain = (judge_node(node), judge_plugin(row, ""), judge_whole(node, 2, None), judge_pod(result))
+        chain = (judge_node(node), judge_plugin(state, ""), judge_offer(node, 2, None), judge_pod(result))
         assert [(one.layer, one.status) for one in chain] == [
             (layer, "ok") for layer in ("node", "plugin", "capacity", "pod")
         ], chain

@@ -15,8 +15,10 @@ import pytest
 from gpunode.cluster.api import Api, connect
 from gpunode.links import node as nodes
 from gpunode.links import plugin
+from gpunode.links.capacity import link as capacity
+from gpunode.links.capacity import overview
 from gpunode.links.node import labels
-from gpunode.links.plugin import Spec, capacity, published
+from gpunode.links.plugin import Spec, published
 from gpunode.links.pod import run
 from gpunode.links.pod.requests import Target
 from gpunode.links.pod.results import NodeResult
@@ -77,8 +79,8 @@ class Fleet:
             config=config,
         )
 
-    def row(self, machine: Machine) -> plugin.Row:
-        return next(row for row in plugin.status(self.api, NS) if row.node == machine.name)
+    def row(self, machine: Machine) -> overview.Row:
+        return next(row for row in overview.status(self.api, NS) if row.node == machine.name)
 
     def node(self, machine: Machine) -> nodes.Node:
         return next(node for node in nodes.every(self.api) if node.name == machine.name)

@@ -45,7 +45,7 @@ def test_both_gpus_and_that_two_pods_share_one_are_seen_in_no_more_pods_than_it_
     """However the plugin chooses the GPU of a pod."""
     config = PluginConfig(text)
     rollout = deployed.deploy(config)
-    assert rollout.good, rollout.rows
+    assert rollout.good, rollout.states
     deployed.wait(NEW, offered)
     (result,) = deployed.run(NEW, config=config)
     assert result.passed, result

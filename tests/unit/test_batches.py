@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from gpunode.engine import acts, batch, exit_codes, impact, prove, rounds, work
+from gpunode.engine import acts, batch, exit_codes, impact, proof, rounds, work
 from gpunode.engine import chain as pipeline
 from gpunode.engine import decision as desired
 from gpunode.engine.batches import Size, batches
@@ -18,6 +18,7 @@ from gpunode.engine.member import Member
 from gpunode.errors import UsageError
 from gpunode.links.node import Node, cordon, drain
 from gpunode.links.node.drain import Work
+from gpunode.links.pod.link import judge_pod
 from gpunode.links.pod.results import NodeResult
 from gpunode.model import (
     Change,
@@ -158,11 +159,12 @@ def test_a_host_with_nothing_to_do_whose_gpus_are_in_use_ends_neither_badly_nor_
 ) -> None:
     """It stops no batch and leaves nothing to resume. A host that was changed owes its proof."""
     one = Member(HOSTS[0], Outcome("a1", status), replace(NODE, taints=taints), result=result)
+    one = replace(one, verdicts=(judge_pod(result),))
     assert batch.end(one)[0] == state
     assert exit_codes.of_run([one]) == code
     assert not one.proven
-    assert prove.verdict(one)[0] == "not verified"
-    assert ("in use, not proven now" in prove.verdict(one)[1]) is (state == "in use")
+    assert proof.proof(one)[0] == "not verified"
+    assert ("in use, not proven now" in proof.proof(one)[1]) is (state == "in use")
 
 
 def waiting(

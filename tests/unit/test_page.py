@@ -104,7 +104,11 @@ def test_no_text_of_a_host_or_cluster_controls_the_page(tmp_path: Path) -> None:
     page.plans([outcome, failed])
     page.links("c" + evil, [Verdict.broken("PCI", evil, cause=evil, fix=evil)])
     page.cluster(evil, [Difference(evil, "changed", (evil, f"-{evil}\n{evil}"))])
-    page.rows("verified", ["host", "node", "result", "proof"], [[evil, evil, "verified", evil]])
+    page.rows(
+        "verified",
+        ["host", "node", "result", "proof", "layer", "code"],
+        [[evil, evil, "verified", evil, "", ""]],
+    )
     page.problem(Problem("", evil, fix=evil))
     page.note(evil)
     page.total(evil, {})

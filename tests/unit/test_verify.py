@@ -13,9 +13,9 @@ from gpunode.engine import converge
 from gpunode.engine import decision as desired
 from gpunode.engine.chain import judge_host
 from gpunode.errors import Problem
-from gpunode.links.capacity.link import judge_whole
+from gpunode.links.capacity.link import judge_offer
 from gpunode.links.node import parse
-from gpunode.links.plugin import Row
+from gpunode.links.plugin.daemonset import State
 from gpunode.links.plugin.link import judge_image, judge_plugin
 from gpunode.model import Facts, Host, Outcome, PluginImage, Verdict
 from tests import cases
@@ -388,17 +388,9 @@ def test_an_unhealthy_gpu_breaks_the_capacity_not_the_plugin() -> None:
     """The plugin runs and says so; it is the GPU that wants mending, which provision cannot."""
     counts = {"capacity": {"nvidia.com/gpu": "2"}, "allocatable": {"nvidia.com/gpu": "1"}}
     node = parse({"metadata": {"name": "a", "uid": "u"}, "status": counts})
-    row = Row(
-        node="a",
-        pod="plugin-x",
-        phase="Running",
-        restarts=0,
-        capacity=2,
-        allocatable=1,
-        missing="1 of 2 GPUs are unhealthy",
-    )
-    assert judge_plugin(row, "gpunode provision").status == "ok"
-    link = judge_whole(node, 2, Problem("unhealthy", row.missing))
+    state = State(node, {"metadata": {"name": "plugin-x"}})
+    assert judge_plugin(state, "gpunode provision").status == "ok"
+    link = judge_offer(node, 2, Problem("unhealthy", "1 of 2 GPUs are unhealthy"))
     assert (link.status, link.cause) == ("broken", "1 of 2 GPUs are unhealthy")
     assert "reset" in link.fix
     assert "provision" not in link.fix

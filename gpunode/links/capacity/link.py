@@ -1,102 +1,236 @@
-"""Capacity: the node offers what the device plugin makes of its host's GPUs."""
+"""Capacity: the node offers what the device plugin makes of its host's GPUs; a wait for it, and why it does not."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
+from gpunode.cluster import pods
 from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.watch import OnProgress, Patience, follow
 from gpunode.cluster.pods import MEMORY
 from gpunode.contract.config import LABEL
-from gpunode.errors import Problem
+from gpunode.contract.status import Status
+from gpunode.errors import ClusterError, Problem
+from gpunode.links import node as nodes
+from gpunode.links.capacity import mig
 from gpunode.links.driver.link import LOST
-from gpunode.links.node import Node
-from gpunode.links.plugin import capacity, expected, mig
+from gpunode.links.node import GPU_LABEL, Node
+from gpunode.links.plugin import daemonset, expected, published
+from gpunode.links.plugin.daemonset import State
 from gpunode.model import Gpu, PluginConfig, Verdict
 from gpunode.wording import lines
 
+Expected: TypeAlias = int | Mapping[str, int] | str | None
+"""What a node should offer: a count of GPUs with all of their memory, units by resource, a resource (any units of it), or
+None (any GPU)."""
 
-def judge_capacity(
-    api: Api, node: Node, gpus: Sequence[Gpu], *, config: PluginConfig | None, namespace: str, pod: str
-) -> Verdict:
-    """Whether the node offers what the plugin, in this pod, makes of its host's GPUs."""
-    if misnamed := expected.misnamed(config, node.labels):
-        return _misnamed(node, misnamed)
-    shares, mig_problem = expected.units(config, gpus, node.labels), mig.problem(config, gpus, node.labels)
-    if shares is not None:
-        right = all(node.units.get(name, 0) == count for name, count in shares.items())
-        why = None if right else capacity.why_not(api, node, None, namespace)
-        unseen = "The plugin sees the MIG devices that were there when its pod was started; if some were made since, "
-        fix = f"{unseen}kubectl -n {namespace} delete pod {pod}" if mig.unseen(config, gpus, node) else ""
-        verdict = judge_shares(node, shares, why, fix)
-    elif expected.unlisted(config, gpus, node.labels):
-        verdict = _unlisted(node, None if node.offers else capacity.why_not(api, node, None, namespace))
-    elif mig_problem and mig_problem.subject:  # nothing is to be offered
-        text = f"{node.allocatable} of {len(gpus)} GPUs allocatable"
-        return Verdict.broken("capacity", text, mig_problem.what, mig_problem.fix)
-    else:
-        verdict = judge_whole(node, len(gpus), None)
-        if verdict.status == "broken":
-            why = capacity.why_not(api, node, len(gpus), namespace)
-            verdict = judge_whole(node, len(gpus), why)
-    return with_mig(verdict, mig_problem)
-
-
-def judge_whole(node: Node, expected: int, why: Problem | None) -> Verdict:
-    """The node offers every GPU of its host; `why`: the reason if not."""
-    text = f"{node.allocatable} of {expected} GPUs allocatable"
-    lost = node.short.get(MEMORY, 0) if node.shared else 0
-    if node.shared:
-        units = f"{node.memory} of {node.memory + lost}" if lost else f"{node.memory}"
-        text += f", {'all' if node.shared == node.allocatable else node.shared} shared by memory: {units} {MEMORY}"
-    if node.allocatable != expected or lost:
-        unhealthy = node.allocatable < node.capacity
-        fix = LOST if unhealthy else f"kubectl describe node {node.name}"
-        return Verdict.broken("capacity", text, _words(why), _fix(why) or fix)
-    return Verdict.ok("capacity", text)
-
-
-def judge_shares(node: Node, expected: Mapping[str, int], why: Problem | None, fix: str = "") -> Verdict:
-    """The node offers the units that the plugin's configuration makes of its GPUs; `why`: the reason if not."""
-    text = ", ".join(f"{node.units.get(name, 0)} of {count} {name}" for name, count in expected.items())
-    if any(node.units.get(name, 0) != count for name, count in expected.items()):
-        fix = _fix(why) or fix or f"kubectl describe node {node.name}"
-        return Verdict.broken("capacity", f"{text} allocatable", _words(why), fix)
-    return Verdict.ok("capacity", f"{text} allocatable")
-
-
-def _unlisted(node: Node, why: Problem | None) -> Verdict:
-    """The node offers some units; its host could not list MIG devices, so the count is not checked. `why`: the reason
-    if it offers none."""
-    if not node.offers:
-        fix = f"kubectl describe node {node.name}"
-        return Verdict.broken("capacity", "no GPU allocatable", _words(why), _fix(why) or fix)
-    unlisted = "not compared with what the host has: its MIG devices are not known (see NVML)"
-    return Verdict.ok("capacity", f"{node.offered} allocatable", unlisted)
-
-
-def with_mig(link: Verdict, problem: Problem | None) -> Verdict:
-    """The link with the problem of GPUs whose MIG is on."""
-    if problem is None:
-        return link
-    cause, fix = lines((problem.what, link.cause)), lines((problem.fix, link.fix))
-    if problem.subject and link.status == "ok":
-        text = f"{link.text}; nothing of {problem.subject}"
-        return Verdict.broken(link.layer, text, cause, fix, problem.code)
-    return link.because(cause, fix)
-
-
-def _misnamed(node: Node, why: str) -> Verdict:
-    """The node's label names no configuration, so its expected units are not known: `why`."""
-    text = f"{node.offered or 'no GPU'} allocatable"
-    return Verdict.broken("capacity", text, why, f"kubectl label node {node.name} {LABEL}-")
-
-
+NO_POD = Problem("no-pod", "")
+UNLISTED = "not compared with what the host has: its MIG devices are not known (see NVML)"
 # The kubelet names the holder by UID alone where only init containers have the device.
 NAMES = "kubectl get pods -A -o custom-columns=:.metadata.uid,:.metadata.namespace,:.metadata.name"
 
 
-def _words(why: Problem | None) -> str:
-    return why.what if why else ""
+def expected_units(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> Expected:
+    """What a node with these labels should offer of its host's GPUs; {} where no wait helps: nothing of them is to be offered, or the
+    label names no configuration."""
+    units, unfit = expected.units(config, gpus, labels), mig.problem(config, gpus, labels)
+    if expected.misnamed(config, labels):
+        return {}
+    if units is not None:
+        return units
+    if expected.unlisted(config, gpus, labels):
+        return None
+    return {} if unfit and unfit.subject else len(gpus)
+
+
+def judge_capacity(
+    api: Api, state: State, gpus: Sequence[Gpu], *, config: PluginConfig | None, namespace: str
+) -> Verdict:
+    """Whether the node offers what the plugin, in the state's pod, makes of its host's GPUs."""
+    document = published.read(api, state.node, state.pod) if state.pod else NO_POD
+    node = current(state.node, document)
+    if misnamed := expected.misnamed(config, node.labels):
+        fix = f"kubectl label node {node.name} {LABEL}-"
+        return Verdict.broken(
+            "capacity", f"{node.offered or 'no GPU'} allocatable", misnamed, fix, "misnamed"
+        )
+    wanted, unfit = expected_units(config, gpus, node.labels), mig.problem(config, gpus, node.labels)
+    if wanted == {} and unfit:
+        text = f"{node.allocatable} of {len(gpus)} GPUs allocatable"
+        return Verdict.broken("capacity", text, unfit.what, unfit.fix, unfit.code)
+    why = None if _offers(node, wanted) else why_not(api, node, wanted, namespace)
+    verdict = judge_offer(node, wanted, why)
+    if why and not why.fix and not why.holders and mig.unseen(config, gpus, node):
+        unseen = "The plugin sees the MIG devices that were there when its pod was started; if some were made since, "
+        fix = f"{unseen}kubectl -n {namespace} delete pod {state.name}"
+        verdict = verdict.because(verdict.cause, fix)
+    verdict = with_mig(verdict, unfit)
+    if verdict.status == "ok":  # of what else the node has, some may be out
+        missing = why_short(api, node, document, config=config, namespace=namespace)
+        verdict = verdict.because(lines((verdict.cause, missing)))
+    return verdict
+
+
+def judge_offer(node: Node, wanted: Expected, why: Problem | None) -> Verdict:
+    """The node offers what is wanted; `why`: the reason if not."""
+    text = f"{_part(node, wanted)} allocatable"
+    if isinstance(wanted, int) and node.shared:
+        lost = node.short.get(MEMORY, 0)
+        units = f"{node.memory} of {node.memory + lost}" if lost else f"{node.memory}"
+        text += f", {'all' if node.shared == node.allocatable else node.shared} shared by memory: {units} {MEMORY}"
+    if wanted is None:
+        text = f"{node.offered or 'no GPU'} allocatable"
+    if _offers(node, wanted):
+        return Verdict.ok("capacity", text, UNLISTED if wanted is None else "")
+    unhealthy = isinstance(wanted, int) and node.allocatable < node.capacity
+    fix = LOST if unhealthy else f"kubectl describe node {node.name}"
+    what, code = (why.what, why.code) if why else ("", "")
+    return Verdict.broken("capacity", text, what, _fix(why) or fix, code)
+
+
+def why_short(
+    api: Api, node: Node, document: Status | Problem, *, config: PluginConfig | None, namespace: str
+) -> str:
+    """Why the node does not offer all that its kubelet counts, or the plugin all of its GPUs; "" where they do."""
+    named = expected.memory(config, node.labels)
+    if not (node.offers or node.units.get(named)) or 0 < node.allocatable < node.capacity:
+        return why_not(api, node, named or None, namespace).what
+    old = forgotten(node, document, config)
+    if lost := ", ".join(f"{count} of {name}" for name, count in node.short.items() if name not in old):
+        return f"{lost} not offered: {why_not(api, node, {}, namespace)}"
+    return published.unseen(document)
+
+
+def forgotten(node: Node, document: Status | Problem, config: PluginConfig | None) -> dict[str, int]:
+    """Counts of resources that the kubelet has not forgotten yet and no plugin offers: this configuration makes none of them, or the
+    running plugin does not offer them."""
+    offers = published.offered(document)
+    return {
+        name: count
+        for name, count in node.short.items()
+        if not node.units.get(name)
+        and (not expected.makes(config, node.labels, name) or (offers is not None and name not in offers))
+    }
+
+
+def why_not(api: Api, node: Node, wanted: Expected, namespace: str) -> Problem:
+    """Why the node does not offer what is wanted, from pods, events and logs."""
+    pod = _plugins_pod(api, node, namespace)
+    if node.ready and node.labels.get(GPU_LABEL) != "true":
+        return daemonset.why(api, namespace, node, pod)
+    if reason := daemonset.read_state(api, namespace, node, pod).reason:
+        return reason
+    assert pod is not None
+    status = published.read(api, node, pod)
+    why = published.why_missing(status)
+    node = current(node, status)
+    if isinstance(wanted, (Mapping, str)):
+        if waiting := daemonset.mps_problem(api, namespace, node):
+            return Problem("mps", waiting)
+        return why or Problem("not-counted", "the plugin runs, but the kubelet counts none of them yet")
+    count = max(1, node.capacity) if wanted is None else wanted
+    if node.shared and node.allocatable == node.capacity == count:  # then memory is missing
+        return why or Problem("memory-missing", "the plugin does not offer all of their memory yet")
+    lost, holders = node.capacity - node.allocatable, why.holders if why else ()
+    cause = (why.what if why else "") or published.earlier(api, node, pod)
+    cause = f"; {cause}" if cause else ""
+    unit = "GPUs" if node.shared else pods.GPU  # of which one may be a shared unit
+    if node.capacity == 0:
+        words, code = "the plugin runs, but the kubelet does not count its GPUs yet", "not-counted"
+    elif why and lost > 0 and holders:
+        words, code, cause = f"{lost} of {node.capacity} {unit} reserved: {why}", "reserved", ""
+    elif node.allocatable == 0:
+        words, code = f"the kubelet offers none of its {node.capacity} GPUs yet", "none-allocatable"
+    elif lost > 0:
+        words, code = f"{lost} of {node.capacity} {unit} are unhealthy", "unhealthy"
+    else:
+        words, code = f"the kubelet counts {node.capacity} GPUs, the host has {count}", "count-differs"
+    return Problem(why.code if why else code, words + cause, fix=why.fix if why else "", holders=holders)
+
+
+def _plugins_pod(api: Api, node: Node, namespace: str) -> Object | None:
+    found = api.find("Pod", namespace, labels=daemonset.SELECTOR, fields=f"spec.nodeName={node.name}")[0]
+    return daemonset.by_node(found).get(node.name)
+
+
+def current(node: Node, status: Status | Problem) -> Node:
+    """The node with the `capacity` of the plugin's configuration in force, as far as its plugin reports it. The kubelet
+    counts the resources of an earlier configuration for five more minutes, or until its next start: it sets them to 0 once, and
+    not again where the API server was away at that moment."""
+    return node if len(node.counted) < 2 else node.counting(published.offered(status) or node.counted)
+
+
+def wait_allocatable(
+    api: Api,
+    name: str,
+    wanted: Expected,
+    *,
+    namespace: str,
+    seconds: float,
+    tell: OnProgress,
+    waited: float = 0.0,
+) -> Node:
+    """Wait until the node offers exactly what is wanted. Raises ClusterError with the reason at the deadline, or when the
+    missing units are reserved by pods. `waited`: seconds spent before this call."""
+    node: Node | None = None
+    patience = Patience(tell)
+    begun = time.monotonic()
+    for found in follow(api, "Node", seconds=seconds, fields=f"metadata.name={name}", tell=tell):
+        if name not in found:
+            continue
+        node = nodes.parse(found[name])
+        if isinstance(wanted, int) and len(node.counted) > 1 and (pod := _plugins_pod(api, node, namespace)):
+            node = current(node, published.read(api, node, pod))
+        if node.ready and _offers(node, wanted):
+            return node
+        reason = patience.tell(
+            f"{name} offers {_part(node, wanted)}",
+            lambda node=node: why_not(api, node, wanted, namespace),  # type: ignore[misc]
+        )
+        if reason and reason.holders:  # that may take days
+            break
+    seconds = waited + min(seconds, time.monotonic() - begun)
+    why = why_not(api, node, wanted, namespace) if node else Problem("no-node", "there is no such node")
+    raise ClusterError(
+        f"{name} offers {_part(node, wanted)} after {seconds:.0f} s: {why}",
+        hint=_fix(why)
+        or f"See `kubectl describe node {name}` and `kubectl -n {namespace} logs -l {daemonset.SELECTOR}`.",
+    )
+
+
+def _offers(node: Node, wanted: Expected) -> bool:
+    if isinstance(wanted, Mapping):
+        return all(node.units.get(resource, 0) == count for resource, count in wanted.items())
+    if isinstance(wanted, str):
+        return node.units.get(wanted, 0) > 0
+    lost = node.short.get(MEMORY, 0) if node.shared else 0
+    return bool(node.offers) if wanted is None else node.allocatable == wanted and not lost
+
+
+def _part(node: Node | None, wanted: Expected) -> str:
+    units = node.units if node else {}
+    if isinstance(wanted, Mapping):
+        return ", ".join(
+            f"{units.get(resource, 0)} of {count} {resource}" for resource, count in wanted.items()
+        )
+    if isinstance(wanted, str):
+        return f"{units.get(wanted, 0)} {wanted}"
+    return f"{node.allocatable if node else 0}{'' if wanted is None else f' of {wanted}'} GPUs"
+
+
+def with_mig(link: Verdict, unfit: Problem | None) -> Verdict:
+    """The link with the problem of GPUs whose MIG is on. Of one that holds but for these, they are the problem's subject."""
+    if unfit is None:
+        return link
+    cause, fix = lines((unfit.what, link.cause)), lines((unfit.fix, link.fix))
+    if not unfit.subject or link.status != "ok":
+        return link.because(cause, fix)
+    text = f"{link.text}; nothing of {unfit.subject}"
+    problem = Problem(unfit.code, text, link.layer, unfit.subject, cause, fix)
+    return Verdict(link.layer, "broken", text, problem)
 
 
 def _fix(why: Problem | None) -> str:
@@ -107,7 +241,7 @@ def _fix(why: Problem | None) -> str:
     uids = [pod for pod in why.holders if "/" not in pod]
     several = len(why.holders) > 1
     waited = " and ".join([*named, *(f"the pod with UID {uid}" for uid in uids)])
-    ends = "; ".join("kubectl delete pod -n {} {}".format(*one.split("/", 1)) for one in named)
+    ends = "; ".join("kubectl delete pod -n {} {}".format(*pod.split("/", 1)) for pod in named)
     which = "those named" if uids else "them" if several else "it"
     how = [f"`{ends}` ends {which}"] if ends else []
     how += [f"`{NAMES} | grep {uid}` names it" for uid in uids]

@@ -8,14 +8,14 @@ from urllib.parse import quote
 
 from gpunode.cluster.api import Api
 from gpunode.errors import ClusterError, Problem
-from gpunode.links.node import Node
+from gpunode.links.node import Node, cordon
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.model import Verdict
 from gpunode.wording import lines
 
 
-def judge_node(node: Node) -> Verdict:
-    """The node is registered, Ready and schedulable."""
+def judge_node(node: Node, *, lifts: bool = False) -> Verdict:
+    """The node is registered, Ready and schedulable. `lifts`: a cordon of gpunode's is lifted after the proof."""
     if not node.ready:
         return Verdict.broken(
             "node",
@@ -23,7 +23,7 @@ def judge_node(node: Node) -> Verdict:
             node.why_not_ready,
             f"kubectl describe node {node.name}",
         )
-    if not node.schedulable:
+    if not node.schedulable and not (lifts and cordon.TAINT in node.taints):
         return Verdict.broken(
             "node",
             f"{node.name} is cordoned",
@@ -36,9 +36,9 @@ def judge_node(node: Node) -> Verdict:
 def judge_missing(why: Problem) -> Verdict:
     """The host is not a node of the cluster, or its node is another machine."""
     if why.code == ANOTHER_MACHINE:
-        return Verdict.broken("node", "its node is another machine's", why.what, why.fix)
+        return Verdict.broken("node", "its node is another machine's", why.what, why.fix, why.code)
     fix = lines((why.fix, "If the kubelet has not joined, see `journalctl -u kubelet` on the host."), " ")
-    return Verdict.broken("node", "the cluster has no such node", why.what, fix)
+    return Verdict.broken("node", "the cluster has no such node", why.what, fix, why.code)
 
 
 def read_gates(api: Api, node: str) -> Mapping[str, bool] | str:

@@ -1,4 +1,4 @@
-"""The bundled device plugin in the cluster: its deployment, status and removal."""
+"""The bundled device plugin in the cluster: its deployment and removal."""
 
 from gpunode.links.plugin.deployment import (
     Rollout,
@@ -10,6 +10,5 @@ from gpunode.links.plugin.deployment import (
     removable,
     remove,
 )
-from gpunode.links.plugin.overview import Row, status
 
-__all__ = ["Rollout", "Row", "Scope", "Spec", "deploy", "plan", "pods_on", "removable", "remove", "status"]
+__all__ = ["Rollout", "Scope", "Spec", "deploy", "plan", "pods_on", "removable", "remove"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from gpunode.cluster import obstacles, pods
 from gpunode.cluster.api import Api
@@ -15,6 +16,7 @@ from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, labels
 from gpunode.links.plugin import published
 from gpunode.links.plugin.published import CONTAINER
 from gpunode.model import PluginConfig, PluginImage
+from gpunode.wording import Advice, Command
 
 NAME = "gpunode-device-plugin"
 MPS = "gpunode-mps"
@@ -22,6 +24,7 @@ MPS_CONTAINER = "mps"
 NAMES = (NAME, MPS)  # of DaemonSets; each also with the suffix -class
 NAME_LABEL = "app.kubernetes.io/name"
 SELECTOR = f"{NAME_LABEL}={NAME}"
+NOT_READY = "node-not-ready"  # code
 POD_GENERATION = "pod-template-generation"  # the DaemonSet's GENERATION when the pod was made
 
 
@@ -79,8 +82,37 @@ def up(pod: Object | None, current: Mapping[str, str]) -> bool:
     return any(current.get(owner) in {generation, ""} for owner in owners)
 
 
+@dataclass(frozen=True, slots=True)
+class State:
+    """The plugin on one node: its pod there, and why it does not run; None where it does."""
+
+    node: Node
+    pod: Object | None
+    reason: Problem | None = None
+
+    @property
+    def name(self) -> str:
+        """Of its pod; "" where there is none."""
+        return str(self.pod["metadata"]["name"]) if self.pod else ""
+
+
+def read_state(api: Api, namespace: str, node: Node, pod: Object | None, *, late: bool = False) -> State:
+    """`late`: the pod is not of the version that was deployed."""
+    if not node.ready:
+        return State(node, pod, Problem(NOT_READY, f"the node is not Ready: {node.why_not_ready}"))
+    runs = pod is not None and not ending(pod) and pods.ready(pod) and not late
+    return State(node, pod, None if runs else why(api, namespace, node, pod))
+
+
 def why(api: Api, namespace: str, node: Node, pod: Object | None) -> Problem:
-    """Why the plugin does not run on a node where it should."""
+    """Why the plugin does not run on the node."""
+    label = node.labels.get(GPU_LABEL)
+    if label == PAUSED:
+        words = f"a run took the plugin off {node.name} for another driver, and did not end"
+        return Problem("paused", words, fix=Advice("`", Command("provision"), "` brings it back."))
+    if label != "true":
+        words = f"the node has no label {GPU_LABEL}=true, so no plugin runs there"
+        return Problem("no-label", words)
     if pod is None:
         words = _no_pod(api, namespace, node)
         return obstacles.admission(words) or Problem("no-pod", words)

@@ -18,8 +18,8 @@ from gpunode.cluster.objects.manifests import rendered
 from gpunode.errors import ClusterError, HttpError, UsageError
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, labels
-from gpunode.links.plugin import daemonset, overview, published
-from gpunode.links.plugin.overview import Row
+from gpunode.links.plugin import daemonset, published
+from gpunode.links.plugin.daemonset import State
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.wording import Advice, Command
 
@@ -93,14 +93,14 @@ EVERYWHERE = Scope()
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What `deploy` changed in the cluster, and the plugin's state on each node afterwards."""
+    """What `deploy` changed in the cluster, and the plugin's state on each node afterwards, by node."""
 
     differences: tuple[Difference, ...]
-    rows: tuple[Row, ...]
+    states: Mapping[str, State]
 
     @property
     def good(self) -> bool:
-        return not any(row.problem for row in self.rows)
+        return not any(state.reason for state in self.states.values())
 
 
 def plan(
@@ -115,7 +115,7 @@ def deploy(api: Api, spec: Spec, scope: Scope = EVERYWHERE, *, seconds: float, t
     """Apply the plugin and wait until it is ready in this version on every node of the scope, so that pods can have
     its devices. A version rolls out to some nodes at a time: `seconds` is the longest wait without progress.
 
-    A node where it does not run in time is a row with its reason, not an exception.
+    A node where it does not run in time is a state with its reason, not an exception.
     """
     namespace, wanted = spec.namespace, spec.manifests
     before = daemonset.every_pod(api, namespace)
@@ -134,11 +134,15 @@ def deploy(api: Api, spec: Spec, scope: Scope = EVERYWHERE, *, seconds: float, t
     differences += apply.prune(api, wanted, everything(namespace))
     differences += () if spec.publish.annotation else _removed(published.remove_annotations(api))
     fresh = {node.name: node for node in nodes.every(api, labels=f"{GPU_LABEL}=true")}  # offers GPUs by now
-    rows = tuple(
-        overview.row(api, namespace, fresh.get(name, node), by_node.get(name), name in waiting)
-        for name, node in targets.items()
+    return Rollout(
+        differences,
+        {
+            name: daemonset.read_state(
+                api, namespace, fresh.get(name, node), by_node.get(name), late=name in waiting
+            )
+            for name, node in targets.items()
+        },
     )
-    return Rollout(differences, rows)
 
 
 def _waited(
@@ -176,7 +180,7 @@ def _waited(
         if changed is None:
             hopeless = [name for name in waiting if name in by_node and pulls.hopeless(by_node[name])]
             if hopeless == list(waiting):
-                break  # `row` says why
+                break  # its state says why
         advance(api, namespace, every, by_node, waiting, bare)
         patience.tell(
             f"the plugin runs on {len(able) - len(waiting)} of {len(able)} Ready nodes",

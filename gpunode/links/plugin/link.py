@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 
+from gpunode.cluster import pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.link import Link, Step, judge_by_plan, waiting_step
 from gpunode.links.node import Node
-from gpunode.links.plugin import Row, daemonset
+from gpunode.links.plugin import daemonset
+from gpunode.links.plugin.daemonset import State
 from gpunode.model import Change, Desired, Facts, Fault, LoadImage, Outcome, PluginImage, Verdict
 
 
-def judge_plugin(row: Row | None, fix: str) -> Verdict:
-    """The device plugin runs on the node."""
-    if row is None or not row.pod:
-        cause = row.problem if row else "the plugin is not deployed, or the node has no label for it"
-        return Verdict.broken("plugin", "no device plugin pod on this node", cause, fix)
-    if row.problem:
-        return Verdict.broken("plugin", f"{row.pod} is not ready", row.problem, fix)
-    restarts = f", restarts: {row.restarts}" if row.restarts else ""
-    return Verdict.ok("plugin", f"{row.pod} is ready{restarts}")
+def judge_plugin(state: State, fix: str) -> Verdict:
+    """The device plugin runs on the node. `fix`: where the reason has none."""
+    if why := state.reason:
+        text = f"{state.name} is not ready" if state.pod else "no device plugin pod on this node"
+        return Verdict.broken("plugin", text, why.what, why.fix or fix, why.code)
+    restarts = pods.restarts(state.pod) if state.pod else 0
+    return Verdict.ok("plugin", f"{state.name} is ready{f', restarts: {restarts}' if restarts else ''}")
 
 
 def judge_owned(why: Problem) -> Verdict:
     """The node's GPUs have another owner, so it is to have no plugin."""
-    return Verdict.broken("plugin", "the node's GPUs have another owner", why.what, why.fix)
+    return Verdict.broken("plugin", "the node's GPUs have another owner", why.what, why.fix, why.code)
 
 
 def unloaded(api: Api, namespace: str, image: PluginImage, nodes: Iterable[Node]) -> list[str]:

@@ -73,7 +73,7 @@ class Job:
         seen = {result.uuid for result in self.found}
         wanted, why, free = self.wanted, self.why, self.free
         if free is None:
-            return NodeResult(self.target.node, (), tuple(wanted), why=why)
+            return NodeResult(self.target.node, (), tuple(wanted), why=why, wanted=self.target.uuids)
         # An image that reports no UUID: only the number of GPUs is known.
         uncovered = () if "" in seen else tuple(uuid for uuid in wanted if uuid not in seen)
         if len(self.results) < len(wanted) and not free.users and free.offered < len(wanted):
@@ -88,4 +88,5 @@ class Job:
             divided,
             free.memory is not None,
             busy=bool(free.users) and not free.waves,
+            wanted=self.target.uuids,
         )

@@ -32,8 +32,13 @@ def judge_pod(result: NodeResult, reported: str = "", unlimited: str = "") -> Ve
     if not passed:
         text = f"vectoradd was not run: {result.why or 'no GPU is free'}"
         return Verdict.unknown("pod", text) if result.users else Verdict.broken("pod", text)
-    if result.uncovered and not result.users:
-        return Verdict.broken("pod", f"no pod got {', '.join(result.uncovered)}", result.why)
+    if not result.passed:
+        missed = (
+            f"no pod got {', '.join(result.uncovered)}"
+            if result.uncovered
+            else "vectoradd was not run on all"
+        )
+        return Verdict.broken("pod", missed, result.why)
     where = ", ".join(dict.fromkeys(one.uuid or one.pod for one in passed))  # shares of a GPU: once
     return Verdict.ok(
         "pod", f"vectoradd passed on {where}{_together(result)}{_limits(passed, unlimited)}{users}"

@@ -29,7 +29,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """All results of one node. `uncovered`: GPUs that no pod saw; `users`: other pods with GPUs; `busy`: these have all.
+    """All results of one node. `wanted`: UUIDs that its pods should have seen, () where unknown. `uncovered`: GPUs that no pod saw; `users`: other pods with GPUs; `busy`: these have all.
 
     `divided`: several pods can have parts of one GPU; `shared`: by memory.
     """
@@ -42,6 +42,7 @@ class NodeResult:
     divided: bool = False
     shared: bool = False
     busy: bool = False
+    wanted: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:

@@ -12,8 +12,7 @@ import pytest
 
 from gpunode import report
 from gpunode.cluster.api import Api
-from gpunode.engine import acts, prove
-from gpunode.engine import bring_up as stages
+from gpunode.engine import acts, proof
 from gpunode.engine import cluster_diff as drift
 from gpunode.engine import nodes as placed
 from gpunode.engine.listener import Listener
@@ -21,8 +20,8 @@ from gpunode.engine.member import Member
 from gpunode.errors import Problem
 from gpunode.links import node as nodes
 from gpunode.links import plugin
-from gpunode.links.plugin import capacity
-from gpunode.links.plugin.overview import Row
+from gpunode.links.plugin.daemonset import NOT_READY as NODE_NOT_READY
+from gpunode.links.plugin.daemonset import State
 from gpunode.links.pod.results import NodeResult, Result
 from gpunode.model import (
     Change,
@@ -64,8 +63,8 @@ def bring_up(
 ) -> int:
     """The exit code of its part in `provision`."""
     members = tuple(Member(host, outcome) for host, outcome in zip(hosts, ended, strict=True))
-    members = stages.bring_up(api, inventory, members, listener, run=run)
-    prove.report_verdicts(members, listener)
+    members = proof.prove(proof.Walk(api, inventory, listener, acts=True, run=run), members)
+    proof.report_proofs(members, listener)
     return 0 if all(one.proven for one in members if one.host_ok) else 1
 
 
@@ -556,7 +555,9 @@ def test_a_host_whose_driver_does_not_answer_is_not_waited_for(
     code = bring_up(api, INVENTORY, HOSTS, [first, second], report.make(json=False, quiet=True), run=True)
 
     assert code == 1
-    assert f"b: {words}" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "b: gpunode-device-plugin-b is not ready" in said
+    assert words in said
 
 
 def test_every_host_is_said_to_be_verified_or_not_with_what_shows_it(
@@ -580,15 +581,21 @@ def test_every_host_is_said_to_be_verified_or_not_with_what_shows_it(
             "node": "a",
             "result": "verified",
             "proof": "2 GPUs, vectoradd passed on each",
+            "layer": "",
+            "code": "",
         },
         {
             "type": "verified",
             "host": "b",
             "node": "b",
             "result": "not verified",
-            "proof": "element 7 is 0.0, should be 3.5",
+            "proof": lines[-1]["proof"],
+            "layer": "pod",
+            "code": "",
         },
     ]
+    assert lines[-1]["proof"].startswith("vectoradd failed in 1 of 2 pods: ")
+    assert lines[-1]["proof"].endswith(" on b-1: element 7 is 0.0, should be 3.5")
 
 
 def test_one_small_pod_is_not_said_to_have_been_on_every_gpu(
@@ -649,7 +656,7 @@ def test_a_gpu_with_several_shares_is_one_line(capsys: pytest.CaptureFixture[str
         Result("a", "pod-2", "GPU-1", "H100", True, 1.0, "", ()),
         Result("a", "pod-3", "GPU-1", "H100", False, 1.0, "wrong", ()),
     ]
-    prove.show([NodeResult("a", tuple(ran))], report.make(json=True, quiet=True))
+    proof.show([NodeResult("a", tuple(ran))], report.make(json=True, quiet=True))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(one["uuid"], one["result"], one["pods"], one["seconds"]) for one in lines] == [
         ("GPU-0", "passed", 2, 2.0),
@@ -713,7 +720,8 @@ def test_a_host_is_not_verified_whose_mig_gpu_has_no_mig_device(
 
     assert code == 1
     said = capsys.readouterr()
-    assert "a: GPU 1: MIG is on, but no MIG device was made" in said.err
+    assert "a: " in said.err
+    assert "GPU 1: MIG is on, but no MIG device was made" in said.err
     assert "nvidia-smi mig -i 1 -cgi PROFILE -C" in said.err
     assert "not verified" in said.out
     assert ("a-0" in said.out) == tried
@@ -851,24 +859,29 @@ def test_a_node_that_is_not_ready_for_a_moment_is_waited_for_once(
 ) -> None:
     """Its kubelet has just started, while the API server had it as Ready from before."""
     add_node(fake, "a")
-    late = Problem(capacity.NOT_READY, "the node is not Ready: the status check may not have completed yet")
-    answers, waited = [late, late if lasts else None], []
+    (there,) = nodes.every(api)
+    waited: list[str] = []
+    answers = [replace(there, ready=False), replace(there, ready=not lasts)]
 
     def deployed(*_: object, **__: object) -> plugin.Rollout:
-        row = Row(
-            node="a", pod="p", phase="Running", restarts=0, capacity=2, allocatable=2, reason=answers.pop(0)
-        )
-        return plugin.Rollout((), (row,))
+        node = answers.pop(0)
+        late = None if node.ready else Problem(NODE_NOT_READY, "the node is not Ready: its status is unknown")
+        return plugin.Rollout((), {"a": State(node, None, late)})
 
     monkeypatch.setattr(plugin, "deploy", deployed)
     members = placed.locate(api, seen(HOSTS[:1]), seconds=0, tell=lambda _: None)
-    monkeypatch.setattr(
-        placed, "locate", lambda _api, late, **_: waited.extend(one.host.name for one in late)
-    )
-    (after,) = stages.deploy_plugin(api, INVENTORY, members, set(), lambda _: None)
+    locate = placed.locate
 
-    assert (waited, answers) == (["a"], [])
-    assert (after.reason.code if after.reason else None) == (capacity.NOT_READY if lasts else None)
+    def wait(_api: Api, late: Sequence[Member], **_: object) -> Sequence[Member]:
+        waited.extend(one.host.name for one in late)
+        return late if len(waited) > 1 else locate(api, late, seconds=0, tell=lambda _: None)
+
+    monkeypatch.setattr(placed, "locate", wait)
+    walk = proof.Walk(api, INVENTORY, report.make(json=True, quiet=True), acts=True, run=False)
+    (after,) = proof.prove(walk, tuple(members))
+
+    assert (waited, answers) == (["a", "a"], [])
+    assert (after.verdicts[0].status == "broken") == lasts
 
 
 def test_the_proof_of_a_host_does_not_repeat_its_name() -> None:
@@ -879,4 +892,4 @@ def test_the_proof_of_a_host_does_not_repeat_its_name() -> None:
         Problem("stopped", f"not begun: 1 host ended badly (other: {name}: why)", subject=name)
     )
     assert str(out.reason) == f"{name}: not begun: 1 host ended badly (other: {name}: why)"
-    assert prove.verdict(out) == ("not verified", f"not begun: 1 host ended badly (other: {name}: why)")
+    assert proof.proof(out) == ("not verified", f"not begun: 1 host ended badly (other: {name}: why)")

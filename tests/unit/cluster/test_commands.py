@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from gpunode.cli import app
 from gpunode.cluster.api.kinds import path
 from gpunode.contract.status import ENFORCED, LAYOUT, Reason, Unavailable
-from gpunode.engine import bring_up, converge
+from gpunode.engine import converge, proof
 from gpunode.engine.visit import Visit
 from gpunode.errors import ClusterError, Declined, Problem, UsageError
 from gpunode.model import Gpu, MigDevice, Outcome
@@ -40,7 +40,7 @@ def command(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         }
     )
     (tmp_path / "inventory.yaml").write_text(config)
-    monkeypatch.setattr(bring_up, "PLUGIN_SECONDS", 2.0)
+    monkeypatch.setattr(proof, "PLUGIN_SECONDS", 2.0)
 
     def look(visit: Visit, _: Any) -> Outcome:
         assert visit.host.name == "gpu-1", "only a host that no node is found for is asked"
@@ -383,7 +383,7 @@ def test_memory_that_is_not_limited_has_its_reason(
     """Nothing is broken, so nobody would look for it in a log."""
     with_plugin(command, fake, shared=(1, 16))
     looked(monkeypatch)
-    Kubelet(fake, {"inside": ["GPU-0"]})
+    Kubelet(fake, {"inside": ["GPU-0", "GPU-0"]})
     limits = {"GPU-0": Reason("not-enforced", "the driver is too old"), "GPU-1": Reason(ENFORCED, "")}
     publish(fake, "inside", status(memory_limits=limits), annotation=annotation)
     verified = command("verify", "--limit", "gpu-1")

@@ -15,8 +15,9 @@ from gpunode import report
 from gpunode.cli import app
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import path
-from gpunode.engine import bring_up, chains, cluster_diff
+from gpunode.engine import cluster_diff, proof
 from gpunode.engine.member import Member
+from gpunode.engine.proof import Walk, prove
 from gpunode.links import node as nodes
 from gpunode.links.plugin import dra
 from gpunode.model import Cluster, Host, Inventory, Outcome, PluginImage, Ssh
@@ -64,7 +65,7 @@ def command(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
     cluster = {"kubeconfig": fake.kubeconfig(tmp_path), "plugin": {"image": "plugin:1"}}
     inventory = tmp_path / "inventory.yaml"
     inventory.write_text(json.dumps({"cluster": cluster, "groups": {"all": {"hosts": ["a", "b"]}}}))
-    monkeypatch.setattr(bring_up, "PLUGIN_SECONDS", 2.0)
+    monkeypatch.setattr(proof, "PLUGIN_SECONDS", 2.0)
     return lambda *words: CliRunner().invoke(app, [*words, str(inventory)])
 
 
@@ -175,7 +176,7 @@ def test_who_may_not_list_resource_slices_is_told_so_and_gets_the_plan(
     api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The right is one that nothing else takes, so it stops nothing."""
-    monkeypatch.setattr(bring_up, "PLUGIN_SECONDS", 2.0)
+    monkeypatch.setattr(proof, "PLUGIN_SECONDS", 2.0)
     add_node(fake, "a")
     PluginController(fake)
     refusal = Fault(403, "Forbidden", 'User "u" cannot list resource "resourceslices"')
@@ -188,7 +189,7 @@ def test_who_may_not_list_resource_slices_is_told_so_and_gets_the_plan(
     assert "Whether a DRA driver allocates the GPUs of these nodes is not known" in said
     assert "cannot list resource" in said
     assert not shown.conflicts
-    bring_up.bring_up(api, INVENTORY, tuple(members), report.make(json=True, quiet=True), run=False)
+    prove(Walk(api, INVENTORY, report.make(json=True, quiet=True), acts=True, run=False), tuple(members))
     assert "cannot list resource" not in capsys.readouterr().out, "the plan has it, once a run"
 
     add_class(fake, "gpu.nvidia.com", dra.DRIVER)  # a sign of a driver: in doubt no GPU is offered twice
@@ -222,11 +223,11 @@ def test_provision_leaves_the_labels_of_such_a_node_alone(
     PluginController(fake)
     members = (Member(HOSTS[0], RIGHT),)
 
-    (one,) = bring_up.bring_up(api, INVENTORY, members, report.make(json=False, quiet=True), run=False)
+    (one,) = prove(Walk(api, INVENTORY, report.make(json=False, quiet=True), acts=True, run=False), members)
 
     assert not one.proven
-    assert one.reason is not None
-    assert one.reason.code == dra.OTHER_OWNER
+    assert one.wrong is not None
+    assert one.wrong.code == dra.OTHER_OWNER
     assert "gpunode.dev/gpu" not in fake.all("Node")[0]["metadata"]["labels"]
     assert not fake.all("Pod")
 
@@ -258,8 +259,9 @@ def test_verify_breaks_at_the_plugin(api: Api, fake: FakeApi, tmp_path: Path) ->
     inventory = Inventory(
         "i", HOSTS, Cluster(kubeconfig=fake.kubeconfig(tmp_path), plugin=PluginImage("plugin:1"))
     )
-    judged = chains._judged(api, inventory, members, report.make(json=True, quiet=True), run=False)
-    (link,) = [one for one in judged["a"] if one.layer == "plugin"]
+    walk = Walk(api, inventory, report.make(json=True, quiet=True), acts=False, run=False)
+    (judged,) = prove(walk, tuple(members))
+    (link,) = [one for one in judged.verdicts if one.layer == "plugin"]
     assert link.status == "broken"
     assert WORDS in link.cause
     assert "exclude the host" in link.fix

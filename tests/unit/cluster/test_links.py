@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from gpunode.errors import Problem
-from gpunode.links.capacity.link import judge_shares, judge_whole
+from gpunode.links.capacity import mig
+from gpunode.links.capacity.link import judge_offer
 from gpunode.links.driver.link import pending_mig as pending
 from gpunode.links.node import parse
-from gpunode.links.plugin import expected, mig
+from gpunode.links.plugin import expected
 from gpunode.links.pod.link import judge_pod
 from gpunode.links.pod.results import NodeResult, Result
 from gpunode.model import Gpu, MigDevice, PluginConfig
@@ -32,7 +33,7 @@ def test_gpus_shared_by_memory_count_as_gpus(
     fake: FakeApi, whole: int, shared: tuple[int, int] | None, status: str, text: str
 ) -> None:
     """The plugin says how many there are; all of a host's GPUs have to be offered one way or the other."""
-    link = judge_whole(parse(add_node(fake, "a", whole, shared=shared)), 4, None)
+    link = judge_offer(parse(add_node(fake, "a", whole, shared=shared)), 4, None)
     assert (link.status, link.text) == (status, text)
 
 
@@ -40,7 +41,7 @@ def test_memory_that_is_not_offered_breaks_the_link_though_all_gpus_are(fake: Fa
     """A GPU whose units are unhealthy still counts as shared."""
     node = add_node(fake, "a", 0, shared=(4, 316))
     node["status"]["allocatable"]["aliyun.com/gpu-mem"] = "237"
-    link = judge_whole(parse(node), 4, None)
+    link = judge_offer(parse(node), 4, None)
     text = "4 of 4 GPUs allocatable, all shared by memory: 237 of 316 aliyun.com/gpu-mem"
     assert (link.status, link.text) == ("broken", text)
 
@@ -317,7 +318,7 @@ def test_memory_has_the_name_that_the_nodes_configuration_gives_it() -> None:
 def test_a_node_is_to_offer_all_shares_and_all_whole_gpus(fake: FakeApi, shares: int, status: str) -> None:
     """Each resource with its own number."""
     node = parse(add_node(fake, "a", 2, gpu_shared=shares))
-    link = judge_shares(node, {"nvidia.com/gpu": 2, "nvidia.com/gpu.shared": 4}, Problem("x", "why"))
+    link = judge_offer(node, {"nvidia.com/gpu": 2, "nvidia.com/gpu.shared": 4}, Problem("x", "why"))
     assert (link.status, link.text) == (
         status,
         f"2 of 2 nvidia.com/gpu, {shares} of 4 nvidia.com/gpu.shared allocatable",

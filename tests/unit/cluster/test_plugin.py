@@ -15,9 +15,12 @@ from gpunode.contract.status import ANNOTATION, Pod, Reserved, Resource, Unavail
 from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links import plugin
-from gpunode.links.capacity.link import judge_shares, judge_whole
+from gpunode.links.capacity import link as capacity
+from gpunode.links.capacity import overview
+from gpunode.links.capacity.link import judge_offer
 from gpunode.links.node import labels
-from gpunode.links.plugin import Scope, Spec, capacity
+from gpunode.links.plugin import Scope, Spec
+from gpunode.links.plugin.daemonset import State
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 
 from .conftest import DAEMONSET, GPU_NODE, NS, PluginController, add_node, has, pod, publish, status
@@ -76,7 +79,9 @@ def test_it_is_deployed_where_it_runs_on_every_gpu_node(api: Api, fake: FakeApi,
     PluginController(fake)
     rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
     assert rollout.good
-    assert [(row.node, row.phase, row.allocatable) for row in rollout.rows] == [
+    assert [
+        (row.node.name, row.pod["status"]["phase"], row.node.allocatable) for row in rollout.states.values()
+    ] == [
         ("a", "Running", 2),
         ("b", "Running", 4),
     ]
@@ -116,7 +121,7 @@ def test_one_node_that_cannot_pull_is_a_row_not_an_exception(
     PluginController(fake, {"b": NOT_PULLED})
     fake.react("Pod", lambda item: event(fake, item, PULL) if item["spec"]["nodeName"] == "b" else None)
     rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=1, tell=told.append)
-    assert [(row.node, row.problem) for row in rollout.rows] == [
+    assert [(row.node.name, why_of(row)) for row in rollout.states.values()] == [
         ("a", ""),
         ("b", f"ImagePullBackOff: {PULL}"),
     ]
@@ -133,7 +138,10 @@ def test_images_that_cannot_be_pulled_are_not_waited_for_to_the_end(
         add_node(fake, name, 2, labels=GPU_NODE)
     PluginController(fake, {"b": NOT_PULLED})
     rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=10_000, tell=told.append)
-    assert [(row.node, bool(row.problem)) for row in rollout.rows] == [("a", False), ("b", True)]
+    assert [(row.node.name, bool(row.reason)) for row in rollout.states.values()] == [
+        ("a", False),
+        ("b", True),
+    ]
 
 
 def test_removing_takes_only_labels_that_gpunode_set_for_the_plugin(
@@ -161,7 +169,7 @@ def test_a_plugin_that_runs_and_is_not_ready_says_why(api: Api, fake: FakeApi, t
     PluginController(fake, {"a": NOT_READY})
     publish(fake, "a", status(not_ready=document.Reason("driver-not-loaded", "NVML: Driver Not Loaded")))
     rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=1, tell=told.append)
-    assert [(row.reason.code, row.problem) for row in rollout.rows] == [
+    assert [(row.reason.code, why_of(row)) for row in rollout.states.values()] == [
         ("driver-not-loaded", "the plugin is not ready: NVML: Driver Not Loaded")
     ]
 
@@ -172,7 +180,10 @@ def test_a_hopeless_node_is_not_waited_for(api: Api, fake: FakeApi, told: list[s
     add_node(fake, "b", 2, labels=GPU_NODE)
     PluginController(fake, {"b": NOT_READY})
     rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=60, tell=told.append, scope=Scope(hopeless=["b"]))
-    assert [(row.node, row.problem) for row in rollout.rows] == [("a", ""), ("b", "")]
+    assert [(row.node.name, why_of(row)) for row in rollout.states.values()] == [
+        ("a", ""),
+        ("b", "it is not ready yet"),
+    ]
 
 
 def test_a_dead_node_is_not_waited_for(api: Api, fake: FakeApi, told: list[str]) -> None:
@@ -181,7 +192,7 @@ def test_a_dead_node_is_not_waited_for(api: Api, fake: FakeApi, told: list[str])
     add_node(fake, "dead", 2, ready=False, labels=GPU_NODE)
     PluginController(fake, {"dead": {"phase": "Pending"}})
     rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=60, tell=told.append)
-    assert [row.problem for row in rollout.rows] == [
+    assert [why_of(row) for row in rollout.states.values()] == [
         "",
         "the node is not Ready: Kubelet stopped posting node status.",
     ]
@@ -193,7 +204,7 @@ def test_only_the_nodes_asked_for_are_waited_for(api: Api, fake: FakeApi, told: 
     add_node(fake, "b", 2, labels=GPU_NODE)
     PluginController(fake, {"b": NOT_PULLED})
     rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=60, tell=told.append, scope=Scope(only=["a"]))
-    assert [row.node for row in rollout.rows] == ["a"]
+    assert [row.node.name for row in rollout.states.values()] == ["a"]
 
 
 def test_no_labelled_node_is_an_error_with_the_way_out(api: Api, fake: FakeApi, told: list[str]) -> None:
@@ -211,8 +222,8 @@ def test_what_admission_said_is_the_reason_for_missing_pods(api: Api, fake: Fake
     words = 'Error creating: pods "x" is forbidden: violates PodSecurity "restricted:latest"'
     fake.react("DaemonSet", lambda item: event(fake, item, f"(combined from similar events): {words}"))
     rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=1, tell=told.append)
-    assert [row.problem for row in rollout.rows] == [words]
-    (row,) = rollout.rows
+    assert [why_of(row) for row in rollout.states.values()] == [words]
+    (row,) = rollout.states.values()
     assert row.reason is not None
     assert row.reason.code == "pod-security"
     assert "pod-security.kubernetes.io/enforce=privileged" in row.reason.fix
@@ -232,7 +243,7 @@ def test_a_pod_of_the_old_template_does_not_count(api: Api, fake: FakeApi, told:
         controller.start(daemonset, "a", "new")
 
     rollout = plugin.deploy(api, Spec(NS, REBUILT), seconds=60, tell=replace)
-    assert [(row.pod, row.problem) for row in rollout.rows] == [("new", "")]
+    assert [(row.name, why_of(row)) for row in rollout.states.values()] == [("new", "")]
     assert told == [
         "the plugin runs on 0 of 1 Ready nodes; a: its pod waits for its replacement: a new version rolls out to a tenth of the nodes at a time"
     ]
@@ -258,12 +269,13 @@ def test_status_shows_each_node_with_its_last_line(api: Api, fake: FakeApi, told
     plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
     add_node(fake, "late", labels=GPU_NODE)
     fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "starting\nregistered nvidia.com/gpu\n"
-    first, second = plugin.status(api, NS)
-    assert (first.node, first.restarts, first.capacity, first.problem) == ("a", 3, 2, "")
+    first, second = overview.status(api, NS)
+    assert (first.node, first.restarts, first.capacity, first.reason) == ("a", 3, 2, None)
     assert first.resource == "nvidia.com/gpu"
     assert first.last_line == "registered nvidia.com/gpu"
     assert (second.node, second.pod) == ("late", "")
-    assert second.problem == "DaemonSet gpunode-device-plugin has no pod there yet"
+    assert second.reason
+    assert second.reason.what == "DaemonSet gpunode-device-plugin has no pod there yet"
 
 
 def test_status_calls_a_node_without_all_its_gpus_in_trouble(
@@ -275,11 +287,11 @@ def test_status_calls_a_node_without_all_its_gpus_in_trouble(
     PluginController(fake)
     plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
     fake.update("Node", "some", status={"allocatable": {"nvidia.com/gpu": "3"}})
-    rows = {row.node: row for row in plugin.status(api, NS)}
+    rows = {row.node: row for row in overview.status(api, NS)}
     assert "the kubelet does not count its GPUs yet" in rows["none"].wrong
     assert rows["some"].wrong == "1 of 4 nvidia.com/gpu are unhealthy"
     assert rows["all"].wrong == ""
-    assert {row.problem for row in rows.values()} == {""}, "the plugin itself runs"
+    assert {row.reason for row in rows.values()} == {None}, "the plugin itself runs"
 
 
 def test_memory_under_a_name_of_its_own_is_what_the_node_offers(
@@ -293,10 +305,10 @@ def test_memory_under_a_name_of_its_own_is_what_the_node_offers(
     plugin.deploy(api, Spec(NS, IMAGE, config), seconds=10, tell=told.append)
     with pytest.raises(ClusterError, match=f"a offers 0 {named} after 1 s"):
         capacity.wait_allocatable(api, "a", named, namespace=NS, seconds=1, tell=told.append)
-    assert plugin.status(api, NS, config)[0].missing
+    assert overview.status(api, NS, config)[0].missing
     fake.update("Node", "a", status={"allocatable": {named: "32"}, "capacity": {named: "32"}})
     assert capacity.wait_allocatable(api, "a", named, namespace=NS, seconds=5, tell=told.append).name == "a"
-    assert plugin.status(api, NS, config)[0].missing == ""
+    assert overview.status(api, NS, config)[0].missing == ""
 
 
 @pytest.mark.usefixtures("impatient")
@@ -361,9 +373,13 @@ def test_gpus_that_never_come_are_explained(api: Api, fake: FakeApi, told: list[
         capacity.wait_allocatable(api, "none", 8, namespace=NS, seconds=1, tell=told.append)
 
 
+def why_of(state: State) -> str:
+    return state.reason.what if state.reason else ""
+
+
 def why(api: Api, name: str, expected: int) -> str:
     found = next(one for one in nodes.every(api) if one.name == name)
-    return capacity.why_not(api, found, expected, NS).what
+    return capacity.why_not(api, found, {} if expected is None else expected, NS).what
 
 
 def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, told: list[str]) -> None:
@@ -460,22 +476,22 @@ def test_a_gpu_that_is_reserved_for_a_pod_is_not_called_unhealthy(
     fix = (
         "Nothing to fix: it is free again when default/m1 ends (`kubectl delete pod -n default m1` ends it)."
     )
-    assert judge_whole(node, 4, cause).fix == fix
-    assert judge_shares(node, {"nvidia.com/gpu": 4}, cause).fix == fix
+    assert judge_offer(node, 4, cause).fix == fix
+    assert judge_offer(node, {"nvidia.com/gpu": 4}, cause).fix == fix
     publish(fake, "a", status(reserved=(RESERVED,), lost=(XID,)), annotation=annotation)
     (node,) = nodes.every(api)
     worse = capacity.why_not(api, node, 4, NS)
-    assert "gpu-reset" in judge_whole(node, 4, worse).fix, "more is wrong than that"
+    assert "gpu-reset" in judge_offer(node, 4, worse).fix, "more is wrong than that"
 
 
 def test_pods_that_the_kubelet_does_not_name_are_found_by_their_uid(api: Api, fake: FakeApi) -> None:
     add_node(fake, "a", 4, labels=GPU_NODE)
     (node,) = nodes.every(api)
-    assert judge_whole(node, 5, Problem("reserved", "x", holders=("1-2-3",))).fix == (
+    assert judge_offer(node, 5, Problem("reserved", "x", holders=("1-2-3",))).fix == (
         "Nothing to fix: it is free again when the pod with UID 1-2-3 ends (`kubectl get pods -A -o custom-columns="
         ":.metadata.uid,:.metadata.namespace,:.metadata.name | grep 1-2-3` names it)."
     )
-    both = judge_whole(node, 5, Problem("reserved", "x", holders=("default/m1", "1-2-3"))).fix
+    both = judge_offer(node, 5, Problem("reserved", "x", holders=("default/m1", "1-2-3"))).fix
     assert both.startswith(
         "Nothing to fix: it is free again when default/m1 and the pod with UID 1-2-3 end ("
     )
@@ -492,7 +508,9 @@ def test_what_is_reserved_for_a_pod_is_not_waited_for(api: Api, fake: FakeApi, t
     publish(fake, "a", status(reserved=(RESERVED,)))
     with pytest.raises(ClusterError, match=r"a offers 0 of 4 GPUs after 0 s: 4 of 4 .* reserved") as caught:
         capacity.wait_allocatable(api, "a", 4, namespace=NS, seconds=60, tell=told.append)
-    assert caught.value.hint == "Nothing to fix: wait until default/m1 has ended, or delete it."
+    assert caught.value.hint == (
+        "Nothing to fix: it is free again when default/m1 ends (`kubectl delete pod -n default m1` ends it)."
+    )
     publish(fake, "a", status(reserved=(RESERVED,), lost=(XID,)))
     with pytest.raises(ClusterError, match="after 1 s") as caught:
         capacity.wait_allocatable(api, "a", 4, namespace=NS, seconds=1, tell=told.append)
@@ -510,7 +528,7 @@ def test_a_gpu_that_the_kubelet_has_never_heard_of_is_the_cause(
     publish(fake, "a", status(lost=(uncut,), resources={"nvidia.com/gpu": Resource(3, True)}))
     words = "GPU 1 (GPU-1) is not offered: MIG is on"
     assert why(api, "a", 4) == f"the kubelet counts 3 GPUs, the host has 4; the plugin reports: {words}"
-    assert plugin.status(api, NS)[0].wrong == words
+    assert overview.status(api, NS)[0].wrong == words
 
 
 def test_removing_takes_all_of_it_and_leaves_labels_of_others(
@@ -641,7 +659,7 @@ def test_status_says_which_shares_are_out_and_that_their_daemons_do_not_run(
     daemon = {**pod("gpunode-mps-a", node="a"), "status": NOT_PULLED}
     daemon["metadata"]["labels"] = {"app.kubernetes.io/name": "gpunode-mps"}
     event(fake, fake.put(daemon), PULL)
-    (row,) = plugin.status(api, NS, config)
+    (row,) = overview.status(api, NS, config)
     assert row.missing.startswith(
         "4 of nvidia.com/gpu.shared not offered: gpunode-mps-a, the pod of the MPS control"
     )
@@ -684,7 +702,7 @@ def test_what_the_running_plugin_does_not_offer_is_forgotten_and_no_trouble(
     fake.update("Node", "a", status={"capacity": counts, "allocatable": {SMALL: "2", left: "0"}})
     if published:
         publish(fake, "a", published, annotation=annotation)
-    (row,) = plugin.status(api, NS, MIXED)
+    (row,) = overview.status(api, NS, MIXED)
     if old:
         forgets = "the kubelet forgets it within 5 minutes"
         assert (row.wrong, row.note) == ("", f"{left} (2) is of the earlier configuration; {forgets}")
@@ -703,11 +721,11 @@ def test_status_counts_what_is_offered_now(api: Api, fake: FakeApi, told: list[s
     renamed = PluginConfig(
         "version: v1\nsharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 10}]}}\n"
     )
-    (row,) = plugin.status(api, NS, renamed)
+    (row,) = overview.status(api, NS, renamed)
     assert (row.resource, row.capacity, row.allocatable) == ("nvidia.com/gpu.shared", 20, 20)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu.shared": "0"}})
     publish(fake, "a", offering(GPUS, reserved=(RESERVED,)))
-    (row,) = plugin.status(api, NS)
+    (row,) = overview.status(api, NS)
     assert (row.resource, row.capacity, row.allocatable) == (GPUS, 2, 0)
     assert row.wrong.startswith("2 of 2 nvidia.com/gpu reserved: ")
     assert why(api, "a", 2) == row.wrong
@@ -735,20 +753,20 @@ def test_what_an_earlier_configuration_offered_is_no_trouble(
     plugin.deploy(api, Spec(NS, IMAGE, memory), seconds=10, tell=told.append)
     left = {"nvidia.com/gpu": "0", "aliyun.com/gpu-count": "4", "aliyun.com/gpu-mem": "316"}
     fake.update("Node", "a", status={"allocatable": left})
-    (row,) = plugin.status(api, NS, memory)
+    (row,) = overview.status(api, NS, memory)
     assert row.wrong == ""
     note = "nvidia.com/gpu (16) is of the earlier configuration; the kubelet forgets it within 5 minutes"
     assert row.note == note
     assert (row.resource, row.capacity) == ("aliyun.com/gpu-count", 4)
     some = PluginConfig("version: v1\nsharing: {memory: {devices: [0]}}\n")
-    (row,) = plugin.status(api, NS, some)
+    (row,) = overview.status(api, NS, some)
     assert row.wrong.startswith("16 of nvidia.com/gpu not offered: ")
     fake.update("Node", "a", status={"allocatable": {**left, "aliyun.com/gpu-mem": "237"}})
     publish(fake, "a", offering("aliyun.com/gpu-count", "aliyun.com/gpu-mem", reserved=(RESERVED,)))
-    (row,) = plugin.status(api, NS, memory)
+    (row,) = overview.status(api, NS, memory)
     assert row.wrong.startswith("79 of aliyun.com/gpu-mem not offered: ")
     (node,) = nodes.every(api)
-    link = judge_whole(node, 4, capacity.why_not(api, node, 4, NS))
+    link = judge_offer(node, 4, capacity.why_not(api, node, 4, NS))
     assert link.text == "4 of 4 GPUs allocatable, all shared by memory: 237 of 316 aliyun.com/gpu-mem"
     assert link.status == "broken"
     assert link.fix.startswith("Nothing to fix: it is free again when default/m1 ends")
@@ -765,9 +783,9 @@ def test_a_configuration_that_the_plugin_goes_on_without_is_wrong(
     refused = document.Reason("config-refused", "config.yaml:1:25: x")
     publish(fake, "a", status().refusing(refused))
     words = "its configuration is unchanged: config.yaml:1:25: x"
-    assert [row.wrong for row in plugin.status(api, NS)] == [words, ""]
+    assert [row.wrong for row in overview.status(api, NS)] == [words, ""]
     publish(fake, "a", status())
-    assert [row.wrong for row in plugin.status(api, NS)] == ["", ""]
+    assert [row.wrong for row in overview.status(api, NS)] == ["", ""]
 
 
 def test_a_label_that_names_no_configuration_is_wrong(api: Api, fake: FakeApi, told: list[str]) -> None:
@@ -776,7 +794,7 @@ def test_a_label_that_names_no_configuration_is_wrong(api: Api, fake: FakeApi, t
     add_node(fake, "a", 16, labels={**GPU_NODE, "nvidia.com/device-plugin.config": "nosuch"})
     PluginController(fake)
     plugin.deploy(api, Spec(NS, IMAGE, config), seconds=10, tell=told.append)
-    (row,) = plugin.status(api, NS, config)
+    (row,) = overview.status(api, NS, config)
     assert row.wrong == "label nvidia.com/device-plugin.config names `nosuch`; there are default, shared"
     fake.update("Node", "a", metadata={"labels": {"nvidia.com/device-plugin.config": "shared"}})
-    assert plugin.status(api, NS, config)[0].wrong == ""
+    assert overview.status(api, NS, config)[0].wrong == ""

@@ -14,7 +14,9 @@ from gpunode.deviceplugin.cluster import events
 from gpunode.errors import Problem
 from gpunode.links import node as nodes
 from gpunode.links import plugin
-from gpunode.links.plugin import Spec, capacity, published
+from gpunode.links.capacity import link as capacity
+from gpunode.links.capacity import overview
+from gpunode.links.plugin import Spec, published
 from gpunode.links.plugin.published import COMPONENT, CONTAINER
 from gpunode.model import PluginImage
 
@@ -85,7 +87,7 @@ def test_a_plugin_without_a_readable_status_is_answered_with_that_fact(
 def test_a_plugin_of_an_older_version_is_wrong_in_its_status(api: Api, fake: FakeApi) -> None:
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "4"}})
     fake.logs[f"{DAEMONSET}-a", CONTAINER] = "T1 INFO registered\n"
-    (row,) = plugin.status(api, NS)
+    (row,) = overview.status(api, NS)
     assert row.wrong.startswith("the plugin is older than this gpunode")
     assert row.last_line == "T1 INFO registered"
 
@@ -171,7 +173,7 @@ def test_no_judgement_rests_on_words(api: Api, fake: FakeApi, published: Status)
 
     def judged() -> list[object]:
         found = capacity.why_not(api, nodes.every(api)[0], 4, NS)
-        (row,) = plugin.status(api, NS)
+        (row,) = overview.status(api, NS)
         return [
             found.code,
             found.holders,

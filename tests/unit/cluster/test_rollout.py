@@ -112,9 +112,14 @@ def test_each_go_has_its_time(
 
     clock[0] = 0.0
     coming += names[:2]
-    rows = plugin.deploy(api, Spec(NS, IMAGE), seconds=180, tell=told.append).rows
-    assert {row.node: bool(row.problem) for row in rows} == {"n0": False, "n1": False, "n2": True, "n3": True}
-    assert "a new version rolls out to a tenth of the nodes at a time" in rows[2].problem
+    states = plugin.deploy(api, Spec(NS, IMAGE), seconds=180, tell=told.append).states
+    assert {name: bool(state.reason) for name, state in states.items()} == {
+        "n0": False,
+        "n1": False,
+        "n2": True,
+        "n3": True,
+    }
+    assert "a new version rolls out to a tenth of the nodes at a time" in states["n2"].reason.what
     assert clock[0] == 600.0
 
 
@@ -141,6 +146,6 @@ def test_a_node_that_is_down_keeps_no_other_on_the_version_of_before(
                 replaced(fake, name)
 
     monkeypatch.setattr(deployment, "changes", follow)
-    rows = plugin.deploy(api, Spec(NS, NEWER), seconds=60, tell=told.append).rows
-    assert {row.node for row in rows if row.problem} == {"down"}
+    states = plugin.deploy(api, Spec(NS, NEWER), seconds=60, tell=told.append).states
+    assert {name for name, state in states.items() if state.reason} == {"down"}
     assert max(most) == 1

@@ -1,23 +1,74 @@
-"""`gpunode run notebook`: Jupyter on a GPU, how to reach it, and its removal."""
+"""`gpunode run`: vectoradd, nvidia-smi, and a notebook: Jupyter on a GPU, how to reach it, and its removal."""
 
 from __future__ import annotations
 
 import shlex
 
 from gpunode.cluster import pods, rights
-from gpunode.engine import nodes
+from gpunode.engine import nodes, proof
+from gpunode.engine.cells import ForPrograms
 from gpunode.engine.listener import Listener, progress
 from gpunode.engine.session import Session
 from gpunode.errors import Problem
-from gpunode.links.pod import notebook
-from gpunode.model import Inventory
+from gpunode.links.pod import notebook, run_pod
+from gpunode.links.pod.requests import Target
+from gpunode.model import Inventory, PluginImage
 from gpunode.wording import Advice, Command, lines
 
 START_SECONDS = 900.0  # images with TensorFlow have several GiB
 REMOVE_SECONDS = 120.0
+LOG = ("node", "pod", "log")
 
 
-def start(session: Session, *, image: str, node_port: bool) -> int:
+def run_vectoradd(session: Session, *, image: str | None, logs: bool) -> int:
+    """Run it on the free GPUs of a session's hosts, and report; the exit code. `logs`: with each pod's log."""
+    listener, on_progress = session.listener, progress(session.listener)
+    api = nodes.connect(session.inventory)
+    members = nodes.identify(api, session, on_progress)
+    for member in members:
+        proof.report(listener, member)
+    rights.demand(api, rights.of_proof(session.inventory.cluster.namespace))
+    targets = [Target(member.node.name) for member in members if member.node]
+    results = proof.run_vectoradd(api, session.inventory, targets, on_progress, image=image)
+    proof.show(results, listener)
+    for result in results:
+        if result.why and not (result.busy and result.uncovered):  # the rows show who uses them
+            listener.problem(Problem("", result.why, "pod", result.node))
+    if logs:
+        for ran in [ran for result in results for ran in result.results]:
+            listener.rows("log", LOG, [(ran.node, ran.pod, line) for line in ran.log])
+    wrong = any(member.reason for member in members) or not all(result.passed for result in results)
+    return 1 if wrong else 0
+
+
+def run_nvidia_smi(session: Session, *, image: str | None) -> int:
+    """Run nvidia-smi in a pod on one of the session's nodes, and report what it wrote; the exit code."""
+    listener, on_progress = session.listener, progress(session.listener)
+    api = nodes.connect(session.inventory)
+    able = nodes.find_gpu_nodes(api, session, on_progress)
+    if not able:
+        return 1
+    ran = run_pod.run(
+        api,
+        able,
+        namespace=session.inventory.cluster.namespace,
+        image=PluginImage(image) if image else nodes.image_of(session.inventory),
+        seconds=proof.PODS_SECONDS,
+        tell=on_progress,
+        config=session.inventory.cluster.plugin_config,
+        schedulers=nodes.schedulers(api, session.inventory),
+    )
+    if ran.log:
+        names = ForPrograms(ran.node), ForPrograms(ran.pod)
+        listener.rows("log", LOG, [(*names, line) for line in ran.log.splitlines()])
+    if ran.why:
+        where = f" on {ran.node}" if ran.node else ""
+        fix = lines(("The pod is deleted again.", ran.fix), " ")
+        listener.problem(Problem("", f"pod {ran.pod}{where}: {ran.why}", "pod", fix=fix))
+    return 1 if ran.why else 0
+
+
+def start_notebook(session: Session, *, image: str, node_port: bool) -> int:
     """Run it on one of the session's nodes and report how to reach it; the exit code. It stays until it is removed."""
     listener, tell = session.listener, progress(session.listener)
     api = nodes.connect(session.inventory)
@@ -77,7 +128,7 @@ def start(session: Session, *, image: str, node_port: bool) -> int:
     return 0
 
 
-def remove(inventory: Inventory, listener: Listener) -> int:
+def remove_notebook(inventory: Inventory, listener: Listener) -> int:
     """Delete it; the exit code. A cluster without one is right."""
     api = nodes.connect(inventory)
     gone = notebook.remove(api, inventory.cluster.namespace, seconds=REMOVE_SECONDS, tell=progress(listener))

@@ -1,0 +1,341 @@
+"""The cluster's links of hosts, in order: node, plugin, capacity, pod. `provision` makes them right as far as it may, `verify` changes
+nothing; the same judges say in both whether a link holds. A host takes no part in what follows one that does not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.cluster.api.watch import OnProgress
+from gpunode.contract.status import LAYOUT
+from gpunode.engine import acts, nodes
+from gpunode.engine.cells import ForPrograms
+from gpunode.engine.listener import Listener, progress
+from gpunode.engine.member import Member, Members
+from gpunode.errors import ApiConnectionLost, ClusterError, Layer, Problem
+from gpunode.links import plugin
+from gpunode.links.capacity import link as capacity
+from gpunode.links.capacity import mig
+from gpunode.links.kubelet import link as kubelet
+from gpunode.links.node import Node, parse
+from gpunode.links.node.link import judge_missing, judge_node, read_gates
+from gpunode.links.plugin import Scope, daemonset, dra, published
+from gpunode.links.plugin.daemonset import State
+from gpunode.links.plugin.link import judge_image, judge_owned, judge_plugin
+from gpunode.links.pod import isolation_test
+from gpunode.links.pod import run as pods
+from gpunode.links.pod.link import judge_isolation, judge_pod
+from gpunode.links.pod.manifest import ARGS
+from gpunode.links.pod.requests import Target, target
+from gpunode.links.pod.results import NodeResult, Result
+from gpunode.model import Inventory, PluginConfig, PluginImage, Verdict
+from gpunode.wording import Advice, Command
+
+LAYERS: tuple[Layer, ...] = ("node", "plugin", "capacity", "pod")
+PLUGIN_SECONDS = 180.0  # for the plugin to run, and again for its GPUs to be offered
+PODS_SECONDS = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """What every link needs. `acts`: they are made right before they are judged. `run`: with pods. `holder`: of the cluster's lease."""
+
+    api: Api
+    inventory: Inventory
+    listener: Listener
+    acts: bool
+    run: bool
+    holder: str = ""
+
+    @property
+    def namespace(self) -> str:
+        return self.inventory.cluster.namespace
+
+    @property
+    def config(self) -> PluginConfig | None:
+        return self.inventory.cluster.plugin_config
+
+
+def prove(walk: Walk, members: Members) -> Members:
+    """The members with the verdicts of the cluster's links. Where it `acts`, it reports why hosts that are right are not proven."""
+    owners = dra.owners(walk.api)
+    members = _locate(walk, members)
+    if walk.acts:
+        outdated = _outdated_pods(walk, members)  # before labels bring new pods
+        members = nodes.apply_labels(walk.api, members, owners)
+        states = _deploy(
+            walk, [one for one in members if not (one.node and owners.reason(one.node))], outdated
+        )
+    else:
+        states = read_states(walk, members)
+    members = _judge(members, lambda member, node: _judge_node(walk, member, node, states))
+    members = _judge(members, lambda member, node: _judge_plugin(walk, member, node, states, owners))
+    if walk.acts:
+        _wait_for_capacity(walk, members, states)
+    members = _judge(members, lambda member, node: _judge_capacity(walk, member, node, states))
+    if walk.acts:
+        for member in members:
+            if member.host_ok:
+                report(walk.listener, member)
+    return _judge_pods(walk, members, states) if walk.run else members
+
+
+def report(listener: Listener, member: Member) -> None:
+    """Report why the host is not proven; nothing where nothing is known to be wrong."""
+    if problem := member.wrong:
+        about = problem.subject if member.reason else member.node.name if member.node else member.host.name
+        listener.problem(replace(problem, subject=about), member.host.name)
+
+
+def _judge(members: Members, judge: Callable[[Member, Node], Verdict]) -> Members:
+    """The members with one more verdict on each that still takes part."""
+
+    def judged(member: Member) -> Member:
+        if not member.active or member.node is None:
+            return member
+        return replace(member, verdicts=(*member.verdicts, judge(member, member.node)))
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return tuple(pool.map(judged, members))
+
+
+def _locate(walk: Walk, members: Members) -> Members:
+    """The members with their nodes, which are waited for where it `acts`, or with the verdict that they have none."""
+    seconds = 0.0
+    if walk.acts:
+        members, seconds = tuple(map(_able, members)), nodes.REGISTER_SECONDS
+    found = nodes.locate(walk.api, members, seconds=seconds, tell=progress(walk.listener))
+    return tuple(
+        replace(after, verdicts=(judge_missing(after.reason),))
+        if after.node is None and after.reason and before.reason is None
+        else after
+        for before, after in zip(members, found, strict=True)
+    )
+
+
+def _able(member: Member) -> Member:
+    """The member, out where the host itself is not right."""
+    if member.reason is not None or member.outcome is None:
+        return member
+    if member.host_ok:  # what was known of its node is older than the host's changes
+        return replace(member, node=None, verdicts=(), result=None)
+    return member.excluded(Problem(member.outcome.status, f"{member.outcome.status}: {member.outcome.why}"))
+
+
+def _judge_node(walk: Walk, member: Member, node: Node, states: Mapping[str, State]) -> Verdict:
+    """The node, and whether its kubelet goes by the gates that its host was to have; only then is it asked."""
+    state = states.get(node.name)
+    verdict = judge_node(state.node if state else node, lifts=walk.acts)
+    if verdict.status == "broken" or member.outcome is None or not kubelet.wished(member.outcome):
+        return verdict
+    return kubelet.in_force(verdict, member.outcome, read_gates(walk.api, node.name))
+
+
+def _judge_plugin(
+    walk: Walk, member: Member, node: Node, states: Mapping[str, State], owners: dra.Owners
+) -> Verdict:
+    if owned := owners.reason(node):
+        return judge_owned(owned)
+    if member.outcome and (image := judge_image(member.outcome)):
+        return image
+    state = states[node.name]
+    if member.no_driver and state.node.ready:
+        fix = Advice("`", Command("verify"), "` says why.")
+        state = replace(state, reason=Problem("no-driver", member.no_driver, fix=fix))
+    unfit = mig.problem(walk.config, member.gpus, member.labels)
+    if unfit and state.reason and state.reason.code == LAYOUT:
+        return judge_plugin(state, unfit.fix)
+    return judge_plugin(state, "" if walk.acts else Advice(Command("provision")))
+
+
+def _judge_capacity(walk: Walk, member: Member, node: Node, states: Mapping[str, State]) -> Verdict:
+    state = states[node.name]
+    return capacity.judge_capacity(walk.api, state, member.gpus, config=walk.config, namespace=walk.namespace)
+
+
+def _outdated_pods(walk: Walk, members: Members) -> set[str]:
+    """UIDs of the plugin's pods whose containers keep a driver or a runtime that this run has changed."""
+    changed = [
+        member.node.name
+        for member in members
+        if member.node and member.outcome and acts.outdate(member.outcome.applied, member.facts)
+    ]
+    return {pod["metadata"]["uid"] for pod in plugin.pods_on(walk.api, walk.namespace, changed)}
+
+
+def read_states(walk: Walk, members: Members) -> dict[str, State]:
+    """The plugin's state on the members' nodes, by node."""
+    found = [member.node for member in members if member.node]
+    by_node = daemonset.by_node(walk.api.find("Pod", walk.namespace, labels=daemonset.SELECTOR)[0])
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        read = pool.map(
+            lambda node: daemonset.read_state(walk.api, walk.namespace, node, by_node.get(node.name)), found
+        )
+        return {state.node.name: state for state in read}
+
+
+def _deploy(walk: Walk, members: Sequence[Member], renew: set[str]) -> dict[str, State]:
+    """Bring the plugin to the members' nodes; its state on each. A kubelet that has just started is not Ready for a moment, after its
+    API server still had it as Ready: it is waited for once."""
+    going = {member.node.name: member for member in members if member.active and member.node}
+    if not going:
+        return {}
+    hopeless = [name for name, one in going.items() if one.no_driver]
+    scope, spec = Scope(only=going, renew=renew, hopeless=hopeless), nodes.spec_of(walk.inventory)
+    on_progress = progress(walk.listener)
+    states = plugin.deploy(walk.api, spec, scope, seconds=PLUGIN_SECONDS, tell=on_progress).states
+    flapped = [
+        replace(member, node=None)
+        for name, member in going.items()
+        if member.node and member.node.ready and name in states and not states[name].node.ready
+    ]
+    if flapped:
+        nodes.locate(walk.api, flapped, seconds=nodes.REGISTER_SECONDS, tell=on_progress)
+        states = plugin.deploy(walk.api, spec, scope, seconds=PLUGIN_SECONDS, tell=on_progress).states
+    gone = Problem("no-node", "the node is gone, or has lost its label")
+    return {name: states.get(name) or State(one.node, None, gone) for name, one in going.items() if one.node}
+
+
+def _wait_for_capacity(walk: Walk, members: Members, states: dict[str, State]) -> None:
+    """Wait until the nodes offer all that they should, and put the nodes as they are then into the states."""
+    end, on_progress = time.monotonic() + PLUGIN_SECONDS, progress(walk.listener)
+    for member in members:
+        if not member.active or member.node is None:
+            continue
+        name = member.node.name
+        expected = capacity.expected_units(walk.config, member.gpus, member.labels)
+        left = max(0.0, end - time.monotonic())
+        try:
+            node = capacity.wait_allocatable(
+                walk.api, name, expected, namespace=walk.namespace, seconds=left, tell=on_progress
+            )
+        except ApiConnectionLost:
+            raise
+        except ClusterError:  # the judge says why
+            item = walk.api.get("Node", name)
+            node = parse(item) if item else member.node
+        states[name] = replace(states[name], node=node)
+
+
+def _judge_pods(walk: Walk, members: Members, states: Mapping[str, State]) -> Members:
+    """The last link: what vectoradd shows on the free GPUs, and with isolation what a pod sees that asks for none."""
+    on_progress = progress(walk.listener)
+    going = [member for member in members if member.active and member.node]
+    aims = [target(walk.config, one.node.name, one.gpus, one.labels) for one in going if one.node]
+    results = run_vectoradd(walk.api, walk.inventory, aims, on_progress, holder=walk.holder) if aims else ()
+    if walk.acts:
+        show(results, walk.listener)
+    by_node = {result.node: result for result in results}
+    isolated = [member.node for member in going if member.node and member.host.isolation]
+    strangers: Mapping[str, str] = {}
+    if isolated:
+        strangers = isolation_test.seen(
+            walk.api,
+            isolated,
+            namespace=walk.namespace,
+            image=nodes.image_of(walk.inventory),
+            seconds=PODS_SECONDS,
+            tell=on_progress,
+            holder=walk.holder,
+        )
+
+    def judged(member: Member) -> Member:
+        if not member.active or member.node is None:
+            return member
+        result, pod, verdicts = by_node[member.node.name], states[member.node.name].pod, member.verdicts
+        failed = not all(ran.passed for ran in result.results)
+        status = published.read(walk.api, member.node, pod) if pod and (failed or result.shared) else None
+        why = published.why_missing(status) if status and failed else None
+        unlimited = published.unlimited(status) if status and result.shared else ""
+        verdict = judge_pod(result, why.what if why else "", unlimited)
+        if verdict.status == "broken":
+            verdict = capacity.with_mig(verdict, mig.problem(walk.config, member.gpus, member.labels))
+        if member.node.name in strangers:
+            verdict = judge_isolation(verdict, strangers[member.node.name])
+        if walk.acts and verdict.status == "broken" and member.wrong is None:
+            report(walk.listener, replace(member, verdicts=(verdict,)))
+        return replace(member, result=result, verdicts=(*verdicts, verdict))
+
+    return tuple(map(judged, members))
+
+
+def run_vectoradd(
+    api: Api,
+    inventory: Inventory,
+    targets: Sequence[Target],
+    tell: OnProgress,
+    *,
+    image: str | None = None,
+    holder: str = "",
+) -> tuple[NodeResult, ...]:
+    """Run it on the free GPUs of the nodes; `image`: another one than the plugin's. `holder`: of the cluster's lease."""
+    return pods.run(
+        api,
+        targets,
+        namespace=inventory.cluster.namespace,
+        image=PluginImage(image) if image else nodes.image_of(inventory),
+        seconds=PODS_SECONDS,
+        tell=tell,
+        args=() if image else ARGS,
+        config=inventory.cluster.plugin_config,
+        holder=holder,
+        schedulers=nodes.schedulers(api, inventory),
+    )
+
+
+def report_proofs(members: Members, listener: Listener) -> None:
+    """Report a row per host: whether it is verified, what shows it, and the link that does not hold."""
+    rows = []
+    for member in members:
+        problem = member.wrong
+        link = ForPrograms((problem and problem.layer) or ""), ForPrograms(problem.code if problem else "")
+        node = member.node.name if member.node else ""
+        rows.append((member.host.name, node, *proof(member), *link))
+    listener.rows("verified", ("host", "node", "result", "proof", "layer", "code"), rows)
+
+
+def proof(member: Member) -> tuple[str, str]:
+    """Whether a host is verified, and what shows it."""
+    result, uuids = member.result, member.result.wanted if member.result else ()
+    if member.in_use and result:
+        return "not verified", f"nothing to change; in use, not proven now: {result.why}"
+    if problem := member.wrong:
+        texts = [text.splitlines()[0] for text in (problem.what, problem.cause) if text]
+        return "not verified", ": ".join(texts)
+    if member.outcome and not member.host_ok:
+        return "not verified", f"{member.outcome.status}: {member.outcome.why}".splitlines()[0]
+    if result is None:
+        offered = next((one.text for one in member.verdicts if one.layer == "capacity"), "")
+        return "not verified", f"{offered}; no pod was run on them"
+    if not result.passed:
+        return "not verified", result.why
+    seen = dict.fromkeys(one.uuid or one.pod for one in result.results)
+    if not uuids:  # MIG devices that are not known
+        return "verified", f"vectoradd passed on {', '.join(seen)}"
+    parts = sum(uuid.startswith("MIG-") for uuid in uuids)
+    kinds = [(len(uuids) - parts, "GPU"), (parts, "MIG device")]
+    count = " and ".join(f"{number} {kind}{'' if number == 1 else 's'}" for number, kind in kinds if number)
+    if result.uncovered or len(seen) < len(uuids):
+        where = f"in a share of {', '.join(seen)}" if result.shared else f"on {', '.join(seen)}"
+        users = f"; in use by {', '.join(result.users)}" if result.users else ""
+        return "verified", f"{len(seen)} of {count} tested: vectoradd passed {where}{users}"
+    return "verified", f"{count}, vectoradd passed on each"
+
+
+def show(results: Sequence[NodeResult], listener: Listener) -> None:
+    """Report a row per GPU, with the number of pods that were on it, and which GPUs had none."""
+    alike: dict[tuple[str, ...], list[Result]] = {}
+    for ran in (ran for result in results for ran in result.results):
+        end = "passed" if ran.passed else "failed"
+        alike.setdefault((ran.node, ran.uuid or ran.pod, end, ran.why), []).append(ran)
+    rows: list[tuple[object, ...]] = [
+        (node, same[0].uuid, same[0].gpu, end, len(same), max(ran.seconds for ran in same), why)
+        for (node, _, end, why), same in alike.items()
+    ]
+    for result in results:
+        why = f"in use by {', '.join(result.users)}" if result.users else ""
+        rows += [(result.node, uuid, "", "not covered", 0, None, why) for uuid in result.uncovered]
+    listener.rows("vectoradd", ("node", "uuid", "gpu", "result", "pods", "seconds", "why"), rows)
