@@ -44,7 +44,7 @@ class Extender:
         except (BadRequest, NotLeading) as error:
             return {"Nodes": None, "NodeNames": None, "FailedNodes": {}, "Error": str(error)}
         fit, failed, lasting = [], {}, {}
-        own = self._priority(body)
+        own = priority(_fields(body)["pod"])
         for name in names:
             try:
                 if wanted.units:
@@ -67,7 +67,7 @@ class Extender:
         wanted, uid, names, _ = self._read(body)
         if not wanted.units:
             return [{"Host": name, "Score": 0} for name in names]
-        own, packed = self._priority(body), self._packed
+        own, packed = priority(_fields(body)["pod"]), self._packed
         scores = {name: score(self._room(name, uid, own), wanted, packed=packed) for name in names}
         return [{"Host": name, "Score": each} for name, each in scores.items()]
 
@@ -116,9 +116,6 @@ class Extender:
     def _room(self, node: str, uid: str, own: int) -> Book | None:
         return self._ledger.room(node, uid, own, packed=self._packed)
 
-    def _priority(self, body: object) -> int:
-        return priority(_fields(body)["pod"])
-
     def _read(
         self, body: object, *, waits: bool = False
     ) -> tuple[Demand, str, list[str], dict[str, Any] | None]:
@@ -151,19 +148,20 @@ class Extender:
 
 def _proposed(fields: Mapping[str, Any]) -> dict[str, tuple[list[str], int]]:
     """By node: the victims' UIDs, and how many budgets they violate. A scheduler without `nodeCacheCapable` sends whole pods."""
-    found = {}
+    victims = {}
+    uids: tuple[tuple[str, Callable[[Any], str]], ...] = (
+        ("nodenametometavictims", lambda pod: _text(_fields(pod), "UID")),
+        ("nodenametovictims", lambda pod: str(pod["metadata"]["uid"])),
+    )
     try:
-        for node, given in (fields.get("nodenametometavictims") or {}).items():
-            each = _fields(given)
-            uids = [_text(_fields(pod), "UID") for pod in each.get("pods") or []]
-            found[str(node)] = uids, int(each.get("numpdbviolations") or 0)
-        for node, given in (fields.get("nodenametovictims") or {}).items():
-            each = _fields(given)
-            uids = [str(pod["metadata"]["uid"]) for pod in each.get("pods") or []]
-            found[str(node)] = uids, int(each.get("numpdbviolations") or 0)
+        for key, uid_of in uids:
+            for node, proposed in (fields.get(key) or {}).items():
+                each = _fields(proposed)
+                of_pods = [uid_of(pod) for pod in each.get("pods") or []]
+                victims[str(node)] = of_pods, int(each.get("numpdbviolations") or 0)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise BadRequest(f"expected victims by node: {error!r}") from None
-    return found
+    return victims
 
 
 def _fields(body: object) -> dict[str, Any]:

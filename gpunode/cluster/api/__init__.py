@@ -71,8 +71,7 @@ class Api:
 
     def health(self, where: str) -> tuple[int, str]:
         """HTTP's status and the answer at a path such as /readyz, which is text; any status is an answer."""
-        with refusal.translated(self.access):
-            response, data = self._connection.send("GET", where, {}, None, "", READ)
+        response, data = self._send("GET", where)
         return int(response.status), data.decode(errors="replace")
 
     def find(
@@ -147,9 +146,7 @@ class Api:
         }
         where = self._path("Pod", meta["namespace"], meta["name"]) + "/eviction"
         version = "policy/v1" if self.served.minor >= EVICTION else "policy/v1beta1"
-        with refusal.translated(self.access):
-            body = {"apiVersion": version, **eviction}
-            response, data = self._connection.send("POST", where, {}, body, "application/json", READ)
+        response, data = self._send("POST", where, body={"apiVersion": version, **eviction})
         if response.status == 429:
             return refusal.words(data)
         if response.status >= 300:
@@ -237,18 +234,22 @@ class Api:
     def _object(self, *request: Any, needs: str = "") -> Object:
         return refusal.parsed(self.access, 200, self._ask(*request), needs)
 
-    def _ask(
+    def _send(
         self,
         method: str,
         where: str,
         query: Mapping[str, str] | None = None,
         body: Object | None = None,
         content: str = "application/json",
-    ) -> bytes:
+    ) -> tuple[Any, bytes]:
+        """The answer, of whatever status, and its body."""
+        with refusal.translated(self.access):
+            return self._connection.send(method, where, query or {}, body, content, READ)
+
+    def _ask(self, *request: Any, **parts: Any) -> bytes:
         """The body of a good answer."""
         for attempt in (1, 2, 3):
-            with refusal.translated(self.access):
-                response, data = self._connection.send(method, where, query or {}, body, content, READ)
+            response, data = self._send(*request, **parts)
             if response.status != 429 or attempt == 3:
                 break
             asked = response.headers.get("Retry-After", "")

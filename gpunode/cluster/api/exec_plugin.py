@@ -84,17 +84,15 @@ class ExecPlugin:
             raise self._failed(str(error), *([str(hint).strip()] if hint else ())) from error
         try:
             out, err = _printed(process, patience)
-        except OverflowError as error:
+        except BaseException as error:  # Ctrl-C, too: it does not reach a group of its own
             _end(process, grouped=not asks)
-            raise self._failed(str(error)) from error
-        except subprocess.TimeoutExpired as error:
-            _end(process, grouped=not asks)
-            raise ClusterError(
-                f"{self.where} has a credential plugin that has not answered within {patience:g} seconds: `{shlex.join(self.command)}`",
-                hint="It was ended. Run it by hand: it may wait for a login, a prompt or a server that is away; then run gpunode again.",
-            ) from error
-        except BaseException:  # Ctrl-C does not reach a group of its own
-            _end(process, grouped=not asks)
+            if isinstance(error, OverflowError):
+                raise self._failed(str(error)) from error
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise ClusterError(
+                    f"{self.where} has a credential plugin that has not answered within {patience:g} seconds: `{shlex.join(self.command)}`",
+                    hint="It was ended. Run it by hand: it may wait for a login, a prompt or a server that is away; then run gpunode again.",
+                ) from error
             raise
         if process.returncode:
             printed = "its output is above" if asks else err.strip()[-SHOWN:]

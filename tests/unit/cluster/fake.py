@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 import threading
 import time
 import uuid
@@ -19,6 +18,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from gpunode.cluster.api.kinds import KINDS as OURS
 from gpunode.cluster.api.kinds import OLDER, Kind
+from gpunode.sim.apiserver.patches import merge_patch
+from gpunode.sim.apiserver.queries import selector
 
 Object = dict[str, Any]
 # What gpunode reads by name, and what others may have, of Kubernetes' own groups and of others.
@@ -180,13 +181,13 @@ class FakeApi:
         with self.changed:
             found = self.objects.get(path(kind, namespace, name))
             if found is not None:
-                self.put(_merged(copy.deepcopy(found), fields))
+                self.put(merge_patch(found, fields))
 
     def drop(self, where: str) -> None:
         with self.changed:
             gone = self.objects.pop(where)
             self.version += 1
-            gone = _merged(copy.deepcopy(gone), {"metadata": {"resourceVersion": str(self.version)}})
+            gone = merge_patch(gone, {"metadata": {"resourceVersion": str(self.version)}})
             self.history.append((self.version, "DELETED", where, gone))
             self.changed.notify_all()
             for other, item in list(self.objects.items()):
@@ -219,7 +220,7 @@ class FakeApi:
             for key, value in want.items():
                 if have.get(key, value) != value:
                     raise conflict(f".metadata.labels.{key}")
-        _merged(result, manifest)
+        result = merge_patch(result, manifest)
         if not dry:
             self._wishes[where, manager] = copy.deepcopy(manifest)
             if result != live:
@@ -233,34 +234,6 @@ class FakeApi:
             key = "deprecated.daemonset.template.generation"
             notes[key] = str(int(notes.get(key, 0)) + 1)
         return self.put(result)
-
-
-def _merged(into: Object, fields: Object) -> Object:
-    for key, value in fields.items():
-        if isinstance(value, dict) and isinstance(into.get(key), dict):
-            _merged(into[key], value)
-        elif value is None:
-            into.pop(key, None)
-        else:
-            into[key] = copy.deepcopy(value)
-    return into
-
-
-def _selected(item: Object, query: dict[str, str]) -> bool:
-    labels = item["metadata"].get("labels") or {}
-    for clause in filter(None, query.get("labelSelector", "").split(",")):
-        key, *value = re.split("!?=", clause)
-        wrong = (labels.get(key) == value[0]) == ("!=" in clause) if value else key not in labels
-        if wrong:
-            return False
-    for clause in filter(None, query.get("fieldSelector", "").split(",")):
-        key, value = clause.split("=")
-        found: Any = item
-        for part in key.split("."):
-            found = (found or {}).get(part)
-        if found != value:
-            return False
-    return True
 
 
 def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
@@ -339,7 +312,7 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
                 seen = fields["metadata"].get("resourceVersion", live["metadata"]["resourceVersion"])
                 if seen != live["metadata"]["resourceVersion"]:
                     raise Fault(409, "Conflict", "the object has been modified")
-                after = _merged(copy.deepcopy(live), fields)
+                after = merge_patch(live, fields)
                 return after if dry else api.changed_template(live, after)
             if method == "PATCH" and api.minor < 16:
                 raise Fault(415, "UnsupportedMediaType", "the body of the request was in an unknown format")
@@ -356,7 +329,7 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
             return api.objects[where]
 
         def items(self, kind: str, where: str, query: dict[str, str]) -> Object:
-            found = [one for one in api.all(kind) if self.inside(one, where) and _selected(one, query)]
+            found = [one for one in api.all(kind) if self.inside(one, where) and selector(kind, query)(one)]
             limit, start = int(query.get("limit", 500)), int(query.get("continue", 0))
             more = str(start + limit) if start + limit < len(found) else ""
             meta = {"resourceVersion": str(api.version), "continue": more}
@@ -390,7 +363,7 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
                         continue
                 for version, change, _, item in news:
                     seen = version
-                    if item["kind"] == kind and self.inside(item, where) and _selected(item, query):
+                    if item["kind"] == kind and self.inside(item, where) and selector(kind, query)(item):
                         line = json.dumps({"type": change, "object": item}) + "\n"
                         try:
                             self.wfile.write(f"{len(line):x}\r\n{line}\r\n".encode())
