@@ -56,12 +56,12 @@ def loaded(path: Path, origin: str = "") -> Inventory:
 def in_cluster(common: options.InCluster) -> Inventory:
     """The inventory, with the cluster that the options name; without a file, what the cluster itself says. A kubeconfig that is named
     and cannot be used is told before any mistake of the inventory."""
-    from gpunode.cluster.api.kubeconfig import chosen
+    from gpunode.cluster.api.kubeconfig import choose_context
     from gpunode.engine import nodes
     from gpunode.model import Cluster
 
     if common.kubeconfig:
-        chosen(Cluster(kubeconfig=str(common.kubeconfig), context=common.context))
+        choose_context(Cluster(kubeconfig=str(common.kubeconfig), context=common.context))
     path = common.inventory
     alone = common.alone
     known = Cluster() if alone else loaded(path, common.origin).cluster

@@ -29,7 +29,7 @@ class Trial:
     untried: str = ""
 
 
-def tried(
+def try_pods(
     api: Api,
     manifests: Sequence[Object],
     would: Sequence[Difference],
@@ -38,18 +38,18 @@ def tried(
     """Those that would be refused, or could not be tried: a pod of each DaemonSet among the manifests that changes, and these pods.
     `would`: what applying the manifests does. Nothing in a namespace that comes with them: it has no quotas, and their label. One
     pod of each is tried: a quota that has room for it, and not for all, refuses the others when they are made."""
-    actions = {one.what: one.action for one in would}
+    actions = {change.what: change.action for change in would}
     if not api.served.dry_run or any(
         manifest["kind"] == "Namespace" and actions.get(title(manifest)) == "created"
         for manifest in manifests
     ):
         return ()
-    found: dict[tuple[str, str], Trial] = {}  # the first of those with one cause
+    trials: dict[tuple[str, str], Trial] = {}  # the first of those with one cause
     for pod in (*_templates(manifests, actions), *pods):
-        one = _try(api, pod, actions)
-        if one.reason is not None or one.untried:
-            found.setdefault((one.reason.code if one.reason else "", one.untried), one)
-    return tuple(found.values())
+        trial = _try(api, pod, actions)
+        if trial.reason is not None or trial.untried:
+            trials.setdefault((trial.reason.code if trial.reason else "", trial.untried), trial)
+    return tuple(trials.values())
 
 
 def _templates(manifests: Sequence[Object], actions: Mapping[str, str]) -> Iterator[Object]:
@@ -75,7 +75,7 @@ def _try(api: Api, pod: Object, actions: Mapping[str, str]) -> Trial:
     wished = {**pod, "metadata": {**meta, "generateName": f"{name}-"}, "spec": spec}
     what = f"pods like {namespace}/{name}"
     try:
-        api.create(api.served.fitted(wished) or wished, dry_run=True)
+        api.create(api.served.fit(wished) or wished, dry_run=True)
     except HttpError as error:
         if error.untried:
             return Trial(what, None, error.untried if error.status == 400 else "")

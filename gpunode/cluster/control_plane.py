@@ -30,8 +30,8 @@ def schedulers(api: Api) -> set[str]:
     """The nodes that have a scheduler: by their pods, and all of the control plane."""
     pods, _ = api.find("Pod", "kube-system", labels="component=kube-scheduler")
     nodes, _ = api.find("Node")
-    there = {str(pod["spec"].get("nodeName") or "") for pod in pods} - {""}
-    return there | _members(nodes).keys()
+    running = {str(pod["spec"].get("nodeName") or "") for pod in pods} - {""}
+    return running | _members(nodes).keys()
 
 
 def problem(api: Api, but: Collection[str] = ()) -> str:

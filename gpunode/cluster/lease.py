@@ -68,8 +68,8 @@ def hold(api: Api, holder: str, tell: OnProgress) -> Iterator[Held]:
         yield held
         return
     held.renewed = clock()
-    lease = _acquired(api, held, tell)
-    thread = threading.Thread(target=_renewed, args=(api, lease, held), name="lease", daemon=True)
+    lease = _acquire(api, held, tell)
+    thread = threading.Thread(target=_renew, args=(api, lease, held), name="lease", daemon=True)
     thread.start()
     try:
         yield held
@@ -82,7 +82,7 @@ def hold(api: Api, holder: str, tell: OnProgress) -> Iterator[Held]:
 
 def holder(api: Api) -> str:
     """Who holds the cluster's Lease now, by the API server; "" where it has no holder."""
-    return _by(api.get("Lease", NAME, NAMESPACE))
+    return _holder_of(api.get("Lease", NAME, NAMESPACE))
 
 
 def clock() -> float:
@@ -90,13 +90,13 @@ def clock() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-def _acquired(api: Api, held: Held, tell: OnProgress) -> Object:
+def _acquire(api: Api, held: Held, tell: OnProgress) -> Object:
     holder = held.holder
     seen: tuple[str, float] | None = None  # the version that was seen first, and when
     while True:
         held.renewed = clock()  # before it is asked for: no other run can have it for SECONDS from then
         live = api.get("Lease", NAME, NAMESPACE)
-        by = _by(live)
+        by = _holder_of(live)
         try:
             if live is None:
                 return api.create(_lease(holder, {}))
@@ -120,7 +120,7 @@ def _acquired(api: Api, held: Held, tell: OnProgress) -> Object:
         time.sleep(LOOK)
 
 
-def _renewed(api: Api, lease: Object, held: Held) -> None:
+def _renew(api: Api, lease: Object, held: Held) -> None:
     while not held.ended.wait(RENEW):
         now = clock()
         try:
@@ -131,7 +131,7 @@ def _renewed(api: Api, lease: Object, held: Held) -> None:
                 continue
             with suppress(ClusterError):
                 live = api.get("Lease", NAME, NAMESPACE)
-                by = _by(live)
+                by = _holder_of(live)
                 if live is not None and by == held.holder:  # an answer of ours was lost on its way
                     lease = live
                     continue
@@ -144,11 +144,11 @@ def _renewed(api: Api, lease: Object, held: Held) -> None:
 def _release(api: Api, holder: str) -> None:
     with suppress(ClusterError):
         live = api.get("Lease", NAME, NAMESPACE)
-        if live is not None and _by(live) == holder:
+        if live is not None and _holder_of(live) == holder:
             api.replace(_lease("", live))
 
 
-def _by(live: Object | None) -> str:
+def _holder_of(live: Object | None) -> str:
     return str(((live or {}).get("spec") or {}).get("holderIdentity") or "")
 
 

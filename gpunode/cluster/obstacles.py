@@ -29,10 +29,10 @@ class Rule:
 
     def reason(self, text: str) -> Problem | None:
         """The reason where the text has the sentence; its words are the cluster's own."""
-        found = re.search(self.pattern, text)
-        if found is None:
+        match = re.search(self.pattern, text)
+        if match is None:
             return None
-        names = {name: value or "" for name, value in found.groupdict().items()}
+        names = {name: value or "" for name, value in match.groupdict().items()}
         fix = self.fix if isinstance(self.fix, Advice) else self.fix.format(**names)
         return Problem(self.code, text, fix=fix)
 

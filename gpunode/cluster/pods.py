@@ -73,8 +73,8 @@ def ended(pod: Object, container: str) -> Object | None:
     """How a container ended (exitCode, reason, startedAt, finishedAt); None while it has not."""
     for statuse in pod.get("status", {}).get("containerStatuses") or []:
         if statuse["name"] == container:
-            found: Object | None = statuse.get("state", {}).get("terminated")
-            return found
+            end: Object | None = statuse.get("state", {}).get("terminated")
+            return end
     return None
 
 
@@ -140,10 +140,10 @@ def refusal(deployment: Object) -> tuple[str, str]:
 
 def events(api: Api, about: Object) -> list[Object]:
     """The events about one object, oldest first."""
-    found = api.find(
+    items = api.find(
         "Event", about["metadata"].get("namespace"), fields=f"involvedObject.uid={about['metadata']['uid']}"
     )[0]
-    return sorted(found, key=_when)
+    return sorted(items, key=_when)
 
 
 def last_lines(api: Api, pod: Object, container: str, *, lines: int = 3) -> str:

@@ -80,18 +80,18 @@ def of_share(namespace: str) -> tuple[Right, ...]:
     )
 
 
-def of_deletion(found: Iterable[Object]) -> tuple[Right, ...]:
+def of_deletion(objects: Iterable[Object]) -> tuple[Right, ...]:
     """What deleting these objects takes."""
-    return tuple(right for one in found for right in _on(one, "delete"))
+    return tuple(right for live in objects for right in _on(live, "delete"))
 
 
-def of_wait(found: Iterable[Object]) -> tuple[Right, ...]:
+def of_wait(objects: Iterable[Object]) -> tuple[Right, ...]:
     """What waiting until these objects are gone takes."""
-    return tuple(right for one in found for right in _on(one, "list", "watch"))
+    return tuple(right for live in objects for right in _on(live, "list", "watch"))
 
 
-def _on(one: Object, *verbs: str) -> tuple[Right, ...]:
-    return _each(KINDS[one["kind"]].resource, *verbs, namespace=one["metadata"].get("namespace", ""))
+def _on(live: Object, *verbs: str) -> tuple[Right, ...]:
+    return _each(KINDS[live["kind"]].resource, *verbs, namespace=live["metadata"].get("namespace", ""))
 
 
 def _each(resource: str, *verbs: str, namespace: str = "") -> tuple[Right, ...]:
@@ -108,13 +108,13 @@ def demand(api: Api, rights: Iterable[Right]) -> None:
     rights = tuple(dict.fromkeys(rights))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         missing = [
-            one
-            for one, given in zip(rights, pool.map(lambda one: _given(api, one), rights), strict=True)
-            if not given
+            right
+            for right, granted in zip(rights, pool.map(lambda right: _given(api, right), rights), strict=True)
+            if not granted
         ]
     if missing:
         raise ClusterError(
-            f"the Kubernetes API does not let this user {few([one.words for one in missing], NAMED)}: nothing was changed",
+            f"the Kubernetes API does not let this user {few([right.words for right in missing], NAMED)}: nothing was changed",
             hint=f"See `kubectl auth can-i {missing[0].verb} {missing[0].resource}`. "
             f"A ClusterRole with all that a run needs: {page('safety.md')}",
         )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from gpunode.cluster.api.kubeconfig import chosen
+from gpunode.cluster.api.kubeconfig import choose_context
 from gpunode.engine import nodes
 from gpunode.errors import ClusterError, NoConnection, UsageError
 from gpunode.host.ssh_options import Options
@@ -93,7 +93,7 @@ def limited(known: Starter, limit: Sequence[str]) -> Starter:
 def in_context(known: Starter, cluster: Cluster) -> Starter:
     """The same with the kubeconfig's context, where there is one."""
     with suppress(ClusterError):
-        _, context = chosen(cluster)
+        _, context = choose_context(cluster)
         return replace(known, context=context, kubeconfig=cluster.kubeconfig or "")
     return known
 

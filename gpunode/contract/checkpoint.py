@@ -72,18 +72,18 @@ def registered(text: str | bytes) -> dict[str, frozenset[str]]:
     try:
         data = json.loads(text)
         known = {} if not OLD.isdisjoint(data) else data["Data"].get("RegisteredDevices")
-        found = known.items() if isinstance(known, Mapping) else ()
-        return {resource: frozenset(ids or ()) for resource, ids in found}
+        resources = known.items() if isinstance(known, Mapping) else ()
+        return {resource: frozenset(ids or ()) for resource, ids in resources}
     except MALFORMED as error:
         raise ValueError(f"not a device checkpoint of the kubelet: {error!r}") from None
 
 
-def _ids(given: Mapping[str, Sequence[str]] | Sequence[str] | None) -> frozenset[str]:
+def _ids(ids_by_node: Mapping[str, Sequence[str]] | Sequence[str] | None) -> frozenset[str]:
     """The ids of all NUMA nodes. Empty for a kubelet before 1.20, which has one list: it does not drop ended pods."""
-    by_node = given if isinstance(given, Mapping) else {}
-    return frozenset(one for ids in by_node.values() for one in ids)
+    by_node = ids_by_node if isinstance(ids_by_node, Mapping) else {}
+    return frozenset(unit_id for ids in by_node.values() for unit_id in ids)
 
 
 def _index(answer: bytes) -> str:
-    found = INDEX.search(answer)
-    return answer[found.end() : found.end() + found[1][0]].decode(errors="replace") if found else ""
+    match = INDEX.search(answer)
+    return answer[match.end() : match.end() + match[1][0]].decode(errors="replace") if match else ""

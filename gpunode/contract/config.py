@@ -220,7 +220,7 @@ class Config:
             )
         if self.mps and not self.mps_root.startswith("/"):
             raise Contradiction("flags.mpsRoot", f"expected a path from / on, found {self.mps_root!r}")
-        ports = [one.rpartition(":")[2] for one in (self.metrics_address, self.probe_address) if one]
+        ports = [each.rpartition(":")[2] for each in (self.metrics_address, self.probe_address) if each]
         if len(ports) == 2 and ports[0] == ports[1]:
             raise Contradiction(
                 "flags.plugin.metricsAddress",

@@ -106,10 +106,10 @@ def _stop(document: Document) -> None:
 
 
 def _config(document: Document, over: Mapping[str, Any]) -> Config:
-    found = _values(document)
+    values = _values(document)
     _stop(document)
     try:
-        return Config(**{**found, **over})
+        return Config(**{**values, **over})
     except Contradiction as error:
         where = tuple(error.key.split("."))
         if where not in document.keys:
@@ -122,7 +122,7 @@ def _values(document: Document) -> dict[str, Any]:
     """Values for fields of Config; mistakes are noted in the document."""
     options = {option.key: option for option in OPTIONS if option.key}
     known = (*TOP, *SECTIONS, *options, *IGNORED, *WAYS, "sharing.memory", "imex.channelIDs")
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for where, value in _leaves(document):
         key = dotted(where)
         with document.noting():
@@ -130,25 +130,25 @@ def _values(document: Document) -> dict[str, Any]:
                 if value != "v1":
                     raise Wrong(where, f"expected v1, found {kind(value)}")
             elif key in options:
-                found[options[key].field] = _option(document, where, value, options[key])
+                values[options[key].field] = _option(document, where, value, options[key])
             elif key in WAYS:
-                found |= replica_sharing(document, where, value, found)
+                values |= replica_sharing(document, where, value, values)
             elif key == "sharing.memory":
-                found["memory"] = memory_sharing(where, value)
+                values["memory"] = memory_sharing(where, value)
             elif key == "imex.channelIDs":
                 if value:
                     raise Wrong(where, "IMEX channels are not supported")
             elif key not in IGNORED:
                 near = get_close_matches(key, known, 1)
                 raise Wrong(where, "unknown key" + (f"; is {near[0]} meant?" if near else ""), key=True)
-    if "memory" in found and any(share.resource == GPU for share in found.get("shares", ())):
+    if "memory" in values and any(share.resource == GPU for share in values.get("shares", ())):
         other = next(key for key in WAYS if tuple(key.split(".")) in document.keys)
         text = (
             f"{GPU} is shared in another way too ({other}, line {document.keys[tuple(other.split('.'))][0]}); a node "
             "shares its whole GPUs in one way, so take one of the two out (resources of MIG devices may stay)"
         )
         document.problem(("sharing", "memory"), text, key=True)
-    return found
+    return values
 
 
 def _leaves(document: Document) -> Iterator[tuple[Where, Any]]:
@@ -205,11 +205,11 @@ RESOURCE = re.compile(
 
 
 def replica_sharing(
-    document: Document, where: Where, section: Any, found: Mapping[str, Any]
+    document: Document, where: Where, section: Any, values: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Values for fields of Config, of which `found` are set already; mistakes in entries are noted."""
     mps = where[-1] == "mps"
-    if "shares" in found:
+    if "shares" in values:
         line = document.keys["sharing", "timeSlicing" if mps else "mps"][0]
         ways = " or ".join(WAYS)
         raise Wrong(
@@ -321,9 +321,9 @@ def _devices(where: Where, value: Any) -> tuple[str, ...]:
         return ()
     if not isinstance(value, list) or not value:
         raise Wrong(where, f"expected `all` or a list of indexes and UUIDs, found {kind(value)}")
-    for number, one in enumerate(value):
-        if type(one) not in (int, str):
-            raise Wrong((*where, number), f"expected an index or a UUID, found {kind(one)}")
+    for number, device in enumerate(value):
+        if type(device) not in (int, str):
+            raise Wrong((*where, number), f"expected an index or a UUID, found {kind(device)}")
     return tuple(map(str, value))
 
 

@@ -160,8 +160,8 @@ def warnings(
 ) -> list[str]:
     """Warnings: what the configuration asks for and this node cannot do, without an error."""
     groups = _by_resource(devices, mig_strategy)
-    found = [f"GPU {gpu.index} is not offered: {UNCUT}" for gpu in uncut(devices, mig_strategy)]
-    found += [
+    sentences = [f"GPU {gpu.index} is not offered: {UNCUT}" for gpu in uncut(devices, mig_strategy)]
+    sentences += [
         f"GPU {gpu.index} is offered whole, though MIG is on: CUDA finds no device in it; switch MIG off, or set "
         "another MIG strategy"
         for gpu in devices
@@ -172,13 +172,13 @@ def warnings(
     wanted += [(GPU, by_memory.devices)] if by_memory is not None else []
     for resource, names in wanted:
         if not groups.get(resource):
-            found.append(f"sharing of {resource} has no effect: this node has no such device")
-        found += [
+            sentences.append(f"sharing of {resource} has no effect: this node has no such device")
+        sentences += [
             f"sharing of {resource} names device {name}, which this node does not have"
             for name in names
             if name not in known
         ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(sentences))
 
 
 def _in_pieces(device: Device, sharing: MemorySharing | None) -> bool:
@@ -191,7 +191,7 @@ def _by_memory(gpus: Sequence[Device], sharing: MemorySharing) -> dict[str, list
     why = memory_obstacle(gpus, sharing)
     if why is not None:
         raise CannotOffer(f"sharing by memory: {why}")
-    found = {
+    offered = {
         sharing.resource: [
             Unit(unit_id, gpu, mib=sharing.chunk)
             for gpu in gpus
@@ -199,8 +199,8 @@ def _by_memory(gpus: Sequence[Device], sharing: MemorySharing) -> dict[str, list
         ]
     }
     if counts_gpus(sharing):
-        found[GPU_COUNT] = [Unit(gpu.uuid, gpu, counted=True) for gpu in gpus]
-    return found
+        offered[GPU_COUNT] = [Unit(gpu.uuid, gpu, counted=True) for gpu in gpus]
+    return offered
 
 
 def _share(name: str, device: Device, shares: Sequence[Share]) -> Share | None:
@@ -217,9 +217,9 @@ def _check_lengths(shared: Iterable[tuple[Device, Share]]) -> None:
         longest = share_id(device.uuid, share, share.replicas - 1)
         lists.setdefault(share.rename, []).append((share.replicas, unit_bytes(longest, device)))
     for name, counted in lists.items():
-        length = sum(replicas * one for replicas, one in counted)
+        length = sum(replicas * size for replicas, size in counted)
         if length > MAX_LIST:
-            fits = MAX_LIST // sum(one for _, one in counted)
+            fits = MAX_LIST // sum(size for _, size in counted)
             raise CannotOffer(
                 f"{sum(replicas for replicas, _ in counted)} {name} make a list of up to {length} bytes, but the kubelet "
                 f"takes no more than {MAX_LIST}: use fewer replicas; {fits} of each device fit"
@@ -290,8 +290,8 @@ def unit_bytes(longest_id: str, device: Device) -> int:
     Counted with the longest id and as Unhealthy, the longer of the two words: the list must also fit when GPUs fail.
     """
     topology = 0 if device.numa is None else 6
-    one = (2 + len(longest_id)) + (2 + len("Unhealthy")) + topology
-    return one + 2  # each field's and each message's tag and length are a byte each, below 128
+    size = (2 + len(longest_id)) + (2 + len("Unhealthy")) + topology
+    return size + 2  # each field's and each message's tag and length are a byte each, below 128
 
 
 def count_pieces(device: Device, sharing: MemorySharing) -> int:

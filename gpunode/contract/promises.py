@@ -101,10 +101,10 @@ def demand_of(pod: Mapping[str, Any], resource: str) -> Demand:
         gpus = whole(((pod.get("metadata") or {}).get("labels") or {}).get(GPUS, "1"))
     except (ValueError, TypeError, AttributeError) as error:
         raise Malformed(f"label {GPUS}: {error}") from None
-    found = _demand(pod, resource, gpus)
-    if len(found.asks) > MOST_ASKS:
-        raise Malformed(f"{len(found.asks)} containers ask for {resource}; at most {MOST_ASKS} of a pod can")
-    return found
+    demand = _demand(pod, resource, gpus)
+    if len(demand.asks) > MOST_ASKS:
+        raise Malformed(f"{len(demand.asks)} containers ask for {resource}; at most {MOST_ASKS} of a pod can")
+    return demand
 
 
 def bound_demand(pod: Mapping[str, Any], resource: str) -> Demand:
@@ -121,7 +121,7 @@ def _demand(pod: Mapping[str, Any], resource: str, gpus: int) -> Demand:
         passing = [init for init in inits if init.get("restartPolicy") != "Always"]
         lasting = [*sidecars, *spec["containers"]]
         asks = tuple(_asks(lasting, -len(sidecars), resource, gpus))
-        return Demand(asks, max((_units(one, resource) for one in passing), default=0))
+        return Demand(asks, max((_units(container, resource) for container in passing), default=0))
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise Malformed(f"the pod cannot be read: {error if str(error) else repr(error)}") from None
 
@@ -168,11 +168,11 @@ class Part:
 
 def placement_of(pod: Mapping[str, Any], node: str, demand: Demand) -> tuple[Part, ...] | None:
     """Where its annotations place the containers of a bound pod; None if they do not, or contradict its spec."""
-    found = (pod.get("metadata") or {}).get("annotations") or {}
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
     for name, reader in ((MEMORY_ANNOTATION, _by_own), (ALLOCATION, _by_allocation), (INDEX, _by_index)):
-        if name in found:
+        if name in annotations:
             try:
-                return reader(str(found[name]), node, demand)
+                return reader(str(annotations[name]), node, demand)
             except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
                 return None
     return None
@@ -184,7 +184,7 @@ def _by_own(text: str, node: str, demand: Demand) -> tuple[Part, ...]:
         raise ValueError("another version or node")
     parts = []
     for ask in demand.asks:
-        gpus = {(str(one["index"]), str(one["uuid"])) for one in document["containers"][ask.container]}
+        gpus = {(str(gpu["index"]), str(gpu["uuid"])) for gpu in document["containers"][ask.container]}
         if not gpus or ask.units % len(gpus):
             raise ValueError("another number of GPUs")
         parts += [Part(ask.container, index, ask.units // len(gpus), uuid) for index, uuid in sorted(gpus)]
@@ -196,10 +196,10 @@ def _by_allocation(text: str, _node: str, demand: Demand) -> tuple[Part, ...]:
     parts = []
     for ask in demand.asks:
         gpus = document[str(ask.position)]
-        found = [Part(ask.container, index, whole(units)) for index, units in sorted(gpus.items())]
-        if sum(part.units for part in found) != ask.units or len({part.units for part in found}) > 1:
+        placed = [Part(ask.container, index, whole(units)) for index, units in sorted(gpus.items())]
+        if sum(part.units for part in placed) != ask.units or len({part.units for part in placed}) > 1:
             raise ValueError("other units, or uneven ones: a memory limit is the same on each GPU")
-        parts += found
+        parts += placed
     return tuple(parts)
 
 
@@ -230,15 +230,17 @@ class Elsewhere:
 
 def elsewhere_fields(found: Sequence[Elsewhere]) -> list[dict[str, Any]]:
     """As the document has them."""
-    return [{"uid": one.uid, "container": one.container, "gpus": dict(sorted(one.place))} for one in found]
+    return [
+        {"uid": each.uid, "container": each.container, "gpus": dict(sorted(each.place))} for each in found
+    ]
 
 
 def read_elsewhere(document: Mapping[str, Any]) -> dict[str, dict[str, dict[str, int]]]:
     """Units by the pod's UID, container and UUID of the GPU. Raises LookupError, TypeError, ValueError, AttributeError."""
     pods: dict[str, dict[str, dict[str, int]]] = {}
-    for one in document.get(ELSEWHERE) or ():
-        gpus = {str(uuid): int(units) for uuid, units in one["gpus"].items()}
+    for entry in document.get(ELSEWHERE) or ():
+        gpus = {str(uuid): int(units) for uuid, units in entry["gpus"].items()}
         if any(units <= 0 for units in gpus.values()):
             raise ValueError("units below one")
-        pods.setdefault(str(one["uid"]), {})[str(one["container"])] = gpus
+        pods.setdefault(str(entry["uid"]), {})[str(entry["container"])] = gpus
     return pods

@@ -126,27 +126,32 @@ def dumps(status: Status) -> str:
 def loads(text: str) -> Status:
     """Raises UnknownVersion for a document of another version, ValueError for anything else."""
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ValueError("a status is a JSON object")  # noqa: TRY004
-    if found.get("version") != VERSION:
-        raise UnknownVersion(found.get("version"))
+    if document.get("version") != VERSION:
+        raise UnknownVersion(document.get("version"))
     try:
-        configuration = {**found["configuration"], "refused": _reason(found["configuration"]["refused"])}
+        configuration = {
+            **document["configuration"],
+            "refused": _reason(document["configuration"]["refused"]),
+        }
         configuration["device_list_strategy"] = tuple(configuration["device_list_strategy"])
-        reserved = [{**one, "pods": tuple(Pod(**pod) for pod in one["pods"])} for one in found["reserved"]]
+        reserved = [
+            {**entry, "pods": tuple(Pod(**pod) for pod in entry["pods"])} for entry in document["reserved"]
+        ]
         return Status(
             **{
-                **found,
+                **document,
                 "configuration": Configuration(**configuration),
-                "resources": {name: Resource(**one) for name, one in found["resources"].items()},
-                "problem": _reason(found["problem"]),
-                "not_ready": _reason(found["not_ready"]),
-                "lost": tuple(Unavailable(**one) for one in found["lost"]),
-                "reserved": tuple(Reserved(**one) for one in reserved),
-                "memory_limits": {uuid: Reason(**one) for uuid, one in found["memory_limits"].items()},
+                "resources": {name: Resource(**entry) for name, entry in document["resources"].items()},
+                "problem": _reason(document["problem"]),
+                "not_ready": _reason(document["not_ready"]),
+                "lost": tuple(Unavailable(**entry) for entry in document["lost"]),
+                "reserved": tuple(Reserved(**entry) for entry in reserved),
+                "memory_limits": {uuid: Reason(**entry) for uuid, entry in document["memory_limits"].items()},
             }
         )
     except (KeyError, TypeError, AttributeError) as error:
@@ -155,8 +160,8 @@ def loads(text: str) -> Status:
 
 def last(log: str) -> str | None:
     """The last document in a log, not parsed; None if there is none."""
-    found = re.findall(rf" {MARK} (\{{.*\}})$", log, re.MULTILINE)
-    return found[-1] if found else None
+    documents = re.findall(rf" {MARK} (\{{.*\}})$", log, re.MULTILINE)
+    return documents[-1] if documents else None
 
 
 def _reason(found: Mapping[str, str] | None) -> Reason | None:

@@ -72,13 +72,13 @@ def dumps(gpus: tuple[Gpu, ...]) -> str:
 
 def loads(text: str) -> tuple[Gpu, ...]:
     """Raises ValueError for anything but a document of these versions, Newer for one of a later version."""
-    found = json.loads(text)
-    version = found.get("version") if isinstance(found, dict) else None
+    document = json.loads(text)
+    version = document.get("version") if isinstance(document, dict) else None
     if version not in READ:
         error = Newer if isinstance(version, int) and version > VERSION else ValueError
         raise error(f"it is of version {version}, this gpunode reads up to {VERSION}")
     try:
-        return tuple(_gpu(gpu) for gpu in found["gpus"])
+        return tuple(_gpu(gpu) for gpu in document["gpus"])
     except (KeyError, TypeError) as error:
         raise ValueError(f"a field is wrong or missing: {error!r}") from None
 
@@ -86,7 +86,7 @@ def loads(text: str) -> tuple[Gpu, ...]:
 def _gpu(found: Mapping[str, Any]) -> Gpu:
     users, unhealthy, offered = found["users"], found["unhealthy"], found.get("offered")
     read = {
-        "offered": None if offered is None else tuple(_known(Offered, one) for one in offered),
+        "offered": None if offered is None else tuple(_known(Offered, entry) for entry in offered),
         "users": None if users is None else tuple(_known(User, user) for user in users),
         "unhealthy": None if unhealthy is None else _known(Reason, unhealthy),
     }

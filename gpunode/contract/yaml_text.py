@@ -176,11 +176,11 @@ class Document:
 
     def problem(self, where: Where, message: str, *, key: bool = False) -> None:
         """Note a mistake in the value at `where`, or in its key; for a missing value, at its mapping."""
-        there = where
-        while there and there not in self.values:
-            there = there[:-1]
-        place = self.keys.get(there) if key else None
-        self.note(place or self.values.get(there, (1, 1)), where, message)
+        known = where
+        while known and known not in self.values:
+            known = known[:-1]
+        place = self.keys.get(known) if key else None
+        self.note(place or self.values.get(known, (1, 1)), where, message)
 
     def note(self, place: tuple[int, int], where: Where, message: str) -> None:
         """Note a mistake at a line and column."""

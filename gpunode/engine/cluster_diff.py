@@ -201,7 +201,7 @@ def _obstacles(
         if node
         else []
     )
-    found = trial.tried(api, spec.manifests, objects, prove)
+    found = trial.try_pods(api, spec.manifests, objects, prove)
     for one in found:
         if one.reason:
             words = f"{one.what} would not be admitted: {one.reason.what}"
@@ -254,7 +254,7 @@ def _tried(api: Api, members: Sequence[Member], *, strict: bool) -> list[tuple[M
                 changes = labels.write(api, member.node, wish, dry_run=True)
                 return member, difference.labelled(member.node.name, changes)
             except ClusterError as error:
-                untried = refusal.excused(error, strict=strict)
+                untried = refusal.why_untried(error, strict=strict)
                 if not untried:
                     return member.excluded(replace(error.problem, code=nodes.CONFLICT)), None
         return member, difference.labelled(member.node.name, labels.lacking(member.node, wish), untried)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api import connect as api_of
-from gpunode.cluster.api.kubeconfig import chosen
+from gpunode.cluster.api.kubeconfig import choose_context
 from gpunode.engine import converge
 from gpunode.engine.listener import Listener, problem
 from gpunode.engine.member import Member, Members
@@ -46,7 +46,7 @@ def connect(inventory: Inventory) -> Api:
 def check_kubeconfig(inventory: Inventory) -> None:
     """Raise KubeconfigUnusable where no kubeconfig leads to the cluster that the inventory wants, before a host is asked."""
     if inventory.cluster.plugin is not None:
-        chosen(inventory.cluster)
+        choose_context(inventory.cluster)
 
 
 def image_of(inventory: Inventory) -> PluginImage:

@@ -95,8 +95,10 @@ class Replica:
         with Server(("", self._options.port), extender, self._tls) as server:
             thread = threading.Thread(target=server.serve_forever, name="server", daemon=True)
             thread.start()
-            for one in (extender.waiting, Noting(ledger, self._quick)):
-                threading.Thread(target=_tend, args=(one, over), name=type(one).__name__, daemon=True).start()
+            for each in (extender.waiting, Noting(ledger, self._quick)):
+                threading.Thread(
+                    target=_tend, args=(each, over), name=type(each).__name__, daemon=True
+                ).start()
             self.why_not = ""
             while lease.leads and not self.stop.wait(RENEW / 4):
                 pass

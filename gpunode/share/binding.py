@@ -121,13 +121,13 @@ class Noting:
 
     def tend(self) -> None:
         """Try each once; a failure is logged, and the next round tries again."""
-        for one in self._ledger.moved()[:MOST_NOTES]:
+        for moved in self._ledger.moved()[:MOST_NOTES]:
             try:
-                self._note(one)
+                self._note(moved)
             except ApiError as error:
                 if error.code not in PASSED:
                     log.warning(
-                        "%s has other GPUs than noted, which cannot be written: %s", one.promise.pod, error
+                        "%s has other GPUs than noted, which cannot be written: %s", moved.promise.pod, error
                     )
                     return
 
@@ -154,9 +154,9 @@ def written_of(pod: Mapping[str, Any], moved: Moved, resource: str, now: int) ->
     parts = _parts(held, moved)
     if parts is None:
         return {}
-    found = notes_of(moved.node, held, parts, moved.gpus, now)
-    read = placement_of({"metadata": {"annotations": found}}, moved.node, held)
-    return found if read is not None and set(read) == set(parts) else {}
+    annotations = notes_of(moved.node, held, parts, moved.gpus, now)
+    read = placement_of({"metadata": {"annotations": annotations}}, moved.node, held)
+    return annotations if read is not None and set(read) == set(parts) else {}
 
 
 def _parts(held: Demand, moved: Moved) -> tuple[Part, ...] | None:

@@ -94,14 +94,14 @@ def _published(text: str) -> tuple[Gpu, ...]:
     return gpus
 
 
-def _gpu(one: Mapping[str, Any]) -> Gpu:
+def _gpu(entry: Mapping[str, Any]) -> Gpu:
     """Reserved units are used by an earlier configuration: they cannot be promised."""
-    units, reserved = whole(one["units"]), whole(one.get("reserved", 0))
+    units, reserved = whole(entry["units"]), whole(entry.get("reserved", 0))
     return Gpu(
-        str(one["index"]),
+        str(entry["index"]),
         max(units - reserved, 0),
-        str(one["uuid"]),
-        bool(one.get("lost")),
+        str(entry["uuid"]),
+        bool(entry.get("lost")),
         min(reserved, units),
     )
 
@@ -111,7 +111,7 @@ def _lost(text: str | None) -> set[str]:
     if not text:
         return set()
     try:
-        return {name for one in status.loads(text).lost for name in (one.device, one.index) if name}
+        return {name for device in status.loads(text).lost for name in (device.device, device.index) if name}
     except ValueError:  # of another version: the kubelet still refuses what is Unhealthy
         return set()
 
@@ -170,11 +170,11 @@ class Book:
         promised, unplaced, leaving = list(self.promised), self.unplaced, list(self.leaving)
         leaving = leaving or [0] * len(promised)
         for promise in promises:
-            found = self.counted(promise)
-            if found is None:
+            counted = self.counted(promise)
+            if counted is None:
                 unplaced += sign * promise.units
                 continue
-            for position, units in found:
+            for position, units in counted:
                 promised[position] += sign * units
                 leaving[position] += sign * units * promise.leaving
         return replace(self, promised=tuple(promised), unplaced=unplaced, leaving=tuple(leaving))
@@ -204,13 +204,13 @@ class Book:
 
     def _placed(self, parts: Iterable[Part]) -> dict[tuple[str, int], int] | None:
         """Units by container and position; None where there are none, or of a GPU that the node has not."""
-        found: dict[tuple[str, int], int] = {}
+        units: dict[tuple[str, int], int] = {}
         for part in parts:
             position = self._position(part)
             if position is None:
                 return None
-            found[part.container, position] = part.units
-        return found or None
+            units[part.container, position] = part.units
+        return units or None
 
     def _position(self, part: Part) -> int | None:
         """By UUID where both have it: indexes change when a GPU is lost."""

@@ -45,7 +45,7 @@ def choose(free: Sequence[int], asks: Sequence[Ask], *, packed: bool) -> Choice 
     if len(asks) == 1:  # the usual pod, without the bookkeeping
         first = next(_candidates(free, asks[0], packed=packed), None)
         return None if first is None else (first,)
-    left, order = list(free), sorted(range(len(asks)), key=lambda one: -asks[one].each)
+    left, order = list(free), sorted(range(len(asks)), key=lambda number: -asks[number].each)
     chosen: dict[int, tuple[int, ...]] = {}
     tries: list[Iterator[tuple[int, ...]]] = []
     steps = 0
@@ -66,7 +66,7 @@ def choose(free: Sequence[int], asks: Sequence[Ask], *, packed: bool) -> Choice 
                 return None
             before = order[len(chosen) - 1]
             _take_units(left, chosen.pop(before), -asks[before].each)
-    return tuple(chosen[one] for one in range(len(asks)))
+    return tuple(chosen[number] for number in range(len(asks)))
 
 
 def _candidates(left: Sequence[int], ask: Ask, *, packed: bool) -> Iterator[tuple[int, ...]]:
@@ -131,10 +131,10 @@ def find(book: Book | None, wanted: Demand, *, packed: bool) -> tuple[Book, Choi
 def score(book: Book | None, wanted: Demand, *, packed: bool) -> int:
     """0 to TOP: how full the node is with the pod, or how empty where pods are distributed; 0 if it does not fit."""
     try:
-        found, _ = find(book, wanted, packed=packed)
+        fitting, _ = find(book, wanted, packed=packed)
     except Refused:
         return 0
-    left = (found.room - wanted.units) / sum(gpu.units for gpu in found.gpus)
+    left = (fitting.room - wanted.units) / sum(gpu.units for gpu in fitting.gpus)
     return round(TOP * (1 - left if packed else left))
 
 
@@ -223,7 +223,7 @@ def victims(
         return tuple(proposed)
     # Those of a higher priority, and the larger ones, are the first to stay, as at the scheduler.
     others = sorted(
-        (uid for uid, one in promises.items() if one.priority < priority and not one.reserved),
+        (uid for uid, promise in promises.items() if promise.priority < priority and not promise.reserved),
         key=lambda uid: (-promises[uid].priority, -promises[uid].units, uid),
     )
     others = [uid for uid in others if uid not in proposed]

@@ -119,8 +119,8 @@ class Ledger:
 
     def node_seen(self, node: Mapping[str, Any]) -> None:
         """Record a node as it is now."""
-        name, found = node["metadata"]["name"], gpus_of(node, self.resource)
-        empty = Book(why=found) if isinstance(found, Reason) else Book(found, (0,) * len(found))
+        name, gpus = node["metadata"]["name"], gpus_of(node, self.resource)
+        empty = Book(why=gpus) if isinstance(gpus, Reason) else Book(gpus, (0,) * len(gpus))
         moved = moved_parts(node)
         with self._lock:
             self._move(name, moved)
@@ -170,11 +170,11 @@ class Ledger:
             book, own = self._books.get(node), priority(pod)
             if book is not None:
                 book = beside_nominees(book, uid, own, packed=packed)
-            found, choice = find(book, wanted, packed=packed)
-            parts = place_parts(wanted, choice, found.gpus)
+            fitting, choice = find(book, wanted, packed=packed)
+            parts = place_parts(wanted, choice, fitting.gpus)
             promise = Promise(pod_name(pod), wanted.units, parts, reserved=True, priority=own)
             self._add(uid, node, promise)
-            return found.gpus, parts
+            return fitting.gpus, parts
 
     def release(self, uid: str) -> None:
         """Take back what is reserved for a pod; not what the API server has."""
@@ -206,12 +206,12 @@ class Ledger:
             return None
         return (node, Nominee(str(pod["metadata"]["uid"]), wanted, priority(pod))) if wanted.asks else None
 
-    def _nominate(self, uid: str, found: tuple[str, Nominee] | None) -> None:
+    def _nominate(self, uid: str, nomination: tuple[str, Nominee] | None) -> None:
         before = self._nominees.pop(uid, None)
-        if found:
-            self._nominees[uid] = found
-        if found != before:
-            for node, _ in filter(None, (before, found)):
+        if nomination:
+            self._nominees[uid] = nomination
+        if nomination != before:
+            for node, _ in filter(None, (before, nomination)):
                 self._show(node)
 
     def _show(self, node: str) -> None:
@@ -219,11 +219,11 @@ class Ledger:
         if node in self._books:
             shown = sorted(
                 (
-                    one
-                    for uid, (where, one) in self._nominees.items()
+                    nominee
+                    for uid, (where, nominee) in self._nominees.items()
                     if where == node and uid not in self._nodes
                 ),
-                key=lambda one: one.uid,
+                key=lambda nominee: nominee.uid,
             )
             self._books[node] = replace(self._books[node], nominees=tuple(shown))
 

@@ -85,14 +85,14 @@ class Extender:
         for node, (proposed, violations) in _proposed(fields).items():
             book, promises = self._ledger.page(node, uid)
             book = book and beside_nominees(book, uid, own, packed=self._packed)
-            found = (
+            chosen = (
                 victims(book, promises, wanted, own, proposed, packed=self._packed)
                 if wanted.units
                 else proposed
             )
-            if found:
-                violated = violations + len(found) - len(proposed)
-                answer[node] = {"Pods": [{"UID": one} for one in found], "NumPDBViolations": violated}
+            if chosen:
+                violated = violations + len(chosen) - len(proposed)
+                answer[node] = {"Pods": [{"UID": victim} for victim in chosen], "NumPDBViolations": violated}
         return {"NodeNameToMetaVictims": answer}
 
     def bind(self, body: object) -> Answer:

@@ -48,11 +48,11 @@ class Guarded(ThreadingHTTPServer):
         """Take no more requests, on kept connections neither. Whether those under way were answered in so many seconds."""
         self.shutdown()
         with self._changed:
-            for one in self._open:
-                _end(one, socket.SHUT_RD)
+            for connection in self._open:
+                _end(connection, socket.SHUT_RD)
             done = self._changed.wait_for(lambda: not self._open, seconds)
-            for one in self._open:
-                _end(one)
+            for connection in self._open:
+                _end(connection)
         return done
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -69,10 +69,10 @@ class Guarded(ThreadingHTTPServer):
         super().close_request(request)
 
 
-def _end(one: socket.socket, how: int = socket.SHUT_RDWR) -> None:
+def _end(connection: socket.socket, how: int = socket.SHUT_RDWR) -> None:
     """Wake the thread of the connection. Not by TLS' own shutdown: an answer would go on without encryption."""
     with suppress(OSError):  # its client was faster
-        socket.socket.shutdown(one, how)
+        socket.socket.shutdown(connection, how)
 
 
 PROBE_STRANGERS = 64  # connections: nothing is known of any client

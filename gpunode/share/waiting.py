@@ -33,7 +33,7 @@ GONE = (404, 409)  # statuses: the pod is not there, or another has its name
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Need:
     """What a pod needs room for. `nominee`: its UID where it is nominated to a node, so that it does not wait for itself."""
 
     wanted: Demand
@@ -46,7 +46,7 @@ class Waiter:
     """A pod that was refused. `room`: since when a node has room for it; None while none is known to."""
 
     path: str
-    wish: Wish
+    need: Need
     asked: float
     room: float | None = None
 
@@ -72,8 +72,8 @@ class Waiting:
         with self._lock:
             path, uid = f"/api/v1/namespaces/{namespace}/pods/{name}/status", str(meta.get("uid") or "")
             nominated = (pod.get("status") or {}).get("nominatedNodeName")
-            wish = Wish(wanted, priority(pod), uid if nominated else "")
-            self._waiters[uid] = Waiter(path, wish, self._clock())
+            need = Need(wanted, priority(pod), uid if nominated else "")
+            self._waiters[uid] = Waiter(path, need, self._clock())
 
     def fits(self, uid: str) -> None:
         """Forget this pod: the scheduler got a node for it."""
@@ -86,10 +86,10 @@ class Waiting:
         with self._lock:
             self._waiters = {uid: one for uid, one in self._waiters.items() if now < one.asked + FORGET}
             waiters = dict(self._waiters)
-        wishes = {waiter.wish for waiter in waiters.values() if waiter.room is None}
-        roomy = {wish for wish in wishes if any(self._holds(book, wish) for book in grown)}
+        needs = {waiter.need for waiter in waiters.values() if waiter.room is None}
+        roomy = {need for need in needs if any(self._holds(book, need) for book in grown)}
         for uid, one in waiters.items():
-            if one.room is None and one.wish in roomy:
+            if one.room is None and one.need in roomy:
                 self._replace(uid, one, replace(one, room=now))
         late = [item for item in waiters.items() if item[1].room is not None and now >= item[1].room + ITSELF]
         self._tell(sorted(late, key=lambda one: one[1].room or 0.0), now)
@@ -97,21 +97,21 @@ class Waiting:
     def _tell(self, late: Sequence[tuple[str, Waiter]], now: float) -> None:
         """Touch as many as there is room for by now. The others wait until it is seen who took it."""
         books, touched, answers = dict(self._books), 0, True
-        for uid, one in late:
-            place = next((name for name, book in books.items() if self._holds(book, one.wish)), None)
+        for uid, waiter in late:
+            place = next((name for name, book in books.items() if self._holds(book, waiter.need)), None)
             if place is None and not touched:
-                self._replace(uid, one, replace(one, room=None))
+                self._replace(uid, waiter, replace(waiter, room=None))
             elif place is None or touched == MOST or not answers:
-                self._replace(uid, one, replace(one, room=now))
+                self._replace(uid, waiter, replace(waiter, room=now))
             else:
                 touched += 1
-                books[place] = self._with(books[place], one)
-                answers = self._touch(uid, one, now)
+                books[place] = self._with(books[place], waiter)
+                answers = self._touch(uid, waiter, now)
 
     def _with(self, book: Book, waiter: Waiter) -> Book:
-        wanted = waiter.wish.wanted
-        found, choice = find(self._beside(book, waiter.wish), wanted, packed=self._packed)
-        return book.plus((Promise(waiter.path, wanted.units, place_parts(wanted, choice, found.gpus)),))
+        wanted = waiter.need.wanted
+        fitting, choice = find(self._beside(book, waiter.need), wanted, packed=self._packed)
+        return book.plus((Promise(waiter.path, wanted.units, place_parts(wanted, choice, fitting.gpus)),))
 
     def _replace(self, uid: str, old: Waiter, new: Waiter | None) -> None:
         """Unless the scheduler has asked meanwhile."""
@@ -132,11 +132,11 @@ class Waiting:
             if book is not before.get(name) and _more(before.get(name), book)
         ]
 
-    def _beside(self, book: Book, wish: Wish) -> Book:
-        return beside_nominees(book, wish.nominee, wish.priority, packed=self._packed)
+    def _beside(self, book: Book, need: Need) -> Book:
+        return beside_nominees(book, need.nominee, need.priority, packed=self._packed)
 
-    def _holds(self, book: Book, wish: Wish) -> bool:
-        return fits(self._beside(book, wish), wish.wanted, packed=self._packed)
+    def _holds(self, book: Book, need: Need) -> bool:
+        return fits(self._beside(book, need), need.wanted, packed=self._packed)
 
     def _touch(self, uid: str, waiter: Waiter, now: float) -> bool:
         """Whether the API server takes touches. One that failed is tried again, behind the others."""

@@ -270,7 +270,7 @@ def signed(one: Difference) -> list[str]:
 
 def versions(cluster: Cluster) -> dict[str, str]:
     """Each of the plugin's objects and its resourceVersion; DaemonSets by their generation, as nobody writes a status."""
-    every = [cluster.api.served.fitted(one) for one in SPEC.manifests]
+    every = [cluster.api.served.fit(one) for one in SPEC.manifests]
     found = {}
     for one in every:
         if one is not None:

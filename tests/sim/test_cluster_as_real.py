@@ -198,9 +198,9 @@ def test_the_plugins_objects_are_completed_alike(both: tuple[Api, Api], number: 
 
 def test_vectoradds_pod_is_completed_alike(both: tuple[Api, Api]) -> None:
     """Defaults and tolerations of a pod that asks for a GPU; managedFields of a create are not compared."""
-    from gpunode.cluster.objects.manifests import rendered
+    from gpunode.cluster.objects.manifests import render
 
-    (pod,) = rendered(
+    (pod,) = render(
         "vectoradd.yaml.j2", name="unused", namespace="default", run="1", holder="", hostname="legacy", taints=(),
         image="plugin:1", pull="IfNotPresent", args=("-m", "x"), resource="nvidia.com/gpu", amount=1,
         scheduler="", runtime_class=None, seconds=60,

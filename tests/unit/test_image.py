@@ -231,7 +231,7 @@ LOCAL, USUAL = "usr/local/bin/python3", "usr/bin/python3"
     ],
 )  # fmt: skip
 def test_its_python_is_the_one_that_python3_starts(tmp_path: Path, layers: list[bytes], python: str) -> None:
-    with base.opened(saved(tmp_path / "base", docker(*layers)), "amd64") as found:
+    with base.open_base(saved(tmp_path / "base", docker(*layers)), "amd64") as found:
         assert found.python == python
 
 

@@ -207,7 +207,7 @@ class Api:
             "labelSelector": labels,
             "fieldSelector": fields,
         }
-        with refusal.translated(self.access):
+        with refusal.translate_errors(self.access):
             response, data = self._connection.send(
                 "GET", self._path(kind, namespace), query, None, "", seconds + READ, following=True
             )
@@ -232,7 +232,7 @@ class Api:
         return {**manifest, "apiVersion": self._kind(manifest["kind"]).api}
 
     def _object(self, *request: Any, needs: str = "") -> Object:
-        return refusal.parsed(self.access, 200, self._ask(*request), needs)
+        return refusal.parse(self.access, 200, self._ask(*request), needs)
 
     def _send(
         self,
@@ -243,7 +243,7 @@ class Api:
         content: str = "application/json",
     ) -> tuple[Any, bytes]:
         """The answer, of whatever status, and its body."""
-        with refusal.translated(self.access):
+        with refusal.translate_errors(self.access):
             return self._connection.send(method, where, query or {}, body, content, READ)
 
     def _ask(self, *request: Any, **parts: Any) -> bytes:

@@ -148,10 +148,10 @@ class Connection:
 
 
 def _whole(answer: Any) -> bytes:
-    found = bytearray()
+    body = bytearray()
     while part := answer.read1(1 << 20):
-        found += part
-        if len(found) > LARGEST:
+        body += part
+        if len(body) > LARGEST:
             answer.close()
             raise OSError(f"its answer has more than {LARGEST >> 20} MiB")
-    return bytes(found)
+    return bytes(body)

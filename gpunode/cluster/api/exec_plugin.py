@@ -199,12 +199,12 @@ def _printed(process: subprocess.Popen[bytes], patience: float) -> tuple[str, st
     """What it writes to stdout and stderr until both end, where they are pipes. Raises TimeoutExpired, and OverflowError for more
     than MOST bytes."""
     deadline = time.monotonic() + patience
-    found: list[bytearray] = []
+    outputs: list[bytearray] = []
     with selectors.DefaultSelector() as ready:
         for stream in (process.stdout, process.stderr):
-            found.append(bytearray())
+            outputs.append(bytearray())
             if stream is not None:
-                ready.register(stream, selectors.EVENT_READ, found[-1])
+                ready.register(stream, selectors.EVENT_READ, outputs[-1])
         while ready.get_map():
             if (left := deadline - time.monotonic()) <= 0:
                 raise subprocess.TimeoutExpired(process.args, patience)
@@ -219,7 +219,7 @@ def _printed(process: subprocess.Popen[bytes], patience: float) -> tuple[str, st
     for stream in (process.stdout, process.stderr):
         if stream is not None:
             stream.close()
-    return found[0].decode("utf-8", "replace"), found[1].decode("utf-8", "replace")
+    return outputs[0].decode("utf-8", "replace"), outputs[1].decode("utf-8", "replace")
 
 
 def _end(process: subprocess.Popen[bytes], *, grouped: bool) -> None:

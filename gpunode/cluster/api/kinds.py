@@ -151,9 +151,9 @@ class Served:
         if self.minor < SINCE.get(kind, 0):
             return None
         every = (KINDS[kind], *OLDER.get(kind, ()))
-        return next((one for one in every if one.api in self.groups or "/" not in one.api), None)
+        return next((each for each in every if each.api in self.groups or "/" not in each.api), None)
 
-    def fitted(self, manifest: Object) -> Object | None:
+    def fit(self, manifest: Object) -> Object | None:
         """The manifest as this API server can keep it whole; None for a kind that it does not have."""
         kind = manifest["kind"]
         if not self.has(kind):
@@ -185,10 +185,10 @@ def discover(read: Callable[[str], Object]) -> Served:
 def _without(value: object, fields: set[str]) -> Object:
     """The object without these fields, at any depth; maps that are empty then go, too."""
 
-    def cut(one: object) -> object:
-        if isinstance(one, dict):
-            return {key: cut(below) for key, below in one.items() if key not in fields}
-        return [cut(below) for below in one] if isinstance(one, list) else one
+    def cut(part: object) -> object:
+        if isinstance(part, dict):
+            return {key: cut(below) for key, below in part.items() if key not in fields}
+        return [cut(below) for below in part] if isinstance(part, list) else part
 
     done = cut(value)
     assert isinstance(done, dict)

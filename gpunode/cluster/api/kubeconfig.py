@@ -54,7 +54,7 @@ class _Entry:
     folder: Path
 
 
-def chosen(cluster: Cluster) -> tuple[str, str]:
+def choose_context(cluster: Cluster) -> tuple[str, str]:
     """The kubeconfig (`cluster.kubeconfig`, else $KUBECONFIG, else ~/.kube/config) and the context asked for, or the
     current. Raises KubeconfigUnusable. Runs no credential plugin and sends no request."""
     source, context, *_ = _select(cluster)
@@ -84,7 +84,7 @@ def _select(cluster: Cluster) -> tuple[str, str, _Entry, _Entry]:
 
 
 def load(cluster: Cluster) -> Access:
-    """Read the kubeconfig that `chosen` names, with its context's credentials."""
+    """Read the kubeconfig that `choose_context` names, with its context's credentials."""
     source, context, user, place = _select(cluster)
 
     from kubernetes.client import Configuration
@@ -233,9 +233,9 @@ def _merged(source: str) -> tuple[dict[str, dict[str, _Entry]], str | None]:
     return sections, current
 
 
-def _typed(path: Path, found: Mapping[str, Any], key: str, kind: type) -> Any:
+def _typed(path: Path, mapping: Mapping[str, Any], key: str, kind: type) -> Any:
     """The key's value, None without one. Raises KubeconfigUnusable if it is not of this kind."""
-    value = found.get(key)
+    value = mapping.get(key)
     if isinstance(value, kind | None):
         return value
     raise KubeconfigUnusable(f"{path}: a `{key}` is not {NAMES[kind]}", hint="Fix the kubeconfig.")

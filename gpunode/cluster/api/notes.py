@@ -1,4 +1,4 @@
-"""Apply for API servers without server-side apply: what each writer wished last is noted in the object itself.
+"""Apply for API servers without server-side apply: what each writer applied last is noted in the object itself.
 
 An annotation for each writer, so that two of them can have labels on one node. An object with such a note is kept by it also
 after an upgrade of the API server: its fields have no other owner there that could be asked. Of a Secret a note has hashes.
@@ -43,17 +43,17 @@ class Objects(Protocol):
 
 
 def read(live: Object) -> dict[str, Object]:
-    """Writer -> what it wished last; a note that another client has broken says nothing."""
-    found = {}
+    """Writer -> the manifest that it applied last, of what notes hold; one that another client has broken says nothing."""
+    noted = {}
     for key, text in (live["metadata"].get("annotations") or {}).items():
         if key.startswith(PREFIX):
             try:
-                wish = json.loads(text)
+                desired = json.loads(text)
             except ValueError:
                 continue
-            if isinstance(wish, dict):
-                found[key.removeprefix(PREFIX)] = wish
-    return found
+            if isinstance(desired, dict):
+                noted[key.removeprefix(PREFIX)] = desired
+    return noted
 
 
 def apply(api: Objects, manifest: Object, *, manager: str, force: bool, dry_run: bool) -> Object:
@@ -64,7 +64,7 @@ def apply(api: Objects, manifest: Object, *, manager: str, force: bool, dry_run:
         live = api.get(kind, name, namespace)
         if "uid" in meta and (live is None or live["metadata"]["uid"] != meta["uid"]):
             raise _conflict(f"{title(manifest)} was deleted since it was read")
-        result = wanted(live, manifest, manager, force=force)
+        result = make_result(live, manifest, manager, force=force)
         if result == live or (dry_run and not api.served.dry_run):
             return result
         try:
@@ -81,34 +81,34 @@ def apply(api: Objects, manifest: Object, *, manager: str, force: bool, dry_run:
     raise AssertionError
 
 
-def wanted(live: Object | None, manifest: Object, manager: str, *, force: bool) -> Object:
+def make_result(live: Object | None, manifest: Object, manager: str, *, force: bool) -> Object:
     """The object as it is to be, with the note. Raises HttpError (Conflict) where fields would be taken from others."""
-    wish = {**manifest, "metadata": {k: v for k, v in manifest["metadata"].items() if k != "uid"}}
+    desired = {**manifest, "metadata": {k: v for k, v in manifest["metadata"].items() if k != "uid"}}
     if live is None:
-        return _noted(wish, wish, manager)
+        return _noted(desired, desired, manager)
     last = read(live).get(manager, {})
-    result, taken = merged(live, _known(live, last), wish)
+    result, taken = merge(live, _known(live, last), desired)
     if taken and not force:
         claims = tuple(Claim(field, "") for field in taken)
         many = "s" if len(taken) > 1 else ""
         raise _conflict(f"Apply failed with {len(taken)} conflict{many}: {', '.join(taken)}", claims)
-    return _noted(result, _ours(live, last, wish), manager)
+    return _noted(result, _ours(live, last, desired), manager)
 
 
-def _ours(live: Object, last: Object, wish: Object) -> Object:
-    """The wish without labels and annotations that others had set before, with the same value: they stay theirs."""
-    there, before, meta = live["metadata"], last.get("metadata") or {}, dict(wish["metadata"])
+def _ours(live: Object, last: Object, desired: Object) -> Object:
+    """The manifest without labels and annotations that others had set before, with the same value: they stay theirs."""
+    current, before, meta = live["metadata"], last.get("metadata") or {}, dict(desired["metadata"])
     for name in ("labels", "annotations"):
-        have, noted = there.get(name) or {}, before.get(name) or {}
+        have, noted = current.get(name) or {}, before.get(name) or {}
         if name in meta:
             meta[name] = {
                 key: value for key, value in meta[name].items() if key in noted or have.get(key) != value
             }
-    return {**wish, "metadata": meta}
+    return {**desired, "metadata": meta}
 
 
 def _known(live: Object, last: Object) -> Object:
-    """The last wish, with the values of a Secret that are still as they were noted."""
+    """The last manifest, with the values of a Secret that are still as they were noted."""
     if live.get("kind") != "Secret" or "data" not in last:
         return last
     have = live.get("data") or {}
@@ -125,13 +125,17 @@ def _hash(value: str) -> str:
     return f"sha256:{hashlib.sha256(value.encode()).hexdigest()}"
 
 
-def _noted(result: Object, wish: Object, manager: str) -> Object:
-    """The object with the note of this wish; without one where the writer wishes nothing."""
+def _noted(result: Object, desired: Object, manager: str) -> Object:
+    """The object with the note of this manifest; without one where that sets nothing."""
     meta = result["metadata"]
     notes = {key: value for key, value in (meta.get("annotations") or {}).items() if key != PREFIX + manager}
-    of = {key: value for key, value in wish["metadata"].items() if key not in ("name", "namespace") and value}
-    kept = {key: value for key, value in wish.items() if key not in BARE} | ({"metadata": of} if of else {})
-    if wish["kind"] == "Secret" and "data" in kept:  # who may read annotations may not read Secrets
+    of = {
+        key: value for key, value in desired["metadata"].items() if key not in ("name", "namespace") and value
+    }
+    kept = {key: value for key, value in desired.items() if key not in BARE} | (
+        {"metadata": of} if of else {}
+    )
+    if desired["kind"] == "Secret" and "data" in kept:  # who may read annotations may not read Secrets
         kept["data"] = {key: _hash(value) for key, value in kept["data"].items()}
     if kept:
         notes[PREFIX + manager] = json.dumps(kept, sort_keys=True, separators=(",", ":"))
@@ -162,11 +166,11 @@ IDENTITY = {"apiVersion", "kind"}
 _NONE: Any = object()
 
 
-def merged(live: Object, last: Object, wish: Object) -> tuple[Object, tuple[str, ...]]:
-    """The object with the wish in it, and the fields that have to be taken from others for that, as the API server writes
-    them: they have another value than the wish, and than the last wish had."""
+def merge(live: Object, last: Object, desired: Object) -> tuple[Object, tuple[str, ...]]:
+    """The object with the manifest in it, and the fields that have to be taken from others for that, as the API server writes
+    them: they have another value than the manifest, and than the last one had."""
     taken: list[str] = []
-    bare, before = ({k: v for k, v in one.items() if k not in IDENTITY} for one in (wish, last))
+    bare, before = ({k: v for k, v in side.items() if k not in IDENTITY} for side in (desired, last))
     result: Object = _map(live, before, bare, "", taken)
     return result, tuple(taken)
 
@@ -185,34 +189,34 @@ def patch(before: Object, after: Object) -> Object:
     return fields
 
 
-def covers(live: Any, wish: Any) -> bool:
-    """Whether `live` has all of the wish: the API server adds defaults, and drops what is empty."""
-    if isinstance(wish, dict) and isinstance(live, dict):
-        return all(covers(live.get(key, _NONE), value) for key, value in wish.items())
-    if isinstance(wish, list) and isinstance(live, list):
-        return len(live) == len(wish) and all(map(covers, live, wish))
-    return bool(live == wish) or (live is _NONE and _empty(wish))
+def covers(live: Any, desired: Any) -> bool:
+    """Whether `live` has all of the manifest: the API server adds defaults, and drops what is empty."""
+    if isinstance(desired, dict) and isinstance(live, dict):
+        return all(covers(live.get(key, _NONE), value) for key, value in desired.items())
+    if isinstance(desired, list) and isinstance(live, list):
+        return len(live) == len(desired) and all(map(covers, live, desired))
+    return bool(live == desired) or (live is _NONE and _empty(desired))
 
 
 def _empty(value: Any) -> bool:
     return value in (None, "", [], {})
 
 
-def _merged(live: Any, last: Any, wish: Any, place: str, name: str, taken: list[str]) -> Any:
-    if isinstance(wish, dict) and isinstance(live, dict):
-        return _map(live, last if isinstance(last, dict) else {}, wish, place, taken)
-    if name in KEYS and isinstance(wish, list) and isinstance(live, list):
-        return _items(live, last if isinstance(last, list) else [], wish, place, KEYS[name], taken)
-    if covers(live, wish):
+def _merge(live: Any, last: Any, desired: Any, place: str, name: str, taken: list[str]) -> Any:
+    if isinstance(desired, dict) and isinstance(live, dict):
+        return _map(live, last if isinstance(last, dict) else {}, desired, place, taken)
+    if name in KEYS and isinstance(desired, list) and isinstance(live, list):
+        return _items(live, last if isinstance(last, list) else [], desired, place, KEYS[name], taken)
+    if covers(live, desired):
         return live
     if live is not _NONE and (last is _NONE or not covers(live, last)):
         taken.append(place)
-    return wish
+    return desired
 
 
-def _map(live: Object, last: Object, wish: Object, place: str, taken: list[str]) -> Object:
+def _map(live: Object, last: Object, desired: Object, place: str, taken: list[str]) -> Object:
     result = dict(live)
-    for key in last.keys() - wish.keys():
+    for key in last.keys() - desired.keys():
         if key not in live:
             continue
         if key in FREE and isinstance(live[key], dict) and isinstance(last[key], dict):
@@ -225,31 +229,31 @@ def _map(live: Object, last: Object, wish: Object, place: str, taken: list[str])
                 del result[key]
         elif covers(live[key], last[key]):
             del result[key]
-    for key, value in wish.items():
-        there = live.get(key, _NONE)
-        found = _merged(there, last.get(key, _NONE), value, f"{place}.{key}", key, taken)
-        if found is not _NONE:
-            result[key] = found
+    for key, value in desired.items():
+        current = live.get(key, _NONE)
+        after = _merge(current, last.get(key, _NONE), value, f"{place}.{key}", key, taken)
+        if after is not _NONE:
+            result[key] = after
     return result
 
 
 def _items(
-    live: list[Any], last: list[Any], wish: list[Any], place: str, by: str, taken: list[str]
+    live: list[Any], last: list[Any], desired: list[Any], place: str, by: str, taken: list[str]
 ) -> list[Any]:
-    """Items in the order of the wish; those of others stay before the item that they preceded."""
-    there, before = _by(live, by), _by(last, by)
-    wished = _by(wish, by)
-    left = [one for one in live if one.get(by) in wished or one.get(by) not in before]
+    """Items in the order of the manifest; those of others stay before the item that they preceded."""
+    current, before = _by(live, by), _by(last, by)
+    wanted = _by(desired, by)
+    left = [item for item in live if item.get(by) in wanted or item.get(by) not in before]
     result: list[Any] = []
-    for key, one in wished.items():
-        while left and left[0].get(by) not in wished:
+    for key, item in wanted.items():
+        while left and left[0].get(by) not in wanted:
             result.append(left.pop(0))
-        if key not in there:
-            result.append(one)
+        if key not in current:
+            result.append(item)
             continue
-        left.remove(there[key])
+        left.remove(current[key])
         words = f"{place}[{by}={json.dumps(key)}]"
-        result.append(_map(there[key], before.get(key, {}), one, words, taken))
+        result.append(_map(current[key], before.get(key, {}), item, words, taken))
     return result + left
 
 

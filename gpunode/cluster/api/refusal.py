@@ -32,7 +32,7 @@ NO_DRY_RUN = re.compile(r"does not support dry run|dryRun \w+ feature is disable
 MANAGER = re.compile(r'conflict with "(?P<manager>[^"]*)"')
 
 
-def excused(error: ClusterError, *, strict: bool) -> str:
+def why_untried(error: ClusterError, *, strict: bool) -> str:
     """Why only the dry run was refused; "" where the change is refused too. `strict`: missing rights refuse the
     change."""
     if not isinstance(error, HttpError) or (strict and error.status == 403):
@@ -41,7 +41,7 @@ def excused(error: ClusterError, *, strict: bool) -> str:
 
 
 @contextmanager
-def translated(access: Access) -> Iterator[None]:
+def translate_errors(access: Access) -> Iterator[None]:
     """Raises ClusterError for the HTTP client's exceptions."""
     import ssl
 
@@ -88,7 +88,7 @@ def _lost(access: Access, why: str) -> ApiConnectionLost:
     )
 
 
-def parsed(access: Access, code: int, body: bytes, needs: str = "") -> Object:
+def parse(access: Access, code: int, body: bytes, needs: str = "") -> Object:
     """The object in a response body. `needs`: a key without which it is not what was asked for."""
     answer = _json(body)
     if not _shaped(answer) or (needs and needs not in answer):
@@ -96,8 +96,8 @@ def parsed(access: Access, code: int, body: bytes, needs: str = "") -> Object:
             f"{access.server} answered {code} in a way no Kubernetes API does: {_page(body) or 'an empty page'}",
             hint=f"Is the server of context `{access.context}` in {access.source} right? A proxy may be between.",
         )
-    found: Object = answer
-    return found
+    item: Object = answer
+    return item
 
 
 def _json(body: bytes) -> Any:
@@ -118,26 +118,26 @@ def _shaped(answer: Any) -> bool:
         return False
     items, meta = answer.get("items") or [], answer.get("metadata", {})
     whole = isinstance(items, list) and all(isinstance(item, dict) for item in items)
-    return whole and all(isinstance(one, dict) for one in (meta, *(item.get("metadata") for item in items)))
+    return whole and all(isinstance(part, dict) for part in (meta, *(item.get("metadata") for item in items)))
 
 
 def event(access: Access, line: bytes) -> tuple[str, Object]:
     """One line of a watch: what happened, and the object. Raises ApiConnectionLost for one that is cut or garbled."""
     try:
         read = json.loads(line)
-        found, item = str(read["type"]), {**read["object"]}
+        change, item = str(read["type"]), {**read["object"]}
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise _lost(access, "a line of its watch is garbled") from error
-    if found == "ERROR":
+    if change == "ERROR":
         raise status(access, item)
-    return found, item
+    return change, item
 
 
 def http(access: Access, code: int, body: bytes) -> HttpError:
     """The error for an HTTP status of 400 and above."""
     if (code == 429 or code >= 500) and not isinstance(_json(body), dict):  # of a load balancer
         return status(access, {"code": code, "message": _page(body)})
-    return status(access, {**parsed(access, code, body), "code": code})
+    return status(access, {**parse(access, code, body), "code": code})
 
 
 def words(body: bytes) -> str:
@@ -220,8 +220,8 @@ def status(access: Access, answer: Object) -> HttpError:
 
 def _claims(answer: Object) -> tuple[Claim, ...]:
     causes = (answer.get("details") or {}).get("causes") or []
-    found = [(cause.get("field", ""), MANAGER.search(cause.get("message", ""))) for cause in causes]
-    return tuple(Claim(field, match["manager"]) for field, match in found if match)
+    conflicts = [(cause.get("field", ""), MANAGER.search(cause.get("message", ""))) for cause in causes]
+    return tuple(Claim(field, match["manager"]) for field, match in conflicts if match)
 
 
 def _unavailable(access: Access, code: int, detail: str) -> tuple[str, str]:

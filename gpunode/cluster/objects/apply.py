@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from gpunode.cluster import rights
 from gpunode.cluster.api import AT_ONCE, MANAGER, Api, notes
 from gpunode.cluster.api.kinds import Object, ours, title
-from gpunode.cluster.api.refusal import excused
+from gpunode.cluster.api.refusal import why_untried
 from gpunode.cluster.api.watch import OnProgress, follow
 from gpunode.cluster.objects import dependents, difference
 from gpunode.cluster.objects.difference import Difference
@@ -129,13 +129,13 @@ def prune(
 def present(api: Api, manifests: Sequence[Object], tell: OnProgress = lambda _: None) -> list[Object]:
     """The objects of these manifests that exist and are gpunode's, in the order in which they are removed."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = pool.map(lambda one: _live(api, one), reversed(_ordered(_sought(api, manifests, tell))))
-    return [live for live in found if live is not None and ours(live)]
+        lives = pool.map(lambda each: _live(api, each), reversed(_ordered(_sought(api, manifests, tell))))
+    return [live for live in lives if live is not None and ours(live)]
 
 
 def removable(api: Api, manifests: Sequence[Object], *, tell: OnProgress) -> tuple[str, ...]:
     """Titles of what `remove` would delete now; `tell` gets what would stay and why."""
-    found = []
+    titles = []
     for manifest in reversed(_ordered(_sought(api, manifests, tell))):
         live = _live(api, manifest)
         if live is None:
@@ -143,8 +143,8 @@ def removable(api: Api, manifests: Sequence[Object], *, tell: OnProgress) -> tup
         if why := _stays(api, live, manifests):
             tell(f"{title(manifest)} stays: {why}")
         else:
-            found.append(title(manifest))
-    return tuple(found)
+            titles.append(title(manifest))
+    return tuple(titles)
 
 
 def remove(api: Api, manifests: Sequence[Object], *, seconds: float, tell: OnProgress) -> tuple[str, ...]:
@@ -229,7 +229,7 @@ def _would(api: Api, manifest: Object, absent: Collection[str], *, strict: bool)
     try:
         return _dry_run(api, manifest, live)
     except HttpError as error:
-        untried = excused(error, strict=strict)
+        untried = why_untried(error, strict=strict)
         if "roleRef" in manifest and error.reason == "NotFound":  # a dry run creates no role either
             untried = f"its {manifest['roleRef']['kind']} does not exist yet"
         if not untried:
@@ -272,7 +272,7 @@ def _foreign(manifest: Object, live: Object) -> Difference:
 
 def _fitted(api: Api, manifests: Sequence[Object]) -> list[Object]:
     """The manifests as this API server can keep them, without kinds that it does not have."""
-    every = (api.served.fitted(manifest) for manifest in manifests)
+    every = (api.served.fit(manifest) for manifest in manifests)
     return [one for one in every if one is not None]
 
 

@@ -39,7 +39,7 @@ def in_namespace(api: Api, namespace: str, known: Collection[str]) -> str:
     namespace, or why they are unknown; "" for none."""
     return _listed(
         api,
-        lambda one: one.kind.namespaced and one.kind.resource not in EVENTS,
+        lambda served: served.kind.namespaced and served.kind.resource not in EVENTS,
         lambda kind, item: not _native(kind, item, known) and not _made(kind, item, known),
         namespace,
         "it also holds",
@@ -51,7 +51,7 @@ def of_runtime_class(api: Api, name: str, known: Collection[str]) -> str:
     none."""
     return _listed(
         api,
-        lambda one: one.name in LEADING or not OWN.fullmatch(one.kind.api),
+        lambda served: served.name in LEADING or not OWN.fullmatch(served.kind.api),
         lambda kind, item: _names(item, name) and not _made(kind, item, known),
         None,
         "it is named by",
@@ -96,8 +96,8 @@ def _served(api: Api) -> tuple[list[Served], list[str]]:
     for group in groups:
         first = group.get("preferredVersion", {}).get("groupVersion", "")
         every = [version["groupVersion"] for version in group.get("versions") or []]
-        versions += [f"/apis/{one}" for one in sorted(every, key=lambda one: one != first)]
-    found: dict[str, Served] = {}
+        versions += [f"/apis/{each}" for each in sorted(every, key=lambda each: each != first)]
+    kinds: dict[str, Served] = {}
     unknown = []
     for where in versions:
         try:
@@ -105,12 +105,12 @@ def _served(api: Api) -> tuple[list[Served], list[str]]:
         except ClusterError as error:
             unknown.append(error.message)
             continue
-        for one in answer.get("resources") or []:
-            verbs = frozenset(one.get("verbs") or ())
-            if "delete" in verbs and "/" not in one["name"]:  # no subresource
-                kind = Kind(answer["groupVersion"], one["name"], bool(one.get("namespaced")))
-                found.setdefault(kind.resource, Served(one["kind"], kind, verbs))
-    return list(found.values()), unknown
+        for resource in answer.get("resources") or []:
+            verbs = frozenset(resource.get("verbs") or ())
+            if "delete" in verbs and "/" not in resource["name"]:  # no subresource
+                kind = Kind(answer["groupVersion"], resource["name"], bool(resource.get("namespaced")))
+                kinds.setdefault(kind.resource, Served(resource["kind"], kind, verbs))
+    return list(kinds.values()), unknown
 
 
 def _title(kind: str, item: Object, namespace: str | None) -> str:
@@ -143,11 +143,11 @@ def _names(value: Any, runtime_class: str) -> bool:
     """Whether a pod, or a pod template at any depth, names this class."""
     todo: list[Any] = [value]
     while todo:
-        one = todo.pop()
-        if isinstance(one, dict):
-            if one.get("runtimeClassName") == runtime_class:
+        part = todo.pop()
+        if isinstance(part, dict):
+            if part.get("runtimeClassName") == runtime_class:
                 return True
-            todo += one.values()
-        elif isinstance(one, list):
-            todo += one
+            todo += part.values()
+        elif isinstance(part, list):
+            todo += part
     return False

@@ -48,12 +48,12 @@ def created(manifest: Object, untried: str = "") -> Difference:
 
 def removed(live: Object) -> Difference:
     """An object that is deleted."""
-    return Difference(title(live), "removed", _all("-", wished(live)))
+    return Difference(title(live), "removed", _all("-", as_manifest(live)))
 
 
 def changed(live: Object, result: Object, claims: tuple[Claim, ...] = (), untried: str = "") -> Difference:
     """An object before, and as the API server returned it, or would where there is no dry run."""
-    return _between(title(live), wished(live), wished(result), claims, untried)
+    return _between(title(live), as_manifest(live), as_manifest(result), claims, untried)
 
 
 def compared(live: Object | None, manifest: Object, untried: str) -> Difference:
@@ -80,15 +80,15 @@ def replaced(pod: Object, node: str) -> Difference:
     return Difference(f"Pod {meta['namespace']}/{meta['name']}", "replaced", node=node)
 
 
-def wished(found: Object) -> Object:
+def as_manifest(live: Object) -> Object:
     """The object as a manifest: without status and the API server's bookkeeping."""
-    meta = {key: value for key, value in found["metadata"].items() if key not in BOOKKEEPING}
+    meta = {key: value for key, value in live["metadata"].items() if key not in BOOKKEEPING}
     notes = {
         key: value
         for key, value in meta.pop("annotations", {}).items()
         if key not in NOTES and not key.startswith(PREFIX)
     }
-    shown = {key: value for key, value in found.items() if key != "status"}
+    shown = {key: value for key, value in live.items() if key != "status"}
     return shown | {"metadata": meta | ({"annotations": notes} if notes else {})}
 
 
@@ -101,14 +101,14 @@ def _between(
     return Difference(what, "changed", tuple(lines) or SECRET, claims, untried)
 
 
-def _part(live: Any, wish: Any, name: str = "") -> Any:
+def _part(live: Any, manifest: Any, name: str = "") -> Any:
     """The fields of the current object that the manifest sets."""
-    if isinstance(wish, dict) and isinstance(live, dict):
-        return {key: _part(live[key], value, key) for key, value in wish.items() if key in live}
-    if isinstance(wish, list) and isinstance(live, list) and name in KEYS:
-        there = {one.get(KEYS[name]): one for one in live}
-        pairs = [(there.get(one[KEYS[name]]), one) for one in wish]
-        return [_part(found, one) for found, one in pairs if found is not None]
+    if isinstance(manifest, dict) and isinstance(live, dict):
+        return {key: _part(live[key], value, key) for key, value in manifest.items() if key in live}
+    if isinstance(manifest, list) and isinstance(live, list) and name in KEYS:
+        current = {item.get(KEYS[name]): item for item in live}
+        pairs = [(current.get(item[KEYS[name]]), item) for item in manifest]
+        return [_part(before, item) for before, item in pairs if before is not None]
     return live
 
 
@@ -126,11 +126,11 @@ def _yaml(shown: Object) -> list[str]:
 def _hidden(value: Any) -> Any:
     """Without the values of environment variables that have a secret's name."""
     if isinstance(value, dict):
-        kept = {key: _hidden(one) for key, one in value.items()}
+        kept = {key: _hidden(part) for key, part in value.items()}
         if isinstance(plain := value.get("value"), str) and secret(str(value.get("name", ""))):
             return kept | {"value": hidden(plain)}
         return kept
-    return [_hidden(one) for one in value] if isinstance(value, list) else value
+    return [_hidden(part) for part in value] if isinstance(value, list) else value
 
 
 @cache

@@ -30,11 +30,11 @@ def text(template: str, /, **values: object) -> str:
         raise _unusable(template, error) from error
 
 
-def rendered(template: str, /, **values: object) -> list[Object]:
+def render(template: str, /, **values: object) -> list[Object]:
     """The objects in `templates/cluster/<template>` with these values."""
     try:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast; the wheels have it
-        return [one for one in yaml.load_all(text(template, **values), loader) if one]
+        return [manifest for manifest in yaml.load_all(text(template, **values), loader) if manifest]
     except yaml.YAMLError as error:
         raise _unusable(template, error) from error
 

@@ -14,7 +14,7 @@ from gpunode.cluster.api.kinds import OURS, Object, title
 from gpunode.cluster.api.watch import OnProgress, Patience, changes
 from gpunode.cluster.objects import apply
 from gpunode.cluster.objects.difference import Difference
-from gpunode.cluster.objects.manifests import rendered
+from gpunode.cluster.objects.manifests import render
 from gpunode.errors import ClusterError, HttpError, UsageError
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, labels
@@ -51,7 +51,7 @@ class Spec:
             "configs": config.files,
             "mps_root": config.mps_root,
         }
-        made = rendered(
+        made = render(
             "plugin.yaml.j2",
             **common,
             config=alone,
@@ -64,7 +64,7 @@ class Spec:
             metrics=self.publish.metrics,
             isolated=self.isolated,
         )
-        return [*made, *rendered("mps.yaml.j2", **common)] if config.mps_root else made
+        return [*made, *render("mps.yaml.j2", **common)] if config.mps_root else made
 
 
 @dataclass(frozen=True, slots=True)

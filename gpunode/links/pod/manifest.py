@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpunode.cluster.api.kinds import Object
-from gpunode.cluster.objects.manifests import rendered
+from gpunode.cluster.objects.manifests import render
 from gpunode.links.node import HOSTNAME, RUNTIME_LABEL, Node
 from gpunode.links.pod.requests import Request
 from gpunode.model import PluginImage
@@ -57,7 +57,7 @@ def on_node(
     **more: object,
 ) -> Object:
     """The template's pod for that node, as its taints and its runtime want it; `more` is what this template has besides."""
-    (made,) = rendered(
+    (made,) = render(
         template,
         name=name,
         namespace=namespace,

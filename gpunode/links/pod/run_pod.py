@@ -13,7 +13,7 @@ from gpunode.cluster import pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress, follow
-from gpunode.cluster.objects.manifests import rendered
+from gpunode.cluster.objects.manifests import render
 from gpunode.links.node import HOSTNAME, RUNTIME_LABEL, Node
 from gpunode.links.plugin.expected import unit
 from gpunode.model import PluginConfig, PluginImage
@@ -77,7 +77,7 @@ def run(
     """Run nvidia-smi in a pod with one GPU, on one of these nodes; `seconds` at most. Where they offer no whole one, with a
     unit of what they offer. `config`, `schedulers`: as in `place`."""
     name = f"gpunode-{NAME}-{secrets.token_hex(4)}"
-    (manifest,) = rendered(
+    (manifest,) = render(
         "nvidia-smi.yaml.j2",
         name=name,
         namespace=namespace,

@@ -111,15 +111,15 @@ def extend_configuration(path: str, text: str, extender: Extender) -> str:
                 hint="Take it out first: two extenders would both bind the same pods.",
             )
     line = f"- {json.dumps(make_entry(extender))}"
-    found = list_of(path, value_of(root, "extenders"), "extenders")
-    if found is None:
+    extenders = list_of(path, value_of(root, "extenders"), "extenders")
+    if extenders is None:
         end = len(text.splitlines())
         try:
             after = add_marked(text, end, 0, ["extenders:", line])
         except ValueError:
             raise CannotPlan(f"{path}: its last line does not end", hint="End it with a newline.") from None
     else:
-        after = add_marked(text, found.value[0].start_mark.line, found.start_mark.column, [line])
+        after = add_marked(text, extenders.value[0].start_mark.line, extenders.start_mark.column, [line])
     expected["extenders"] = [make_entry(extender), *others]
     check_edit(path, text, after, expected)
     return after
@@ -169,8 +169,8 @@ def as_configuration(path: str, flags: Mapping[str, str], minor: int) -> dict[st
     for name, ((*outer, key), read) in KEYS.items():
         if name in flags:
             holder = document
-            for one in outer:
-                holder = holder[one]
+            for part in outer:
+                holder = holder[part]
             holder[key] = _read(path, name, flags[name], read)
     profile: dict[str, Any] = {}
     if own := flags.get("scheduler-name"):
@@ -245,7 +245,7 @@ def parse_mapping(path: str, text: str) -> yaml.MappingNode:
 
 def value_of(node: yaml.MappingNode, key: str) -> yaml.Node | None:
     """The node of a key; None without it."""
-    return next((there for name, there in node.value if name.value == key), None)
+    return next((value for name, value in node.value if name.value == key), None)
 
 
 def list_of(path: str, node: yaml.Node | None, what: str) -> yaml.SequenceNode | None:
@@ -295,8 +295,8 @@ def read_manifest(text: str) -> Manifest:
             if before:
                 flags[before] = word
             continue
-        name, equals, given = word.lstrip("-").partition("=")
-        flags[name], before = given if equals else "true", "" if equals else name
+        name, equals, value = word.lstrip("-").partition("=")
+        flags[name], before = value if equals else "true", "" if equals else name
     image = value_of(container, "image")
     tag = re.search(r"kube-scheduler[^:]*:v1\.(\d+)\.", str(image.value) if image else "")
     return Manifest(plain, flags, int(tag[1]) if tag else None)
@@ -337,15 +337,15 @@ def _with(text: str, where: tuple[str, str], entry: Any) -> str:
     if key == "command" and value_of(container, "args") is not None:
         key = "args"
     line = f"- {entry if isinstance(entry, str) else json.dumps(entry)}"
-    found = list_of(MANIFEST, value_of(holder, key), key)
-    if found is None:
+    sequence = list_of(MANIFEST, value_of(holder, key), key)
+    if sequence is None:
         # Not before its first key, which may stand behind a dash.
         second = holder.value[1][0] if len(holder.value) > 1 else None
         if second is None:
             raise CannotPlan(f"{MANIFEST} has too little in it", hint="Write it as kubeadm does.")
         return add_marked(text, second.start_mark.line, second.start_mark.column, [f"{key}:", line])
-    column = found.start_mark.column
-    items = found.value
+    column = sequence.start_mark.column
+    items = sequence.value
     if isinstance(entry, str):
         first = _first([item.value for item in items])
         at = items[first].start_mark.line if first < len(items) else items[-1].end_mark.line + 1
@@ -363,11 +363,15 @@ def _container(root: yaml.MappingNode) -> yaml.MappingNode:
     spec = value_of(root, "spec")
     containers = value_of(spec, "containers") if isinstance(spec, yaml.MappingNode) else None
     if isinstance(containers, yaml.SequenceNode) and not containers.flow_style:
-        maps = [one for one in containers.value if isinstance(one, yaml.MappingNode) and not one.flow_style]
+        maps = [
+            entry
+            for entry in containers.value
+            if isinstance(entry, yaml.MappingNode) and not entry.flow_style
+        ]
         named = [
-            one
-            for one in maps
-            if (name := value_of(one, "name")) is not None and name.value == "kube-scheduler"
+            entry
+            for entry in maps
+            if (name := value_of(entry, "name")) is not None and name.value == "kube-scheduler"
         ]
         if len(named) == 1:
             return named[0]
@@ -377,4 +381,4 @@ def _container(root: yaml.MappingNode) -> yaml.MappingNode:
 
 
 def _index(pod: Any) -> int:
-    return next(n for n, one in enumerate(pod["spec"]["containers"]) if one["name"] == "kube-scheduler")
+    return next(n for n, entry in enumerate(pod["spec"]["containers"]) if entry["name"] == "kube-scheduler")

@@ -23,7 +23,7 @@ from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.cluster.objects import apply
 from gpunode.cluster.objects.apply import Component
-from gpunode.cluster.objects.manifests import rendered
+from gpunode.cluster.objects.manifests import render
 from gpunode.cluster.rights import Right
 from gpunode.errors import ClusterError, HttpError
 from gpunode.links.scheduler import configuration
@@ -54,7 +54,7 @@ class Spec:
     @property
     def manifests(self) -> list[Object]:
         """In the order in which they are applied."""
-        return rendered(
+        return render(
             "share.yaml.j2",
             namespace=self.namespace,
             image=self.image.reference,
@@ -104,12 +104,12 @@ def address(api: Api, namespace: str) -> str:
 def everything(namespace: str) -> list[Object]:
     """All objects that `share enable` may have applied, but the namespace: the extender's, and a second scheduler's."""
     own = Spec(namespace, PluginImage("any"), Share(), dict.fromkeys(FILES, "")).manifests
-    return [one for one in own if one["kind"] != "Namespace"] + second_objects(namespace)
+    return [manifest for manifest in own if manifest["kind"] != "Namespace"] + second_objects(namespace)
 
 
 def rights_to_remove(api: Api, namespace: str) -> tuple[Right, ...]:
     """What `remove` takes."""
-    own = [one for one in everything(namespace) if api.served.has(one["kind"])]
+    own = [manifest for manifest in everything(namespace) if api.served.has(manifest["kind"])]
     lease = Right("delete", "leases.coordination.k8s.io", namespace)
     return (*rights.of_deletion(own), *rights.of_wait(own), lease)
 
@@ -132,15 +132,15 @@ def make_certificates() -> dict[str, str]:
     """A new set as a Secret has it: base64 of PEM text, by file name."""
     key = ec.generate_private_key(ec.SECP256R1())
     ca = _certificate("gpunode-share-ca", key, None)
-    found = {"ca.crt": ca.public_bytes(serialization.Encoding.PEM)}
+    files = {"ca.crt": ca.public_bytes(serialization.Encoding.PEM)}
     for name, subject in (("tls", SERVER), ("client", CLIENT)):
         own = ec.generate_private_key(ec.SECP256R1())
         certificate = _certificate(subject, own, (ca, key))
-        found[f"{name}.crt"] = certificate.public_bytes(serialization.Encoding.PEM)
-        found[f"{name}.key"] = own.private_bytes(
+        files[f"{name}.crt"] = certificate.public_bytes(serialization.Encoding.PEM)
+        files[f"{name}.key"] = own.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-    return {name: base64.b64encode(text).decode() for name, text in found.items()}
+    return {name: base64.b64encode(text).decode() for name, text in files.items()}
 
 
 def are_usable(data: Mapping[str, str] | None) -> bool:
@@ -148,14 +148,16 @@ def are_usable(data: Mapping[str, str] | None) -> bool:
     if data is None or not set(FILES) <= set(data):
         return False
     try:
-        found = [
+        certificates = [
             x509.load_pem_x509_certificate(base64.b64decode(data[name]))
             for name in FILES
             if name.endswith(".crt")
         ]
     except (ValueError, binascii.Error):
         return False
-    return all(one.not_valid_after_utc > datetime.now(timezone.utc) + RENEW for one in found)
+    return all(
+        certificate.not_valid_after_utc > datetime.now(timezone.utc) + RENEW for certificate in certificates
+    )
 
 
 def _certificate(
@@ -193,17 +195,17 @@ FOLDER = "/etc/gpunode-share"  # with the extender's CA and the scheduler's cert
 OLDEST = 19  # minor version: earlier ones know no configuration that fits
 
 
-def minor(wish: SecondScheduler, server: int) -> int:
+def minor(desired: SecondScheduler, server: int) -> int:
     """Kubernetes' minor version of the scheduler: its tag's, or else the API `server`'s. Raises ClusterError where the
     server does not work with it: it may be as old as the server, or one minor version older (version skew policy)."""
-    tag = re.search(r":v?1\.(\d+)\.[^:/]*$", wish.image.partition("@")[0])
+    tag = re.search(r":v?1\.(\d+)\.[^:/]*$", desired.image.partition("@")[0])
     own = int(tag[1]) if tag else server
     if not max(server - 1, OLDEST) <= own <= server:
         what = f"a scheduler of Kubernetes 1.{own} does not fit an API server of 1.{server}"
         if server < OLDEST:
             what = f"Kubernetes 1.{server} is too old for a second scheduler: 1.{OLDEST} is the first"
         raise ClusterError(
-            f"cluster.share.scheduler.image {wish.image}: {what}",
+            f"cluster.share.scheduler.image {desired.image}: {what}",
             hint=f"Name a kube-scheduler of 1.{server}, the version of the cluster.",
         )
     return own
@@ -233,7 +235,7 @@ def second_objects(
 ) -> list[Object]:
     """Its objects in the order in which they are applied. The kubelet starts its pod again for another configuration, and for other
     certificates."""
-    return rendered(
+    return render(
         "scheduler.yaml.j2",
         namespace=namespace,
         image=image,
@@ -246,12 +248,12 @@ def second_objects(
 def second_serves(api: Api, namespace: str) -> bool:
     """Whether a second scheduler is Ready; False, too, where the user may not know."""
     try:
-        found = api.get("Deployment", SECOND, namespace)
+        live = api.get("Deployment", SECOND, namespace)
     except HttpError as error:
         if error.status == 403:
             return False
         raise
-    return bool(found and (found.get("status") or {}).get("readyReplicas"))
+    return bool(live and (live.get("status") or {}).get("readyReplicas"))
 
 
 LOOK = 1.0  # seconds between two looks

@@ -138,9 +138,9 @@ def rows(
 def _unit(resource: str, node: Object, host: Real) -> str:
     """The unit of the resource: from the units offered or in use, else from what the node publishes."""
     known = () if host.counted else host.entries or ()
-    found = {_of_id(one) for entry in known if entry.resource == resource for one in entry.ids}
-    found = {what for _, what in host.offered.get(resource, {}).values()} or found
-    return found.pop() if len(found) == 1 else _of_memory(unit_mib(node, resource))
+    units = {_of_id(unit_id) for entry in known if entry.resource == resource for unit_id in entry.ids}
+    units = {what for _, what in host.offered.get(resource, {}).values()} or units
+    return units.pop() if len(units) == 1 else _of_memory(unit_mib(node, resource))
 
 
 def _of_id(unit: str) -> str:
@@ -170,11 +170,11 @@ def names(pods: Iterable[Object]) -> dict[str, str]:
     }
 
 
-def allocated(
+def count_allocated(
     pods: Sequence[Object], resource: str, entries: Iterable[Entry]
 ) -> Counter[tuple[str, str, str]]:
     """Units by pod, container and device, of pods that live: its UUID, the index that gpushare's plugin gave, or ""."""
-    known, found = names(pods), Counter[tuple[str, str, str]]()
+    known, units = names(pods), Counter[tuple[str, str, str]]()
     for entry in entries:
         if entry.resource == resource and entry.pod in known:
             for unit in entry.ids:
@@ -182,8 +182,8 @@ def allocated(
                 device = claim.device if claim else unit
                 if claim is not None and claim.way == offer.GPUSHARE:  # such an id does not name its GPU
                     device = entry.index if entry.index.isdecimal() else ""
-                found[known[entry.pod], entry.container, device] += 1
-    return found
+                units[known[entry.pod], entry.container, device] += 1
+    return units
 
 
 def _memory(node: str, pods: Sequence[Object], ledger: Ledger, host: Real) -> list[Row]:
@@ -202,7 +202,7 @@ def _memory(node: str, pods: Sequence[Object], ledger: Ledger, host: Real) -> li
     index = {gpu.uuid: gpu.index for gpu in book.gpus} | dict(host.indexes) | {"": UNKNOWN}
     used: dict[tuple[str, str, str], int] | None = None
     if host.entries is not None:
-        real = allocated(pods, ledger.resource, host.entries)
+        real = count_allocated(pods, ledger.resource, host.entries)
         used = {(pod, box, index.get(device, device)): count for (pod, box, device), count in real.items()}
     for promise in (promise for promise in ledger.promises(node).values() if not promise.parts):
         # Not recorded where: what the kubelet gave it was promised there, and the rest of an unknown GPU.
@@ -257,19 +257,17 @@ def _others(node: str, pods: Sequence[Object], resource: str, total: int, host: 
         )
     sizes = host.offered.get(resource, {})
     by_device: dict[str, list[Use]] = {device: [] for device in sizes}
-    given: Counter[tuple[str, str]] = Counter()
-    for (pod_name, box, device), count in sorted(allocated(pods, resource, host.entries).items()):
+    has: Counter[tuple[str, str]] = Counter()
+    for (pod_name, box, device), count in sorted(count_allocated(pods, resource, host.entries).items()):
         by_device.setdefault(device, []).append(Use(pod_name, box, count, count))
-        given[pod_name, box] += count
+        has[pod_name, box] += count
     made = [
         Row(node, host.indexes.get(device, device), device, resource, sizes[device][0] if device in sizes else None,
             sum(u.promised for u in uses), sum(u.used or 0 for u in uses), tuple(uses))
         for device, uses in by_device.items()
     ]  # fmt: skip
-    late = tuple(
-        Use(*key, count - given[key], 0) for key, count in sorted(wanted.items()) if count > given[key]
-    )
-    free = None if sizes else max(total - sum(given.values()), 0)
+    late = tuple(Use(*key, count - has[key], 0) for key, count in sorted(wanted.items()) if count > has[key])
+    free = None if sizes else max(total - sum(has.values()), 0)
     rest = Row(node, UNKNOWN, "", resource, free, sum(one.promised for one in late), 0, late)
     return sorted(made, key=lambda one: one.gpu) + ([rest] if free or late else [])
 
@@ -298,24 +296,24 @@ def find_mismatches(
         node = (pod.get("spec") or {}).get("nodeName")
         if node and not has_ended(pod):
             bound.setdefault(str(node), []).append(pod)
-    found: list[Mismatch] = []
+    mismatches: list[Mismatch] = []
     for node, book in sorted(ledger.books().items()):
         here, host = bound.get(node, []), real.get(node)
         if book.why is not None and book.why.code == "not-shared":
             continue
         if book.why is not None:
-            found.append(_mismatch(node, "", book.why.code, book.why.words))
+            mismatches.append(_mismatch(node, "", book.why.code, book.why.words))
             continue
         entries = host.entries if host is not None else None
-        given = None if entries is None else allocated(here, resource, entries)
+        units = None if entries is None else count_allocated(here, resource, entries)
         for pod in here:
-            found += _of_pod(node, pod, book, resource, given, scheduler)
+            mismatches += _of_pod(node, pod, book, resource, units, scheduler)
         for gpu, promised in zip(book.gpus, book.promised, strict=True):
             # Where units are reserved, their pods are counted twice, and maybe in another unit, until they end.
             if promised > gpu.units and not gpu.reserved:
                 words = f"{promised} of {gpu.units} units of GPU {gpu.index} are promised"
-                found.append(_mismatch(node, "", "overcommitted", words))
-    return tuple(found)
+                mismatches.append(_mismatch(node, "", "overcommitted", words))
+    return tuple(mismatches)
 
 
 def _of_pod(
@@ -323,7 +321,7 @@ def _of_pod(
     pod: Object,
     book: Book,
     resource: str,
-    given: Mapping[tuple[str, str, str], int] | None,
+    units: Mapping[tuple[str, str, str], int] | None,
     scheduler: str,
 ) -> list[Mismatch]:
     (name,) = names([pod]).values()
@@ -334,7 +332,7 @@ def _of_pod(
     if not held.asks:
         return []
     promised = placement_of(pod, node, held)
-    actual = None if given is None else _actual(name, held, book, given)
+    actual = None if units is None else _actual(name, held, book, units)
     repair: Mapping[str, str] = {}
     if actual:
         repair = notes_of(node, held, actual, book.gpus, time.time_ns())
@@ -349,9 +347,9 @@ def _of_pod(
         return [
             _mismatch(node, name, code, f"{words}: its {held.units} units count against every GPU", repair)
         ]
-    if given is None:
+    if units is None:
         return []
-    if not any(key[0] == name for key in given):
+    if not any(key[0] == name for key in units):
         started = (pod.get("status") or {}).get("phase") == "Running"
         words = "it runs, and the kubelet gave it no units"
         return [_mismatch(node, name, "no-devices", words)] if started else []
@@ -362,7 +360,7 @@ def _of_pod(
 
 
 def _actual(
-    pod: str, held: Demand, book: Book, given: Mapping[tuple[str, str, str], int]
+    pod: str, held: Demand, book: Book, units_by_place: Mapping[tuple[str, str, str], int]
 ) -> tuple[Part, ...] | None:
     """Where the pod's containers are; None where not all have their units yet, or of a GPU that the node does not publish."""
     by_uuid = {gpu.uuid: gpu for gpu in book.gpus if gpu.uuid}
@@ -370,7 +368,7 @@ def _actual(
     for ask in held.asks:
         mine = {
             device: units
-            for (name, box, device), units in given.items()
+            for (name, box, device), units in units_by_place.items()
             if (name, box) == (pod, ask.container)
         }
         if sum(mine.values()) != ask.units or not set(mine) <= set(by_uuid):

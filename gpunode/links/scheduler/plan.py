@@ -32,11 +32,11 @@ class Wanted:
 
 def named_configuration(files: Mapping[str, File]) -> tuple[str, ...]:
     """The configuration that the manifest names, to be read before there is a plan."""
-    found = files.get(MANIFEST)
-    if found is None or found.content is None:
+    file = files.get(MANIFEST)
+    if file is None or file.content is None:
         return ()
     try:
-        path = configuration.read_manifest(found.content).flags.get("config", "")
+        path = configuration.read_manifest(file.content).flags.get("config", "")
     except CannotPlan:
         return ()  # which the plan refuses
     return (path,) if path and path != SCHEDULER else ()
@@ -45,27 +45,27 @@ def named_configuration(files: Mapping[str, File]) -> tuple[str, ...]:
 def enable(files: Mapping[str, File], minor: int, wanted: Wanted) -> tuple[tuple[Change, ...], str]:
     """The changes, the manifest last, and the name of the volume that the pod then has. Raises CannotPlan."""
     text = _content(files, MANIFEST)
-    found = configuration.read_manifest(text)
-    minor = found.minor or minor
+    current = configuration.read_manifest(text)
+    minor = current.minor or minor
     extender = Extender(wanted.address, wanted.resource, FOLDER)
     made = {f"{FOLDER}/{name}": base64.b64decode(wanted.secret[name]).decode() for name in CERTIFICATES}
     flag = ""
     for name in ("policy-config-file", "policy-configmap"):
-        if name in found.flags:
+        if name in current.flags:
             raise CannotPlan(
-                f"{MANIFEST}: the scheduler has a Policy already, {found.flags[name]}",
+                f"{MANIFEST}: the scheduler has a Policy already, {current.flags[name]}",
                 hint=f"Take --{name} and its extender out first; pods that it placed keep their GPUs.",
             )
-    path = found.flags.get("config", "")
+    path = current.flags.get("config", "")
     if not path:
-        configuration.check_provider(MANIFEST, found.flags)
+        configuration.check_provider(MANIFEST, current.flags)
     if path:
         plain = configuration.strip_marked(_content(files, path))
         made[path] = configuration.extend_configuration(path, plain, extender)
     elif not configuration.version_for(minor):
         made[POLICY], flag = configuration.make_policy(extender), f"--policy-config-file={POLICY}"
     else:
-        settings = configuration.as_configuration(MANIFEST, found.flags, minor)
+        settings = configuration.as_configuration(MANIFEST, current.flags, minor)
         made[SCHEDULER], flag = (
             configuration.make_configuration(extender, minor, settings),
             f"--config={SCHEDULER}",
@@ -74,7 +74,7 @@ def enable(files: Mapping[str, File], minor: int, wanted: Wanted) -> tuple[tuple
         "\0".join(f"{path}\0{content}" for path, content in sorted(made.items())).encode()
     )
     volume = VOLUME + digest.hexdigest()[:8]
-    made[MANIFEST] = configuration.extend_manifest(found, flag, volume, FOLDER)
+    made[MANIFEST] = configuration.extend_manifest(current, flag, volume, FOLDER)
     changes = [_write(files, path, content) for path, content in made.items()]
     return tuple(change for change in changes if change is not None), volume
 
@@ -89,9 +89,9 @@ def disable(files: Mapping[str, File]) -> tuple[Change, ...]:
         if plain != text:
             changes.append(WriteFile(path, plain, why, before=text))
     for path in FILES[1:]:
-        there = files.get(path)
-        if there is not None and there.content is not None:
-            changes.append(RemoveFile(path, there.content, why, folder=True))
+        file = files.get(path)
+        if file is not None and file.content is not None:
+            changes.append(RemoveFile(path, file.content, why, folder=True))
     return tuple(changes)
 
 
@@ -101,20 +101,20 @@ def restore(files: Mapping[str, File], now: Mapping[str, File]) -> tuple[Change,
     changes: list[Change] = []
     for path in dict.fromkeys((MANIFEST, *files)):
         text = files[path].content if path in files else None
-        there = now[path].content if path in now else None
-        if text == there:
+        current = now[path].content if path in now else None
+        if text == current:
             continue
         if text is not None:
             mode = 0o600 if path.startswith(FOLDER) else 0o644
-            changes.append(WriteFile(path, text, why, before=there, mode=mode))
-        elif there is not None:
-            changes.append(RemoveFile(path, there, why, folder=path.startswith(FOLDER)))
+            changes.append(WriteFile(path, text, why, before=current, mode=mode))
+        elif current is not None:
+            changes.append(RemoveFile(path, current, why, folder=path.startswith(FOLDER)))
     return tuple(changes)
 
 
 def _write(files: Mapping[str, File], path: str, content: str) -> Change | None:
-    there = files.get(path)
-    before = there.content if there is not None else None
+    file = files.get(path)
+    before = file.content if file is not None else None
     if before == content:
         return None
     why = "the scheduler asks gpunode's extender for pods with GPU memory"
@@ -122,8 +122,8 @@ def _write(files: Mapping[str, File], path: str, content: str) -> Change | None:
 
 
 def _content(files: Mapping[str, File], path: str) -> str:
-    found = files.get(path)
-    if found is None or found.content is None:
-        why = "is not there" if found is None or not found.exists else found.error or "cannot be read"
+    file = files.get(path)
+    if file is None or file.content is None:
+        why = "is not there" if file is None or not file.exists else file.error or "cannot be read"
         raise CannotPlan(f"{path} {why}", hint="Make it readable: gpunode plans from its content.")
-    return found.content
+    return file.content

@@ -17,7 +17,7 @@ import pytest
 
 from gpunode.cluster import api as api_module
 from gpunode.cluster.api import Api, connect, connection
-from gpunode.cluster.api.refusal import translated
+from gpunode.cluster.api.refusal import translate_errors
 from gpunode.errors import ApiConnectionLost, ClusterError, HttpError
 from gpunode.model import Cluster
 from gpunode.sim.apiserver import tls
@@ -361,7 +361,7 @@ def test_a_certificate_that_has_ended_is_told_from_one_of_another_ca(
 ) -> None:
     """In OpenSSL's words."""
     access = at("https://127.0.0.1:1", tmp_path).access
-    with pytest.raises(ClusterError) as caught, translated(access):
+    with pytest.raises(ClusterError) as caught, translate_errors(access):
         raise ssl.SSLError(1, f"{words} (_ssl.c:1006)")
     assert hint in caught.value.hint
 

@@ -11,7 +11,7 @@ import pytest
 
 from gpunode import inventory
 from gpunode.cluster.objects import manifests as cluster_manifests
-from gpunode.cluster.objects.manifests import rendered
+from gpunode.cluster.objects.manifests import render
 from gpunode.errors import TemplateError
 from gpunode.links.plugin.deployment import Spec, everything
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
@@ -37,7 +37,7 @@ def vectoradd(**values: object) -> dict[str, object]:
         "runtime_class": None,
         "seconds": 60,
     }
-    (made,) = rendered("vectoradd.yaml.j2", **(given | values))
+    (made,) = render("vectoradd.yaml.j2", **(given | values))
     return made
 
 
@@ -330,7 +330,7 @@ def test_a_template_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pyte
     )
     for name in ("missing.j2", "value.j2", "yaml.j2"):
         with pytest.raises(TemplateError, match=re.escape(f"{tmp_path}/cluster/{name}")):
-            rendered(name)
+            render(name)
 
 
 def test_what_was_loaded_onto_nodes_is_never_pulled() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.cluster.api.notes import merged, patch
+from gpunode.cluster.api.notes import merge, patch
 
 Object = dict[str, Any]
 C = {"name": "c", "image": "i:1"}
@@ -115,8 +115,8 @@ CASES: dict[str, tuple[Object, Object, Object, Object, tuple[str, ...]]] = {
 def test_a_wish_is_merged(case: tuple[Object, Object, Object, Object, tuple[str, ...]]) -> None:
     """What was last wished tells ours from others'; the patch leads there, and a second merge changes nothing."""
     live, last, wish, result, taken = case
-    assert merged(live, last, wish) == (result, taken)
-    assert merged(result, wish, wish) == (result, ())
+    assert merge(live, last, wish) == (result, taken)
+    assert merge(result, wish, wish) == (result, ())
     assert _patched(live, patch(live, result)) == result
 
 

@@ -162,9 +162,9 @@ def test_what_comes_with_the_plan_is_not_asked_of_its_pods(api: Api, fake: FakeA
     sent: list[dict[str, Any]] = []
     make = api.create
     api.create = lambda manifest, **more: sent.append(manifest) or make(manifest, **more)  # type: ignore[method-assign,func-returns-value]
-    trial.tried(api, spec.manifests, plugin.plan(api, spec), [])
+    trial.try_pods(api, spec.manifests, plugin.plan(api, spec), [])
     apply.apply(api, [one for one in spec.manifests if one["kind"] in ("ServiceAccount", "RuntimeClass")])
-    trial.tried(api, spec.manifests, plugin.plan(api, spec), [])
+    trial.try_pods(api, spec.manifests, plugin.plan(api, spec), [])
     for field in ("serviceAccountName", "runtimeClassName"):
         before, after = ([field in pod["spec"] for pod in part] for part in (sent[:2], sent[2:]))
         assert not any(before)

@@ -25,7 +25,7 @@ import gpunode
 from gpunode.errors import GpunodeError, UsageError
 from gpunode.inventory.archive import full
 from gpunode.links.plugin.image import registry
-from gpunode.links.plugin.image.base import Base, opened
+from gpunode.links.plugin.image.base import Base, open_base
 
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}  # the image's architecture -> that of the wheels
 REFERENCE = re.compile(r"[a-z0-9][a-z0-9._/-]*(?::[0-9]+/[a-z0-9._/-]+)?:[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -54,7 +54,7 @@ def write(base: str, to: Path, *, name: str, arch: str, folder: Path | None = No
         if not place.exists() and (wanted := registry.reference(base)):
             place = Path(scratch) / "base"
             registry.fetch(wanted, arch, place)
-        with opened(place, arch, base) as under:
+        with open_base(place, arch, base) as under:
             wheels = Path(scratch, "wheels")
             wheels.mkdir()
             fetched = fetch_wheels(wheels, python=under.python, machine=MACHINES[arch], folder=folder)
@@ -123,10 +123,10 @@ def write_archive(to: Path, base: Base, layer: bytes, *, name: str) -> str:
                 (_path(_sha256(manifest)), manifest),
             ):
                 _add(tar, path, content)
-            for one in {layer.digest: layer for layer in base.layers}.values():
-                member = tarfile.TarInfo(_path(one.digest))
-                member.size = one.size
-                with base.open(one.name) as file:
+            for stored in {layer.digest: layer for layer in base.layers}.values():
+                member = tarfile.TarInfo(_path(stored.digest))
+                member.size = stored.size
+                with base.open(stored.name) as file:
                     tar.addfile(member, file)
             _add(tar, _path(_sha256(layer)), layer)
         part.replace(to)
@@ -140,8 +140,8 @@ def write_archive(to: Path, base: Base, layer: bytes, *, name: str) -> str:
 def _config(base: dict[str, Any], layer: bytes) -> dict[str, Any]:
     """The base's configuration with the plugin's program, and the layer."""
     inner = base.get("config") or {}
-    kept = [one for one in inner.get("Env") or [] if one.partition("=")[0] not in ENVIRONMENT]
-    kept += [] if any(one.startswith("PATH=") for one in kept) else [PATH]
+    kept = [variable for variable in inner.get("Env") or [] if variable.partition("=")[0] not in ENVIRONMENT]
+    kept += [] if any(variable.startswith("PATH=") for variable in kept) else [PATH]
     step = {"created": BEGINNING, "created_by": "gpunode plugin image"}
     return base | {
         "config": inner

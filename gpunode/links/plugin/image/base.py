@@ -55,7 +55,7 @@ class Base:
 
 
 @contextmanager
-def opened(path: Path, arch: str, name: str = "") -> Iterator[Base]:
+def open_base(path: Path, arch: str, name: str = "") -> Iterator[Base]:
     """The base for linux/`arch`, readable within the context. `name`: what errors call it. Raises UsageError."""
     name = name or str(path)
     with ExitStack() as stack:
@@ -101,16 +101,16 @@ def _opener(path: Path, stack: ExitStack) -> Open:
 
 def _base(path: str, read: Open, arch: str) -> Base:
     try:
-        found = list(_images(read, arch))
+        images = list(_images(read, arch))
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError, FileNotFoundError) as error:
         raise UsageError(
             f"{path} holds no complete image ({error!r})", hint="Save the image again, with all its layers."
         ) from None
-    fitting = [one for platform, one in found if one and platform == f"linux/{arch}"]
+    fitting = [one for platform, one in images if one and platform == f"linux/{arch}"]
     if not fitting:
-        there = ", ".join(sorted({platform for platform, _ in found})) or "nothing"
+        platforms = ", ".join(sorted({platform for platform, _ in images})) or "nothing"
         raise UsageError(
-            f"{path} holds {there}, not linux/{arch}",
+            f"{path} holds {platforms}, not linux/{arch}",
             hint="Save the base for the nodes' architecture, or choose that with --arch.",
         )
     if len(fitting) > 1:
@@ -303,7 +303,7 @@ def _linked(files: Mapping[str, str]) -> int | None:
         if match := INTERPRETER.match(posixpath.basename(name)):
             return int(match[1])
     for folder in BIN:
-        there = (posixpath.basename(name) for name in files if posixpath.dirname(name) == folder)
-        if found := [int(match[1]) for match in map(INTERPRETER.match, there) if match]:
-            return max(found)
+        names = (posixpath.basename(name) for name in files if posixpath.dirname(name) == folder)
+        if minors := [int(match[1]) for match in map(INTERPRETER.match, names) if match]:
+            return max(minors)
     return None

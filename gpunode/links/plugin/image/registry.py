@@ -63,7 +63,7 @@ class Reference:
 
 def reference(text: str) -> Reference | None:
     """The reference that `text` is, None where it names no registry. Raises UsageError for half a digest and for one with a prefix."""
-    found = REFERENCE.fullmatch(text)
+    match = REFERENCE.fullmatch(text)
     if known := PREFIX.fullmatch(text):
         image = (
             ""
@@ -73,9 +73,9 @@ def reference(text: str) -> Reference | None:
         raise UsageError(
             f"{text}: --base takes no `{known['prefix']}`", hint=f"Write --base {known['rest']}{image}."
         )
-    if found is None and "@sha256:" in text:
+    if match is None and "@sha256:" in text:
         raise UsageError(f"{text} has no whole digest", hint="After `sha256:` it has 64 of 0-9 and a-f.")
-    return Reference(**found.groupdict()) if found else None
+    return Reference(**match.groupdict()) if match else None
 
 
 def fetch(wanted: Reference, arch: str, to: Path) -> None:
@@ -95,10 +95,10 @@ def fetch(wanted: Reference, arch: str, to: Path) -> None:
 def _fetch(wanted: Reference, arch: str, to: Path) -> None:
     registry = _Registry(wanted)
     if wanted.digest is None:
-        found = hashlib.sha256(registry.manifest(wanted.tag or "latest")).hexdigest()
+        current = hashlib.sha256(registry.manifest(wanted.tag or "latest")).hexdigest()
         raise UsageError(
             f"{wanted} can be another image tomorrow: it has no digest",
-            hint=f"Today it is --base {wanted.host}/{wanted.name}@sha256:{found}",
+            hint=f"Today it is --base {wanted.host}/{wanted.name}@sha256:{current}",
         )
     blobs = to / "blobs/sha256"
     blobs.mkdir(parents=True)
@@ -110,9 +110,9 @@ def _fetch(wanted: Reference, arch: str, to: Path) -> None:
         text = registry.manifest(digest)
         _write(wanted, blobs, digest, [text], len(text))
         manifest = json.loads(text)
-        waiting += [one["digest"] for one in manifest.get("manifests", []) if fits(one, arch)]
-        for one in [manifest["config"], *manifest["layers"]] if "layers" in manifest else []:
-            registry.blob(blobs, one["digest"], int(one["size"]))
+        waiting += [each["digest"] for each in manifest.get("manifests", []) if fits(each, arch)]
+        for descriptor in [manifest["config"], *manifest["layers"]] if "layers" in manifest else []:
+            registry.blob(blobs, descriptor["digest"], int(descriptor["size"]))
 
 
 @contextmanager
@@ -203,8 +203,8 @@ class _Registry:
         else:
             realm += f"{'&' if '?' in realm else '?'}{urlencode(query)}"
         with self._open(realm, "application/json", mine, form) as answer:
-            found: dict[str, Any] = json.loads(answer.read(LARGEST))
-        return f"Bearer {found.get('token') or found.get('access_token') or ''}"
+            document: dict[str, Any] = json.loads(answer.read(LARGEST))
+        return f"Bearer {document.get('token') or document.get('access_token') or ''}"
 
 
 def _parts(answer: HTTPResponse) -> Iterator[bytes]:
@@ -223,18 +223,18 @@ def _write(wanted: Reference, folder: Path, digest: str, parts: Iterable[bytes],
     kind, _, name = digest.partition(":")
     if kind != "sha256" or not re.fullmatch("[0-9a-f]{64}", name):
         raise ValueError(f"digest {digest}")
-    found, length, path = hashlib.sha256(), 0, folder / name
+    hashed, length, path = hashlib.sha256(), 0, folder / name
     with path.open("wb") as file:
         for part in parts:
-            found.update(part)
+            hashed.update(part)
             length += len(part)
             if length > size:
                 break
             file.write(part)
-    if (found.hexdigest(), length) != (name, size):
+    if (hashed.hexdigest(), length) != (name, size):
         path.unlink()
         raise UsageError(
-            f"{wanted} is damaged: {digest} has {length} bytes with the SHA-256 {found.hexdigest()}",
+            f"{wanted} is damaged: {digest} has {length} bytes with the SHA-256 {hashed.hexdigest()}",
             hint="Try again; if it stays so, the registry or a proxy is at fault.",
         )
 
@@ -269,7 +269,7 @@ def login(host: str, image: str) -> Login | None:
     None where no user has logged in. Raises UsageError for one that cannot be read."""
     for place in filter(os.path.exists, _places()):
         try:
-            found = _kept(json.loads(localfile.text(place)), host, image)
+            kept = _kept(json.loads(localfile.text(place)), host, image)
         except UNREADABLE as error:
             why = (
                 getattr(error, "strerror", "") or type(error).__name__
@@ -278,8 +278,8 @@ def login(host: str, image: str) -> Login | None:
                 f"the login for {host} cannot be read from {place}: {why}",
                 hint="`docker login` or `podman login` writes it again.",
             ) from None
-        if any(found):
-            return Login(found[0], place, found[1])
+        if any(kept):
+            return Login(kept[0], place, kept[1])
     return None
 
 
@@ -319,7 +319,7 @@ def _asked(program: str, host: str) -> tuple[str, str]:
     done = subprocess.run(words, input=host, capture_output=True, text=True, timeout=SECONDS, check=False)
     if done.returncode:
         return "", ""
-    found = json.loads(done.stdout)
-    if found.get("Username") == NO_NAME:
-        return "", str(found["Secret"])
-    return base64.b64encode(f"{found.get('Username')}:{found.get('Secret')}".encode()).decode(), ""
+    answer = json.loads(done.stdout)
+    if answer.get("Username") == NO_NAME:
+        return "", str(answer["Secret"])
+    return base64.b64encode(f"{answer.get('Username')}:{answer.get('Secret')}".encode()).decode(), ""
