@@ -17,19 +17,14 @@ from gpunode.planning import services
 class ContainerRuntime(Protocol):
     """What the module of a runtime has for those who name none."""
 
-    @property
-    def WATCH(self) -> Watch:  # noqa: N802 - a constant of most
-        """What a probe reads."""
-
-    @property
-    def UNITS(self) -> tuple[str, ...]:  # noqa: N802 - a constant of most
-        """The systemd units that it can run in."""
+    WATCH: Watch  # what a probe reads
+    UNITS: tuple[str, ...]  # the systemd units that it can run in
 
     def check(self, host: Host, facts: Facts) -> None:
         """Raises CannotPlan where pods cannot get GPUs from it as the inventory asks."""
 
-    def plan(self, facts: Facts, desired: Desired) -> tuple[Change, ...]:
-        """Its changes; () where it is not the desired runtime."""
+    def plan(self, facts: Facts, desired: Desired, /, *, default: bool) -> tuple[Change, ...]:
+        """Its changes as the desired runtime; `default`: nvidia is to be its default one."""
 
     def containers(self, facts: Facts) -> Containers:
         """How it starts containers. Raises CannotPlan where its files cannot be read."""

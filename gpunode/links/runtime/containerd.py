@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any
@@ -31,7 +32,7 @@ from gpunode.planning.versions import numbers
 
 FILE = "/etc/containerd/config.toml"
 IMPORTED = ("/etc/containerd/conf.d/", "/etc/containerd/config.d/")
-UNITS = ("containerd.service",)
+UNITS: tuple[str, ...] = ("containerd.service",)
 DUMP = "containerd config dump"
 SINCE = (1, 3)  # its module: cmd/containerd-shim-runc-v2 and `config dump`; 1.2.10 has neither
 
@@ -54,7 +55,6 @@ def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a h
 
 
 def containers(facts: Facts) -> Containers:
-    """By its dump."""
     return read_containers(facts.containerd.dump if facts.containerd else "", "runc")
 
 
@@ -66,27 +66,42 @@ def read_containers(config: str, runc: str) -> Containers:
 
 
 def headline(facts: Facts) -> str:
-    """Its version."""
     return f"containerd {facts.containerd.version}" if facts.containerd else ""
 
 
 def state(facts: Facts) -> str:
-    """Its version."""
     return headline(facts) or "containerd"
 
 
-def brought_state(facts: Facts, product: str, path: str) -> str:
-    """The state of the containerd that a product brings, with the default runtime of the configuration that it was started with."""
-    data = read(files.text(facts, path) or "", path)
-    name = default_name(lookup(data, section(data))) if data else ""
-    return f"containerd of {product}" + (f", default runtime {name}" if name else "")
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """The containerd that a product brings: the units that it runs in, the configuration that it was started with, and its runc."""
+
+    product: str
+    units: tuple[str, ...]
+    path: str
+    runc: str
+
+    def containers(self, facts: Facts) -> Containers:
+        return read_containers(files.text(facts, self.path) or "", self.runc)
+
+    def headline(self, facts: Facts) -> str:
+        """Its name; the kubelet's version is the product's own."""
+        return f"containerd of {self.product}" if services.pick(facts, self.units) else ""
+
+    def state(self, facts: Facts) -> str:
+        data = self.read(facts)
+        name = default_name(lookup(data, section(data))) if data else ""
+        return f"containerd of {self.product}" + (f", default runtime {name}" if name else "")
+
+    def read(self, facts: Facts) -> dict[str, Any]:
+        """The configuration that it was started with. Raises CannotPlan."""
+        return read(files.text(facts, self.path) or "", self.path)
 
 
-def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+def plan(facts: Facts, _desired: Desired, *, default: bool) -> tuple[Change, ...]:
     """Add the runtime where containerd's dump has none; restart while the file is newer than the process."""
-    if desired.runtime != "containerd" or desired.runtime_mode == "none":
-        return ()
-    written, paths = _config(facts, default=desired.runtime_mode == "default"), _present(facts)
+    written, paths = _config(facts, default=default), _present(facts)
     reason = services.restart_reason(facts, UNITS[0], paths, changed=bool(written))
     return services.add_restart(written, UNITS[0], reason, "containers keep running", guards=paths)
 

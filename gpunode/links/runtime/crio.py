@@ -21,7 +21,7 @@ from gpunode.planning.versions import is_installed
 MAIN = "/etc/crio/crio.conf"
 FOLDER = "/etc/crio/crio.conf.d/"
 DROP_IN = f"{FOLDER}99-gpunode.conf"
-UNITS = ("crio.service",)
+UNITS: tuple[str, ...] = ("crio.service",)
 TABLE = ("crio", "runtime")
 DEFAULT, NVIDIA = (*TABLE, "default_runtime"), (*TABLE, "runtimes", "nvidia")
 KINDS: toml.Kinds = {
@@ -95,7 +95,6 @@ def low_level(facts: Facts) -> str:
 
 
 def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a host may wish works
-    """It must be there."""
     if not services.is_loaded(facts, UNITS[0]):
         raise CannotPlan(
             "this kubelet runs its pods with CRI-O, and there is no crio.service",
@@ -111,20 +110,15 @@ def containers(facts: Facts) -> Containers:
 
 
 def headline(facts: Facts) -> str:
-    """Its name."""
     return "CRI-O" if services.is_loaded(facts, UNITS[0]) else ""
 
 
 def state(facts: Facts) -> str:
-    """With the default runtime of its files."""
     return f"CRI-O, default runtime {read(facts).default or 'its own'}"
 
 
-def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+def plan(facts: Facts, desired: Desired, *, default: bool) -> tuple[Change, ...]:
     """Add the runtime; restart CRI-O while a file is newer than the process."""
-    if desired.runtime != "crio" or desired.runtime_mode == "none":
-        return ()
-    default = desired.runtime_mode == "default"
     waits = default and _waits(facts, desired)
     written = tuple(_files(facts, default=default and not waits, waits=waits))
     reason = services.restart_reason(facts, UNITS[0], _paths(facts), changed=bool(written))

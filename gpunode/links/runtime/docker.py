@@ -18,7 +18,7 @@ from gpunode.planning.files import at
 from gpunode.planning.versions import numbers
 
 FILE = "/etc/docker/daemon.json"
-UNITS = ("docker.service",)
+UNITS: tuple[str, ...] = ("docker.service",)
 SNAP = "snap.docker.dockerd.service"
 # What docker is started by.
 PACKAGED_UNIT = "/lib/systemd/system/docker.service"
@@ -81,25 +81,20 @@ def containers(facts: Facts) -> Containers:
 
 
 def headline(facts: Facts) -> str:
-    """Its version, or that it does not answer."""
     return f"docker {facts.docker.version}" if facts.docker else "docker, which does not answer"
 
 
 def state(facts: Facts) -> str:
-    """With the default runtime of the running one."""
     info = facts.docker
     return f"docker {info.version}, default runtime {info.default_runtime}" if info else "docker"
 
 
-def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+def plan(facts: Facts, _desired: Desired, *, default: bool) -> tuple[Change, ...]:
     """Merge daemon.json; restart docker while the running one does not know the runtime."""
-    if desired.runtime != "docker" or desired.runtime_mode == "none":
-        return ()
     _check_config_file(facts)
     before = files.text(facts, FILE) or ""
     _check_mark(facts, before)
     texts, runtimes = _without_flags(facts)
-    default = desired.runtime_mode == "default"
     after = daemon_json(before, default=default, path=FILE, more=runtimes)
     written = _daemon_json(facts, before, after, runtimes, default=default)
     for path, text in texts.items():

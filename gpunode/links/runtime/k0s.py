@@ -14,13 +14,12 @@ from gpunode.links.kubelet import k0s
 from gpunode.links.kubelet.start import minor_of
 from gpunode.links.runtime import nvidia
 from gpunode.links.runtime.config_toml import containerd_toml, is_right, nvidia_binaries, read, section
-from gpunode.links.runtime.containerd import brought_state, read_containers
-from gpunode.links.runtime.nvidia import Containers
+from gpunode.links.runtime.containerd import Brought
 from gpunode.model import Change, Desired, Facts, Host, Watch, WriteFile
 from gpunode.planning import files, services
 from gpunode.planning.toml import lookup
 
-UNITS = k0s.UNITS
+UNITS: tuple[str, ...] = k0s.UNITS
 MAIN = "/etc/k0s/containerd.toml"
 MARK = "# k0s_managed=true"
 FOLDER = "/etc/k0s/containerd.d/"
@@ -52,26 +51,13 @@ def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a h
         )
 
 
-def containers(facts: Facts) -> Containers:
-    """By what k0s made of all its files; the runc is the one that it brings."""
-    return read_containers(files.text(facts, MERGED) or "", "/var/lib/k0s/bin/runc")
+BROUGHT = Brought("k0s", UNITS, MERGED, "/var/lib/k0s/bin/runc")
+containers, headline, state = BROUGHT.containers, BROUGHT.headline, BROUGHT.state
 
 
-def headline(facts: Facts) -> str:
-    """Its name; the kubelet's version is k0s' own."""
-    return "containerd of k0s" if services.pick(facts, UNITS) else ""
-
-
-def state(facts: Facts) -> str:
-    """With the default runtime of its merged configuration."""
-    return brought_state(facts, "k0s", MERGED)
-
-
-def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+def plan(facts: Facts, _desired: Desired, *, default: bool) -> tuple[Change, ...]:
     """Add the runtime to a drop-in; restart the service while a drop-in is newer than it."""
-    if desired.runtime != "k0s" or desired.runtime_mode == "none":
-        return ()
-    default, unit = desired.runtime_mode == "default", _unit(facts)
+    unit = _unit(facts)
     written = _drop_in(facts, default=default)
     why = "so that what it makes of the drop-in is seen to work"
     reason = services.restart_reason(facts, unit, files.below(facts, FOLDER), changed=bool(written), why=why)
@@ -87,7 +73,7 @@ def _unit(facts: Facts) -> str:
 
 
 def _drop_in(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
-    main, merged = files.text(facts, MAIN), _merged(facts)
+    main, merged = files.text(facts, MAIN), BROUGHT.read(facts)
     if main is not None and not main.startswith(MARK):
         raise CannotPlan(
             f"{MAIN}:1: without the line `{MARK}` k0s takes no drop-ins",
@@ -112,16 +98,12 @@ def _drop_in(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
 
 def _check_taken(facts: Facts, *, default: bool) -> None:
     """Raise CannotPlan where k0s was started with a drop-in that is right, and made something else of it."""
-    merged, name = _merged(facts), _unit(facts)
+    merged, name = BROUGHT.read(facts), _unit(facts)
     if merged and not is_right(merged, default=default):
         raise CannotPlan(
             f"{name} was started with the nvidia runtime in {FOLDER}, and {MERGED} does not have it as wished",
             hint=f"See `journalctl -u {name} | grep -i containerd` on the host for why k0s ignores the drop-in; then run again.",
         )
-
-
-def _merged(facts: Facts) -> Mapping[str, Any]:
-    return read(files.text(facts, MERGED) or "", MERGED)
 
 
 def _speaks(data: Mapping[str, Any]) -> bool:

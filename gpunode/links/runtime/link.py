@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gpunode.errors import CannotPlan
@@ -29,6 +30,13 @@ from gpunode.planning import files
 from gpunode.wording import few, lines
 
 BELOW: tuple[Layer, ...] = ("PCI", "module", "library", "NVML", "toolkit", "runtime")
+
+
+def plan(name: Runtime, facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """The changes of this runtime; () where it is not the desired one."""
+    if desired.runtime != name or desired.runtime_mode == "none":
+        return ()
+    return runtimes.RUNTIMES[name].plan(facts, desired, default=desired.runtime_mode == "default")
 
 
 def judge_runtime(outcome: Outcome, seen: Facts) -> Verdict:
@@ -156,7 +164,7 @@ LINK = Link(
     "runtime",
     steps=(
         Step("selinux", "runtime", plan_selinux, SELINUX_WATCH),
-        *(Step(name, "runtime", each.plan, each.WATCH) for name, each in runtimes.RUNTIMES.items()),
+        *(Step(name, "runtime", partial(plan, name), each.WATCH) for name, each in runtimes.RUNTIMES.items()),
     ),
     judges=(judge_runtime,),
     faults=(

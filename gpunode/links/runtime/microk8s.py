@@ -13,13 +13,12 @@ from gpunode.errors import CannotPlan
 from gpunode.links.kubelet import microk8s
 from gpunode.links.runtime import nvidia
 from gpunode.links.runtime.config_toml import RUNC, containerd_toml, is_right, nvidia_binaries, read
-from gpunode.links.runtime.containerd import brought_state, read_containers
-from gpunode.links.runtime.nvidia import Containers
+from gpunode.links.runtime.containerd import Brought
 from gpunode.model import Change, Desired, Facts, Host, Watch, WriteFile
 from gpunode.planning import files, services
 from gpunode.planning.toml import lookup
 
-UNITS = (microk8s.CONTAINERD,)
+UNITS: tuple[str, ...] = (microk8s.CONTAINERD,)
 TEMPLATE = f"{microk8s.ARGS}containerd-template.toml"
 MADE = f"{microk8s.ARGS}containerd.toml"
 SNAP = "/snap/microk8s/current/meta/snap.yaml"
@@ -51,26 +50,12 @@ def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a h
             )
 
 
-def containers(facts: Facts) -> Containers:
-    """By the configuration that it was started with; the runc is the one of its snap."""
-    return read_containers(files.text(facts, MADE) or "", "/snap/microk8s/current/bin/runc")
+BROUGHT = Brought("MicroK8s", (microk8s.UNIT,), MADE, "/snap/microk8s/current/bin/runc")
+containers, headline, state = BROUGHT.containers, BROUGHT.headline, BROUGHT.state
 
 
-def headline(facts: Facts) -> str:
-    """Its name; the kubelet's version is the snap's own."""
-    return "containerd of MicroK8s" if microk8s.is_node(facts) else ""
-
-
-def state(facts: Facts) -> str:
-    """With the default runtime that it was started with."""
-    return brought_state(facts, "MicroK8s", MADE)
-
-
-def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+def plan(facts: Facts, _desired: Desired, *, default: bool) -> tuple[Change, ...]:
     """Add the runtime to the template; restart containerd while the template is newer than it."""
-    if desired.runtime != "microk8s" or desired.runtime_mode == "none":
-        return ()
-    default = desired.runtime_mode == "default"
     written = _template(facts, default=default)
     why = "it makes its configuration of the template at its start"
     reason = services.restart_reason(facts, UNITS[0], (TEMPLATE,), changed=bool(written), why=why)
@@ -98,7 +83,7 @@ def _template(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
 
 def _check_taken(facts: Facts, *, default: bool) -> None:
     """Raise CannotPlan where it was started with a template that is right, and made something else of it."""
-    made = read(files.text(facts, MADE) or "", MADE)
+    made = BROUGHT.read(facts)
     if not made or not is_right(made, default=default):
         raise CannotPlan(
             f"{UNITS[0]} was started with the nvidia runtime in {TEMPLATE}, and {MADE} does not have it as wished",

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from gpunode.errors import CannotPlan
 from gpunode.links.kubelet import minors, rancher
 from gpunode.links.kubelet.rancher import PRODUCTS, Product
 from gpunode.links.runtime import nvidia
-from gpunode.links.runtime.config_toml import containerd_toml, default_name, nvidia_binaries, read, section
-from gpunode.links.runtime.containerd import brought_state, read_containers
-from gpunode.links.runtime.nvidia import BINARY, Containers
+from gpunode.links.runtime.config_toml import containerd_toml, default_name, nvidia_binaries, section
+from gpunode.links.runtime.containerd import Brought
+from gpunode.links.runtime.nvidia import BINARY
 from gpunode.model import Change, Desired, Facts, Host, Watch, WriteFile
 from gpunode.planning import files, services
 from gpunode.planning.templates import template
@@ -33,31 +32,20 @@ FOUND = re.compile(r"\.ExtraRuntimes\b|\.NvidiaRuntimes\b|\.ContainerRuntimes\b"
 NVIDIA = re.compile(r"""^[ \t]*\[\s*plugins\..*\.runtimes\.["']?nvidia["']?\s*\]""", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Brought:
-    """The containerd of one product."""
+class Rancher:
+    """The runtime of one product."""
 
-    product: Product
-
-    @property
-    def folder(self) -> str:
-        """Of containerd's configuration and its templates."""
-        return f"{self.product.agent}/etc/containerd/"
-
-    @property
-    def generated(self) -> str:
-        """The configuration, as it was written at the last start."""
-        return f"{self.folder}config.toml"
-
-    @property
-    def WATCH(self) -> Watch:  # noqa: N802 - as of the other runtimes
-        """What a probe reads."""
-        return Watch((*self.product.watched, f"{self.folder}config*.toml*", BINARY), self.product.units)
-
-    @property
-    def UNITS(self) -> tuple[str, ...]:  # noqa: N802 - as of the other runtimes
-        """The node's service, of a server and of an agent."""
-        return self.product.units
+    def __init__(self, product: Product) -> None:
+        self.product = product
+        self.folder = f"{product.agent}/etc/containerd/"  # of containerd's configuration and its templates
+        self.generated = f"{self.folder}config.toml"  # at the last start
+        self.WATCH = Watch((*product.watched, f"{self.folder}config*.toml*", BINARY), product.units)
+        self.UNITS = product.units  # of a server and of an agent
+        folder = product.agent.rpartition("/")[0]
+        runc = f"{folder}/data/current/bin/runc" if product.name == "k3s" else f"{folder}/bin/runc"
+        self.brought = Brought(product.title, product.units, self.generated, runc)
+        self.containers, self.headline = self.brought.containers, self.brought.headline
+        self.state = self.brought.state
 
     def check(self, host: Host, facts: Facts) -> None:  # noqa: ARG002 - each way that a host may wish works
         """It must be the one that is used, where it is looked for."""
@@ -74,25 +62,8 @@ class Brought:
                 hint="gpunode drives it in its default folder so far; take the host out of the inventory.",
             )
 
-    def containers(self, facts: Facts) -> Containers:
-        """By the configuration that it was started with; the runc is the one that the product brings."""
-        folder = self.product.agent.rpartition("/")[0]
-        runc = f"{folder}/data/current/bin/runc" if self.product.name == "k3s" else f"{folder}/bin/runc"
-        return read_containers(files.text(facts, self.generated) or "", runc)
-
-    def headline(self, facts: Facts) -> str:
-        """Its name; the kubelet's version is the product's."""
-        return f"containerd of {self.product.title}" if self.product.unit(facts) else ""
-
-    def state(self, facts: Facts) -> str:
-        """With the default runtime that it was started with."""
-        return brought_state(facts, self.product.title, self.generated)
-
-    def plan(self, facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    def plan(self, facts: Facts, desired: Desired, *, default: bool) -> tuple[Change, ...]:
         """Set the default runtime; restart the service where it has not found the nvidia runtime yet."""
-        if desired.runtime != self.product.name or desired.runtime_mode == "none":
-            return ()
-        default = desired.runtime_mode == "default"
         written = (*self._template(facts, default=default), *self._setting(facts, desired, default=default))
         reason, unit = (
             self._restart_reason(facts, desired, default=default, changed=bool(written)),
@@ -105,12 +76,9 @@ class Brought:
     def _unit(self, facts: Facts) -> str:
         return self.product.unit(facts) or self.product.units[0]
 
-    def _data(self, facts: Facts) -> Mapping[str, Any]:
-        return read(files.text(facts, self.generated) or "", self.generated)
-
     def _template_file(self, facts: Facts) -> str | None:
         """The user's template that counts: the newer kind where containerd is 2.0 or newer."""
-        version = self._data(facts).get("version")
+        version = self.brought.read(facts).get("version")
         newest = isinstance(version, int) and version >= 3
         names = ("config-v3.toml.tmpl", "config.toml.tmpl") if newest else ("config.toml.tmpl",)
         paths = (f"{self.folder}{name}" for name in names)
@@ -121,7 +89,7 @@ class Brought:
         path = self._template_file(facts)
         if path is None:
             return ()
-        text, works = files.text(facts, path) or "", _is_right(self._data(facts), default=default)
+        text, works = files.text(facts, path) or "", _is_right(self.brought.read(facts), default=default)
         after = _merge_template(text, path, self.product.title, default=default, works=works)
         why = "pods get GPUs from the nvidia runtime; this template replaces the one that has it"
         return files.write(facts, path, after, why, wrong="does not hold the nvidia runtime as wished")
@@ -172,7 +140,7 @@ class Brought:
         if changed or not services.is_active(facts, unit):
             why = "it writes containerd's configuration at its start"
             return services.restart_reason(facts, unit, (), changed=changed, why=why)
-        data = self._data(facts)
+        data = self.brought.read(facts)
         if _is_right(data, default=default):
             return None
         comes = any(not is_installed(facts.packages, spec) for spec in desired.toolkit)
@@ -192,7 +160,7 @@ class Brought:
         )
 
 
-K3S, RKE2 = Brought(PRODUCTS["k3s"]), Brought(PRODUCTS["rke2"])
+K3S, RKE2 = Rancher(PRODUCTS["k3s"]), Rancher(PRODUCTS["rke2"])
 
 
 def _has_nvidia(data: Mapping[str, Any]) -> bool:
