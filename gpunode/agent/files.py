@@ -10,7 +10,7 @@ import sys
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.record import VERSION, Run, readable
+from gpunode.agent.record import VERSION, Run, check_format
 from gpunode.agent.system import Answer, Message, below, glob_of, last, resolve, text_of
 
 CONTENT_LIMIT = 256 * 1024
@@ -127,13 +127,13 @@ def copy_labels(source: str, target: str) -> None:
             continue  # some are the kernel's own
 
 
-def touched(this: Run) -> Dict[str, Message]:
+def changed_files(this: Run) -> Dict[str, Message]:
     """The changed files by path: each as it was before its first change, with all that the run wrote there."""
     found: Dict[str, Message] = {}
     journal = this.record + "/journal.jsonl"
     for line in (text_of(journal) or "").splitlines():
         try:
-            entry = readable(json.loads(line), journal)
+            entry = check_format(json.loads(line), journal)
         except ValueError:
             continue  # incomplete, so its write never began
         found.setdefault(entry["path"], dict(entry, wrote=[]))["wrote"].append(entry["wrote"])
@@ -159,7 +159,7 @@ def keep(this: Run, path: str, wrote: Optional[str]) -> None:
 
 def put_files_back(this: Run, paths: Iterable[str]) -> Tuple[List[str], List[str]]:
     """Restore those of `paths` that are still as this run wrote them; returns them, and a sentence for each other one."""
-    entries = touched(this)
+    entries = changed_files(this)
     done, kept = [], []
     for path in paths:
         entry = entries.get(path)

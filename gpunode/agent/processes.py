@@ -110,11 +110,11 @@ def pod_of(uid: str) -> Optional[str]:
 
 def name_of(container: str) -> Optional[str]:
     """What Kubernetes, docker, nerdctl or podman call the container."""
-    made = parsed(DOCKER % container)
+    made = read_json(DOCKER % container)
     labels: Dict[str, Any] = (made.get("Config") or {}).get("Labels") or {}
     for pattern in BUNDLES:
         for path in glob.glob(below(pattern % glob.escape(container))):
-            labels = dict(labels, **(parsed(unrooted(path)).get("annotations") or {}))
+            labels = dict(labels, **(read_json(unrooted(path)).get("annotations") or {}))
     for namespace, name in PODS:
         if labels.get(name):
             return "%s/%s" % (labels.get(namespace, "default"), labels[name])
@@ -122,12 +122,12 @@ def name_of(container: str) -> Optional[str]:
 
 
 def podman(container: str) -> Optional[str]:
-    every: List[Any] = parsed(PODMAN, [])
+    every: List[Any] = read_json(PODMAN, [])
     names = [one.get("names") for one in every if isinstance(one, dict) and one.get("id") == container]
     return str(names[0][0]) if names and names[0] else None
 
 
-def parsed(path: str, otherwise: Any = None) -> Any:
+def read_json(path: str, otherwise: Any = None) -> Any:
     """The JSON of a file, of the kind of `otherwise` (None: an object); that where there is none."""
     otherwise = {} if otherwise is None else otherwise
     try:

@@ -59,7 +59,7 @@ class Run:
 
     def load(self) -> Message:
         """Its job. Raises Failure when a newer gpunode wrote it."""
-        return readable(json.loads(text_of(self.live + "/job.json") or ""), self.live + "/job.json")
+        return check_format(json.loads(text_of(self.live + "/job.json") or ""), self.live + "/job.json")
 
     def begin(self) -> None:
         """Create the messages file, so that it can be followed before the first message."""
@@ -108,7 +108,7 @@ class Run:
     def messages(self, file: BinaryIO) -> Iterator[Message]:
         """The complete messages in `file` from its position. Raises Failure if a newer gpunode wrote them."""
         for line in whole_lines(file):
-            message = readable(json.loads(line), self.places[1])
+            message = check_format(json.loads(line), self.places[1])
             if message["type"] != "record":
                 yield message
 
@@ -122,7 +122,7 @@ class Run:
         return below("%s/payload-%s" % (self.record, which))
 
 
-def readable(found: Message, path: str) -> Message:
+def check_format(found: Message, path: str) -> Message:
     """`found`, read from `path`. Raises Failure if a newer gpunode wrote it: its keys may have other meanings."""
     if found.get("version", 0) > VERSION:
         sentence = "%s was written by a newer gpunode, in format %d; this one reads formats up to %d"

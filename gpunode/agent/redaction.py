@@ -165,7 +165,7 @@ def redacted_values(value: Any) -> Any:
     return [redacted_values(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def hidden(secret: str) -> str:
+def placeholder(secret: str) -> str:
     """The replacement for a secret."""
     return "<secret, %d characters>" % len(secret)
 

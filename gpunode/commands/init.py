@@ -13,7 +13,7 @@ from gpunode.cluster.api.kubeconfig import choose_context
 from gpunode.engine import nodes
 from gpunode.errors import ClusterError, NoConnection, UsageError
 from gpunode.host.ssh_options import Options
-from gpunode.inventory.expand import names
+from gpunode.inventory.expand import expand_range
 from gpunode.inventory.starter import Entry, Starter
 from gpunode.links import node as cluster_nodes
 from gpunode.links.node import Node
@@ -73,7 +73,7 @@ def from_names(text: str) -> Starter:
     """Hosts by name or range, separated by commas or spaces."""
     wanted = text.replace(",", " ").split()
     try:
-        return Starter("names", tuple(Entry(name) for one in wanted for name in names(one)))
+        return Starter("names", tuple(Entry(name) for one in wanted for name in expand_range(one)))
     except ValueError as error:
         raise UsageError(str(error), hint="Write ranges as gpu-[01:04].") from error
 

@@ -176,7 +176,7 @@ def _change(host: Host, plan: Plan, message: Mapping[str, Any]) -> Change:
     if 0 <= n < len(plan.changes):
         return plan.changes[n]
     expected = f"the number of one of {len(plan.changes)} changes"
-    raise unexpected(host, answers.unexpected(n, expected, f"{message['type']}.n"))
+    raise unexpected(host, answers.unexpected_value(n, expected, f"{message['type']}.n"))
 
 
 def _messages(

@@ -36,16 +36,16 @@ def read(kind: Any, value: Any, place: str) -> Any:
         )
     if origin is Literal:
         if value not in inner:
-            raise unexpected(value, f"one of {', '.join(inner)}", place)
+            raise unexpected_value(value, f"one of {', '.join(inner)}", place)
         return value
     if kind in NAMES:
         return _simple(kind, value, place)
     if origin is tuple:
         if not isinstance(value, list):
-            raise unexpected(value, "a list", place)
+            raise unexpected_value(value, "a list", place)
         return tuple(read(inner[0], one, f"{place}[{n}]") for n, one in enumerate(value))
     if not isinstance(value, dict):
-        raise unexpected(value, "an object", place)
+        raise unexpected_value(value, "an object", place)
     if declared := _declared(kind):
         members = {
             name: read(member, value.get(name), f"{place}.{name}")
@@ -67,7 +67,7 @@ def _simple(kind: Any, value: Any, place: str) -> Any:
     number = isinstance(value, (int, kind)) and not isinstance(value, bool)
     if number and kind in LARGEST and abs(value) <= LARGEST[kind]:  # so not NaN
         return kind(value)
-    raise unexpected(value, NAMES[kind], place)
+    raise unexpected_value(value, NAMES[kind], place)
 
 
 @cache
@@ -85,7 +85,7 @@ def _keyed(kind: Any, key: str, value: Any) -> Any:
     return {**value, name: key} if name in ("name", "path") and isinstance(value, dict) else value
 
 
-def unexpected(value: Any, expected: str, place: str) -> UnexpectedAnswer:
+def unexpected_value(value: Any, expected: str, place: str) -> UnexpectedAnswer:
     """The error for a value of another type than `expected`."""
     return UnexpectedAnswer(f"{_shown(value)} where {expected} is expected, in {place:.200}")
 
@@ -154,7 +154,7 @@ def _mig(listed: str) -> dict[str, tuple[MigDevice, ...]]:
 
 def _gpu(row: Sequence[str], mig: Mapping[str, tuple[MigDevice, ...]], place: str) -> Gpu:
     if len(row) < 5 or not re.fullmatch(NUMBER, row[0]):
-        raise unexpected(list(row), "a row of nvidia-smi", place)
+        raise unexpected_value(list(row), "a row of nvidia-smi", place)
     index, uuid, name, pci, memory, *modes = row
     on, pending = (
         word == "Enabled" for word in (modes or ["", ""])[:2]

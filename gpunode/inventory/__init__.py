@@ -17,7 +17,7 @@ from gpunode.contract.config import BadConfig, Config
 from gpunode.contract.yaml_text import Where
 from gpunode.errors import InventoryError
 from gpunode.inventory import archive, expand
-from gpunode.inventory.expand import RANGE, names, need_file, seconds
+from gpunode.inventory.expand import RANGE, expand_range, need_file, seconds
 from gpunode.inventory.source import Source, read
 from gpunode.inventory.validation import check
 from gpunode.local import files as localfile
@@ -198,10 +198,10 @@ def select(inventory: Inventory, limit: Sequence[str] = (), exclude: Sequence[st
     InventoryError for an entry that matches nothing, and if no host is left.
     """
     problems: list[str] = []
-    chosen = matched(inventory, limit, "--limit", problems)
+    chosen = match_hosts(inventory, limit, "--limit", problems)
     if not limit:
         chosen = {host.name for host in inventory.hosts}
-    excluded = matched(inventory, exclude, "--exclude", problems)
+    excluded = match_hosts(inventory, exclude, "--exclude", problems)
     chosen -= excluded
     left = tuple(host for host in inventory.hosts if host.name in chosen)
     if not left and not problems and exclude:
@@ -211,7 +211,7 @@ def select(inventory: Inventory, limit: Sequence[str] = (), exclude: Sequence[st
     return left
 
 
-def matched(inventory: Inventory, patterns: Sequence[str], option: str, problems: list[str]) -> set[str]:
+def match_hosts(inventory: Inventory, patterns: Sequence[str], option: str, problems: list[str]) -> set[str]:
     """Names of the hosts that the patterns match; patterns without a match are added to `problems`."""
     found: set[str] = set()
     known = [
@@ -223,7 +223,7 @@ def matched(inventory: Inventory, patterns: Sequence[str], option: str, problems
         problems.append(f"{option} is empty; name a host, a group or a glob")
     for pattern in filter(None, wanted):
         try:
-            parts = names(pattern) if RANGE.search(pattern) else [pattern]
+            parts = expand_range(pattern) if RANGE.search(pattern) else [pattern]
         except ValueError as error:
             problems.append(f"{option} {pattern}: {error}")
             continue

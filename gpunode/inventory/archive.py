@@ -20,7 +20,7 @@ def image(archive: Path, wanted: str | None) -> tuple[str, str]:
     The id is the digest of the image's configuration, as container runtimes use it. Raises ValueError with one sentence.
     """
     try:
-        with tars.opened(archive) as tar:
+        with tars.open_archive(archive) as tar:
             images = contents(tar)
         found = {full(name): (name, digest) for name, digest in images if name}
     except (DamagedArchive, *tars.BROKEN) as error:

@@ -185,7 +185,7 @@ class Mention:
     values: Values
 
 
-def names(text: str) -> list[str]:
+def expand_range(text: str) -> list[str]:
     """`gpu-[08:11]` -> gpu-08 … gpu-11, as wide as its first number. Raises ValueError for a bad range."""
     found, end = [""], 0
     for one in RANGE.finditer(text):
@@ -213,32 +213,32 @@ def hosts(source: Source) -> tuple[Host, ...]:
     groups = source.data.get("groups", {})
     defaults = values(source, source.data.get("defaults", {}), ("defaults",))
     shared = {name: values(source, group, ("groups", name)) for name, group in groups.items()}
-    mentions = mentioned(source)
+    mentions = mentions_of(source)
     written = [where for where in source.keys if len(where) == 2 and where[0] == "groups"]
     if "groups" in source.data and [[]] * len(written) == [group.get("hosts") for group in groups.values()]:
         source.problem(("groups",), "no hosts; name at least one under a group's `hosts`")
     conflicts: Conflicts = {}
     made = []
     for name, several in mentions.items():
-        own = merged(name, [mention.values for mention in several], {}, conflicts)
-        common = merged(name, [shared[mention.group] for mention in several], own, conflicts)
+        own = merge_values(name, [mention.values for mention in several], {}, conflicts)
+        common = merge_values(name, [shared[mention.group] for mention in several], own, conflicts)
         everything = {**defaults, **common, **own}
-        strict(source, everything)
-        configuration(source, everything)
+        note_missing_known_hosts(source, everything)
+        note_unknown_configuration(source, everything)
         made.append(host(name, tuple(mention.group for mention in several), everything))
     for (where, first), (one, *more) in conflicts.items():
         who = f"{one} and {len(more)} more" if more else one
         place = f"{dotted(first)} (line {source.line(first)})"
         source.problem(where, f"{who}: {place} has another value; use the same, or set it on the host")
-    collisions(source, made, mentions)
+    note_collisions(source, made, mentions)
     return tuple(made)
 
 
-def mentioned(source: Source) -> dict[str, list[Mention]]:
+def mentions_of(source: Source) -> dict[str, list[Mention]]:
     """Each host's mentions, at most one per group, in the order of the file."""
     groups = source.data.get("groups", {})
     found: dict[str, list[Mention]] = {}
-    for mention in listed(source, groups):
+    for mention in list_mentions(source, groups):
         name, where = mention.name, mention.where
         same = found.setdefault(name, [])
         if double := next((other for other in same if other.group == mention.group), None):
@@ -256,7 +256,7 @@ def mentioned(source: Source) -> dict[str, list[Mention]]:
     return found
 
 
-def listed(source: Source, groups: Mapping[str, Any]) -> Iterator[Mention]:
+def list_mentions(source: Source, groups: Mapping[str, Any]) -> Iterator[Mention]:
     """Every name in every group's list, ranges expanded."""
     for group, variables in groups.items():
         for index, item in enumerate(variables.get("hosts", [])):
@@ -265,14 +265,14 @@ def listed(source: Source, groups: Mapping[str, Any]) -> Iterator[Mention]:
                 yield Mention(item["name"], group, where, values(source, item, where))
             elif isinstance(item, str):
                 try:
-                    expanded = names(item)
+                    expanded = expand_range(item)
                 except ValueError as error:
                     source.problem(where, str(error))
                     continue
                 yield from (Mention(name, group, where, {}) for name in expanded)
 
 
-def merged(name: str, several: list[Values], winner: Values, conflicts: Conflicts) -> Values:
+def merge_values(name: str, several: list[Values], winner: Values, conflicts: Conflicts) -> Values:
     """One host's values from places of equal rank; different values are a conflict unless `winner` sets the key."""
     result: Values = {}
     for found in several:
@@ -313,7 +313,7 @@ def host(name: str, groups: tuple[str, ...], values: Values) -> Host:
     )
 
 
-def strict(source: Source, values: Values) -> None:
+def note_missing_known_hosts(source: Source, values: Values) -> None:
     """Note a missing known_hosts file with host_key_check strict."""
     check = values.get(("ssh", "host_key_check"))
     file = values.get(("ssh", "known_hosts"))
@@ -322,7 +322,7 @@ def strict(source: Source, values: Values) -> None:
         source.problem(file[1], f"{what}: {file[0]}; with host_key_check: strict gpunode could reach no host")
 
 
-def configuration(source: Source, values: Values) -> None:
+def note_unknown_configuration(source: Source, values: Values) -> None:
     """Note a label that names an unknown plugin configuration: the plugin on that node would not change."""
     plugin = source.data.get("cluster", {}).get("plugin") or {}
     there = plugin.get("configs")
@@ -333,7 +333,7 @@ def configuration(source: Source, values: Values) -> None:
         source.problem(where, f"no configuration of cluster.plugin.configs has this name; {instead}")
 
 
-def collisions(source: Source, made: list[Host], mentions: Mapping[str, list[Mention]]) -> None:
+def note_collisions(source: Source, made: list[Host], mentions: Mapping[str, list[Mention]]) -> None:
     """Note two names for one machine: gpunode would change it twice at the same time."""
     seen: dict[tuple[str | None, ...], str] = {}
     for one in made:

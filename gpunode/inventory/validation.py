@@ -54,7 +54,7 @@ def resolve(part: Schema) -> Schema:
 
 def check(source: Source) -> None:
     """Note every mistake against the schema, and remove the wrong parts from the data."""
-    misplaced(source)
+    note_misplaced(source)
     version, newest = source.data.get("version"), schema()["properties"]["version"]["maximum"]
     if type(version) is int and version > newest:  # what else is in it this gpunode cannot judge
         source.problem(
@@ -71,7 +71,7 @@ def check(source: Source) -> None:
             continue
         if "propertyNames" in error.absolute_schema_path:
             where = (*where, str(error.instance))
-            source.problem(where, unlike(error.schema["patternErrorMessage"], error.instance), key=True)
+            source.problem(where, broken_rule(error.schema["patternErrorMessage"], error.instance), key=True)
             wrong.add(where)
         elif error.validator == "additionalProperties":
             here = resolve(error.schema)
@@ -95,7 +95,7 @@ def check(source: Source) -> None:
         remove(source.data, where)
 
 
-def misplaced(source: Source) -> None:
+def note_misplaced(source: Source) -> None:
     """Note variables that stand between the groups, and remove them: one mistake for each, however many keys it has."""
     groups = source.data.get("groups")
     variables = schema()["properties"]["groups"]["additionalProperties"]["properties"]
@@ -154,8 +154,8 @@ def sentence(error: Any, written: str | None) -> str:
     value, limit = error.instance, error.validator_value
     if error.validator == "type":
         if "pattern" in error.schema and written and not re.search(error.schema["pattern"], written):
-            return unlike(error.schema["patternErrorMessage"], written)
-        return mistyped([limit] if isinstance(limit, str) else limit, value, written)
+            return broken_rule(error.schema["patternErrorMessage"], written)
+        return wrong_type([limit] if isinstance(limit, str) else limit, value, written)
     if error.validator == "enum":
         near = difflib.get_close_matches(str(value), limit, n=1)
         return f"expected {words(limit, 'or')}, got {kind(value)}" + (
@@ -170,7 +170,7 @@ def sentence(error: Any, written: str | None) -> str:
         fix = f"did you mean `{meant}`?" if meant else f'this one is "{value}"; name such hosts one by one'
         return f"a range counts from one number to another, as in gpu-[01:04]; {fix}"
     if error.validator == "pattern":
-        return unlike(error.schema["patternErrorMessage"], value)
+        return broken_rule(error.schema["patternErrorMessage"], value)
     if error.validator in {"minimum", "maximum"}:
         return f"expected a number from {error.schema['minimum']} to {error.schema['maximum']}, got {value}"
     if error.validator == "maxLength":
@@ -184,7 +184,7 @@ def sentence(error: Any, written: str | None) -> str:
     return str(error.message)
 
 
-def mistyped(expected: list[str], value: Any, written: str | None) -> str:
+def wrong_type(expected: list[str], value: Any, written: str | None) -> str:
     """The message for a value of the wrong type, with the fix where quotes or another word are enough."""
     wanted = " or ".join(KINDS[name] for name in expected)
     if value is None:
@@ -208,7 +208,7 @@ def mistyped(expected: list[str], value: Any, written: str | None) -> str:
     return text
 
 
-def unlike(rule: str, text: str) -> str:
+def broken_rule(rule: str, text: str) -> str:
     """The rule that a name breaks, and the likely cause. Passwords in an address are not repeated."""
     if any(character.isspace() for character in text):
         return f"{rule}; this one has a space"

@@ -80,7 +80,7 @@ class Archive:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Archive]:
+def open_archive(path: Path) -> Iterator[Archive]:
     """The archive at `path`, compressed by gzip, bzip2 or xz or not. Raises DamagedArchive, and OSError where it cannot be opened."""
     with regular(path) as raw:
         magic = raw.read(6)

@@ -95,7 +95,7 @@ def _has_all(facts: Facts, desired: Desired, source: Source) -> bool:
     return all(is_installed(facts.packages, spec) for spec in specs)
 
 
-def armoured(source: Source) -> str:
+def key_text(source: Source) -> str:
     """The key's text as a file has it."""
     return source.key if source.key.endswith("\n") else f"{source.key}\n"
 

@@ -228,7 +228,7 @@ def outcome(over: Mapping[str, object] | None = None, arguments: str = "") -> Ou
 
 
 def test_a_gate_in_force_changes_nothing() -> None:
-    assert kubelet.wished(outcome()) == {"KubeletPodResources": False}
+    assert kubelet.desired_gates(outcome()) == {"KubeletPodResources": False}
     assert kubelet.in_force(OK, outcome(), {"KubeletPodResources": False, "Other": True}) == OK
 
 

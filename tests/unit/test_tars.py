@@ -120,7 +120,7 @@ def test_links_are_followed_within_the_archive(tmp_path: Path) -> None:
     data += header("hard", b"1", linkname="2/layer.tar") + header("pipe", b"6") + bytes(1024)
     for path, content in (("plain", data), ("compressed", gzip.compress(data))):
         (tmp_path / path).write_bytes(content)
-        with tars.opened(tmp_path / path) as archive:
+        with tars.open_archive(tmp_path / path) as archive:
             assert archive.open("./1/layer.tar").read() == archive.open("hard").read() == b"abc"
             for name in ("round", "out", "up", "pipe", "none"):
                 with pytest.raises(KeyError):

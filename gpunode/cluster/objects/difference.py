@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
-from gpunode.agent.redaction import hidden, redacted
+from gpunode.agent.redaction import placeholder, redacted
 from gpunode.agent.values import secret
 from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.api.notes import KEYS, PREFIX
@@ -128,7 +128,7 @@ def _hidden(value: Any) -> Any:
     if isinstance(value, dict):
         kept = {key: _hidden(part) for key, part in value.items()}
         if isinstance(plain := value.get("value"), str) and secret(str(value.get("name", ""))):
-            return kept | {"value": hidden(plain)}
+            return kept | {"value": placeholder(plain)}
         return kept
     return [_hidden(part) for part in value] if isinstance(value, list) else value
 

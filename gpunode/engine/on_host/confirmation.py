@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import put, sync
 from gpunode.agent.machine import show_units
-from gpunode.agent.record import RECORDS, VERSION, Run, readable
+from gpunode.agent.record import RECORDS, VERSION, Run, check_format
 from gpunode.agent.system import Message, below, line_of, run, text_of, unrooted
 
 KEPT = "api-server-answered"  # code: why an unconfirmed restart was kept
@@ -71,7 +71,7 @@ def confirm(this: Run, n: Optional[int] = None) -> None:
 def unconfirmed() -> List[Dict[str, Any]]:
     """What earlier runs kept unconfirmed: {code, run, unit, by, since}, the oldest first. Raises Failure."""
     found = [
-        readable(dict(json.loads(text_of(unrooted(path)) or "{}")), unrooted(path))
+        check_format(dict(json.loads(text_of(unrooted(path)) or "{}")), unrooted(path))
         for path in unconfirmed_files("*")
     ]
     keys = ("code", "run", "unit", "by", "since")

@@ -10,7 +10,7 @@ from typing import Iterator, List, Optional, Tuple
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import put, put_files_back, sync
 from gpunode.agent.machine import show_units, transient
-from gpunode.agent.record import RECORDS, VERSION, Run, readable, settling, take_lock
+from gpunode.agent.record import RECORDS, VERSION, Run, check_format, settling, take_lock
 from gpunode.agent.system import (
     Message,
     below,
@@ -45,7 +45,7 @@ def read_guard(this: Run) -> Optional[Message]:
     """The armed guard: {unit, paths, worked, pid, boot, settle, by}; None if there is none. Raises Failure."""
     path = this.record + "/guard.json"
     text = text_of(path)
-    return None if text is None else readable(dict(json.loads(text)), path)
+    return None if text is None else check_format(dict(json.loads(text)), path)
 
 
 def disarm(this: Run, aside: str = "") -> None:

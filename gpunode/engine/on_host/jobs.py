@@ -12,7 +12,7 @@ from typing import BinaryIO, Callable, Dict, Iterator, Optional
 from gpunode.agent.failures import Failure
 from gpunode.agent.machine import transient
 from gpunode.agent.processes import send_signal, started_at
-from gpunode.agent.record import Run, lock_holder, readable, take_lock
+from gpunode.agent.record import Run, check_format, lock_holder, take_lock
 from gpunode.agent.system import Message, below, failure_of, from_os_error, has_systemd, last, run, text_of
 from gpunode.engine.on_host.changes import why_unknown
 from gpunode.engine.on_host.confirmation import confirm
@@ -20,7 +20,7 @@ from gpunode.engine.on_host.guard import forget_payloads, leftovers, restore_lat
 from gpunode.engine.on_host.probe import PROBE_SECONDS, probe
 from gpunode.engine.on_host.work import work
 from gpunode.links.plugin.on_host import spool
-from gpunode.links.runtime.on_host.container_test import trial
+from gpunode.links.runtime.on_host.container_test import test_container
 
 BEAT_SECONDS = 10  # between two `alive` of a silent apply
 
@@ -147,7 +147,7 @@ def activity(this: Run) -> str:
     """What an apply is doing: its change and the last progress message."""
     found = "nothing yet"
     path = this.live + "/job.json"
-    changes = readable(json.loads(text_of(path) or "{}"), path).get("changes", [])
+    changes = check_format(json.loads(text_of(path) or "{}"), path).get("changes", [])
     for message in this.story():
         if message["type"] == "start" and message["n"] < len(changes):
             change = changes[message["n"]]
@@ -197,7 +197,7 @@ def answer_confirm(_program: bytes, job: Message) -> Iterator[Message]:
 
 
 def answer_container(_program: bytes, job: Message) -> Iterator[Message]:
-    yield dict(trial(job["runtime"], job["image"]), type="container")
+    yield dict(test_container(job["runtime"], job["image"]), type="container")
 
 
 def answer_abort(_program: bytes, job: Message) -> Iterator[Message]:

@@ -148,7 +148,7 @@ def _elsewhere(
     if archive and there:
         best = max(there, key=lambda b: (RANK[b.status], b.number)).number
         line = f"driver: {{from: distribution{version}}}"
-        return f"Write `{line}`: {archive.name}'s archive has {best}, which drives {named(models)}, {LEAVE}"
+        return f"Write `{line}`: {archive.name}'s archive has {best}, which drives {model_names(models)}, {LEAVE}"
     alive = [b.number for b in drive if b.alive]
     if alive and not version:
         return f"Take NVIDIA's installer of {alive[-1]} (`driver: {{from: run, …}}`), {LEAVE}"
@@ -168,14 +168,14 @@ def obstacle_of(
         if not flavours_of(model, number):
             return f"branch {number} has no kernel module for {model.name} ({model.generation})"
     if not flavours(models, number):
-        return f"{named(models)} need different kernel modules of branch {number}, and a host loads one"
+        return f"{model_names(models)} need different kernel modules of branch {number}, and a host loads one"
     release = releases.release(facts.os) if packaged else None
     if release is not None and not release.first <= number <= release.last:
         bound = f"begins with {release.first}" if number < release.first else f"ends with {release.last}"
         return f"NVIDIA's repository for {facts.os.pretty} {bound}"
     offered = PackageNames(release.family).flavours if release is not None else FLAVOURS
     if not set(flavours(models, number)) & set(offered):
-        return f"NVIDIA's repository for {facts.os.pretty} has no {flavours(models, number)[0]} modules, which {named(models)} need"
+        return f"NVIDIA's repository for {facts.os.pretty} has no {flavours(models, number)[0]} modules, which {model_names(models)} need"
     if kernel_version(facts.kernel) < branch.kernel:
         floor = ".".join(str(part) for part in branch.kernel)
         return f"branch {number} needs kernel {floor} or newer, and this host runs {facts.kernel}"
@@ -187,7 +187,7 @@ def _none_fits(facts: Facts, models: Sequence[pci.Model]) -> CannotPlan:
     if ended:
         last = ended[-1]
         return CannotPlan(
-            f"no driver branch that still gets fixes drives {named(models)}; "
+            f"no driver branch that still gets fixes drives {model_names(models)}; "
             f"the last that does is {last.number}{_since(last)}",
             hint=f"Set `driver: {last.number}` if your repository has it, take the GPU out, {LEAVE}",
         )
@@ -198,7 +198,7 @@ def _none_fits(facts: Facts, models: Sequence[pci.Model]) -> CannotPlan:
     lines = "\n".join(f"{number}: {obstacle}" for number, obstacle in obstacles.items())
     what = "have no driver branch in common" if len(models) > 1 else "has no driver branch that fits"
     return CannotPlan(
-        f"{named(models)} {what} on this host\n{lines}",
+        f"{model_names(models)} {what} on this host\n{lines}",
         hint=_elsewhere(facts, models, branches().values())
         or f"Move one kind of GPU to another host, change what is in the way, {LEAVE}",
     )
@@ -228,7 +228,7 @@ def _flavour_of(facts: Facts, models: Sequence[pci.Model], run: RunFile) -> Flav
         if run.flavour in flavours(models, branch):
             return run.flavour
         raise CannotPlan(
-            f"`driver.flavour: {run.flavour}`: {named(models)} need another kernel module of {run.version}",
+            f"`driver.flavour: {run.flavour}`: {model_names(models)} need another kernel module of {run.version}",
             hint="Leave `flavour` out: then the one is chosen that fits the GPUs.",
         )
     loaded: Flavour | None = None
@@ -245,14 +245,14 @@ def _reason(models: Sequence[pci.Model], branch: Branch, *, kept: bool) -> str:
         return f"{oldest.generation}: {branch.number} is the last branch that drives it{module}"
     until = f", with fixes until {branch.ends}" if branch.ends else ""
     if kept:
-        return f"branch {branch.number} is installed and drives {named(models)}{until}"
+        return f"branch {branch.number} is installed and drives {model_names(models)}{until}"
     if branch.status == "new":
-        return f"{branch.number} is the newest branch that drives {named(models)}{module}"
+        return f"{branch.number} is the newest branch that drives {model_names(models)}{module}"
     words = {"production": "production branch", "lts": "long-term branch"}
-    return f"{branch.number} is the {words[branch.status]}{until}; it drives {named(models)}{module}"
+    return f"{branch.number} is the {words[branch.status]}{until}; it drives {model_names(models)}{module}"
 
 
-def named(models: Iterable[pci.Model]) -> str:
+def model_names(models: Iterable[pci.Model]) -> str:
     """For people: `Tesla P100 and A100`."""
     return " and ".join(f"{model.name}" for model in models)
 

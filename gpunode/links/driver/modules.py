@@ -37,7 +37,7 @@ SERVICES = {
 
 def plan(facts: Facts, wish: DriverSpec, *, changed: bool) -> Iterator[Change]:
     """Load them, reload them, or reboot. `changed`: packages of the driver change first."""
-    if pci.taken(facts.pci):
+    if pci.held_by_linux(facts.pci):
         return  # nvidia cannot take the GPUs before the reboot that is planned for nouveau or nova
     if "nvidia" not in facts.modules:
         yield load(facts, LOAD, "the GPUs have no driver loaded")
@@ -131,7 +131,7 @@ def plan_nouveau(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     keeps the file that it has."""
     if desired.driver is None:
         return ()
-    held = pci.taken(facts.pci)
+    held = pci.held_by_linux(facts.pci)
     loaded = next((name for name in pci.FREE_MODULES if name in facts.modules), "")
     if not held and not loaded:
         return ()

@@ -75,7 +75,7 @@ def module_after(facts: Facts, desired: Desired) -> Literal["absent", "rebooted"
     """What the steps after this one find of the module: absent, where nothing loads it; there only after a reboot; as
     it is loaded now; or loaded by this step."""
     planned = module_changes(facts, desired)
-    taken = desired.driver is not None and pci.taken(facts.pci)
+    taken = desired.driver is not None and pci.held_by_linux(facts.pci)
     if taken or any(isinstance(change, Reboot) for change in planned):
         return "rebooted"
     if any(isinstance(change, KernelModule) and "nvidia" in change.load for change in planned):
@@ -230,9 +230,9 @@ def plan_run(facts: Facts, wish: DriverSpec, wrong: tuple[str, ...]) -> Iterator
         yield from modules.plan(facts, wish, changed=False)
         return
     loaded, held = "nvidia" in facts.modules, modules.holders(facts)
-    beside = bool(pci.taken(facts.pci) or (loaded and held))
+    beside = bool(pci.held_by_linux(facts.pci) or (loaded and held))
     if beside and numbers(wish.version) < BESIDE:
-        if pci.taken(facts.pci):
+        if pci.held_by_linux(facts.pci):
             return  # after the reboot that is planned for nouveau or nova
         raise CannotPlan(
             f"{reason}; {held}; an installer before 550.40.07 cannot work beside that",
@@ -256,7 +256,7 @@ def plan_run(facts: Facts, wish: DriverSpec, wrong: tuple[str, ...]) -> Iterator
             beside=beside,
             fault=reason,
         )
-    if pci.taken(facts.pci):
+    if pci.held_by_linux(facts.pci):
         return
     if beside:
         yield Reboot(f"{reason}; {held}")

@@ -116,7 +116,7 @@ def _obstacle(host: Host, facts: Facts, models: list[pci.Model], row: Prebuilt) 
     branch = branches()[row.branch]
     if row.flavour not in driver.flavours(models, row.branch):
         return driver.obstacle_of(facts, models, branch, packaged=False) or (
-            f"{driver.named(models)} need another kernel module than the {row.flavour} one"
+            f"{driver.model_names(models)} need another kernel module than the {row.flavour} one"
         )
     return driver.obstacle_of(facts, models, branch, packaged=False)
 

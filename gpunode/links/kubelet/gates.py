@@ -25,7 +25,7 @@ FLAG = re.compile(
 )
 
 
-def written(gates: Gates) -> str:
+def format_gates(gates: Gates) -> str:
     """Gates as the flag takes them."""
     return ",".join(f"{name}={_word(bool(state))}" for name, state in gates.items())
 
@@ -45,12 +45,12 @@ def into_flags(text: str, gates: Gates) -> Iterator[str]:
         line = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
         if not line.lstrip().startswith(("#", ";")):
             comma = "" if match["value"].endswith(",") else ","
-            yield f"{text[: match.end('value')]}{comma}{written(gates)}{text[match.end('value') :]}"
+            yield f"{text[: match.end('value')]}{comma}{format_gates(gates)}{text[match.end('value') :]}"
 
 
 def into_variable(text: str, variable: str, gates: Gates) -> str:
     """An environment file with a flag at the end of the variable's value, or with the variable where it has none."""
-    flag = f"--feature-gates={written(gates)}"
+    flag = f"--feature-gates={format_gates(gates)}"
     present = [assignment for assignment in systemd.read_environment(text) if assignment.name == variable]
     if not present:
         end = "\r\n" if "\r\n" in text else "\n"
@@ -64,7 +64,7 @@ def into_variable(text: str, variable: str, gates: Gates) -> str:
 
 def into_unit_variable(text: str, variable: str, gates: Gates) -> str:
     """A unit with a flag at the end of the value that its last Environment= of this variable gives it."""
-    flag = f"--feature-gates={written(gates)}"
+    flag = f"--feature-gates={format_gates(gates)}"
     for setting in reversed(systemd.read_unit(text)):
         raw = text[setting.start : setting.stop]
         flat = re.sub(r"\\\r?\n", lambda m: " " * len(m[0]), raw)
@@ -85,7 +85,7 @@ def into_command(text: str, setting: UnitSetting, gates: Gates) -> str:
     last = raw.rstrip(" \t\r\n\\")
     line = re.search(r"(\\\r?\n[ \t]*)-[^\n]*$", last)
     end = setting.start + len(last)
-    return f"{text[:end]}{f' {line[1]}' if line else ' '}--feature-gates={written(gates)}{text[end:]}"
+    return f"{text[:end]}{f' {line[1]}' if line else ' '}--feature-gates={format_gates(gates)}{text[end:]}"
 
 
 def flag_value(value: str, gates: Gates) -> str:

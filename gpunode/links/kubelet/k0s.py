@@ -36,7 +36,7 @@ def read(facts: Facts, place: Place) -> KubeletStart:
             words += shlex.split(value)
         except ValueError as error:
             problem = f"{place.unit}: --{ARGS}: {error}"
-    return start.below(facts, service, words, (), problem)
+    return start.below_service(facts, service, words, (), problem)
 
 
 def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, ...]:  # noqa: ARG001 - as of others

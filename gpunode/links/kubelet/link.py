@@ -28,7 +28,7 @@ def judge_kubelet(outcome: Outcome, seen: Facts) -> Verdict:
     return judge_by_plan(outcome, "kubelet", version, "kubelet")
 
 
-def wished(outcome: Outcome | None) -> Mapping[str, bool]:
+def desired_gates(outcome: Outcome | None) -> Mapping[str, bool]:
     """The gates that the host's kubelet is to have."""
     gates = outcome.desired.gates if outcome and outcome.desired else {}
     return {name: state for name, state in gates.items() if state is not None}
@@ -38,9 +38,9 @@ def in_force(link: Verdict, outcome: Outcome, reported: Mapping[str, bool] | str
     """The link, broken where the kubelet reports another value of a gate, with the place that it comes from. `reported`: the
     gates, or why the kubelet could not be asked."""
     if isinstance(reported, str):
-        words = f"whether {', '.join(wished(outcome))} is in force is known from files and arguments alone: {reported}"
+        words = f"whether {', '.join(desired_gates(outcome))} is in force is known from files and arguments alone: {reported}"
         return link.because(lines((link.cause, words)))
-    wrong = [name for name, state in wished(outcome).items() if reported.get(name) != state]
+    wrong = [name for name, state in desired_gates(outcome).items() if reported.get(name) != state]
     seen, desired = outcome.facts, outcome.desired
     if not wrong or seen is None or desired is None or desired.kubelet is None:
         return link

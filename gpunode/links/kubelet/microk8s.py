@@ -28,7 +28,7 @@ def read(facts: Facts, place: Place) -> KubeletStart:
     if file is None or file.content is None:
         problem = f"{place.config}: {file.error if file and file.error else 'is not there'}"
     words = ("kubelet", *arguments(file.content or "" if file else ""))
-    return start.below(facts, service, words, start.config_files(facts, words, ""), problem)
+    return start.below_service(facts, service, words, start.config_files(facts, words, ""), problem)
 
 
 def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, ...]:
@@ -54,7 +54,7 @@ def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, 
 def _add(text: str, gates: merge.Gates) -> str:
     """The arguments with these gates in the flag that is there, else in one of their own."""
     end = "" if not text or text.endswith("\n") else "\n"
-    return next(merge.into_flags(text, gates), f"{text}{end}--feature-gates={merge.written(gates)}\n")
+    return next(merge.into_flags(text, gates), f"{text}{end}--feature-gates={merge.format_gates(gates)}\n")
 
 
 def set_by_user(facts: Facts, now: KubeletStart) -> KubeletStart:  # noqa: ARG001 - as of others

@@ -26,7 +26,7 @@ PLACES = (Place(UNIT, WRITTEN, "", (), (), "", brings="crio"),)
 def read(facts: Facts, place: Place) -> KubeletStart:
     """The kubelet's start, as MicroShift wrote it for the running one."""
     service = start.read(facts, place)
-    return start.below(facts, service, ("kubelet",), (WRITTEN,), service.problem)
+    return start.below_service(facts, service, ("kubelet",), (WRITTEN,), service.problem)
 
 
 def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, ...]:  # noqa: ARG001 - as of others

@@ -105,7 +105,7 @@ def _add(
         _, after = _with(facts, start, {path: content})
         if merge.differ_only_in(before, after, gates):
             return path, content
-    flag = f"--feature-gates={merge.written(absent)}"
+    flag = f"--feature-gates={merge.format_gates(absent)}"
     where = f" in {start.command[0]}" if start.command and start.command[0] else ""
     variable = start.place.variable
     raise CannotPlan(
@@ -134,7 +134,7 @@ def _candidates(facts: Facts, start: KubeletStart, gates: merge.Gates) -> Iterat
     if start.command and ends_in_flags(start.words) and start.command[0] in facts.files:
         path, setting = start.command
         if path.startswith(PACKAGED) and files.text(facts, start.place.drop_in) is None:
-            command = f"{setting.value} --feature-gates={merge.written(gates)}"
+            command = f"{setting.value} --feature-gates={merge.format_gates(gates)}"
             yield start.place.drop_in, template(COMMAND, path=path, command=command)
         yield path, merge.into_command(files.text(facts, path) or "", setting, gates)
 
@@ -148,10 +148,10 @@ def _into(facts: Facts, start: KubeletStart, variable: str, gates: merge.Gates) 
         yield path, merge.into_unit_variable(text, variable, gates)
     elif path is None and (place := next((p for p in default if p in named), None)):
         there = files.text(facts, place)
-        new = template(default[0].lstrip("/"), variable=variable, gates=merge.written(gates))
+        new = template(default[0].lstrip("/"), variable=variable, gates=merge.format_gates(gates))
         yield place, new if there is None else merge.into_variable(there, variable, gates)
     elif path is None and files.text(facts, (drop_in := start.place.drop_in)) is None:
-        yield drop_in, template(drop_in.lstrip("/"), variable=variable, gates=merge.written(gates))
+        yield drop_in, template(drop_in.lstrip("/"), variable=variable, gates=merge.format_gates(gates))
 
 
 def _restart_reason(facts: Facts, start: KubeletStart, gates: merge.Gates, *, changed: bool) -> str | None:

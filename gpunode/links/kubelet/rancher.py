@@ -95,7 +95,7 @@ def read(facts: Facts, place: Place) -> KubeletStart:
     except CannotPlan as error:
         problem = error.message.splitlines()[-1]
     words.append(f"--config-dir={product.folder}")
-    return start.below(facts, service, words, start.config_files(facts, words, ""), problem)
+    return start.below_service(facts, service, words, start.config_files(facts, words, ""), problem)
 
 
 def _arguments(facts: Facts, product: Product, service: KubeletStart, key: str) -> tuple[str, ...]:
@@ -114,7 +114,7 @@ def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, 
     own = _own_config(before)
     texts |= {path: merge.config_gates(files.text(facts, path) or "", gates) for path in own}
     if absent := merge.missing(gates, before):
-        path, added = before.place.drop_in, merge.written(absent)
+        path, added = before.place.drop_in, merge.format_gates(absent)
         present = texts.get(path)
         new = template("etc/rancher/kubelet.yaml", gates=added)
         texts[path] = f"{present}  - {FLAG}{added}\n" if present else new
@@ -140,9 +140,9 @@ def _merge_settings(text: str, path: str, gates: merge.Gates) -> str:
         value = scalar.value.partition("=")[2]
         merged = merge.flag_value(value, gates)
         if not merged:
-            text = without(text, scalar)
+            text = remove_scalar(text, scalar)
         elif merged != value:
-            text = replaced(text, scalar, f"{dashes}{FLAG}{merged}")
+            text = replace_scalar(text, scalar, f"{dashes}{FLAG}{merged}")
     return text
 
 
@@ -253,14 +253,14 @@ def read_settings(text: str, path: str) -> Iterator[Setting]:
         )
 
 
-def replaced(text: str, scalar: Scalar, value: str) -> str:
+def replace_scalar(text: str, scalar: Scalar, value: str) -> str:
     """The text with another value, in the quotes that are there."""
     quote = text[scalar.start : scalar.start + 1]
     quote = quote if quote in ("'", '"') else ""
     return f"{text[: scalar.start]}{quote}{value}{quote}{text[scalar.stop :]}"
 
 
-def without(text: str, scalar: Scalar) -> str:
+def remove_scalar(text: str, scalar: Scalar) -> str:
     """The text without a value: the item of its list, or the whole key where it is the only one."""
     owner = next(
         s for s in read_settings(text, scalar.path) if any(v.start == scalar.start for v in s.values)

@@ -82,7 +82,7 @@ def read(facts: Facts, place: Place) -> KubeletStart:
     )
 
 
-def below(
+def below_service(
     facts: Facts, service: KubeletStart, words: Sequence[str], paths: Sequence[str], problem: str | None
 ) -> KubeletStart:
     """The start of a kubelet that a distribution's service runs: by these words and files of configuration, and no variables."""

@@ -54,7 +54,7 @@ def is_passed_through(device: PciDevice) -> bool:
     return device.driver in PASSING
 
 
-def taken(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
+def held_by_linux(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
     """The GPUs that a driver of Linux' own holds, so that NVIDIA's cannot."""
     return tuple(d for d in gpus(pci) if d.driver in FREE)
 

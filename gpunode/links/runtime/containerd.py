@@ -116,7 +116,7 @@ def _config(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
     if aligned:
         facts = files.overlay(facts, {change.path: change.content for change in aligned})
         contents = {path: read(files.text(facts, path) or "", path) for path in contents}
-        effective = drop_ins.merged(contents, main, second=second)
+        effective = drop_ins.merge_files(contents, main, second=second)
         right = is_right(effective, default=default)
     elif facts.containerd and facts.containerd.error:
         raise CannotPlan(

@@ -63,7 +63,7 @@ def align(
     return (*writes[:-1], *(replace(change, check="containerd") for change in writes[-1:]))
 
 
-def merged(contents: Mapping[str, Mapping[str, Any]], version: int, *, second: bool) -> dict[str, Any]:
+def merge_files(contents: Mapping[str, Mapping[str, Any]], version: int, *, second: bool) -> dict[str, Any]:
     """What containerd makes of files of one version; 1.x takes a plugin's section from the last file that has one."""
     whole: dict[str, Any] = {"plugins": {}}
     for data in contents.values():

@@ -110,7 +110,7 @@ class Rancher:
         wished = "nvidia" if default else "runc"
         why = nvidia.reason(default=default) + ("" if default else " by its RuntimeClass alone")
         if now is not None:
-            text = rancher.replaced(files.text(facts, now.path) or "", now, wished)
+            text = rancher.replace_scalar(files.text(facts, now.path) or "", now, wished)
             return files.write(facts, now.path, text, why, wrong=f"names {now.value} as the default runtime")
         path = f"{self.product.config}.d/90-gpunode-runtime.yaml"
         return files.write(facts, path, template("etc/rancher/runtime.yaml", runtime=wished), why)

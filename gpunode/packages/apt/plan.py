@@ -12,7 +12,7 @@ from gpunode.model import Change, Desired, DriverSpec, Facts, Source, Watch
 from gpunode.packages import releases, repositories
 from gpunode.packages.apt import lists, on_host
 from gpunode.packages.names import PackageNames
-from gpunode.packages.signing import armoured, check_expiry, check_key, expiry_notes
+from gpunode.packages.signing import check_expiry, check_key, expiry_notes, key_text
 from gpunode.planning import files, versions
 from gpunode.planning.templates import template
 
@@ -130,7 +130,7 @@ def _source(facts: Facts, source: Source) -> Iterator[Change]:
     yield from files.write(
         facts,
         _keyring(source),
-        template("usr/share/keyrings/gpunode.asc", key=armoured(source)),
+        template("usr/share/keyrings/gpunode.asc", key=key_text(source)),
         f"the key that signs {source.uri}; apt takes it for this source only",
     )
     yield from files.write(

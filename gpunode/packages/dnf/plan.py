@@ -13,7 +13,7 @@ from gpunode.model import Change, Desired, DriverSpec, Facts, PackageSpec, Sourc
 from gpunode.packages import releases, repositories
 from gpunode.packages.dnf import on_host
 from gpunode.packages.names import PackageNames
-from gpunode.packages.signing import PURPOSES, armoured, check_expiry, check_key, expiry_notes, signer_of
+from gpunode.packages.signing import PURPOSES, check_expiry, check_key, expiry_notes, key_text, signer_of
 from gpunode.planning import files, versions
 from gpunode.planning.templates import template
 from gpunode.planning.versions import is_installed
@@ -142,7 +142,7 @@ def _source(facts: Facts, source: Source, *, hotfixes: bool) -> Iterator[Change]
     purpose = PURPOSES.get(source.name)
     check_key(facts, source)
     path = f"/etc/pki/rpm-gpg/RPM-GPG-KEY-{source.name}"
-    text = template("etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode", key=armoured(source))
+    text = template("etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode", key=key_text(source))
     yield from files.write(
         facts, path, text, f"the key that signs {source.uri}; dnf takes it for this repository only"
     )

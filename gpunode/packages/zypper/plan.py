@@ -16,7 +16,7 @@ from gpunode.packages.dnf import plan
 from gpunode.packages.dnf.plan import KEYS, OSTREE
 from gpunode.packages.names import PackageNames
 from gpunode.packages.releases import prebuilt
-from gpunode.packages.signing import armoured, check_key
+from gpunode.packages.signing import check_key, key_text
 from gpunode.packages.zypper import on_host
 from gpunode.planning import files
 from gpunode.planning.templates import template
@@ -117,7 +117,7 @@ def _source(facts: Facts, source: Source) -> Iterator[Change]:
     what = source.name.removeprefix("gpunode-")
     check_key(facts, source)
     path = f"/etc/pki/rpm-gpg/RPM-GPG-KEY-{source.name}"
-    text = template("etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode", key=armoured(source))
+    text = template("etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode", key=key_text(source))
     yield from files.write(facts, path, text, f"the key that signs {source.uri}")
     text = template(
         "etc/zypp/repos.d/gpunode.repo", id=source.name, words=f"gpunode {what}", uri=source.uri, key=path

@@ -83,7 +83,7 @@ def open_base(path: Path, arch: str, name: str = "") -> Iterator[Base]:
 def _opener(path: Path, stack: ExitStack) -> Open:
     """Opens what is in the archive or folder by its name. Raises KeyError or FileNotFoundError for what is not."""
     if not path.is_dir():
-        return stack.enter_context(tars.opened(path)).open
+        return stack.enter_context(tars.open_archive(path)).open
 
     def inside(name: str) -> IO[bytes]:
         try:

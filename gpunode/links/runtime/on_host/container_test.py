@@ -55,23 +55,23 @@ SOCKETS = {
 }
 
 
-def trial(runtime: str, reference: str) -> Message:
+def test_container(runtime: str, reference: str) -> Message:
     """The answer: `tool` and `image` (None where there is none), `tools` that were asked; of the container its status and words,
     the UUIDs of the GPUs that it saw, its device files and the driver's files that are mounted into it."""
-    tools = [tool for tool in ORDER.get(runtime, ()) if have(tool) and there(tool)]
+    tools = [tool for tool in ORDER.get(runtime, ()) if have(tool) and can_answer(tool)]
     for tool in tools:
-        image = chosen(run(*TOOLS[tool][0]).out.split(), reference)
+        image = choose_image(run(*TOOLS[tool][0]).out.split(), reference)
         if image is not None:
-            answer = contained(tool, image, PROGRAMS[0])
+            answer = run_container(tool, image, PROGRAMS[0])
             if answer.status not in (0, 124) and re.search(NO_SHELL, answer.words):
-                answer = contained(tool, image, PROGRAMS[1])
+                answer = run_container(tool, image, PROGRAMS[1])
             found = {"tool": tool, "image": image, "status": answer.status, "words": last(answer.words, 5)}
-            return dict(found, **seen(answer.out))
+            return dict(found, **parse_output(answer.out))
     nothing: Message = {"tool": None, "image": None, "tools": tools, "status": 0, "words": []}
-    return dict(nothing, **seen(""))
+    return dict(nothing, **parse_output(""))
 
 
-def contained(tool: str, image: str, program: Tuple[str, ...]) -> Answer:
+def run_container(tool: str, image: str, program: Tuple[str, ...]) -> Answer:
     """A container's end; it is removed where it did not end."""
     if tool == "ctr":  # one that an earlier run left, which keeps its name
         run(*CTR_DELETE)
@@ -85,7 +85,7 @@ def contained(tool: str, image: str, program: Tuple[str, ...]) -> Answer:
     return answer
 
 
-def seen(text: str) -> Message:
+def parse_output(text: str) -> Message:
     """What LOOK has printed."""
     devices = re.findall(r"(?m)^(/dev/nvidia\S*)$", text)
     targets = [line.split()[1] for line in text.splitlines() if re.match(r"\S+ /\S+ \S+ \S+ \d \d$", line)]
@@ -98,12 +98,12 @@ def seen(text: str) -> Message:
     }
 
 
-def there(tool: str) -> bool:
+def can_answer(tool: str) -> bool:
     """Whether its daemon can answer; podman has none."""
     return tool not in SOCKETS or os.path.exists(below(SOCKETS[tool]))
 
 
-def chosen(names: List[str], reference: str) -> Optional[str]:
+def choose_image(names: List[str], reference: str) -> Optional[str]:
     """The device plugin's image, which needs nothing but a C library here; else the first that is named after CUDA."""
     wanted = [name for name in names if reference and (name == reference or name.endswith("/" + reference))]
     return next(iter(wanted + sorted(name for name in names if re.search(CUDA, name))), None)
