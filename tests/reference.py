@@ -117,7 +117,7 @@ def codes() -> Iterator[str]:
     ends = [one.split(" ", 1) for one in EPILOG.removeprefix("Exit codes: ").split(" · ")]
     yield from table(("code", "means"), *((f"`{code}`", words) for code, words in ends))
     yield from ("## Why a change failed", "", "`code` of a host's [outcome](../json.md), and what to do.", "")
-    every = {**HINTS, **{code: hint for system in SYSTEMS.values() for code, hint in system.HINTS.items()}}
+    every = {**HINTS, **{code: hint for system in SYSTEMS.values() for code, hint in system.hints.items()}}
     yield from table(("code", "do"), *((f"`{code}`", hint) for code, hint in sorted(every.items())))
     yield from (
         "## Pods that are not admitted or scheduled",

@@ -123,7 +123,9 @@ def name_of(container: str) -> Optional[str]:
 
 def podman(container: str) -> Optional[str]:
     every: List[Any] = read_json(PODMAN, [])
-    names = [one.get("names") for one in every if isinstance(one, dict) and one.get("id") == container]
+    names = [
+        entry.get("names") for entry in every if isinstance(entry, dict) and entry.get("id") == container
+    ]
     return str(names[0][0]) if names and names[0] else None
 
 

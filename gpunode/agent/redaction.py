@@ -161,8 +161,8 @@ def redacted_values(value: Any) -> Any:
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, dict):
-        return {key: redacted_values(one) for key, one in value.items()}
-    return [redacted_values(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {key: redacted_values(item) for key, item in value.items()}
+    return [redacted_values(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def placeholder(secret: str) -> str:
@@ -207,11 +207,11 @@ def _shapes(text: str) -> Iterator[Span]:
 
 def _logins(text: str) -> Iterator[Span]:
     """User names and passwords in URLs."""
-    for one in LOGIN.finditer(text):
-        before = text[max(0, one.start() - 21) : one.start()]
+    for login in LOGIN.finditer(text):
+        before = text[max(0, login.start() - 21) : login.start()]
         lead = before.rstrip(WORD + "+")
-        quote = one[1].find("'") if lead.endswith("'") else -1
-        found = one if quote < 0 else LOGIN.match(text, one.start(), one.start(1) + quote)
+        quote = login[1].find("'") if lead.endswith("'") else -1
+        found = login if quote < 0 else LOGIN.match(text, login.start(), login.start(1) + quote)
         user = before[len(lead) :].lower().endswith(("ssh", "sftp", "rsync"))  # alone, it is no secret
         if found and (":" in found[1] or not user):
             yield found.span(1)

@@ -153,10 +153,10 @@ def from_os_error(error: OSError) -> Failure:
     codes = {errno.ENOSPC: "disk-full", errno.EDQUOT: "disk-full", errno.EROFS: "read-only"}
     path = str(error.filename or "")
     if error.errno == errno.EPERM:
-        for one in filter(None, (error.filename2, error.filename, os.path.dirname(path))):
-            if is_immutable(str(one)):
+        for place in filter(None, (error.filename2, error.filename, os.path.dirname(path))):
+            if is_immutable(str(place)):
                 sentence = "%s is immutable: a file attribute (see lsattr) blocks every change" % unrooted(
-                    str(one)
+                    str(place)
                 )
                 return Failure("immutable", sentence)
     where = unrooted(path) + ": " if path else ""

@@ -63,7 +63,7 @@ def outdate(changes: Iterable[Change], facts: Facts | None) -> bool:
     of the host's kernels: they only build modules."""
     system = packages.system_of_host(facts) if facts else None
     kernels = (*facts.kernels, facts.kernel) if facts and system else ()
-    headers = {spec.name for kernel in kernels if system for spec in system.NAMES.headers(kernel)}
+    headers = {spec.name for kernel in kernels if system for spec in system.names.headers(kernel)}
     return any(
         isinstance(change, (InstallDriver, KernelModule, Reboot))
         or (isinstance(change, Packages) and set(_names(change)) - headers)

@@ -92,13 +92,13 @@ def plan(host: Host, facts: Facts, desired: Desired) -> Plan:
 
 def _keeps_driver(host: Host, facts: Facts, desired: Desired, why: str) -> None:
     """Refuse a reboot into a kernel that will have no nvidia module. Where a change is to bring it, the agent checks."""
-    wish = desired.driver
-    if wish is None or not wish.ahead_why:
+    driver = desired.driver
+    if driver is None or not driver.ahead_why:
         return
     raise Refused(
         host.name,
-        f"a reboot is needed, and kernel {wish.ahead}, which boots next, has no nvidia module: {wish.ahead_why}\n{why}",
-        hint=f"Give that kernel its module (`dkms autoinstall -k {wish.ahead}`, where dkms builds it). Make kernel {facts.kernel} "
+        f"a reboot is needed, and kernel {driver.ahead}, which boots next, has no nvidia module: {driver.ahead_why}\n{why}",
+        hint=f"Give that kernel its module (`dkms autoinstall -k {driver.ahead}`, where dkms builds it). Make kernel {facts.kernel} "
         "the next one (`grubby --set-default`, GRUB_DEFAULT) if it has one. Then run again.",
         layer="module",
     )

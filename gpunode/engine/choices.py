@@ -32,7 +32,7 @@ def _system(facts: Facts) -> Choice:
     name = f"{facts.os.pretty or facts.os.id} on {facts.os.arch}"
     if place is None or system is None:
         return Choice("system", "no packages", releases.refusal(facts.os) or f"{name} is in no table")
-    chosen = f"{system.NAME}, {place.directory}/{place.architecture}"
+    chosen = f"{system.name}, {place.directory}/{place.architecture}"
     return Choice("system", chosen, f"NVIDIA's packages for {name}")
 
 
@@ -49,7 +49,7 @@ def _driver(facts: Facts, wish: DriverSpec | None, models: Sequence[pci.Model]) 
         return
     yield Choice("branch", wish.version or str(wish.branch), wish.why)
     system = packages.system_of_host(facts)
-    offered = system.NAMES.flavours if system and wish.run is None else driver.FLAVOURS
+    offered = system.names.flavours if system and wish.run is None else driver.FLAVOURS
     usable = [flavour for flavour in driver.flavours(models, wish.branch) if flavour in offered]
     if len(usable) == 1:
         why = f"branch {wish.branch} has no others that drive all GPUs"
@@ -66,7 +66,7 @@ def _driver(facts: Facts, wish: DriverSpec | None, models: Sequence[pci.Model]) 
     names = ", ".join(spec.name for spec in wish.headers)
     builds = ", and NVIDIA's installer builds its module" if wish.run else ""
     why = f"kernel {facts.kernel} runs{builds}" if names else f"no package is known for {facts.kernel}"
-    if wish.modules or (system and system.NAMES.prebuilt and wish.run is None):
+    if wish.modules or (system and system.names.prebuilt and wish.run is None):
         why = "the modules are built already"
     yield Choice("headers", names or "none", why)
     if wish.fabric:

@@ -21,7 +21,7 @@ from gpunode.model import Disturbance, Disturbed, GpuUser, Reboot
 def disturbance(member: Member) -> Disturbance:
     """What the host's plan interrupts."""
     system = packages.system_of_host(member.facts) if member.facts else None
-    installed = system.NAMES.driver_family(member.facts.packages) if system and member.facts else {}
+    installed = system.names.driver_family(member.facts.packages) if system and member.facts else {}
     return acts.disturbance(member.changes, driver=installed)
 
 

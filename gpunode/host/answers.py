@@ -32,7 +32,9 @@ def read(kind: Any, value: Any, place: str) -> Any:
         return value
     if origin in (Union, UnionType):
         return (
-            None if value is None else read(next(one for one in inner if one is not NoneType), value, place)
+            None
+            if value is None
+            else read(next(item for item in inner if item is not NoneType), value, place)
         )
     if origin is Literal:
         if value not in inner:
@@ -43,7 +45,7 @@ def read(kind: Any, value: Any, place: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list):
             raise unexpected_value(value, "a list", place)
-        return tuple(read(inner[0], one, f"{place}[{n}]") for n, one in enumerate(value))
+        return tuple(read(inner[0], item, f"{place}[{n}]") for n, item in enumerate(value))
     if not isinstance(value, dict):
         raise unexpected_value(value, "an object", place)
     if declared := _declared(kind):
@@ -54,8 +56,8 @@ def read(kind: Any, value: Any, place: str) -> Any:
         }
         return kind(**members)
     return {
-        read(str, key, place): read(inner[1], _keyed(inner[1], key, one), f"{place}[{key}]")
-        for key, one in value.items()
+        read(str, key, place): read(inner[1], _keyed(inner[1], key, item), f"{place}[{key}]")
+        for key, item in value.items()
     }
 
 
@@ -75,8 +77,8 @@ def _declared(kind: Any) -> Mapping[str, tuple[Any, bool]]:
     """The type of each member of a dataclass, and whether it has no default; {} for what is none."""
     kinds = get_type_hints(kind) if is_dataclass(kind) else {}
     return {
-        one.name: (kinds[one.name], one.default is MISSING and one.default_factory is MISSING)
-        for one in (fields(kind) if kinds else ())
+        member.name: (kinds[member.name], member.default is MISSING and member.default_factory is MISSING)
+        for member in (fields(kind) if kinds else ())
     }
 
 

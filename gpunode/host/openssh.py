@@ -286,16 +286,16 @@ class Dialer:
                 f"cannot read {ssh.key}: no such file", hint="Check `ssh.key`.", code="key-missing"
             )
         resolved = self._resolved(ssh)
-        one = partial(ssh_options.option, resolved)
+        option = partial(ssh_options.option, resolved)
         way = Way(
-            f"{one('user')}@{one('hostname', ssh.address)}:{one('port', '22')}",
+            f"{option('user')}@{option('hostname', ssh.address)}:{option('port', '22')}",
             shlex.join(["ssh", *ssh_options.options_by_hand(ssh, self._file), ssh.address]),
             ssh.timeout,
             ssh.key,
-            one("proxycommand"),
+            option("proxycommand"),
         )
         words = ssh_options.master_options(ssh, resolved, self._file, self._proven)
-        jump = None if ssh.jump == "none" else one("proxyjump")
+        jump = None if ssh.jump == "none" else option("proxyjump")
         if jump:
             # The first of ssh's ProxyJump and ProxyCommand counts.
             proxy = self._jump(ssh, jump, behind).proxy()

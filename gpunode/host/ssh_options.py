@@ -177,7 +177,7 @@ def aliases(file: Path) -> tuple[str, ...]:
     names: list[str] = []
     for keyword, words in _directives(localfile.text(file), file.parent, DEEPEST):
         if keyword in ("host", "match"):
-            names = [one for one in words if keyword == "host" and not set(one) & set("*?!")]
+            names = [word for word in words if keyword == "host" and not set(word) & set("*?!")]
             found |= {name: found.get(name, True) for name in names}
         elif keyword == "user" and words == ["git"]:
             found |= dict.fromkeys(names, False)
@@ -192,7 +192,7 @@ def jump_hosts(file: Path) -> frozenset[str]:
         for keyword, words in _directives(text, file.parent, DEEPEST)
         if keyword == "proxyjump" and words
     ]
-    places = (one.rpartition("@")[2] for way in ways for one in way.removeprefix("ssh://").split(","))
+    places = (hop.rpartition("@")[2] for way in ways for hop in way.removeprefix("ssh://").split(","))
     return frozenset(place.partition(":")[0] for place in places)
 
 

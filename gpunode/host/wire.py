@@ -123,7 +123,9 @@ def read(message: Mapping[str, Any]) -> dict[str, Any]:
     """The message with its members as they are declared, and Facts for its facts. Raises UnexpectedAnswer."""
     kind = message["type"]
     members = MEMBERS.get(kind, {})
-    found = {name: answers.read(one, message.get(name), f"{kind}.{name}") for name, one in members.items()}
+    found = {
+        name: answers.read(member, message.get(name), f"{kind}.{name}") for name, member in members.items()
+    }
     if kind == "facts":
         found["facts"] = parse_facts(found["facts"])
     return {**message, **found}

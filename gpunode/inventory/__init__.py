@@ -55,7 +55,7 @@ def load(path: Path, *, keys: bool = True) -> Inventory:
     if config := cluster.plugin_config:
         by_cdi = config.cdi_directory in CDI_FOLDERS
         hosts = tuple(replace(host, cdi=by_cdi, device_specs=config.device_specs) for host in hosts)
-    return Inventory(str(path), hosts, cluster, tuple(gate(one) for one in source.data.get("gate", ())))
+    return Inventory(str(path), hosts, cluster, tuple(gate(item) for item in source.data.get("gate", ())))
 
 
 def gate(item: str | dict[str, str]) -> GateCommand:

@@ -188,17 +188,17 @@ class Mention:
 def expand_range(text: str) -> list[str]:
     """`gpu-[08:11]` -> gpu-08 … gpu-11, as wide as its first number. Raises ValueError for a bad range."""
     found, end = [""], 0
-    for one in RANGE.finditer(text):
-        first, last, width = int(one[1]), int(one[2]), len(one[1])
+    for match in RANGE.finditer(text):
+        first, last, width = int(match[1]), int(match[2]), len(match[1])
         if last < first:
-            near = f"{text[: one.start()]}[{one[2]}:{one[1]}]{text[one.end() :]}"
-            raise ValueError(f"the range {one.group()} ends before it starts; did you mean `{near}`?")
+            near = f"{text[: match.start()]}[{match[2]}:{match[1]}]{text[match.end() :]}"
+            raise ValueError(f"the range {match.group()} ends before it starts; did you mean `{near}`?")
         if (last - first + 1) * len(found) > MOST_HOSTS:
             raise ValueError(f"the range names more than {MOST_HOSTS} hosts")
         found = [
-            f"{name}{text[end : one.start()]}{n:0{width}}" for name in found for n in range(first, last + 1)
+            f"{name}{text[end : match.start()]}{n:0{width}}" for name in found for n in range(first, last + 1)
         ]
-        end = one.end()
+        end = match.end()
     return [name + text[end:] for name in found]
 
 
@@ -226,8 +226,8 @@ def hosts(source: Source) -> tuple[Host, ...]:
         note_missing_known_hosts(source, everything)
         note_unknown_configuration(source, everything)
         made.append(host(name, tuple(mention.group for mention in several), everything))
-    for (where, first), (one, *more) in conflicts.items():
-        who = f"{one} and {len(more)} more" if more else one
+    for (where, first), (first_host, *more) in conflicts.items():
+        who = f"{first_host} and {len(more)} more" if more else first_host
         place = f"{dotted(first)} (line {source.line(first)})"
         source.problem(where, f"{who}: {place} has another value; use the same, or set it on the host")
     note_collisions(source, made, mentions)
@@ -336,16 +336,16 @@ def note_unknown_configuration(source: Source, values: Values) -> None:
 def note_collisions(source: Source, made: list[Host], mentions: Mapping[str, list[Mention]]) -> None:
     """Note two names for one machine: gpunode would change it twice at the same time."""
     seen: dict[tuple[str | None, ...], str] = {}
-    for one in made:
+    for host in made:
         keys: list[tuple[str | None, ...]] = [("is this machine",)]
-        if one.connection != "local":
-            keys = [(f"is reached at {one.ssh.address} port {one.ssh.port or 22}", one.ssh.jump or "none")]
-        if one.node:
-            keys.append((f"is node {one.node}",))
+        if host.connection != "local":
+            keys = [(f"is reached at {host.ssh.address} port {host.ssh.port or 22}", host.ssh.jump or "none")]
+        if host.node:
+            keys.append((f"is node {host.node}",))
         for key in keys:
-            other = seen.setdefault(key, one.name)
-            if other != one.name:
+            other = seen.setdefault(key, host.name)
+            if other != host.name:
                 line = source.line(mentions[other][0].where)
                 source.problem(
-                    mentions[one.name][0].where, f"{one.name} {key[0]}, as is {other} (line {line})"
+                    mentions[host.name][0].where, f"{host.name} {key[0]}, as is {other} (line {line})"
                 )

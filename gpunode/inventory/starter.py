@@ -76,10 +76,12 @@ def _lines(known: Starter) -> Iterator[str]:
     yield "    hosts:"
     for name in ranges([host.name for host in known.hosts if host.plain]):
         yield f"      - {_scalar(name)}"
-    for one in known.hosts:
-        if not one.plain:
-            rest = f"   # no key holds {', '.join(one.left)}: write it in ~/.ssh/config" if one.left else ""
-            yield f"      - {{{', '.join(_keys(one))}}}{rest}"
+    for entry in known.hosts:
+        if not entry.plain:
+            rest = (
+                f"   # no key holds {', '.join(entry.left)}: write it in ~/.ssh/config" if entry.left else ""
+            )
+            yield f"      - {{{', '.join(_keys(entry))}}}{rest}"
     for name in known.jumps:
         yield f"      # - {_scalar(name)}   # only a jump host of others, as it seems"
 
@@ -111,10 +113,10 @@ def _next(name: str) -> str | None:
 
 
 def _range(first: str, last: str) -> str:
-    one, other = NUMBERED.fullmatch(first), NUMBERED.fullmatch(last)
-    assert one
+    start, other = NUMBERED.fullmatch(first), NUMBERED.fullmatch(last)
+    assert start
     assert other
-    return f"{one[1]}[{one[2]}:{other[2]}]{one[3]}"
+    return f"{start[1]}[{start[2]}:{other[2]}]{start[3]}"
 
 
 def _line(line: str, comment: str, known: str, example: str) -> str:

@@ -122,7 +122,7 @@ def missing(source: Source, error: Any, where: Where, meant: set[Where]) -> Iter
         return (*where, key) in meant or (*where, key) in source.keys
 
     if error.validator == "anyOf":
-        keys = [key for one in error.validator_value for key in one["required"]]
+        keys = [key for choice in error.validator_value for key in choice["required"]]
         if not any(there(key) for key in keys):
             yield f"needs {words(keys, 'or')}"
         return

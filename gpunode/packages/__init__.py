@@ -1,7 +1,7 @@
 """Package systems: their protocol, and the one of a host.
 
 A new one is a folder here, a line in SYSTEMS, and a line in `on_host`. The folder has a `table.yaml` (releases, names of
-packages, repositories), a planner, which implements `PackageSystem`, and `on_host`, which reads its database and runs its
+packages, repositories), a planner with its `PackageSystem`, and `on_host`, which reads its database and runs its
 programs. Planners are pure: they take Facts and the decision, and return changes in order, () when the host is right. They raise
 CannotPlan at what they cannot parse, change no source unrelated to NVIDIA, and show no credentials of an address. A
 driver without packages is not a package system.
@@ -9,68 +9,28 @@ driver without packages is not a package system.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Protocol
 
 from gpunode.agent.failures import HINTS
 from gpunode.errors import CannotPlan
-from gpunode.model import Change, Desired, DriverSpec, Facts, Host, PackageSpec, Repository, Source, Watch
+from gpunode.model import DriverSpec, Facts, Host, PackageSpec, Repository, Source
 from gpunode.packages import releases, repositories
 from gpunode.packages.apt import plan as apt
 from gpunode.packages.dnf import plan as dnf
-from gpunode.packages.dnf import yum
-from gpunode.packages.names import PackageNames
+from gpunode.packages.names import PackageSystem
 from gpunode.packages.zypper import plan as zypper
 from gpunode.planning.versions import is_installed
 
-
-class PackageSystem(Protocol):
-    """What planners and the decision need of a package system."""
-
-    NAME: str  # for messages
-    NAMES: PackageNames
-    WATCH: Watch  # the files that the planners read or write, and patterns of all names in NAMES
-    RPM: bool  # its packages are RPMs, and a repository of the distribution's own may be named
-    HEADERS_FIRST: bool  # a kernel's headers are installed before what builds a module with them
-    PURGE: str  # commands for hints: remove packages, and (REINSTALL) restore their files
-    REINSTALL: str
-    HINTS: dict[str, str]  # what the user does next, by failure code of its half on the host
-
-    def place(self, uri: str, arch: str) -> str:
-        """A repository's address, normalised: equal for two spellings."""
-
-    def offers(self, facts: Facts, purpose: repositories.Purpose) -> bool:
-        """Whether the host has a repository of NVIDIA's for this already."""
-
-    def driver_sources(self, facts: Facts) -> tuple[str, ...]:
-        """The files, but gpunode's own, with NVIDIA's repository of drivers."""
-
-    def notes(self, facts: Facts, sources: Iterable[Source]) -> tuple[str, ...]:
-        """Notes on keys and sources, these and the host's own."""
-
-    def plan_sources(self, facts: Facts, desired: Desired) -> tuple[Change, ...]:
-        """Add `desired.sources` with their keys, and remove sources that conflict. A refresh is planned elsewhere."""
-
-    def keeps_branch(self, facts: Facts) -> bool:
-        """Whether the host is kept on a driver branch, as `plan_branch` does before any package of a driver changes."""
-
-    def plan_tools(self, facts: Facts, desired: Desired) -> tuple[Change, ...]:
-        """After a refresh: what the installation of driver and toolkit rests on."""
-
-    def plan_branch(self, facts: Facts, wish: DriverSpec) -> tuple[Change, ...]:
-        """Keep the package system on the desired driver branch."""
-
-
 # By the name of their section.
 SYSTEMS: Mapping[str, PackageSystem] = MappingProxyType(
-    {"apt": apt, "dnf": dnf, "yum": yum, "zypper": zypper}
+    {system.name: system for system in (apt.SYSTEM, dnf.SYSTEM, dnf.YUM, zypper.SYSTEM)}
 )
 
 
 def hint_of(code: str) -> str:
     """What the user does next about a failure of the agent; "" for a code that this gpunode does not know."""
-    hints = (HINTS, *(system.HINTS for system in SYSTEMS.values()))
+    hints = (HINTS, *(system.hints for system in SYSTEMS.values()))
     return next((each[code] for each in hints if code in each), "")
 
 
@@ -89,7 +49,7 @@ def decide_sources(
 ) -> tuple[Source, ...]:
     """The inventory's repositories for the packages to install; two with one address are one source."""
     sources: list[Source] = []
-    if system.RPM and host.system_repository is not None and (driver or toolkit):
+    if system.rpm and host.system_repository is not None and (driver or toolkit):
         sources.append(_source_of("system", host.system_repository))
     arch = facts.os.arch
     needs: list[tuple[repositories.Purpose, tuple[PackageSpec, ...], Repository | None]] = [
@@ -119,9 +79,9 @@ def decide_sources(
 
 def unused_note(host: Host, system: PackageSystem | None) -> tuple[str, ...]:
     """A note on a repository of the inventory that this host does not get."""
-    if host.system_repository is None or system is None or system.RPM:
+    if host.system_repository is None or system is None or system.rpm:
         return ()
-    return (f"`repositories.system` is for RPMs, and this host has {system.NAME}: it is not used.",)
+    return (f"`repositories.system` is for RPMs, and this host has {system.name}: it is not used.",)
 
 
 def _source_of(purpose: str, repository: Repository) -> Source:
@@ -132,7 +92,7 @@ def _no_repository(facts: Facts, system: PackageSystem, purpose: repositories.Pu
     return CannotPlan(
         "\n".join(
             (
-                f"{system.NAME} knows no repository for the {purpose}, and the inventory names none",
+                f"{system.name} knows no repository for the {purpose}, and the inventory names none",
                 *system.notes(facts, ()),
             )
         ),
@@ -140,7 +100,7 @@ def _no_repository(facts: Facts, system: PackageSystem, purpose: repositories.Pu
         "`--fingerprint`. "
         f"Else set `repositories.{purpose}` in the inventory; `gpunode keys` checks a key and prints that: "
         f"uri: {repositories.repository_uri(purpose, facts.os)} (or a mirror of it), key: a file with the public key that signs it "
-        f"({repositories.repository_key(system.NAMES.family, purpose)}).",
+        f"({repositories.repository_key(system.name, purpose)}).",
         layer="module" if purpose == "driver" else "toolkit",
         repository=purpose,
     )

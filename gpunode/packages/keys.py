@@ -43,7 +43,9 @@ def key(source: Signed, place: str = "", given: Collection[str] = ()) -> Key:
         raise WrongKey(f"{where} is no key: {error}", hint="Name the key's own address or file.") from error
     if is_trusted(found, source.fingerprint, given):
         return Key(text, found)
-    known = next((one for one in given if one.endswith(source.fingerprint)), source.fingerprint)
+    known = next(
+        (fingerprint for fingerprint in given if fingerprint.endswith(source.fingerprint)), source.fingerprint
+    )
     if found.endswith(known):
         raise WrongKey(
             f"the key at {where} has the fingerprint {found}; gpunode knows only that NVIDIA's ends with "

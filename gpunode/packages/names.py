@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from gpunode.model import Flavour, Package, PackageSpec
+from gpunode.model import Change, Desired, DriverSpec, Facts, Flavour, Package, PackageSpec, Source, Watch
 from gpunode.packages.releases import sections
+from gpunode.packages.repositories import Purpose
 from gpunode.planning.tables import LATEST
 
 
@@ -174,3 +175,40 @@ class PackageNames:
 def _wished(name: str, version: str) -> PackageSpec:
     """A package of NVIDIA's in this version, even where a newer one is installed."""
     return PackageSpec(name, version, origin="nvidia", downgrade=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PackageSystem:
+    """What planners and the decision need of a package system. Its planners raise CannotPlan."""
+
+    names: PackageNames
+    watch: Watch  # the files that the planners read or write, and patterns of all names in `names`
+    purge: str  # commands for hints: remove packages, and (reinstall) restore their files
+    reinstall: str
+    hints: Mapping[str, str]  # what the user does next, by failure code of its half on the host
+    # A repository's address for an architecture, normalised: equal for two spellings.
+    place: Callable[[str, str], str]
+    # Whether the host has a repository of NVIDIA's for this already.
+    offers: Callable[[Facts, Purpose], bool]
+    # The files, but gpunode's own, with NVIDIA's repository of drivers.
+    driver_sources: Callable[[Facts], tuple[str, ...]]
+    # Add `desired.sources` with their keys, and remove sources that conflict. A refresh is planned elsewhere.
+    plan_sources: Callable[[Facts, Desired], tuple[Change, ...]]
+    # Whether the host is kept on a driver branch, as `plan_branch` does before any package of a driver changes.
+    keeps_branch: Callable[[Facts], bool]
+    plan_branch: Callable[[Facts, DriverSpec], tuple[Change, ...]] = lambda _facts, _driver: ()
+    # After a refresh: what the installation of driver and toolkit rests on.
+    plan_tools: Callable[[Facts, Desired], tuple[Change, ...]] = lambda _facts, _desired: ()
+    # On keys and sources, these and the host's own.
+    notes: Callable[[Facts, Iterable[Source]], tuple[str, ...]] = lambda _facts, _sources: ()
+
+    @property
+    def name(self) -> str:
+        """For messages, and of its section of the tables."""
+        return self.names.family
+
+    @property
+    def rpm(self) -> bool:
+        """Whether its packages are RPMs: a repository of the distribution's own may be named, and a kernel's headers are installed
+        before what builds a module with them, as rpm runs a package's script before it unpacks the rest."""
+        return self.name != "apt"

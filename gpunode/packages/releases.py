@@ -71,6 +71,12 @@ def release(os: Os) -> Release | None:
     return None
 
 
+def family(os: Os) -> str:
+    """The host's package system; dnf where none is supported."""
+    place = release(os)
+    return place.family if place else "dnf"
+
+
 def releases() -> str:
     """The supported releases, for a message."""
     rows = [row for section in sections().values() for row in section["systems"].items()]

@@ -160,7 +160,7 @@ def signed_for(os: Os, purpose: Purpose) -> Signed | None:
         known = signed(place.directory, os.arch) if place else ()
     except LookupError:
         return None
-    return next((one for one in known if one.purpose == purpose), None)
+    return next((repository for repository in known if repository.purpose == purpose), None)
 
 
 def _keys(family: str, purpose: Purpose) -> Mapping[str, str]:

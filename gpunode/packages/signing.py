@@ -46,14 +46,14 @@ def check_key(facts: Facts, source: Source) -> None:
     verb = "ends with" if 0 < len(known) < repositories.WHOLE else "is"
     raise CannotPlan(
         f"{name} is not the key of {source.uri}: its fingerprint is {found}, NVIDIA's {verb} {known or 'not known'}",
-        hint=f"Take {repositories.repository_key(_family(facts), purpose)}. If NVIDIA has changed its key, use a newer gpunode.",
+        hint=f"Take {repositories.repository_key(releases.family(facts.os), purpose)}. If NVIDIA has changed its key, use a newer gpunode.",
     )
 
 
 def signer_of(facts: Facts, source: Source) -> repositories.Purpose | None:
     """Which of NVIDIA's repositories the source is signed like: by its address where that is NVIDIA's own, else by its use."""
     purpose = PURPOSES.get(source.name)
-    return purpose and (repositories.owner(_family(facts), source.uri) or purpose)
+    return purpose and (repositories.owner(releases.family(facts.os), source.uri) or purpose)
 
 
 def check_expiry(facts: Facts, desired: Desired, source: Source, changes: Collection[Change]) -> None:
@@ -75,7 +75,7 @@ def expiry_notes(facts: Facts, sources: Iterable[Source]) -> tuple[str, ...]:
 def _expired(facts: Facts, source: Source) -> str:
     """When the key expired by the host's clock, if it signs a repository's metadata, which is trusted no more then; else "".
     Packages are, if they were signed before."""
-    signer, family = signer_of(facts, source), _family(facts)
+    signer, family = signer_of(facts, source), releases.family(facts.os)
     ends = expires(source.key)
     if signer is None or repositories.signed_packages(family, signer):
         return ""
@@ -87,22 +87,17 @@ def _expired(facts: Facts, source: Source) -> str:
 
 def _has_all(facts: Facts, desired: Desired, source: Source) -> bool:
     """Whether all of NVIDIA's packages that come from this source are installed. One source may have both kinds."""
-    wish, names = desired.driver, [source.name for source in desired.sources]
+    driver, names = desired.driver, [source.name for source in desired.sources]
     specs = desired.toolkit if source.name == "gpunode-toolkit" or "gpunode-toolkit" not in names else ()
-    if source.name == "gpunode-driver" and wish is not None:
-        driver = (*wish.pin, *wish.modules, *wish.packages, *wish.fabric, *wish.subnet)
-        specs += tuple(spec for spec in driver if spec.origin == "nvidia")
+    if source.name == "gpunode-driver" and driver is not None:
+        theirs = (*driver.pin, *driver.modules, *driver.packages, *driver.fabric, *driver.subnet)
+        specs += tuple(spec for spec in theirs if spec.origin == "nvidia")
     return all(is_installed(facts.packages, spec) for spec in specs)
 
 
 def key_text(source: Source) -> str:
     """The key's text as a file has it."""
     return source.key if source.key.endswith("\n") else f"{source.key}\n"
-
-
-def _family(facts: Facts) -> str:
-    release = releases.release(facts.os)
-    return release.family if release else "dnf"
 
 
 # --- OpenPGP (RFC 4880) -------------------------------------------------------------------------------------

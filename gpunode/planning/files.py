@@ -11,15 +11,21 @@ from gpunode.model import Checker, Expected, Facts, File, RemoveFile, WriteFile
 
 def text(facts: Facts, path: str) -> str | None:
     """A file's text, None when it does not exist. Raises CannotPlan for a file that could not be read."""
-    file = facts.files.get(path)
-    if file is None or not file.exists:
+    if not exists(facts, path):
         return None
+    file = facts.files[path]
     if file.content is None:
         raise CannotPlan(
             f"{path} cannot be planned on: {file.error or 'it is larger than 256 KiB or not UTF-8'}",
             hint="Check the file on the host, then run again; it was not touched.",
         )
     return file.content
+
+
+def exists(facts: Facts, path: str) -> bool:
+    """Whether a probe has seen the file."""
+    file = facts.files.get(path)
+    return file is not None and file.exists
 
 
 def below(facts: Facts, folder: str) -> tuple[str, ...]:

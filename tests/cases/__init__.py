@@ -318,7 +318,7 @@ def _driver(seen: Facts) -> str | None:
     if seen.installed_run is not None:
         return seen.installed_run.version
     system = packages.system_of_host(seen)
-    metas = system.NAMES.metas(seen.packages) if system else ()
+    metas = system.names.metas(seen.packages) if system else ()
     theirs = [name for name in seen.packages if re.match(r"nvidia-(utils-\d|\d+$|(tesla-\d+-)?smi$)", name)]
     theirs += [name for name in seen.packages if name in SIGNED]
     return upstream(seen.packages[(*metas, *theirs)[0]].version) if metas or theirs else None

@@ -20,12 +20,12 @@ NAMES = PackageNames("apt")
 @pytest.mark.parametrize(
     ("os", "system"),
     [
-        (Os("debian", "12", "Debian 12", arch="amd64"), apt),
-        (Os("ubuntu", "24.04", "Ubuntu 24.04", arch="arm64"), apt),
+        (Os("debian", "12", "Debian 12", arch="amd64"), apt.SYSTEM),
+        (Os("ubuntu", "24.04", "Ubuntu 24.04", arch="arm64"), apt.SYSTEM),
         (Os("debian", "12", "Debian 12", arch="riscv64"), None),
         (Os("debian", "9", "Debian 9", arch="amd64"), None),
-        (Os("rocky", "9.4", "Rocky 9.4", arch="amd64"), dnf),
-        (Os("amzn", "2023", "Amazon Linux 2023", arch="arm64"), dnf),
+        (Os("rocky", "9.4", "Rocky 9.4", arch="amd64"), dnf.SYSTEM),
+        (Os("amzn", "2023", "Amazon Linux 2023", arch="arm64"), dnf.SYSTEM),
         (Os("rocky", "7.9", "Rocky 7.9", arch="amd64"), None),
         (Os("rocky", "9.4", "Rocky 9.4", arch="s390x"), None),
     ],
@@ -62,6 +62,6 @@ def test_every_package_that_the_tables_know_is_looked_at(family: str) -> None:
         *rows["retired"],
         *rows["toolkit"],
     ]
-    unseen = [name for name in known if not any(fnmatchcase(name, one) for one in system.WATCH.packages)]
+    unseen = [name for name in known if not any(fnmatchcase(name, one) for one in system.watch.packages)]
     assert not unseen
-    assert system.NAMES.family == family
+    assert system.names.family == family

@@ -100,11 +100,11 @@ class Config:
     def target(self, ssh: Ssh, *, proven: bool = False) -> Target:
         """The target for one host. Raises NoConnection for options that gpunode does not support."""
         options = self.options(ssh)
-        one = partial(ssh_options.option, options)
-        address, port = one("hostname", ssh.address), ssh.port or _number(options, ssh, "Port", 22)
-        user = ssh.user or one("user", getpass.getuser())
-        jump = None if ssh.jump == "none" else ssh.jump or one("proxyjump") or None
-        if one("proxycommand") and ssh.jump is None:
+        option = partial(ssh_options.option, options)
+        address, port = option("hostname", ssh.address), ssh.port or _number(options, ssh, "Port", 22)
+        user = ssh.user or option("user", getpass.getuser())
+        jump = None if ssh.jump == "none" else ssh.jump or option("proxyjump") or None
+        if option("proxycommand") and ssh.jump is None:
             raise unsupported(
                 f"ssh's configuration has a ProxyCommand for {ssh.address}, which gpunode's client does not support",
                 otherwise="Or set `ssh.jump` to a jump host, or to `none` if the host can be reached directly.",
@@ -114,24 +114,24 @@ class Config:
                 f"{ssh.address} is behind a chain of jump hosts ({jump}), but gpunode's client supports only one",
                 otherwise="Or set `ssh.jump` to one that reaches it.",
             )
-        if one("bindinterface"):
+        if option("bindinterface"):
             raise unsupported(
                 f"ssh's configuration has a BindInterface for {ssh.address}, which gpunode's client does not support",
                 otherwise="Or set BindAddress for this host.",
             )
-        methods = one("preferredauthentications", "publickey").split(",")
-        if one("pubkeyauthentication", "yes").lower() in ("no", "false") or "publickey" not in methods:
+        methods = option("preferredauthentications", "publickey").split(",")
+        if option("pubkeyauthentication", "yes").lower() in ("no", "false") or "publickey" not in methods:
             raise unsupported(
                 f"ssh's configuration allows {ssh.address} no public keys, and gpunode's client supports nothing else",
                 otherwise="Or allow publickey for this host.",
             )
-        if one("knownhostscommand"):
+        if option("knownhostscommand"):
             raise unsupported(
                 f"ssh's configuration has a KnownHostsCommand for {ssh.address}, which gpunode's client does not support",
                 otherwise="Or put the host's key into a known_hosts file, and remove the option for this host.",
             )
         tokens = {
-            "%": "%", "d": self._home, "h": address, "i": str(os.getuid()), "k": one("hostkeyalias", address),
+            "%": "%", "d": self._home, "h": address, "i": str(os.getuid()), "k": option("hostkeyalias", address),
             "L": socket.gethostname().partition(".")[0], "l": socket.gethostname(), "n": ssh.address,
             "p": str(port), "r": user, "u": getpass.getuser(),
         }  # fmt: skip
@@ -151,11 +151,11 @@ class Config:
             return tuple(Path(word) for word in words if word.lower() != "none")
 
         known = (localfile.full(ssh.known_hosts),) if ssh.known_hosts else None
-        strict = one("stricthostkeychecking").lower() in ("yes", "true") and ssh.host_key_check != "off"
+        strict = option("stricthostkeychecking").lower() in ("yes", "true") and ssh.host_key_check != "off"
         agent = options.get("identityagent", ["SSH_AUTH_SOCK"])[0]
         if re.fullmatch(r"\$\w+", agent):
             agent = os.environ.get(agent[1:], "none")
-        revoked = one("revokedhostkeys")
+        revoked = option("revokedhostkeys")
         return Target(
             address=address,
             port=port,
@@ -166,26 +166,26 @@ class Config:
             identities=tuple(
                 Path(path(file)) for file in options.get("identityfile", _DEFAULTS) if file.lower() != "none"
             ),
-            identities_only=one("identitiesonly") in ("yes", "true"),
+            identities_only=option("identitiesonly") in ("yes", "true"),
             agent=None if agent == "SSH_AUTH_SOCK" else path(agent) if agent.lower() != "none" else "",
-            family=_FAMILIES.get(one("addressfamily"), socket.AF_UNSPEC),
-            source=one("bindaddress"),
+            family=_FAMILIES.get(option("addressfamily"), socket.AF_UNSPEC),
+            source=option("bindaddress"),
             rsa_bits=_number(options, ssh, "RequiredRSASize", 0),
-            unused=tuple(name for name in ("CertificateFile", "PKCS11Provider") if one(name.lower())),
+            unused=tuple(name for name in ("CertificateFile", "PKCS11Provider") if option(name.lower())),
             check="strict" if strict else ssh.host_key_check,
             proven=proven,
-            alias=one("hostkeyalias") or None,
+            alias=option("hostkeyalias") or None,
             known_hosts=known or files("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2"),
             global_known_hosts=files(
                 "globalknownhostsfile", "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
             ),
             revoked=Path(path(revoked)) if revoked else None,
-            check_ip=one("checkhostip") in ("yes", "true"),
-            hash_names=one("hashknownhosts") in ("yes", "true"),
+            check_ip=option("checkhostip") in ("yes", "true"),
+            hash_names=option("hashknownhosts") in ("yes", "true"),
             algorithms={
-                kind: tuple(one(name).split(","))
+                kind: tuple(option(name).split(","))
                 for kind, name in _ALGORITHMS.items()
-                if self._ssh and one(name)
+                if self._ssh and option(name)
             },
         )
 

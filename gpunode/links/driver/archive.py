@@ -15,9 +15,8 @@ from gpunode.links.driver.branches import Branch, branches
 from gpunode.links.driver.origin import LEAVE
 from gpunode.links.machine import pci
 from gpunode.model import DriverSpec, Facts, Flavour, Host, Package, PackageSpec
-from gpunode.packages import PackageSystem
 from gpunode.packages.apt import lists
-from gpunode.packages.names import PackageNames
+from gpunode.packages.names import PackageNames, PackageSystem
 from gpunode.planning.versions import branch_of, is_installed
 
 # Packages that come with modules of one flavour.
@@ -45,7 +44,7 @@ def _loads_no_other(host: Host, facts: Facts, system: PackageSystem) -> bool:
     found = origin.archive(facts.os)
     if not facts.secure_boot or host.driver_from or host.driver_run is not None or found is None:
         return False
-    if _from_nvidia(facts, system.NAMES) or host.driver not in ("auto", *map(str, found.branches)):
+    if _from_nvidia(facts, system.names) or host.driver not in ("auto", *map(str, found.branches)):
         return False
     kinds: tuple[Flavour, ...] = ("open", "proprietary")
     return any(
@@ -59,7 +58,7 @@ def _loads_no_other(host: Host, facts: Facts, system: PackageSystem) -> bool:
 def decide(host: Host, facts: Facts, system: PackageSystem, models: Sequence[pci.Model]) -> DriverSpec:
     """The driver of the archive that fits all GPUs. One that is there is right; NVIDIA's is replaced. Raises CannotPlan with the
     reason where the archive has none."""
-    archive, names = _archive(facts), system.NAMES
+    archive, names = _archive(facts), system.names
     asked = f"the inventory asks for {archive.name}'s own driver"
     if not host.driver_from:
         asked = f"Secure Boot is on, and the modules of {archive.name}'s own driver are signed"
@@ -171,7 +170,7 @@ def _way(
     switches: bool,
 ) -> Way:
     """What is installed already, if it is a driver; else signed modules where the kernel has them, else dkms."""
-    sets = [one for one in archive.sets(branch) if not switches or archive.fabric(one, "manager", branch)]
+    sets = [name for name in archive.sets(branch) if not switches or archive.fabric(name, "manager", branch)]
     ways = []
     for chosen in sets:
         modules = archive.modules(chosen, branch, flavour, facts.kernel)

@@ -11,8 +11,8 @@ from gpunode.links.driver.branches import Branch, branches, fixed_for, flavours_
 from gpunode.links.driver.origin import LEAVE
 from gpunode.links.machine import pci
 from gpunode.model import DriverSpec, Facts, Flavour, Host, RunFile
-from gpunode.packages import PackageSystem, releases
-from gpunode.packages.names import PackageNames
+from gpunode.packages import releases
+from gpunode.packages.names import PackageNames, PackageSystem
 from gpunode.planning.versions import branch_of, is_installed, numbers, upstream
 
 FLAVOURS: tuple[Flavour, ...] = ("open", "proprietary")
@@ -22,7 +22,7 @@ RANK = {"production": 3, "lts": 2, "new": 1, "ended": 0}  # of branches that fit
 def decide(host: Host, facts: Facts, system: PackageSystem, models: Sequence[pci.Model]) -> DriverSpec:
     """The driver that fits all GPUs of the host. Raises CannotPlan with the reason where none does."""
     origin.check(host, facts, system)
-    names = system.NAMES
+    names = system.names
     full = host.driver if "." in host.driver else ""
     installed = _installed_branch(facts, names)
     if host.driver == "auto":
@@ -83,9 +83,9 @@ def _replaced(host: Host, facts: Facts, names: PackageNames) -> tuple[str, ...]:
     return origin.every_part(facts, names) if host.driver_from == "nvidia" and theirs else ()
 
 
-def notes(host: Host, facts: Facts, wish: DriverSpec | None) -> tuple[str, ...]:
+def notes(host: Host, facts: Facts, driver: DriverSpec | None) -> tuple[str, ...]:
     """Notes for the user about this driver."""
-    if wish is None:
+    if driver is None:
         if "nvidia" not in facts.modules:
             return ("No nvidia module is loaded, and `driver: none` leaves that to others.",)
         ahead = kernels.ahead(facts)
@@ -96,9 +96,9 @@ def notes(host: Host, facts: Facts, wish: DriverSpec | None) -> tuple[str, ...]:
         return (
             f"The driver {running.version} has a fault with MIG on some GPUs only (570.124 to 570.158): use another branch.",
         )
-    branch = branches().get(wish.branch)  # a distribution's may be newer than the table
-    if wish.ahead_why:
-        return (f"Kernel {wish.ahead} boots next and has no nvidia module: {wish.ahead_why}.",)
+    branch = branches().get(driver.branch)  # a distribution's may be newer than the table
+    if driver.ahead_why:
+        return (f"Kernel {driver.ahead} boots next and has no nvidia module: {driver.ahead_why}.",)
     if host.driver == "auto" or branch is None or branch.alive:
         return ()
     return (

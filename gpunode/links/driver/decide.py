@@ -12,7 +12,9 @@ from gpunode.links.driver.origin import LEAVE
 from gpunode.links.driver.plan import DGX
 from gpunode.links.machine import pci
 from gpunode.model import DriverSpec, Facts, Host, PciDevice
-from gpunode.packages import PackageSystem, repositories
+from gpunode.packages import repositories
+from gpunode.packages.names import PackageSystem
+from gpunode.planning import files
 from gpunode.planning.versions import is_installed
 
 
@@ -45,8 +47,7 @@ def _check(facts: Facts, gpus: Sequence[PciDevice]) -> None:
             f"{', '.join(parts)}, a part of a GPU: only NVIDIA's GRID driver drives it, which no repository has",
             hint="Install the cloud's GRID driver and set `driver: none`, or take a machine with a whole GPU.",
         )
-    dgx = facts.files.get(DGX)
-    if dgx is not None and dgx.exists:
+    if files.exists(facts, DGX):
         raise CannotPlan(
             "this is DGX OS: packages of NVIDIA's own hold driver, kernel and fabric manager together",
             hint="Leave the driver to them: `driver: none`, and `toolkit: none` where the toolkit is there, too.",
@@ -60,20 +61,20 @@ def _check(facts: Facts, gpus: Sequence[PciDevice]) -> None:
         )
 
 
-def _with_subnet(facts: Facts, system: PackageSystem, wish: DriverSpec) -> DriverSpec:
+def _with_subnet(facts: Facts, system: PackageSystem, driver: DriverSpec) -> DriverSpec:
     """With what NVSwitches of NVLink 5 need beside the fabric manager. Raises CannotPlan where no package is known."""
     if not pci.managers(facts.pci):
-        return wish
-    subnet = () if wish.archive else system.NAMES.subnet
+        return driver
+    subnet = () if driver.archive else system.names.subnet
     if not subnet:
-        whose = "the distribution's archive has" if wish.archive else f"gpunode knows with {system.NAME}"
+        whose = "the distribution's archive has" if driver.archive else f"gpunode knows with {system.name}"
         raise CannotPlan(
             f"{whose} no nvlsm, without which the NVSwitches of NVLink 5 join no GPUs",
             hint=f"Write `driver: auto` to have NVIDIA's packages, {LEAVE}"
-            if wish.archive
+            if driver.archive
             else f"Install driver, fabric manager and nvlsm by hand, {LEAVE}",
         )
-    return replace(wish, subnet=subnet)
+    return replace(driver, subnet=subnet)
 
 
 def mirror_applies(host: Host, facts: Facts, system: PackageSystem) -> bool:
@@ -89,17 +90,17 @@ def decide_mirror(host: Host, facts: Facts, system: PackageSystem, models: Seque
     """That driver. Raises CannotPlan where the repository does not have it, or dnf would take NVIDIA's own in its place."""
     found = repositories.mirror(facts.os)
     assert found is not None
-    wish = choose.decide(host, facts, system, models)
-    there = all(is_installed(facts.packages, spec) for spec in wish.packages)
-    if branches()[wish.branch].status == "new" and not there:
+    driver = choose.decide(host, facts, system, models)
+    there = all(is_installed(facts.packages, spec) for spec in driver.packages)
+    if branches()[driver.branch].status == "new" and not there:
         raise CannotPlan(
-            f"{found.repository} has production and long-term branches only, and {wish.branch} is a new one",
-            hint=f"Take NVIDIA's own repository: `driver: {{from: nvidia, version: {wish.branch}}}`, {LEAVE}",
+            f"{found.repository} has production and long-term branches only, and {driver.branch} is a new one",
+            hint=f"Take NVIDIA's own repository: `driver: {{from: nvidia, version: {driver.branch}}}`, {LEAVE}",
         )
     others = system.driver_sources(facts)
     if others and not there:
         raise CannotPlan(
             f"{others[0]} has NVIDIA's own repository, whose module streams hide the packages of {found.repository}",
-            hint=f"Remove that file, or take the driver from it: `driver: {{from: nvidia, version: {wish.branch}}}`.",
+            hint=f"Remove that file, or take the driver from it: `driver: {{from: nvidia, version: {driver.branch}}}`.",
         )
-    return replace(wish, why=f"{wish.why}, from {found.repository}", brings=found.package)
+    return replace(driver, why=f"{driver.why}, from {found.repository}", brings=found.package)

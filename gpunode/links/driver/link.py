@@ -52,21 +52,21 @@ def judge_module(outcome: Outcome, seen: Facts) -> Verdict:
 def _next_boot(outcome: Outcome, text: str) -> Verdict:
     """The module's link where it is loaded: broken if the next boot loses it and the plan prevents that; with the reason if no change
     of gpunode's does."""
-    wish = outcome.desired.driver if outcome.desired else None
-    if wish is None or not wish.ahead:
+    driver = outcome.desired.driver if outcome.desired else None
+    if driver is None or not driver.ahead:
         return Verdict.ok("module", text)
-    cause = f"the next boot loses the driver: kernel {wish.ahead} has no nvidia module"
-    if not wish.ahead_why:
+    cause = f"the next boot loses the driver: kernel {driver.ahead} has no nvidia module"
+    if not driver.ahead_why:
         return Verdict.broken("module", text, cause, fix_by_plan(outcome, "module", "", "driver"))
     by_hand = "Give that kernel its module, or let the boot loader start another one next."
-    return Verdict.ok("module", text, f"{cause}; {wish.ahead_why}", by_hand)
+    return Verdict.ok("module", text, f"{cause}; {driver.ahead_why}", by_hand)
 
 
 def judge_library(outcome: Outcome, seen: Facts) -> Verdict:
     loaded = seen.modules["nvidia"].version if "nvidia" in seen.modules else None
     if seen.library_version is None:
         system = packages.system_of_host(seen)
-        again = f"`{system.REINSTALL}`" if system else "a new installation"
+        again = f"`{system.reinstall}`" if system else "a new installation"
         by_hand = (
             f"See `ldconfig -p | grep nvidia` on the host; {again} of its driver's packages "
             "restores a deleted library."

@@ -35,14 +35,14 @@ SERVICES = {
 }
 
 
-def plan(facts: Facts, wish: DriverSpec, *, changed: bool) -> Iterator[Change]:
+def plan(facts: Facts, driver: DriverSpec, *, changed: bool) -> Iterator[Change]:
     """Load them, reload them, or reboot. `changed`: packages of the driver change first."""
     if pci.held_by_linux(facts.pci):
         return  # nvidia cannot take the GPUs before the reboot that is planned for nouveau or nova
     if "nvidia" not in facts.modules:
         yield load(facts, LOAD, "the GPUs have no driver loaded")
         return
-    reason = "its packages change" if changed else _mismatch(facts, wish)
+    reason = "its packages change" if changed else _mismatch(facts, driver)
     if reason is not None:
         yield reload(facts, reason)
         return
@@ -51,9 +51,9 @@ def plan(facts: Facts, wish: DriverSpec, *, changed: bool) -> Iterator[Change]:
         yield load(facts, absent, "CUDA programs find no device files without them")
 
 
-def at_boot(wish: DriverSpec) -> tuple[str, ...]:
+def at_boot(driver: DriverSpec) -> tuple[str, ...]:
     """Those that are loaded at every boot."""
-    return (*LOAD, *((UMAD,) if wish.subnet else ()))
+    return (*LOAD, *((UMAD,) if driver.subnet else ()))
 
 
 def load(facts: Facts, modules: tuple[str, ...], why: str) -> KernelModule:
@@ -63,19 +63,19 @@ def load(facts: Facts, modules: tuple[str, ...], why: str) -> KernelModule:
     return KernelModule(why, load=modules, fault=fault)
 
 
-def _mismatch(facts: Facts, wish: DriverSpec) -> str | None:
+def _mismatch(facts: Facts, driver: DriverSpec) -> str | None:
     """Why the loaded module is not the desired one; None where it is."""
     version = facts.modules["nvidia"].version or ""
     if facts.library_version is not None and facts.library_version != version:
         return f"the module is {version}, the library {facts.library_version}: NVML fails for every program"
-    if branch_of(version) != wish.branch:
-        return f"the loaded module is {version}, of another branch than {wish.branch}"
-    if wish.version not in ("", version):
-        return f"the loaded module is {version}, not {wish.version}"
+    if branch_of(version) != driver.branch:
+        return f"the loaded module is {version}, of another branch than {driver.branch}"
+    if driver.version not in ("", version):
+        return f"the loaded module is {version}, not {driver.version}"
     banner = facts.module_banner
     flavour = "open" if "Open Kernel Module" in (banner or "") else "proprietary"
-    if banner is not None and flavour != wish.flavour:
-        return f"the loaded module is the {flavour} one, the GPUs need the {wish.flavour} one"
+    if banner is not None and flavour != driver.flavour:
+        return f"the loaded module is the {flavour} one, the GPUs need the {driver.flavour} one"
     return None
 
 

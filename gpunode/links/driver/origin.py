@@ -10,8 +10,7 @@ from typing import Any
 
 from gpunode.errors import CannotPlan
 from gpunode.model import Facts, Flavour, Host, Os, Package, PackageSpec
-from gpunode.packages import PackageSystem
-from gpunode.packages.names import PackageNames
+from gpunode.packages.names import PackageNames, PackageSystem
 from gpunode.packages.releases import DISTRIBUTIONS
 from gpunode.planning.tables import table
 from gpunode.planning.versions import branch_of
@@ -139,17 +138,17 @@ LEAVE = "or set `driver: none` to leave this host's driver alone."
 
 def check(host: Host, facts: Facts, system: PackageSystem) -> None:
     """Refuse to replace a driver that is not from NVIDIA's repositories."""
-    found = system.NAMES.driver_family(facts.packages)
-    theirs = system.NAMES.from_nvidia(found)
+    found = system.names.driver_family(facts.packages)
+    theirs = system.names.from_nvidia(found)
     family = {name: p for name, p in found.items() if branch_of(p.version) or name in theirs}
-    begun = sorted(system.NAMES.driver_family({name: Package(name, "") for name in facts.half_installed}))
+    begun = sorted(system.names.driver_family({name: Package(name, "") for name in facts.half_installed}))
     if begun and not theirs and not system.keeps_branch(facts):
         raise CannotPlan(
             f"packages of a driver are half installed: {few(begun, 3)}",
             hint="Somebody's installation stopped in the middle. End it on the host (`dpkg --configure -a`, then "
-            f"`apt-get --fix-broken install`), or remove them ({system.PURGE} {' '.join(begun[:3])} …), {LEAVE}",
+            f"`apt-get --fix-broken install`), or remove them ({system.purge} {' '.join(begun[:3])} …), {LEAVE}",
         )
-    foreign = system.NAMES.foreign(family)
+    foreign = system.names.foreign(family)
     replaceable = bool(host.driver_from) and archive(facts.os) is not None
     if family and (foreign or (not theirs and not replaceable)):
         family = {name: family[name] for name in foreign or family}
@@ -159,7 +158,7 @@ def check(host: Host, facts: Facts, system: PackageSystem) -> None:
             f"a driver from {whose} is installed: {some}",
             hint="Its packages and NVIDIA's exclude each other: "
             + ("" if foreign or archive(facts.os) is None else WAYS)
-            + f"remove them ({system.PURGE} {' '.join(sorted(family)[:3])} …), {LEAVE}",
+            + f"remove them ({system.purge} {' '.join(sorted(family)[:3])} …), {LEAVE}",
         )
     run = facts.installed_run
     if (

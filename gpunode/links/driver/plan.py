@@ -40,29 +40,29 @@ WATCH = Watch(files=(AT_BOOT, DGX), units=tuple(modules.SERVICES.values()))
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     """Packages, then modules. Their reasons name what a reboot or a reload ends."""
-    wish, system = desired.driver, packages.system_of_host(facts)
-    if wish is None or system is None:
+    driver, system = desired.driver, packages.system_of_host(facts)
+    if driver is None or system is None:
         return ()
-    wrong = _wrong(facts, wish, system.NAMES)
+    wrong = _wrong(facts, driver, system.names)
     changed = bool(wrong) or facts.installed_run is not None
     return (
-        *(system.plan_branch(facts, wish) if wish.run is None else ()),
-        *leave_run(facts, wish),
+        *(system.plan_branch(facts, driver) if driver.run is None else ()),
+        *leave_run(facts, driver),
         *_packages(
             facts,
-            wish,
+            driver,
             missing(facts, desired),
-            wrong if wish.run is None else (),
-            names=system.NAMES,
-            headers_first=system.HEADERS_FIRST or wish.run is not None,
+            wrong if driver.run is None else (),
+            names=system.names,
+            headers_first=system.rpm or driver.run is not None,
         ),
         *files.write(
             facts,
             AT_BOOT,
-            template("etc/modules-load.d/gpunode.conf", modules=modules.at_boot(wish)),
+            template("etc/modules-load.d/gpunode.conf", modules=modules.at_boot(driver)),
             "the modules are there after every boot, not only after a first user",
         ),
-        *(plan_run(facts, wish, wrong) if wish.run else modules.plan(facts, wish, changed=changed)),
+        *(plan_run(facts, driver, wrong) if driver.run else modules.plan(facts, driver, changed=changed)),
     )
 
 
@@ -85,37 +85,37 @@ def module_after(facts: Facts, desired: Desired) -> Literal["absent", "rebooted"
 
 def missing(facts: Facts, desired: Desired) -> tuple[PackageSpec, ...]:
     """The packages to install, the pin first. Headers only while no fitting module is loaded, as it needs building."""
-    wish = desired.driver
-    if wish is None:
+    driver = desired.driver
+    if driver is None:
         return ()
     every = (
-        *wish.pin,
-        *wish.headers,
-        *wish.ahead_headers,
-        *wish.modules,
-        *wish.packages,
-        *wish.fabric,
-        *wish.subnet,
+        *driver.pin,
+        *driver.headers,
+        *driver.ahead_headers,
+        *driver.modules,
+        *driver.packages,
+        *driver.fabric,
+        *driver.subnet,
     )
     absent = tuple(
-        spec for spec in every if spec.name in wish.replaces or not is_installed(facts.packages, spec)
+        spec for spec in every if spec.name in driver.replaces or not is_installed(facts.packages, spec)
     )
     loaded = facts.modules.get("nvidia")
-    built = loaded is not None and loaded.version is not None and branch_of(loaded.version) == wish.branch
-    builds = not built or any(spec in absent for spec in wish.packages)
-    if wish.run is not None:
-        builds = pending_run(facts, wish) is not None
-    return tuple(spec for spec in absent if builds or spec not in (*wish.headers, *wish.modules[:1]))
+    built = loaded is not None and loaded.version is not None and branch_of(loaded.version) == driver.branch
+    builds = not built or any(spec in absent for spec in driver.packages)
+    if driver.run is not None:
+        builds = pending_run(facts, driver) is not None
+    return tuple(spec for spec in absent if builds or spec not in (*driver.headers, *driver.modules[:1]))
 
 
-def _wrong(facts: Facts, wish: DriverSpec, names: PackageNames) -> tuple[str, ...]:
+def _wrong(facts: Facts, driver: DriverSpec, names: PackageNames) -> tuple[str, ...]:
     """Installed driver packages of another branch or of the other flavour, and their fabric's of another branch. All of the
     driver, and what is as late beside it, where it is later than the wished one and the package system does not go back; all
     of the driver where NVIDIA's own installer is to bring it."""
-    if wish.archive:
-        return wish.replaces
+    if driver.archive:
+        return driver.replaces
     family = names.driver_family(facts.packages)
-    other: Flavour = "proprietary" if wish.flavour == "open" else "open"
+    other: Flavour = "proprietary" if driver.flavour == "open" else "open"
     beside = (*names.accessories(facts.packages), *names.fabric(facts.packages))
     parts = {**family, **{name: facts.packages[name] for name in beside}}
     # A prebuilt module has its kernel's version, and the branch in its name.
@@ -123,28 +123,28 @@ def _wrong(facts: Facts, wish: DriverSpec, names: PackageNames) -> tuple[str, ..
         n: branch_of(p.version) or (origin.named_branch(n) if names.prebuilt else None)
         for n, p in parts.items()
     }
-    wrong = {name for name, branch in own.items() if branch not in (None, wish.branch)}
-    if wish.run is not None:
+    wrong = {name for name, branch in own.items() if branch not in (None, driver.branch)}
+    if driver.run is not None:
         versioned = {name for name, p in parts.items() if branch_of(p.version)}
         return tuple(sorted(wrong | set(family) | versioned - set(names.fabric(versioned))))
-    later = _later(parts, wish, names)
+    later = _later(parts, driver, names)
     if later & set(family):
         wrong |= set(family) | later
-    wrong |= {*names.of_flavour(family, other), *wish.replaces}
+    wrong |= {*names.of_flavour(family, other), *driver.replaces}
     return tuple(sorted(wrong - set(names.pins(wrong))))
 
 
-def _later(parts: Mapping[str, Package], wish: DriverSpec, names: PackageNames) -> set[str]:
+def _later(parts: Mapping[str, Package], driver: DriverSpec, names: PackageNames) -> set[str]:
     """The parts of a later version than the wished one, where the package system does not go back."""
-    if not wish.version or names.goes_back:
+    if not driver.version or names.goes_back:
         return set()
-    wished = numbers(wish.version)
+    wished = numbers(driver.version)
     return {n for n, p in parts.items() if branch_of(p.version) and numbers(upstream(p.version)) > wished}
 
 
 def _packages(
     facts: Facts,
-    wish: DriverSpec,
+    driver: DriverSpec,
     install: tuple[PackageSpec, ...],
     wrong: tuple[str, ...],
     *,
@@ -154,35 +154,35 @@ def _packages(
     """Wrong packages are removed first: branches share names, and apt replaces them safely only in two steps."""
     if wrong:
         whose = "another driver's, or of another branch or flavour than the one that is wished"
-        why = whose if wish.replaces else f"another branch or flavour; {wish.why}"
-        installed = {spec.name: facts.packages[spec.name] for spec in wish.packages if spec.name in wrong}
-        if _later(installed, wish, names):
-            why = f"a later version than {wish.version}, which nothing is installed over"
+        why = whose if driver.replaces else f"another branch or flavour; {driver.why}"
+        installed = {spec.name: facts.packages[spec.name] for spec in driver.packages if spec.name in wrong}
+        if _later(installed, driver, names):
+            why = f"a later version than {driver.version}, which nothing is installed over"
         yield versions.change_packages(facts, why, remove=wrong)
-    rest = tuple(spec for spec in install if spec not in wish.pin)
-    headers = tuple(spec for spec in rest if spec in wish.headers)
+    rest = tuple(spec for spec in install if spec not in driver.pin)
+    headers = tuple(spec for spec in rest if spec in driver.headers)
     if headers_first and headers:
         yield versions.change_packages(
             facts, "the module is built with the running kernel's headers", install=headers
         )
         rest = tuple(spec for spec in rest if spec not in headers)
-    ahead = tuple(spec for spec in rest if spec in wish.ahead_headers)
+    ahead = tuple(spec for spec in rest if spec in driver.ahead_headers)
     if ahead:
-        how = "this is the distribution's" if wish.modules else "dkms builds it with these headers"
-        why = f"kernel {wish.ahead} boots next and has no nvidia module: {how}"
+        how = "this is the distribution's" if driver.modules else "dkms builds it with these headers"
+        why = f"kernel {driver.ahead} boots next and has no nvidia module: {how}"
         yield versions.change_packages(facts, why, install=ahead)
         rest = tuple(spec for spec in rest if spec not in ahead)
-    first = tuple(spec for spec in rest if spec in wish.modules)
+    first = tuple(spec for spec in rest if spec in driver.modules)
     if first and any(spec.version.startswith("=") for spec in rest):
         why = "the module is the distribution's, and the driver's programs must be of its version"
         yield versions.change_packages(facts, why, install=first)
         rest = tuple(spec for spec in rest if spec not in first)
-    kept = [spec.name for spec in (*wish.packages, *wish.fabric)]
+    kept = [spec.name for spec in (*driver.packages, *driver.fabric)]
     # apt may forget a hold when it installs, so all are held again then
     again = any(spec.name in kept for spec in rest)
     hold = tuple(n for n in kept if again or n not in facts.packages or not facts.packages[n].held)
     if rest:
-        yield versions.change_packages(facts, wish.why[0].upper() + wish.why[1:], install=rest, hold=hold)
+        yield versions.change_packages(facts, driver.why[0].upper() + driver.why[1:], install=rest, hold=hold)
     elif hold:
         yield versions.change_packages(
             facts, "an upgrade by others would part library and loaded module", hold=hold
@@ -198,9 +198,9 @@ def _packages(
 BESIDE = (550, 40, 7)
 
 
-def pending_run(facts: Facts, wish: DriverSpec) -> str | None:
+def pending_run(facts: Facts, driver: DriverSpec) -> str | None:
     """Why the installer has to run; None where it does not."""
-    there, version = facts.installed_run, wish.version
+    there, version = facts.installed_run, driver.version
     if there is None:
         return f"the driver {version} is not installed"
     if there.version != version:
@@ -211,27 +211,27 @@ def pending_run(facts: Facts, wish: DriverSpec) -> str | None:
         return f"the running kernel {facts.kernel} has no module of the driver {version}"
     if facts.module_banner is not None and version in facts.module_banner:
         loaded = "open" if "Open Kernel Module" in facts.module_banner else "proprietary"
-        if loaded != wish.flavour:
-            return f"the loaded module is the {loaded} one, not the {wish.flavour} one"
+        if loaded != driver.flavour:
+            return f"the loaded module is the {loaded} one, not the {driver.flavour} one"
     return None
 
 
-def leave_run(facts: Facts, wish: DriverSpec) -> Iterator[Change]:
+def leave_run(facts: Facts, driver: DriverSpec) -> Iterator[Change]:
     """Uninstall it where packages are to bring the driver. Their modules, which come next, make the loaded ones unloadable."""
-    if wish.run is None and facts.installed_run is not None:
+    if driver.run is None and facts.installed_run is not None:
         why = "packages of a driver and NVIDIA's installer overwrite each other's files"
         yield UninstallDriver(facts.installed_run.version, why)
 
 
-def plan_run(facts: Facts, wish: DriverSpec, wrong: tuple[str, ...]) -> Iterator[Change]:
+def plan_run(facts: Facts, driver: DriverSpec, wrong: tuple[str, ...]) -> Iterator[Change]:
     """`wrong`: packages of a driver, which are removed first. The tools that build its module are there before."""
-    reason = pending_run(facts, wish) or (f"{', '.join(wrong)} overwrote files of it" if wrong else None)
+    reason = pending_run(facts, driver) or (f"{', '.join(wrong)} overwrote files of it" if wrong else None)
     if reason is None:
-        yield from modules.plan(facts, wish, changed=False)
+        yield from modules.plan(facts, driver, changed=False)
         return
     loaded, held = "nvidia" in facts.modules, modules.holders(facts)
     beside = bool(pci.held_by_linux(facts.pci) or (loaded and held))
-    if beside and numbers(wish.version) < BESIDE:
+    if beside and numbers(driver.version) < BESIDE:
         if pci.held_by_linux(facts.pci):
             return  # after the reboot that is planned for nouveau or nova
         raise CannotPlan(
@@ -245,14 +245,14 @@ def plan_run(facts: Facts, wish: DriverSpec, wrong: tuple[str, ...]) -> Iterator
         yield versions.change_packages(facts, why, remove=wrong, purge=True)
     if facts.installed_run is not None:
         yield UninstallDriver(facts.installed_run.version, reason, fault="")
-    if wish.run is not None:
+    if driver.run is not None:
         yield InstallDriver(
-            wish.version,
-            wish.run.sha256,
-            wish.flavour,
-            wish.why[0].upper() + wish.why[1:],
-            archive=wish.run.archive,
-            url=wish.run.url,
+            driver.version,
+            driver.run.sha256,
+            driver.flavour,
+            driver.why[0].upper() + driver.why[1:],
+            archive=driver.run.archive,
+            url=driver.run.url,
             beside=beside,
             fault=reason,
         )
@@ -278,17 +278,17 @@ FABRIC_WATCH = Watch(units=(FABRIC,), packages=("nvlsm", "infiniband-diags"))
 
 def plan_fabric(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     """Enable and start its unit once the modules are loaded; before a reboot only enable it, as that starts it."""
-    wish = desired.driver
-    if wish is None or not wish.switches:
+    driver = desired.driver
+    if driver is None or not driver.switches:
         return ()
     after = module_after(facts, desired)
     loads = after == "reloaded"
-    missing = wish.subnet and modules.UMAD not in facts.modules
+    missing = driver.subnet and modules.UMAD not in facts.modules
     needed = (modules.load(facts, (modules.UMAD,), "the fabric manager does not start"),) if missing else ()
     unit = facts.units.get(FABRIC)
     runs = unit is not None and unit.active == "active"
     stays = unit is not None and unit.enabled == "enabled"
-    there = all(is_installed(facts.packages, spec) for spec in (*wish.fabric, *wish.subnet))
+    there = all(is_installed(facts.packages, spec) for spec in (*driver.fabric, *driver.subnet))
     if after == "rebooted":
         why = "the reboot starts it: it joins the GPUs over NVSwitch"
         return () if stays and there else (Service(FABRIC, why, enable=True, start=False, fault=""),)
@@ -314,10 +314,10 @@ PERSISTENCE_WATCH = Watch(files=(PERSISTENCE_DROP_IN,), units=(PERSISTENCED,))
 
 def plan_persistence(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     """Its drop-in, where the unit is there or comes with the packages; nothing is restarted for it."""
-    wish, unit = desired.driver, facts.units.get(PERSISTENCED)
-    if wish is None:
+    driver, unit = desired.driver, facts.units.get(PERSISTENCED)
+    if driver is None:
         return ()
-    comes = wish.run is None and any(not is_installed(facts.packages, spec) for spec in wish.packages)
+    comes = driver.run is None and any(not is_installed(facts.packages, spec) for spec in driver.packages)
     absent = unit is None or unit.load == "not-found"
     if not (services.is_loaded(facts, PERSISTENCED) or (absent and comes)):
         return ()

@@ -10,8 +10,8 @@ from gpunode.links.driver.branches import branches
 from gpunode.links.driver.origin import LEAVE
 from gpunode.links.machine import pci
 from gpunode.model import DriverSpec, Facts, Host, PackageSpec
-from gpunode.packages import PackageSystem
 from gpunode.packages.dnf.plan import repos
+from gpunode.packages.names import PackageSystem
 from gpunode.packages.releases import Prebuilt, prebuilt
 from gpunode.planning.versions import branch_of, upstream
 
@@ -21,13 +21,13 @@ def applies(host: Host, facts: Facts, system: PackageSystem) -> bool:
     rows = prebuilt(facts.os, facts.kernel)
     if not rows or host.driver_run is not None:
         return False
-    if host.driver_from == "nvidia" and system.NAMES.has_drivers:
+    if host.driver_from == "nvidia" and system.names.has_drivers:
         return False
     there = any(row.module in facts.packages for row in rows)
     # NVIDIA's own driver may be signed by a key of the host's: dkms has it, and only its module is away for now
-    theirs = system.NAMES.from_nvidia(origin.parts(facts, system.NAMES))
+    theirs = system.names.from_nvidia(origin.parts(facts, system.names))
     needed = bool(facts.secure_boot) and "nvidia" not in facts.modules and not theirs
-    return there or needed or host.driver_from == "distribution" or not system.NAMES.has_drivers
+    return there or needed or host.driver_from == "distribution" or not system.names.has_drivers
 
 
 def decide(host: Host, facts: Facts, system: PackageSystem, models: list[pci.Model]) -> DriverSpec:
@@ -59,7 +59,7 @@ def decide(host: Host, facts: Facts, system: PackageSystem, models: list[pci.Mod
             *(PackageSpec(name) for name in row.packages),
             *(PackageSpec(name, same, origin="nvidia", downgrade=True) for name in row.follows),
         ),
-        why=f"{'Secure Boot is on, and ' * bool(facts.secure_boot)}{system.NAME} has modules that are built"
+        why=f"{'Secure Boot is on, and ' * bool(facts.secure_boot)}{system.name} has modules that are built"
         f"{' and signed' * row.trusted}, {row.module}",
         ahead=kernels.ahead(facts),
         ahead_why=kernels.unbuilt(facts, (), builds=False, complete=module is not None),
@@ -75,7 +75,7 @@ def decide(host: Host, facts: Facts, system: PackageSystem, models: list[pci.Mod
 
 def _others(host: Host, facts: Facts, system: PackageSystem) -> None:
     """Refuse a driver that is there without packages; packages of another way are replaced."""
-    if system.NAMES.driver_family(facts.packages):
+    if system.names.driver_family(facts.packages):
         return
     origin.check(host, facts, system)
 
@@ -135,7 +135,7 @@ def _enabled(facts: Facts, row: Prebuilt) -> None:
 
 def _replaced(facts: Facts, system: PackageSystem, row: Prebuilt) -> tuple[str, ...]:
     """All of a driver of another way: its modules exclude these."""
-    names = system.NAMES
+    names = system.names
     family = names.driver_family(facts.packages)
     wanted = {
         row.module,

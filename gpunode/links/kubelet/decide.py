@@ -145,8 +145,7 @@ def notes(facts: Facts, minor: int, start: KubeletStart) -> tuple[str, ...]:
 
 def _is_there(facts: Facts, mark: str) -> bool:
     """Whether the host has this unit or this file."""
-    file = facts.files.get(mark)
-    return services.is_loaded(facts, mark) or (file is not None and file.exists)
+    return services.is_loaded(facts, mark) or files.exists(facts, mark)
 
 
 # --- What is set twice --------------------------------------------------------------------------------------
@@ -221,9 +220,9 @@ def _drop_ins(configs: Mapping[str, Scalars]) -> Iterator[str]:
             yield f"{key} is {shown}; the kubelet goes by the last one."
 
 
-def _same(one: str, other: str) -> bool:
-    seconds = _seconds(one)
-    return one.lower() == other.lower() or (seconds is not None and seconds == _seconds(other))
+def _same(value: str, other: str) -> bool:
+    seconds = _seconds(value)
+    return value.lower() == other.lower() or (seconds is not None and seconds == _seconds(other))
 
 
 def _seconds(text: str) -> float | None:

@@ -214,7 +214,7 @@ def _gates_node(root: yaml.Node | None) -> tuple[yaml.Node, yaml.MappingNode] | 
 
 
 def _config_gate(
-    text: str, node: tuple[yaml.Node, yaml.MappingNode] | None, name: str, wish: bool | None
+    text: str, node: tuple[yaml.Node, yaml.MappingNode] | None, name: str, state: bool | None
 ) -> str:
     if node is None:
         return text
@@ -222,10 +222,10 @@ def _config_gate(
     for number, (key, value) in enumerate(mapping.value):
         if key.value != name:
             continue
-        if wish is not None:
-            if str(value.value).lower() == _word(wish):
+        if state is not None:
+            if str(value.value).lower() == _word(state):
                 return text
-            return text[: value.start_mark.index] + _word(wish) + text[value.end_mark.index :]
+            return text[: value.start_mark.index] + _word(state) + text[value.end_mark.index :]
         if len(mapping.value) == 1 and owner.start_mark.column > 0:  # inside a JSON object: its members stay
             return text[: mapping.start_mark.index] + "{}" + text[mapping.end_mark.index :]
         if len(mapping.value) == 1:

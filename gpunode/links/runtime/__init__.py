@@ -10,7 +10,7 @@ from gpunode.links.kubelet import minors, places
 from gpunode.links.kubelet.start import minor_of
 from gpunode.links.runtime import containerd, crio, docker, k0s, microk8s, rancher
 from gpunode.links.runtime.nvidia import Containers
-from gpunode.model import Change, Desired, Facts, Host, Runtime, Watch
+from gpunode.model import Change, Desired, Facts, Runtime, Watch
 from gpunode.planning import services
 
 
@@ -20,7 +20,7 @@ class ContainerRuntime(Protocol):
     WATCH: Watch  # what a probe reads
     UNITS: tuple[str, ...]  # the systemd units that it can run in
 
-    def check(self, host: Host, facts: Facts) -> None:
+    def check(self, facts: Facts) -> None:
         """Raises CannotPlan where pods cannot get GPUs from it as the inventory asks."""
 
     def plan(self, facts: Facts, desired: Desired, /, *, default: bool) -> tuple[Change, ...]:

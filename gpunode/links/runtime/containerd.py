@@ -24,7 +24,7 @@ from gpunode.links.runtime.config_toml import (
     section,
 )
 from gpunode.links.runtime.nvidia import Containers
-from gpunode.model import Change, Desired, Expected, Facts, Host, Watch, WriteFile
+from gpunode.model import Change, Desired, Expected, Facts, Watch, WriteFile
 from gpunode.planning import files, services
 from gpunode.planning.templates import template
 from gpunode.planning.toml import lookup
@@ -39,7 +39,7 @@ SINCE = (1, 3)  # its module: cmd/containerd-shim-runc-v2 and `config dump`; 1.2
 WATCH = Watch(files=(FILE, *(f"{folder}*.toml" for folder in IMPORTED)), units=UNITS)
 
 
-def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a host may wish works
+def check(facts: Facts) -> None:
     """It must be there, and new enough."""
     if facts.containerd is None and not services.is_loaded(facts, UNITS[0]):
         raise CannotPlan(

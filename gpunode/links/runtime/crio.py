@@ -13,7 +13,7 @@ from typing import Any
 from gpunode.errors import CannotPlan
 from gpunode.links.runtime import nvidia
 from gpunode.links.runtime.nvidia import BINARY, Containers
-from gpunode.model import Change, Desired, Facts, Host, Watch, WriteFile
+from gpunode.model import Change, Desired, Facts, Watch, WriteFile
 from gpunode.planning import files, services, toml
 from gpunode.planning.templates import template
 from gpunode.planning.versions import is_installed
@@ -94,7 +94,7 @@ def low_level(facts: Facts) -> str:
     return path.rpartition("/")[2] if path.startswith(("/usr/bin/", "/usr/sbin/")) else path
 
 
-def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a host may wish works
+def check(facts: Facts) -> None:
     if not services.is_loaded(facts, UNITS[0]):
         raise CannotPlan(
             "this kubelet runs its pods with CRI-O, and there is no crio.service",

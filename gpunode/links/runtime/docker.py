@@ -12,7 +12,7 @@ from typing import Any
 from gpunode.errors import CannotPlan
 from gpunode.links.runtime import nvidia
 from gpunode.links.runtime.nvidia import Containers
-from gpunode.model import Change, Desired, Expected, Facts, GpuUser, Host, Watch, WriteFile
+from gpunode.model import Change, Desired, Expected, Facts, GpuUser, Watch, WriteFile
 from gpunode.planning import files, services
 from gpunode.planning.files import at
 from gpunode.planning.versions import numbers
@@ -51,8 +51,8 @@ class Line:
         return f"{self.path}:{self.number}"
 
 
-def check(host: Host, facts: Facts) -> None:
-    """It must be there, and the default runtime is the only way to nvidia."""
+def check(facts: Facts) -> None:
+    """It must be there."""
     if not services.is_loaded(facts, UNITS[0]):
         if services.is_loaded(facts, SNAP):
             raise CannotPlan(
@@ -62,11 +62,6 @@ def check(host: Host, facts: Facts) -> None:
         raise CannotPlan(
             "this kubelet runs its pods with docker, and there is no docker.service",
             hint="Install docker, or give the kubelet --container-runtime=remote with containerd's endpoint.",
-        )
-    if host.runtime == "class":
-        raise CannotPlan(
-            "`runtime: class` cannot work here: a kubelet with docker knows no handlers of RuntimeClass",
-            hint="Set `runtime: default` for this host, which makes nvidia docker's default runtime.",
         )
 
 

@@ -15,7 +15,7 @@ from gpunode.links.kubelet.start import minor_of
 from gpunode.links.runtime import nvidia
 from gpunode.links.runtime.config_toml import containerd_toml, is_right, nvidia_binaries, read, section
 from gpunode.links.runtime.containerd import Brought
-from gpunode.model import Change, Desired, Facts, Host, Watch, WriteFile
+from gpunode.model import Change, Desired, Facts, Watch, WriteFile
 from gpunode.planning import files, services
 from gpunode.planning.toml import lookup
 
@@ -30,7 +30,7 @@ SINCE, THIRD = 27, 36  # minors with drop-ins, and that take those of version 3 
 WATCH = Watch(files=(MAIN, MERGED, f"{FOLDER}*.toml"), units=UNITS)
 
 
-def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a host may wish works
+def check(facts: Facts) -> None:
     """It must be the one that is used, and take drop-ins."""
     command = facts.kubelet.unit_text if facts.kubelet else ""
     if _unit(facts) == UNITS[1] and "--enable-worker" not in command and "--single" not in command:

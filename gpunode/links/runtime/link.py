@@ -131,7 +131,12 @@ def runtime(host: Host, facts: Facts, minor: int, start: KubeletStart) -> Runtim
                 uses if other else f"the kubelet's runtime endpoint {named} is none that gpunode knows",
                 hint="gpunode configures docker (by dockershim or cri-dockerd), containerd and CRI-O so far; use one of them.",
             )
-    runtimes.RUNTIMES[served].check(host, facts)
+    RUNTIMES[served].check(facts)
+    if served == "docker" and host.runtime == "class":
+        raise CannotPlan(
+            "`runtime: class` cannot work here: a kubelet with docker knows no handlers of RuntimeClass",
+            hint="Set `runtime: default` for this host, which makes nvidia docker's default runtime.",
+        )
     return served
 
 

@@ -14,7 +14,7 @@ from gpunode.links.kubelet import microk8s
 from gpunode.links.runtime import nvidia
 from gpunode.links.runtime.config_toml import RUNC, containerd_toml, is_right, nvidia_binaries, read
 from gpunode.links.runtime.containerd import Brought
-from gpunode.model import Change, Desired, Facts, Host, Watch, WriteFile
+from gpunode.model import Change, Desired, Facts, Watch, WriteFile
 from gpunode.planning import files, services
 from gpunode.planning.toml import lookup
 
@@ -27,7 +27,7 @@ ADDON = "`microk8s disable nvidia`"
 WATCH = Watch(files=(TEMPLATE, MADE, SNAP), units=UNITS)
 
 
-def check(host: Host, facts: Facts) -> None:  # noqa: ARG001 - each way that a host may wish works
+def check(facts: Facts) -> None:
     """It must see the host's programs, and be the only one that decides."""
     if re.search(r"^confinement:\s*strict", files.text(facts, SNAP) or "", re.MULTILINE):
         raise CannotPlan(

@@ -17,7 +17,7 @@ from gpunode.links.runtime import nvidia
 from gpunode.links.runtime.config_toml import containerd_toml, default_name, nvidia_binaries, section
 from gpunode.links.runtime.containerd import Brought
 from gpunode.links.runtime.nvidia import BINARY
-from gpunode.model import Change, Desired, Facts, Host, Watch, WriteFile
+from gpunode.model import Change, Desired, Facts, Watch, WriteFile
 from gpunode.planning import files, services
 from gpunode.planning.templates import template
 from gpunode.planning.toml import lookup
@@ -47,7 +47,7 @@ class Rancher:
         self.containers, self.headline = self.brought.containers, self.brought.headline
         self.state = self.brought.state
 
-    def check(self, host: Host, facts: Facts) -> None:  # noqa: ARG002 - each way that a host may wish works
+    def check(self, facts: Facts) -> None:
         """It must be the one that is used, where it is looked for."""
         settings = rancher.settings(facts, self.product)
         for key, what in OTHERS.items():

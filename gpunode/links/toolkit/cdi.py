@@ -18,7 +18,7 @@ from dataclasses import replace
 import yaml
 
 from gpunode.contract import yaml_text
-from gpunode.links.driver import plan as driver
+from gpunode.links.driver import plan as driver_plan
 from gpunode.links.toolkit.plan import refreshes
 from gpunode.model import Change, Desired, Facts, RemoveFile, Service, Watch, WriteFile
 from gpunode.planning import files, services
@@ -101,7 +101,7 @@ def start_with_driver(
 ) -> tuple[Service, ...]:
     """Enable a unit that runs once after the driver is loaded, and start it where it did not for this driver and these files.
     `at_boot`: why it is only enabled where a reboot follows. `fault`: what is wrong without its work; "" for nothing."""
-    after, state = driver.module_after(facts, desired), facts.units.get(unit)
+    after, state = driver_plan.module_after(facts, desired), facts.units.get(unit)
     stays = state is not None and state.enabled == "enabled"
     if after == "rebooted":
         return () if stays else (Service(unit, at_boot, enable=True, start=False, fault=""),)
@@ -129,13 +129,13 @@ def skips(facts: Facts, desired: Desired) -> str:
 def _modules(facts: Facts, desired: Desired) -> tuple[str, ...]:
     """The files of the driver's module: those that are there, else as the driver that comes names them. A wrong guess is put right
     by the next round, which sees them."""
-    missing = driver.missing(facts, desired)
-    wish = desired.driver
-    comes = [spec.name for spec in (wish.packages if wish else ()) if spec in missing]
+    missing = driver_plan.missing(facts, desired)
+    driver = desired.driver
+    comes = [spec.name for spec in (driver.packages if driver else ()) if spec in missing]
     if not comes and (facts.module_files or "nvidia" in facts.modules):
         return facts.module_files
     kernels = [name for name in comes if name.endswith("-kernel-dkms")]
-    if wish is None or not wish.archive or not kernels:
+    if driver is None or not driver.archive or not kernels:
         return facts.module_files or ("nvidia.ko",)
     tesla = re.match(r"nvidia-tesla-\d+", kernels[0])  # Debian's; Ubuntu's packages have other names
     return (
@@ -145,11 +145,8 @@ def _modules(facts: Facts, desired: Desired) -> tuple[str, ...]:
 
 def _unit(facts: Facts) -> tuple[str, str]:
     """The file of the unit of the toolkit's name, and its text; "" for both where it could not be read."""
-    for path in UNIT_FILES:
-        file = facts.files.get(path)
-        if file is not None and file.exists:
-            return path, file.content or ""
-    return "", ""
+    path = next((path for path in UNIT_FILES if files.exists(facts, path)), "")
+    return path, (facts.files[path].content or "") if path else ""
 
 
 def _leftovers(facts: Facts) -> tuple[RemoveFile, ...]:

@@ -72,7 +72,7 @@ def _unread(facts: Facts, links: str, cdi: str, version: tuple[int, ...]) -> Ite
 
 def _toolkit(facts: Facts, wished: tuple[PackageSpec, ...]) -> tuple[int, ...]:
     """The version that the host will have: the plan's, else that of the program that is there."""
-    planned = next((one.version for one in wished if one.name.startswith("nvidia-container-toolkit")), "")
+    planned = next((spec.version for spec in wished if spec.name.startswith("nvidia-container-toolkit")), "")
     return numbers(upstream(planned) or facts.versions.get("nvidia-ctk", ""))
 
 

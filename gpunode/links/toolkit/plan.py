@@ -10,11 +10,11 @@ from typing import Any
 from gpunode import packages
 from gpunode.errors import CannotPlan
 from gpunode.links.driver import origin
-from gpunode.links.driver import plan as driver
+from gpunode.links.driver import plan as driver_plan
 from gpunode.links.runtime import nvidia
 from gpunode.links.runtime.crio import USUAL, low_level
 from gpunode.model import Change, Desired, Facts, Host, Packages, PackageSpec, Watch
-from gpunode.packages import PackageSystem
+from gpunode.packages.names import PackageSystem
 from gpunode.planning import files, toml, versions
 from gpunode.planning.tables import table
 from gpunode.planning.versions import branch_of, is_installed, numbers, upstream
@@ -28,7 +28,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         return ()
     changes: list[Change] = []
     names = [spec.name for spec in desired.toolkit]
-    retired = tuple(name for name in system.NAMES.retired if name in facts.packages and name not in names)
+    retired = tuple(name for name in system.names.retired if name in facts.packages and name not in names)
     if retired:
         _no_containers(facts)
         changes.append(
@@ -97,16 +97,16 @@ def decide_packages(host: Host, facts: Facts, system: PackageSystem) -> tuple[Pa
     wrapped = version == "nvidia-docker2"
     if version == "auto" or wrapped:
         version = default_version()
-        names = [spec.name for spec in system.NAMES.toolkit(version)]
+        names = [spec.name for spec in system.names.toolkit(version)]
         installed = {facts.packages[name].version for name in names if name in facts.packages}
         if len(installed) == 1:
             version = max(version, upstream(installed.pop()), key=numbers)
-    return (*system.NAMES.toolkit(version), *((system.NAMES.wrapper,) if wrapped else ()))
+    return (*system.names.toolkit(version), *((system.names.wrapper,) if wrapped else ()))
 
 
 SOURCES_WATCH = Watch(
-    files=tuple(path for system in packages.SYSTEMS.values() for path in system.WATCH.files),
-    packages=tuple(pattern for system in packages.SYSTEMS.values() for pattern in system.WATCH.packages),
+    files=tuple(path for system in packages.SYSTEMS.values() for path in system.watch.files),
+    packages=tuple(pattern for system in packages.SYSTEMS.values() for pattern in system.watch.packages),
 )
 
 
@@ -116,10 +116,10 @@ def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if system is None:
         return ()
     changes, tools = system.plan_sources(facts, desired), system.plan_tools(facts, desired)
-    if changes or tools or driver.missing(facts, desired) or missing(facts, desired):
+    if changes or tools or driver_plan.missing(facts, desired) or missing(facts, desired):
         return (
             *changes,
-            Packages(f"{system.NAME} must know what its sources hold now", refresh=True, fault=""),
+            Packages(f"{system.name} must know what its sources hold now", refresh=True, fault=""),
             *tools,
         )
     return ()

@@ -11,7 +11,7 @@ from gpunode.errors import CannotPlan
 from gpunode.model import Change, Desired, DriverSpec, Facts, Source, Watch
 from gpunode.packages import releases, repositories
 from gpunode.packages.apt import lists, on_host
-from gpunode.packages.names import PackageNames
+from gpunode.packages.names import PackageNames, PackageSystem
 from gpunode.packages.signing import check_expiry, check_key, expiry_notes, key_text
 from gpunode.planning import files, versions
 from gpunode.planning.templates import template
@@ -20,10 +20,7 @@ DRIVER = "/etc/apt/sources.list.d/gpunode-driver.sources"
 KEYRINGS = "/usr/share/keyrings/gpunode-*.asc"
 POLICY = "/etc/crypto-policies/back-ends/apt-sequoia.config"  # in place of apt's own, /usr/share/apt/default-sequoia.config
 PREFERENCE = "/etc/apt/preferences.d/gpunode-driver.pref"
-NAME = "apt"
 NAMES = PackageNames("apt")
-RPM = False
-HEADERS_FIRST = False  # dpkg configures packages when all are unpacked
 WATCH = Watch(
     files=(*lists.FILES, KEYRINGS, POLICY, PREFERENCE),
     packages=(
@@ -37,10 +34,6 @@ WATCH = Watch(
         "dkms",
     ),
 )
-place = lists.place
-HINTS = on_host.HINTS
-PURGE = "apt-get purge"
-REINSTALL = "apt install --reinstall"
 
 
 def offers(facts: Facts, purpose: repositories.Purpose) -> bool:
@@ -99,11 +92,6 @@ def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         check_expiry(facts, desired, source, here)
         changes += here
     return tuple(changes)
-
-
-def plan_tools(_facts: Facts, _desired: Desired) -> tuple[Change, ...]:
-    """apt needs none."""
-    return ()
 
 
 def _keyring(source: Source) -> str:
@@ -229,27 +217,42 @@ def driver_sources(facts: Facts) -> tuple[str, ...]:
 
 def keeps_branch(facts: Facts) -> bool:
     """Whether a pin package or the file is there."""
-    preference = facts.files.get(PREFERENCE)
-    return bool(NAMES.pins(facts.packages)) or (preference is not None and preference.exists)
+    return bool(NAMES.pins(facts.packages)) or files.exists(facts, PREFERENCE)
 
 
-def plan_branch(facts: Facts, wish: DriverSpec) -> tuple[Change, ...]:
+def plan_branch(facts: Facts, driver: DriverSpec) -> tuple[Change, ...]:
     """The desired pin package and no other; without one, the file."""
-    why = f"keeps apt on driver branch {wish.branch}"
+    why = f"keeps apt on driver branch {driver.branch}"
     changes: list[Change] = []
-    absent = tuple(spec for spec in wish.pin if spec.name not in facts.packages)
-    wished = [spec.name for spec in wish.pin]
+    absent = tuple(spec for spec in driver.pin if spec.name not in facts.packages)
+    wished = [spec.name for spec in driver.pin]
     others = tuple(sorted(name for name in NAMES.pins(facts.packages) if name not in wished))
     if absent or others:
         # A pin is its file in preferences.d: as a configuration file it would outlive a mere removal, and still pin.
         purge = bool(others)
         changes.append(versions.change_packages(facts, why, install=absent, remove=others, purge=purge))
     before = files.text(facts, PREFERENCE)
-    if not wish.pin:
+    if not driver.pin:
         path = PREFERENCE.lstrip("/")
-        version, patterns = NAMES.any_of(wish.branch), NAMES.driver_patterns
-        text = template(path, packages=patterns, version=version, archive=wish.archive)
+        version, patterns = NAMES.any_of(driver.branch), NAMES.driver_patterns
+        text = template(path, packages=patterns, version=version, archive=driver.archive)
         changes += files.write(facts, PREFERENCE, text, why)
     elif before is not None:
         changes.append(files.remove(PREFERENCE, before, f"{', '.join(wished)} says it now"))
     return tuple(changes)
+
+
+SYSTEM = PackageSystem(
+    NAMES,
+    WATCH,
+    purge="apt-get purge",
+    reinstall="apt install --reinstall",
+    hints=on_host.HINTS,
+    place=lists.place,
+    offers=offers,
+    driver_sources=driver_sources,
+    plan_sources=plan_sources,
+    keeps_branch=keeps_branch,
+    plan_branch=plan_branch,
+    notes=notes,
+)

@@ -562,14 +562,16 @@ def check_scripts(this: Run, text: str, specs: List[Message]) -> None:
     failed = list(re.finditer(r"(?:Error in \w+ scriptlet in rpm package |warning: %\w+\()([^\s)]+)", text))
     names = [spec["name"] for spec in specs]
     own = [
-        one for one in failed if any(re.match(re.escape(name) + r"(-\d|$)", one.group(1)) for name in names)
+        match
+        for match in failed
+        if any(re.match(re.escape(name) + r"(-\d|$)", match.group(1)) for name in names)
     ]
     if log or own:
         detail = last((text_of(log.group(1)) or "") if log else text[: own[0].start()], 12)
         who = "a script of %s" % own[0].group(1) if own else "the build of the module"
         raise Failure("rpm-failed", "%s failed: %s" % (who, (detail or ["no output"])[-1].strip()), detail)
     this.warnings += [
-        "a script of %s failed" % name for name in dict.fromkeys(one.group(1) for one in failed)
+        "a script of %s failed" % name for name in dict.fromkeys(match.group(1) for match in failed)
     ]
 
 

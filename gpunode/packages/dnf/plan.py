@@ -3,16 +3,16 @@ the stream of NVIDIA's module where its repository has streams, elsewhere by the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from configparser import ConfigParser, Error
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from gpunode.errors import CannotPlan
 from gpunode.model import Change, Desired, DriverSpec, Facts, PackageSpec, Source, Watch
 from gpunode.packages import releases, repositories
 from gpunode.packages.dnf import on_host
-from gpunode.packages.names import PackageNames
+from gpunode.packages.names import PackageNames, PackageSystem
 from gpunode.packages.signing import PURPOSES, check_expiry, check_key, expiry_notes, key_text, signer_of
 from gpunode.planning import files, versions
 from gpunode.planning.templates import template
@@ -21,12 +21,10 @@ from gpunode.planning.versions import is_installed
 KEYS = "/etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode-*"
 OSTREE = "/run/ostree-booted"
 REPOSITORIES = "/etc/yum.repos.d/*.repo"
+ZYPPERS = "/etc/zypp/repos.d/*.repo"
 REPOSITORY = "/etc/yum.repos.d/gpunode-driver.repo"
 STREAM = "/etc/dnf/modules.d/nvidia-driver.module"  # what `dnf module enable` writes and libdnf reads
-NAME = "dnf"
 NAMES = PackageNames("dnf")
-RPM = True
-HEADERS_FIRST = True  # rpm runs a package's script before it unpacks the rest
 WATCH = Watch(
     files=(REPOSITORIES, KEYS, STREAM, OSTREE),
     packages=(
@@ -40,14 +38,11 @@ WATCH = Watch(
         "*epel-release*",
     ),
 )
-HINTS = on_host.HINTS
-PURGE = "dnf remove"
-REINSTALL = "dnf reinstall"
 
 
 def offers(facts: Facts, purpose: repositories.Purpose) -> bool:
     """Whether one of the host's enabled repositories is NVIDIA's for this."""
-    family = _family(facts)
+    family = releases.family(facts.os)
     return any(
         repo.enabled and any(repositories.offers(family, purpose, uri) for uri in repo.uris)
         for repo in repos(facts)
@@ -58,7 +53,7 @@ def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     """Repositories with their keys."""
     if desired.driver is None and not desired.toolkit:
         return ()
-    if facts.files.get(OSTREE) and facts.files[OSTREE].exists:
+    if files.exists(facts, OSTREE):
         raise CannotPlan(
             "the system is an image (ostree, bootc): packages vanish with the next one",
             hint="Build driver and toolkit into the image and set `driver: none` and `toolkit: none`.",
@@ -67,7 +62,7 @@ def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     whole = (
         desired.driver is not None
         and desired.driver.version != ""
-        and PackageNames(_family(facts)).has_streams
+        and PackageNames(releases.family(facts.os)).has_streams
     )
     changes: tuple[Change, ...] = ()
     for source in desired.sources:
@@ -76,8 +71,8 @@ def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         changes += here
     if desired.driver is not None and desired.driver.brings:
         changes = (*changes, *_without_nvidias(facts))
-    wish = desired.driver
-    specs = (*desired.toolkit, *((*wish.modules, *wish.packages) if wish else ()))
+    driver = desired.driver
+    specs = (*desired.toolkit, *((*driver.modules, *driver.packages) if driver else ()))
     if changes or not all(is_installed(facts.packages, spec) for spec in specs):
         _reachable(facts, desired)
     return changes
@@ -92,7 +87,7 @@ def plan_tools(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if brings and brings not in facts.packages:
         why = "its repository has the distribution's build of the driver"
         changes.append(versions.change_packages(facts, why, install=(PackageSpec(brings),)))
-    family = _family(facts)
+    family = releases.family(facts.os)
     holds = PackageNames(family).holds
     release = releases.release(facts.os)
     if holds not in facts.packages and not (release and release.locks):
@@ -101,15 +96,14 @@ def plan_tools(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     return tuple(changes)
 
 
-def _family(facts: Facts) -> str:
-    release = releases.release(facts.os)
-    return release.family if release else "dnf"
-
-
 def _reachable(facts: Facts, desired: Desired) -> None:
     """Refuse where the distribution's own repositories are gone and nothing is in their place."""
     alive = [repo for repo in repos(facts) if repo.enabled]
-    gone = [repo for repo in alive if any(repositories.is_gone(_family(facts), uri) for uri in repo.uris)]
+    gone = [
+        repo
+        for repo in alive
+        if any(repositories.is_gone(releases.family(facts.os), uri) for uri in repo.uris)
+    ]
     ours = ("gpunode-driver", "gpunode-toolkit")
     other = [repo for repo in alive if repo not in gone and repo.id not in ours]
     named = any(source.name == "gpunode-system" for source in desired.sources)
@@ -126,7 +120,11 @@ def _reachable(facts: Facts, desired: Desired) -> None:
 
 def _nvidias(facts: Facts, repo: Repo) -> bool:
     purposes: tuple[repositories.Purpose, ...] = ("driver", "toolkit")
-    return any(repositories.offers(_family(facts), purpose, uri) for purpose in purposes for uri in repo.uris)
+    return any(
+        repositories.offers(releases.family(facts.os), purpose, uri)
+        for purpose in purposes
+        for uri in repo.uris
+    )
 
 
 def _without_nvidias(facts: Facts) -> Iterator[Change]:
@@ -147,7 +145,7 @@ def _source(facts: Facts, source: Source, *, hotfixes: bool) -> Iterator[Change]
         facts, path, text, f"the key that signs {source.uri}; dnf takes it for this repository only"
     )
     signer = signer_of(facts, source)
-    packages = signer is None or repositories.signed_packages(_family(facts), signer)
+    packages = signer is None or repositories.signed_packages(releases.family(facts.os), signer)
     text = template(
         "etc/yum.repos.d/gpunode.repo",
         id=source.name,
@@ -193,15 +191,13 @@ def _epel(facts: Facts, desired: Desired) -> Iterator[Change]:
 
 def driver_sources(facts: Facts) -> tuple[str, ...]:
     """The files but gpunode's own with NVIDIA's repository of drivers."""
-    found = [repo for repo in repos(facts) if repo.enabled and repo.path != REPOSITORY]
+    others = [
+        repo for repo in repos(facts) if repo.enabled and not repo.path.endswith("/gpunode-driver.repo")
+    ]
+    family = releases.family(facts.os)
     return tuple(
-        repo.path for repo in found if any(repositories.offers("dnf", "driver", uri) for uri in repo.uris)
+        repo.path for repo in others if any(repositories.offers(family, "driver", uri) for uri in repo.uris)
     )
-
-
-def notes(facts: Facts, sources: Iterable[Source]) -> tuple[str, ...]:
-    """On keys that have expired."""
-    return expiry_notes(facts, sources)
 
 
 def keeps_branch(facts: Facts) -> bool:
@@ -209,20 +205,20 @@ def keeps_branch(facts: Facts) -> bool:
     mirror = repositories.mirror(facts.os)
     if mirror is not None and mirror.package in facts.packages:
         return True
-    file, repository = facts.files.get(STREAM), facts.files.get(REPOSITORY)
+    file = facts.files.get(STREAM)
     enabled = file is not None and _enabled(file.content or "") is not None
-    return enabled or (repository is not None and repository.exists)
+    return enabled or files.exists(facts, REPOSITORY)
 
 
-def plan_branch(facts: Facts, wish: DriverSpec) -> tuple[Change, ...]:
+def plan_branch(facts: Facts, driver: DriverSpec) -> tuple[Change, ...]:
     """The stream's file, unless that stream is enabled in it, with whatever profiles."""
-    if wish.archive or wish.brings:
+    if driver.archive or driver.brings:
         before = files.text(facts, STREAM)
         hides = before is not None and _enabled(before) is not None
         why = "dnf hides the distribution's packages while a stream of NVIDIA's repository is enabled"
         return (files.remove(STREAM, before, why),) if before is not None and hides else ()
     release = releases.release(facts.os)
-    stream = NAMES.stream(wish.branch, wish.flavour)
+    stream = NAMES.stream(driver.branch, driver.flavour)
     if release is None or not release.streams or _enabled(files.text(facts, STREAM) or "") == stream:
         return ()
     why = f"dnf hides all packages but those of the enabled stream, and {stream} has the driver"
@@ -254,8 +250,9 @@ class Repo:
     enabled: bool
 
 
-def repos(facts: Facts, pattern: str = REPOSITORIES) -> tuple[Repo, ...]:
-    """All repositories of the files that match; none of a file that dnf could not read either."""
+def repos(facts: Facts) -> tuple[Repo, ...]:
+    """All repositories of the host, dnf's or zypper's; none of a file that dnf could not read either."""
+    pattern = ZYPPERS if releases.family(facts.os) == "zypper" else REPOSITORIES
     return tuple(
         repo
         for path, file in sorted(facts.files.items())
@@ -280,3 +277,30 @@ def place(uri: str, arch: str) -> str:
     """A repository's address, normalised."""
     base = {"amd64": "x86_64", "arm64": "aarch64"}.get(arch, arch)
     return uri.replace("$basearch", base).rstrip("/")
+
+
+SYSTEM = PackageSystem(
+    NAMES,
+    WATCH,
+    purge="dnf remove",
+    reinstall="dnf reinstall",
+    hints=on_host.HINTS,
+    place=place,
+    offers=offers,
+    driver_sources=driver_sources,
+    plan_sources=plan_sources,
+    keeps_branch=keeps_branch,
+    plan_branch=plan_branch,
+    plan_tools=plan_tools,
+    notes=expiry_notes,
+)
+
+# yum 3 of CentOS and RHEL 7: all is as dnf's, but a branch is in the packages' names, so nothing has to keep it.
+YUM = replace(
+    SYSTEM,
+    names=(YUM_NAMES := PackageNames("yum")),
+    watch=Watch((*WATCH.files, REPOSITORY), packages=(*WATCH.packages, YUM_NAMES.holds, "ocl-icd")),
+    purge="yum remove",
+    reinstall="yum reinstall",
+    plan_branch=lambda _facts, _driver: (),
+)

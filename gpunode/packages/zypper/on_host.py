@@ -160,9 +160,9 @@ def summary_of(text: str) -> Optional[ElementTree.Element]:
 def table(summary: ElementTree.Element) -> Iterator[Row]:
     """The packages of it."""
     for group in summary:
-        for one in group.iter("solvable"):
-            if (one.get("type") or one.get("kind")) == "package":
-                yield Row(group.tag[len("to-") :], one.get("name") or "", one.get("edition") or "")
+        for solvable in group.iter("solvable"):
+            if (solvable.get("type") or solvable.get("kind")) == "package":
+                yield Row(group.tag[len("to-") :], solvable.get("name") or "", solvable.get("edition") or "")
 
 
 def hold(this: Run, names: List[str]) -> None:

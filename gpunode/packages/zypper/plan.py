@@ -7,62 +7,33 @@ stanza each.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from gpunode.errors import CannotPlan
 from gpunode.model import Change, Desired, DriverSpec, Facts, Source, Watch
-from gpunode.packages import repositories
-from gpunode.packages.dnf import plan
-from gpunode.packages.dnf.plan import KEYS, OSTREE
-from gpunode.packages.names import PackageNames
+from gpunode.packages.dnf import plan as dnf
+from gpunode.packages.names import PackageNames, PackageSystem
 from gpunode.packages.releases import prebuilt
 from gpunode.packages.signing import check_key, key_text
 from gpunode.packages.zypper import on_host
 from gpunode.planning import files
 from gpunode.planning.templates import template
 
-NAME = "zypper"
 NAMES = PackageNames("zypper")
-RPM = True
-HEADERS_FIRST = True
 LOCKS = "/etc/zypp/locks"
-FILES = "/etc/zypp/repos.d/*.repo"
 REPOSITORY = "/etc/zypp/repos.d/gpunode-driver.repo"
 TRANSACTIONAL = "/usr/sbin/transactional-update"
 WATCH = Watch(
-    files=(FILES, KEYS, LOCKS, TRANSACTIONAL, OSTREE),
+    files=(dnf.ZYPPERS, dnf.KEYS, LOCKS, TRANSACTIONAL, dnf.OSTREE),
     packages=("*nvidia*", "cuda-drivers*", "libnvsdm*", "kernel-*-devel", "dkms"),
 )
-place = plan.place
-HINTS = on_host.HINTS
-PURGE = "zypper remove"
-REINSTALL = "zypper install --force"
-
-
-def offers(facts: Facts, purpose: repositories.Purpose) -> bool:
-    """Whether one of the host's enabled repositories is NVIDIA's for this."""
-    there = [repo for repo in plan.repos(facts, FILES) if repo.enabled]
-    return any(repositories.offers("zypper", purpose, uri) for repo in there for uri in repo.uris)
-
-
-def driver_sources(facts: Facts) -> tuple[str, ...]:
-    """The files but gpunode's own with NVIDIA's repository of drivers."""
-    found = [repo for repo in plan.repos(facts, FILES) if repo.enabled and repo.path != REPOSITORY]
-    return tuple(
-        repo.path for repo in found if any(repositories.offers("zypper", "driver", uri) for uri in repo.uris)
-    )
-
-
-def notes(_facts: Facts, _sources: Iterable[Source]) -> tuple[str, ...]:
-    """None: zypper takes what a key signed that has expired since."""
-    return ()
 
 
 def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     """Repositories with their keys."""
     if desired.driver is None and not desired.toolkit:
         return ()
-    if any(facts.files.get(path) and facts.files[path].exists for path in (TRANSACTIONAL, OSTREE)):
+    if files.exists(facts, TRANSACTIONAL) or files.exists(facts, dnf.OSTREE):
         raise CannotPlan(
             f"{facts.os.pretty}: its /usr changes by `transactional-update` only, which gpunode does not use",
             hint="Install driver and toolkit so (`transactional-update pkg install …`, reboot) and set `driver: none` and "
@@ -71,22 +42,16 @@ def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     return tuple(change for source in desired.sources for change in _source(facts, source))
 
 
-def plan_tools(_facts: Facts, _desired: Desired) -> tuple[Change, ...]:
-    """zypper needs none: it locks by itself."""
-    return ()
-
-
 def keeps_branch(facts: Facts) -> bool:
     """Whether gpunode's repository is there."""
-    repository = facts.files.get(REPOSITORY)
-    return repository is not None and repository.exists
+    return files.exists(facts, REPOSITORY)
 
 
-def plan_branch(facts: Facts, wish: DriverSpec) -> tuple[Change, ...]:
+def plan_branch(facts: Facts, driver: DriverSpec) -> tuple[Change, ...]:
     """Locks on the packages of other ways to a driver; the user's stay, and one on what is wished is refused."""
     before = files.text(facts, LOCKS) or ""
     there = locked(before)
-    wanted = [spec.name for spec in (*wish.modules, *wish.packages)]
+    wanted = [spec.name for spec in (*driver.modules, *driver.packages)]
     ours = {name for row in prebuilt(facts.os, facts.kernel) for name in row.locks}
     after = before
     for name in wanted:  # locked for another way, before this one was wished
@@ -97,10 +62,10 @@ def plan_branch(facts: Facts, wish: DriverSpec) -> tuple[Change, ...]:
             f"{LOCKS} keeps {', '.join(in_the_way)} away, which the driver needs",
             hint=f"Remove it on the host (`zypper removelock {' '.join(in_the_way)}`), then run again.",
         )
-    after += "".join(_stanza(name) for name in wish.locks if name not in there)
+    after += "".join(_stanza(name) for name in driver.locks if name not in there)
     if after == before:
         return ()
-    why = f"keeps other modules than {wish.modules[0].name} away: two of them exclude each other"
+    why = f"keeps other modules than {driver.modules[0].name} away: two of them exclude each other"
     return files.write(facts, LOCKS, after, why)
 
 
@@ -125,3 +90,18 @@ def _source(facts: Facts, source: Source) -> Iterator[Change]:
     yield from files.write(
         facts, f"/etc/zypp/repos.d/{source.name}.repo", text, f"where {what} packages come from"
     )
+
+
+SYSTEM = PackageSystem(  # without notes: zypper takes what a key signed that has expired since
+    NAMES,
+    WATCH,
+    purge="zypper remove",
+    reinstall="zypper install --force",
+    hints=on_host.HINTS,
+    place=dnf.place,
+    offers=dnf.offers,
+    driver_sources=dnf.driver_sources,
+    plan_sources=plan_sources,
+    keeps_branch=keeps_branch,
+    plan_branch=plan_branch,
+)
