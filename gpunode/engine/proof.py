@@ -129,7 +129,7 @@ def _judge_node(walk: Walk, member: Member, node: Node, states: Mapping[str, Sta
     """The node, and whether its kubelet goes by the gates that its host was to have; only then is it asked."""
     state = states.get(node.name)
     verdict = judge_node(state.node if state else node, lifts=walk.acts)
-    if verdict.status == "broken" or member.outcome is None or not kubelet.wished(member.outcome):
+    if verdict.status == "broken" or member.outcome is None or not kubelet.desired_gates(member.outcome):
         return verdict
     return kubelet.in_force(verdict, member.outcome, read_gates(walk.api, node.name))
 
