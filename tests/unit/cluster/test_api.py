@@ -1,7 +1,8 @@
-"""Requests, and what is said when they are not answered well."""
+"""Requests, what is said when they are not answered well, and waits that outlive broken watches."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import ssl
@@ -17,7 +18,9 @@ import pytest
 
 from gpunode.cluster import api as api_module
 from gpunode.cluster.api import Api, connect, connection
+from gpunode.cluster.api.exec_plugin import Trust
 from gpunode.cluster.api.refusal import translate_errors
+from gpunode.cluster.api.watch import follow
 from gpunode.errors import ApiConnectionLost, ClusterError, HttpError
 from gpunode.model import Cluster
 from gpunode.sim.apiserver import tls
@@ -400,3 +403,75 @@ def answering(answer: bytes, then: bytes = b"") -> Iterator[str]:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
         server.shutdown()
+
+
+def hello(context: ssl.SSLContext) -> bytes:
+    """The first bytes that a client sends."""
+    sent = ssl.MemoryBIO()
+    client = context.wrap_bio(ssl.MemoryBIO(), sent, server_hostname="api.example.org")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return sent.read()
+
+
+def test_the_protocol_is_named_once() -> None:
+    """urllib3 names it for each connection: a thread that begins one meanwhile sent what lay in the memory that this freed."""
+    context = Trust(verified=True, authorities=None).context()
+    assert b"\x08http/1.1" in hello(context)
+    context.set_alpn_protocols(["h2"])
+    assert b"\x08http/1.1" in hello(context)
+
+
+def test_what_is_there_comes_first_and_then_every_change(api: Api, fake: FakeApi) -> None:
+    """Added, changed and deleted objects are all seen without asking again."""
+    add_node(fake, "a")
+    seen = follow(api, "Node", seconds=10)
+    assert set(next(seen)) == {"a"}
+    add_node(fake, "b")
+    assert set(next(seen)) == {"a", "b"}
+    fake.drop("/api/v1/nodes/a")
+    assert set(next(seen)) == {"b"}
+    lists = [one for one in fake.requests if not one[2].get("watch")]
+    assert len(lists) == 1
+    seen.close()
+
+
+def test_it_ends_at_the_deadline_and_beats_until_then(api: Api, fake: FakeApi) -> None:
+    """Even when nothing changes, the waiting one is woken now and then; and then it is over."""
+    assert len(list(follow(api, "Node", seconds=1))) >= 2
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(410, "Expired", "too old"),
+        Fault(503, "", "starting"),
+        plain(502, "Bad Gateway"),
+        plain(429, "Too many requests, please try again later."),
+        plain(200, "{ rubbish\n"),
+        plain(200, "[1]\n"),
+        None,
+    ],
+)
+def test_a_broken_watch_is_started_again(
+    api: Api, fake: FakeApi, told: list[str], fault: Fault | None
+) -> None:
+    """An expired version, a restarting API server, a cut connection: listed again, and told."""
+    for _ in range(2):  # one cut is mended by the client itself
+        fake.fail("GET", "watch=true", fault)
+    seen = follow(api, "Node", seconds=10, tell=told.append)
+    assert next(seen) == {}
+    timer = threading.Timer(0.1, add_node, (fake, "late"))
+    timer.start()
+    assert any("late" in found for found in seen)
+    timer.join()
+    assert told
+    seen.close()
+
+
+def test_a_watch_that_is_forbidden_is_an_error(api: Api, fake: FakeApi) -> None:
+    """What waiting cannot mend is not waited for."""
+    no = 'User "jane" cannot watch resource "nodes" in API group "" at the cluster scope'
+    fake.fail("GET", "watch=true", Fault(403, "Forbidden", no))
+    with pytest.raises(HttpError, match="does not let the user `jane` watch nodes"):
+        list(follow(api, "Node", seconds=10))

@@ -1,7 +1,8 @@
-"""Which node a host is, and the labels on it."""
+"""Which node a host is, the labels on it, and what its kubelet reports of itself."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,12 +10,15 @@ import pytest
 from gpunode.cluster.api import Api
 from gpunode.errors import ClusterError, HttpError
 from gpunode.links import node as nodes
+from gpunode.links.machine import pci
 from gpunode.links.node import identity, labels
-from gpunode.model import Host, Ssh
+from gpunode.links.node.link import read_gates
+from gpunode.model import Host, PciDevice, Ssh
+from gpunode.planning.tables import table
 from tests import cases
 
 from .conftest import add_node
-from .fake import FakeApi
+from .fake import FakeApi, Fault, Object
 
 SEEN = cases.facts("modern")
 
@@ -257,3 +261,67 @@ def test_labels_that_a_node_lacks_are_known_without_asking() -> None:
     found = node("a", pool="web", zone="x")
     wish = {"pool": "ml", "zone": "x", "gpunode.dev/gpu": "true"}
     assert labels.lacking(found, wish) == {"pool": ("web", "ml"), "gpunode.dev/gpu": (None, "true")}
+
+
+def gpu(slot: int, device: str, driver: str | None = None) -> PciDevice:
+    return PciDevice(f"0000:{slot:02x}:00.0", "10de", device, "030200", driver)
+
+
+def test_a_node_is_named_after_its_gpus() -> None:
+    """The values that people know from GKE and the Kubernetes documentation."""
+    assert labels.accelerator([gpu(1, "15f8"), gpu(2, "15f8")]) == {"accelerator": "nvidia-tesla-p100"}
+    assert labels.accelerator([gpu(1, "2330")]) == {"accelerator": "nvidia-h100-80gb"}
+    assert labels.accelerator([]) == {}
+
+
+def test_of_several_models_the_most_numerous_names_the_node() -> None:
+    """The others can be told; of equally many the first slot decides, whatever order they were found in."""
+    mixed = [gpu(3, "2330"), gpu(1, "15f8"), gpu(2, "15f8")]
+    assert labels.accelerator(mixed) == {"accelerator": "nvidia-tesla-p100"}
+    assert labels.others(mixed) == ("nvidia-h100-80gb",)
+    even = [gpu(2, "15f8"), gpu(1, "2330")]
+    assert labels.accelerator(even) == labels.accelerator(even[::-1]) == {"accelerator": "nvidia-h100-80gb"}
+
+
+def test_gpus_for_virtual_machines_do_not_name_the_node() -> None:
+    """No pod can have them."""
+    mixed = [gpu(1, "15f8", "vfio-pci"), gpu(2, "15f8", "vfio-pci"), gpu(3, "2330", "nvidia")]
+    assert labels.accelerator(mixed) == {"accelerator": "nvidia-h100-80gb"}
+    assert labels.others(mixed) == ()
+
+
+def test_every_model_has_a_value_that_a_label_can_hold() -> None:
+    """A value that Kubernetes refuses would fail only on that one node."""
+    values = [
+        pci.gpu(device).accelerator
+        for device in [*table("gpunode.links.machine", "gpus.yaml")["gpus"], "1234", "1b00"]
+    ]
+    assert all(re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", value) for value in values)
+
+
+WHERE = "/api/v1/nodes/gpu-1/proxy/configz"
+
+
+@pytest.mark.parametrize(
+    ("answer", "gates"),
+    [
+        ({"kubeletconfig": {"featureGates": {"A": True, "B": False}}}, {"A": True, "B": False}),
+        ({"componentconfig": {"featureGates": {"A": True}}}, {"A": True}),
+        ({"kubeletconfig": {"featureGates": None}}, {}),
+        ({"kubeletconfig": {}}, {}),
+        ({}, "the kubelet answers /configz without its configuration (HTTP 200)"),
+    ],
+)
+def test_gates_are_those_that_the_kubelet_was_told(
+    fake: FakeApi, api: Api, answer: Object, gates: object
+) -> None:
+    fake.objects[WHERE] = answer
+    assert read_gates(api, "gpu-1") == gates
+
+
+def test_a_user_without_the_right_is_told_so(fake: FakeApi, api: Api) -> None:
+    """It is no error: few users have it."""
+    fake.closed[WHERE] = Fault(
+        403, "Forbidden", 'User "ann" cannot get resource "nodes/proxy" in API group ""'
+    )
+    assert "nodes/proxy" in str(read_gates(api, "gpu-1"))
