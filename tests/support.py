@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from gpunode.cluster.api.kinds import APPLY
-from gpunode.engine import decision as desired
+from gpunode.engine import chain
 from gpunode.errors import Refused
 from gpunode.links.driver import branches as branch_tables
 from gpunode.links.driver import origin as archive_tables
@@ -107,7 +107,7 @@ def driver(facts: Mapping[str, Any], device: str, base: str) -> str:
     )
     seen = cases.facts(base, {**facts, "pci": [{"address": "0000:19:00.0", "device": device}]})
     try:
-        wish = desired.decide(host, seen, None).driver
+        wish = chain.decide(host, seen, None).driver
     except Refused as refused:
         return f"refused: {refused.message.splitlines()[0]}"
     assert wish is not None
@@ -189,7 +189,7 @@ def archived(facts: Mapping[str, Any], device: str, base: str = "modern") -> str
     host = cases.host(base, {"driver_from": "distribution"})
     seen = cases.facts(base, {**facts, "pci": [{"address": "0000:19:00.0", "device": device}]})
     try:
-        wish = desired.decide(host, seen, None).driver
+        wish = chain.decide(host, seen, None).driver
     except Refused as refused:
         return f"refused: {refused.message.splitlines()[0]}"
     assert wish is not None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gpunode.engine import converge, exit_codes
 from gpunode.engine.converge import Ended
+from gpunode.engine.fleet import Visit
 from gpunode.engine.member import outcomes
 from gpunode.engine.session import Session
-from gpunode.engine.visit import Visit
 from gpunode.model import OnEvent, Outcome
 
 

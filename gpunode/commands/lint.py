@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gpunode.engine import chain, converge, exit_codes
+from gpunode.engine.fleet import Visit
 from gpunode.engine.member import outcomes
 from gpunode.engine.session import Session
-from gpunode.engine.visit import Visit
 from gpunode.links.kubelet import upgrade
 from gpunode.model import OnEvent, Outcome
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from gpunode import packages
 from gpunode.cluster.api import Api
 from gpunode.engine import (
     cluster_diff,
@@ -16,10 +17,18 @@ from gpunode.engine import (
     prerequisites,
     rounds,
 )
-from gpunode.engine.choices import reasons
 from gpunode.engine.member import Members, outcomes
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError
+from gpunode.links.driver import choose as driver
+from gpunode.links.driver.branches import branches
+from gpunode.links.kubelet import minors
+from gpunode.links.machine import pci
+from gpunode.links.runtime import link as runtime_decision
+from gpunode.links.toolkit.plan import default_version
+from gpunode.model import Choice, Desired, DriverSpec, Facts, Host, KubeletStart
+from gpunode.packages import releases
+from gpunode.planning.versions import upstream
 
 
 def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False) -> int:
@@ -69,3 +78,105 @@ def _choices(members: Members) -> Iterator[tuple[str, ...]]:
         if member.outcome and member.outcome.facts:
             for choice in reasons(member.host, member.outcome.facts, member.outcome.desired):
                 yield member.host.name, choice.code, choice.chosen, choice.why
+
+
+def reasons(host: Host, facts: Facts, desired: Desired | None) -> tuple[Choice, ...]:
+    """All choices; where the host was refused (None), those before the decision."""
+    models = list({device.device: pci.gpu(device.device) for device in pci.driven(facts.pci)}.values())
+    found = [_system(facts), *map(_gpu, models)]
+    if desired is not None:
+        found += [Choice("repository", source.uri, "the inventory names it") for source in desired.sources]
+        found += _driver(facts, desired.driver, models)
+        found += [_toolkit(host, desired), *_kubelet(facts, desired)]
+    return tuple(found)
+
+
+def _system(facts: Facts) -> Choice:
+    place, system = releases.release(facts.os), packages.system_of_host(facts)
+    name = f"{facts.os.pretty or facts.os.id} on {facts.os.arch}"
+    if place is None or system is None:
+        return Choice("system", "no packages", releases.refusal(facts.os) or f"{name} is in no table")
+    chosen = f"{system.name}, {place.directory}/{place.architecture}"
+    return Choice("system", chosen, f"NVIDIA's packages for {name}")
+
+
+def _gpu(model: pci.Model) -> Choice:
+    until = f" to {model.last}" if model.last in branches() else " on"
+    opens = f", open modules from {model.open_first} on" if "open" in model.flavours else ""
+    ids = f"PCI id 10de:{model.device}: {model.generation}"
+    return Choice("gpu", model.name, f"{ids}, driven from branch {model.first}{until}{opens}")
+
+
+def _driver(facts: Facts, wish: DriverSpec | None, models: Sequence[pci.Model]) -> Iterator[Choice]:
+    if wish is None:
+        yield Choice("branch", "none", "the inventory has `driver: none`")
+        return
+    yield Choice("branch", wish.version or str(wish.branch), wish.why)
+    system = packages.system_of_host(facts)
+    offered = system.names.flavours if system and wish.run is None else driver.FLAVOURS
+    usable = [flavour for flavour in driver.flavours(models, wish.branch) if flavour in offered]
+    if len(usable) == 1:
+        why = f"branch {wish.branch} has no others that drive all GPUs"
+    elif wish.flavour == usable[0]:
+        why = f"{' and '.join(usable)} ones drive all GPUs; the first is chosen"
+    else:
+        why = "they are installed, and drive all GPUs"
+    if wish.run is not None and wish.run.flavour:
+        why = "the inventory asks for them"
+    if wish.modules:
+        who = "built by NVIDIA" if wish.modules[0].origin == "nvidia" else "signed by the distribution"
+        why = f"{why}; {wish.modules[0].name} has them, {who}"
+    yield Choice("modules", wish.flavour, why)
+    names = ", ".join(spec.name for spec in wish.headers)
+    builds = ", and NVIDIA's installer builds its module" if wish.run else ""
+    why = f"kernel {facts.kernel} runs{builds}" if names else f"no package is known for {facts.kernel}"
+    if wish.modules or (system and system.names.prebuilt and wish.run is None):
+        why = "the modules are built already"
+    yield Choice("headers", names or "none", why)
+    if wish.fabric:
+        parts = ", ".join(spec.name for spec in wish.fabric)
+        why = "NVSwitches need it" if wish.switches else "it is installed"
+        beside = (
+            f"; with {' and '.join(spec.name for spec in wish.subnet)} for NVLink 5" if wish.subnet else ""
+        )
+        yield Choice("fabric", parts, f"{why}, in exactly the driver's version{beside}")
+
+
+def _toolkit(host: Host, desired: Desired) -> Choice:
+    if not desired.toolkit:
+        return Choice("toolkit", "none", "the inventory has `toolkit: none`")
+    version = upstream(desired.toolkit[0].version)
+    if host.toolkit not in ("auto", "nvidia-docker2"):
+        why = f"the inventory asks for {host.toolkit}"
+    elif version == default_version():
+        why = "gpunode's tables have it"
+    else:
+        why = f"it is installed, and newer than {default_version()}"
+    with_wrapper = (
+        "; with nvidia-docker2, which the inventory asks for" if host.toolkit == "nvidia-docker2" else ""
+    )
+    return Choice("toolkit", version, why + with_wrapper)
+
+
+def _kubelet(facts: Facts, desired: Desired) -> Iterator[Choice]:
+    start, kubelet = desired.kubelet, facts.kubelet
+    minor = minors.minor(kubelet.version) if kubelet else None
+    if start is None or kubelet is None or minor is None:
+        return
+    yield Choice("runtime", desired.runtime, _runtime(facts, minor, start))
+    unit = start.command[0] if start.command and start.command[0] else start.place.unit
+    setter = start.setters.get(start.place.variable)
+    own = f", its owner's arguments by {setter}" if setter else ""
+    yield Choice("kubelet", unit, f"it starts kubelet {kubelet.version} with {start.config_path}{own}")
+    for name, state in desired.gates.items():
+        chosen = f"without {name}" if state is None else f"{name}={str(state).lower()}"
+        yield Choice("gate", chosen, desired.gate_reasons[name])
+
+
+def _runtime(facts: Facts, minor: int, start: KubeletStart) -> str:
+    if start.place.brings:
+        return f"{start.place.unit} brings it"
+    endpoint = runtime_decision.endpoint(facts, minor, start)
+    if endpoint is None:
+        return f"kubelet 1.{minor} has dockershim, and no other runtime is configured"
+    return f"the kubelet's endpoint is {endpoint or 'its own default'}"

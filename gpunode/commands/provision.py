@@ -11,7 +11,6 @@ from gpunode.cluster import rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held, hold
 from gpunode.engine import (
-    acts,
     batch,
     cluster_diff,
     control_plane,
@@ -24,10 +23,9 @@ from gpunode.engine import (
     rounds,
     work,
 )
-from gpunode.engine.batch import Run
+from gpunode.engine.batch import Interrupt, Run
 from gpunode.engine.batches import Size
 from gpunode.engine.converge import REBOOT_SECONDS
-from gpunode.engine.interrupt import Interrupt
 from gpunode.engine.listener import Listener, accepted, progress
 from gpunode.engine.member import Member, Members, outcomes
 from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRun
@@ -110,7 +108,7 @@ def provision(session: Session, options: ProvisionOptions) -> int:
     ):
         work.show_left(api, session.listener, members)
         _sweep_test_pods(session, api, record, lease)
-        accepted = {member.host.name: acts.acts(member.changes) for member in members if member.has_changes}
+        accepted = {member.host.name: impact.acts(member.changes) for member in members if member.has_changes}
         run = Run(session, api, record, stop, accepted, prove=options.run)
         members = _run_batches(run, lease, _plan_again(session, members, lease), hosts, options)
     record.end()

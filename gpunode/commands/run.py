@@ -6,8 +6,7 @@ import shlex
 
 from gpunode.cluster import pods, rights
 from gpunode.engine import nodes, proof
-from gpunode.engine.cells import ForPrograms
-from gpunode.engine.listener import Listener, progress
+from gpunode.engine.listener import ForPrograms, Listener, progress
 from gpunode.engine.session import Session
 from gpunode.errors import Problem
 from gpunode.links.pod import notebook, run_pod

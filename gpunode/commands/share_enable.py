@@ -17,10 +17,10 @@ from gpunode.cluster.objects import apply
 from gpunode.commands import second_scheduler as second
 from gpunode.commands import unscheduled_pods
 from gpunode.engine import converge, exit_codes, nodes, proof
+from gpunode.engine.fleet import Visit
 from gpunode.engine.listener import Listener, accepted, progress
 from gpunode.engine.member import Member, outcomes
 from gpunode.engine.session import Session
-from gpunode.engine.visit import Visit
 from gpunode.errors import AgentFailed, CannotPlan, ClusterError, GpunodeError, Refused, UsageError
 from gpunode.links import plugin
 from gpunode.links.scheduler import deployment

@@ -11,10 +11,10 @@ from gpunode.commands import unscheduled_pods
 from gpunode.contract.checkpoint import FILE_NAME, parse, registered
 from gpunode.engine import converge, nodes
 from gpunode.engine.chain import unmended_note
+from gpunode.engine.fleet import Visit
 from gpunode.engine.listener import Listener, accepted
 from gpunode.engine.member import Member, Members, outcomes
 from gpunode.engine.session import Session
-from gpunode.engine.visit import Visit
 from gpunode.errors import HttpError, Problem
 from gpunode.links.plugin import other_plugins
 from gpunode.links.plugin.usage import usage

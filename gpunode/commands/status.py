@@ -13,8 +13,18 @@ from gpunode.cluster.pods import GPU, holds
 from gpunode.commands import unscheduled_pods
 from gpunode.contract.usage import Gpu
 from gpunode.engine import converge, nodes
-from gpunode.engine.cells import Bytes, Celsius, ForPrograms, Moment, Names, Part, Percent, Silent
-from gpunode.engine.listener import problem, progress
+from gpunode.engine.listener import (
+    Bytes,
+    Celsius,
+    ForPrograms,
+    Moment,
+    Names,
+    Part,
+    Percent,
+    Silent,
+    problem,
+    progress,
+)
 from gpunode.engine.member import Member, outcomes
 from gpunode.engine.session import Session
 from gpunode.errors import Problem

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
-from gpunode.engine import converge, fleet, nodes, summary
+from gpunode.engine import converge, fleet, nodes
 from gpunode.engine.chain import first_broken, judge_host
 from gpunode.engine.member import Member, Members
 from gpunode.engine.proof import LAYERS, Walk, prove, read_states
@@ -15,8 +16,8 @@ from gpunode.errors import ClusterError
 from gpunode.host import wire
 from gpunode.links.plugin import published
 from gpunode.links.runtime import link as runtime
-from gpunode.model import Event, Host, OnEvent, Outcome, Verdict
-from gpunode.wording import Advice, Command, lines
+from gpunode.model import Event, Host, Layer, OnEvent, Outcome, Verdict
+from gpunode.wording import Advice, Command, few, lines
 
 Chain: TypeAlias = tuple[Verdict, ...]
 
@@ -29,7 +30,7 @@ def verify(session: Session, *, run: bool) -> int:
     chains = judge_chains(session, members, run=run)
     if run:
         chains = _with_containers(session, members, chains)
-    broken = list(summary.broken(chains))
+    broken = list(find_broken(chains))
     for host, chain in sorted(chains.items(), key=lambda item: item[0] in broken):  # last: what is read first
         listener.links(host, chain)
     for member in members:
@@ -39,7 +40,7 @@ def verify(session: Session, *, run: bool) -> int:
         listener.note(
             "The inventory names no `cluster.plugin`, so nothing in the cluster was checked. Add it to check the whole chain."
         )
-    listener.total(summary.sentence(chains), summary.numbers(chains))
+    listener.total(summarize(chains), count_links(chains))
     unreachable = [
         member.host.name for member in members if member.outcome and member.outcome.status == "unreachable"
     ]
@@ -139,3 +140,66 @@ def _with_containers(
         host: runtime.insert_container(chain, verdicts[host]) if host in verdicts else chain
         for host, chain in chains.items()
     }
+
+
+CHAIN: tuple[Layer, ...] = get_args(Layer)[2:]  # `ssh` and `container` are there only where others cannot be
+NAMED = 5
+
+Chains = Mapping[str, Sequence[Verdict]]  # by host
+
+
+def find_broken(chains: Chains) -> dict[str, Layer]:
+    """Host -> its first broken link, of hosts that have one."""
+    found = (
+        (host, [link.layer for link in links if link.status == "broken"]) for host, links in chains.items()
+    )
+    return {host: layers[0] for host, layers in found if layers}
+
+
+def list_unchecked(links: Iterable[Verdict]) -> tuple[Layer, ...]:
+    """The links that were not checked, in causal order."""
+    judged = {link.layer for link in links if link.status != "unknown"}
+    return tuple(layer for layer in CHAIN if layer not in judged)
+
+
+def summarize(chains: Chains) -> str:
+    """`1 of 3 hosts broken: gpu-03 (module); 2 hosts OK: 10 of 11 links checked; not checked: pod`."""
+    bad = find_broken(chains)
+    alike: dict[tuple[Layer, ...], list[str]] = {}
+    for host, links in chains.items():
+        if host not in bad:
+            alike.setdefault(list_unchecked(links), []).append(host)
+    parts = []
+    if bad:
+        named = few([f"{host} ({layer})" for host, layer in bad.items()], NAMED)
+        parts.append(f"{len(bad)} of {_hosts(len(chains))} broken: {named}")
+    good = f"{_hosts(len(chains) - len(bad))} OK: "
+    if len(alike) == 1:
+        (missing,) = alike
+        parts.append(good + _checked(missing, "; "))
+    elif alike:
+        each = (f"{few(hosts, NAMED)}: {_checked(missing, ', ')}" for missing, hosts in alike.items())
+        parts.append(good + "; ".join(each))
+    return "; ".join(parts)
+
+
+def count_links(chains: Chains) -> dict[str, object]:
+    """The same as JSON values; `not_checked` is layer -> count of hosts."""
+    missing = Counter(layer for links in chains.values() for layer in list_unchecked(links))
+    total = len(CHAIN) * len(chains)
+    return {
+        "hosts": len(chains),
+        "broken": len(find_broken(chains)),
+        "links": total,
+        "checked": total - missing.total(),
+        "not_checked": dict(missing),
+    }
+
+
+def _checked(missing: Sequence[Layer], mark: str) -> str:
+    words = f"{len(CHAIN) - len(missing)} of {len(CHAIN)} links checked"
+    return f"{words}{mark}not checked: {', '.join(missing)}" if missing else words
+
+
+def _hosts(count: int) -> str:
+    return f"{count} host{'' if count == 1 else 's'}"

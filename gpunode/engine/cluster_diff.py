@@ -12,7 +12,7 @@ from gpunode.cluster.api import AT_ONCE, Api, refusal
 from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.objects import apply, difference
 from gpunode.cluster.objects.difference import Difference
-from gpunode.engine import acts, nodes
+from gpunode.engine import impact, nodes
 from gpunode.engine.listener import Listener, problem
 from gpunode.engine.member import Member, Members
 from gpunode.errors import ClusterError
@@ -152,7 +152,7 @@ def _replaced(
     changed = [
         member.node.name
         for member in members
-        if member.node and member.host.name in worked and acts.outdate(member.changes, member.facts)
+        if member.node and member.host.name in worked and impact.outdate(member.changes, member.facts)
     ]
     found = plugin.pods_on(api, namespace, changed) if changed else []
     return [difference.replaced(pod, daemonset.place(pod)) for pod in found]

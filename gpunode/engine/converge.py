@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpunode.engine import chain
-from gpunode.engine import decision as desired
-from gpunode.engine.visit import Visit, unexpected
+from gpunode.engine.chain import decide
+from gpunode.engine.fleet import Visit, unexpected
 from gpunode.errors import AgentFailed, ConnectionLost, HostError, PasswordRefused, Refused, Unreachable
 from gpunode.host import answers, diff, wire
 from gpunode.model import Change, Event, Facts, Host, OnEvent, Outcome, Plan, PluginImage, Reboot, Service
@@ -273,7 +273,7 @@ def _probe(visit: Visit) -> Facts:
 def planned(host: Host, seen: Facts, image: PluginImage | None) -> Outcome:
     """The outcome for these facts: planned, right, or refused."""
     try:
-        wish = desired.decide(host, seen, image)
+        wish = decide(host, seen, image)
         plan = chain.plan(host, seen, wish)
     except Refused as refused:
         return Outcome(host.name, "refused", seen, problem=refused.problem, repository=refused.repository)

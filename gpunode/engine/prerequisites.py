@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from gpunode.engine import converge, rounds
+from gpunode.engine.fleet import Visit
 from gpunode.engine.listener import accepted
 from gpunode.engine.member import Member, Members
 from gpunode.engine.session import Session
-from gpunode.engine.visit import Visit
 from gpunode.errors import GpunodeError, WrongKey
 from gpunode.model import Event, OnEvent, Outcome, Repository
 from gpunode.packages import repositories

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.contract.status import LAYOUT
-from gpunode.engine import acts, nodes
-from gpunode.engine.cells import ForPrograms
-from gpunode.engine.listener import Listener, progress
+from gpunode.engine import impact, nodes
+from gpunode.engine.listener import ForPrograms, Listener, progress
 from gpunode.engine.member import Member, Members
 from gpunode.errors import ApiConnectionLost, ClusterError, Layer, Problem
 from gpunode.links import plugin
@@ -161,7 +160,7 @@ def _outdated_pods(walk: Walk, members: Members) -> set[str]:
     changed = [
         member.node.name
         for member in members
-        if member.node and member.outcome and acts.outdate(member.outcome.applied, member.facts)
+        if member.node and member.outcome and impact.outdate(member.outcome.applied, member.facts)
     ]
     return {pod["metadata"]["uid"] for pod in plugin.pods_on(walk.api, walk.namespace, changed)}
 

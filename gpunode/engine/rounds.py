@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from gpunode.engine import acts, control_plane, converge
-from gpunode.engine.acts import Act
+from gpunode.engine import control_plane, converge, impact
 from gpunode.engine.batches import Size, batches
+from gpunode.engine.fleet import Visit
+from gpunode.engine.impact import Act
 from gpunode.engine.listener import problem
 from gpunode.engine.member import Member, Members
 from gpunode.engine.session import Session
-from gpunode.engine.visit import Visit
 from gpunode.errors import Problem
 from gpunode.model import Host, OnEvent, Outcome
 from gpunode.wording import Advice, Command
@@ -152,7 +152,7 @@ def _disturbs(member: Member) -> str:
 def _within(member: Member, accepted: frozenset[Act]) -> Member:
     if not member.has_changes or member.outcome is None or member.outcome.plan is None:
         return member
-    new = acts.unshown(member.outcome.plan.changes, accepted)
+    new = impact.unshown(member.outcome.plan.changes, accepted)
     if not new:
         return member
     error = f"what is known only now asks for more than was shown: {new}"

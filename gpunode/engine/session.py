@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gpunode.engine import fleet
+from gpunode.engine.fleet import Visit
 from gpunode.engine.listener import Listener
 from gpunode.engine.member import Member, Members
-from gpunode.engine.visit import Visit
 from gpunode.host import openssh, reach
 from gpunode.local.password import Password
 from gpunode.model import Host, Inventory, OnEvent, Outcome

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import answering
 from gpunode.engine import converge, impact, nodes
+from gpunode.engine.fleet import Visit
 from gpunode.engine.listener import Listener, problem
 from gpunode.engine.member import Member, Members
 from gpunode.engine.record import Record
 from gpunode.engine.session import Session
-from gpunode.engine.visit import Visit
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import GPU_LABEL, cordon, drain, labels
 from gpunode.links.node import parse as node_of

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.engine import chain as pipeline
-from gpunode.engine import decision as desired
+from gpunode.engine.chain import decide
 from gpunode.model import Packages, PackageSpec
 from gpunode.packages.dnf.plan import NAMES
 from tests import cases, rpms
@@ -418,7 +418,7 @@ def planned(host: Host, wish: str) -> list[Packages]:
             facts |= {"modules": modules, "library_version": release}
     wanted = cases.host("centos", {"driver": wish, "system_repository": "http://mirror.example/os"})
     seen = cases.facts("centos", facts)
-    steps = pipeline.plan(wanted, seen, desired.decide(wanted, seen, None)).steps
+    steps = pipeline.plan(wanted, seen, decide(wanted, seen, None)).steps
     return [
         one for step in steps if step.step == "driver" for one in step.changes if isinstance(one, Packages)
     ]

@@ -12,7 +12,7 @@ import pytest
 from gpunode.agent import system
 from gpunode.agent.record import Run, whole_lines
 from gpunode.engine.on_host import jobs
-from gpunode.engine.on_host.work import KEPT_RUNS
+from gpunode.engine.on_host.jobs import KEPT_RUNS
 from gpunode.host import answers, bootstrap, wire
 from gpunode.model import Packages, PackageSpec, Watch, WriteFile
 from tests.agent.conftest import Host, collect, wait_until

@@ -14,7 +14,7 @@ import pytest
 
 from gpunode import inventory
 from gpunode.engine import converge
-from gpunode.engine.visit import Visit
+from gpunode.engine.fleet import Visit
 from gpunode.host.ssh import Dialer
 from gpunode.model import Change, Event, Outcome, Plan, Service, StepPlan, WriteFile
 

@@ -11,8 +11,8 @@ from unittest import mock
 
 from gpunode import inventory
 from gpunode.engine import converge, fleet
+from gpunode.engine.fleet import Visit
 from gpunode.engine.session import Dialer
-from gpunode.engine.visit import Visit
 from gpunode.host import ssh, wire
 from gpunode.model import Event, Host, Inventory, OnEvent, Outcome
 from gpunode.sim import folder, process

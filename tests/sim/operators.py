@@ -215,8 +215,8 @@ def main(settings: dict[str, Any], words: list[str]) -> None:
 def _steps(since: str, count: int) -> None:
     """Let this process be killed at a step."""
     from gpunode.cluster.api.connection import Connection
+    from gpunode.engine.fleet import Visit
     from gpunode.engine.record import Record
-    from gpunode.engine.visit import Visit
 
     counter = itertools.count(1)
     begun = threading.Event()

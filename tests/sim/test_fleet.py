@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.engine import converge
-from gpunode.engine.visit import Visit
+from gpunode.engine.fleet import Visit
 from gpunode.model import Event, OnEvent, Outcome
 from gpunode.sim.host import kinds
 from gpunode.sim.host.state import State

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.engine import converge
-from gpunode.engine.visit import Visit
+from gpunode.engine.fleet import Visit
 from gpunode.host import openssh
 from gpunode.model import Event, OnEvent, Outcome
 from gpunode.sim.host import kinds

@@ -12,9 +12,9 @@ import pytest
 
 from gpunode import report
 from gpunode.engine import converge, prerequisites
+from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session, opened
-from gpunode.engine.visit import Visit
 from gpunode.errors import GpunodeError
 from gpunode.model import OnEvent, Outcome, WriteFile
 from gpunode.packages import keys, signing

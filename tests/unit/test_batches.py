@@ -10,10 +10,10 @@ from unittest import mock
 
 import pytest
 
-from gpunode.engine import acts, batch, exit_codes, impact, proof, rounds, work
+from gpunode.engine import batch, exit_codes, impact, proof, rounds, work
 from gpunode.engine import chain as pipeline
-from gpunode.engine import decision as desired
 from gpunode.engine.batches import Size, batches
+from gpunode.engine.chain import decide
 from gpunode.engine.member import Member
 from gpunode.errors import UsageError
 from gpunode.links.node import Node, cordon, drain
@@ -173,7 +173,7 @@ def waiting(
     reload: bool = False,
     pods: dict[str, dict[str, int]] | None = MappingProxyType({}),
 ) -> Member:
-    what = acts.disturbance(changes)
+    what = impact.disturbance_of(changes)
     plan = Plan(host.name, (StepPlan("x", changes),))
     return Member(
         host, Outcome(host.name, "planned", plan=plan, disturbs=Disturbed(what, pods=pods, reload=reload))
@@ -239,7 +239,7 @@ def test_the_question_counts_what_the_plans_cost() -> None:
     ]
     costs = "2 restarts of docker, 2 restarts of kubelet, 3 pods disturbed, pods unknown on 1 host"
     assert rounds.question(members, 0, "x.yaml") == f"4 hosts: {costs}. Apply x.yaml?"
-    outside = Disturbed(acts.disturbance([Reboot("why")]), pods={}, users=(GpuUser(1, "python3"),))
+    outside = Disturbed(impact.disturbance_of([Reboot("why")]), pods={}, users=(GpuUser(1, "python3"),))
     (busy,) = (
         replace(one, outcome=replace(one.outcome, disturbs=outside)) for one in [waiting(a1)] if one.outcome
     )
@@ -290,40 +290,40 @@ def test_a_size_that_is_none_is_refused(text: str) -> None:
 )
 def test_what_a_change_disturbs(changes: list[object], disturbs: bool, ends_gpu_work: bool) -> None:
     """Packages disturb where they replace those of the driver that is there."""
-    found = acts.disturbance(changes, driver=["nvidia-open"])  # type: ignore[arg-type]
+    found = impact.disturbance_of(changes, driver=["nvidia-open"])  # type: ignore[arg-type]
     assert (bool(found), found.ends_gpu_work) == (disturbs, ends_gpu_work)
 
 
 def test_what_was_not_shown_is_named() -> None:
     """Packages and units by name; other files are no other kind of act."""
-    shown = acts.acts([WriteFile("/a", "", "why"), Packages("why", install=(PackageSpec("x"),))])
+    shown = impact.acts([WriteFile("/a", "", "why"), Packages("why", install=(PackageSpec("x"),))])
     later = [
         WriteFile("/b", "", "why"),
         Packages("why", install=(PackageSpec("x", "2"), PackageSpec("y"))),
         Reboot("why"),
     ]
-    assert acts.unshown(later, shown) == "install y, reboot"
-    assert acts.unshown([WriteFile("/b", "", "why")], shown) == ""
+    assert impact.unshown(later, shown) == "install y, reboot"
+    assert impact.unshown([WriteFile("/b", "", "why")], shown) == ""
 
 
 def test_an_accepted_reboot_covers_restarts_and_modules_that_come_after_it() -> None:
     later = [Service("kubelet.service", "why", restart=True), KernelModule("nvidia", "why")]
-    assert acts.unshown(later, {("reboot", "")}) == ""
-    assert acts.unshown(later, {("write", "files")}) == "load modules, restart kubelet.service"
+    assert impact.unshown(later, {("reboot", "")}) == ""
+    assert impact.unshown(later, {("write", "files")}) == "load modules, restart kubelet.service"
 
 
 def test_what_comes_with_the_drivers_packages_is_shown_before_they_are_installed() -> None:
     """The persistence daemon's unit is not there yet; its drop-in would be a file that nobody has accepted."""
     host, seen = cases.host("modern"), cases.facts("modern")
     for _ in range(3):
-        seen = cases.applied(seen, pipeline.plan(host, seen, desired.decide(host, seen, None)).changes)
+        seen = cases.applied(seen, pipeline.plan(host, seen, decide(host, seen, None)).changes)
     seen = cases.overlaid(seen, {"packages": {"nvidia-open": "gone"}, "modules": {"nvidia": "gone"}})
     seen = replace(seen, library_version=None)
-    shown = pipeline.plan(host, seen, desired.decide(host, seen, None)).changes
+    shown = pipeline.plan(host, seen, decide(host, seen, None)).changes
     seen = cases.applied(seen, shown)
     seen = cases.overlaid(seen, {"units": {"nvidia-persistenced.service": "active"}})
-    later = pipeline.plan(host, seen, desired.decide(host, seen, None)).changes
-    assert acts.unshown(later, acts.acts(shown)) == ""
+    later = pipeline.plan(host, seen, decide(host, seen, None)).changes
+    assert impact.unshown(later, impact.acts(shown)) == ""
 
 
 def test_daemons_of_the_driver_are_no_work() -> None:
@@ -421,7 +421,7 @@ def test_a_reboot_only_for_users_that_make_way_is_shown_as_a_reload(
     packages = {"cuda-drivers-550": f"{old}-1"}
     more = {"modules": modules, "library_version": old, "packages": packages}
     seen = cases.facts("modern", {"gpu_users": users, **more})
-    wish = desired.decide(host, seen, None)
+    wish = decide(host, seen, None)
     plan = pipeline.plan(host, seen, wish)
     one = Member(host, Outcome(host.name, "planned", seen, wish, plan))
     assert impact.disturbance(one).reboot

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpunode.engine import chain as pipeline
-from gpunode.engine import decision as desired
+from gpunode.engine.chain import decide
 from gpunode.errors import Refused
 from gpunode.host import diff, wire
 from gpunode.model import Desired, Facts, Host, Plan, PluginImage, Service, WriteFile
@@ -21,7 +21,7 @@ COMPONENTS = [step.name for step in pipeline.STEPS]
 
 def made(host: Host, seen: Facts, image: PluginImage | None) -> Plan:
     """The plan for a host, as a run makes it."""
-    return pipeline.plan(host, seen, desired.decide(host, seen, image))
+    return pipeline.plan(host, seen, decide(host, seen, image))
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class Case:
 
     @cached_property
     def desired(self) -> Desired:
-        return desired.decide(*self.given)
+        return decide(*self.given)
 
     @cached_property
     def plan(self) -> Plan:

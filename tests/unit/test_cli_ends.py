@@ -14,9 +14,10 @@ from typer.testing import CliRunner, Result
 
 from gpunode import inventory
 from gpunode.cli import app
-from gpunode.engine import cluster_diff, converge, impact, nodes, summary
+from gpunode.commands import verify
+from gpunode.engine import cluster_diff, converge, impact, nodes
+from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member
-from gpunode.engine.visit import Visit
 from gpunode.errors import ClusterError, Declined, KubeconfigUnusable, Problem, UsageError
 from gpunode.model import Host, Outcome, Plan, Reboot, Ssh, Status, StepPlan, Verdict
 from tests import cases
@@ -216,12 +217,12 @@ def ok(*layers: str) -> list[Verdict]:
     return [Verdict.ok(layer, "fine") for layer in layers]  # type: ignore[arg-type]
 
 
-WHOLE = ok(*summary.CHAIN)
+WHOLE = ok(*verify.CHAIN)
 UNRUN = [*WHOLE[:-1], Verdict.unknown("pod", "vectoradd was not run: no GPU is free")]
 BROKEN = [
     *WHOLE[:1],
     Verdict.broken("module", "none"),
-    *(Verdict.unknown(layer) for layer in summary.CHAIN[2:]),
+    *(Verdict.unknown(layer) for layer in verify.CHAIN[2:]),
 ]
 
 
@@ -240,7 +241,7 @@ BROKEN = [
     ],
 )
 def test_a_fleet_is_reported_in_one_sentence(chains: Mapping[str, list[Verdict]], text: str) -> None:
-    assert summary.sentence(chains) == text
+    assert verify.summarize(chains) == text
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from typing import Any, cast, get_args
 
 import pytest
 
-from gpunode.commands import verify as verification
-from gpunode.engine import summary
+from gpunode.commands import verify
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.links.runtime import link as runtime
@@ -64,9 +63,9 @@ def test_it_stands_after_the_runtime_and_counts_as_no_link_of_the_chain() -> Non
     links = chain(kubelet="broken", node="unknown")
     good = runtime.insert_container(links, runtime.judge_container(ANSWER, SEEN))
     assert [link.layer for link in good][5:8] == ["runtime", "container", "kubelet"]
-    assert summary.unchecked(good) == summary.unchecked(links)
+    assert verify.list_unchecked(good) == verify.list_unchecked(links)
     bad = runtime.insert_container(links, runtime.judge_container({**ANSWER, "uuids": []}, SEEN))
-    assert summary.broken({"a": bad}) == {"a": "container"}
+    assert verify.find_broken({"a": bad}) == {"a": "container"}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +134,7 @@ def test_no_other_message_of_a_host_is_taken_for_its_result(
     )
     member = Member(host, Outcome(host.name, "right", SEEN))
     chains = {host.name: tuple(chain(kubelet="broken", node="unknown"))}
-    found = verification._with_containers(cast("Session", session), [member], chains)
+    found = verify._with_containers(cast("Session", session), [member], chains)
     (link,) = (one for one in found[host.name] if one.layer == "container")
     assert link.status == status
     assert words in link.text

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpunode.engine import converge
-from gpunode.engine.visit import Visit
+from gpunode.engine.fleet import Visit
 from gpunode.errors import AgentFailed, ConnectionLost, Refused, Unreachable
 from gpunode.host import reach, wire
 from gpunode.host.answers import parse_facts

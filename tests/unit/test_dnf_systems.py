@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpunode.engine import chain as pipeline
-from gpunode.engine import decision as desired
+from gpunode.engine.chain import decide
 from gpunode.errors import Refused
 from gpunode.model import Os, Packages, Plan, Repository, WriteFile
 from gpunode.packages import repositories, signing
@@ -92,7 +92,7 @@ def planned(
         "pci": [{"address": "0000:19:00.0", "device": gpu}],
     }
     host, seen = cases.host("rocky", {"driver": driver}), cases.facts("rocky", over)
-    return pipeline.plan(host, seen, desired.decide(host, seen, None))
+    return pipeline.plan(host, seen, decide(host, seen, None))
 
 
 def installs(plan: Plan) -> list[str]:
@@ -286,7 +286,7 @@ def test_the_inventorys_key_for_nvidias_own_address_has_the_whole_fingerprint(
     def plan(known: str | None, given: str = "") -> Plan:
         monkeypatch.setattr(repositories, "key_fingerprint", lambda _, uri: known if uri == own else None)
         host = replace(cases.host(base), driver_repository=Repository(own, KEY, given))
-        return pipeline.plan(host, seen, desired.decide(host, seen, None))
+        return pipeline.plan(host, seen, decide(host, seen, None))
 
     def refused(known: str | None, given: str = "") -> Refused:
         with pytest.raises(Refused) as error:
@@ -316,12 +316,12 @@ def test_the_toolkit_from_nvidias_repository_of_drivers_has_that_ones_key(
     uri = repositories.repository_uri("driver", seen.os)
     host = replace(host, toolkit_repository=Repository(uri, KEY), driver_repository=None, driver="none")
     with pytest.raises(Refused) as error:
-        pipeline.plan(host, seen, desired.decide(host, seen, None))
+        pipeline.plan(host, seen, decide(host, seen, None))
     assert f"`repositories.toolkit.key` is not the key of {uri}" in error.value.message
     assert ".pub file in that directory" in error.value.hint
 
     monkeypatch.setattr(repositories, "key_fingerprint", lambda *_: signing.fingerprint(KEY))
-    changes = pipeline.plan(host, seen, desired.decide(host, seen, None)).changes
+    changes = pipeline.plan(host, seen, decide(host, seen, None)).changes
     for one in changes:
         if isinstance(one, WriteFile) and one.path == "/etc/yum.repos.d/gpunode-toolkit.repo":
             assert "gpgcheck=1\nrepo_gpgcheck=0\n" in one.content
@@ -344,7 +344,7 @@ def test_a_key_that_has_expired_is_named_before_anything_is_changed(
     """apt and dnf would only say that a signature is invalid."""
     wishes = {f"{purpose}_repository": Repository("http://mirror.example/x", key)}
     host, seen = replace(cases.host(base), **wishes), cases.facts(base)  # type: ignore[arg-type]
-    wish = desired.decide(host, seen, None)
+    wish = decide(host, seen, None)
     if not refused:
         assert pipeline.plan(host, seen, wish).changes
         return
@@ -370,10 +370,10 @@ def test_an_expired_key_refuses_no_host_that_needs_nothing_of_what_it_signs(
         **{f"{purpose}_repository": Repository("http://mirror.example/x", EXPIRED)},  # type: ignore[arg-type]
     )
     seen = replace(cases.facts(base), time=1580000000)
-    bare = desired.decide(host, seen, None)
+    bare = decide(host, seen, None)
     right = cases.applied(seen, pipeline.plan(host, seen, bare).changes)
     later = replace(right, time=1790000000)
-    wish = desired.decide(host, later, None)
+    wish = decide(host, later, None)
     words = f"`repositories.{purpose}.key` expired on 2020-01-31"
     assert not any("expired" in note for note in bare.notes)
     steps = {step.step: step.changes for step in pipeline.plan(host, later, wish).steps}
@@ -383,12 +383,10 @@ def test_an_expired_key_refuses_no_host_that_needs_nothing_of_what_it_signs(
     gone = {name: value for name, value in later.packages.items() if not name.startswith(package)}
     assert gone != later.packages
     with pytest.raises(Refused, match=words):
-        pipeline.plan(
-            host, replace(later, packages=gone), desired.decide(host, replace(later, packages=gone), None)
-        )
+        pipeline.plan(host, replace(later, packages=gone), decide(host, replace(later, packages=gone), None))
     other = replace(host, **{f"{purpose}_repository": Repository("http://mirror.example/y", EXPIRED)})  # type: ignore[arg-type]
     with pytest.raises(Refused, match=words):
-        pipeline.plan(other, later, desired.decide(other, later, None))
+        pipeline.plan(other, later, decide(other, later, None))
 
 
 def test_a_key_without_an_end_or_that_cannot_be_read_does_not_expire() -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from gpunode.engine.interrupt import Interrupt
+from gpunode.engine.batch import Interrupt
 
 
 class Listener:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpunode.engine import chain as pipeline
-from gpunode.engine import decision as desired
+from gpunode.engine.chain import decide
 from gpunode.links.kubelet import link as kubelet
 from gpunode.links.kubelet import microk8s, places, systemd
 from gpunode.links.kubelet.start import flag_gates
@@ -133,7 +133,7 @@ def test_a_plan_reads_each_file_of_the_kubelet_once(base: str, monkeypatch: pyte
         monkeypatch.setattr(systemd, name, counted(getattr(systemd, name)))
     for _ in range(3):  # bare, then made right
         reads.clear()
-        wish = desired.decide(host, seen, None)
+        wish = decide(host, seen, None)
         plan = pipeline.plan(host, seen, wish)
         in_this_plan = len(reads)
         seen = cases.applied(seen, plan.changes)
@@ -220,8 +220,8 @@ def outcome(over: Mapping[str, object] | None = None, arguments: str = "") -> Ou
     """Of a host that was made right, with a wish; then its process has these arguments."""
     host = cases.host("legacy", {"feature_gates": {"KubeletPodResources": False}})
     seen = cases.facts("legacy", over)
-    seen = cases.applied(seen, pipeline.plan(host, seen, desired.decide(host, seen, None)).changes)
-    wish = desired.decide(host, seen, None)
+    seen = cases.applied(seen, pipeline.plan(host, seen, decide(host, seen, None)).changes)
+    wish = decide(host, seen, None)
     if arguments and seen.kubelet:
         seen = replace(seen, kubelet=replace(seen.kubelet, arguments=tuple(arguments.split())))
     return Outcome(host.name, "right", seen, wish, pipeline.plan(host, cases.facts("legacy"), wish))

@@ -15,7 +15,7 @@ import pytest
 
 from gpunode.cli import session
 from gpunode.engine import converge
-from gpunode.engine.visit import Visit
+from gpunode.engine.fleet import Visit
 from gpunode.errors import HostError, PasswordRefused, SudoRefused, Unreachable, UsageError
 from gpunode.host import reach, wire
 from gpunode.local.password import Password

@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 import pytest
 
-from gpunode.engine import acts
 from gpunode.engine import chain as pipeline
-from gpunode.engine import decision as desired
+from gpunode.engine import impact
+from gpunode.engine.chain import decide
 from gpunode.links.kubelet import places
 from gpunode.links.runtime import RUNTIMES, microk8s
 from gpunode.links.toolkit import cdi
@@ -52,9 +52,7 @@ def test_a_unit_of_two_steps_is_restarted_once_with_the_files_of_both() -> None:
         "k3s", {"files": {f"{settings}/50.yaml": gate}, "units": {"k3s-agent.service": "loaded"}}
     )
 
-    steps = {
-        step.step: step.changes for step in pipeline.plan(host, seen, desired.decide(host, seen, None)).steps
-    }
+    steps = {step.step: step.changes for step in pipeline.plan(host, seen, decide(host, seen, None)).steps}
 
     (first,), (second, restart) = steps["k3s"], steps["kubelet"]
     assert isinstance(first, WriteFile)
@@ -71,7 +69,7 @@ def test_every_file_that_a_plan_touches_was_looked_at() -> None:
     for base in ("legacy", "modern"):
         host, seen = cases.host(base), cases.facts(base)
         watch = pipeline.watch(image)
-        for change in pipeline.plan(host, seen, desired.decide(host, seen, image)).changes:
+        for change in pipeline.plan(host, seen, decide(host, seen, image)).changes:
             if isinstance(change, WriteFile | RemoveFile):
                 assert any(fnmatchcase(change.path, pattern) for pattern in watch.files), change.path
         assert set(seen.units) <= set(watch.units)
@@ -82,7 +80,7 @@ def test_every_package_that_a_plan_names_was_looked_at() -> None:
     """What is installed must be seen the next time, or it is installed for ever."""
     for base in ("legacy", "modern"):
         host, seen = cases.host(base), cases.facts(base)
-        wish = desired.decide(host, seen, None)
+        wish = decide(host, seen, None)
         assert wish.driver is not None
         for spec in (*wish.driver.pin, *wish.driver.headers, *wish.driver.packages, *wish.toolkit):
             assert any(fnmatchcase(spec.name, p) for p in pipeline.watch(None).packages), spec
@@ -97,7 +95,7 @@ def test_two_reasons_to_reboot_are_one_reboot_at_the_end() -> None:
         ]
     }
     host, seen = cases.host("modern"), cases.facts("modern", over)
-    plan = pipeline.plan(host, seen, desired.decide(host, seen, None))
+    plan = pipeline.plan(host, seen, decide(host, seen, None))
     reboots = [change for change in plan.changes if isinstance(change, Reboot)]
     assert len(reboots) == 1
     assert plan.changes[-1] is reboots[0]
@@ -143,7 +141,7 @@ def test_a_restart_of_docker_knows_whom_it_may_end(
         {"pid": 8, "command": "Xorg", "container": None, "pod": None, "name": None},
     ]
     host, seen = cases.host("legacy", wish), cases.facts("legacy", {"gpu_users": users, **over})
-    changes = pipeline.plan(host, seen, desired.decide(host, seen, None)).changes
+    changes = pipeline.plan(host, seen, decide(host, seen, None)).changes
     (restart,) = [change for change in changes if isinstance(change, Service)]
     assert restart.ends == ends
 
@@ -170,13 +168,13 @@ def test_where_a_daemon_reload_takes_gpus_every_service_change_is_one_that_ends_
     ):
         host = cases.host("modern", {**wish, "work": work})
         seen = cases.facts("modern", {"gpu_users": users, **over})
-        changes = pipeline.plan(host, seen, desired.decide(host, seen, None)).changes
+        changes = pipeline.plan(host, seen, decide(host, seen, None)).changes
         changed = [change for change in changes if isinstance(change, Service)]
         assert changed
         loses = inside in users
         assert {one.loses for one in changed} == {loses}
         assert all(one.ends == ends and (one.note == pipeline.LOSES) == loses for one in changed)
-        found = acts.disturbance(changed)
+        found = impact.disturbance_of(changed)
         assert (found.devices, found.ends_gpu_work) == (loses, loses)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpunode.engine import decision as desired
-from gpunode.engine.choices import reasons
+from gpunode.commands.plan import reasons
+from gpunode.engine import chain
 from gpunode.errors import Refused
 from gpunode.model import Choice
 from tests import cases
@@ -17,7 +17,7 @@ def choices(base: str, wishes: dict[str, Any], over: dict[str, Any]) -> tuple[Ch
     """Of a host that is decided, or refused."""
     host, facts = cases.host(base, wishes), cases.facts(base, over)
     try:
-        wish = desired.decide(host, facts, None)
+        wish = chain.decide(host, facts, None)
     except Refused:
         wish = None
     return reasons(host, facts, wish)

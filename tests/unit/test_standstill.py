@@ -11,8 +11,8 @@ import pytest
 
 from gpunode.cluster.api import Api
 from gpunode.engine import converge, rounds, work
+from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member
-from gpunode.engine.visit import Visit
 from gpunode.errors import ClusterError
 from gpunode.links.node import drain
 from gpunode.links.node.drain import Work

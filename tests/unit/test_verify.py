@@ -10,8 +10,7 @@ import pytest
 
 from gpunode.engine import chain as pipeline
 from gpunode.engine import converge
-from gpunode.engine import decision as desired
-from gpunode.engine.chain import judge_host
+from gpunode.engine.chain import decide, judge_host
 from gpunode.errors import Problem
 from gpunode.links.capacity.link import judge_offer
 from gpunode.links.node import parse
@@ -27,7 +26,7 @@ def right(base: str = "modern") -> tuple[Host, Facts]:
     """A host that gpunode has finished with."""
     host, seen = cases.host(base), cases.facts(base)
     for _ in range(3):
-        plan = pipeline.plan(host, seen, desired.decide(host, seen, None))
+        plan = pipeline.plan(host, seen, decide(host, seen, None))
         seen = cases.applied(seen, plan.changes)
     if base != "modern":
         there = [device for device in seen.pci if device.vendor == "10de"]
@@ -68,7 +67,7 @@ def first(host: Host, seen: Facts) -> Verdict:
 
 def test_every_link_of_a_right_host_holds() -> None:
     host, seen = right()
-    wish = desired.decide(host, seen, None)
+    wish = decide(host, seen, None)
     outcome = Outcome(host.name, "right", seen, wish, pipeline.plan(host, seen, wish))
     assert {link.status for link in judge_host(outcome)} == {"ok"}
 
@@ -198,7 +197,7 @@ def test_a_hook_that_runc_does_not_know_of_is_said_beside_a_runtime_that_works()
     """Nothing is broken yet; what prevents it is the user's choice."""
     host = cases.host("modern", {"toolkit": "1.17.8"})
     _, seen = right()
-    seen = cases.applied(seen, pipeline.plan(host, seen, desired.decide(host, seen, None)).changes)
+    seen = cases.applied(seen, pipeline.plan(host, seen, decide(host, seen, None)).changes)
     link = next(one for one in judge_host(converge.planned(host, seen, None)) if one.layer == "runtime")
     assert (link.status, "passDeviceSpecs" in link.fix) == ("ok", True)
     assert "NVIDIA's toolkit is 1.17.8: its hook" in link.cause
@@ -377,7 +376,7 @@ def test_a_gate_that_keeps_k3s_from_starting_is_the_cause_and_provision_the_fix(
 def test_an_image_that_is_not_on_the_node_is_said_to_be_so() -> None:
     host, seen = right()
     wished = PluginImage("plugin:1", "plugin.tar", "sha256:1")
-    wish = desired.decide(host, seen, wished)
+    wish = decide(host, seen, wished)
     link = judge_image(Outcome(host.name, "planned", seen, wish, pipeline.plan(host, seen, wish)))
     assert link is not None
     assert (link.layer, link.cause) == ("plugin", "the plugin's image is not on the node")

@@ -13,8 +13,7 @@ from gpunode.agent.package_manager import SILENCE
 from gpunode.agent.record import Run, settling
 from gpunode.agent.system import Message, below, last, resolve, run
 from gpunode.engine.on_host.confirmation import wait_for_confirmation
-from gpunode.engine.on_host.guard import arm, disarm, read_guard
-from gpunode.engine.on_host.health import node_units, reasons, restart, what_worked
+from gpunode.engine.on_host.guard import arm, disarm, node_units, read_guard, reasons, restart, what_worked
 from gpunode.links.driver.on_host.gpus import next_kernel, read_kernels, spare_newcomers
 from gpunode.links.driver.on_host.modules import kernel_module
 from gpunode.links.driver.on_host.runfile import install_driver, uninstall_driver

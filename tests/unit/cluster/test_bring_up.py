@@ -12,8 +12,8 @@ import pytest
 
 from gpunode import report
 from gpunode.cluster.api import Api
-from gpunode.engine import acts, proof
 from gpunode.engine import cluster_diff as drift
+from gpunode.engine import impact, proof
 from gpunode.engine import nodes as placed
 from gpunode.engine.listener import Listener
 from gpunode.engine.member import Member
@@ -464,7 +464,7 @@ def test_a_pod_of_the_plugin_is_outdated_by_another_driver_runtime_or_toolkit(
     """containerd keeps containers over its restart, with the runtime that they were started with. It is renewed then,
     test_plugin.py."""
     facts = replace(cases.facts("modern"), kernels={"6.1.0-41-amd64": False})
-    assert acts.outdate([change], facts) == outdated
+    assert impact.outdate([change], facts) == outdated
 
 
 def test_a_plan_names_the_plugins_pods_that_the_run_replaces(

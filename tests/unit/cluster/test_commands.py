@@ -15,7 +15,7 @@ from gpunode.cli import app
 from gpunode.cluster.api.kinds import path
 from gpunode.contract.status import ENFORCED, LAYOUT, Reason, Unavailable
 from gpunode.engine import converge, proof
-from gpunode.engine.visit import Visit
+from gpunode.engine.fleet import Visit
 from gpunode.errors import ClusterError, Declined, Problem, UsageError
 from gpunode.model import Gpu, MigDevice, Outcome
 from gpunode.wording import Advice
