@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.record import VERSION, Run, check_format
-from gpunode.agent.system import Answer, Message, below, glob_of, last, resolve, text_of
+from gpunode.agent.system import Answer, Message, below, glob_of, last, naming, resolve, text_of
 
 CONTENT_LIMIT = 256 * 1024
 CHUNK = 1024 * 1024
@@ -92,9 +92,7 @@ def put(
     if os.path.lexists(temporary):
         os.unlink(temporary)  # of this run, killed or cut off by a reboot
     try:
-        with open(
-            temporary, "wb", opener=lambda name, flags: os.open(name, flags | os.O_EXCL, 0o600)
-        ) as file:
+        with naming(os.path.dirname(real)), open(temporary, "wb", opener=create) as file:
             file.write(data)
             file.flush()
             os.fchmod(file.fileno(), mode)
@@ -110,6 +108,10 @@ def put(
             os.unlink(temporary)
         raise
     sync(os.path.dirname(real))
+
+
+def create(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_EXCL, 0o600)
 
 
 def copy_labels(source: str, target: str) -> None:
@@ -151,7 +153,8 @@ def keep(this: Run, path: str, wrote: Optional[str]) -> None:
         entry.update(mode=stat.S_IMODE(status.st_mode), uid=status.st_uid, gid=status.st_gid)
         shutil.copyfile(below(path), below(this.record + "/" + entry["file"]))
         sync(below(this.record + "/" + entry["file"]))
-    with open(below(this.record + "/journal.jsonl"), "ab") as file:
+    journal = below(this.record + "/journal.jsonl")
+    with naming(journal), open(journal, "ab") as file:
         file.write(json.dumps(entry).encode() + b"\n")
     for made in ("/journal.jsonl", "/files", "", "/..", "/../..", "/../../.."):
         sync(below(this.record + made))

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Union
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.processes import started_at
-from gpunode.agent.system import Message, below, text_of
+from gpunode.agent.system import Message, below, naming, text_of
 
 LIVE = "/run/gpunode"  # for root alone: a user who can open the lock's file can hold the lock
 RECORDS = "/var/lib/gpunode/runs"
@@ -42,7 +42,7 @@ class Run:
             ("/agent.py", program),
             ("/job.json", json.dumps(dict(job, version=VERSION)).encode()),
         ):
-            with open(below(self.live + path), "wb") as file:
+            with naming(below(self.live + path)), open(below(self.live + path), "wb") as file:
                 file.write(data)
 
     def forget(self) -> None:
@@ -79,7 +79,7 @@ class Run:
 
         recorded = message if message["type"] == "facts" else redacted_values(message)
         line = json.dumps(recorded).encode() + b"\n"
-        with open(below(self.places[0]), "ab") as file:
+        with naming(below(self.places[0])), open(below(self.places[0]), "ab") as file:
             file.write(line)
         try:
             if self.recorded and message["type"] != "facts":

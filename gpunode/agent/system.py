@@ -9,7 +9,8 @@ import signal
 import struct
 import subprocess
 import traceback
-from typing import Any, Dict, List, NamedTuple, Optional
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 from gpunode.agent.failures import Failure
 
@@ -149,9 +150,21 @@ def last(text: str, count: int) -> List[str]:
     return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
 
 
+@contextmanager
+def naming(real: str) -> Iterator[None]:
+    """Errors of this block are of this file where they name none, as those of a write."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or real
+        raise
+
+
 def from_os_error(error: OSError) -> Failure:
     codes = {errno.ENOSPC: "disk-full", errno.EDQUOT: "disk-full", errno.EROFS: "read-only"}
     path = str(error.filename or "")
+    if error.errno in codes and error.filename2:
+        path = str(error.filename2)  # of a copy: the target
     if error.errno == errno.EPERM:
         for place in filter(None, (error.filename2, error.filename, os.path.dirname(path))):
             if is_immutable(str(place)):

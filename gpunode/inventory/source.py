@@ -81,7 +81,7 @@ def content(path: Path) -> bytes:
         there = f"; in it: {', '.join(inside[:5])}" if inside else ""
         raise InventoryError([f"{path}: is a directory, expected a YAML file{there}"]) from None
     except FileNotFoundError:
-        near = near_file(path)
+        near = "; standard input has the name /dev/stdin" if str(path) == "-" else near_file(path)
         if not near and not path.suffix:  # perhaps a host's name
             near = "; the argument is the inventory's file, `--limit` chooses hosts"
         raise InventoryError([f"{path}: no such file{near}"]) from None

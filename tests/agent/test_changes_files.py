@@ -190,11 +190,31 @@ def test_a_full_disk_is_reported_as_such_and_leaves_no_half_file(host: Host, tmp
     try:
         host.write("/etc/small/a.conf", "before")
         failed = host.fail(WriteFile("/etc/small/a.conf", "x" * 200_000, "why", before="before"))
-        assert failed["code"] == "disk-full"
+        assert (failed["code"], failed["error"][:11]) == ("disk-full", "/etc/small:")
         assert os.listdir(small) == ["a.conf"]
         assert host.read("/etc/small/a.conf") == "before"
     finally:
         os.system(f"umount {small}")
+
+
+@pytest.mark.parametrize(
+    ("folder", "size"),
+    [("/var/lib/gpunode", "4k"), ("/var/lib/gpunode", "8k"), ("/run/gpunode", "4k"), ("/run/gpunode", "16k")],
+)
+def test_the_file_system_that_is_full_is_named(host: Host, folder: str, size: str) -> None:
+    """Not the one of the file that the change is about, nor the source of a copy."""
+    host.write("/etc/a.conf", "before" * 2_000)
+    small = host.path(folder)
+    small.mkdir(parents=True)
+    if os.system(f"mount -t tmpfs -o size={size} none {small}") != 0:
+        pytest.skip("this machine does not let tests mount a file system")
+    try:
+        failed = host.fail(WriteFile("/etc/a.conf", "after", "why", before="before" * 2_000))
+        assert failed["code"] == "disk-full"
+        assert failed["error"].startswith(f"{folder}/")
+        assert host.read("/etc/a.conf") == "before" * 2_000
+    finally:
+        os.system(f"umount -l {small}")  # the agent may not have ended yet
 
 
 def test_a_folder_that_cannot_be_made_is_named(host: Host) -> None:

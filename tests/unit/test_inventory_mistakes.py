@@ -535,6 +535,7 @@ def test_no_file_a_folder_and_an_unreadable_path_are_told_apart(tmp_path):
     assert problem(tmp_path / "no/where") == "T/no/where: no such file; there is no folder T/no either"
     host = problem(tmp_path / "gpu-01")
     assert host == "T/gpu-01: no such file; the argument is the inventory's file, `--limit` chooses hosts"
+    assert problem(Path("-")) == "-: no such file; standard input has the name /dev/stdin"
     words = "/dev/zero: cannot be read: it is a device, not a file; name another file"
     assert problem(Path("/dev/zero")) == words
     with (tmp_path / "large").open("wb") as file:

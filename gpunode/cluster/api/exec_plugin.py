@@ -243,7 +243,7 @@ class Trust:
     authorities: bytes | None
 
     def context(self, certificate: bytes | None = None, key: bytes | None = None) -> ssl.SSLContext:
-        """A context that shows this client certificate, where there is one. Raises OSError or ValueError for parts that are no PEM.
+        """A context that shows this client certificate, where there is one. Raises OSError, or ValueError for parts that cannot be used.
 
         Python reads a key from files alone: they are deleted at once.
         """
@@ -257,12 +257,40 @@ class Trust:
                 context.load_default_certs()
             else:
                 (path / "ca").write_bytes(self.authorities)
-                context.load_verify_locations(path / "ca")
+                try:
+                    context.load_verify_locations(path / "ca")
+                except ssl.SSLError:
+                    raise ValueError("the certificate-authority is no certificate in PEM") from None
             if certificate is not None:
                 (path / "certificate").write_bytes(certificate)
                 (path / "key").write_bytes(key or b"")
-                context.load_cert_chain(path / "certificate", None if key is None else path / "key")
+                file = None if key is None else path / "key"
+                try:
+                    context.load_cert_chain(path / "certificate", file, _passphrase)
+                except ssl.SSLError as error:
+                    raise ValueError(_why_unusable(certificate, error)) from None
         return context
+
+
+def _passphrase() -> str:
+    """In place of OpenSSL's question at the terminal, which would wait."""
+    raise ValueError(
+        "the client key has a passphrase, which gpunode does not ask for; `openssl pkey` writes it without one"
+    )
+
+
+def _why_unusable(certificate: bytes, error: ssl.SSLError) -> str:
+    from cryptography import x509
+
+    try:
+        x509.load_pem_x509_certificate(certificate)
+    except ValueError:
+        return "the client certificate is no certificate in PEM"
+    if error.reason == "KEY_VALUES_MISMATCH":
+        return "the client key belongs to another certificate"
+    if error.reason:
+        return f"the client certificate and its key are refused here: {error.reason}"
+    return "the client key is no private key in PEM"
 
 
 def _settle(context: ssl.SSLContext) -> None:

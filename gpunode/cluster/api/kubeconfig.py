@@ -273,29 +273,32 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _words(error: BaseException) -> str:
-    if isinstance(error, ssl.SSLError):
-        return f"a certificate or key of it cannot be read: {error.reason or error}"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__
 
 
 def ended_credentials(certificate: bytes | None, token: str) -> str:
-    """A sentence about a client certificate or token that has ended; "" where none has, or it is not known."""
+    """A sentence about a client certificate or token that is not valid now; "" where none is known."""
     now = datetime.now(timezone.utc)
-    ends = ("client certificate", _end_of_certificate(certificate)), ("token", _end_of_token(token))
+    begin, end = _validity(certificate)
+    if begin and begin > now:
+        return f"Its client certificate is not valid before {begin:%Y-%m-%d %H:%M} UTC; is this machine's clock right?"
+    ends = ("client certificate", end), ("token", _end_of_token(token))
     return " ".join(
         f"Its {what} ended on {end:%Y-%m-%d %H:%M} UTC." for what, end in ends if end and end < now
     )
 
 
-def _end_of_certificate(pem: bytes | None) -> datetime | None:
+def _validity(pem: bytes | None) -> tuple[datetime, datetime] | tuple[None, None]:
+    """From when until when a certificate is valid."""
     from cryptography import x509
 
     try:
-        return x509.load_pem_x509_certificate(pem).not_valid_after_utc if pem else None
+        certificate = x509.load_pem_x509_certificate(pem or b"")
     except ValueError:  # TLS says what is wrong with it
-        return None
+        return None, None
+    return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
 
 def _end_of_token(header: str) -> datetime | None:

@@ -54,7 +54,7 @@ def translate_errors(access: Access) -> Iterator[None]:
         # A load balancer without a server behind it closes what it has accepted.
         kind = ApiConnectionLost if "EOF" in str(error) else ClusterError
         message = f"TLS with the Kubernetes API at {access.server} failed: {_inner(error)}"
-        raise kind(message, hint=_tls_hint(error)) from error
+        raise kind(message, hint=" ".join(filter(None, (access.ended, _tls_hint(error))))) from error
     except exceptions.ProxyError as error:
         raise ApiConnectionLost(
             f"the proxy of context `{access.context}` leads to no Kubernetes API: {_inner(error)}",

@@ -8,7 +8,7 @@ from typing import BinaryIO, Dict, List, Optional, Tuple
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import CHUNK
 from gpunode.agent.record import Run
-from gpunode.agent.system import Message, below, have, last, run
+from gpunode.agent.system import Message, below, have, last, naming, run
 from gpunode.links.runtime.on_host.containerd import CTR, containerd_image, ctr_of
 from gpunode.links.runtime.on_host.docker import docker_image
 
@@ -76,7 +76,7 @@ def load_image(this: Run, change: Message) -> Message:
 
 def spool(path: str, payload: Message, stdin: BinaryIO) -> None:
     digest, left = hashlib.sha256(), payload["size"]
-    with open(path, "wb") as file:
+    with naming(path), open(path, "wb") as file:
         while left:
             chunk = stdin.read(min(CHUNK, left))
             if not chunk:

@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 from kubernetes.client import Configuration
 
 from gpunode.cluster.api import connect, exec_plugin, kubeconfig, refusal
@@ -259,7 +260,36 @@ def test_a_certificate_that_is_none_is_reported_as_such(tmp_path: Path) -> None:
     """Before anything is contacted."""
     cluster = {"server": "https://10.0.0.1:6443", "certificate-authority-data": base64_of("none")}
     said = refused(written(tmp_path, clusters=[{"name": "c", "cluster": cluster}]))
-    assert "context `prod` cannot be used: a certificate or key of it cannot be read: NO_CERTIFICATE" in said
+    assert "context `prod` cannot be used: the certificate-authority is no certificate in PEM" in said
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "why"),
+    [
+        ("pem", "locked", "the client key has a passphrase, which gpunode does not ask for"),
+        ("pem", "other", "the client key belongs to another certificate"),
+        ("pem", "none", "the client key is no private key in PEM"),
+        ("key", "pem", "the client certificate is no certificate in PEM"),
+    ],
+)
+def test_what_is_wrong_with_a_clients_certificate_or_key_is_named(
+    tmp_path: Path, certificate: str, key: str, why: str
+) -> None:
+    """OpenSSL would ask for a passphrase at the terminal, and names neither file."""
+    made = {"none": "none", "pem": tls.server(tmp_path / "a.pem")[1], "key": (tmp_path / "a.pem").read_text()}
+    tls.server(tmp_path / "b.pem")
+    made["other"] = (tmp_path / "b.pem").read_text()
+    made["key"] = made["key"][: made["key"].index("-----BEGIN CERTIFICATE")]
+    secret = serialization.load_pem_private_key(made["key"].encode(), None)
+    locked = serialization.BestAvailableEncryption(b"x")
+    form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    made["locked"] = secret.private_bytes(*form, locked).decode()
+    user = {
+        "client-certificate-data": base64_of(made[certificate]),
+        "client-key-data": base64_of(made[key]),
+    }
+    said = refused(written(tmp_path, users=[{"name": "u", "user": user}]))
+    assert f"context `prod` cannot be used: {why}" in said
 
 
 def base64_of(text: str) -> str:
@@ -384,9 +414,11 @@ def test_a_client_certificate_that_has_ended_is_known(
     """kubeadm's ends after a year."""
 
     class Later(datetime):
+        at = 2099
+
         @classmethod
         def now(cls, tz: tzinfo | None = None) -> Later:
-            return cls(2099, 1, 1, tzinfo=tz)
+            return cls(cls.at, 1, 1, tzinfo=tz)
 
     _, pem = tls.server(tmp_path / "client.pem")
     user = {
@@ -396,7 +428,15 @@ def test_a_client_certificate_that_has_ended_is_known(
     source = written(tmp_path, users=[{"name": "u", "user": user}])
     assert kubeconfig.load(Cluster(kubeconfig=source)).ended == ""
     monkeypatch.setattr(kubeconfig, "datetime", Later)
-    assert "Its client certificate ended on 20" in kubeconfig.load(Cluster(kubeconfig=source)).ended
+    access = kubeconfig.load(Cluster(kubeconfig=source))
+    assert "Its client certificate ended on 20" in access.ended
+    with pytest.raises(ClusterError) as caught, refusal.translate_errors(access):
+        raise ssl.SSLError(1, "[SSL] EOF")
+    assert caught.value.hint.startswith(access.ended)
+    Later.at = 1999
+    assert (
+        "Its client certificate is not valid before 20" in kubeconfig.load(Cluster(kubeconfig=source)).ended
+    )
 
 
 def test_a_plugin_that_fails_in_a_terminal_has_written_why(
@@ -649,7 +689,7 @@ def test_a_certificate_that_a_plugin_answers_is_the_clients(tmp_path: Path) -> N
     key = (tmp_path / "client.pem").read_text()
     source = written(tmp_path, **answering(clientCertificateData=pem, clientKeyData=key))
     assert kubeconfig.load(Cluster(kubeconfig=source)).tls is not None
-    with pytest.raises(ClusterError, match="certificate or key"):
+    with pytest.raises(ClusterError, match="the client certificate is no certificate in PEM"):
         kubeconfig.load(
             Cluster(kubeconfig=written(tmp_path, **answering(clientCertificateData="x", clientKeyData="y")))
         )
