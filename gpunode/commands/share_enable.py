@@ -8,13 +8,15 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import Literal
 
 from gpunode.cluster import control_plane, lease, rights
 from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.lease import Held
 from gpunode.cluster.objects import apply
-from gpunode.commands import second_scheduler as second
+from gpunode.cluster.objects.apply import Component
+from gpunode.cluster.objects.difference import Difference
 from gpunode.commands import unscheduled_pods
 from gpunode.engine import converge, exit_codes, nodes, proof
 from gpunode.engine.fleet import Visit
@@ -26,11 +28,10 @@ from gpunode.links import plugin
 from gpunode.links.scheduler import deployment
 from gpunode.links.scheduler import plan as schedulers
 from gpunode.links.scheduler.configuration import MANIFEST
-from gpunode.model import Change, File, Inventory, OnEvent, Outcome, Plan, Share, StepPlan
+from gpunode.model import Change, File, Inventory, OnEvent, Outcome, Plan, SecondScheduler, Share, StepPlan
 from gpunode.wording import few
 
 READY = 180.0  # seconds for a replica of the extender to lead, and for a second scheduler
-Made = TypeVar("Made")
 API_SECONDS = 60.0  # for which the API server may be away before a host is begun
 NAMED = 5
 SIMULATED = (
@@ -43,7 +44,7 @@ STEP = "scheduler"
 
 def enable(session: Session, *, yes: bool) -> int:
     """Deploy the extender, then tell the schedulers of it; the exit code."""
-    _wish(session.inventory)
+    _share(session.inventory)
     nodes.image_of(session.inventory)
     api = nodes.connect(session.inventory)
     with _alone(api, session.listener) as held:
@@ -52,44 +53,62 @@ def enable(session: Session, *, yes: bool) -> int:
 
 def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     listener, inventory = session.listener, session.inventory
-    wish, tell = _wish(inventory), progress(listener)
-    image, spec = nodes.image_of(inventory), nodes.spec_of(inventory)
+    desired, tell = _share(inventory), progress(listener)
+    spec = nodes.spec_of(inventory)
     rights.demand(api, rights.of_share(spec.namespace))
-    minor = second.check_server(api, wish.scheduler)
-    found, code = ([], 0) if _beside(session, api) else _schedulers(session, api)
-    wanted = deployment.spec(api, spec.namespace, image, wish)
+    minor = int(api.version().removeprefix("v").split(".")[1])
+    wanted = deployment.spec(api, spec.namespace, spec.image, desired)
     extender = deployment.extender(wanted, seconds=READY)
-    if wish.scheduler is not None:  # its address may not be known yet, but the user's rights to its roles are
-        scheduler = deployment.second_scheduler(api, wanted, wish.scheduler, minor, seconds=READY)
-        scheduler.plan(api, before=extender.manifests)
+
+    def scheduler(beside: SecondScheduler) -> Component:
+        return deployment.second_scheduler(api, wanted, beside, minor, seconds=READY)
+
+    if (
+        desired.scheduler is not None
+    ):  # its address may not be known yet, but the user's rights to its roles are
+        _refuse_asking_hosts(api)
+        scheduler(desired.scheduler).plan(api, before=extender.manifests)
+    found, code = ([], 0) if desired.scheduler else _schedulers(session, api)
     differences = *plugin.plan(api, spec, tell=listener.note), *extender.plan(api)
-    changes = [difference for difference in differences if difference.action not in ("same", "foreign")]
-    listener.cluster(api.access.context, changes)
-    if words := apply.unguarded(api, [*spec.manifests, *extender.manifests], changes):
-        listener.note(words)
-    if changes:
-        accepted(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
+    _accept(api, listener, differences, [*spec.manifests, *extender.manifests], yes=yes)
     rollout = plugin.deploy(api, spec, seconds=proof.PLUGIN_SECONDS, tell=tell)
     for name, state in rollout.states.items():
         if state.reason:
             listener.problem(replace(state.reason, subject=name))
     extender.deploy(api, tell)
-    if wish.scheduler is not None:
-        scheduler = deployment.second_scheduler(api, wanted, wish.scheduler, minor, seconds=READY)
-        second.enable(api, listener, scheduler, wish.scheduler, yes=yes)
+    if desired.scheduler is not None:
+        name, second = desired.scheduler.name, scheduler(desired.scheduler)
+        _accept(api, listener, second.plan(api), second.manifests, "the second scheduler ", yes=yes)
+        second.deploy(api, tell)
+        words = f"the extender leads, and the scheduler {name} asks it for pods with `schedulerName: {name}`"
+        listener.total(words, {"schedulers": 1, "asking": 1})
         unscheduled_pods.note(inventory, api.find("Pod")[0], listener)
         return 0 if rollout.good else 1
-    secret = schedulers.Wanted(deployment.address(api, spec.namespace), wish.resource, wanted.secret)
-    plans = {}
-    for one in found:
-        changed, volume = _planned(one, lambda files: schedulers.enable(files, minor, secret))
-        plans[one.host.name] = changed, volume
-    done = _change(session, api, held, found, plans, yes=yes)
+    secret = schedulers.Wanted(deployment.address(api, spec.namespace), desired.resource, wanted.secret)
+    done = _change(session, api, held, found, lambda files: schedulers.enable(files, minor, secret), yes=yes)
     listener.total(
         f"the extender leads, and {done} of {len(found)} schedulers ask it",
         {"schedulers": len(found), "asking": done},
     )
     return code or (0 if rollout.good else 1)
+
+
+def _accept(
+    api: Api,
+    listener: Listener,
+    differences: Sequence[Difference],
+    manifests: Sequence[Object],
+    what: str = "",
+    *,
+    yes: bool,
+) -> None:
+    """Show what changes in the cluster, and ask. Raises Declined."""
+    changes = [difference for difference in differences if difference.action not in ("same", "foreign")]
+    listener.cluster(api.access.context, changes)
+    if words := apply.unguarded(api, manifests, changes):
+        listener.note(words)
+    if changes:
+        accepted(listener, f"Apply {what}to the cluster ({api.access.context})?", yes=yes)
 
 
 def disable(session: Session, *, yes: bool) -> int:
@@ -110,14 +129,20 @@ def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     namespace = session.inventory.cluster.namespace
     rights.demand(api, (*deployment.rights_to_remove(api, namespace), *rights.SCHEDULERS))
     everything = deployment.everything(namespace)
-    if not apply.removable(api, everything, tell=tell) and not second.asking(api):
+    asking = deployment.asking_nodes(api)
+    if not apply.removable(api, everything, tell=tell) and not asking:
         words = "nothing is enabled: the cluster has no extender, and no scheduler asks one"
         listener.total(words, {"schedulers": 0, "removed": 0})
         return 0
-    beside = _beside(session, api) or second.asks_alone(api, namespace)
+    share = session.inventory.cluster.share
+    if share and share.scheduler:
+        _refuse_asking_hosts(api)
+    # Whatever the inventory names: where a second scheduler asks alone, no host is needed.
+    beside = (share and share.scheduler) or (
+        not asking and apply.present(api, deployment.second_objects(namespace))
+    )
     found, code = ([], 0) if beside else _schedulers(session, api)
-    plans = {one.host.name: (_planned(one, schedulers.disable), "") for one in found}
-    _change(session, api, held, found, plans, yes=yes)
+    _change(session, api, held, found, lambda files: (schedulers.disable(files), ""), yes=yes)
     there = apply.removable(api, everything, tell=tell)
     if there:
         listener.rows("object", ("action", "object"), [("remove", title) for title in there])
@@ -130,7 +155,7 @@ def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     return code
 
 
-def _wish(inventory: Inventory) -> Share:
+def _share(inventory: Inventory) -> Share:
     if inventory.cluster.share is None:
         raise UsageError(
             f"{inventory.path} says nothing of a scheduler extender",
@@ -139,13 +164,14 @@ def _wish(inventory: Inventory) -> Share:
     return inventory.cluster.share
 
 
-def _beside(session: Session, api: Api) -> bool:
-    """Whether the inventory names a second scheduler, which takes the hosts' place. Raises ClusterError where these ask, too."""
-    share = session.inventory.cluster.share
-    if share is None or share.scheduler is None:
-        return False
-    second.alone(api)
-    return True
+def _refuse_asking_hosts(api: Api) -> None:
+    """Raises ClusterError where schedulers on the control plane's hosts ask the extender beside a second scheduler."""
+    if names := deployment.asking_nodes(api):
+        raise ClusterError(
+            f"the schedulers of {few(sorted(names), NAMED)} ask the extender, too: nothing was changed",
+            hint="Leave `scheduler` out of `cluster.share`, and add these nodes of the control plane to the inventory: "
+            "`gpunode share disable` then takes both out.",
+        )
 
 
 def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
@@ -198,37 +224,36 @@ def _files(member: Member) -> Mapping[str, File]:
     return member.facts.files if member.facts else {}
 
 
-def _planned(member: Member, planner: Callable[[Mapping[str, File]], Made]) -> Made:
-    try:
-        return planner(_files(member))
-    except CannotPlan as error:
-        raise Refused(member.host.name, error.message, hint=error.hint) from None
-
-
 def _change(
     session: Session,
     api: Api,
     held: Held,
-    found: Sequence[Member],
-    plans: Mapping[str, tuple[tuple[Change, ...], str]],
+    members: Sequence[Member],
+    planner: Callable[[Mapping[str, File]], tuple[tuple[Change, ...], str]],
     *,
     yes: bool,
 ) -> int:
-    """Show the plans, and make the changes one host after the other, each until its scheduler is back; how many have it."""
-    listener = session.listener
-    waiting = [_with(one, plans[one.host.name][0]) for one in found]
-    todo = [one for one in waiting if one.changes]
+    """Show the plans, and make the changes one host after the other, each until its scheduler is back; how many have it.
+    `planner`: by the host's files, its changes and the volume that its scheduler then has."""
+    listener, todo = session.listener, list[tuple[Member, str]]()
+    for member in members:
+        try:
+            changes, volume = planner(_files(member))
+        except CannotPlan as error:
+            raise Refused(member.host.name, error.message, hint=error.hint) from None
+        if changes:
+            todo.append((_with(member, changes), volume))
     if todo:
-        listener.plans(outcomes(todo))
-        hosts = ", ".join(one.host.name for one in todo)
+        listener.plans(outcomes([member for member, _ in todo]))
+        hosts = ", ".join(member.host.name for member, _ in todo)
         accepted(
             listener, f"Change the scheduler's configuration on {hosts}? It starts again there.", yes=yes
         )
-    for one in todo:
+    for member, volume in todo:
         if why := held.lost_reason(API_SECONDS, progress(listener), lambda: False):
-            raise ClusterError(f"not begun: {why}", hint="Run this again.", subject=one.host.name)
-        _apply(session, api, one, plans[one.host.name][1])
-    return len(found)
+            raise ClusterError(f"not begun: {why}", hint="Run this again.", subject=member.host.name)
+        _apply(session, api, member, volume)
+    return len(members)
 
 
 def _with(member: Member, changes: tuple[Change, ...]) -> Member:
@@ -242,15 +267,15 @@ def _apply(session: Session, api: Api, member: Member, volume: str) -> None:
     """Make the changes; where the scheduler does not come back, or this ends before, they are taken back. Raises GpunodeError."""
     node = member.node.name if member.node else member.host.name
     try:
-        _made(session, member)
-        why = second.wait_for_scheduler(api, node, volume, session.listener)
+        _make(session, member)
+        why = deployment.wait_for_scheduler(api, node, volume, progress(session.listener))
     except BaseException:
         session.listener.note(f"{member.host.name}: {_put_back(session, member)}.")
         raise
     if why:
         raise AgentFailed(
             member.host.name,
-            f"the scheduler did not come back within {second.BACK:.0f} s: {why}; {_put_back(session, member)}",
+            f"the scheduler did not come back within {deployment.BACK:.0f} s: {why}; {_put_back(session, member)}",
             hint=f"See `kubectl -n kube-system logs kube-scheduler-{node}`, and the kubelet's log on the host.",
         )
 
@@ -259,41 +284,44 @@ def _put_back(session: Session, member: Member) -> str:
     """What became of putting the scheduler's files back as they were."""
     session.listener.note(f"{member.host.name}: putting the scheduler's earlier configuration back.")
     try:
-        now = _again(session, member)
+        now = _inspect(session, member)
         changes = schedulers.restore(_files(member), _files(now))
         if changes:
-            _made(session, _with(now, changes))
+            _make(session, _with(now, changes))
     except GpunodeError as error:
         return f"its earlier configuration could not be put back: {error.message}"
     return "its earlier configuration was put back" if changes else "its configuration is as it was"
 
 
-def _again(session: Session, member: Member) -> Member:
+def _inspect(session: Session, member: Member) -> Member:
     """The member with its files as they are now. Raises AgentFailed."""
 
     def story(visit: Visit, tell: OnEvent) -> Outcome:
         visit.watch = replace(visit.watch, files=(*visit.watch.files, *_files(member)))
         return converge.probe_and_plan(visit, tell)
 
-    (now,) = session.for_each_host(story, [member])
-    if now.facts is None:
-        why = now.outcome.why if now.outcome else ""
-        raise AgentFailed(member.host.name, why or "it cannot be inspected")
-    return now
+    return _run(session, member, story)
 
 
-def _made(session: Session, member: Member) -> Member:
+def _make(session: Session, member: Member) -> Member:
     """The member after its plan, with new facts. Raises AgentFailed where not all of it was made."""
     outcome = member.outcome
     assert outcome is not None
+    return _run(
+        session, member, lambda visit, tell: converge.apply(visit, outcome, tell), len(member.changes)
+    )
 
-    def story(visit: Visit, tell: OnEvent) -> Outcome:
-        return converge.apply(visit, outcome, tell)
 
-    after = session.for_each_host(story, [member])[0]
-    if after.outcome is None or len(after.outcome.applied) < len(member.changes):
-        found = after.outcome.problem if after.outcome else None
+def _run(
+    session: Session, member: Member, story: Callable[[Visit, OnEvent], Outcome], changes: int = 0
+) -> Member:
+    (after,) = session.for_each_host(story, [member])
+    if after.facts is None or after.outcome is None or len(after.outcome.applied) < changes:
+        problem = after.outcome.problem if after.outcome else None
+        what, fix = (problem.what, problem.fix) if problem else ("", "")
         raise AgentFailed(
-            member.host.name, found.what if found else "not all was changed", hint=found.fix if found else ""
+            member.host.name,
+            what or ("not all was changed" if changes else "it cannot be inspected"),
+            hint=fix,
         )
     return after

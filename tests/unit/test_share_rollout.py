@@ -10,7 +10,6 @@ from unittest import mock
 import pytest
 
 from gpunode.cluster import control_plane
-from gpunode.commands import second_scheduler as restart
 from gpunode.commands import share_enable as share
 from gpunode.commands import share_inspect as shares
 from gpunode.commands import unscheduled_pods as strays
@@ -56,9 +55,9 @@ def test_a_scheduler_that_does_not_come_back_is_put_back(
             raise end
         return end
 
-    monkeypatch.setattr(share, "_made", made)
-    monkeypatch.setattr(share, "_again", again)
-    monkeypatch.setattr(restart, "wait_for_scheduler", came_back)
+    monkeypatch.setattr(share, "_make", made)
+    monkeypatch.setattr(share, "_inspect", again)
+    monkeypatch.setattr(share.deployment, "wait_for_scheduler", came_back)
     facts = replace(cases.facts("modern"), files=state)
     member = share._with(Member(cases.host("cp-1"), Outcome("cp-1", "refused", facts)), changes)
     session: Any = SimpleNamespace(listener=SimpleNamespace(note=notes.append))

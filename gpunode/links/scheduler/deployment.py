@@ -25,9 +25,10 @@ from gpunode.cluster.objects import apply
 from gpunode.cluster.objects.apply import Component
 from gpunode.cluster.objects.manifests import render
 from gpunode.cluster.rights import Right
-from gpunode.errors import ClusterError, HttpError
+from gpunode.errors import ClusterError, GpunodeError, HttpError
 from gpunode.links.scheduler import configuration
 from gpunode.links.scheduler.configuration import Extender
+from gpunode.links.scheduler.plan import VOLUME
 from gpunode.model import PluginImage, SecondScheduler, Share
 from gpunode.wording import Advice, Command, lines
 
@@ -301,3 +302,42 @@ def _why(api: Api, namespace: str, selector: str) -> str:
     found = [{"kind": "Pod", **one} for one in api.find("Pod", namespace, labels=selector)[0]]
     why = [problem for pod in found if (problem := pods.problem(pod, pods.events(api, pod)))]
     return "; ".join(dict.fromkeys(why)) or (f"{len(found)} pods are starting" if found else "it has no pods")
+
+
+def asking_nodes(api: Api) -> set[str]:
+    """The nodes whose schedulers ask the extender, by their pods."""
+    found, _ = api.find("Pod", "kube-system", labels="component=kube-scheduler")
+    return {
+        str(pod["spec"].get("nodeName") or "")
+        for pod in found
+        for volume in pod["spec"].get("volumes") or []
+        if volume["name"].startswith(VOLUME)
+    }
+
+
+BACK = 180.0  # seconds for it to be Ready
+
+
+def wait_for_scheduler(api: Api, node: str, volume: str, tell: OnProgress) -> str:
+    """Why the node's scheduler is not Ready with this volume (without gpunode's, for ""); "" once it is."""
+    end = time.monotonic() + BACK
+    while True:
+        why = _not_back(api, node, volume)
+        if not why or time.monotonic() > end:
+            return why
+        tell(f"waiting for the scheduler of {node}: {why}")
+        time.sleep(LOOK)
+
+
+def _not_back(api: Api, node: str, volume: str) -> str:
+    try:
+        pod = api.get("Pod", f"kube-scheduler-{node}", "kube-system")
+    except GpunodeError as error:
+        return error.message
+    if pod is None:
+        return "it has no pod"
+    names = [volume["name"] for volume in pod["spec"].get("volumes") or []]
+    own = [name for name in names if name.startswith(VOLUME)]
+    if own != ([volume] if volume else []):
+        return "the kubelet has not started it again yet"
+    return "" if pods.ready(pod) else pods.problem(pod, []) or "it is not Ready yet"

@@ -18,7 +18,6 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import KINDS
 from gpunode.cluster.objects import difference
 from gpunode.cluster.objects.apply import ORDER
-from gpunode.commands import second_scheduler as beside
 from gpunode.commands import share_enable as share
 from gpunode.commands import share_inspect as shares
 from gpunode.errors import ClusterError, GpunodeError, Problem
@@ -287,9 +286,9 @@ def test_schedulers_on_hosts_that_ask_too_are_named(volumes: list[dict[str, str]
     api: Any = SimpleNamespace(find=lambda *_, **__: ([pod], ""))
     if volumes and volumes[0]["name"].startswith(VOLUME):
         with pytest.raises(ClusterError, match="cp-1 ask the extender, too"):
-            beside.alone(api)
+            share._refuse_asking_hosts(api)
     else:
-        beside.alone(api)
+        share._refuse_asking_hosts(api)
 
 
 @pytest.mark.parametrize("wish", [None, SecondScheduler(IMAGE)])
