@@ -79,8 +79,8 @@ format: $(VENV)/.ready ## Format the code and fix what ruff can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-proto: $(VENV)/.ready ## Generate the device plugin's messages from its .proto
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gpunode/deviceplugin/kubelet/*.proto
+proto: $(VENV)/.ready ## Generate the messages of the simulated and the fake kubelets from their .proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gpunode/sim/node/*.proto tests/deviceplugin/*.proto
 
 lock: $(VENV)/.ready ## Resolve every dependency again, with hashes
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-annotate --no-header --no-emit-index-url \

@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -321,6 +320,8 @@ def parse_option(option: Option, text: str) -> Any:
     words = [word.strip() for word in text.split(",")] if several else [text]
     for word in words:
         if option.choices and word not in option.choices:
+            from difflib import get_close_matches
+
             near = get_close_matches(word.lower(), option.choices, 1)
             meant = f"; is {near[0]} meant?" if near else ""
             raise ValueError(f"{word!r} is not one of {', '.join(option.choices)}{meant}")

@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +26,8 @@ QUANTITY = re.compile(r"([+-]?\d{1,19}(?:\.\d{0,18})?)(?:[eE]([+-]?\d{1,2})|([kM
 
 def whole(value: object) -> int:
     """The number that a quantity of an extended resource stands for. ValueError if it is none, negative or too large."""
+    from decimal import Decimal  # the device plugin has no use for it
+
     match = QUANTITY.fullmatch(str(value)) if type(value) in (str, int) else None
     if match is None:
         raise ValueError(f"expected a quantity, found {str(value)[:40]!r}")

@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -384,6 +383,8 @@ def replace_file(path: Path, content: bytes) -> None:
 
     The new file is made in the same directory: a CDI cache (pkg/cdi/cache.go) reacts when the temporary name goes.
     """
+    import tempfile  # 1 MiB, for few configurations
+
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".new")
     fresh = Path(name)
     try:

@@ -14,7 +14,7 @@ from gpunode.contract.status import Reason
 from gpunode.contract.usage import PATH
 
 from .cdi import Specs
-from .cluster.apiserver import ApiServer, InCluster
+from .cluster.apiserver import ApiServer
 from .cluster.publish import Publisher
 from .discovery import Discovery
 from .gpupage import GpuPage
@@ -175,5 +175,7 @@ def _promised(config: Config, pods: PodResources, state: NodeState, api: ApiServ
     if not config.follow_promises or config.memory is None:
         return None
     if api is None:
+        from .cluster.incluster import InCluster
+
         api = InCluster(os.environ, Path(config.service_account_directory))
     return Promised(api, pods, state, config.node_name, config.memory.resource)

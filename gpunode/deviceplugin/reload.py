@@ -15,7 +15,7 @@ from typing import Any
 
 from gpunode.contract.config import DEFAULT, LABEL, BadConfig, Config, choice
 
-from .cluster.apiserver import InCluster, NodeLabel
+from .cluster.apiserver import NodeLabel
 from .directory import Directory
 from .settings import PROGRAM, build, settings
 from .threads import post
@@ -108,6 +108,8 @@ class ConfigSource:
         config = build(self._given)
         if not config.node_name:
             raise BadConfig("--config-dir needs --node-name (NODE_NAME): the node whose label is followed")
+        from .cluster.incluster import InCluster
+
         api = InCluster(environ, Path(config.service_account_directory))
         label = NodeLabel(api, config.node_name)
         label.start()

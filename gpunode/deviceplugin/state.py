@@ -9,9 +9,9 @@ it.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 
 from gpunode.contract import offer
 from gpunode.contract.offer import Device, Unit, format_mib
@@ -275,5 +275,5 @@ class NodeState:
 
 def _since(before: Mapping[str, str], unhealthy: Mapping[str, Reason]) -> Mapping[str, str]:
     """Since when each is unhealthy: as before, or from now on."""
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    now = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
     return {uuid: before.get(uuid, now) for uuid in unhealthy}

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpunode.contract.config import GPU_MEM
-from gpunode.deviceplugin.cluster.apiserver import Follower, InCluster
+from gpunode.deviceplugin.cluster.apiserver import Follower
+from gpunode.deviceplugin.cluster.incluster import InCluster
 from gpunode.deviceplugin.logfmt import log_to_stderr
 
 from .binding import Noting

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import grpc
 
 from gpunode.contract.checkpoint import FILE_NAME
-from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
+from gpunode.sim.node import v1beta1_pb2 as api
 
 
 class Connection:

@@ -9,8 +9,6 @@ import concurrent.futures.thread  # noqa: F401 (what would be read later, from w
 import os
 import sys
 
-import grpc._utilities  # noqa: F401 (the same)
-
 from gpunode.deviceplugin import __main__ as program
 
 from .nvml import FakeNvml, Gpu

@@ -7,8 +7,7 @@ import asyncio
 import grpc
 import pytest
 
-from gpunode.deviceplugin.kubelet import v1alpha_pb2 as api
-
+from . import v1alpha_pb2 as api
 from .nvml import FakeNvml, Gpu
 
 # pkg/kubelet/cm/deviceplugin/types.go of 1.9, pkg/kubelet/deviceplugin/types.go of 1.8

@@ -18,8 +18,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gpunode.deviceplugin.cluster import apiserver
-from gpunode.deviceplugin.cluster.apiserver import ApiError, InCluster
+from gpunode.deviceplugin.cluster import incluster
+from gpunode.deviceplugin.cluster.apiserver import ApiError
+from gpunode.deviceplugin.cluster.incluster import InCluster
 from gpunode.sim.apiserver import tls
 from gpunode.sim.cluster import Cluster, serve
 
@@ -249,7 +250,7 @@ def test_a_watch_of_something_else_is_an_error_as_any_other(
     account: Path, line: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As deep as Python cannot read, of other shapes, or without an end."""
-    monkeypatch.setattr(apiserver, "LARGEST", 2_000 if line == LONG else 1 << 20)
+    monkeypatch.setattr(incluster, "LARGEST", 2_000 if line == LONG else 1 << 20)
     answer = b"HTTP/1.1 200 OK\r\n\r\n" + line + b"\n"
     with answering(account, answer) as api, pytest.raises(ApiError, match="the watch broke"):
         list(api.watch("/api/v1/nodes?fieldSelector=x", 1))

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import tempfile
 import threading
 from pathlib import Path
 
@@ -366,7 +367,7 @@ def test_a_directory_that_cannot_be_written_is_reported(tmp_path, monkeypatch, n
     def refused(**_: object) -> tuple[int, str]:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(cdi.tempfile, "mkstemp", refused)
+    monkeypatch.setattr(tempfile, "mkstemp", refused)
     assert f"cannot write {tmp_path}/{FILE}: {hint}" in Specs(tmp_path).refresh(names("GPU-a"))["GPU-a"]
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from gpunode.contract.checkpoint import Entry, entries, registered
 from gpunode.contract.status import Pod
-from gpunode.deviceplugin.kubelet import v1beta1_pb2
 from gpunode.deviceplugin.kubelet.reclaim import pod_names, unreported
 from gpunode.deviceplugin.state import ContainerDevices
+from gpunode.sim.node import v1beta1_pb2
 
 GPU = "nvidia.com/gpu"
 GPUSHARES = {

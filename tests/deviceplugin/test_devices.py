@@ -14,8 +14,8 @@ from gpunode.contract.config import Config, MemorySharing, Share
 from gpunode.contract.offer import MAX_LIST, CannotOffer, ClientLimits, Device, Unit, offers, warnings
 from gpunode.deviceplugin.discovery import NvmlUnavailable
 from gpunode.deviceplugin.gpus import describe, explain, pci_address
-from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 from gpunode.deviceplugin.kubelet.allocate import grant
+from gpunode.sim.node import v1beta1_pb2 as api
 
 from .kubelet import FakeKubelet
 from .nvml import GIB, FakeNvml, Gpu, Mig, handles

@@ -11,9 +11,9 @@ import pytest
 from gpunode.contract.config import GPU_COUNT, GPU_MEM, Config, MemorySharing, Share
 from gpunode.contract.offer import MAX_LIST, MIB, CannotOffer, Device, Unit, count_pieces, list_bytes, offers
 from gpunode.deviceplugin.gpus import GIB
-from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 from gpunode.deviceplugin.kubelet.allocate import AllocationRefused, check_one_gpu, grant, prefer_units
 from gpunode.deviceplugin.settings import read
+from gpunode.sim.node import v1beta1_pb2 as api
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu, Mig

@@ -14,7 +14,8 @@ import grpc
 import pytest
 
 from gpunode.deviceplugin.kubelet import podresources
-from gpunode.deviceplugin.kubelet import podresources_pb2 as api
+from gpunode.deviceplugin.kubelet.messages import containers_devices
+from gpunode.sim.node import podresources_pb2 as api
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
@@ -148,7 +149,7 @@ def test_shares_count_for_their_gpu() -> None:
     gpu = Device("GPU-a", "0", "Tesla P100", "GPU-a", "0000:3b:00.0", 0)
     offers = {"nvidia.com/gpu": tuple(Unit(f"GPU-a::{n}", gpu, shared=True) for n in range(4))}
     answer = api.ListPodResourcesResponse(pod_resources=[pod("train", gpu=["GPU-a::1", "GPU-a::3"])])
-    ((name, labels, count),) = podresources.given(podresources.read(answer), offers)
+    ((name, labels, count),) = podresources.given(containers_devices(answer.SerializeToString()), offers)
     assert (name, labels["gpu"], count) == ("pod_devices", "GPU-a", 2)
 
 
@@ -156,7 +157,7 @@ def test_what_an_earlier_configuration_gave_counts_for_its_gpu_too() -> None:
     """Not each piece of memory for itself: there may be thousands."""
     ids = [f"GPU-a:1:{n}" for n in range(3)] + ["GPU-a", "GPU-a::mps-0", "MIG-b::1", "GPU-c-_-5", "words"]
     answer = api.ListPodResourcesResponse(pod_resources=[pod("train", gpu=ids)])
-    told = podresources.given(podresources.read(answer), {"nvidia.com/gpu": ()})
+    told = podresources.given(containers_devices(answer.SerializeToString()), {"nvidia.com/gpu": ()})
     assert {labels["gpu"]: count for _, labels, count in told} == {
         "GPU-a": 5,
         "MIG-b": 1,

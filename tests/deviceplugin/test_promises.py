@@ -18,10 +18,11 @@ from gpunode.deviceplugin.cluster.apiserver import ApiError, Object
 from gpunode.deviceplugin.cluster.events import PendingEvents
 from gpunode.deviceplugin.cluster.publish import Publisher
 from gpunode.deviceplugin.cluster.writer import PendingAnnotation, Writer
-from gpunode.deviceplugin.kubelet import podresources_pb2, promised
+from gpunode.deviceplugin.kubelet import promised
 from gpunode.deviceplugin.kubelet.promised import BoundPods
 from gpunode.share.book import Gpu as Shared
 from gpunode.share.book import gpus_of, moved_parts
+from gpunode.sim.node import podresources_pb2
 from tests.share.objects import pod
 
 from .apiserver import FakeApiServer

@@ -17,8 +17,8 @@ import pytest
 from gpunode.contract.checkpoint import FILE_NAME
 from gpunode.deviceplugin import directory
 from gpunode.deviceplugin.directory import alive
-from gpunode.deviceplugin.kubelet import server, service
-from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
+from gpunode.deviceplugin.kubelet import messages, server, service
+from gpunode.sim.node import v1beta1_pb2 as api
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu
@@ -59,18 +59,18 @@ async def given(kubelet: FakeKubelet, unit: str) -> bool:
 def test_others_are_answered_while_a_list_is_put_together(play, plugin, monkeypatch):
     """A list of tens of thousands of shares takes a while; allocations do not wait for it."""
     go_on = threading.Event()
-    add = service._add
+    device = messages.device
 
-    def slow(answer, unit, health):
+    def slow(unit, health):
         if health == "Unhealthy":
             go_on.wait(30)
-        add(answer, unit, health)
+        return device(unit, health)
 
     async def scene(kubelet: FakeKubelet) -> None:
         gpus = two_gpus()
         async with plugin(gpus):
             await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and gpus.gpus[0].sets)
-            monkeypatch.setattr(service, "_add", slow)
+            monkeypatch.setattr(messages, "device", slow)
             gpus.gpus[0].raise_xid(79)
             while await given(kubelet, "GPU-a"):
                 pass
@@ -388,8 +388,10 @@ def test_a_newer_plugin_that_the_kubelet_drops_for_our_end_is_registered_again(
     async def scene(kubelet: FakeKubelet) -> None:
         other = grpc.aio.server()
         handlers = {
-            "GetDevicePluginOptions": service.unary(options, api.Empty, api.DevicePluginOptions),
-            "ListAndWatch": service.stream(listed, api.Empty),
+            "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(
+                options, response_serializer=api.DevicePluginOptions.SerializeToString
+            ),
+            "ListAndWatch": grpc.unary_stream_rpc_method_handler(listed),
         }
         other.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", handlers),)

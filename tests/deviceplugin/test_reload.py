@@ -17,7 +17,7 @@ import pytest
 
 from gpunode.contract.config import LABEL, BadConfig
 from gpunode.deviceplugin import reload
-from gpunode.deviceplugin.cluster import apiserver
+from gpunode.deviceplugin.cluster import apiserver, incluster
 from gpunode.deviceplugin.cluster.apiserver import ApiError, NodeLabel
 from gpunode.deviceplugin.reload import ConfigSource, chosen
 from gpunode.sim.cluster import Cluster, serve
@@ -232,7 +232,7 @@ def test_the_nodes_label_chooses_while_the_plugin_runs(play, sockets, tmp_path, 
 
 def test_a_start_guesses_no_label(tmp_path, api, monkeypatch, caplog) -> None:
     """The API server is away for long: what the label would choose is waited for."""
-    monkeypatch.setattr(reload, "InCluster", lambda *_: api)
+    monkeypatch.setattr(incluster, "InCluster", lambda *_: api)
     monkeypatch.setattr(reload, "LABEL_DEADLINE", 0.01)
     there = folder(
         tmp_path / "config", default="version: v1", other="{version: v1, flags: {migStrategy: mixed}}"
@@ -266,7 +266,7 @@ def test_a_start_guesses_no_label(tmp_path, api, monkeypatch, caplog) -> None:
 )
 def test_the_log_says_which_file_is_in_force(tmp_path, api, monkeypatch, caplog, label, said) -> None:
     """From the start on; that none is, too, as with a file that was forgotten the node would look right."""
-    monkeypatch.setattr(reload, "InCluster", lambda *_: api)
+    monkeypatch.setattr(incluster, "InCluster", lambda *_: api)
     api.label("gpu-01", **({"config": label} if label else {"other": "x"}))
     there = folder(tmp_path / "config", a="version: v1", b="version: v1")
     with caplog.at_level(logging.INFO, logger="gpunode.deviceplugin.reload"):

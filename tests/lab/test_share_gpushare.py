@@ -29,47 +29,45 @@ inventory, made = test_share.inventory, test_share.made  # its fixtures
 NODE, UNITS = "legacy", 16
 CHOSEN = "/run/gpushare-index"  # of the host: the GPU of the next container
 THEIRS = """
-import sys, threading, time
-from concurrent import futures
-import grpc
-from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
+import asyncio, sys
+from pathlib import Path
+from gpunode.contract.offer import Device, Unit
+from gpunode.deviceplugin.kubelet import messages
+from gpunode.deviceplugin.kubelet.allocate import Grant
+from gpunode.deviceplugin.rpc import Server, call
 
-FOLDER, NAME = "/var/lib/kubelet/device-plugins", "aliyungpushare.sock"
+FOLDER, NAME = Path("/var/lib/kubelet/device-plugins"), "aliyungpushare.sock"
 uuids, units = sys.argv[1].split(","), int(sys.argv[2])
-ids = [f"{uuid}-_-{number}" for uuid in uuids for number in range(units)]
+gpus = [Device(uuid=uuid, index="", name="", gpu=uuid, bus="", memory=None, numa=None, nodes=()) for uuid in uuids]
+devices = [Unit(f"{gpu.uuid}-_-{number}", gpu) for gpu in gpus for number in range(units)]
 
-def listed(_request, context):
-    yield api.ListAndWatchResponse(devices=[api.Device(ID=one, health="Healthy") for one in ids])
-    while context.is_active():
-        time.sleep(1)
+async def options(_request):
+    return b""
 
-def allocate(request, _context):
+async def listed(_request):
+    yield b"".join(messages.device(one, "Healthy") for one in devices)
+    await asyncio.Event().wait()
+
+async def allocate(request):
     answers = []
-    for one in request.container_requests:
+    for ids in messages.ids_by_container(request):
         index = open("/host/gpushare-index").read().strip()
-        count = str(len(one.devices_ids))
+        count = str(len(ids))
         envs = {"NVIDIA_VISIBLE_DEVICES": index, "ALIYUN_COM_GPU_MEM_IDX": index, "ALIYUN_COM_GPU_MEM_POD": count,
                 "ALIYUN_COM_GPU_MEM_CONTAINER": count, "ALIYUN_COM_GPU_MEM_DEV": str(units)}
-        answers.append(api.ContainerAllocateResponse(envs=envs))
-    return api.AllocateResponse(container_responses=answers)
+        answers.append(Grant(envs))
+    return messages.allocated(answers)
 
-def of(name, request, answer, stream=False):
-    make = grpc.unary_stream_rpc_method_handler if stream else grpc.unary_unary_rpc_method_handler
-    return make(answer, request_deserializer=request.FromString, response_serializer=lambda one: one.SerializeToString())
+async def main():
+    of = "/v1beta1.DevicePlugin/"
+    server = Server({of + "GetDevicePluginOptions": options, of + "Allocate": allocate}, {of + "ListAndWatch": listed})
+    await server.start(FOLDER / NAME)
+    request = messages.registration("v1beta1", NAME, "aliyun.com/gpu-mem", b"")
+    await call(FOLDER / "kubelet.sock", "/v1beta1.Registration/Register", request, seconds=20)
+    print("registered", flush=True)
+    await asyncio.Event().wait()
 
-server = grpc.server(futures.ThreadPoolExecutor(8))
-server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", {
-    "GetDevicePluginOptions": of("o", api.Empty, lambda *_: api.DevicePluginOptions()),
-    "ListAndWatch": of("l", api.Empty, listed, stream=True),
-    "Allocate": of("a", api.AllocateRequest, allocate),
-})])
-server.add_insecure_port(f"unix:{FOLDER}/{NAME}")
-server.start()
-with grpc.insecure_channel(f"unix:{FOLDER}/kubelet.sock", [("grpc.default_authority", "localhost")]) as kubelet:
-    kubelet.unary_unary("/v1beta1.Registration/Register", api.RegisterRequest.SerializeToString, api.Empty.FromString)(
-        api.RegisterRequest(version="v1beta1", endpoint=NAME, resource_name="aliyun.com/gpu-mem"), timeout=20)
-print("registered", flush=True)
-server.wait_for_termination()
+asyncio.run(main())
 """
 
 

@@ -15,7 +15,8 @@ import pytest
 
 from gpunode.contract.promises import INDEX
 from gpunode.deviceplugin.cluster import apiserver
-from gpunode.deviceplugin.cluster.apiserver import ApiError, ApiServer, Follower, InCluster, Object
+from gpunode.deviceplugin.cluster.apiserver import ApiError, ApiServer, Follower, Object
+from gpunode.deviceplugin.cluster.incluster import InCluster
 from gpunode.share.ledger import Ledger, kinds
 from gpunode.sim.cluster import serve
 from tests.share.objects import MEM, node, pod

@@ -11,7 +11,8 @@ import pytest
 
 from gpunode.cluster.api import connect
 from gpunode.cluster.objects.apply import apply, prune
-from gpunode.deviceplugin.cluster.apiserver import ApiError, InCluster
+from gpunode.deviceplugin.cluster.apiserver import ApiError
+from gpunode.deviceplugin.cluster.incluster import InCluster
 from gpunode.links.plugin.deployment import Spec, everything
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginImage, PluginPublish

@@ -27,7 +27,6 @@ from gpunode.contract.status import (
 )
 
 from ..state import STARTING, NodeState
-from .apiserver import ApiServer, InCluster
 from .events import NodeEvent, PendingEvents, Snapshot, events_between, snapshot
 from .writer import PendingAnnotation, Writer
 
@@ -165,11 +164,15 @@ class Publisher:
     @classmethod
     def of(cls, config: Config, environ: Mapping[str, str]) -> Publisher:
         """The publisher for a configuration; by default without events and annotation."""
-        api: ApiServer = InCluster(environ, Path(config.service_account_directory))
+        annotates = config.node_annotation or config.follow_promises
+        if not (config.node_events or annotates):
+            return cls()
+        from .incluster import InCluster
+
+        api = InCluster(environ, Path(config.service_account_directory))
         events = Writer(api, PendingEvents(config.node_name), "events") if config.node_events else None
         note = PendingAnnotation(config.node_name)
-        wanted = config.node_annotation or config.follow_promises
-        writer = Writer(api, note, "the node's annotation") if wanted else None
+        writer = Writer(api, note, "the node's annotation") if annotates else None
         return cls(events, writer, status=config.node_annotation)
 
     def publish_event(self, event: NodeEvent) -> None:

@@ -7,16 +7,15 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-
-import grpc
+from pathlib import Path
 
 from gpunode.contract import offer
 from gpunode.contract.offer import Unit
-from gpunode.contract.status import Pod
 
 from ..metrics import Sample
+from ..rpc import Code, RpcError, call
 from ..state import ContainerDevices
-from . import podresources_pb2 as api
+from .messages import containers_devices
 
 log = logging.getLogger(__name__)
 
@@ -59,22 +58,16 @@ class PodResources:
             return self._answer
 
     async def _ask(self) -> tuple[ContainerDevices, ...] | None:
-        # A local pool: the shared one remembers a failed connection and would not retry a kubelet that is back.
-        options = [("grpc.max_receive_message_length", LONGEST), ("grpc.use_local_subchannel_pool", 1)]
-        async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel:
-            call = channel.unary_unary(
-                "/v1.PodResourcesLister/List",
-                request_serializer=api.ListPodResourcesRequest.SerializeToString,
-                response_deserializer=None,  # bytes: parsed beside the event loop
+        try:
+            answer = await call(
+                Path(self._socket), "/v1.PodResourcesLister/List", b"", seconds=DEADLINE, longest=LONGEST
             )
-            try:
-                answer: bytes = await call(api.ListPodResourcesRequest(), timeout=DEADLINE)
-            except grpc.aio.AioRpcError as error:
-                self.unknown = error.code() is grpc.StatusCode.UNIMPLEMENTED
-                self._log_problem(f"{error.code().name}: {error.details()}")
-                return None
+        except RpcError as error:
+            self.unknown = error.code is Code.UNIMPLEMENTED
+            self._log_problem(f"{error.code.name}: {error.details}")
+            return None
         self._log_problem("")
-        return await asyncio.to_thread(_parsed, answer)
+        return await asyncio.to_thread(containers_devices, answer)  # beside the event loop: it is long
 
     def _log_problem(self, why: str) -> None:
         """Log a problem once, not at every call."""
@@ -83,21 +76,6 @@ class PodResources:
                 "the kubelet does not report which pods have GPUs: %s", why, extra={"socket": self._socket}
             )
         self._problem = why
-
-
-def _parsed(answer: bytes) -> tuple[ContainerDevices, ...]:
-    return read(api.ListPodResourcesResponse.FromString(answer))
-
-
-def read(answer: api.ListPodResourcesResponse) -> tuple[ContainerDevices, ...]:
-    """Containers' devices in the kubelet's answer. Pure."""
-    found: dict[tuple[Pod, str, str], set[str]] = {}  # the kubelet reports by NUMA node, in any order
-    for pod in answer.pod_resources:
-        for container in pod.containers:
-            for devices in container.devices:
-                key = (Pod(f"{pod.namespace}/{pod.name}"), container.name, devices.resource_name)
-                found.setdefault(key, set()).update(devices.device_ids)
-    return tuple(ContainerDevices(*key, tuple(sorted(held))) for key, held in found.items())
 
 
 def given(containers: Iterable[ContainerDevices], offers: Mapping[str, tuple[Unit, ...]]) -> list[Sample]:

@@ -10,13 +10,10 @@ import asyncio
 import logging
 import math
 import os
-import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-
-import grpc
 
 from gpunode.contract.config import Config, file_word
 from gpunode.contract.offer import MAX_LIST
@@ -24,10 +21,11 @@ from gpunode.contract.offer import MAX_LIST
 from ..cdi import Specs
 from ..directory import Directory, Identity, alive, identity
 from ..metrics import Metrics
+from ..rpc import Code, RpcError, Server, call
 from ..state import NodeState
-from . import v1beta1_pb2 as api
+from . import messages
 from .promised import Promised
-from .service import Service, alpha_handlers, options
+from .service import Service, options
 
 # The protocol's versions, newest first, with their method. The old ones ignore the message's last field.
 VERSIONS = {
@@ -42,60 +40,35 @@ class KubeletUnavailable(Exception):
     """The kubelet cannot be served now; the message has the reason. A retry may succeed."""
 
 
-async def register(
-    kubelet: Path, endpoint: str, service: Service, plugin_options: api.DevicePluginOptions
-) -> None:
+async def register(kubelet: Path, endpoint: str, service: Service, plugin_options: bytes) -> None:
     """Register `service` in the newest version that the kubelet accepts, and set `service.version` to it.
 
-    `endpoint` is its socket's name. Raises KubeletUnavailable, AioRpcError.
+    `endpoint` is its socket's name. Raises KubeletUnavailable, RpcError.
     """
     refusal: Exception = KubeletUnavailable("the kubelet serves no version of the device plugin protocol")
-    async with grpc.aio.insecure_channel(f"unix:{kubelet}") as channel:
-        for version in VERSIONS:
-            service.version = version
-            try:
-                await _call(channel, version, endpoint, service.resource, plugin_options)
-                return
-            except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-                    continue  # no such service: an older kubelet, or a newer one
-                if "version" not in (error.details() or "").lower():
-                    raise
-                refusal = error
+    for version in VERSIONS:
+        service.version = version
+        try:
+            await _call(kubelet, version, endpoint, service.resource, plugin_options)
+            return
+        except RpcError as error:
+            if error.code is Code.UNIMPLEMENTED:
+                continue  # no such service: an older kubelet, or a newer one
+            if "version" not in error.details.lower():
+                raise
+            refusal = error
     raise refusal
 
 
 async def introduce(kubelet: Path, other: Path, resource: str) -> None:
-    """Register the plugin behind the socket `other` for `resource`, with its own options. Raises AioRpcError."""
-    async with (
-        grpc.aio.insecure_channel(f"unix:{other}", options=[("grpc.default_authority", "localhost")]) as them,
-        grpc.aio.insecure_channel(f"unix:{kubelet}") as channel,
-    ):
-        ask = them.unary_unary(
-            "/v1beta1.DevicePlugin/GetDevicePluginOptions",
-            request_serializer=api.Empty.SerializeToString,
-            response_deserializer=api.DevicePluginOptions.FromString,
-        )
-        plugin_options = await ask(api.Empty(), timeout=DEADLINE)
-        await _call(channel, "v1beta1", other.name, resource, plugin_options)
+    """Register the plugin behind the socket `other` for `resource`, with its own options. Raises RpcError."""
+    plugin_options = await call(other, "/v1beta1.DevicePlugin/GetDevicePluginOptions", b"", seconds=DEADLINE)
+    await _call(kubelet, "v1beta1", other.name, resource, plugin_options)
 
 
-async def _call(
-    channel: grpc.aio.Channel,
-    version: str,
-    endpoint: str,
-    resource: str,
-    plugin_options: api.DevicePluginOptions,
-) -> None:
-    request = api.RegisterRequest(
-        version=version, endpoint=endpoint, resource_name=resource, options=plugin_options
-    )
-    call = channel.unary_unary(
-        VERSIONS[version],
-        request_serializer=api.RegisterRequest.SerializeToString,
-        response_deserializer=api.Empty.FromString,
-    )
-    await call(request, timeout=DEADLINE)
+async def _call(kubelet: Path, version: str, endpoint: str, resource: str, plugin_options: bytes) -> None:
+    request = messages.registration(version, endpoint, resource, plugin_options)
+    await call(kubelet, VERSIONS[version], request, seconds=DEADLINE)
 
 
 def permission_problem(kubelet: Path) -> str | None:
@@ -195,7 +168,7 @@ class ResourceServer:
             except StreamDropped as drop:
                 drops = drops + 1 if drop.lasted < STEADY else 1
                 retry, why = min(PAUSE * 2 ** (drops - 1), LONGEST), f"{drop}{self._advice(drops)}"
-            except (KubeletUnavailable, OSError, grpc.aio.AioRpcError) as error:
+            except (KubeletUnavailable, OSError, RpcError) as error:
                 why = _words(error)
             log.warning("not registered: %s; trying again in %.0f s", why, retry, extra=self._fields)
             if await self._pause(retry):
@@ -253,11 +226,10 @@ class ResourceServer:
     async def _serving(self) -> AsyncIterator[tuple[Service, Identity]]:
         """Serve on our socket; yields the service and the socket's identity.
 
-        The socket is made under another name and moved into place. So there is never a dead one, and gRPC, which
-        removes the path it was given when it stops, cannot remove the socket of a server that took over.
+        The socket is made under another name and moved into place, so there is never a dead one.
         """
         # A short name: the path of a socket has 107 characters at most.
-        fresh = self._socket.with_name(f".{secrets.token_hex(4)}.sock")
+        fresh = self._socket.with_name(f".{os.urandom(4).hex()}.sock")
         service = Service(
             self.resource,
             self._state,
@@ -268,14 +240,12 @@ class ResourceServer:
             self._promised,
         )
         # A request may name every unit twice: as available, and as one that must be included.
-        server = grpc.aio.server(options=[("grpc.max_receive_message_length", 2 * MAX_LIST)])
-        server.add_generic_rpc_handlers((service.handlers(), alpha_handlers(service)))
+        server = Server(service.unary(), service.streaming(), longest=2 * MAX_LIST)
         try:
-            server.add_insecure_port(f"unix:{fresh}")
-        except RuntimeError as error:
+            await server.start(fresh)
+        except OSError as error:
             raise KubeletUnavailable(f"cannot listen in {self._socket.parent}: {error}") from None
         try:
-            await server.start()
             fresh.rename(self._socket)
             mine = identity(self._socket)
             if mine is None:
@@ -288,12 +258,7 @@ class ResourceServer:
         finally:
             self._set_accepted(None)
             service.closing.set()
-            # In a separate task: gRPC waits in a way that can swallow a cancellation before Python 3.12.
-            stopping = asyncio.ensure_future(server.stop(grace=2))
-            try:
-                await asyncio.wait((stopping,))
-            finally:
-                await stopping
+            await server.stop(grace=2)
 
     async def _register(self, service: Service) -> None:
         await register(self._kubelet, self._socket.name, service, options(self._config))
@@ -349,10 +314,10 @@ class ResourceServer:
         if not await self._until(lambda: not alive(self._socket), SETTLED) and version == "v1beta1":
             try:
                 await introduce(self._kubelet, self._socket, self.resource)
-            except grpc.aio.AioRpcError as error:
+            except RpcError as error:
                 log.warning(
                     "the other device plugin could not be registered again: %s",
-                    error.details(),
+                    error.details,
                     extra=self._fields,
                 )
         await self._until(lambda: not alive(self._socket))
@@ -376,8 +341,8 @@ class ResourceServer:
 
 
 def _words(error: Exception) -> str:
-    if isinstance(error, grpc.aio.AioRpcError):
-        if error.code() is grpc.StatusCode.UNAVAILABLE:
-            return f"no kubelet answers at its socket: {error.details()}"
-        return f"the kubelet answers {error.code().name}: {error.details()}"
+    if isinstance(error, RpcError):
+        if error.code is Code.UNAVAILABLE:
+            return f"no kubelet answers at its socket: {error.details}"
+        return f"the kubelet answers {error.code.name}: {error.details}"
     return str(error)

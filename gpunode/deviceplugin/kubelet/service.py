@@ -11,10 +11,8 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from typing import Any
-
-import grpc
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 
 from gpunode.contract.config import Config
 from gpunode.contract.offer import Unit
@@ -22,9 +20,9 @@ from gpunode.contract.offer import Unit
 from .. import limits
 from ..cdi import CdiUnavailable, Specs
 from ..metrics import Metrics
+from ..rpc import Code, RpcError, Streaming, Unary
 from ..state import NodeState
-from . import v1alpha_pb2 as alpha
-from . import v1beta1_pb2 as api
+from . import messages
 from .allocate import (
     AllocationRefused,
     Grant,
@@ -39,12 +37,12 @@ from .promised import Promised
 log = logging.getLogger(__name__)
 
 
-def options(config: Config) -> api.DevicePluginOptions:
+def options(config: Config) -> bytes:
     """The optional calls that the kubelet should make."""
     # A container with an enforced memory limit needs its own CDI device, also when it restarts after a reboot: the
     # kubelet then reuses the allocation without asking, while /var/run/cdi is empty.
     made = config.cdi and config.memory is not None
-    return api.DevicePluginOptions(get_preferred_allocation_available=True, pre_start_required=made)
+    return messages.options(pre_start=made, preferred=True)
 
 
 class Service:
@@ -81,7 +79,7 @@ class Service:
         """The units offered now."""
         return self._state.offers.get(self.resource, ())
 
-    async def changes(self) -> AsyncIterator[None]:
+    async def changes(self) -> AsyncGenerator[None, None]:
         """Yields at once, then at every change, until `closing` is set."""
         self.streams += 1
         self._stirred()
@@ -101,8 +99,8 @@ class Service:
                 self.lost += 1
                 self._stirred()
 
-    async def listed(self, response: Any, add: Callable[[Any, Unit, str], None]) -> bytes:
-        """The serialized list of the units offered now; `add` puts a unit and its health into a `response`.
+    async def listed(self) -> bytes:
+        """The list of the units offered now.
 
         Made beside the event loop, which it would block: there may be tens of thousands of units.
         """
@@ -110,16 +108,20 @@ class Service:
         reserved = self._state.reserved.get(self.resource, {})
 
         def made() -> bytes:
-            answer = response()
-            for unit in units:
-                unavailable = unit.id in reserved or unit.device.uuid in unhealthy
-                add(answer, unit, "Unhealthy" if unavailable else "Healthy")
-            return bytes(answer.SerializeToString())
+            return b"".join(
+                [
+                    messages.device(
+                        unit,
+                        "Unhealthy" if unit.id in reserved or unit.device.uuid in unhealthy else "Healthy",
+                    )
+                    for unit in units
+                ]
+            )
 
         return await asyncio.to_thread(made)
 
-    async def given(self, ids: Iterable[str], context: Any) -> Grant:
-        """The edits for one container. Aborts the call with the reason if the allocation is refused."""
+    async def given(self, ids: Iterable[str]) -> Grant:
+        """The edits for one container. Raises RpcError with the reason if the allocation is refused."""
         began = time.perf_counter()
         free, self._free = self._free, None  # valid for one allocation
         ids = tuple(ids)
@@ -137,8 +139,7 @@ class Service:
         except AllocationRefused as refusal:
             self._metrics.count("allocations_refused_total", resource=self.resource)
             log.warning("allocation refused: %s", refusal, extra=self._fields)
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{self.resource}: {refusal}")
-            raise  # not reached: abort raises
+            raise RpcError(Code.INVALID_ARGUMENT, f"{self.resource}: {refusal}") from None
         features = self._specs.features(self._config.features)[0] if self._specs else ()
         answer = grant(self.resource, units, self._config, os.path.exists, made, features)
         self._metrics.allocated(self.resource, time.perf_counter() - began)
@@ -163,29 +164,28 @@ class Service:
 
     # The protocol, as the kubelet calls it.
 
-    async def options(self, _request: api.Empty, _context: Any) -> api.DevicePluginOptions:
+    async def options(self, _request: bytes) -> bytes:
         return options(self._config)
 
-    async def list_and_watch(self, _request: api.Empty, _context: Any) -> AsyncIterator[bytes]:
-        async for _ in self.changes():
-            yield await self.listed(api.ListAndWatchResponse, _add)
+    async def list_and_watch(self, _request: bytes) -> AsyncGenerator[bytes, None]:
+        async with aclosing(self.changes()) as changes:
+            async for _ in changes:
+                yield await self.listed()
 
-    async def preferred_allocation(
-        self, request: api.PreferredAllocationRequest, _context: Any
-    ) -> api.PreferredAllocationResponse:
+    async def preferred_allocation(self, request: bytes) -> bytes:
         offered = self._state.units.get(self.resource, {})
-        answer = api.PreferredAllocationResponse()
-        for c in request.container_requests:
+        answers = []
+        for wish in messages.preferences(request):
             self._free = Counter(
-                offered[deviceid].device.index for deviceid in c.available_deviceIDs if deviceid in offered
+                offered[unit_id].device.index for unit_id in wish.available if unit_id in offered
             )
-            places = await self._promised.places(c.allocation_size, offered) if self._promised else ()
+            places = await self._promised.places(wish.size, offered) if self._promised else ()
             # Beside the event loop: there may be thousands of sets or units to compare.
             ids = await asyncio.to_thread(
                 prefer_units,
-                c.available_deviceIDs,
-                c.must_include_deviceIDs,
-                c.allocation_size,
+                wish.available,
+                wish.must,
+                wish.size,
                 offered,
                 self._state.unhealthy,
                 self._state.reserved.get(self.resource, ()),
@@ -195,54 +195,49 @@ class Service:
             )
             of_gpus = Counter(offered[one].device.uuid for one in ids if one in offered)
             self._preferred = frozenset(ids if frozenset(of_gpus.items()) in places else ())
-            answer.container_responses.add(deviceIDs=ids)
-        return answer
+            answers.append(ids)
+        return messages.preferred(answers)
 
-    async def allocate(self, request: api.AllocateRequest, context: Any) -> api.AllocateResponse:
-        answers = [_answer(await self.given(c.devices_ids, context)) for c in request.container_requests]
-        return api.AllocateResponse(container_responses=answers)
+    async def allocate(self, request: bytes) -> bytes:
+        return messages.allocated([await self.given(ids) for ids in messages.ids_by_container(request)])
 
-    async def pre_start(
-        self, request: api.PreStartContainerRequest, context: Any
-    ) -> api.PreStartContainerResponse:
+    async def allocate_alpha(self, request: bytes) -> bytes:
+        ids = messages.ids(request)
+        given = await self.given(ids)
+        return (
+            messages.allocated_1_9(given)
+            if self.version == "v1alpha2"
+            else messages.allocated_1_8(given, ids)
+        )
+
+    async def pre_start(self, request: bytes) -> bytes:
         offered = self._state.units.get(self.resource, {})
-        units = [offered[unit_id] for unit_id in request.devices_ids if unit_id in offered]
+        units = [offered[unit_id] for unit_id in messages.ids(request) if unit_id in offered]
         try:
             if units:
                 await self._limited(units)
         except AllocationRefused as refusal:
             log.warning("a container cannot start: %s", refusal, extra=self._fields)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{self.resource}: {refusal}")
-        return api.PreStartContainerResponse()
+            raise RpcError(Code.FAILED_PRECONDITION, f"{self.resource}: {refusal}") from None
+        return b""
 
-    def handlers(self) -> Any:
-        """The handlers for a gRPC server."""
-        return grpc.method_handlers_generic_handler(
-            "v1beta1.DevicePlugin",
-            {
-                "GetDevicePluginOptions": unary(self.options, api.Empty, api.DevicePluginOptions),
-                "ListAndWatch": stream(self.list_and_watch, api.Empty),
-                "GetPreferredAllocation": unary(
-                    self.preferred_allocation, api.PreferredAllocationRequest, api.PreferredAllocationResponse
-                ),
-                "Allocate": unary(self.allocate, api.AllocateRequest, api.AllocateResponse),
-                "PreStartContainer": unary(
-                    self.pre_start, api.PreStartContainerRequest, api.PreStartContainerResponse
-                ),
-            },
+    def unary(self) -> Mapping[str, Unary]:
+        """The calls with one answer, by their path."""
+        beta, alpha = "/v1beta1.DevicePlugin/", "/deviceplugin.DevicePlugin/"
+        return {
+            beta + "GetDevicePluginOptions": self.options,
+            beta + "GetPreferredAllocation": self.preferred_allocation,
+            beta + "Allocate": self.allocate,
+            beta + "PreStartContainer": self.pre_start,
+            alpha + "Allocate": self.allocate_alpha,
+        }
+
+    def streaming(self) -> Mapping[str, Streaming]:
+        """The calls with many answers, by their path."""
+        return dict.fromkeys(
+            ("/v1beta1.DevicePlugin/ListAndWatch", "/deviceplugin.DevicePlugin/ListAndWatch"),
+            self.list_and_watch,
         )
-
-
-def unary(method: Callable[[Any, Any], Any], request: Any, response: Any) -> Any:
-    """A handler for one request, one answer."""
-    return grpc.unary_unary_rpc_method_handler(
-        method, request_deserializer=request.FromString, response_serializer=response.SerializeToString
-    )
-
-
-def stream(method: Callable[[Any, Any], Any], request: Any) -> Any:
-    """A handler for one request, many answers, already serialized."""
-    return grpc.unary_stream_rpc_method_handler(method, request_deserializer=request.FromString)
 
 
 def _named(units: Sequence[Unit]) -> dict[str, object]:
@@ -250,76 +245,3 @@ def _named(units: Sequence[Unit]) -> dict[str, object]:
     if any(unit.mib for unit in units):
         return {"units": len(units), "mib": sum(unit.mib for unit in units), "gpu": units[0].device.uuid}
     return {"units": ",".join(unit.id for unit in units)}
-
-
-def _add(answer: api.ListAndWatchResponse, unit: Unit, health: str) -> None:
-    device = answer.devices.add(ID=unit.id, health=health)
-    if unit.device.numa is not None:
-        device.topology.nodes.add(ID=unit.device.numa)
-
-
-def _answer(given: Grant) -> api.ContainerAllocateResponse:
-    return api.ContainerAllocateResponse(
-        envs=given.envs,
-        mounts=[api.Mount(container_path=inside, host_path=host) for inside, host in given.mounts],
-        devices=[
-            api.DeviceSpec(container_path=inside, host_path=host, permissions="rw")
-            for inside, host in given.nodes
-        ],
-        annotations=given.annotations,
-        cdi_devices=[api.CDIDevice(name=name) for name in given.cdi],
-    )
-
-
-def alpha_handlers(service: Service) -> Any:
-    """The handlers for a gRPC server."""
-
-    async def list_and_watch(_request: Any, _context: Any) -> AsyncIterator[bytes]:
-        async for _ in service.changes():
-            yield await service.listed(alpha.ListAndWatchResponse, _add_alpha)
-
-    async def allocate(
-        request: alpha.AllocateRequest, context: Any
-    ) -> alpha.AllocateResponse | alpha.AllocateResponse18:
-        given = await service.given(request.devicesIDs, context)
-        if service.version == "v1alpha2":
-            return alpha.AllocateResponse(envs=given.envs, mounts=_mounts(given), devices=_nodes(given))
-        # A 1.8 kubelet expects an entry for every device, and merges the edits of all entries.
-        entries = [alpha.DeviceRuntimeSpec(ID=unit_id) for unit_id in request.devicesIDs]
-        if entries:
-            entries[0].envs.update(given.envs)
-            entries[0].mounts.extend(_mounts(given))
-            entries[0].devices.extend(_nodes(given))
-        return alpha.AllocateResponse18(spec=entries)
-
-    either = _Either()
-    return grpc.method_handlers_generic_handler(
-        "deviceplugin.DevicePlugin",
-        {
-            "ListAndWatch": stream(list_and_watch, alpha.Empty),
-            "Allocate": unary(allocate, alpha.AllocateRequest, either),
-        },
-    )
-
-
-class _Either:
-    """Serializes either of the two answers."""
-
-    @staticmethod
-    def SerializeToString(answer: Any) -> bytes:  # noqa: N802 (protobuf's name)
-        return bytes(answer.SerializeToString())
-
-
-def _add_alpha(answer: alpha.ListAndWatchResponse, unit: Unit, health: str) -> None:
-    answer.devices.add(ID=unit.id, health=health)
-
-
-def _mounts(given: Grant) -> list[alpha.Mount]:
-    return [alpha.Mount(container_path=inside, host_path=host) for inside, host in given.mounts]
-
-
-def _nodes(given: Grant) -> list[alpha.DeviceSpec]:
-    return [
-        alpha.DeviceSpec(container_path=inside, host_path=host, permissions="rw")
-        for inside, host in given.nodes
-    ]

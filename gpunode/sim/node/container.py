@@ -21,8 +21,7 @@ ENVIRONMENT = {"PYTHONUNBUFFERED": "1", "NVIDIA_DRIVER_CAPABILITIES": "compute,u
 
 # What the plugin and vectoradd import.
 LOAD = """
-import google.protobuf, grpc.aio
-import gpunode.deviceplugin.cuda, gpunode.deviceplugin.plugin
+import gpunode.deviceplugin.cuda, gpunode.deviceplugin.cluster.incluster, gpunode.deviceplugin.plugin
 import gpunode.sim.node.cuda, gpunode.sim.node.nvml
 """
 

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import grpc
 
 from gpunode.contract.checkpoint import FILE_NAME
-from gpunode.deviceplugin.kubelet import podresources_pb2 as podresources
-from gpunode.deviceplugin.kubelet import v1beta1_pb2 as api
 from gpunode.sim.apiserver.store import Object
+from gpunode.sim.node import podresources_pb2 as podresources
+from gpunode.sim.node import v1beta1_pb2 as api
 from gpunode.sim.node.endpoints import Endpoints
 
 SECONDS = 10.0  # for a plugin's answer
