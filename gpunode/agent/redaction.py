@@ -6,6 +6,7 @@ before it, and an ambiguous text is redacted. Every step consumes what it inspec
 """
 
 import re
+from functools import partial
 from typing import Any, Iterable, Iterator, List, Match, Pattern, Tuple
 
 from gpunode.agent.values import NAME, PLAIN, QUOTES, SPACE, WORD, folded, holds, secret, spans
@@ -146,7 +147,7 @@ def redacted(text: str) -> str:
     if "---BEGIN" in text or "--- BEGIN" in text or "$ANSIBLE_VAULT" in text:
         text = PEM.sub(_block, text)
     text = re.sub(r"<secret, (\d+) characters>", "\0\\1\0", text)
-    for find in (_shapes, _logins, _named, _proxies, _before_names):
+    for find in (partial(_found, SHAPES), _logins, _named, _proxies, _before_names):
         text = _without(text, find(text))
     lower = folded(text)
     for hints, pattern in RULES:
@@ -199,10 +200,6 @@ def _block(found: Match[str]) -> str:
 def _found(pattern: Pattern[str], text: str) -> Iterator[Span]:
     for found in pattern.finditer(text):
         yield found.span(found.lastindex or 0)
-
-
-def _shapes(text: str) -> Iterator[Span]:
-    return _found(SHAPES, text)
 
 
 def _logins(text: str) -> Iterator[Span]:

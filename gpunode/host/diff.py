@@ -87,12 +87,9 @@ def lines(change: Change) -> list[str]:
         before, after = redacted(change.before), ""
     else:
         return []
+    whole = isinstance(change, RemoveFile) or change.before is None
     diff = list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=3))
-    hunks = [line for line in diff[2:] if not line.startswith("@@")] if _whole(change) else diff[2:]
+    hunks = [line for line in diff[2:] if not line.startswith("@@")] if whole else diff[2:]
     if not hunks and isinstance(change, WriteFile) and change.before != change.content:
         return ["(a secret or white space changes)"]
     return hunks
-
-
-def _whole(change: WriteFile | RemoveFile) -> bool:
-    return isinstance(change, RemoveFile) or change.before is None

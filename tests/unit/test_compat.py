@@ -184,7 +184,7 @@ def test_kubernetes_minors() -> None:
 
 def test_a_gates_life() -> None:
     """DevicePlugins: off by default before 1.10, locked from 1.26, gone from 1.28."""
-    gate = minors.gates()["DevicePlugins"]
+    gate = minors.GATES["DevicePlugins"]
     assert [gate.is_default(m) for m in (9, 10)] == [False, True]
     assert [gate.is_locked(m) for m in (25, 26)] == [False, True]
     assert [gate.is_gone(m) for m in (27, 28)] == [False, True]

@@ -203,7 +203,11 @@ class Dialer:
         try:
             transport = _Transport(sock, disabled_algorithms=_disabled(target))
             known = self._known.kinds(target)
-            first = [name for name in transport.preferred_keys if _kind(name) in known]
+            first = [
+                name
+                for name in transport.preferred_keys
+                if ("ssh-rsa" if name.startswith("rsa-") else name) in known
+            ]
             # A host may have several keys: ask for a known one.
             transport._preferred_keys = (  # type: ignore[attr-defined]
                 *first,
@@ -261,10 +265,6 @@ def _disabled(target: Target) -> dict[str, list[str]]:
                 otherwise=f"Or allow one of {', '.join(usable)} for this host.",
             )
     return disabled
-
-
-def _kind(algorithm: str) -> str:
-    return "ssh-rsa" if algorithm.startswith("rsa-") else algorithm
 
 
 def _last(target: Target) -> Target:

@@ -188,7 +188,7 @@ def _none_fits(facts: Facts, models: Sequence[pci.Model]) -> CannotPlan:
         last = ended[-1]
         return CannotPlan(
             f"no driver branch that still gets fixes drives {model_names(models)}; "
-            f"the last that does is {last.number}{_since(last)}",
+            f"the last that does is {last.number}, which {f'ended {last.ends}' if last.ends else 'has ended'}",
             hint=f"Set `driver: {last.number}` if your repository has it, take the GPU out, {LEAVE}",
         )
     obstacles = {}
@@ -255,10 +255,6 @@ def _reason(models: Sequence[pci.Model], branch: Branch, *, kept: bool) -> str:
 def model_names(models: Iterable[pci.Model]) -> str:
     """For people: `Tesla P100 and A100`."""
     return " and ".join(f"{model.name}" for model in models)
-
-
-def _since(branch: Branch) -> str:
-    return f", which ended {branch.ends}" if branch.ends else ", which has ended"
 
 
 def _installed_branch(facts: Facts, names: PackageNames) -> int | None:

@@ -66,15 +66,10 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     )
 
 
-def module_changes(facts: Facts, desired: Desired) -> tuple[Change, ...]:
-    """The part of the plan that loads, reloads or waits for a reboot."""
-    return tuple(change for change in plan(facts, desired) if isinstance(change, (KernelModule, Reboot)))
-
-
 def module_after(facts: Facts, desired: Desired) -> Literal["absent", "rebooted", "loaded", "reloaded"]:
     """What the steps after this one find of the module: absent, where nothing loads it; there only after a reboot; as
     it is loaded now; or loaded by this step."""
-    planned = module_changes(facts, desired)
+    planned = plan(facts, desired)
     taken = desired.driver is not None and pci.held_by_linux(facts.pci)
     if taken or any(isinstance(change, Reboot) for change in planned):
         return "rebooted"

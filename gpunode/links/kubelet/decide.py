@@ -70,7 +70,7 @@ def _gates(
     for name, state in host.feature_gates.items():
         _check_wish(name, state, minor)
         wished[name], reasons[name] = state, "the inventory asks for it"
-    for name, gate in minors.gates().items():
+    for name, gate in minors.GATES.items():
         if name in wished:
             continue
         if gate.is_gone(minor):
@@ -81,9 +81,9 @@ def _gates(
             reasons[name] = (
                 f"locked to true since 1.{gate.locked}: a kubelet 1.{minor} does not start with false"
             )
-        elif name in minors.needed_gates():
+        elif name in minors.NEEDED:
             if not gate.is_default(minor):
-                wished[name], reasons[name] = True, minors.needed_gates()[name]
+                wished[name], reasons[name] = True, minors.NEEDED[name]
             elif start.gates.get(name) is False:
                 wished[name] = None
                 reasons[name] = "set to false it keeps device plugins, and so all GPUs, away from pods"
@@ -104,7 +104,7 @@ def _check_gates(facts: Facts, minor: int, start: KubeletStart, gates: Mapping[s
 
 
 def _check_wish(name: str, state: bool, minor: int) -> None:
-    gate = minors.gates().get(name)
+    gate = minors.GATES.get(name)
     if gate is None:
         return
     cause = None
@@ -125,7 +125,11 @@ def _check_wish(name: str, state: bool, minor: int) -> None:
 
 def notes(facts: Facts, minor: int, start: KubeletStart) -> tuple[str, ...]:
     """Notes for the user about this kubelet."""
-    notes = tuple(f"{words.rstrip()}." for mark, words in minors.managed().items() if _is_there(facts, mark))
+    notes = tuple(
+        f"{words.rstrip()}."
+        for mark, words in minors.MANAGED.items()
+        if services.is_loaded(facts, mark) or files.exists(facts, mark)
+    )
     notes += contradictions(facts, start)
     if path := assigned_config(facts, start.words[1:], minor):
         notes += (
@@ -141,11 +145,6 @@ def notes(facts: Facts, minor: int, start: KubeletStart) -> tuple[str, ...]:
     if file is not None and not file.exists:  # kubeadm before 1.11 has it read none
         return (*notes, f"This kubelet has not joined a cluster: {file.path} is not there.")
     return notes
-
-
-def _is_there(facts: Facts, mark: str) -> bool:
-    """Whether the host has this unit or this file."""
-    return services.is_loaded(facts, mark) or files.exists(facts, mark)
 
 
 # --- What is set twice --------------------------------------------------------------------------------------

@@ -68,16 +68,11 @@ def components(facts: Facts, now: KubeletStart) -> start.Components:  # noqa: AR
         yield path, (path.rpartition("/")[2], *arguments(facts.files[path].content or ""))
 
 
-def is_node(facts: Facts) -> bool:
-    """Whether the host has it."""
-    return services.is_loaded(facts, UNIT)
-
-
 def is_server(facts: Facts) -> bool:
     """Whether the host is of the control plane: a worker's kubelite is configured by the snap to start none."""
     file = facts.files.get(KUBELITE)
     text = file.content or "" if file else ""  # one that cannot be read counts as a server's
-    return is_node(facts) and "--start-control-plane=false" not in arguments(text)
+    return services.is_loaded(facts, UNIT) and "--start-control-plane=false" not in arguments(text)
 
 
 def arguments(text: str) -> tuple[str, ...]:

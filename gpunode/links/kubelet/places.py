@@ -65,6 +65,6 @@ def watch() -> Watch:
         for place in PLACES
     )
     every = (*(path for paths in files for path in paths), *rancher.WATCH, *microk8s.WATCH, *CONTROL_PLANE)
-    marks = minors.managed()
+    marks = minors.MANAGED
     units = (*(place.unit for place in PLACES), *(m for m in marks if "/" not in m))
     return Watch((*every, *(mark for mark in marks if mark.startswith("/"))), units)

@@ -250,7 +250,7 @@ def read_environment(text: str) -> tuple[Assignment, ...]:
         elif text[at] in "#;":
             at = _comment(text, at)
         else:
-            line = _until(text, at, NEWLINE)
+            line = next((n for n in range(at, len(text)) if text[n] in NEWLINE), len(text))
             equals = text.find("=", at, line)
             if equals < 0:
                 at = line
@@ -323,7 +323,3 @@ def _comment(text: str, at: int) -> int:
     while at < len(text) and text[at] not in NEWLINE:
         at += 2 if text[at] == "\\" else 1
     return at
-
-
-def _until(text: str, at: int, characters: str) -> int:
-    return next((n for n in range(at, len(text)) if text[n] in characters), len(text))

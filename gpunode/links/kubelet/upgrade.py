@@ -90,7 +90,7 @@ def _gates(host: Host, start: KubeletStart, target: int) -> Iterator[Problem]:
 
 def _gate(name: str, state: bool, target: int, what: str) -> str:
     """Why a component of this minor does not start with the gate; "" where it does, as far as known."""
-    known = minors.gates().get(name)
+    known = minors.GATES.get(name)
     if known is not None and known.is_gone(target):
         return f"the gate {name} is gone since 1.{known.gone}: a {what} 1.{target} does not start with it"
     if known is not None and not state and known.is_locked(target):

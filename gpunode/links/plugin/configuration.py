@@ -92,7 +92,7 @@ def warnings(config: PluginConfig | None, places: Sequence[Place]) -> list[str]:
 
 def _ignored(strategies: Sequence[str], host: Host, node: Node) -> str:
     """Why none of these strategies, all CDI's, gives containers their devices on this node; "" where one does."""
-    gate, minor = minors.gates()["DevicePluginCDIDevices"], minors.minor(node.kubelet)
+    gate, minor = minors.GATES["DevicePluginCDIDevices"], minors.minor(node.kubelet)
     docker = node.runtime.startswith("docker:")
     reasons = []
     for strategy in strategies:

@@ -142,7 +142,10 @@ def _files(facts: Facts, *, default: bool, waits: bool) -> Iterator[WriteFile]:
     after = dict(before)
     entry = now.runtimes.get("nvidia")
     adds, why = entry is None, nvidia.reason(default=default)
-    if entry is not None and not _works(entry):
+    works = entry is None or (
+        entry.get("runtime_path") == BINARY and entry.get("runtime_type", "oci") in ("", "oci")
+    )
+    if entry is not None and not works:
         path = now.setters["nvidia"]
         after[path] = toml.put(after[path], NVIDIA, _nvidia(now))
         why = nvidia.reason(default=default, binaries=[entry.get("runtime_path", "")])
@@ -165,10 +168,6 @@ def _files(facts: Facts, *, default: bool, waits: bool) -> Iterator[WriteFile]:
         if text != before.get(path, ""):
             _parse(text, path)
             yield from files.write(facts, path, text, why, wrong="does not have the nvidia runtime as wished")
-
-
-def _works(entry: Mapping[str, Any]) -> bool:
-    return entry.get("runtime_path") == BINARY and entry.get("runtime_type", "oci") in ("", "oci")
 
 
 def _nvidia(now: Settings) -> dict[str, Any]:
