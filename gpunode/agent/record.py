@@ -98,7 +98,6 @@ class Run:
         return None
 
     def story(self) -> List[Message]:
-        """The messages so far."""
         file = self.open_messages()
         if file is None:
             return []
@@ -142,7 +141,6 @@ def whole_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def settling(this: Run) -> float:
-    """Seconds for which a restarted unit must stay up."""
     return float(this.load().get("settle", 5))
 
 

@@ -167,7 +167,6 @@ def redacted_values(value: Any) -> Any:
 
 
 def placeholder(secret: str) -> str:
-    """The replacement for a secret."""
     return "<secret, %d characters>" % len(secret)
 
 

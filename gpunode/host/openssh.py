@@ -49,8 +49,6 @@ class NotOpened:
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """An open master connection."""
-
     program: str
     socket: Path
 
@@ -89,7 +87,6 @@ class Master:
         return cls(program, place)
 
     def alive(self) -> bool:
-        """True while it accepts commands."""
         with socket.socket(socket.AF_UNIX) as probe:
             try:
                 probe.connect(str(self.socket))
@@ -111,7 +108,6 @@ class Master:
         return self._asked("check")
 
     def close(self) -> None:
-        """End the connection and what runs on it."""
         if not self.socket.exists():
             return
         self._asked("exit")
@@ -160,8 +156,6 @@ def _watched(process: subprocess.Popen[bytes], timeout: float) -> tuple[str, boo
 
 
 class Remote(Child):
-    """A command on the host."""
-
     host = ""
     master: Master | None = None
 

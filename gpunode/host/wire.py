@@ -134,9 +134,13 @@ def read(message: Mapping[str, Any]) -> dict[str, Any]:
 # --- Jobs --------------------------------------------------------------------------------------------
 
 
+def _job(op: str, **members: Any) -> dict[str, Any]:
+    return {"op": op, "nonce": secrets.token_hex(8), **members}
+
+
 def probe_job(watch: Watch) -> dict[str, Any]:
     """Read all facts; answered by one `facts` message."""
-    return {"op": "probe", "nonce": secrets.token_hex(8), "watch": asdict(watch)}
+    return _job("probe", watch=asdict(watch))
 
 
 def apply_job(
@@ -154,16 +158,8 @@ def apply_job(
             entry["payload"] = len(payloads)
             payloads.append(_payload(archive))
         encoded.append(entry)
-    return {
-        "op": "apply",
-        "nonce": secrets.token_hex(8),
-        "run": run,
-        "by": by,
-        "changes": encoded,
-        "then": asdict(watch) if watch else None,
-        "payloads": payloads,
-        "confirm": confirm,
-    }
+    then = asdict(watch) if watch else None
+    return _job("apply", run=run, by=by, changes=encoded, then=then, payloads=payloads, confirm=confirm)
 
 
 def archives(changes: Sequence[Change]) -> list[str]:
@@ -180,22 +176,22 @@ def follow_job(run: str, confirms: int | None = None) -> dict[str, Any]:
 
     `confirms`: the index of a restart after which the connection was opened that this job is sent over.
     """
-    return {"op": "follow", "nonce": secrets.token_hex(8), "run": run, "confirms": confirms}
+    return _job("follow", run=run, confirms=confirms)
 
 
 def confirm_job(runs: Sequence[str]) -> dict[str, Any]:
     """Confirm the restarts that these runs, which have ended, kept unconfirmed."""
-    return {"op": "confirm", "nonce": secrets.token_hex(8), "runs": list(runs)}
+    return _job("confirm", runs=list(runs))
 
 
 def container_job(runtime: str, image: str) -> dict[str, Any]:
     """Run a GPU container below Kubernetes; answered by one `container` message. `image`: the device plugin's, which is preferred."""
-    return {"op": "container", "nonce": secrets.token_hex(8), "runtime": runtime, "image": image}
+    return _job("container", runtime=runtime, image=image)
 
 
 def abort_job() -> dict[str, Any]:
     """End the running apply, if there is one."""
-    return {"op": "abort", "nonce": secrets.token_hex(8)}
+    return _job("abort")
 
 
 def encode_change(change: Change) -> dict[str, Any]:

@@ -59,7 +59,6 @@ def load(path: Path, *, keys: bool = True) -> Inventory:
 
 
 def gate(item: str | dict[str, str]) -> GateCommand:
-    """One entry of `gate`."""
     if isinstance(item, str):
         return GateCommand(item)
     timeout = {"timeout": seconds(item["timeout"])} if "timeout" in item else {}

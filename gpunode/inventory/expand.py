@@ -68,7 +68,6 @@ def seconds(duration: str) -> float:
 
 
 def jump_port(source: Source, jump: str, where: Where) -> None:
-    """Note an invalid port."""
     port = re.search(r":(\d+)$", jump)
     if port and not 1 <= int(port[1]) <= 65535:
         source.problem(where, f"expected a port from 1 to 65535, got {port[1]}")
@@ -257,7 +256,6 @@ def mentions_of(source: Source) -> dict[str, list[Mention]]:
 
 
 def list_mentions(source: Source, groups: Mapping[str, Any]) -> Iterator[Mention]:
-    """Every name in every group's list, ranges expanded."""
     for group, variables in groups.items():
         for index, item in enumerate(variables.get("hosts", [])):
             where: Where = ("groups", group, "hosts", index)

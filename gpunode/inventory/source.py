@@ -73,7 +73,6 @@ def _other(data: dict[str, object]) -> str:
 
 
 def content(path: Path) -> bytes:
-    """The file's bytes."""
     try:
         return localfile.read(path, LARGEST)
     except IsADirectoryError:

@@ -26,7 +26,6 @@ class Entry:
 
     @property
     def plain(self) -> bool:
-        """Whether its name is all."""
         return not self.address and not self.ssh and not self.left
 
 

@@ -31,7 +31,6 @@ BOOLEANS = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "fal
 
 @lru_cache(maxsize=1)
 def schema() -> Schema:
-    """The JSON Schema of an inventory."""
     text = resources.files(__package__).joinpath("schema.json").read_text(encoding="utf-8")
     loaded: Schema = json.loads(text)
     return loaded
@@ -218,7 +217,6 @@ def broken_rule(rule: str, text: str) -> str:
 
 
 def words(names: Any, last: str = "and") -> str:
-    """`a`, `b` and `c`."""
     quoted = [f"`{name}`" for name in names]
     return f"{', '.join(quoted[:-1])} {last} {quoted[-1]}" if len(quoted) > 1 else quoted[0]
 

@@ -72,7 +72,6 @@ class Errors:
         return self._size <= NOISE_BYTES
 
     def check(self) -> None:
-        """Raise Flood if the limit was exceeded."""
         if self._size > NOISE_BYTES:
             raise Flood(f"more than {NOISE_BYTES >> 20} MiB on standard error")
 

@@ -77,6 +77,12 @@ class DriverSpec:
     brings: str = ""  # the package with the repository of `modules`
     locks: tuple[str, ...] = ()  # packages that must not come
 
+    @property
+    def specs(self) -> tuple[PackageSpec, ...]:
+        """All that is to be installed, in order."""
+        built = (*self.pin, *self.headers, *self.ahead_headers, *self.modules)
+        return (*built, *self.packages, *self.fabric, *self.subnet)
+
 
 @dataclass(frozen=True, slots=True)
 class Source:

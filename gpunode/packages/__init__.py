@@ -53,13 +53,7 @@ def decide_sources(
         sources.append(_source_of("system", host.system_repository))
     arch = facts.os.arch
     needs: list[tuple[repositories.Purpose, tuple[PackageSpec, ...], Repository | None]] = [
-        (
-            "driver",
-            (*driver.pin, *driver.headers, *driver.modules, *driver.packages, *driver.fabric, *driver.subnet)
-            if driver and not driver.brings
-            else (),
-            host.driver_repository,
-        ),
+        ("driver", driver.specs if driver and not driver.brings else (), host.driver_repository),
         ("toolkit", toolkit, host.toolkit_repository),
     ]
     for purpose, specs, repository in needs:

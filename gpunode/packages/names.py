@@ -38,12 +38,10 @@ class PackageNames:
 
     @property
     def flavours(self) -> tuple[Flavour, ...]:
-        """The flavours that have packages."""
         return tuple(self._rows.get("flavours", ("open", "proprietary")))
 
     @property
     def prebuilt(self) -> bool:
-        """Whether the packages have modules that are built already."""
         return bool(self._rows.get("prebuilt", False))
 
     @property
@@ -53,7 +51,6 @@ class PackageNames:
 
     @property
     def has_streams(self) -> bool:
-        """Whether branches may be streams of a module."""
         return "streams" in self._rows
 
     @property
@@ -62,7 +59,6 @@ class PackageNames:
         return bool(self._rows.get("goes_back", True))
 
     def any_of(self, branch: int) -> str:
-        """The pattern of a branch's versions."""
         return str(self._rows["versions"]["branch"].format(branch=branch))
 
     def pin(self, branch: int, full: str = "") -> tuple[PackageSpec, ...]:
@@ -73,7 +69,6 @@ class PackageNames:
         return (PackageSpec(pin["name"].format(version=full or branch), origin="nvidia"),)
 
     def stream(self, branch: int, flavour: Flavour) -> str:
-        """The module stream that has a branch."""
         return str(self._rows["streams"][flavour].format(branch=branch))
 
     @property
@@ -94,7 +89,6 @@ class PackageNames:
         return tuple(PackageSpec(name) for name in self._rows["tools"])
 
     def toolkit(self, version: str) -> tuple[PackageSpec, ...]:
-        """The container toolkit's packages; they work only when all are of one version."""
         written = self._rows["versions"]["toolkit"].format(version=version)
         return tuple(_wished(name, written) for name in self._rows["toolkit"])
 
@@ -105,12 +99,10 @@ class PackageNames:
 
     @property
     def retired(self) -> tuple[str, ...]:
-        """What the toolkit replaces."""
         return tuple(self._rows["retired"])
 
     @property
     def driver_patterns(self) -> tuple[str, ...]:
-        """Patterns of the names of all driver packages."""
         return (*self._rows["driver_family"], *self._rows["accessories"])
 
     def driver_family(self, packages: Mapping[str, Package]) -> dict[str, Package]:

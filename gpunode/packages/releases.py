@@ -119,42 +119,34 @@ class Prebuilt:
     `repositories` one must be enabled; `brings` is the package with the repository."""
 
     branch: int
-    first: int
-    last: int
     flavour: Flavour
     trusted: bool  # by the distribution's kernel, also with Secure Boot
     module: str
-    packages: tuple[str, ...]
-    follows: tuple[str, ...]
     fabric: str
-    repositories: tuple[tuple[str, ...], ...]
-    brings: str
-    generation: str
-    locks: tuple[str, ...]  # packages of other ways, which must not come
+    first: int = 0
+    last: int = LATEST
+    minor: int = 0  # of the distribution's release, from which on it has them
+    packages: tuple[str, ...] = ()
+    follows: tuple[str, ...] = ()
+    repositories: tuple[tuple[str, ...], ...] = ()
+    brings: str = ""
+    generation: str = ""
+    locks: tuple[str, ...] = ()  # packages of other ways, which must not come
 
 
 def prebuilt(os: Os, kernel: str) -> tuple[Prebuilt, ...]:
     """Those of the host's release, the better ones first."""
     releases = table(__package__, "prebuilt.yaml").get(os.id, {})
     major, _, minor = os.version.partition(".")
-    rows = releases.get(os.version) or releases.get(major) or ()
     words = {"arch": ARCHES.get(os.arch, os.arch), "flavour": kernel.rpartition("-")[2]}
-    return tuple(_row(row, words) for row in rows if int(minor or 0) >= row.get("minor", 0))
+    rows = [Prebuilt(**_filled(row, words)) for row in releases.get(os.version) or releases.get(major) or ()]
+    return tuple(row for row in rows if int(minor or 0) >= row.minor)
 
 
-def _row(row: Mapping[str, Any], words: Mapping[str, str]) -> Prebuilt:
-    return Prebuilt(
-        row["branch"],
-        row.get("first", 0),
-        row.get("last", LATEST),
-        row["flavour"],
-        row["trusted"],
-        row["module"].format(**words),
-        tuple(row.get("packages", ())),
-        tuple(row.get("follows", ())),
-        row["fabric"],
-        tuple(tuple(name.format(**words) for name in group) for group in row.get("repositories", ())),
-        row.get("brings", ""),
-        row.get("generation", ""),
-        tuple(name.format(**words) for name in row.get("locks", ())),
-    )
+def _filled(value: Any, words: Mapping[str, str]) -> Any:
+    """A value of the table with these words in its texts; lists as tuples."""
+    if isinstance(value, Mapping):
+        return {key: _filled(inner, words) for key, inner in value.items()}
+    if isinstance(value, list):
+        return tuple(_filled(inner, words) for inner in value)
+    return value.format(**words) if isinstance(value, str) else value

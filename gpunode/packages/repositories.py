@@ -110,7 +110,6 @@ class Mirror:
 
 
 def mirror(os: Os) -> Mirror | None:
-    """The host's; None where its distribution has none."""
     place = release(os)
     mirrors = sections()[place.family].get("mirrors", {}) if place else {}
     row = mirrors.get(f"{os.id} {os.version.partition('.')[0]}")
@@ -169,7 +168,6 @@ def _keys(family: str, purpose: Purpose) -> Mapping[str, str]:
 
 
 def _systems(arch: str) -> Iterator[tuple[str, Os, Mapping[str, Any]]]:
-    """Every release in the tables for this architecture."""
     for family, section in sections().items():
         for name, versions in section["systems"].items():
             for version, row in versions.items():

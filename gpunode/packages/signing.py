@@ -90,8 +90,7 @@ def _has_all(facts: Facts, desired: Desired, source: Source) -> bool:
     driver, names = desired.driver, [source.name for source in desired.sources]
     specs = desired.toolkit if source.name == "gpunode-toolkit" or "gpunode-toolkit" not in names else ()
     if source.name == "gpunode-driver" and driver is not None:
-        theirs = (*driver.pin, *driver.modules, *driver.packages, *driver.fabric, *driver.subnet)
-        specs += tuple(spec for spec in theirs if spec.origin == "nvidia")
+        specs += tuple(spec for spec in driver.specs if spec.origin == "nvidia")
     return all(is_installed(facts.packages, spec) for spec in specs)
 
 

@@ -61,7 +61,6 @@ def write(
 
 
 def remove(path: str, before: str, why: str) -> RemoveFile:
-    """Remove the file, whose text is `before`."""
     return RemoveFile(path, before, why, fault=f"{path} is in the way: {why}")
 
 

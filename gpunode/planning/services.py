@@ -16,7 +16,6 @@ def is_loaded(facts: Facts, unit: str) -> bool:
 
 
 def is_active(facts: Facts, unit: str) -> bool:
-    """Whether the unit is active."""
     state = facts.units.get(unit)
     return state is not None and state.active == "active"
 

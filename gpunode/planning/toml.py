@@ -146,7 +146,6 @@ class Entry:
 
     @property
     def header(self) -> bool:
-        """Whether it is a table's header."""
         return self.value == self.end
 
 

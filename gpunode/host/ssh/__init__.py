@@ -148,7 +148,6 @@ class Dialer:
         raise AssertionError("unreachable: the loop returns or raises")
 
     def close(self) -> None:
-        """Close the shared connections to jump hosts."""
         for _, _, transports in self._jumps.values():
             for transport in transports:
                 transport.close()

@@ -55,7 +55,6 @@ class Target:
 
     @property
     def known_as(self) -> str:
-        """Its name in known_hosts."""
         if self.alias is not None or self.port == 22:
             return (self.alias or self.address).lower()
         return f"[{self.address.lower()}]:{self.port}"
@@ -66,7 +65,6 @@ class Target:
 
     @property
     def by_hand(self) -> str:
-        """The ssh command to try by hand."""
         port = "" if self.port == 22 else f"-p {self.port} "
         file = self.known_hosts[0] if self.known_hosts else None
         usual = file is None or file == Path("~/.ssh/known_hosts").expanduser()

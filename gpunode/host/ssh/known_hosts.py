@@ -184,7 +184,6 @@ class _File:
         self.add(text)
 
     def add(self, text: str) -> None:
-        """Add lines at the end of the file."""
         first = self.text.count("\n") + 1
         self.text += text
         for number, words in enumerate((line.split() for line in text.split("\n")), first):

@@ -27,13 +27,11 @@ class Branch:
 
     @property
     def alive(self) -> bool:
-        """Whether it still gets fixes."""
         return self.status != "ended"
 
 
 @cache
 def branches() -> Mapping[int, Branch]:
-    """All branches by number."""
     return {
         number: Branch(number, row["status"], _kernel(row["kernel"]), str(row.get("ends", "")))
         for number, row in table(__package__, "branches.yaml")["branches"].items()

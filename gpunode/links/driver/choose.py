@@ -84,7 +84,6 @@ def _replaced(host: Host, facts: Facts, names: PackageNames) -> tuple[str, ...]:
 
 
 def notes(host: Host, facts: Facts, driver: DriverSpec | None) -> tuple[str, ...]:
-    """Notes for the user about this driver."""
     if driver is None:
         if "nvidia" not in facts.modules:
             return ("No nvidia module is loaded, and `driver: none` leaves that to others.",)
@@ -277,7 +276,6 @@ def _installed_flavour(facts: Facts, names: PackageNames) -> Flavour | None:
 
 
 def secure_boot(facts: Facts) -> None:
-    """Refuse to build modules that the kernel would not load."""
     if facts.secure_boot and "nvidia" not in facts.modules:
         raise CannotPlan(
             "Secure Boot is on: the kernel loads no module that is built here unless its key is enrolled, "

@@ -52,12 +52,10 @@ def plan(facts: Facts, driver: DriverSpec, *, changed: bool) -> Iterator[Change]
 
 
 def at_boot(driver: DriverSpec) -> tuple[str, ...]:
-    """Those that are loaded at every boot."""
     return (*LOAD, *((UMAD,) if driver.subnet else ()))
 
 
 def load(facts: Facts, modules: tuple[str, ...], why: str) -> KernelModule:
-    """Load these."""
     absent = [name for name in modules if name not in facts.modules]
     fault = f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} not loaded: {why}"
     return KernelModule(why, load=modules, fault=fault)

@@ -38,7 +38,6 @@ class Archive:
         return found
 
     def components(self, branch: int) -> tuple[str, ...]:
-        """The components that have a branch."""
         return tuple(self.rows["components"].get(branch, ()))
 
     def sets(self, branch: int) -> tuple[str, ...]:

@@ -83,17 +83,10 @@ def missing(facts: Facts, desired: Desired) -> tuple[PackageSpec, ...]:
     driver = desired.driver
     if driver is None:
         return ()
-    every = (
-        *driver.pin,
-        *driver.headers,
-        *driver.ahead_headers,
-        *driver.modules,
-        *driver.packages,
-        *driver.fabric,
-        *driver.subnet,
-    )
     absent = tuple(
-        spec for spec in every if spec.name in driver.replaces or not is_installed(facts.packages, spec)
+        spec
+        for spec in driver.specs
+        if spec.name in driver.replaces or not is_installed(facts.packages, spec)
     )
     loaded = facts.modules.get("nvidia")
     built = loaded is not None and loaded.version is not None and branch_of(loaded.version) == driver.branch

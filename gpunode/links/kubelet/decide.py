@@ -124,7 +124,6 @@ def _check_wish(name: str, state: bool, minor: int) -> None:
 
 
 def notes(facts: Facts, minor: int, start: KubeletStart) -> tuple[str, ...]:
-    """Notes for the user about this kubelet."""
     notes = tuple(
         f"{words.rstrip()}."
         for mark, words in minors.MANAGED.items()
@@ -176,7 +175,6 @@ def contradictions(facts: Facts, start: KubeletStart) -> tuple[str, ...]:
 
 
 def _gates_set_twice(facts: Facts, start: KubeletStart, configs: Mapping[str, Scalars]) -> Iterator[str]:
-    """Gates that are true in one place and false in another."""
     places: dict[str, dict[bool, str]] = {}
     for path, scalars in configs.items():
         for key, (value, line) in scalars.items():

@@ -51,7 +51,6 @@ def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, 
 
 
 def set_by_user(facts: Facts, now: KubeletStart) -> KubeletStart:  # noqa: ARG001 - as of others
-    """All of it is the user's."""
     return replace(now, config_path="its worker profile")
 
 

@@ -21,7 +21,6 @@ WATCH = (KUBELITE, f"{ARGS}kubelet*")
 
 
 def read(facts: Facts, place: Place) -> KubeletStart:
-    """The kubelet's start, below kubelite."""
     service = start.read(facts, place)
     file = facts.files.get(place.config)
     problem = service.problem
@@ -58,12 +57,10 @@ def _add(text: str, gates: merge.Gates) -> str:
 
 
 def set_by_user(facts: Facts, now: KubeletStart) -> KubeletStart:  # noqa: ARG001 - as of others
-    """All of it is the user's."""
     return now
 
 
 def components(facts: Facts, now: KubeletStart) -> start.Components:  # noqa: ARG001 - as of others
-    """The commands of the control plane, of a node that has it."""
     for path in files.below(facts, f"{ARGS}kube-") if is_server(facts) else ():
         yield path, (path.rpartition("/")[2], *arguments(facts.files[path].content or ""))
 

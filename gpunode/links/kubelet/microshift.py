@@ -40,7 +40,6 @@ def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, 
 
 
 def set_by_user(facts: Facts, now: KubeletStart) -> KubeletStart:
-    """What its configuration sets for the kubelet."""
     config, mistake = _config(facts)
     given = start.config_gates(lookup(config, ("kubelet",)))
     where, both = f"`kubelet` of {CONFIG}", {**given, **start.flag_gates(now.words[1:])}
@@ -48,7 +47,6 @@ def set_by_user(facts: Facts, now: KubeletStart) -> KubeletStart:
 
 
 def components(facts: Facts, now: KubeletStart) -> start.Components:  # noqa: ARG001 - as of others
-    """The API server's gates."""
     custom = lookup(_config(facts)[0], ("apiServer", "featureGates", "customNoUpgrade"))
     states = [
         f"{name}={key == 'enabled'}"

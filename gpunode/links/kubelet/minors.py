@@ -31,7 +31,6 @@ class Gate:
         return self.locked is not None and minor >= self.locked
 
     def is_default(self, minor: int) -> bool:
-        """Whether it is on by default."""
         return self.beta is not None and minor >= self.beta
 
 

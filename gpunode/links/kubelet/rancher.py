@@ -36,12 +36,10 @@ class Product:
 
     @property
     def title(self) -> str:
-        """As its makers write it."""
         return "k3s" if self.name == "k3s" else "RKE2"
 
     @property
     def config(self) -> str:
-        """Its settings; drop-ins are beside it."""
         return f"/etc/rancher/{self.name}/config.yaml"
 
     @property
@@ -56,7 +54,6 @@ class Product:
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """The files of its settings."""
         return (self.config, f"{self.config}.d/*.y*ml")
 
     def unit(self, facts: Facts) -> str | None:
@@ -68,7 +65,6 @@ class Product:
         return (self.config, *files.below(facts, f"{self.config}.d/"))
 
     def place(self, unit: str) -> Place:
-        """Its kubelet's."""
         drop_in = f"{self.config}.d/91-gpunode-kubelet.yaml"
         return Place(unit, self.config, "", (), (), drop_in, brings=self.name)
 
@@ -228,7 +224,6 @@ def values(settings: tuple[Setting, ...], key: str) -> tuple[Scalar, ...]:
 
 
 def read_settings(text: str, path: str) -> Iterator[Setting]:
-    """The settings of one file."""
     try:
         root = yaml_text.nodes(text)
     except yaml.YAMLError as error:

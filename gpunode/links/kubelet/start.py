@@ -217,7 +217,6 @@ def read_config(texts: Iterable[tuple[str, str]]) -> tuple[Mapping[str, Any], st
 
 
 def config_gates(config: Mapping[str, Any]) -> dict[str, bool]:
-    """The feature gates that a configuration sets."""
     gates = config.get("featureGates")
     return {str(name): state is True for name, state in gates.items()} if isinstance(gates, dict) else {}
 

@@ -169,7 +169,6 @@ def specified(text: str, unit: str) -> str | None:
 
 
 def assignments(value: str, unit: str) -> Iterator[tuple[str, str]]:
-    """What one Environment= sets."""
     for word in _words(value, escapes=True):
         if not word.closed or not word.known:
             return  # systemd ignores the rest of the line

@@ -50,7 +50,6 @@ def managers(pci: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
 
 
 def is_passed_through(device: PciDevice) -> bool:
-    """Whether a GPU is held for a virtual machine."""
     return device.driver in PASSING
 
 

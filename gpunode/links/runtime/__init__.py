@@ -70,6 +70,5 @@ def in_use(facts: Facts) -> Runtime:
 
 
 def unit(name: Runtime, facts: Facts) -> str:
-    """The unit that it runs in, or would run in."""
     units = RUNTIMES[name].UNITS
     return services.pick(facts, units) or units[0]

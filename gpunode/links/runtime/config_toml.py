@@ -112,14 +112,12 @@ def default_name(cri: Mapping[str, Any]) -> str:
 
 
 def binaries(runtime: Mapping[str, Any]) -> set[Any]:
-    """The binaries that a runtime starts in place of runc."""
     options = lookup(runtime, ("options",)).items()
     named = [value for name, value in options if name.lower() == "binaryname"]
     return {value for value in (*named, runtime.get("runtime_engine")) if value}
 
 
 def nvidia_binaries(data: Mapping[str, Any], version: int = 1) -> set[Any]:
-    """The binaries that the file's nvidia runtime starts."""
     return binaries(lookup(data, (*section(data, version), "runtimes", "nvidia")))
 
 

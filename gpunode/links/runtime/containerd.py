@@ -40,7 +40,6 @@ WATCH = Watch(files=(FILE, *(f"{folder}*.toml" for folder in IMPORTED)), units=U
 
 
 def check(facts: Facts) -> None:
-    """It must be there, and new enough."""
     if facts.containerd is None and not services.is_loaded(facts, UNITS[0]):
         raise CannotPlan(
             "this kubelet runs its pods with containerd, and there is no containerd on this host",
@@ -86,7 +85,6 @@ class Brought:
         return read_containers(files.text(facts, self.path) or "", self.runc)
 
     def headline(self, facts: Facts) -> str:
-        """Its name; the kubelet's version is the product's own."""
         return f"containerd of {self.product}" if services.pick(facts, self.units) else ""
 
     def state(self, facts: Facts) -> str:

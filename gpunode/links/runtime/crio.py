@@ -83,7 +83,6 @@ def _parse(text: str, path: str) -> Mapping[str, Any]:
 
 
 def _paths(facts: Facts) -> tuple[str, ...]:
-    """Its files, in the order in which they count."""
     return (MAIN, *files.below(facts, FOLDER))
 
 
@@ -103,7 +102,6 @@ def check(facts: Facts) -> None:
 
 
 def containers(facts: Facts) -> Containers:
-    """By its files; it may start containers with crun."""
     now, below = read(facts), low_level(facts)
     runc = below if below.rpartition("/")[2] == "runc" else ""
     return Containers(now.labelled, now.cgroups == "systemd", runc)

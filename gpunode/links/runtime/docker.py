@@ -47,12 +47,10 @@ class Line:
 
     @property
     def place(self) -> str:
-        """`file:line`."""
         return f"{self.path}:{self.number}"
 
 
 def check(facts: Facts) -> None:
-    """It must be there."""
     if not services.is_loaded(facts, UNITS[0]):
         if services.is_loaded(facts, SNAP):
             raise CannotPlan(
@@ -140,12 +138,10 @@ def _survive(facts: Facts, text: str) -> bool:
 
 
 def _inside(facts: Facts) -> tuple[GpuUser, ...]:
-    """Users of the GPUs in containers."""
     return tuple(user for user in facts.gpu_users if user.container)
 
 
 def _note(facts: Facts, text: str) -> str:
-    """What happens to the containers."""
     if facts.docker is None:
         if not services.is_active(facts, UNITS[0]):
             return ""
@@ -227,7 +223,6 @@ def _start_lines(facts: Facts) -> Iterator[Line]:
 
 
 def _lines(facts: Facts, path: str) -> Iterator[Line]:
-    """A file's lines without comments."""
     key, goes_on = "", False
     for number, line in enumerate((files.text(facts, path) or "").splitlines(), 1):
         text = line.strip()

@@ -31,7 +31,6 @@ WATCH = Watch(files=(MAIN, MERGED, f"{FOLDER}*.toml"), units=UNITS)
 
 
 def check(facts: Facts) -> None:
-    """It must be the one that is used, and take drop-ins."""
     command = facts.kubelet.unit_text if facts.kubelet else ""
     if _unit(facts) == UNITS[1] and "--enable-worker" not in command and "--single" not in command:
         raise CannotPlan(

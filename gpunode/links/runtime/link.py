@@ -72,7 +72,6 @@ def needs_container(links: Sequence[Verdict]) -> bool:
 
 
 def runtime_of(outcome: Outcome) -> str:
-    """The runtime that the kubelet uses, as far as known."""
     if outcome.desired is not None and outcome.desired.runtime:
         return outcome.desired.runtime
     return runtimes.in_use(outcome.facts) if outcome.facts else ""

@@ -48,7 +48,6 @@ class Rancher:
         self.state = self.brought.state
 
     def check(self, facts: Facts) -> None:
-        """It must be the one that is used, where it is looked for."""
         settings = rancher.settings(facts, self.product)
         for key, what in OTHERS.items():
             if any(scalar.value != "false" for scalar in rancher.values(settings, key)):
@@ -116,7 +115,6 @@ class Rancher:
         return files.write(facts, path, template("etc/rancher/runtime.yaml", runtime=wished), why)
 
     def _check_flag(self, desired: Desired, *, default: bool) -> None:
-        """The command's flag would win over any file."""
         start = desired.kubelet
         if start is None or start.command is None or f"--{KEY}" not in start.command[1].value:
             return

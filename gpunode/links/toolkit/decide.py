@@ -26,8 +26,6 @@ LOSE = "`systemctl daemon-reload` takes the GPUs from running containers (NVML: 
 
 
 class Devices(NamedTuple):
-    """As Desired has them."""
-
     toolkit: tuple[int, ...]
     links: str
     cdi: str

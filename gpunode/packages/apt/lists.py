@@ -65,7 +65,6 @@ def components(facts: Facts, suite: str) -> frozenset[str]:
 
 
 def read(path: str, text: str) -> Iterator[Entry]:
-    """The enabled sources of one file."""
     return _deb822(path, text) if path.endswith(".sources") else _lines(path, text)
 
 

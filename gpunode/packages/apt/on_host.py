@@ -94,7 +94,6 @@ def own_repositories() -> List[str]:
 
 
 def lists_with(uri: str) -> List[str]:
-    """apt's source files that name this repository."""
     files = glob.glob(below("/etc/apt/sources.list")) + sorted(glob.glob(below("/etc/apt/sources.list.d/*")))
     names = [unrooted(path) for path in files]
     return [name for name in names if uri.rstrip("/") in (text_of(name) or "")]
@@ -194,7 +193,6 @@ def follow_apt(this: Run, stream: BinaryIO) -> None:
 
 
 def wait_for_apt(this: Run) -> None:
-    """Wait until apt's and dpkg's locks are free."""
     pid = lock_free(this, "apt", lambda: next((pid for pid in map(posix_holder, APT_LOCKS) if pid), None))
     if pid is not None:
         raise apt_locked(pid)
@@ -220,7 +218,6 @@ SAID = r"^(?:E|W|Error|Warning): "
 
 
 def argument(spec: Message) -> str:
-    """A package as apt-get takes it."""
     return "=".join(filter(None, (spec["name"], spec["version"])))
 
 
@@ -260,7 +257,6 @@ def site(uri: str) -> str:
 
 
 def install_failure(this: Run, text: str, specs: List[Message]) -> Failure:
-    """Why apt-get install failed, from its output."""
     detail = last(text, 12) + this.warnings
     if re.search(r"No space left on device|don't have enough free space", text):
         return Failure("disk-full", "the disk is full", detail)

@@ -216,7 +216,6 @@ def driver_sources(facts: Facts) -> tuple[str, ...]:
 
 
 def keeps_branch(facts: Facts) -> bool:
-    """Whether a pin package or the file is there."""
     return bool(NAMES.pins(facts.packages)) or files.exists(facts, PREFERENCE)
 
 

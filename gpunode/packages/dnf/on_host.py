@@ -128,7 +128,6 @@ def toml_locks() -> List[str]:
 
 
 def locklist() -> str:
-    """The path of versionlock's list."""
     usual, names_it = dialect().locklist
     named = re.search(r"^\s*locklist\s*=\s*(/\S+)", text_of(names_it) or "", re.M)
     return named.group(1) if named else usual
@@ -221,7 +220,6 @@ def argument(spec: Message) -> str:
 
 
 def failure_of_dnf(this: Run, text: str, specs: List[Message]) -> Failure:
-    """Why dnf failed, from its output."""
     detail = last(text, 12) + this.warnings
     if re.search(r"No space left on device|more space needed on|needs \d+\w?B (?:more space )?on the ", text):
         space = re.search(r"^.*(?:No space left|more space needed|needs \d+\w?B).*", text, re.M)
@@ -576,7 +574,6 @@ def check_scripts(this: Run, text: str, specs: List[Message]) -> None:
 
 
 def hold(this: Run, names: List[str]) -> None:
-    """Lock the installed versions."""
     if dialect() is DNF5:
         there = read(names)
         free = [name for name in names if not there.get(name, {}).get("held")]

@@ -50,7 +50,6 @@ def offers(facts: Facts, purpose: repositories.Purpose) -> bool:
 
 
 def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
-    """Repositories with their keys."""
     if desired.driver is None and not desired.toolkit:
         return ()
     if files.exists(facts, OSTREE):
@@ -128,7 +127,6 @@ def _nvidias(facts: Facts, repo: Repo) -> bool:
 
 
 def _without_nvidias(facts: Facts) -> Iterator[Change]:
-    """Away with gpunode's repository of NVIDIA's driver: its streams hide what the distribution has."""
     before = files.text(facts, REPOSITORY)
     if before is not None:
         why = "the driver comes from the distribution's own repository"

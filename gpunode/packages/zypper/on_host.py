@@ -31,7 +31,6 @@ def read(patterns: Iterable[str], _broken: bool = False) -> Dict[str, Dict[str, 
 
 
 def zypp_locks() -> List[str]:
-    """The names that libzypp's file of locks has."""
     return re.findall(r"^solvable_name:\s*(\S+)", text_of(ZYPP_LOCKS) or "", re.M)
 
 
@@ -158,7 +157,6 @@ def summary_of(text: str) -> Optional[ElementTree.Element]:
 
 
 def table(summary: ElementTree.Element) -> Iterator[Row]:
-    """The packages of it."""
     for group in summary:
         for solvable in group.iter("solvable"):
             if (solvable.get("type") or solvable.get("kind")) == "package":
@@ -166,13 +164,11 @@ def table(summary: ElementTree.Element) -> Iterator[Row]:
 
 
 def hold(this: Run, names: List[str]) -> None:
-    """Lock these by name."""
     there = zypp_locks()
     lock(this, "addlock", [name for name in names if name not in there])
 
 
 def lock(this: Run, verb: str, names: List[str]) -> None:
-    """Add or remove locks."""
     if not names:
         return
     status, text = zypper(this, verb, *names)
@@ -191,7 +187,6 @@ LOCKED, NO_REPOSITORIES, NOT_FOUND, SCRIPT_FAILED = 7, 6, 104, 107
 
 
 def failure_of_zypper(this: Run, status: int, text: str, arguments: List[str]) -> Failure:
-    """Why zypper failed, from its exit code and its output."""
     detail, words = last(text, 12) + this.warnings, words_of(text)
     text = re.sub(r"<[^>]*>", " ", text)
     if status == NO_REPOSITORIES:

@@ -30,7 +30,6 @@ WATCH = Watch(
 
 
 def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
-    """Repositories with their keys."""
     if desired.driver is None and not desired.toolkit:
         return ()
     if files.exists(facts, TRANSACTIONAL) or files.exists(facts, dnf.OSTREE):
@@ -43,7 +42,6 @@ def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
 
 
 def keeps_branch(facts: Facts) -> bool:
-    """Whether gpunode's repository is there."""
     return files.exists(facts, REPOSITORY)
 
 
@@ -70,7 +68,6 @@ def plan_branch(facts: Facts, driver: DriverSpec) -> tuple[Change, ...]:
 
 
 def locked(text: str) -> tuple[str, ...]:
-    """The names in libzypp's file of locks."""
     return tuple(re.findall(r"^solvable_name:\s*(\S+)", text, re.MULTILINE))
 
 

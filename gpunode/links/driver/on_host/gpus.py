@@ -146,7 +146,6 @@ def read_smi(*before: "concurrent.futures.Future[Any]") -> Optional[Dict[str, An
 
 
 def query_gpus(fields: List[str]) -> Answer:
-    """A line for each GPU."""
     return run("nvidia-smi", "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits", timeout=15)
 
 

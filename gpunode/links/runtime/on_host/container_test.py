@@ -86,7 +86,6 @@ def run_container(tool: str, image: str, program: Tuple[str, ...]) -> Answer:
 
 
 def parse_output(text: str) -> Message:
-    """What LOOK has printed."""
     devices = re.findall(r"(?m)^(/dev/nvidia\S*)$", text)
     targets = [line.split()[1] for line in text.splitlines() if re.match(r"\S+ /\S+ \S+ \S+ \d \d$", line)]
     return {

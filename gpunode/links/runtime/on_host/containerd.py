@@ -142,7 +142,6 @@ def containerd_settings(dump: str) -> Dict[Tuple[str, ...], str]:
 def containerd_differences(
     old: Dict[Tuple[str, ...], str], new: Dict[Tuple[str, ...], str], expected: Message
 ) -> List[str]:
-    """Unexpected differences between two dumps."""
     own, runc = ("cri", "runtimes", expected["runtime"]), ("cri", "runtimes", "runc")
 
     def default(settings: Dict[Tuple[str, ...], str]) -> str:

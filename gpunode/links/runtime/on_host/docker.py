@@ -66,7 +66,6 @@ def check_docker(path: str, temporary: str, expected: Optional[Message]) -> None
 
 
 def docker_differences(before: str, after: str, expected: Optional[Message]) -> List[str]:
-    """Unexpected differences between two daemon.json."""
     old, new = json.loads(before.lstrip("\ufeff")), json.loads(after.lstrip("\ufeff"))
     if expected is None:
         return []
