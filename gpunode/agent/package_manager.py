@@ -12,7 +12,7 @@ from gpunode.agent import system
 from gpunode.agent.failures import Failure
 from gpunode.agent.processes import command_of
 from gpunode.agent.record import Run
-from gpunode.agent.system import Message, below, have, text_of
+from gpunode.agent.system import Message, below, have, last, text_of
 
 SILENCE = 1800  # seconds without output after which a package manager hangs; building a module takes minutes
 
@@ -28,19 +28,39 @@ class PackageSystem(NamedTuple):
     read_half_installed: Callable[[List[str]], List[str]] = lambda _patterns: []
 
 
-def lock_free(this: Run, name: str, holder: Callable[[], Optional[int]]) -> Optional[int]:
-    """Wait until no process holds a lock; every 5 s a progress message names the holder.
-    Returns the pid that still holds it at the end, or None."""
+def wait_for_lock(this: Run, name: str, holder: Callable[[], Optional[int]], code: str = "") -> None:
+    """Wait until no process holds a lock; every 5 s a progress message names the holder. Raises Failure where one still does."""
     deadline = time.monotonic() + this.load().get("apt_wait", 120)
     reported = 0.0
     while True:
         pid = holder()
-        if pid is None or time.monotonic() > deadline:
-            return pid
+        if pid is None:
+            return
+        if time.monotonic() > deadline:
+            raise in_use(name, pid, code)
         if time.monotonic() - reported > 5:
             reported = time.monotonic()
             this.progress("waiting for %s: %s (pid %d) is using it" % (name, command_of(pid), pid))
         time.sleep(0.25)
+
+
+def in_use(name: str, pid: Optional[int], code: str = "") -> Failure:
+    """The failure of a package manager whose lock another process holds. `code`: `NAME-locked` where none is given."""
+    holder = "%s (pid %d)" % (command_of(pid), pid) if pid else "another program"
+    return Failure(code or name + "-locked", "%s is in use by %s" % (name, holder))
+
+
+def refuse_unplanned(
+    program: str, text: str, removed: List[str], downgraded: List[str], kernel: str = ""
+) -> None:
+    """Raises Failure if a dry run shows that packages would go, or go back, that the plan does not name, or a kernel would come."""
+    for code, extra in (("remove", removed), ("downgrade", downgraded)):
+        if extra:
+            sentence = "%s would also %s %s, which was not planned" % (program, code, " ".join(extra))
+            raise Failure("would-" + code, sentence, last(text, 12))
+    if kernel:
+        sentence = "%s would also install a kernel, %s, which the next boot would take" % (program, kernel)
+        raise Failure("would-install-kernel", sentence, last(text, 12))
 
 
 def posix_holder(path: str) -> Optional[int]:

@@ -5,12 +5,19 @@ import os
 import re
 import threading
 import time
-from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
+from typing import Any, BinaryIO, Dict, Iterator, List, Tuple
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.machine import read_arch
-from gpunode.agent.package_manager import PackageSystem, lock_free, posix_holder, room, run_exclusively
-from gpunode.agent.processes import command_of
+from gpunode.agent.package_manager import (
+    PackageSystem,
+    in_use,
+    posix_holder,
+    refuse_unplanned,
+    room,
+    run_exclusively,
+    wait_for_lock,
+)
 from gpunode.agent.record import Run
 from gpunode.agent.system import Message, below, last, run, text_of, unrooted
 
@@ -135,11 +142,9 @@ def dry_run(this: Run, wanted: List[str], specs: List[Message], remove: List[str
     if status:
         raise install_failure(this, text, specs)
     downgrade = [spec["name"] for spec in specs if spec["downgrade"]]
-    for code, heading, agreed in (("remove", "REMOVED", remove), ("downgrade", "DOWNGRADED", downgrade)):
-        extra = [name for name in listed(text, heading) if name not in agreed]
-        if extra:
-            sentence = "apt would also %s %s, which was not planned" % (code, " ".join(extra))
-            raise Failure("would-" + code, sentence, last(text, 12))
+    gone = [name for name in listed(text, "REMOVED") if name not in remove]
+    back = [name for name in listed(text, "DOWNGRADED") if name not in downgrade]
+    refuse_unplanned("apt", text, gone, back)
     room(needs(text))
 
 
@@ -176,7 +181,7 @@ def apt_get(this: Run, *arguments: str) -> Tuple[int, str]:
     reader.join(1)
     if status and re.search(r"Could not get lock|Unable to (acquire|lock)", text):
         held = re.search(r"held by process (\d+)", text)
-        raise apt_locked(int(held.group(1)) if held else None)
+        raise in_use("apt", int(held.group(1)) if held else None)
     return status, text
 
 
@@ -193,14 +198,7 @@ def follow_apt(this: Run, stream: BinaryIO) -> None:
 
 
 def wait_for_apt(this: Run) -> None:
-    pid = lock_free(this, "apt", lambda: next((pid for pid in map(posix_holder, APT_LOCKS) if pid), None))
-    if pid is not None:
-        raise apt_locked(pid)
-
-
-def apt_locked(pid: Optional[int]) -> Failure:
-    holder = "%s (pid %d)" % (command_of(pid), pid) if pid else "another program"
-    return Failure("apt-locked", "apt is in use by " + holder)
+    wait_for_lock(this, "apt", lambda: next((pid for pid in map(posix_holder, APT_LOCKS) if pid), None))
 
 
 SYSTEM = PackageSystem(read, refresh, make, hold, read_half_installed)

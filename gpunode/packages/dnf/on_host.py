@@ -9,8 +9,15 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import put
-from gpunode.agent.package_manager import PackageSystem, lock_free, posix_holder, room, run_exclusively
-from gpunode.agent.processes import command_of
+from gpunode.agent.package_manager import (
+    PackageSystem,
+    in_use,
+    posix_holder,
+    refuse_unplanned,
+    room,
+    run_exclusively,
+    wait_for_lock,
+)
 from gpunode.agent.record import Run
 from gpunode.agent.system import Message, below, glob_of, have, last, line_of, run, text_of
 from gpunode.packages.on_host import DAMAGED, read_rpms
@@ -67,15 +74,13 @@ def dialect() -> Dialect:
 def dnf(this: Run, *arguments: str) -> Tuple[int, str]:
     """Wait for its locks and run it: its status, and its output without passwords."""
     ours = dialect()
-    pid = lock_free(this, ours.program, holder)
-    if pid is not None:
-        raise dnf_locked(pid)
+    wait_for_lock(this, ours.program, holder, "dnf-locked")
     status, text = run_exclusively(this, [ours.program, *ours.options, *arguments], heard=follow(this))
     taken = (
         re.search(r"already locked by (\d+)|another copy is running as pid (\d+)", text) if status else None
     )
     if taken:
-        raise dnf_locked(int(taken.group(1) or taken.group(2)))
+        raise in_use(ours.program, int(taken.group(1) or taken.group(2)), "dnf-locked")
     return status, text
 
 
@@ -86,10 +91,6 @@ def holder() -> Optional[int]:
         if pid.isdigit() and os.path.isdir(below("/proc/" + pid)):
             return int(pid)
     return next((pid for pid in map(posix_holder, RPM_LOCKS) if pid), None)
-
-
-def dnf_locked(pid: int) -> Failure:
-    return Failure("dnf-locked", "%s is in use by %s (pid %d)" % (dialect().program, command_of(pid), pid))
 
 
 def follow(this: Run) -> Callable[[str], None]:
@@ -461,29 +462,14 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
     rows = list(table(text))
     gone = [row.name for row in rows if row.heading.startswith(("Removing", "replacing"))]
     back = [row for row in rows if row.heading == "Downgrading"]
-    for code, extra in (
-        ("remove", [name for name in gone if name not in remove]),
-        ("downgrade", [row.name for row in back if not any(is_wished(row, spec) for spec in specs)]),
-    ):
-        if extra:
-            sentence = "%s would also %s %s, which was not planned" % (
-                dialect().program,
-                code,
-                " ".join(extra),
-            )
-            raise Failure("would-" + code, sentence, last(text, 12))
-    kernels = [
-        row
-        for row in rows
-        if row.heading.startswith(("Installing", "Upgrading", "Updating")) and KERNEL.match(row.name)
-    ]
-    if kernels:
-        new = "%s %s" % (kernels[0].name, kernels[0].version)
-        sentence = "%s would also install a kernel, %s, which the next boot would take" % (
-            dialect().program,
-            new,
-        )
-        raise Failure("would-install-kernel", sentence, last(text, 12))
+    come = [row for row in rows if row.heading.startswith(("Installing", "Upgrading", "Updating"))]
+    refuse_unplanned(
+        dialect().program,
+        text,
+        [name for name in gone if name not in remove],
+        [row.name for row in back if not any(is_wished(row, spec) for spec in specs)],
+        next(("%s %s" % (row.name, row.version) for row in come if KERNEL.match(row.name)), ""),
+    )
     room(needs(text))
     status, text = dnf(this, verb, "-y", *arguments)
     if status:

@@ -9,8 +9,14 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tu
 from xml.etree import ElementTree
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.package_manager import PackageSystem, lock_free, room, run_exclusively
-from gpunode.agent.processes import command_of
+from gpunode.agent.package_manager import (
+    PackageSystem,
+    in_use,
+    refuse_unplanned,
+    room,
+    run_exclusively,
+    wait_for_lock,
+)
 from gpunode.agent.record import Run
 from gpunode.agent.system import Message, below, glob_of, last, line_of, run, text_of
 from gpunode.packages.on_host import DAMAGED, read_rpms
@@ -44,15 +50,12 @@ class Row(NamedTuple):
 
 def zypper(this: Run, *arguments: str) -> Tuple[int, str]:
     """Wait for zypper's lock and run it: its status, and its output without passwords."""
-    pid = lock_free(this, "zypper", holder)
-    if pid is None:
-        status, text = run_exclusively(this, [*ZYPPER, *arguments])
-        if status != LOCKED:
-            return status, text
+    wait_for_lock(this, "zypper", holder)
+    status, text = run_exclusively(this, [*ZYPPER, *arguments])
+    if status == LOCKED:
         taken = re.search(r"pid (\d+)", text)
-        pid = int(taken.group(1)) if taken else None
-    who = "%s (pid %d)" % (command_of(pid), pid) if pid else "another program"
-    raise Failure("zypper-locked", "zypper is in use by " + who)
+        raise in_use("zypper", int(taken.group(1)) if taken else None)
+    return status, text
 
 
 def holder() -> Optional[int]:
@@ -131,18 +134,14 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
         return  # nothing to do
     rows = list(table(summary))
     names = [spec["name"] for spec in specs]
-    for code, extra in (
-        ("remove", [row.name for row in rows if row.act == "remove" and row.name not in remove]),
-        ("downgrade", [row.name for row in rows if row.act == "downgrade" and row.name not in names]),
-    ):
-        if extra:
-            sentence = "zypper would also %s %s, which was not planned" % (code, " ".join(extra))
-            raise Failure("would-" + code, sentence, last(text, 12))
-    kernels = [row for row in rows if row.act in ("install", "upgrade") and KERNEL.match(row.name)]
-    if kernels:
-        new = "%s %s" % (kernels[0].name, kernels[0].version)
-        sentence = "zypper would also install a kernel, %s, which the next boot would take" % new
-        raise Failure("would-install-kernel", sentence, last(text, 12))
+    come = [row for row in rows if row.act in ("install", "upgrade")]
+    refuse_unplanned(
+        "zypper",
+        text,
+        [row.name for row in rows if row.act == "remove" and row.name not in remove],
+        [row.name for row in rows if row.act == "downgrade" and row.name not in names],
+        next(("%s %s" % (row.name, row.version) for row in come if KERNEL.match(row.name)), ""),
+    )
     needed = (summary.get("download-size") or "0", summary.get("space-usage-diff") or "0")
     room([("/var/cache/zypp", float(needed[0])), ("/usr", max(0.0, float(needed[1])))])
     status, text = zypper(this, verb, *options, *arguments)
