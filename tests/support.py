@@ -19,7 +19,7 @@ from gpunode.errors import Refused
 from gpunode.links.driver import branches as branch_tables
 from gpunode.links.driver import origin as archive_tables
 from gpunode.links.kubelet import upgrade
-from gpunode.links.kubelet.minors import fails_on_cgroup_v1, has_dockershim
+from gpunode.links.kubelet.minors import GATES, fails_on_cgroup_v1, has_dockershim
 from gpunode.links.machine import pci
 from gpunode.links.toolkit.plan import default_version
 from gpunode.model import Os
