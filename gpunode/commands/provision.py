@@ -32,7 +32,7 @@ from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRu
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import cordon
-from gpunode.links.pod import left as pods
+from gpunode.links.pod.vectoradd import sweep
 from gpunode.model import Host
 from gpunode.wording import Advice, Command, few, lines
 
@@ -230,7 +230,7 @@ def _hold_lease(api: Api | None, session: Session, record: Record) -> AbstractCo
 def _sweep_test_pods(session: Session, api: Api | None, record: Record, lease: Held) -> None:
     """Delete test pods that a killed run left: with the lease no other run has any."""
     if api is not None and lease.exclusive:
-        pods.sweep(api, session.inventory.cluster.namespace, progress(session.listener), holder=record.owner)
+        sweep(api, session.inventory.cluster.namespace, progress(session.listener), holder=record.owner)
 
 
 def _plan_again(session: Session, members: Members, lease: Held) -> Members:

@@ -47,7 +47,7 @@ def run_nvidia_smi(session: Session, *, image: str | None) -> int:
     able = nodes.find_gpu_nodes(api, session, on_progress)
     if not able:
         return 1
-    ran = run_pod.run(
+    ran = run_pod.run_nvidia_smi(
         api,
         able,
         namespace=session.inventory.cluster.namespace,

@@ -22,7 +22,7 @@ from gpunode.links.node import labels
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.links.plugin import configuration, daemonset, dra, expected
 from gpunode.links.plugin.link import unloaded
-from gpunode.links.pod import manifest as vectoradd
+from gpunode.links.pod.run_pod import on_node
 from gpunode.model import Host, Inventory
 from gpunode.wording import Advice, Command, few, page
 
@@ -195,13 +195,22 @@ def _obstacles(
 ) -> tuple[str, ...]:
     """Tell what of the cluster's own would not admit the plugin's pods, or one that proves a GPU; the pods that it would not."""
     node = next((member.node for member in members if member.node), None)
-    request = expected.memory(spec.config, node.labels if node else {}) or pods.GPU, 1
-    prove = (
-        [vectoradd.pod(PROOF, node, request, namespace=spec.namespace, image=spec.image, seconds=60.0)]
-        if node
-        else []
-    )
-    found = trial.try_pods(api, spec.manifests, objects, prove)
+    proofs = []
+    if node:
+        resource = expected.memory(spec.config, node.labels) or pods.GPU
+        proofs = [
+            on_node(
+                "vectoradd.yaml.j2",
+                PROOF,
+                node,
+                namespace=spec.namespace,
+                image=spec.image,
+                seconds=60.0,
+                resource=resource,
+                amount=1,
+            )
+        ]
+    found = trial.try_pods(api, spec.manifests, objects, proofs)
     for one in found:
         if one.reason:
             words = f"{one.what} would not be admitted: {one.reason.what}"

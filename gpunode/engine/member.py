@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from gpunode.errors import Problem
 from gpunode.links.node import Node, cordon
-from gpunode.links.pod.results import NodeResult
+from gpunode.links.pod.vectoradd import NodeResult
 from gpunode.model import Change, Disturbance, Disturbed, Facts, Gpu, Host, Outcome, Verdict
 
 

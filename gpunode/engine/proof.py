@@ -24,12 +24,11 @@ from gpunode.links.node.link import judge_missing, judge_node, read_gates
 from gpunode.links.plugin import Scope, daemonset, dra, published
 from gpunode.links.plugin.daemonset import State
 from gpunode.links.plugin.link import judge_image, judge_owned, judge_plugin
-from gpunode.links.pod import isolation_test
-from gpunode.links.pod import run as pods
+from gpunode.links.pod import vectoradd as pods
 from gpunode.links.pod.link import judge_isolation, judge_pod
-from gpunode.links.pod.manifest import ARGS
 from gpunode.links.pod.requests import Target, target
-from gpunode.links.pod.results import NodeResult, Result
+from gpunode.links.pod.run_pod import VECTORADD, run_strangers
+from gpunode.links.pod.vectoradd import NodeResult, Result
 from gpunode.model import Inventory, PluginConfig, PluginImage, Verdict
 from gpunode.wording import Advice, Command
 
@@ -231,7 +230,7 @@ def _judge_pods(walk: Walk, members: Members, states: Mapping[str, State]) -> Me
     isolated = [member.node for member in going if member.node and member.host.isolation]
     strangers: Mapping[str, str] = {}
     if isolated:
-        strangers = isolation_test.seen(
+        strangers = run_strangers(
             walk.api,
             isolated,
             namespace=walk.namespace,
@@ -278,7 +277,7 @@ def run_vectoradd(
         image=PluginImage(image) if image else nodes.image_of(inventory),
         seconds=PODS_SECONDS,
         tell=tell,
-        args=() if image else ARGS,
+        args=() if image else VECTORADD,
         config=inventory.cluster.plugin_config,
         holder=holder,
         schedulers=nodes.schedulers(api, inventory),

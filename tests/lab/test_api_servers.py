@@ -35,7 +35,7 @@ from gpunode.links.plugin import Spec, dra
 from gpunode.links.plugin.daemonset import NAME, NAME_LABEL, POD_GENERATION
 from gpunode.links.plugin.deployment import everything
 from gpunode.links.plugin.link import judge_plugin
-from gpunode.links.pod import run as vectoradd
+from gpunode.links.pod import vectoradd
 from gpunode.links.pod.link import judge_pod
 from gpunode.links.pod.requests import Target
 from gpunode.model import Cluster as Named

@@ -19,9 +19,9 @@ from gpunode.links.capacity import link as capacity
 from gpunode.links.capacity import overview
 from gpunode.links.node import labels
 from gpunode.links.plugin import Spec, published
-from gpunode.links.pod import run
+from gpunode.links.pod import vectoradd
 from gpunode.links.pod.requests import Target
-from gpunode.links.pod.results import NodeResult
+from gpunode.links.pod.vectoradd import NodeResult
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage
 from gpunode.sim.cluster import Cluster, serve
@@ -69,7 +69,7 @@ class Fleet:
         config: PluginConfig | None = None,
     ) -> tuple[NodeResult, ...]:
         targets = [Target(machine.name, tuple(gpu.uuid for gpu in machine.gpus)) for machine in machines]
-        return run.run(
+        return vectoradd.run(
             self.api,
             targets,
             namespace=NS,

@@ -13,7 +13,7 @@ import yaml
 
 from gpunode.engine import record
 from gpunode.engine.record import State
-from gpunode.links.pod.left import HOLDER
+from gpunode.links.pod.vectoradd import HOLDER
 from gpunode.sim.host import kinds
 from gpunode.sim.process import Demo
 

@@ -19,7 +19,7 @@ from gpunode.errors import UsageError
 from gpunode.links.node import Node, cordon, drain
 from gpunode.links.node.drain import Work
 from gpunode.links.pod.link import judge_pod
-from gpunode.links.pod.results import NodeResult
+from gpunode.links.pod.vectoradd import NodeResult
 from gpunode.model import (
     Change,
     Disturbed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpunode.links.pod.results import NodeResult, Result
+from gpunode.links.pod.vectoradd import NodeResult, Result
 from gpunode.model import Verdict
 from gpunode.wording import Advice, Command, few, lines
 

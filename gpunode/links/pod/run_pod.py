@@ -1,11 +1,11 @@
-"""A pod that runs once on a GPU: made, followed to its end, and deleted in every case."""
+"""Pods that run to their end: made, followed and deleted in every case. nvidia-smi on a GPU, and pods that ask for none."""
 
 from __future__ import annotations
 
 import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -14,13 +14,20 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress, follow
 from gpunode.cluster.objects.manifests import render
+from gpunode.errors import ClusterError
 from gpunode.links.node import HOSTNAME, RUNTIME_LABEL, Node
 from gpunode.links.plugin.expected import unit
 from gpunode.model import PluginConfig, PluginImage
 
-NAME = "nvidia-smi"
+NVIDIA_SMI, STRANGER = "nvidia-smi", "stranger"  # containers
 NEVER = {"CreateContainerError", "RunContainerError", "CreateContainerConfigError"}
 PENDING = 20.0  # seconds in which a GPU may become free
+VECTORADD = ("-m", "gpunode.deviceplugin.vectoradd", "--json")  # arguments of the plugin's image
+SEES = 3  # exit status of a stranger that sees a GPU
+PROGRAM = (
+    "import glob, sys; found = sorted(glob.glob('/dev/nvidia[0-9]*')); print(', '.join(found)); "
+    f"sys.exit({SEES} if found else 0)"
+)
 
 
 def place(
@@ -54,16 +61,69 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """How it ended. `why`: why it did not run to its end; "" where it did. `log`: what it wrote."""
+    """How a pod ended. `code`: its container's exit status; None where it did not run to its end: `why`, and the `fix` if known.
+    `message`: its last words. `log`: what it wrote."""
 
     pod: str
     node: str = ""
+    code: int | None = None
     why: str = ""
-    log: str = ""
     fix: str = ""
+    message: str = ""
+    log: str = ""
 
 
-def run(
+def run_pods(
+    api: Api, manifests: Sequence[Object], container: str, *, seconds: float, tell: OnProgress
+) -> list[Ran]:
+    """Make the pods of one run, by their label, follow each to the end of this container, and delete them; how they ended, in order."""
+    made: list[Object] = []
+    try:
+        for manifest in manifests:
+            made.append(api.create(manifest))
+        return _follow(api, made, container, seconds, tell)
+    finally:
+        for pod in made:
+            meta = pod["metadata"]
+            api.delete("Pod", meta["name"], meta["namespace"], uid=meta["uid"])
+
+
+def _follow(api: Api, made: Sequence[Object], container: str, seconds: float, tell: OnProgress) -> list[Ran]:
+    meta = made[0]["metadata"]
+    names = [pod["metadata"]["name"] for pod in made]
+    wait, ends = Wait(), dict[str, Ran]()
+    late = {name: Ran(name, why="it is starting") for name in names}
+    selector = f"gpunode.dev/run={meta['labels']['gpunode.dev/run']}"
+    for found in follow(api, "Pod", meta["namespace"], seconds=seconds, labels=selector, tell=tell):
+        for name in [name for name in names if name not in ends]:
+            ran = _read(api, name, found.get(name), container)
+            if ran.code is not None or name not in found or wait.is_hopeless(found[name], ran.why):
+                ends[name] = replace(ran, why=ran.why if ran.code is not None else ran.why or "it cannot run")
+                continue
+            late[name] = replace(ran, why=ran.why or "it is starting")
+            tell(f"{name}: {ran.why or 'starting'}")
+        if len(ends) == len(names):
+            break
+    return [
+        ends.get(name) or replace(late[name], why=f"not done after {seconds:.0f} s: {late[name].why}")
+        for name in names
+    ]
+
+
+def _read(api: Api, name: str, pod: Object | None, container: str) -> Ran:
+    """How far the pod has come; its `code` once it has ended."""
+    if pod is None:
+        return Ran(name, why="the pod was deleted by another client")
+    node, end = str(pod["spec"].get("nodeName", "")), pods.ended(pod, container)
+    if end is None:
+        kept = pods.obstacle(pod)
+        return Ran(name, node, why=pods.problem(pod, pods.events(api, pod)), fix=kept.fix if kept else "")
+    message = str(end.get("message") or "").strip() or str(end.get("reason") or "")
+    log = api.log(pod["metadata"]["namespace"], name, container) if container == NVIDIA_SMI else ""
+    return Ran(name, node, int(end.get("exitCode", -1)), message=message, log=log)
+
+
+def run_nvidia_smi(
     api: Api,
     nodes: Sequence[Node],
     *,
@@ -74,9 +134,9 @@ def run(
     config: PluginConfig | None = None,
     schedulers: Mapping[str, str] = MappingProxyType({}),
 ) -> Ran:
-    """Run nvidia-smi in a pod with one GPU, on one of these nodes; `seconds` at most. Where they offer no whole one, with a
+    """Run it in a pod with one GPU, on one of these nodes; `seconds` at most. Where they offer no whole one, with a
     unit of what they offer. `config`, `schedulers`: as in `place`."""
-    name = f"gpunode-{NAME}-{secrets.token_hex(4)}"
+    name = f"gpunode-{NVIDIA_SMI}-{secrets.token_hex(4)}"
     (manifest,) = render(
         "nvidia-smi.yaml.j2",
         name=name,
@@ -87,34 +147,82 @@ def run(
         seconds=int(seconds),
         **place(nodes, config, schedulers),
     )
-    made = api.create(manifest)
+    (ran,) = run_pods(api, [manifest], NVIDIA_SMI, seconds=seconds, tell=tell)
+    return replace(ran, why=f"exit code {ran.code}") if ran.code else ran
+
+
+def run_strangers(
+    api: Api,
+    nodes: Sequence[Node],
+    *,
+    namespace: str,
+    image: PluginImage,
+    seconds: float,
+    tell: OnProgress,
+    holder: str = "",
+) -> Mapping[str, str]:
+    """What a pod that asks for no GPU, though its environment asks for all, as CUDA's images do, shows on each node, in words; ""
+    where it sees no GPU."""
+    run = secrets.token_hex(4)
+    manifests = [
+        on_node(
+            "stranger.yaml.j2",
+            f"stranger-{run}-{number}",
+            node,
+            namespace=namespace,
+            image=image,
+            seconds=seconds,
+            args=("-c", PROGRAM),
+            run=run,
+            holder=holder,
+        )
+        for number, node in enumerate(nodes)
+    ]
     try:
-        return _followed(api, made, seconds, tell)
-    finally:
-        api.delete("Pod", name, namespace, uid=made["metadata"]["uid"])
+        ended = run_pods(api, manifests, STRANGER, seconds=seconds, tell=tell)
+        return {node.name: _describe_stranger(ran) for node, ran in zip(nodes, ended, strict=True)}
+    except ClusterError as error:
+        words = f"a pod that asks for no GPU could not be tried: {error.message}"
+        return {node.name: words for node in nodes}
 
 
-def _followed(api: Api, made: Object, seconds: float, tell: OnProgress) -> Ran:
-    name, namespace = made["metadata"]["name"], made["metadata"]["namespace"]
-    wait, pod, why = Wait(), made, ""
-    for found in follow(api, "Pod", namespace, seconds=seconds, labels=f"gpunode.dev/run={name}", tell=tell):
-        if name not in found:
-            return Ran(name, why="the pod was deleted by another client")
-        pod = found[name]
-        ended = pods.ended(pod, NAME)
-        node = str(pod["spec"].get("nodeName", ""))
-        if ended is not None:
-            log = api.log(namespace, name, NAME)
-            code = ended.get("exitCode")
-            return Ran(name, node, "" if code == 0 else f"exit code {code}", log)
-        why = pods.problem(pod, pods.events(api, pod))
-        if wait.is_hopeless(pod, why):
-            kept = pods.obstacle(pod)
-            fix = kept.fix if kept else ""
-            return Ran(name, node, why or "it cannot run", fix=fix)
-        tell(f"{name}: {why or 'starting'}")
-    return Ran(
-        name,
-        str(pod["spec"].get("nodeName", "")),
-        f"not done after {seconds:.0f} s: {why or 'it is starting'}",
+def _describe_stranger(ran: Ran) -> str:
+    if ran.code is None:
+        return f"a pod that asks for no GPU did not end: {ran.why}"
+    if ran.code == SEES:
+        return f"a pod that asks for no GPU sees {ran.message or 'GPUs'}"
+    return f"a pod that asks for no GPU failed: {ran.message}" if ran.code else ""
+
+
+def on_node(
+    template: str,
+    name: str,
+    node: Node,
+    *,
+    namespace: str,
+    image: PluginImage,
+    seconds: float,
+    args: Sequence[str] = VECTORADD,
+    run: str = "",
+    holder: str = "",
+    scheduler: str = "",
+    **more: object,
+) -> Object:
+    """The template's pod for that node, as its taints and its runtime want it; `more` is what this template has besides."""
+    (made,) = render(
+        template,
+        name=name,
+        namespace=namespace,
+        run=run,
+        holder=holder,
+        scheduler=scheduler,
+        hostname=node.labels.get(HOSTNAME, node.name),
+        taints=node.taints,
+        image=image.reference,
+        pull=image.pull,
+        args=args,
+        runtime_class="nvidia" if node.labels.get(RUNTIME_LABEL) == "class" else None,
+        seconds=int(seconds) + 60,
+        **more,
     )
+    return made

@@ -22,7 +22,7 @@ from gpunode.links import node as nodes
 from gpunode.links import plugin
 from gpunode.links.plugin.daemonset import NOT_READY as NODE_NOT_READY
 from gpunode.links.plugin.daemonset import State
-from gpunode.links.pod.results import NodeResult, Result
+from gpunode.links.pod.vectoradd import NodeResult, Result
 from gpunode.model import (
     Change,
     Cluster,

@@ -13,7 +13,7 @@ from gpunode.links.driver.link import pending_mig as pending
 from gpunode.links.node import parse
 from gpunode.links.plugin import expected
 from gpunode.links.pod.link import judge_pod
-from gpunode.links.pod.results import NodeResult, Result
+from gpunode.links.pod.vectoradd import NodeResult, Result
 from gpunode.model import Gpu, MigDevice, PluginConfig
 
 from .conftest import add_node

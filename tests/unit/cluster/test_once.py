@@ -7,8 +7,7 @@ import pytest
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.links import node as nodes
-from gpunode.links.pod import notebook
-from gpunode.links.pod import run_pod as once
+from gpunode.links.pod import notebook, run_pod
 from gpunode.model import PluginConfig, PluginImage
 
 from .conftest import add_node
@@ -43,17 +42,19 @@ def test_the_pod_asks_for_what_the_nodes_offer(
     """Whole GPUs first; where there are none, one unit of memory, also under a name of the user's, or one share."""
     made: list[Object] = []
 
-    def followed(_api: Api, pod: Object, *_: object) -> once.Ran:
-        made.append(pod["spec"])
-        return once.Ran("x")
+    def followed(_api: Api, these: list[Object], *_: object) -> list[run_pod.Ran]:
+        made.extend(pod["spec"] for pod in these)
+        return [run_pod.Ran("x", code=0)]
 
-    monkeypatch.setattr(once, "_followed", followed)
+    monkeypatch.setattr(run_pod, "_follow", followed)
     for number, offer in enumerate(offers):
         named = {NAMED: str(offer.pop("named"))} if "named" in (offer := dict(offer)) else {}
         add_node(fake, f"gpu-{number}", **offer)
         fake.update("Node", f"gpu-{number}", status={"capacity": named, "allocatable": named})
     there, second = nodes.every(api), {"schedulers": {NAMED: "second"}, "config": CONFIG}
-    once.run(api, there, namespace="gpunode", image=PluginImage("i"), seconds=1, tell=print, **second)
+    run_pod.run_nvidia_smi(
+        api, there, namespace="gpunode", image=PluginImage("i"), seconds=1, tell=print, **second
+    )
     (spec,) = made
     notebook_pod = notebook.manifests(there, namespace="gpunode", **second)[0]["spec"]["template"]["spec"]
     for part in ("affinity", "schedulerName"):

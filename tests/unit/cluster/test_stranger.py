@@ -6,8 +6,8 @@ import pytest
 
 from gpunode.cluster.api import Api
 from gpunode.links import node as nodes
-from gpunode.links.pod import isolation_test as stranger
 from gpunode.links.pod.link import judge_isolation
+from gpunode.links.pod.run_pod import run_strangers
 from gpunode.model import PluginImage, Verdict
 
 from .conftest import NS, add_node
@@ -42,7 +42,7 @@ def test_it_says_what_such_a_pod_sees(api: Api, fake: FakeApi, code: int, messag
             fake.update("Pod", item["metadata"]["name"], NS, status=ended(code, message))
 
     fake.react("Pod", kubelet)
-    found = stranger.seen(
+    found = run_strangers(
         api, nodes.every(api), namespace=NS, image=PluginImage("plugin:1"), seconds=20, tell=lambda _: None
     )
     assert found == {"a": words}

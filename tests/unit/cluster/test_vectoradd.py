@@ -13,12 +13,10 @@ import pytest
 from gpunode.cluster import lease, pods
 from gpunode.cluster.api import Api
 from gpunode.links import node as nodes
-from gpunode.links.pod import left as left_pods
-from gpunode.links.pod import manifest
-from gpunode.links.pod import run as vectoradd
-from gpunode.links.pod.job import Job
+from gpunode.links.pod import vectoradd
 from gpunode.links.pod.requests import Target
-from gpunode.links.pod.results import NodeResult
+from gpunode.links.pod.run_pod import on_node
+from gpunode.links.pod.vectoradd import Job, NodeResult
 from gpunode.model import PluginConfig, PluginImage
 
 from .conftest import NS, Kubelet, add_node, pod
@@ -53,8 +51,10 @@ def test_pods_name_the_scheduler_of_their_resource() -> None:
     """A second one places those that ask for memory; the cluster's own all others."""
     node = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": {}})
     given = {"namespace": NS, "image": PluginImage("plugin:1"), "seconds": 20}
-    past = manifest.pod("one", node, (pods.GPU, 1), **given)  # type: ignore[arg-type]
-    named = manifest.pod("one", node, (pods.MEMORY, 1), **given, scheduler="gpunode")  # type: ignore[arg-type]
+    past = on_node("vectoradd.yaml.j2", "one", node, resource=pods.GPU, amount=1, **given)  # type: ignore[arg-type]
+    named = on_node(
+        "vectoradd.yaml.j2", "one", node, resource=pods.MEMORY, amount=1, **given, scheduler="gpunode"
+    )  # type: ignore[arg-type]
     assert ("schedulerName" in past["spec"], named["spec"]["schedulerName"]) == (False, "gpunode")
 
 
@@ -248,7 +248,7 @@ def test_pods_of_a_killed_run_are_swept_and_those_of_a_live_one_stay(
     assert len(left) == 4
 
     fake.put(lease._lease("run 2 of root@host", {}))
-    left_pods.sweep(api, NS, told.append, holder="run 2 of root@host")
+    vectoradd.sweep(api, NS, told.append, holder="run 2 of root@host")
 
     assert [one["metadata"]["name"] for one in fake.all("Pod")] == [
         one["metadata"]["name"] for one in left[2:]
@@ -265,7 +265,7 @@ def test_a_run_that_lost_the_lease_sweeps_no_pod_of_the_one_that_holds_it(
     def of_run_2(sentence: str) -> None:
         before = {one["metadata"]["name"] for one in fake.all("Pod")}
         assert len(before) == 2
-        left_pods.sweep(api, NS, told.append, holder="run 1")
+        vectoradd.sweep(api, NS, told.append, holder="run 1")
         assert {one["metadata"]["name"] for one in fake.all("Pod")} == before
         raise KeyboardInterrupt(sentence)
 

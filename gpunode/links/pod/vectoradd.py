@@ -10,27 +10,27 @@ memory is in use, one pod with one unit shows that pods start there, and on whic
 
 from __future__ import annotations
 
+import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
-from gpunode.cluster import pods
+from gpunode.cluster import lease, pods
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress, changes, follow
 from gpunode.errors import ClusterError
 from gpunode.links import node as nodes
 from gpunode.links.node import Node
-from gpunode.links.pod.job import Job
-from gpunode.links.pod.left import GONE
-from gpunode.links.pod.manifest import ARGS, pod
-from gpunode.links.pod.requests import Request, Target
+from gpunode.links.pod.requests import Free, Request, Target, more
 from gpunode.links.pod.requests import free as free_of
-from gpunode.links.pod.results import NodeResult, Result, failed, reported
+from gpunode.links.pod.run_pod import VECTORADD, on_node
 from gpunode.model import PluginConfig, PluginImage
-from gpunode.wording import Advice, Command, lines
+from gpunode.wording import Advice, Command, few, lines
 
 CONTAINER = "vectoradd"
 TAIL = 20  # lines of a pod's log that a result keeps
@@ -45,7 +45,7 @@ def run(
     image: PluginImage,
     seconds: float,
     tell: OnProgress,
-    args: Sequence[str] = ARGS,
+    args: Sequence[str] = VECTORADD,
     config: PluginConfig | None = None,
     holder: str = "",
     schedulers: Mapping[str, str] | None = None,
@@ -129,7 +129,21 @@ class _Run:
 
     def create(self, node: Node, request: Request) -> str:
         name = f"vectoradd-{self.id}-{next(self.numbers)}"
-        self.api.create(self.pod(name, node, request))
+        manifest = on_node(
+            "vectoradd.yaml.j2",
+            name,
+            node,
+            namespace=self.namespace,
+            image=self.image,
+            seconds=self.seconds,
+            args=self.args,
+            run=self.id,
+            holder=self.holder,
+            resource=request[0],
+            amount=request[1],
+            scheduler=self.schedulers.get(request[0], ""),
+        )
+        self.api.create(manifest)
         return name
 
     def again(self, job: Job, name: str) -> None:
@@ -143,20 +157,6 @@ class _Run:
         job.requested[new] = job.requested[name]
         job.names[job.names.index(name)] = new
         job.unseen.add(new)
-
-    def pod(self, name: str, node: Node, request: Request) -> Object:
-        return pod(
-            name,
-            node,
-            request,
-            namespace=self.namespace,
-            image=self.image,
-            seconds=self.seconds,
-            args=self.args,
-            run=self.id,
-            holder=self.holder,
-            scheduler=self.schedulers.get(request[0], ""),
-        )
 
     def wait(self, jobs: Sequence[Job]) -> None:
         """Collect results until every pod has one; at the deadline, fail the others with their reasons."""
@@ -183,7 +183,7 @@ class _Run:
         for job in jobs:
             for name in job.waiting:
                 why = f"not done after {self.seconds:.0f} s: {self.why(found.get(name))}"
-                job.results[name] = [failed(job.target.node, name, why, self.seconds)]
+                job.results[name] = [failed_result(job.target.node, name, why, self.seconds)]
 
     def report(self, jobs: Sequence[Job], found: Mapping[str, Object]) -> None:
         """Report how many pods are done, and what the first of the others waits for."""
@@ -201,7 +201,7 @@ class _Run:
             if name not in found:
                 # It was listed before or created before the first list, so it is not new but gone.
                 why = "the pod was deleted by another client"
-                job.results[name] = [failed(job.target.node, name, why)]
+                job.results[name] = [failed_result(job.target.node, name, why)]
             elif found[name].get("status", {}).get("reason") == "UnexpectedAdmissionError":
                 self.again(job, name)
             elif (
@@ -221,14 +221,14 @@ class _Run:
         """The results of a pod, one for each GPU, from its exit status and log."""
         node, name, ended = job.target.node, pod["metadata"]["name"], pods.ended(pod, CONTAINER)
         if ended is None:
-            return [failed(node, name, self.why(pod))]
+            return [failed_result(node, name, self.why(pod))]
         code, unread, log = ended.get("exitCode"), "", ""
         try:
             log = self.api.log(self.namespace, name, CONTAINER)
         except ClusterError as error:
             unread = f"its log cannot be read: {error.message}"
         last = log.strip().splitlines()[-1:] or [pods.problem(pod)]
-        gpus = reported(log) or [{}]
+        gpus = parse_report(log) or [{}]
         results = []
         for gpu in gpus:
             # With several GPUs, exit status 1 may stand for the failure of another one.
@@ -273,3 +273,182 @@ class _Run:
             if not left:
                 return
         self.tell(f"not deleted after {GONE:.0f} s: {', '.join(left)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One pod's result on one GPU. `uuid` and `gpu` (the model) are "" where its image does not report them.
+
+    `share`: MiB of a GPU's memory that it requested, 0 where unknown, None where it requested none. `limit`: MiB that the
+    driver limited it to; None without a limit.
+    """
+
+    node: str
+    pod: str
+    uuid: str
+    gpu: str
+    passed: bool
+    seconds: float
+    why: str
+    log: tuple[str, ...]
+    limit: int | None = None
+    share: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResult:
+    """All results of one node. `wanted`: UUIDs that its pods should have seen, () where unknown. `uncovered`: GPUs that no pod saw; `users`: other pods with GPUs; `busy`: these have all.
+
+    `divided`: several pods can have parts of one GPU; `shared`: by memory.
+    """
+
+    node: str
+    results: tuple[Result, ...]
+    uncovered: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    why: str = ""
+    divided: bool = False
+    shared: bool = False
+    busy: bool = False
+    wanted: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """At least one pod ran, all that ran passed, and only GPUs in use were excluded."""
+        untested = self.uncovered and not self.users
+        return bool(self.results) and not (self.why or untested) and all(r.passed for r in self.results)
+
+    @property
+    def together(self) -> str:
+        """A GPU that two pods had at the same time, as pods keep theirs until all are done; "" for none."""
+        pods: dict[str, set[str]] = {}
+        for result in self.results:
+            pods.setdefault(result.uuid, set()).add(result.pod)
+        return next((uuid for uuid, several in pods.items() if uuid and len(several) > 1), "")
+
+
+def failed_result(node: str, pod: str, why: str, seconds: float = 0.0) -> Result:
+    """The result of a pod that parse_report no GPU."""
+    return Result(node, pod, uuid="", gpu="", passed=False, seconds=seconds, why=why, log=())
+
+
+def parse_report(log: str) -> list[dict[str, Any]]:
+    """The GPUs in the JSON of the plugin's image, or its error; [] for other images and for a log without JSON."""
+    for line in reversed(log.splitlines()):
+        if line.startswith("{"):
+            try:
+                answer = json.loads(line)
+                return [dict(gpu) for gpu in answer["gpus"]] or [{"error": answer.get("error")}]
+            except (ValueError, KeyError, TypeError):
+                continue
+    return []
+
+
+@dataclass(slots=True)
+class Job:
+    """One node's part of a run that is under way."""
+
+    target: Target
+    node: Node | None = None
+    free: Free | None = None
+    wanted: tuple[str, ...] = ()  # UUIDs that the pods should see
+    waves: list[Sequence[Request]] = field(default_factory=list)  # not requested yet
+    left: dict[str, int] = field(default_factory=dict)  # free shares beyond the waves
+    names: list[str] = field(default_factory=list)
+    requested: dict[str, Request] = field(default_factory=dict)  # by each pod
+    why: str = ""
+    results: dict[str, list[Result]] = field(default_factory=dict)  # of each pod, one for each GPU
+    unseen: set[str] = field(default_factory=set)  # created since the pods were first listed
+    tried: float = 0.0  # when a pod was last recreated; monotonic
+
+    @property
+    def done(self) -> bool:
+        return len(self.results) == len(self.names)
+
+    @property
+    def waiting(self) -> list[str]:
+        """Pods without a result."""
+        return [name for name in self.names if name not in self.results]
+
+    @property
+    def found(self) -> list[Result]:
+        return [one for name in self.names for one in self.results[name]]
+
+    def next(self) -> Sequence[Request]:
+        """The requests that follow once all pods so far are done; () for none."""
+        if self.free is None or any(not one.passed and not one.uuid for one in self.found):
+            return ()
+        if self.waves:
+            return self.waves.pop(0)
+        seen = {one.uuid for one in self.found}
+        found = more(self.free, self.left, seen, self.wanted, len(self.names))
+        for resource, amount in found:
+            self.left[resource] -= amount
+        return found
+
+    def share(self, name: str) -> int | None:
+        """MiB of a GPU's memory that this pod requested; 0 where unknown, None where it requested none."""
+        return self.free.share(self.requested[name]) if self.free else None
+
+    def wrong(self, name: str, gpu: Mapping[str, Any]) -> str:
+        """What is wrong with a GPU on which this pod's program passed; "" for nothing. `gpu` is the program's report."""
+        share, limit = self.share(name), gpu.get("limit_mib")
+        if share and limit not in (None, share):
+            return f"it requested {share} MiB of memory, but its limit is {limit} MiB"
+        if gpu.get("exclusive") and self.free and self.requested[name][0] in self.free.parts:
+            return (
+                "the GPU's compute mode allows one process at a time, so pods cannot share it: run "
+                f"`nvidia-smi -i {gpu.get('uuid')} -c DEFAULT` on the host"
+            )
+        return ""
+
+    def verdict(self) -> NodeResult:
+        seen = {result.uuid for result in self.found}
+        wanted, why, free = self.wanted, self.why, self.free
+        if free is None:
+            return NodeResult(self.target.node, (), tuple(wanted), why=why, wanted=self.target.uuids)
+        # An image that reports no UUID: only the number of GPUs is known.
+        uncovered = () if "" in seen else tuple(uuid for uuid in wanted if uuid not in seen)
+        if len(self.results) < len(wanted) and not free.users and free.offered < len(wanted):
+            why = why or f"the node offered {free.offered} of {len(wanted)} GPUs"
+        divided = free.divided and "" not in seen
+        return NodeResult(
+            self.target.node,
+            tuple(self.found),
+            uncovered,
+            free.users,
+            why,
+            divided,
+            free.memory is not None,
+            busy=bool(free.users) and not free.waves,
+            wanted=self.target.uuids,
+        )
+
+
+HOLDER = "gpunode.dev/holder"  # annotation; the pods of `verify`, which holds no lease, have none
+PODS = "app.kubernetes.io/name=gpunode-vectoradd"
+NAMED = 3
+GONE = 30.0  # seconds to wait until deleted pods are gone
+
+
+def sweep(api: Api, namespace: str, tell: OnProgress, *, holder: str) -> None:
+    """Delete the pods of earlier holders of the cluster's lease, and wait until they are gone: they would keep their GPUs for
+    minutes. To be called by the `holder`, before it makes its own.
+
+    The lease is read after the pods are listed. If it still names `holder`, whoever made the other pods in the list holds it no
+    more. If not, as after a pause of this run, nothing is deleted: the pods may be of the run that holds it now.
+    """
+    found, _ = api.find("Pod", namespace, labels=PODS)
+    made = {
+        one["metadata"]["name"]: one["metadata"]["uid"]
+        for one in found
+        if (one["metadata"].get("annotations") or {}).get(HOLDER, holder) != holder
+    }
+    if not made or lease.holder(api) != holder:
+        return
+    tell(f"deleting pods of a run that was killed: {few(sorted(made), NAMED)}")
+    for name, uid in made.items():
+        api.delete("Pod", name, namespace, uid=uid)
+    for now in follow(api, "Pod", namespace, seconds=GONE, labels=PODS):
+        if not made.keys() & now.keys():
+            return
