@@ -10,18 +10,16 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
-from gpunode.sim.apiserver import tls
-from gpunode.sim.apiserver.api import ApiServer, Log
+from gpunode.sim import controllers
+from gpunode.sim.apiserver.api import ApiServer, Log, tls_server
 from gpunode.sim.apiserver.resources import Resources
 from gpunode.sim.apiserver.store import KINDS, Object, Store, status_error
-from gpunode.sim.controllers import lifecycle, workloads
-from gpunode.sim.controllers.loop import Loop
-from gpunode.sim.controllers.scheduler import schedule
 from gpunode.sim.host.machine import Machine
 from gpunode.sim.host.state import State
 from gpunode.sim.node import container
-from gpunode.sim.node.endpoints import Loopback, endpoints
+from gpunode.sim.node.container import Loopback, endpoints
 from gpunode.sim.node.kubelet import Kubelet
+from gpunode.sim.scheduler import schedule
 
 
 def serve(folder: Path, machines: Sequence[Machine], *, pullable: Collection[str] = ()) -> Cluster:
@@ -39,29 +37,30 @@ class Cluster:
     def __init__(self, folder: Path, names: Sequence[str], pullable: Collection[str]) -> None:
         self.store = Store()
         self._lock = threading.Lock()
-        for name in lifecycle.SYSTEM:
+        for name in controllers.SYSTEM:
             Resources(self.store, "Namespace").create({"metadata": {"name": name}}, {})
         users = {secrets.token_hex(16): "admin", secrets.token_hex(16): "nobody"}
-        secure, certificate = tls.server(folder / "api.pem")
+        secure, certificate = tls_server(folder / "api.pem")
         self._api = ApiServer(self.store, users, self._log, self._configz, secure)
         self._users, self._accounts, self._certificate = users, folder / "accounts", certificate
         for token, user in users.items():
             path = folder / ("kubeconfig" if user == "admin" else f"kubeconfig-{user}")
             _kubeconfig(path, self._api.url, certificate, user, token)
         self.kubeconfig = folder / "kubeconfig"
-        store, health = self.store, lifecycle.NodeHealth(self.store)
+        store, health = self.store, controllers.NodeHealth(self.store)
         self._folder, self._health, self._pullable, self._loopback = folder, health, pullable, Loopback()
-        controllers: tuple[tuple[Callable[[Store], None], Collection[str]], ...] = (
+        loops: tuple[tuple[Callable[[Store], None], Collection[str]], ...] = (
             (schedule, {"Pod", "Node"}),
-            (workloads.run_daemonsets, {"DaemonSet", "Node", "Pod"}),
-            (workloads.run_deployments, {"Deployment"}),
-            (workloads.run_jobs, {"Job", "Pod"}),
-            (lifecycle.collect_garbage, KINDS.keys() - {"Event"}),
+            (controllers.run_daemonsets, {"DaemonSet", "Node", "Pod"}),
+            (controllers.run_deployments, {"Deployment"}),
+            (controllers.run_jobs, {"Job", "Pod"}),
+            (controllers.collect_garbage, KINDS.keys() - {"Event"}),
         )
         self._loops = [
-            Loop(store, run.__name__, _is_of(kinds), partial(run, store), 1.0) for run, kinds in controllers
+            controllers.Loop(store, run.__name__, _is_of(kinds), partial(run, store), 1.0)
+            for run, kinds in loops
         ]
-        self._loops.append(Loop(store, "nodes", _is_of({"Node"}), health.check, 0.5))
+        self._loops.append(controllers.Loop(store, "nodes", _is_of({"Node"}), health.check, 0.5))
         self._forks = container.fork_server()
         self.metrics: dict[str, str] = {}  # host -> URL of its device plugin's metrics, if it serves any
         self._kubelets: dict[str, Kubelet] = {}

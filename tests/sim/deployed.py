@@ -24,12 +24,12 @@ from gpunode.links.pod.requests import Target
 from gpunode.links.pod.vectoradd import NodeResult
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage
+from gpunode.sim import controllers
 from gpunode.sim.cluster import Cluster, serve
-from gpunode.sim.controllers import lifecycle as controllers
 from gpunode.sim.host import kinds
 from gpunode.sim.host.machine import Machine
 from gpunode.sim.host.state import State
-from gpunode.sim.node import lifecycle
+from gpunode.sim.node import pods
 from gpunode.sim.process import demos_folder
 
 from .clusters import IMAGE, ready, until
@@ -109,7 +109,7 @@ def fleet(*machines: Machine) -> Iterator[Fleet]:
     demo = Path(tempfile.mkdtemp(prefix="gpunode-test-", dir=demos_folder()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(controllers, "GRACE", 1.5)
-        patch.setattr(lifecycle, "BACK_OFF", 1.0)
+        patch.setattr(pods, "BACK_OFF", 1.0)
         made = Fleet(demo, *machines)
         yield made
         made.api.close()

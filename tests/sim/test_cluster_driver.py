@@ -19,8 +19,7 @@ from gpunode.sim.host import kinds
 from gpunode.sim.host.machine import Now
 from gpunode.sim.host.state import State
 from gpunode.sim.node import inside
-from gpunode.sim.node.container import CannotStart, environment_of, words_of
-from gpunode.sim.node.endpoints import Endpoints
+from gpunode.sim.node.container import CannotStart, Endpoints, environment_of, words_of
 from gpunode.sim.node.nvml import Driver, Nvml
 
 from .clusters import ready

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpunode.sim.apiserver.store import Object, Store
-from gpunode.sim.controllers.scheduler import schedule
+from gpunode.sim.scheduler import schedule
 
 GPU = "nvidia.com/gpu"
 

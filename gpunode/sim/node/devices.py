@@ -22,7 +22,7 @@ from gpunode.contract.checkpoint import FILE_NAME
 from gpunode.sim.apiserver.store import Object
 from gpunode.sim.node import podresources_pb2 as podresources
 from gpunode.sim.node import v1beta1_pb2 as api
-from gpunode.sim.node.endpoints import Endpoints
+from gpunode.sim.node.container import Endpoints
 
 SECONDS = 10.0  # for a plugin's answer
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from gpunode.deviceplugin.nvml import Nvml as Binding
+from gpunode.sim.node.container import Endpoints
 from gpunode.sim.node.cuda import Cuda
-from gpunode.sim.node.endpoints import Endpoints
 from gpunode.sim.node.nvml import Driver, Nvml
 
 # Library -> its stand-in, and the driver capability that a container must request to get it.

@@ -8,20 +8,17 @@ from pathlib import Path
 
 from gpunode.sim.apiserver.api import Log
 from gpunode.sim.apiserver.patches import own_changes
-from gpunode.sim.apiserver.store import Object, Store, now, status_error
-from gpunode.sim.controllers.lifecycle import NodeHealth
-from gpunode.sim.controllers.loop import Loop, record
+from gpunode.sim.apiserver.store import Object, Store, now, record, status_error
+from gpunode.sim.controllers import Loop, NodeHealth
 from gpunode.sim.forkserver import ForkServer
 from gpunode.sim.host import daemons as start
 from gpunode.sim.host.answers import CONTAINERD, DOCKER
 from gpunode.sim.host.daemons import Unusable
 from gpunode.sim.host.machine import Machine, Now
 from gpunode.sim.host.state import State
-from gpunode.sim.node.container import CannotStart
+from gpunode.sim.node.container import NODE_ADDRESS, CannotStart, Endpoints
 from gpunode.sim.node.devices import DeviceManager
-from gpunode.sim.node.endpoints import NODE_ADDRESS, Endpoints
-from gpunode.sim.node.lifecycle import ContainerLifecycle
-from gpunode.sim.node.pods import PodRun
+from gpunode.sim.node.pods import ContainerLifecycle, PodRun
 from gpunode.wording import page
 
 TICK = 0.2  # seconds between two checks of the machine and of its pods' processes

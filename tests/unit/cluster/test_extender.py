@@ -27,7 +27,7 @@ from gpunode.links.scheduler.deployment import NAME, STAYS, Spec, rights_to_remo
 from gpunode.links.scheduler.picture import Mismatch
 from gpunode.links.scheduler.plan import VOLUME
 from gpunode.model import Cluster, Inventory, PluginImage, SecondScheduler, Share
-from gpunode.sim.controllers import workloads
+from gpunode.sim import controllers
 from gpunode.wording import Advice
 
 from .conftest import pod
@@ -132,7 +132,7 @@ def test_a_repair_leaves_a_pod_alone_that_has_its_name_from_another_by_now(api: 
     ("reason", "patience", "refusal", "fix"),
     [
         ("FailedCreate", "REFUSED", "pods is forbidden: exceeded quota: few", "The ResourceQuota `few`"),
-        ("Simulated", "FINAL", workloads.WHY, "describe deployments share"),
+        ("Simulated", "FINAL", controllers.WHY, "describe deployments share"),
     ],
 )
 def test_pods_that_the_cluster_does_not_make_are_not_waited_for_to_the_end(

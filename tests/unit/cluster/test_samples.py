@@ -17,8 +17,8 @@ from gpunode.links.pod.samples import SAMPLES
 from gpunode.planning import templates
 from gpunode.sim.apiserver.resources import Resources
 from gpunode.sim.apiserver.store import Store
-from gpunode.sim.controllers.scheduler import schedule
-from gpunode.sim.controllers.workloads import run_jobs
+from gpunode.sim.controllers import run_jobs
+from gpunode.sim.scheduler import schedule
 from tests.unit.test_articles import ROOT, options
 
 OWN = {"cuda": "registry.example/me/app:1"}  # the one that has no usual image

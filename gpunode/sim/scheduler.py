@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from gpunode.sim.apiserver.queries import matches
-from gpunode.sim.apiserver.store import Object, Store, now
-from gpunode.sim.controllers.loop import record
+from gpunode.sim.apiserver.store import Object, Store, now, record
 
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "k": 10**3, "M": 10**6, "G": 10**9, "m": 1e-3}
 COUNTED = {

@@ -1,21 +1,186 @@
-"""The controllers of DaemonSets, Jobs and Deployments. A Deployment gets no pods here, and its status says so.
+"""The controllers: DaemonSets, Jobs, what has no owner or namespace any more, nodes without heartbeats; and their loop.
 
-source of the Job controller: kubernetes/kubernetes pkg/controller/job/job_controller.go (syncJob, manageJob).
+A Deployment gets no pods here, and its status says so. source of the Job controller: kubernetes/kubernetes
+pkg/controller/job/job_controller.go (syncJob, manageJob).
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import json
-from collections.abc import Iterable
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable
 from functools import partial
 
-from gpunode.sim.apiserver.admission import GENERATION
+from gpunode.sim.apiserver.admission import FOREGROUND, GENERATION
 from gpunode.sim.apiserver.resources import Resources
-from gpunode.sim.apiserver.store import KINDS, Object, StatusError, Store, now, owned_by
-from gpunode.sim.controllers.loop import record
-from gpunode.sim.controllers.scheduler import selects_node, tolerates
+from gpunode.sim.apiserver.store import KINDS, Object, StatusError, Store, now, owned_by, record
+from gpunode.sim.scheduler import selects_node, tolerates
+
+
+class Loop:
+    """Calls `reconcile` in a thread, from `start` to `close`: after changes, and at least `every` so many seconds."""
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        concerns: Callable[[Object], bool],
+        reconcile: Callable[[], None],
+        every: float,
+    ) -> None:
+        self._reconcile, self._every = reconcile, every
+        self.stirred = store.listen(concerns)
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End after the running call."""
+        self._closed.set()
+        self.stirred.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        logged = ""
+        while not self._closed.is_set():
+            self.stirred.clear()
+            try:
+                self._reconcile()
+            except Exception:  # noqa: BLE001 (as in every controller: errors are logged and retried)
+                words = traceback.format_exc()
+                if words != logged:
+                    sys.stderr.write(words)
+                logged = words
+            self.stirred.wait(self._every)
+
+
+GRACE = 10.0  # seconds without a heartbeat until a node is Unknown; a real cluster waits 50
+SYSTEM = ("default", "kube-system", "kube-public")  # namespaces that every cluster has
+
+
+def collect_garbage(store: Store) -> None:
+    """Fill new namespaces, empty deleted ones, and delete objects whose owners are gone."""
+    for namespace in store.all("Namespace"):
+        if "deletionTimestamp" in namespace["metadata"]:
+            _empty(store, namespace)
+        else:
+            _furnish(store, namespace["metadata"]["name"])
+    everything = [item for kind in KINDS if kind != "Event" for item in store.all(kind)]
+    uids = {item["metadata"]["uid"] for item in everything}
+    for item in everything:
+        owners = item["metadata"].get("ownerReferences") or []
+        if owners and not any(owner["uid"] in uids for owner in owners):
+            _delete(store, item)
+        if FOREGROUND in item["metadata"].get("finalizers", ()):
+            dependents = [one for one in everything if owned_by(one, item)]
+            for dependent in dependents:
+                _delete(store, dependent)
+            if not dependents:
+                store.drop(item)
+
+
+def _furnish(store: Store, namespace: str) -> None:
+    """Create the objects that every namespace has."""
+    for kind, name in (("ServiceAccount", "default"), ("ConfigMap", "kube-root-ca.crt")):
+        if store.get(kind, namespace, name) is None:
+            meta = {"name": name, "namespace": namespace}
+            store.put({"kind": kind, "apiVersion": "v1", "metadata": meta})
+
+
+def _empty(store: Store, namespace: Object) -> None:
+    inside = store.everything_in(namespace["metadata"]["name"])
+    for item in inside:
+        _delete(store, item)
+    if not store.everything_in(namespace["metadata"]["name"]):
+        store.drop(namespace)
+
+
+def _delete(store: Store, item: Object) -> None:
+    if "deletionTimestamp" in item["metadata"]:
+        return
+    of = Resources(store, item["kind"], item["metadata"].get("namespace", ""))
+    with contextlib.suppress(StatusError):  # already gone
+        of.delete(item["metadata"]["name"], {"preconditions": {"uid": item["metadata"]["uid"]}}, {})
+
+
+class NodeHealth:
+    """The heartbeats of kubelets. Thread-safe."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._heard: dict[str, float] = {}
+
+    def beat(self, node: str) -> None:
+        """Record a heartbeat of the node's kubelet."""
+        self._heard[node] = time.monotonic()
+
+    def check(self) -> None:
+        """Set nodes without heartbeats to Unknown, and taint nodes that are not Ready."""
+        for node in self._store.all("Node"):
+            name = node["metadata"]["name"]
+            if time.monotonic() - self._heard.setdefault(name, time.monotonic()) > GRACE:
+                self._store.change(node, _unknown)
+                self._unready(name)
+        for node in self._store.all("Node"):
+            self._store.change(node, _tainted)
+
+    def _unready(self, node: str) -> None:
+        for pod in self._store.all("Pod"):
+            conditions = pod["status"].get("conditions") or []
+            if pod["spec"].get("nodeName") == node and any(_ready(condition) for condition in conditions):
+                self._store.change(pod, _pod_unready)
+                record(self._store, pod, "node-controller", "Warning", "NodeNotReady", "Node is not ready")
+
+
+def _unknown(node: Object) -> None:
+    for condition in node["status"].get("conditions") or []:
+        if condition["status"] != "Unknown":
+            condition |= {
+                "status": "Unknown",
+                "reason": "NodeStatusUnknown",
+                "message": "Kubelet stopped posting node status.",
+                "lastTransitionTime": now(),
+            }
+
+
+def _tainted(node: Object) -> None:
+    """The taints of `node.kubernetes.io` that follow from Ready and cordoning; other taints stay."""
+    conditions = {
+        condition["type"]: condition["status"] for condition in node["status"].get("conditions") or []
+    }
+    kind = {"True": "", "Unknown": "unreachable"}.get(conditions.get("Ready", "False"), "not-ready")
+    ours = {f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable")}
+    before = node["spec"].pop("taints", None) or []
+    added = {(one["key"], one["effect"]): one.get("timeAdded") for one in before}
+    wanted = [(kind, effect) for effect in ("NoSchedule", "NoExecute") if kind]
+    if node["spec"].get("unschedulable"):
+        wanted.append(("unschedulable", "NoSchedule"))
+    taints = [one for one in before if one["key"] not in ours]
+    for name, effect in wanted:
+        key = f"node.kubernetes.io/{name}"
+        taints.append({"key": key, "effect": effect, "timeAdded": added.get((key, effect)) or now()})
+    if taints:
+        node["spec"]["taints"] = taints
+
+
+def _ready(condition: Object) -> bool:
+    return bool(condition["type"] == "Ready" and condition["status"] == "True")
+
+
+def _pod_unready(pod: Object) -> None:
+    for condition in pod["status"]["conditions"]:
+        if _ready(condition):
+            condition |= {"status": "False", "lastTransitionTime": now()}
+
 
 HASH = "controller-revision-hash"
 # Tolerations of every pod of a DaemonSet, in addition to its template's.
@@ -56,7 +221,7 @@ def _tend_daemonset(store: Store, daemonset: Object, nodes: list[Object]) -> Non
     names = [node["metadata"]["name"] for node in nodes if _wants(template["spec"], node)]
     ready = new = 0
     least = len(names) - _unavailable(daemonset, len(names))  # pods that stay ready while others are replaced
-    serving = sum(any(_ready(pod) for pod in by_node.get(name, [])) for name in names)
+    serving = sum(any(_pod_ready(pod) for pod in by_node.get(name, [])) for name in names)
     for name in names:
         there = by_node.pop(name, [])
         if not there:
@@ -64,11 +229,11 @@ def _tend_daemonset(store: Store, daemonset: Object, nodes: list[Object]) -> Non
         for pod in there:
             current = pod["metadata"]["labels"].get(HASH) == newest
             over = pod["status"].get("phase") in {"Succeeded", "Failed"}
-            if over or (not current and (not _ready(pod) or serving > least)):
-                serving -= _ready(pod)
+            if over or (not current and (not _pod_ready(pod) or serving > least)):
+                serving -= _pod_ready(pod)
                 _delete_pod(store, pod)
             new += current
-            ready += _ready(pod)
+            ready += _pod_ready(pod)
     misplaced = [pod for found in by_node.values() for pod in found]
     for pod in misplaced:
         _delete_pod(store, pod)
@@ -103,7 +268,7 @@ def _make_daemon(store: Store, daemonset: Object, node: str, revision: str) -> N
     _create_pod(store, daemonset, pod)
 
 
-def _ready(pod: Object) -> bool:
+def _pod_ready(pod: Object) -> bool:
     conditions = pod["status"].get("conditions") or []
     ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
     return ready and "deletionTimestamp" not in pod["metadata"]

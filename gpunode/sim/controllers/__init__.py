@@ -1,1 +1,0 @@
-"""The scheduler and controllers of the simulated cluster."""
