@@ -22,19 +22,14 @@ from gpunode.sim.node.kubelet import Kubelet
 from gpunode.sim.scheduler import schedule
 
 
-def serve(folder: Path, machines: Sequence[Machine], *, pullable: Collection[str] = ()) -> Cluster:
-    """A cluster of the hosts in `folder`/hosts; its kubeconfig is `folder`/kubeconfig.
-
-    `pullable` are images in the registry; others must be loaded onto a host before a pod can use them. Beside the
-    administrator's kubeconfig there is `kubeconfig-nobody`, of a user without rights.
-    """
-    return Cluster(folder, [machine.name for machine in machines], pullable)
-
-
 class Cluster:
-    """Runs in threads and child processes (the pods) of this process, until it is closed."""
+    """A cluster of the hosts in `folder`/hosts, in threads and child processes (the pods) of this process, until it is closed.
 
-    def __init__(self, folder: Path, names: Sequence[str], pullable: Collection[str]) -> None:
+    `pullable` are images in the registry; others must be loaded onto a host before a pod can use them. Its kubeconfig is
+    `folder`/kubeconfig; beside it there is `kubeconfig-nobody`, of a user without rights.
+    """
+
+    def __init__(self, folder: Path, machines: Sequence[Machine], *, pullable: Collection[str] = ()) -> None:
         self.store = Store()
         self._lock = threading.Lock()
         for name in controllers.SYSTEM:
@@ -64,8 +59,8 @@ class Cluster:
         self._forks = container.fork_server()
         self.metrics: dict[str, str] = {}  # host -> URL of its device plugin's metrics, if it serves any
         self._kubelets: dict[str, Kubelet] = {}
-        for name in names:
-            self.add(name)
+        for machine in machines:
+            self.add(machine.name)
         for loop in self._loops:
             loop.start()
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gpunode.sim import folder, process
-from gpunode.sim.cluster import serve as serve_cluster
+from gpunode.sim.cluster import Cluster
 from gpunode.sim.host import sshd
 from gpunode.sim.host.state import State
 
@@ -39,7 +39,7 @@ def main(demo: Path) -> int:
         server = sshd.Server(states, key)
         (demo / "known_hosts").write_text(server.known_hosts(), encoding="utf-8")
         machines = [state.machine() for state in states]
-        cluster = serve_cluster(demo, machines, pullable=folder.pullable_images(demo))
+        cluster = Cluster(demo, machines, pullable=folder.pullable_images(demo))
         ports = {state.folder.name: server.port(state.folder.name) for state in states}
         folder.write_files(demo, ports)
         _publish(demo, ports, cluster.metrics)

@@ -22,7 +22,7 @@ from gpunode.deviceplugin.cluster import incluster
 from gpunode.deviceplugin.cluster.apiserver import ApiError
 from gpunode.deviceplugin.cluster.incluster import InCluster
 from gpunode.sim.apiserver import tls
-from gpunode.sim.cluster import Cluster, serve
+from gpunode.sim.cluster import Cluster
 
 NODE = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "gpu-01"}}
 
@@ -30,7 +30,7 @@ NODE = {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "gpu-01"}}
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster without hosts."""
-    made = serve(tmp_path_factory.mktemp("sim"), [])
+    made = Cluster(tmp_path_factory.mktemp("sim"), [])
     yield made
     made.close()
 

@@ -20,7 +20,7 @@ from gpunode.deviceplugin import reload
 from gpunode.deviceplugin.cluster import apiserver, incluster
 from gpunode.deviceplugin.cluster.apiserver import ApiError, NodeLabel
 from gpunode.deviceplugin.reload import ConfigSource, chosen
-from gpunode.sim.cluster import Cluster, serve
+from gpunode.sim.cluster import Cluster
 
 from ..sim.clusters import Client
 from .apiserver import FakeApiServer
@@ -171,7 +171,7 @@ def test_a_start_that_waits_for_the_label_ends_when_told_to(play, sockets, tmp_p
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """A simulated cluster that knows the node gpu-01."""
     (tmp_path / "cluster").mkdir()
-    made = serve(tmp_path / "cluster", [])
+    made = Cluster(tmp_path / "cluster", [])
     yield made
     made.close()
 

@@ -18,7 +18,7 @@ from gpunode.deviceplugin.cluster import apiserver
 from gpunode.deviceplugin.cluster.apiserver import ApiError, ApiServer, Follower, Object
 from gpunode.deviceplugin.cluster.incluster import InCluster
 from gpunode.share.ledger import Ledger, kinds
-from gpunode.sim.cluster import serve
+from gpunode.sim.cluster import Cluster
 from tests.share.objects import MEM, node, pod
 
 
@@ -50,7 +50,7 @@ def test_a_ledger_follows_the_api_server(
 ) -> None:
     """Nodes and pods that are there, come, end and go; and one that starts later has the same books."""
     (tmp_path / "sim").mkdir()
-    cluster = serve(tmp_path / "sim", [])
+    cluster = Cluster(tmp_path / "sim", [])
     try:
         config = json.loads(cluster.kubeconfig.read_text())
         trust = config["clusters"][0]["cluster"]["certificate-authority-data"]

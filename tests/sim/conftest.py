@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpunode.sim import process
-from gpunode.sim.cluster import Cluster, serve
+from gpunode.sim.cluster import Cluster
 from tests import forks
 
 from .clusters import Client, until
@@ -24,7 +24,7 @@ def _forked_servers() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster without hosts."""
-    made = serve(tmp_path_factory.mktemp("sim"), [])
+    made = Cluster(tmp_path_factory.mktemp("sim"), [])
     yield made
     made.close()
 

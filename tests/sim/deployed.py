@@ -25,7 +25,7 @@ from gpunode.links.pod.vectoradd import NodeResult
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage
 from gpunode.sim import controllers
-from gpunode.sim.cluster import Cluster, serve
+from gpunode.sim.cluster import Cluster
 from gpunode.sim.host import kinds
 from gpunode.sim.host.machine import Machine
 from gpunode.sim.host.state import State
@@ -45,7 +45,7 @@ class Fleet:
     def __init__(self, demo: Path, *machines: Machine) -> None:
         self.demo = demo
         self.states = {machine.name: ready(demo, machine) for machine in machines}
-        self.cluster: Cluster = serve(demo, list(machines))
+        self.cluster: Cluster = Cluster(demo, list(machines))
         self.api: Api = connect(Access(kubeconfig=str(self.cluster.kubeconfig)))
 
     def deploy(self, config: PluginConfig | None = None) -> plugin.Rollout:

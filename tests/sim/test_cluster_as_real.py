@@ -16,7 +16,7 @@ from gpunode.links.plugin.deployment import Spec
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage
 from gpunode.sim.apiserver.store import Object
-from gpunode.sim.cluster import Cluster, serve
+from gpunode.sim.cluster import Cluster
 
 from ..lab import api as lab_api
 from ..lab.conftest import lab  # noqa: F401 (a fixture)
@@ -34,7 +34,7 @@ PASSING = {"uid", "resourceVersion", "creationTimestamp", "time"}
 def running(lab: lab_api.Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, Api, Cluster]]:  # noqa: F811
     """The real API, and the simulated one with its cluster."""
     real = connect(Access(kubeconfig=str(lab.kubeconfig)))
-    cluster = serve(tmp_path_factory.mktemp("sim"), [])
+    cluster = Cluster(tmp_path_factory.mktemp("sim"), [])
     simulated = connect(Access(kubeconfig=str(cluster.kubeconfig)))
     until(lambda: simulated.get("ServiceAccount", "default", "default"))
     yield real, simulated, cluster
@@ -229,7 +229,7 @@ def test_pages_are_alike(running: tuple[Api, Api, Cluster]) -> None:
 
 def test_nobody_is_refused_alike(lab: lab_api.Lab, tmp_path: Path) -> None:  # noqa: F811
     """The words that gpunode takes verb and resource from."""
-    cluster = serve(tmp_path, [])
+    cluster = Cluster(tmp_path, [])
     folders = (lab.inventory.parent, tmp_path)
     apis = [connect(Access(kubeconfig=str(folder / "kubeconfig-nobody"))) for folder in folders]
     try:

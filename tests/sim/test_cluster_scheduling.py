@@ -114,14 +114,3 @@ def test_taints_keep_off_who_does_not_tolerate_them(store: Store, toleration: Ob
     assert (outcome(store, "p") == "a") is fits
     if not fits:
         assert "1 node(s) had untolerated taint(s)" in outcome(store, "p")
-
-
-def test_a_pod_is_bound_when_room_comes(store: Store) -> None:
-    """A node that offers its GPUs later; the condition turns over."""
-    add_node(store, "a", 0)
-    add_pod(store, "p", 1)
-    assert "Insufficient" in outcome(store, "p")
-    node = store.get("Node", "", "a")
-    assert node is not None
-    store.change(node, lambda item: item["status"]["allocatable"].update({GPU: "1"}))
-    assert outcome(store, "p") == "a"

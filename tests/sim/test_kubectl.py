@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.sim.cluster import serve
+from gpunode.sim.cluster import Cluster
 from gpunode.sim.host import kinds
 from gpunode.sim.process import demos_folder
 
@@ -45,11 +45,13 @@ COMMANDS = (
     ("exec sleeps -- ls", 1, "processes of this computer"),
     ("label node new pool=a", 0, "node/new labeled"),
     ("get nodes -l pool=a", 0, "new"),
+    ("get nodes -l pool=a,!other", 0, "new"),
+    ("get nodes -l pool!=a", 0, "No resources found"),
     ("cordon new", 0, "node/new cordoned"),
     ("drain new --ignore-daemonsets --force", 0, "node/new drained"),
     ("uncordon new", 0, "node/new uncordoned"),
     ("delete -f sleeps.yaml --ignore-not-found", 0, 'daemonset.apps "all" deleted'),
-    ("get pods", 0, "No resources found"),
+    ("get ds", 0, "No resources found"),
 )
 
 
@@ -59,7 +61,7 @@ def test_kubectl_works() -> None:
     with tempfile.TemporaryDirectory(prefix="gpn-", dir=demos_folder(), ignore_cleanup_errors=True) as room:
         machine = kinds.new("new", count=1)
         ready(Path(room), machine)
-        cluster = serve(Path(room), [machine])
+        cluster = Cluster(Path(room), [machine])
         try:
             Path(room, "sleeps.yaml").write_text(SLEEPS)
             for command, status, said in COMMANDS:

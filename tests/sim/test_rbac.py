@@ -16,7 +16,7 @@ from gpunode.deviceplugin.cluster.incluster import InCluster
 from gpunode.links.plugin.deployment import Spec, everything
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginImage, PluginPublish
-from gpunode.sim.cluster import Cluster, serve
+from gpunode.sim.cluster import Cluster
 
 from .clusters import until
 
@@ -27,7 +27,7 @@ EVENT = {"kind": "Event", "apiVersion": "v1", "metadata": {"name": "a"}}
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """A cluster without hosts."""
-    made = serve(tmp_path, [])
+    made = Cluster(tmp_path, [])
     yield made
     made.close()
 

@@ -15,7 +15,7 @@ from gpunode.links.plugin.deployment import Spec, everything
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.sim.apiserver.store import Object
-from gpunode.sim.cluster import serve
+from gpunode.sim.cluster import Cluster
 
 from .clusters import until
 
@@ -35,7 +35,7 @@ FULL = Spec(
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[Api]:
     """A cluster without hosts."""
-    cluster = serve(tmp_path, [])
+    cluster = Cluster(tmp_path, [])
     client = connect(Access(kubeconfig=str(cluster.kubeconfig)))
     until(lambda: client.get("ServiceAccount", "default", "default"))
     yield client

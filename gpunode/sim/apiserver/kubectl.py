@@ -1,14 +1,11 @@
-"""What kubectl needs beside objects: discovery, and bodies in Kubernetes' protobuf.
+"""What kubectl needs beside objects: discovery, and its two bodies in Kubernetes' protobuf.
 
-kubectl sends protobuf since 1.32 for objects that do not come from a user's file. Only the few kinds that it makes itself
-are decoded; their fields' numbers are those of the kinds' generated.proto.
+kubectl sends DeleteOptions and Evictions in protobuf since 1.32; their fields' numbers are those of generated.proto.
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from gpunode.sim.apiserver.store import KINDS, Object, status_error
@@ -17,49 +14,25 @@ VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 SHORT = {"Namespace": "ns", "Node": "no", "Pod": "po", "Event": "ev", "ConfigMap": "cm", "DaemonSet": "ds",
          "Deployment": "deploy", "Service": "svc",
          "ServiceAccount": "sa", "PersistentVolumeClaim": "pvc", "ResourceQuota": "quota"}  # fmt: skip
-ALL = {"Pod", "DaemonSet", "Deployment", "Job", "Service"}  # shown by `kubectl get all`
-PARTS: list[Object] = [
-    {"name": "pods/eviction", "kind": "Eviction", "group": "policy", "version": "v1", "verbs": ["create"]},
-    {"name": "pods/log", "kind": "Pod", "verbs": ["get"]},
-    {"name": "nodes/status", "kind": "Node", "namespaced": False, "verbs": ["patch"]},
-    {"name": "nodes/proxy", "kind": "NodeProxyOptions", "namespaced": False, "verbs": ["get"]},
-    {"name": "pods/proxy", "kind": "PodProxyOptions", "verbs": ["get"]},
-]
-MEDIA, MAGIC = "application/vnd.kubernetes.protobuf", b"k8s\x00"
-# A field's type: `*` stands for a list, `{}` for a map; a mapping is a message of its own.
-Fields: TypeAlias = Mapping[int, tuple[str, Any]]
-META: Fields = MappingProxyType(
-    {
-        1: ("name", "str"),
-        2: ("generateName", "str"),
-        3: ("namespace", "str"),
-        11: ("labels", "{str}"),
-        12: ("annotations", "{str}"),
-    }
-)
-OPTIONS: Fields = MappingProxyType(
-    {
-        1: ("gracePeriodSeconds", "int"),
-        2: ("preconditions", {1: ("uid", "str"), 2: ("resourceVersion", "str")}),
-        4: ("propagationPolicy", "str"),
-        5: ("dryRun", "*str"),
-    }
-)
-DECODED: Mapping[str, Fields] = MappingProxyType(
-    {
-        "DeleteOptions": OPTIONS,
-        "Eviction": {1: ("metadata", META), 2: ("deleteOptions", OPTIONS)},
-        "Namespace": {1: ("metadata", META)},
-        "ServiceAccount": {1: ("metadata", META)},
-        "ConfigMap": {1: ("metadata", META), 2: ("data", "{str}"), 3: ("binaryData", "{bytes}")},
-        "Secret": {
-            1: ("metadata", META),
-            2: ("data", "{bytes}"),
-            3: ("type", "str"),
-            4: ("stringData", "{str}"),
-        },
-    }
-)
+EVICTION = {
+    "name": "pods/eviction", "singularName": "", "namespaced": True, "kind": "Eviction", "group": "policy",
+    "version": "v1", "verbs": ["create"],
+}  # fmt: skip
+MAGIC = b"k8s\x00"
+Fields: TypeAlias = Mapping[
+    int, tuple[str, Any]
+]  # name and type by number; a mapping is a message of its own
+META: Fields = {1: ("name", "str"), 3: ("namespace", "str")}
+OPTIONS: Fields = {
+    1: ("gracePeriodSeconds", "int"),
+    2: ("preconditions", {1: ("uid", "str"), 2: ("resourceVersion", "str")}),
+    4: ("propagationPolicy", "str"),
+    5: ("dryRun", "str"),
+}
+DECODED: Mapping[str, Fields] = {
+    "DeleteOptions": OPTIONS,
+    "Eviction": {1: ("metadata", META), 2: ("deleteOptions", OPTIONS)},
+}
 ENVELOPE: Fields = {1: ("type", {1: ("apiVersion", "str"), 2: ("kind", "str")}), 2: ("raw", "raw")}
 
 
@@ -69,7 +42,11 @@ def discover(parts: list[str]) -> Object | None:
         return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
     if parts == ["apis"]:
         named = sorted({kind.api for kind in KINDS.values() if "/" in kind.api})
-        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(one) for one in named]}
+        groups = [
+            {"name": api.partition("/")[0], "versions": [_version(api)], "preferredVersion": _version(api)}
+            for api in named
+        ]
+        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
     if parts[:2] == ["openapi", "v3"]:
         return _openapi("/".join(parts[2:]))
     api = "/".join(parts[1:])
@@ -84,12 +61,11 @@ def discover(parts: list[str]) -> Object | None:
             "kind": name,
             "verbs": VERBS,
             **({"shortNames": [SHORT[name]]} if name in SHORT else {}),
-            **({"categories": ["all"]} if name in ALL else {}),
         }
         for name, kind in kinds.items()
     ]
     if api == "v1":
-        resources += [{"singularName": "", "namespaced": True, **part} for part in PARTS]
+        resources.append(EVICTION)
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api, "resources": resources}
 
 
@@ -111,10 +87,8 @@ def _openapi(place: str) -> Object | None:
     return {"openapi": "3.0.0", "info": info, "paths": paths} if paths else None
 
 
-def _group(api: str) -> Object:
-    name, _, version = api.partition("/")
-    entry = {"groupVersion": api, "version": version}
-    return {"name": name, "versions": [entry], "preferredVersion": entry}
+def _version(api: str) -> Object:
+    return {"groupVersion": api, "version": api.partition("/")[2]}
 
 
 def decode(data: bytes) -> Object:
@@ -130,25 +104,12 @@ def decode(data: bytes) -> Object:
 def _message(data: bytes, fields: Fields) -> Object:
     found: Object = {}
     for number, value in _parts(data):
-        if number not in fields:
-            continue
-        name, kind = fields[number]
+        name, kind = fields.get(number, ("", "raw"))
         if not isinstance(kind, str):
             found[name] = _message(value, kind)
-        elif kind.startswith("{"):
-            entry = _message(value, {1: ("key", "str"), 2: ("value", kind.strip("{}"))})
-            found.setdefault(name, {})[entry.get("key", "")] = entry.get("value", "")
-        elif kind.startswith("*"):
-            found.setdefault(name, []).append(_plain(value, kind[1:]))
-        elif value or kind == "int":  # an empty text is an unset one
-            found[name] = _plain(value, kind)
+        elif name and (value or kind == "int"):  # an empty text is an unset one
+            found[name] = value.decode() if kind == "str" else value
     return found
-
-
-def _plain(value: Any, kind: str) -> Any:
-    if kind == "str":
-        return value.decode()
-    return base64.b64encode(value).decode() if kind == "bytes" else value
 
 
 def _parts(data: bytes) -> Iterator[tuple[int, Any]]:
