@@ -11,7 +11,7 @@ from typing import Any
 
 from gpunode.errors import GpunodeError
 
-PLAIN = {"✓": "+", "✗": "x", "·": "-", "…": "...", "≠": "!=", "“": '"', "”": '"'}
+PLAIN = {"✓": "+", "✗": "x", "·": "-", "█": "#", "░": ".", "…": "...", "≠": "!=", "“": '"', "”": '"'}
 
 
 def prepare() -> None:

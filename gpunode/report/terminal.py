@@ -134,6 +134,7 @@ class Line:
 
 Work = tuple[str, tuple[float, str]]  # a host, since when, and at what
 BAD = ("failed", "refused", "unreachable")
+BAR, ROOMY = 10, 100  # columns: of the bar, and of a terminal that has room for it
 STAGES = {"probe": "probes", "reboot": "reboots"}  # any other sentence is a wait
 
 
@@ -151,6 +152,7 @@ class Live:
         self._doing: dict[str, tuple[float, str]] = {}
         self._stage: dict[str, str] = {}
         self._detail: dict[str, str] = {}
+        self._bars: dict[str, str] = {}  # of the changes that are made
         self._view = RichLive(
             console=console, get_renderable=self._render, refresh_per_second=4, transient=True
         )
@@ -172,7 +174,12 @@ class Live:
             self._detail[host] = event.message
             return
         self._detail.pop(host, None)  # first: a drawing in between shows no detail of another step
-        step = f"{event.data['n'] + 1}/{event.data['of']} " if "of" in event.data else ""  # type: ignore[operator]
+        self._bars.pop(host, None)
+        step = ""
+        if "of" in event.data:
+            done, of = int(str(event.data["n"])), int(str(event.data["of"]))
+            step, filled = f"{done + 1}/{of} ", BAR * done // of
+            self._bars[host] = "█" * filled + "░" * (BAR - filled)
         self._doing[host] = (time.monotonic(), step + event.message)
         kind = str(event.data.get("kind", ""))
         self._stage[host] = WORK.get(kind, "") or STAGES.get(event.message, "waits")
@@ -182,7 +189,7 @@ class Live:
     def finished(self, outcome: Outcome) -> None:
         self._known[outcome.host] = outcome
         self._left.pop(outcome.host, None)
-        for told in (self._doing, self._stage, self._detail):
+        for told in (self._doing, self._stage, self._detail, self._bars):
             told.pop(outcome.host, None)
 
     def _render(self) -> Group:
@@ -208,6 +215,8 @@ class Live:
         table.add_column(no_wrap=True, width=5)
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=3)
         table.add_column(no_wrap=True, overflow="ellipsis", ratio=2)
+        if roomy := self._console.width >= ROOMY:
+            table.add_column(no_wrap=True, width=BAR)
         if len(doing) > room:  # those that take longest are what is waited for
             doing = sorted(doing, key=lambda one: one[1][0])[:room]
         for host, (since, text) in doing:
@@ -216,6 +225,7 @@ class Live:
                 words((_clock(since), "dim")),
                 words(text),
                 words((self._detail.get(host, ""), "dim")),
+                *([words((self._bars.get(host, ""), "dim"))] if roomy else []),
             )
         return table
 

@@ -126,6 +126,19 @@ def test_the_live_view_of_a_batch_knows_all_hosts_of_the_run() -> None:
     ]
 
 
+@pytest.mark.usefixtures("_still")
+def test_a_wide_live_view_has_a_bar_of_the_changes_that_are_made() -> None:
+    console = Console(force_terminal=True, width=120, soft_wrap=True, color_system=None)
+    live = Live(console, ["a", "b"])
+    live.event(Event("change", "a", "restart docker", {"n": 3, "of": 6, "kind": "Service"}))
+    live.event(Event("stage", "b", "probe"))
+    first, second, _ = [
+        "".join(part.text for part in line).rstrip() for line in console.render_lines(live._render())
+    ]
+    assert first.endswith("█████░░░░░")
+    assert second == " b  00:00  probe"
+
+
 def test_the_live_view_is_drawn_while_hosts_finish() -> None:
     """In another thread, at any moment of a drawing: here whenever it reads how a host ended."""
     names = iter(f"gpu-{number}" for number in range(1000))

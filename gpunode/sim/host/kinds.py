@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from gpunode.sim.host.machine import Machine, SimGpu
 
-PACE = 0.08  # seconds for a package, so that the show has something to show
+PACE = 0.04  # seconds for a package, so that the show has something to show
 ADDRESSES = ("0000:1b:00.0", "0000:43:00.0", "0000:9b:00.0", "0000:c3:00.0")
 DEBIAN, UBUNTU = "6.1.0-40-amd64", "5.15.0-161-generic"
 

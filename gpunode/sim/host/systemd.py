@@ -11,7 +11,7 @@ from gpunode.sim.host.daemons import Unusable
 from gpunode.sim.host.machine import Machine, Now, UnitNow, log
 from gpunode.sim.host.state import DOWN, State
 
-REBOOT_SECONDS = 2.0
+REBOOT_SECONDS = 1.0
 # The container toolkit's units that keep the CDI specification: what they are in once started.
 REFRESH = {
     "nvidia-cdi-refresh.path": ("active", "waiting"),
