@@ -81,7 +81,7 @@ def listed() -> None:
     """
     from gpunode.sim import registry
 
-    lines = [f"{one.name}  {len(one.states)} hosts  {one.folder}" for one in registry.list_kept()]
+    lines = [f"{kept.name}  {len(kept.states)} hosts  {kept.folder}" for kept in registry.list_kept()]
     typer.echo("\n".join(lines) or "no demo is kept running; `gpunode demo --keep` begins one")
 
 
@@ -136,11 +136,11 @@ def add(
     """
     from gpunode.sim import registry
 
-    one = registry.find(name)
-    group, names = registry.add_hosts(one, hosts)
+    kept = registry.find(name)
+    group, names = registry.add_hosts(kept, hosts)
     typer.echo(
         f"added {', '.join(names)} as group {group}. "
-        f"In {one.folder}: `gpunode provision inventory.yaml --limit {group}`."
+        f"In {kept.folder}: `gpunode provision inventory.yaml --limit {group}`."
     )
 
 

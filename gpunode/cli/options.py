@@ -200,7 +200,7 @@ def visits_hosts(command: Callable[..., int]) -> Callable[..., None]:
         "invocation": typer.Context,
     }
     defaults = {field.name: field.default for field in dataclasses.fields(kind_of_common)}
-    defaults |= {name: one.default for name, one in inspect.signature(command).parameters.items()}
+    defaults |= {name: parameter.default for name, parameter in inspect.signature(command).parameters.items()}
 
     @wraps(command)
     def run(invocation: typer.Context, **given: Any) -> None:

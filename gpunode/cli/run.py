@@ -128,7 +128,7 @@ def manifest(
     from gpunode.links.pod import samples
 
     sample = samples.named(name)
-    pairs = [one.partition("=") for one in node_selector or ()]
+    pairs = [label.partition("=") for label in node_selector or ()]
     for label, sign, value in pairs:
         if not (label and sign):
             raise UsageError(f"--node-selector {label}{sign}{value}: expected LABEL=VALUE")
@@ -139,7 +139,7 @@ def manifest(
 
         from gpunode import report
 
-        objects = [(one,) for one in yaml.safe_load_all(text)]
+        objects = [(item,) for item in yaml.safe_load_all(text)]
         report.make(json=True, quiet=True).rows("manifest", ("object",), objects)
     else:
         typer.echo(text.rstrip())

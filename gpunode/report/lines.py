@@ -62,7 +62,7 @@ class Lines:
                 "notes": notes(outcome),
             }
             if outcome.facts and outcome.facts.unconfirmed:
-                line["unconfirmed"] = [asdict(one) for one in outcome.facts.unconfirmed]
+                line["unconfirmed"] = [asdict(restart) for restart in outcome.facts.unconfirmed]
             self._write(line)
 
     def cluster(

@@ -146,7 +146,7 @@ def causes(cards: Iterable[Card]) -> list[Cause]:
         found.setdefault((card.status, card.style, card.cause.replace(card.name, "HOST")), []).append(
             card.name
         )
-    order = sorted(found.items(), key=lambda one: (one[0][1] != "red", -len(one[1])))
+    order = sorted(found.items(), key=lambda group: (group[0][1] != "red", -len(group[1])))
     return [Cause(*key, names) for key, names in order]
 
 
@@ -277,7 +277,7 @@ class Page:
             for host, _, result, proof, *_ in rows:
                 self._card(str(host)).result = (str(result), str(proof))
         if rows:
-            cells = [[shown(one) for one in row] for row in rows]
+            cells = [[shown(cell) for cell in row] for row in rows]
             title = TITLES.get(kind, kind.capitalize())
             tables = self._view["tables"]
             same = next(

@@ -15,7 +15,10 @@ def plain(text: str) -> str:
     text = redacted(text)
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() or one == "\t" else _escaped(one) for one in text)
+    return "".join(
+        character if character.isprintable() or character == "\t" else _escaped(character)
+        for character in text
+    )
 
 
 def lines(text: str) -> list[str]:
@@ -23,8 +26,8 @@ def lines(text: str) -> list[str]:
     return [plain(line) for line in redacted(text).splitlines()]
 
 
-def _escaped(one: str) -> str:
-    return one.encode("unicode_escape").decode()
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 CODE = 141  # 128 + SIGPIPE, as shells report it

@@ -193,12 +193,12 @@ def cluster_lines(context: str, differences: Sequence[Difference], *, diff: bool
     if diff is None and any(map(_by_name, differences)):
         yield f"{INDENT}plan --diff shows new and removed objects in full\n", "dim"
     alike: dict[tuple[str, ...], list[Difference]] = {}
-    for one in differences:
-        if one.action == "labelled":
-            alike.setdefault(one.lines, []).append(one)
+    for difference in differences:
+        if difference.action == "labelled":
+            alike.setdefault(difference.lines, []).append(difference)
     name = "nodes"
     for first, *more in alike.values():
-        what = ", ".join([first.what, *(one.what.removeprefix("Node ") for one in more)])
+        what = ", ".join([first.what, *(other.what.removeprefix("Node ") for other in more)])
         yield from _change(name, first, what, whole=True)
         name = ""
     pods = [difference for difference in differences if difference.action == "replaced"]
@@ -270,7 +270,7 @@ def alike(outcomes: Sequence[Outcome], *, diff: bool) -> list[Outcome]:
     for outcome in outcomes:
         nameless = outcome if outcome.problem else replace(outcome, host="")
         groups.setdefault(tuple(plan_lines(nameless, 0, diff=diff)), []).append(outcome)
-    return [replace(same[0], host=", ".join(one.host for one in same)) for same in groups.values()]
+    return [replace(same[0], host=", ".join(outcome.host for outcome in same)) for same in groups.values()]
 
 
 def plan_lines(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:

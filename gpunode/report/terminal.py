@@ -199,9 +199,11 @@ class Live:
         known, left, doing = list(self._known.values()), list(self._left), list(self._doing.items())
         end = wrapped(words((f" {self._sum(known, left, doing)}", "dim")), width)
         room = max(height - 2 - end.plain.count("\n"), 1)
-        bad = [one for one in known if one.status in BAD]
+        bad = [outcome for outcome in known if outcome.status in BAD]
         shown = bad[: max(room - len(doing), room // 2)]
-        return Group(*(self._failed(one, width) for one in shown), self._table(doing, room - len(shown)), end)
+        return Group(
+            *(self._failed(outcome, width) for outcome in shown), self._table(doing, room - len(shown)), end
+        )
 
     def _failed(self, outcome: Outcome, width: int) -> Text:
         why = " ".join(lines(outcome.why)[:1])
@@ -218,7 +220,7 @@ class Live:
         if roomy := self._console.width >= ROOMY:
             table.add_column(no_wrap=True, width=BAR)
         if len(doing) > room:  # those that take longest are what is waited for
-            doing = sorted(doing, key=lambda one: one[1][0])[:room]
+            doing = sorted(doing, key=lambda work: work[1][0])[:room]
         for host, (since, text) in doing:
             table.add_row(
                 words(f" {host}"),
@@ -237,9 +239,9 @@ class Live:
             parts.append(f"{len(doing)} at work ({', '.join(f'{name} {count}' for name, count in stages)})")
         if waiting := len(set(left) - dict(doing).keys()):
             parts.append(f"{waiting} to come")
-        count = len({one.host for one in known}.union(left))
+        count = len({outcome.host for outcome in known}.union(left))
         hosts = f"{count} host{'' if count == 1 else 's'}"
-        ends = Counter(WORDS[one.status] for one in known)
+        ends = Counter(WORDS[outcome.status] for outcome in known)
         done = ", ".join(f"{number} {word}" for word, number in ends.items())
         return " · ".join([*parts, f"{hosts}: {done}" if done else hosts])
 

@@ -46,7 +46,7 @@ def spent(moments: Sequence[Moment], end: float) -> dict[str, float]:
             doing.pop(moment.host, None)
         else:
             doing[moment.host] = CLUSTER if moment.host is None else WORK.get(moment.kind, REST)
-    return dict(sorted(found.items(), key=lambda one: -one[1]))
+    return dict(sorted(found.items(), key=lambda entry: -entry[1]))
 
 
 def sentence(seconds: Mapping[str, float]) -> str:

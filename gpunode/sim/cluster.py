@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from gpunode.sim import controllers
-from gpunode.sim.apiserver.api import ApiServer, Log, tls_server
+from gpunode.sim.apiserver import tls
+from gpunode.sim.apiserver.api import ApiServer, Log
 from gpunode.sim.apiserver.resources import Resources
 from gpunode.sim.apiserver.store import KINDS, Object, Store, status_error
 from gpunode.sim.host.machine import Machine
@@ -35,7 +36,7 @@ class Cluster:
         for name in controllers.SYSTEM:
             Resources(self.store, "Namespace").create({"metadata": {"name": name}}, {})
         users = {secrets.token_hex(16): "admin", secrets.token_hex(16): "nobody"}
-        secure, certificate = tls_server(folder / "api.pem")
+        secure, certificate = tls.server(folder / "api.pem")
         self._api = ApiServer(self.store, users, self._log, self._configz, secure)
         self._users, self._accounts, self._certificate = users, folder / "accounts", certificate
         for token, user in users.items():

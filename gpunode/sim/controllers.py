@@ -81,7 +81,7 @@ def collect_garbage(store: Store) -> None:
         if owners and not any(owner["uid"] in uids for owner in owners):
             _delete(store, item)
         if FOREGROUND in item["metadata"].get("finalizers", ()):
-            dependents = [one for one in everything if owned_by(one, item)]
+            dependents = [other for other in everything if owned_by(other, item)]
             for dependent in dependents:
                 _delete(store, dependent)
             if not dependents:
@@ -160,11 +160,11 @@ def _tainted(node: Object) -> None:
     kind = {"True": "", "Unknown": "unreachable"}.get(conditions.get("Ready", "False"), "not-ready")
     ours = {f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "unschedulable")}
     before = node["spec"].pop("taints", None) or []
-    added = {(one["key"], one["effect"]): one.get("timeAdded") for one in before}
+    added = {(taint["key"], taint["effect"]): taint.get("timeAdded") for taint in before}
     wanted = [(kind, effect) for effect in ("NoSchedule", "NoExecute") if kind]
     if node["spec"].get("unschedulable"):
         wanted.append(("unschedulable", "NoSchedule"))
-    taints = [one for one in before if one["key"] not in ours]
+    taints = [taint for taint in before if taint["key"] not in ours]
     for name, effect in wanted:
         key = f"node.kubernetes.io/{name}"
         taints.append({"key": key, "effect": effect, "timeAdded": added.get((key, effect)) or now()})
@@ -245,7 +245,7 @@ def _wants(spec: Object, node: Object) -> bool:
     tolerations = [*(spec.get("tolerations") or []), *TOLERATED]
     taints = [taint for taint in node["spec"].get("taints") or [] if taint["effect"] != "PreferNoSchedule"]
     own = [taint for taint in taints if taint["key"] != "node.kubernetes.io/not-ready"]
-    return selects_node(spec, node) and all(tolerates(one, tolerations) for one in own)
+    return selects_node(spec, node) and all(tolerates(taint, tolerations) for taint in own)
 
 
 def _make_daemon(store: Store, daemonset: Object, node: str, revision: str) -> None:
@@ -354,11 +354,11 @@ def _condition(kind: str, words: Object) -> Object:
 def run_deployments(store: Store) -> None:
     """Write why there are no pods, as the controller does where they are refused; once, and over nothing. The reason is none
     of the controller's, which tries again."""
-    for one in store.all("Deployment"):
-        if not one.get("status"):
+    for deployment in store.all("Deployment"):
+        if not deployment.get("status"):
             reason = {"type": "ReplicaFailure", "status": "True", "reason": "Simulated", "message": WHY}
             condition = {**reason, "lastUpdateTime": now(), "lastTransitionTime": now()}
-            store.change(one, partial(_set_conditions, [condition]))
+            store.change(deployment, partial(_set_conditions, [condition]))
 
 
 def _set_conditions(conditions: list[Object], item: Object) -> None:

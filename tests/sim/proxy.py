@@ -8,7 +8,7 @@ import socket
 import threading
 from pathlib import Path
 
-from gpunode.sim.apiserver.api import ADDRESS
+from gpunode.sim.apiserver.tls import ADDRESS
 
 
 class Proxy:

@@ -20,7 +20,7 @@ from gpunode.agent.redaction import redacted
 from gpunode.errors import UsageError
 from gpunode.links.plugin.image import registry, write
 from gpunode.links.plugin.image.registry import Login, login
-from gpunode.sim.apiserver.api import ADDRESS, tls_server
+from gpunode.sim.apiserver import tls
 from tests.unit.test_image import DEBIAN, NAME, Files, _pip, folder, oci
 
 __all__ = ["_pip"]  # a fixture
@@ -42,7 +42,7 @@ class Registry(ThreadingHTTPServer):
 
     @property
     def host(self) -> str:
-        return f"{ADDRESS}:{self.server_port}"
+        return f"{tls.ADDRESS}:{self.server_port}"
 
     def reference(self) -> str:
         (entry,) = json.loads(self.files["index.json"])["manifests"]
@@ -107,14 +107,14 @@ class Answer(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    context, certificate = tls_server(tmp_path / "key.pem")
+    context, certificate = tls.server(tmp_path / "key.pem")
     (tmp_path / "ca.pem").write_text(certificate)
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
     monkeypatch.setenv("no_proxy", "*")
     for name in ("REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
-    with Registry((ADDRESS, 0), Answer) as server:
+    with Registry((tls.ADDRESS, 0), Answer) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
         server.files, server.asked = oci(DEBIAN, archs=("amd64", "arm64")), []
         threading.Thread(target=server.serve_forever, daemon=True).start()

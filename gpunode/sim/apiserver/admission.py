@@ -71,7 +71,10 @@ def _pod(store: Store, item: Object, before: Object | None) -> None:
     for toleration in ("not-ready", "unreachable"):
         key = f"node.kubernetes.io/{toleration}"
         there = spec.setdefault("tolerations", [])
-        if not any(one.get("key") in {key, None} and one.get("operator") == "Exists" for one in there):
+        if not any(
+            tolerated.get("key") in {key, None} and tolerated.get("operator") == "Exists"
+            for tolerated in there
+        ):
             there.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
     spec.setdefault("enableServiceLinks", True)
     spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
@@ -186,7 +189,13 @@ def _probe(probe: Object) -> None:
 
 def _quality(spec: Object) -> str:
     asked = [container["resources"] for container in spec["containers"]]
-    plain = [name for one in asked for part in one.values() for name in part if name in {"cpu", "memory"}]
+    plain = [
+        name
+        for resources in asked
+        for part in resources.values()
+        for name in part
+        if name in {"cpu", "memory"}
+    ]
     return "Burstable" if plain else "BestEffort"
 
 
@@ -211,7 +220,7 @@ def allows(store: Store, user: str, verb: str, group: str, plural: str, namespac
         subject = {"kind": "ServiceAccount", "namespace": home, "name": name}
     bindings = store.all("ClusterRoleBinding") + (store.all("RoleBinding", namespace) if namespace else [])
     for binding in bindings:
-        if not any(subject.items() <= one.items() for one in binding.get("subjects", [])):
+        if not any(subject.items() <= other.items() for other in binding.get("subjects", [])):
             continue
         ref = binding["roleRef"]
         place = binding["metadata"].get("namespace", "") if ref["kind"] == "Role" else ""
@@ -259,8 +268,8 @@ def check_eviction(store: Store, pod: Object) -> None:
     """Raises StatusError, in the words of Kubernetes' eviction, where a budget does not allow the pod's eviction now."""
     namespace = pod["metadata"]["namespace"]
     for budget in store.all("PodDisruptionBudget", namespace):
-        chosen = [one for one in store.all("Pod", namespace) if _budget_covers(budget, one)]
-        healthy = [one for one in chosen if one["status"].get("phase") == "Running"]
+        chosen = [other for other in store.all("Pod", namespace) if _budget_covers(budget, other)]
+        healthy = [other for other in chosen if other["status"].get("phase") == "Running"]
         needed = int(budget["spec"].get("minAvailable", 0))
         if _budget_covers(budget, pod) and len(healthy) <= needed:
             name = budget["metadata"]["name"]

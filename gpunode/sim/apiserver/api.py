@@ -7,28 +7,22 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlsplit
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from gpunode.sim.apiserver import admission, kubectl
 from gpunode.sim.apiserver.queries import watch
 from gpunode.sim.apiserver.resources import Resources
 from gpunode.sim.apiserver.store import KINDS, Object, StatusError, Store, status_error
+from gpunode.sim.apiserver.tls import ADDRESS
 
 VERSION = {"major": "1", "minor": "36", "gitVersion": "v1.36.3+simulated", "platform": "linux/amd64"}
 PLACES = {(kind.api, kind.plural): name for name, kind in KINDS.items()}
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-ADDRESS = "127.0.0.1"
 INTO = {"exec", "attach", "portforward"}  # subresources of a pod that enter its containers
 PROXY = 10.0  # seconds for a page of a pod
 POLL = 0.2  # seconds between two reads of a log that is followed
@@ -287,34 +281,3 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
-
-
-def tls_server(path: Path) -> tuple[ssl.SSLContext, str]:
-    """TLS for a server at ADDRESS, with a new key kept in `path`, and the certificate as PEM text."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "simulated")])
-    now, public = datetime.now(timezone.utc), key.public_key()
-    usage = x509.KeyUsage(
-        digital_signature=True, key_cert_sign=True, content_commitment=False, key_encipherment=False,
-        data_encipherment=False, key_agreement=False, crl_sign=False, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
-    certificate = (
-        x509.CertificateBuilder(name, name, public, x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))
-        .not_valid_after(now + timedelta(days=30))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address(ADDRESS))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    text = certificate.public_bytes(serialization.Encoding.PEM).decode()
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path.touch(mode=0o600)
-    path.write_text(secret.decode() + text, encoding="utf-8")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(path)
-    return context, text

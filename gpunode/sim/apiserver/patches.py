@@ -97,7 +97,7 @@ def _bare(item: Object) -> Object:
 
 def _leaves(value: Any, name: str = "", place: Path = ()) -> set[Path]:
     if isinstance(value, dict) and value and name not in WHOLE:
-        return {leaf for key, one in value.items() for leaf in _leaves(one, key, (*place, f"f:{key}"))}
+        return {leaf for key, below in value.items() for leaf in _leaves(below, key, (*place, f"f:{key}"))}
     if isinstance(value, list) and name in KEYS:
         found: set[Path] = set()
         for item in value:
@@ -126,7 +126,7 @@ def _step(value: Any, step: str) -> Any:
     if step.startswith("f:"):
         return value.get(step[2:], _NONE) if isinstance(value, dict) else _NONE
     ((by, name),) = json.loads(step[2:]).items()
-    return next((one for one in value if one.get(by) == name), _NONE) if isinstance(value, list) else _NONE
+    return next((item for item in value if item.get(by) == name), _NONE) if isinstance(value, list) else _NONE
 
 
 def _adds_nothing(wish: Object, live: Object, place: Path) -> bool:
@@ -137,7 +137,7 @@ def _adds_nothing(wish: Object, live: Object, place: Path) -> bool:
 def _remove(item: Object, place: Path, kept: Iterable[Path]) -> None:
     """Remove a field, and the maps and lists that are empty then."""
     place = place[:-1] if place[-1] == "." else place
-    if any(one[: len(place)] == place for one in kept):
+    if any(path[: len(place)] == place for path in kept):
         return  # an item, or a once empty map, in which another manager owns fields
     parents = [item]
     for step in place[:-1]:
@@ -169,8 +169,8 @@ def _merge(into: Object, wish: Object) -> None:
 
 def _merge_list(there: list[Object], wish: list[Object], by: str) -> list[Object]:
     """Items in the order of the manifest; its missing ones stay before the item that they preceded."""
-    known = {_item(one, by): one for one in there}
-    wished = {_item(one, by) for one in wish}
+    known = {_item(item, by): item for item in there}
+    wished = {_item(item, by) for item in wish}
     left, merged = list(there), []
     for one in wish:
         while left and _item(left[0], by) not in wished:
@@ -276,25 +276,25 @@ def strategic_patch(live: Object, patch: Mapping[str, Any]) -> Object:
             result.pop(name, None)
         elif isinstance(value, dict):
             result[name] = strategic_patch(there if isinstance(there, dict) else {}, value)
-        elif name in PATCH_KEYS and all(isinstance(one, dict) for one in value):
-            order = [one[PATCH_KEYS[name]] for one in patch.get(f"{ORDER}{name}", [])]
+        elif name in PATCH_KEYS and all(isinstance(item, dict) for item in value):
+            order = [entry[PATCH_KEYS[name]] for entry in patch.get(f"{ORDER}{name}", [])]
             result[name] = _list(there or [], value, PATCH_KEYS[name], order)
         elif name == "finalizers":
-            result[name] = [*(there or []), *(one for one in value if one not in (there or []))]
+            result[name] = [*(there or []), *(item for item in value if item not in (there or []))]
         else:
             result[name] = copy.deepcopy(value)
     return result
 
 
 def _list(live: list[Object], patch: list[Object], by: str, order: list[Any]) -> list[Object]:
-    if any(one.get("$patch") == "replace" and by not in one for one in patch):
+    if any(item.get("$patch") == "replace" and by not in item for item in patch):
         live = []
-    items = {one[by]: one for one in live}
-    for one in patch:
-        if one.get("$patch") == "delete":
-            items.pop(one[by], None)
-        elif by in one:
-            items[one[by]] = strategic_patch(items.get(one[by], {}), one)
+    items = {item[by]: item for item in live}
+    for item in patch:
+        if item.get("$patch") == "delete":
+            items.pop(item[by], None)
+        elif by in item:
+            items[item[by]] = strategic_patch(items.get(item[by], {}), item)
     first = [items.pop(name) for name in order if name in items]
     return [*first, *items.values()]
 

@@ -54,7 +54,7 @@ def _labels(text: str) -> list[Test]:
     expressions = []
     for clause in re.split(r",(?![^(]*\))", text) if text else []:
         if found := SET.fullmatch(clause.strip()):
-            values = [one.strip() for one in found[3].split(",")]
+            values = [value.strip() for value in found[3].split(",")]
             expressions.append(
                 {"key": found[1], "operator": "In" if found[2] == "in" else "NotIn", "values": values}
             )
@@ -107,7 +107,7 @@ def _stream(
     if not version or query.get("sendInitialEvents") == "true":
         with store.changed:
             found, version = store.all(kind, namespace), store.version
-        yield from ({"type": "ADDED", "object": one} for one in found if wanted(one))
+        yield from ({"type": "ADDED", "object": item} for item in found if wanted(item))
     if query.get("sendInitialEvents") == "true":
         meta = {"resourceVersion": str(version), "creationTimestamp": None, "annotations": {INITIAL: "true"}}
         mark = {"kind": kind, "apiVersion": KINDS[kind].api, "metadata": meta}

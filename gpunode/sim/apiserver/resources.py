@@ -43,18 +43,18 @@ class Resources:
         """The objects that the query selects, in pages of `limit`."""
         wanted = selector(self.kind, query)
         with self.store.changed:
-            found = [one for one in self.store.all(self.kind, self.namespace) if wanted(one)]
+            found = [item for item in self.store.all(self.kind, self.namespace) if wanted(item)]
             version = self.store.version
         if query.get("continue"):
             version, last = json.loads(base64.b64decode(query["continue"]))
-            found = [one for one in found if list(key(one)) > last]
+            found = [item for item in found if list(key(item)) > last]
         limit = int(query.get("limit") or 0) or len(found)
         meta: Object = {"resourceVersion": str(version)}
         if len(found) > limit:
             token = json.dumps([version, key(found[limit - 1])]).encode()
             meta |= {"continue": base64.b64encode(token).decode(), "remainingItemCount": len(found) - limit}
         # Items of a list have no kind of their own.
-        items = [{k: v for k, v in one.items() if k not in {"kind", "apiVersion"}} for one in found[:limit]]
+        items = [{k: v for k, v in item.items() if k not in {"kind", "apiVersion"}} for item in found[:limit]]
         return {
             "kind": f"{self.kind}List",
             "apiVersion": KINDS[self.kind].api,

@@ -96,7 +96,7 @@ class Store:
         """The objects of a kind (of all namespaces, or of one), by namespace and name."""
         with self.changed:
             found = [k for k in self._objects if k[0] == kind and namespace in {"", k[1]}]
-            return [self._objects[one] for one in sorted(found)]
+            return [self._objects[place] for place in sorted(found)]
 
     def everything_in(self, namespace: str) -> list[Object]:
         """All objects in a namespace."""

@@ -130,13 +130,13 @@ def _processes(root: Path, now: Now) -> None:
     kubelet = now.units.get("kubelet.service", UnitNow())
     if kubelet.pid:
         _put(root / f"proc/{kubelet.pid}/cmdline", "".join(f"{word}\0" for word in now.arguments))
-    for one in now.gpu_users:
-        process = root / f"proc/{one.pid}"
+    for user in now.gpu_users:
+        process = root / f"proc/{user.pid}"
         if not process.exists():
-            _put(process / "cmdline", "".join(f"{word}\0" for word in one.words))
+            _put(process / "cmdline", "".join(f"{word}\0" for word in user.words))
             _put(
                 process / "cgroup",
-                f"0::/kubepods.slice/kubepods-pod{one.pod.replace('-', '_')}.slice/{one.id}\n",
+                f"0::/kubepods.slice/kubepods-pod{user.pod.replace('-', '_')}.slice/{user.id}\n",
             )
             _link(process / "fd/3", "/dev/nvidiactl")
 

@@ -74,9 +74,9 @@ def depmod(state: State, now: Now) -> None:
     next boot with its headers."""
     kernel = state.machine().kernel
     ahead = next_kernel(kernel)
-    for one, built in ((kernel, True), (ahead, f"linux-headers-{ahead}" in now.packages)):
-        path = state.root / "lib/modules" / one / "modules.dep"
-        listed = path.exists() and (one == kernel or path.read_text(encoding="utf-8") != "")
+    for each, built in ((kernel, True), (ahead, f"linux-headers-{ahead}" in now.packages)):
+        path = state.root / "lib/modules" / each / "modules.dep"
+        listed = path.exists() and (each == kernel or path.read_text(encoding="utf-8") != "")
         if installed(now) is not None and built and not listed:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("updates/dkms/nvidia.ko:\n", encoding="utf-8")

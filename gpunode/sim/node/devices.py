@@ -141,7 +141,7 @@ class DeviceManager:
     def counts(self) -> dict[str, tuple[int, int]]:
         """(all, healthy) devices by resource; (0, 0) for resources that were offered before."""
         with self._lock:
-            now = {name: one.devices for name, one in self._plugins.items()}
+            now = {name: plugin.devices for name, plugin in self._plugins.items()}
             self._known |= {name: len(devices) for name, devices in now.items()}
             return {name: (count, sum(now.get(name, {}).values())) for name, count in self._known.items()}
 
@@ -152,8 +152,8 @@ class DeviceManager:
             with self._lock:
                 plugin = self._plugins.get(resource)
                 held = self._held(resource)
-                healthy = [one for one, good in plugin.devices.items() if good] if plugin else []
-                free = [one for one in healthy if one not in held]
+                healthy = [device for device, good in plugin.devices.items() if good] if plugin else []
+                free = [device for device in healthy if device not in held]
             if plugin is None or len(free) < count:
                 raise Unavailable(
                     f"Allocate failed due to requested number of devices unavailable for {resource}. "
@@ -191,17 +191,17 @@ class DeviceManager:
             entries = [
                 {
                     "PodUID": pod,
-                    "ContainerName": one.container,
-                    "ResourceName": one.resource,
-                    "DeviceIDs": one.ids if self._pods is None else {"-1": one.ids},
-                    "AllocResp": base64.b64encode(one.answer).decode(),
+                    "ContainerName": allocation.container,
+                    "ResourceName": allocation.resource,
+                    "DeviceIDs": allocation.ids if self._pods is None else {"-1": allocation.ids},
+                    "AllocResp": base64.b64encode(allocation.answer).decode(),
                 }
                 for pod, given in self._allocated.items()
-                for one in given
+                for allocation in given
             ]
             healthy = {
-                name: [unit for unit, good in one.devices.items() if good]
-                for name, one in self._plugins.items()
+                name: [unit for unit, good in plugin.devices.items() if good]
+                for name, plugin in self._plugins.items()
             }
             data = {"PodDeviceEntries": entries or None, "RegisteredDevices": healthy}
             new = self._folder / f".{FILE_NAME}"
@@ -210,11 +210,11 @@ class DeviceManager:
 
     def _held(self, resource: str) -> set[str]:
         return {
-            one
+            device
             for found in self._allocated.values()
             for given in found
             if given.resource == resource
-            for one in given.ids
+            for device in given.ids
         }
 
     def _list(self, _request: Any, _context: Any) -> podresources.ListPodResourcesResponse:
@@ -226,9 +226,11 @@ class DeviceManager:
                 given = list(self._allocated.get(meta["uid"], ()))
             for container in pod["spec"]["containers"]:
                 devices = [
-                    podresources.ContainerDevices(resource_name=one.resource, device_ids=one.ids)
-                    for one in given
-                    if one.container == container["name"]
+                    podresources.ContainerDevices(
+                        resource_name=allocation.resource, device_ids=allocation.ids
+                    )
+                    for allocation in given
+                    if allocation.container == container["name"]
                 ]
                 shown.containers.add(name=container["name"], devices=devices)
         return answer
@@ -240,7 +242,7 @@ class DeviceManager:
         request = api.PreferredAllocationRequest(container_requests=[wish])
         answer = plugin.call("GetPreferredAllocation", request, api.PreferredAllocationResponse)
         preferred = [deviceID for deviceID in answer.container_responses[0].deviceIDs if deviceID in free]
-        return [*preferred, *(one for one in free if one not in preferred)][:count]
+        return [*preferred, *(device for device in free if device not in preferred)][:count]
 
     def _register(self, request: Any, context: Any) -> Any:
         if request.version != "v1beta1":

@@ -120,7 +120,11 @@ class Kubelet:
             words = f"Get {where}: dial tcp 127.0.0.1:10250: connect: connection refused"
             raise status_error(500, "InternalError", words)
         run = self._runs.get(pod["metadata"]["uid"])
-        this = next((one for one in run.containers if one.name == container), None) if run else None
+        this = (
+            next((candidate for candidate in run.containers if candidate.name == container), None)
+            if run
+            else None
+        )
         logs = this.logs if this else []
         if previous:
             return Log(_previous_log(this, logs, container, name), lambda: True)
@@ -350,11 +354,11 @@ def _conditions(before: Object, *, up: bool) -> list[Object]:
     )
     found.append(dict(zip(("type", "status", "reason", "message"), ("Ready", *ready), strict=True)))
     known = {condition["type"]: condition for condition in before.get("conditions") or []}
-    for one in found:
-        old = known.get(one["type"], {})
-        same = old.get("status") == one["status"]
-        one["lastHeartbeatTime"] = old["lastHeartbeatTime"] if same else now()
-        one["lastTransitionTime"] = old["lastTransitionTime"] if same else now()
+    for condition in found:
+        old = known.get(condition["type"], {})
+        same = old.get("status") == condition["status"]
+        condition["lastHeartbeatTime"] = old["lastHeartbeatTime"] if same else now()
+        condition["lastTransitionTime"] = old["lastTransitionTime"] if same else now()
     return found
 
 

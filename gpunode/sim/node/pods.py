@@ -200,7 +200,7 @@ class ContainerLifecycle:
         self._id = f"{runtime}://{secrets.token_hex(32)}"
         variables = {
             **self._node.account(pod),
-            **{one["name"]: _value(one, pod) for one in self.spec.get("env", [])},
+            **{variable["name"]: _value(variable, pod) for variable in self.spec.get("env", [])},
         }
         variables = self._volumes.outside(self.spec, variables)
         meta, node = pod["metadata"], self._node
@@ -355,8 +355,8 @@ class PodRun:
             self._refused = ("DeadlineExceeded", words)
         elif self._running(host) and self._admitted() and self._mounted() and self._sandboxed(host):
             handler = self.pod["spec"].get("runtimeClassName") or host.runtime.default
-            for one in self.containers:
-                one.start(self.pod, host, handler, (self._given or {}).get(one.name, {}))
+            for each in self.containers:
+                each.start(self.pod, host, handler, (self._given or {}).get(each.name, {}))
 
     def kill(self, *, gpu: bool = False) -> None:
         """End its processes at once: its node went down, or its runtime with all its containers. `gpu`: only those that use
@@ -388,10 +388,10 @@ class PodRun:
             {"type": "Ready", "status": str(not unready), **why},
             {"type": "ContainersReady", "status": str(not unready), **why},
         ]
-        for one in conditions:
-            known = before.get(one["type"], {})
-            same = known.get("status") == one["status"]
-            one["lastTransitionTime"] = known["lastTransitionTime"] if same else now()
+        for condition in conditions:
+            known = before.get(condition["type"], {})
+            same = known.get("status") == condition["status"]
+            condition["lastTransitionTime"] = known["lastTransitionTime"] if same else now()
         address = self._node.endpoints.address
         return {
             **status,

@@ -27,7 +27,7 @@ from gpunode.cluster.api import connect, exec_plugin, kubeconfig, refusal
 from gpunode.cluster.api.connection import Connection
 from gpunode.errors import ClusterError
 from gpunode.model import Cluster
-from gpunode.sim.apiserver.api import ADDRESS, tls_server
+from gpunode.sim.apiserver import tls
 
 GOOD = {
     "clusters": [{"name": "c", "cluster": {"server": "https://10.0.0.1:6443"}}],
@@ -224,7 +224,7 @@ def test_keys_in_a_kubeconfig_are_left_in_no_file(tmp_path: Path, monkeypatch: p
 
     Not for the second connection of a process either: the client library keeps the names of files that are gone.
     """
-    _, authority = tls_server(tmp_path / "server.pem")
+    _, authority = tls.server(tmp_path / "server.pem")
     secret = (tmp_path / "server.pem").read_text()
     source = written(
         tmp_path,
@@ -301,7 +301,7 @@ def test_several_files_are_one_kubeconfig_and_paths_are_relative_to_their_own(
 ) -> None:
     """As kubectl merges $KUBECONFIG: the first current-context counts, and so does the first of two entries of a name."""
     (tmp_path / "far").mkdir()
-    _, pem = tls_server(tmp_path / "far" / "server.pem")
+    _, pem = tls.server(tmp_path / "far" / "server.pem")
     (tmp_path / "far" / "ca.crt").write_text(pem)
     cluster = {"server": "https://10.0.0.2:6443", "certificate-authority": "ca.crt"}
     far = {
@@ -420,7 +420,7 @@ def test_a_client_certificate_that_has_ended_is_known(
         def now(cls, tz: tzinfo | None = None) -> Later:
             return cls(cls.at, 1, 1, tzinfo=tz)
 
-    _, pem = tls_server(tmp_path / "client.pem")
+    _, pem = tls.server(tmp_path / "client.pem")
     user = {
         "client-certificate-data": base64_of(pem),
         "client-key-data": base64_of((tmp_path / "client.pem").read_text()),
@@ -647,7 +647,7 @@ def test_what_a_plugin_answers_is_a_secret() -> None:
 
 def test_a_plugin_that_answers_a_token_and_a_certificate_gives_both(tmp_path: Path) -> None:
     """A proxy before the API server may want the certificate."""
-    _, pem = tls_server(tmp_path / "client.pem")
+    _, pem = tls.server(tmp_path / "client.pem")
     key = (tmp_path / "client.pem").read_text()
     status = {"token": "t", "clientCertificateData": pem, "clientKeyData": key}
     access = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **answering(**status))))
@@ -685,7 +685,7 @@ def test_an_interrupt_ends_the_plugin_too(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_certificate_that_a_plugin_answers_is_the_clients(tmp_path: Path) -> None:
     """In no file afterwards."""
-    _, pem = tls_server(tmp_path / "client.pem")
+    _, pem = tls.server(tmp_path / "client.pem")
     key = (tmp_path / "client.pem").read_text()
     source = written(tmp_path, **answering(clientCertificateData=pem, clientKeyData=key))
     assert kubeconfig.load(Cluster(kubeconfig=source)).tls is not None
@@ -733,7 +733,7 @@ def fingerprint(certificate: bytes | None) -> str:
 @pytest.mark.parametrize("kind", ["certificate", "token"])
 def test_what_a_plugin_answered_is_renewed_in_a_long_run(tmp_path: Path, kind: str, cause: str) -> None:
     """As it ends, and once the API server refuses it; a certificate with connections of its own."""
-    (context, authority), *clients = (tls_server(tmp_path / f"{n}.pem") for n in range(3))
+    (context, authority), *clients = (tls.server(tmp_path / f"{n}.pem") for n in range(3))
     context.verify_mode = ssl.CERT_OPTIONAL
     pems = [pem for _, pem in clients]
     context.load_verify_locations(cadata="".join(pems))
@@ -746,10 +746,10 @@ def test_what_a_plugin_answered_is_renewed_in_a_long_run(tmp_path: Path, kind: s
     if cause == "ends":
         statuses[0]["expirationTimestamp"] = "2020-01-01T00:00:00Z"
     handler = type("Handler", (Telling,), {"strict": cause != "ends", "seen": []})
-    server = ThreadingHTTPServer((ADDRESS, 0), handler)
+    server = ThreadingHTTPServer((tls.ADDRESS, 0), handler)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"https://{ADDRESS}:{server.server_port}"
+    address = f"https://{tls.ADDRESS}:{server.server_port}"
     cluster = {"server": address, "certificate-authority-data": base64_of(authority)}
     changes = answering_in_turn(tmp_path, *statuses) | {"clusters": [{"name": "c", "cluster": cluster}]}
     try:
@@ -767,7 +767,7 @@ def test_what_a_plugin_answered_is_renewed_in_a_long_run(tmp_path: Path, kind: s
 
 def test_a_renewed_certificate_that_is_none_is_the_plugins_fault(tmp_path: Path) -> None:
     """It is named with its command."""
-    _, pem = tls_server(tmp_path / "client.pem")
+    _, pem = tls.server(tmp_path / "client.pem")
     good = {"clientCertificateData": pem, "clientKeyData": (tmp_path / "client.pem").read_text()}
     changes = answering_in_turn(tmp_path, good, {"clientCertificateData": "x", "clientKeyData": "y"})
     login = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **changes))).login
@@ -787,7 +787,7 @@ def test_a_plugin_gets_the_bytes_of_an_authority_in_a_file(tmp_path: Path) -> No
         "args": ["-c", script, answer],
         "provideClusterInfo": True,
     }
-    _, pem = tls_server(tmp_path / "server.pem")
+    _, pem = tls.server(tmp_path / "server.pem")
     (tmp_path / "ca.crt").write_text(pem)
     server = {"server": "https://10.0.0.1:6443"}
     for cluster, data in (
