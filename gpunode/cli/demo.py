@@ -74,7 +74,7 @@ Name = Annotated[
 
 
 @app.command("list")
-def listed() -> None:
+def list_demos() -> None:
     """Show the demos that are kept running.
 
     Example: gpunode demo list
@@ -86,7 +86,7 @@ def listed() -> None:
 
 
 @app.command("break")
-def broken(
+def break_host(
     link: Annotated[
         str,
         typer.Argument(

@@ -11,7 +11,7 @@ import typer
 
 from gpunode.cli import options
 from gpunode.cli.options import visits_hosts
-from gpunode.cli.session import loaded, session
+from gpunode.cli.session import load_inventory, session
 
 
 @visits_hosts
@@ -103,7 +103,7 @@ def resume(*, common: options.Deploys, yes: options.Yes = False) -> int:
     from gpunode.errors import UsageError
     from gpunode.wording import Advice, Command
 
-    loaded(common.inventory, common.origin)  # a file that is not there is explained first
+    load_inventory(common.inventory, common.origin)  # a file that is not there is explained first
     run = record.last(common.inventory)
     if run is None:
         raise UsageError(
@@ -181,7 +181,7 @@ def label(
             "inventory, or `kubectl label node`.",
         )
     if common.alone:
-        loaded(common.inventory, common.origin)  # models come from hosts: explained with an example
+        load_inventory(common.inventory, common.origin)  # models come from hosts: explained with an example
     with session(common) as work:
         return labels.label_accelerator(work, labels.LabelOptions(remove, overwrite, dry_run))
 

@@ -52,20 +52,20 @@ def complete_samples(incomplete: str) -> list[str]:
     return [name for name in SAMPLES if name.startswith(incomplete)]
 
 
-def namespaced(value: str | None) -> str | None:
+def check_namespace(value: str | None) -> str | None:
     """As Kubernetes has names of namespaces (RFC 1123 labels)."""
     if value is not None and not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", value):
         raise typer.BadParameter(f"{value}: a namespace has at most 63 of a-z, 0-9 and -")
     return value
 
 
-def whole(values: list[str] | None) -> list[str]:
+def check_fingerprints(values: list[str] | None) -> list[str]:
     """Fingerprints as gpg prints them, without the spaces."""
-    found = ["".join(value.split()).upper() for value in values or ()]
-    for value in found:
+    fingerprints = ["".join(value.split()).upper() for value in values or ()]
+    for value in fingerprints:
         if not re.fullmatch(r"[0-9A-F]{40}", value):
             raise typer.BadParameter(f"{value}: a whole fingerprint has 40 of 0-9 and A-F")
-    return found
+    return fingerprints
 
 
 InventoryPath = Annotated[
@@ -87,7 +87,7 @@ Namespace = Annotated[
         "--namespace",
         "-n",
         help="The device plugin's namespace, in the place of the inventory's.",
-        callback=namespaced,
+        callback=check_namespace,
     ),
 ]
 ONLY = "Only these hosts or groups; names, globs, comma separated."
@@ -111,7 +111,7 @@ Fingerprints = Annotated[
         "--fingerprint",
         help="Trust a key with this whole fingerprint, where gpunode knows only its end.",
         metavar="DIGITS",
-        callback=whole,
+        callback=check_fingerprints,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON lines on stdout, never a question.")]

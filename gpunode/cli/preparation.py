@@ -186,7 +186,7 @@ def keys(
             hint=f"Did you mean {near[0]}? Known are {error}." if near else f"Choose one of {error}.",
         ) from None
     places = {"driver": driver, "toolkit": toolkit}
-    given = fingerprint or []
+    fingerprints = fingerprint or []
     wanted = [
         place
         for source in sources
@@ -194,11 +194,11 @@ def keys(
     ]
     if wanted and not json:
         typer.echo(f"Fetching {' and '.join(wanted)}", err=True)
-    found = {
-        source.purpose: key(source, places[source.purpose], given) for source in sources
+    checked = {
+        source.purpose: key(source, places[source.purpose], fingerprints) for source in sources
     }  # all, or none is written
-    files = {purpose: to / NAMES[purpose] for purpose in found}
-    for purpose, each in found.items():
+    files = {purpose: to / NAMES[purpose] for purpose in checked}
+    for purpose, each in checked.items():
         try:
             files[purpose].write_text(each.text, encoding="ascii", errors="replace")
         except OSError as error:
@@ -208,17 +208,17 @@ def keys(
         "key",
         ("purpose", "file", "fingerprint", "uri"),
         [
-            (source.purpose, str(files[source.purpose]), found[source.purpose].fingerprint, source.uri)
+            (source.purpose, str(files[source.purpose]), checked[source.purpose].fingerprint, source.uri)
             for source in sources
         ],
     )
-    if given and all(len(source.fingerprint) == repositories.WHOLE for source in sources):
+    if fingerprints and all(len(source.fingerprint) == repositories.WHOLE for source in sources):
         listener.note(
             "--fingerprint was not used: gpunode knows the whole fingerprint of both keys, and only that one counts."
         )
-    mine = {each: f", fingerprint: {each}" for each in given}
+    mine = {each: f", fingerprint: {each}" for each in fingerprints}
     lines = [
-        f'    {source.purpose}: {{uri: "{source.uri}", key: {files[source.purpose]}{mine.get(found[source.purpose].fingerprint, "")}}}'
+        f'    {source.purpose}: {{uri: "{source.uri}", key: {files[source.purpose]}{mine.get(checked[source.purpose].fingerprint, "")}}}'
         for source in sources
     ]
     for line in ("For the inventory's `defaults`, or a group:", "", "  repositories:", *lines):

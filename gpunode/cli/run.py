@@ -108,7 +108,7 @@ def manifest(
     ] = "",
     namespace: Annotated[
         str,
-        typer.Option("--namespace", "-n", help="Where its objects go.", callback=options.namespaced),
+        typer.Option("--namespace", "-n", help="Where its objects go.", callback=options.check_namespace),
     ] = "default",
     image: Annotated[str, typer.Option(help="Another image than the usual one; cuda needs yours.")] = "",
     node_selector: Annotated[

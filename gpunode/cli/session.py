@@ -32,15 +32,15 @@ groups:
 END"""
 
 
-def loaded(path: Path, origin: str = "") -> Inventory:
+def load_inventory(path: Path, origin: str = "") -> Inventory:
     """The inventory. The usual one that is not there is explained by an example. `origin`: where its name comes from."""
     from gpunode import inventory as inventories
 
     if path == options.INVENTORY and not localfile.exists(path):
-        words = [word for word in sys.argv[1:] if word != str(path) or origin == options.DEFAULT]
+        command = [word for word in sys.argv[1:] if word != str(path) or origin == options.DEFAULT]
         raise UsageError(
             f"there is no {path} in this folder",
-            hint=f"Name yours: `{shlex.join(['gpunode', *words])} FILE`, or in ${options.VARIABLE}. "
+            hint=f"Name yours: `{shlex.join(['gpunode', *command])} FILE`, or in ${options.VARIABLE}. "
             f"Or let `gpunode init` write one, or write it yourself:\n\n{EXAMPLE}",
         )
     try:
@@ -64,13 +64,17 @@ def in_cluster(common: options.InCluster) -> Inventory:
         choose_context(Cluster(kubeconfig=str(common.kubeconfig), context=common.context))
     path = common.inventory
     alone = common.alone
-    known = Cluster() if alone else loaded(path, common.origin).cluster
+    known = Cluster() if alone else load_inventory(path, common.origin).cluster
     if common.kubeconfig:  # its contexts are others than those of the inventory's
         known = replace(known, kubeconfig=str(common.kubeconfig), context=None)
     known = replace(
         known, context=common.context or known.context, namespace=common.namespace or known.namespace
     )
-    return nodes.inventory_of_cluster(known) if alone else replace(loaded(path, common.origin), cluster=known)
+    return (
+        nodes.inventory_of_cluster(known)
+        if alone
+        else replace(load_inventory(path, common.origin), cluster=known)
+    )
 
 
 def tell_origin(path: Path, origin: str, listener: Listener) -> None:
@@ -93,7 +97,9 @@ def session(common: options.Common, html: Path | None = None, *, accepted: bool 
 
     logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its tracebacks go to stderr
     path = common.inventory
-    inventory = in_cluster(common) if isinstance(common, options.InCluster) else loaded(path, common.origin)
+    inventory = (
+        in_cluster(common) if isinstance(common, options.InCluster) else load_inventory(path, common.origin)
+    )
     hosts = inventories.select(inventory, record.names(common.limit or (), path), common.exclude or ())
     password = _password() if common.ask_sudo else None
     listener = report.make(json=common.json, quiet=common.quiet, accepted=accepted)
@@ -102,7 +108,7 @@ def session(common: options.Common, html: Path | None = None, *, accepted: bool 
         from gpunode.report import page as pages
 
         command = sys.argv[1] if sys.argv[1:] else ""
-        page = pages.opened(listener, html, f"gpunode {command} · {inventory.path}")
+        page = pages.open_page(listener, html, f"gpunode {command} · {inventory.path}")
     listener = page or listener
     tell_origin(path, common.origin, listener)
     if path != options.usual():

@@ -11,7 +11,7 @@ import typer
 
 from gpunode.cli import options
 from gpunode.cli.options import visits_hosts
-from gpunode.cli.session import loaded, session, tell_origin
+from gpunode.cli.session import load_inventory, session, tell_origin
 
 app = typer.Typer(
     help="""Let the scheduler place pods on single GPUs by their memory.
@@ -115,14 +115,14 @@ def simulate(
     from gpunode.commands import share_inspect as shares
     from gpunode.errors import UsageError
 
-    words = memory.split(",")
-    if not all(re.fullmatch("[0-9]{1,10}", word) and 0 < int(word) < 2**31 for word in words):
+    amounts = memory.split(",")
+    if not all(re.fullmatch("[0-9]{1,10}", word) and 0 < int(word) < 2**31 for word in amounts):
         raise UsageError(
             f"--memory {memory}: expected units as 4, or 8,4",
             hint="A number for each container, of the units that the device plugin offers: 8 are 8 GiB where its unit is GiB.",
         )
-    units = [int(word) for word in words]
-    known, listener = loaded(inventory), report.make(json=json, quiet=quiet)
+    units = [int(word) for word in amounts]
+    known, listener = load_inventory(inventory), report.make(json=json, quiet=quiet)
     tell_origin(inventory, options.origin(invocation), listener)
     code = shares.simulate(known, listener, units, pods)
     raise typer.Exit(code)

@@ -17,16 +17,16 @@ from gpunode.model import Event, Host, Outcome, Verdict
 from gpunode.report import plans
 from gpunode.report.plain import Part, lines, plain
 from gpunode.report.plans import (
-    alike,
+    cell_text,
     chain,
     cluster_lines,
     failure,
+    group_alike,
     plan_lines,
-    shown,
     summary_text,
     whole_chain,
 )
-from gpunode.report.terminal import Line, Live, screen, words, wrapped
+from gpunode.report.terminal import Line, Live, screen, words, wrap
 from gpunode.report.timing import Moment, sentence, spent
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Human:
         if self._brief:
             self.failures(outcomes, width)
             return
-        for outcome in alike(outcomes, diff=diff):
+        for outcome in group_alike(outcomes, diff=diff):
             self._print(plan_lines(outcome, width, diff=diff))
         self._headed("disturbs", plans.interrupted_work(outcomes))
 
@@ -108,7 +108,7 @@ class Human:
         self._line.clear()
         console = to or self._out
         text = words(*parts)
-        console.print(wrapped(text, console.width) if console.is_terminal else text, end="")
+        console.print(wrap(text, console.width) if console.is_terminal else text, end="")
 
     def _err_print(self, *parts: Part) -> None:
         self._print(parts, self._err)
@@ -124,7 +124,7 @@ class Human:
         if kind == "batch":  # with many hosts there are more than a user reads before a question
             self._headed("batches", plans.batches(rows))
             return
-        cells = [[plain(shown(cell)) for cell in row] for row in rows]
+        cells = [[plain(cell_text(cell)) for cell in row] for row in rows]
         used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
         room = self._out.width if self._out.is_terminal else PIPED
         if self._out.is_terminal and _least(columns, cells, used) > room:  # eight digits tell GPUs apart
@@ -165,8 +165,8 @@ class Human:
         seconds = time.monotonic() - self._start
         self._err_print(f" {summary_text(outcomes, seconds, cluster)}\n")
         changed = any(outcome.applied for outcome in outcomes)
-        if changed and not self._quiet and (words := sentence(spent(self._moments, seconds))):
-            self._err_print(f" {words}\n")
+        if changed and not self._quiet and (line := sentence(spent(self._moments, seconds))):
+            self._err_print(f" {line}\n")
 
     def total(self, text: str, numbers: Mapping[str, object]) -> None:  # noqa: ARG002 - the text has them
         self.note(text)

@@ -16,7 +16,7 @@ from gpunode.errors import Problem
 from gpunode.host import diff as diffs
 from gpunode.model import Disturbed, Event, Host, Outcome, Verdict
 from gpunode.report.plain import closed
-from gpunode.report.plans import DO, notes, standing
+from gpunode.report.plans import DO, notes, status_of
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
@@ -56,7 +56,7 @@ class Lines:
             line = {
                 "type": "plan",
                 **self._outcome(outcome),
-                "status": standing(outcome),
+                "status": status_of(outcome),
                 "changes": changes,
                 "disturbs": _disturbs(outcome.disturbs) if outcome.disturbs else None,
                 "notes": notes(outcome),
@@ -112,7 +112,7 @@ class Lines:
         return False
 
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
-        counts = Counter[str](standing(outcome) for outcome in outcomes)
+        counts = Counter[str](status_of(outcome) for outcome in outcomes)
         self.total("", {"hosts": len(outcomes), **counts, "cluster": cluster})
 
     def total(self, text: str, numbers: Mapping[str, object]) -> None:  # noqa: ARG002 - the numbers have it
@@ -140,21 +140,21 @@ class Lines:
             closed(sys.stdout)
 
 
-def _disturbs(found: Disturbed) -> dict[str, Any]:
+def _disturbs(disturbed: Disturbed) -> dict[str, Any]:
     return {
-        **asdict(found.what),
-        "reload": found.reload,
-        "anybody": found.anybody,
-        "work": found.work,
-        "timeout": found.timeout,
-        "pods": None if found.pods is None else [_pod(found, name) for name in found.pods],
-        "processes": [asdict(process) for process in found.processes],
+        **asdict(disturbed.what),
+        "reload": disturbed.reload,
+        "anybody": disturbed.anybody,
+        "work": disturbed.work,
+        "timeout": disturbed.timeout,
+        "pods": None if disturbed.pods is None else [_pod(disturbed, name) for name in disturbed.pods],
+        "processes": [asdict(process) for process in disturbed.processes],
     }
 
 
-def _pod(found: Disturbed, name: str) -> dict[str, Any]:
-    on = {gpu for user in found.users if user.name == name for gpu in user.gpus}
-    asks = (found.pods or {})[name]
+def _pod(disturbed: Disturbed, name: str) -> dict[str, Any]:
+    on = {gpu for user in disturbed.users if user.name == name for gpu in user.gpus}
+    asks = (disturbed.pods or {})[name]
     gpus = sum(amount for resource, amount in asks.items() if resource.startswith("nvidia.com/"))
-    standstill = found.standstill.get(name, "")
+    standstill = disturbed.standstill.get(name, "")
     return {"name": name, "gpus": gpus, "asks": asks, "standstill": standstill, "on": sorted(on)}

@@ -18,13 +18,13 @@ from gpunode.model import Event, Gpu, Host, Outcome, Verdict
 from gpunode.report.plain import Part, lines, plain
 from gpunode.report.plans import (
     WORDS,
+    cell_text,
     chain,
     cluster_lines,
     failure,
     headline,
     plan_lines,
-    shown,
-    standing,
+    status_of,
     summary_text,
 )
 
@@ -71,7 +71,7 @@ class Card:
         if self.links:
             return "broken" if any(link.status == "broken" for link in self.links) else "OK"
         if self.outcome is not None and (self.outcome.problem or self.result is None):
-            return WORDS[standing(self.outcome)]
+            return WORDS[status_of(self.outcome)]
         return self.result[0] if self.result else "not reached"
 
     @property
@@ -106,14 +106,14 @@ class Card:
     def lines(self) -> list[Styled]:
         """Its chain, its plan, or why there is none, as the terminal shows them; without the line of its name."""
         if self.links:
-            return styled(without_first(chain(self.name, self.links)))
-        found = self.shown or self.outcome
-        if found is None:
+            return with_styles(drop_first_line(chain(self.name, self.links)))
+        planned = self.shown or self.outcome
+        if planned is None:
             return []
-        parts = plan_lines(found, 0, diff=True)
-        lines = styled(without_first(parts) if found.plan or not found.problem else parts)
-        if self.outcome is not None and self.outcome is not found and self.outcome.problem:
-            lines += styled(failure(self.outcome, 0))
+        parts = plan_lines(planned, 0, diff=True)
+        lines = with_styles(drop_first_line(parts) if planned.plan or not planned.problem else parts)
+        if self.outcome is not None and self.outcome is not planned and self.outcome.problem:
+            lines += with_styles(failure(self.outcome, 0))
         return lines
 
     @property
@@ -124,7 +124,8 @@ class Card:
             return []
         ends = [*starts[1:], max(self.ended, starts[-1])]
         did = [
-            Span(at, round(end - at, 3), words) for (at, words), end in zip(self.events, ends, strict=True)
+            Span(at, round(end - at, 3), message)
+            for (at, message), end in zip(self.events, ends, strict=True)
         ]
         return [Span(0.0, round(starts[0], 3)), *did]
 
@@ -141,21 +142,21 @@ class Cause:
 
 def causes(cards: Iterable[Card]) -> list[Cause]:
     """The fleet by cause: what is bad first, then by number of hosts."""
-    found: dict[tuple[str, str, str], list[str]] = {}
+    hosts_by_cause: dict[tuple[str, str, str], list[str]] = {}
     for card in cards:
-        found.setdefault((card.status, card.style, card.cause.replace(card.name, "HOST")), []).append(
-            card.name
-        )
-    order = sorted(found.items(), key=lambda group: (group[0][1] != "red", -len(group[1])))
+        hosts_by_cause.setdefault(
+            (card.status, card.style, card.cause.replace(card.name, "HOST")), []
+        ).append(card.name)
+    order = sorted(hosts_by_cause.items(), key=lambda group: (group[0][1] != "red", -len(group[1])))
     return [Cause(*key, names) for key, names in order]
 
 
-def styled(parts: Iterable[Part]) -> list[Styled]:
+def with_styles(parts: Iterable[Part]) -> list[Styled]:
     """The parts with the names of their styles."""
     return [Styled(part) if isinstance(part, str) else Styled(*part) for part in parts]
 
 
-def without_first(parts: Iterable[Part]) -> list[Part]:
+def drop_first_line(parts: Iterable[Part]) -> list[Part]:
     """The parts after the first line."""
     rest = list(parts)
     ends = [at for at, part in enumerate(rest) if (part if isinstance(part, str) else part[0]).endswith("\n")]
@@ -171,7 +172,7 @@ BEGINS = b'<!doctype html><html lang="en">'  # every page, as page.html.j2 rende
 TITLES = {"verified": "Proof", "vectoradd": "Vectors added on every GPU", "why": "Choices", "gate": "Gates"}
 
 
-def opened(report: Listener, path: Path, title: str) -> Page:
+def open_page(report: Listener, path: Path, title: str) -> Page:
     """The page to be written there. Raises UsageError where it cannot be, or would replace a file that is no page."""
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         raise UsageError(
@@ -277,7 +278,7 @@ class Page:
             for host, _, result, proof, *_ in rows:
                 self._card(str(host)).result = (str(result), str(proof))
         if rows:
-            cells = [[shown(cell) for cell in row] for row in rows]
+            cells = [[cell_text(cell) for cell in row] for row in rows]
             title = TITLES.get(kind, kind.capitalize())
             tables = self._view["tables"]
             same = next(
@@ -323,7 +324,7 @@ class Page:
             "causes": causes(cards),
             "cards": sorted(cards, key=lambda card: card.style != "red"),
             "statuses": list(dict.fromkeys(card.status for card in cards)),
-            "cluster": styled(self._cluster),
+            "cluster": with_styles(self._cluster),
             "changes": f"{self._changes} change{'s' if self._changes > 1 else ''}"
             if self._changes
             else "up to date",

@@ -64,19 +64,19 @@ OUTDATED = "a container keeps the driver and the runtime that it was started wit
 INDENT = " " * 17
 
 
-def headline(facts: Facts, wish: Desired | None = None) -> str:
+def headline(facts: Facts, desired: Desired | None = None) -> str:
     """`2x Tesla P100-PCIE-16GB · Debian 12 · kernel 6.1.0 · docker 20.10.24 · kubelet 1.23.17`."""
     names = Counter(pci.gpu(device.device).name for device in gpus(facts.pci))
     cards = ", ".join(f"{count}x {name}" for name, count in names.items()) or "no NVIDIA GPU"
     parts = [cards, f"{facts.os.id.capitalize()} {facts.os.version}", f"kernel {facts.kernel}"]
-    runtime = RUNTIMES[wish.runtime if wish else in_use(facts)].headline(facts)
+    runtime = RUNTIMES[desired.runtime if desired else in_use(facts)].headline(facts)
     parts += [runtime] if runtime else []
     if facts.kubelet is not None:
         parts.append(f"kubelet {facts.kubelet.version}")
     return " · ".join(parts)
 
 
-def standing(outcome: Outcome) -> Status:
+def status_of(outcome: Outcome) -> Status:
     """Its status, but `broken` for a host that is right and still cannot work."""
     return "broken" if by_hand(outcome) else outcome.status
 
@@ -84,25 +84,25 @@ def standing(outcome: Outcome) -> Status:
 def notes(outcome: Outcome) -> tuple[str, ...]:
     """Notes on a host beside its changes: the planner's, the broken link that these do not mend, what was kept unconfirmed, and
     another apply that is running."""
-    found = outcome.desired.notes if outcome.desired else ()
+    texts = outcome.desired.notes if outcome.desired else ()
     if outcome.facts is None:
-        return found
+        return texts
     if broken := unmended_note(outcome):
-        found += (broken,)
-    found += tuple(map(str, outcome.facts.unconfirmed))
+        texts += (broken,)
+    texts += tuple(map(str, outcome.facts.unconfirmed))
     run = outcome.facts.running
     if run is None:
-        return found
+        return texts
     since = time.strftime("%H:%M:%S", time.localtime(run.since))
-    return (*found, f"{run.by} is changing this host since {since}: this plan may be outdated soon")
+    return (*texts, f"{run.by} is changing this host since {since}: this plan may be outdated soon")
 
 
-def sentence(found: Disturbed) -> str:
+def sentence(disturbed: Disturbed) -> str:
     """`reboot, driver packages; nobody works there`; without names, so that equal plans read alike."""
-    if not found.what:
+    if not disturbed.what:
         return "nobody"
-    reboot = "reload of the modules, or a reboot where the GPUs stay in use" if found.reload else "reboot"
-    return f"{found.what.words(reboot)}; {_treatment(found)}"
+    reboot = "reload of the modules, or a reboot where the GPUs stay in use" if disturbed.reload else "reboot"
+    return f"{disturbed.what.words(reboot)}; {_treatment(disturbed)}"
 
 
 def interrupted_work(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -114,51 +114,51 @@ def interrupted_work(outcomes: Sequence[Outcome]) -> Iterator[str]:
     ]
     if not busy:
         return
-    gpus = [asks for _, found in busy for asks in (found.pods or {}).values() if asks]
+    gpus = [asks for _, disturbed in busy for asks in (disturbed.pods or {}).values() if asks]
     parts = [_count(len(busy), "host"), _count(len(gpus), "GPU pod")]
-    others = sum(len(found.pods or {}) for _, found in busy) - len(gpus)
-    processes = sum(len(found.processes) for _, found in busy)
+    others = sum(len(disturbed.pods or {}) for _, disturbed in busy) - len(gpus)
+    processes = sum(len(disturbed.processes) for _, disturbed in busy)
     parts += [_count(others, "other pod")] if others else []
     parts += [f"{processes} process{'' if processes == 1 else 'es'}"] if processes else []
     order = ", unless --batch says otherwise one host at a time per group" if len(busy) > 1 else ""
     yield f"{', '.join(parts)}{order}"
-    for host, found in busy[:HOSTS]:
-        yield f"{host}: {few(_victims(found), NAMED)}"
+    for host, disturbed in busy[:HOSTS]:
+        yield f"{host}: {few(_victims(disturbed), NAMED)}"
     if len(busy) > HOSTS:
         yield f"and {len(busy) - HOSTS} more hosts"
 
 
 def batches(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
     """A line for each of the first batches with changes: its hosts, and what is interrupted there."""
-    busy = [(number, changes, words) for number, _, changes, _, words in rows if changes]
-    for number, changes, words in busy[:BATCHES]:
-        yield f"{number}.  {few(changes, NAMED)}{': ' if words else ''}{'; '.join(words)}"
+    busy = [(number, changes, causes) for number, _, changes, _, causes in rows if changes]
+    for number, changes, causes in busy[:BATCHES]:
+        yield f"{number}.  {few(changes, NAMED)}{': ' if causes else ''}{'; '.join(causes)}"
     if rest := [len(changes) for _, changes, _ in busy[BATCHES:]]:
         more = "1 more batch" if len(rest) == 1 else f"{len(rest)} more batches"
         yield f"and {more}, {_count(max(rest), 'host')}{'' if len(rest) == 1 else ' each at most'}"
 
 
-def _treatment(found: Disturbed) -> str:
-    minutes = f"{found.timeout / 60:g} min at most"
-    if found.pods is None:
-        waits = found.processes and found.work in ("wait", "drain")
+def _treatment(disturbed: Disturbed) -> str:
+    minutes = f"{disturbed.timeout / 60:g} min at most"
+    if disturbed.pods is None:
+        waits = disturbed.processes and disturbed.work in ("wait", "drain")
         first = f"processes outside Kubernetes waited for, {minutes}; " if waits else ""
         return f"{first}which pods work there is not known"
-    if not found.anybody:
+    if not disturbed.anybody:
         return "nobody works there"
     return {
         "stays": "work there continues",
         "wait": f"cordoned first, work on GPUs waited for, {minutes}",
         "drain": f"drained first, {minutes}",
         "kill": "cordoned first, work ends with it",
-    }[found.work]
+    }[disturbed.work]
 
 
-def _victims(found: Disturbed) -> list[str]:
-    if not found.anybody:
+def _victims(disturbed: Disturbed) -> list[str]:
+    if not disturbed.anybody:
         return []
-    pods = [_pod(name, asks, found.standstill.get(name)) for name, asks in (found.pods or {}).items()]
-    return [*pods, *(str(process) for process in found.processes)]
+    pods = [_pod(name, asks, disturbed.standstill.get(name)) for name, asks in (disturbed.pods or {}).items()]
+    return [*pods, *(str(process) for process in disturbed.processes)]
 
 
 def _pod(name: str, asks: Mapping[str, int], standstill: str | None) -> str:
@@ -217,13 +217,13 @@ def _by_name(difference: Difference) -> bool:
 
 def _alike(differences: Sequence[Difference]) -> list[list[Difference]]:
     """Objects, those together that change alike: the plugin's two DaemonSets have one diff, at other line numbers."""
-    found: dict[tuple[object, ...], list[Difference]] = {}
+    groups: dict[tuple[object, ...], list[Difference]] = {}
     for difference in differences:
         if difference.action not in ("labelled", "replaced"):
             lines = tuple("@@" if line.startswith("@@") else line for line in difference.lines)
             alike = (lines, difference.claims) if difference.action == "changed" else difference.what
-            found.setdefault((alike,), []).append(difference)
-    return list(found.values())
+            groups.setdefault((alike,), []).append(difference)
+    return list(groups.values())
 
 
 def _change(name: str, difference: Difference, what: str, *, whole: bool) -> Iterator[Part]:
@@ -256,7 +256,7 @@ def _claims(difference: Difference) -> Iterator[Part]:
 
 def summary_text(outcomes: Sequence[Outcome], seconds: float, cluster: int | None) -> str:
     """The last line: hosts by status, and what waits in the cluster (None: not checked)."""
-    counts = Counter(WORDS[standing(outcome)] for outcome in outcomes)
+    counts = Counter(WORDS[status_of(outcome)] for outcome in outcomes)
     parts = ", ".join(f"{count} {word}" for word, count in counts.items())
     hosts = f"{len(outcomes)} host{'' if len(outcomes) == 1 else 's'}"
     waits = f"{cluster} change{' waits' if cluster == 1 else 's wait'}"
@@ -264,7 +264,7 @@ def summary_text(outcomes: Sequence[Outcome], seconds: float, cluster: int | Non
     return f"{hosts} in {seconds:.1f} s: {parts}{rest}"
 
 
-def alike(outcomes: Sequence[Outcome], *, diff: bool) -> list[Outcome]:
+def group_alike(outcomes: Sequence[Outcome], *, diff: bool) -> list[Outcome]:
     """One outcome for each distinct plan, with the names of all its hosts."""
     groups: dict[tuple[Part, ...], list[Outcome]] = {}
     for outcome in outcomes:
@@ -286,7 +286,7 @@ def plan_lines(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:
         yield from _notes(outcome, 0)
     elif outcome.problem is None:
         broken = ("✗ broken, with nothing to change\n", "red")
-        state = broken if standing(outcome) == "broken" else ("= up to date\n", "dim")
+        state = broken if status_of(outcome) == "broken" else ("= up to date\n", "dim")
         yield from (f" {outcome.host:<{width}}  ", state)
         yield from _notes(outcome, width)
     yield from failure(outcome, width)
@@ -313,7 +313,7 @@ def whole_chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:
     yield from (" ", (host, "bold"), "  ", STATUS_SIGNS["ok"], f"{kept}\n")
 
 
-def shown(value: object) -> str:
+def cell_text(value: object) -> str:
     """The text of a cell. Floats are seconds; below one they are <1, since the kubelet reports whole seconds."""
     if isinstance(value, float):
         return f"{value:g}" if value >= 1 else "<1"
@@ -337,8 +337,8 @@ def failure(outcome: Outcome, width: int) -> Iterator[Part]:
 def _step(step: StepPlan, *, diff: bool, reload: bool) -> Iterator[Part]:
     name = "modules" if reload and step.step == "reboot" else step.step
     for change in step.changes:
-        words = diffs.headline(change, reload=reload)
-        yield from ("   ", (f"{name:<11}", "dim"), " ", _sign(change), f" {words}\n")
+        title = diffs.headline(change, reload=reload)
+        yield from ("   ", (f"{name:<11}", "dim"), " ", _sign(change), f" {title}\n")
         name = ""
         for text, style in ((change.why, "dim"), (getattr(change, "note", ""), "yellow")):
             if text:

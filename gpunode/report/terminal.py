@@ -37,15 +37,15 @@ def screen(*, stderr: bool = False) -> Console:
 
 def words(*parts: Part) -> Text:
     """The parts as one text. A newline at the end of a part ends the line, any other is shown escaped."""
-    found = Text()
+    line = Text()
     for part in parts:
         text, style = (part, "") if isinstance(part, str) else part
         end = "\n" if text.endswith("\n") else ""
-        found.append(plain(text.removesuffix("\n")) + end, style)
-    return found
+        line.append(plain(text.removesuffix("\n")) + end, style)
+    return line
 
 
-def wrapped(text: Text, width: int) -> Text:
+def wrap(text: Text, width: int) -> Text:
     """The text with lines of at most `width` cells, broken between words and indented to where their text begins.
 
     A command in backquotes stays on one line if it fits; a longer word is left to the terminal.
@@ -75,11 +75,11 @@ def _parts(line: Text, width: int) -> Iterator[Text]:
 
 def _pieces(line: str, start: int, room: int) -> Iterator[re.Match[str]]:
     """The words of a line with the spaces before them; commands in backquotes are one word if there is room for them."""
-    for found in _WORD.finditer(line, start):
-        if cell_len(found[0].strip()) <= room:
-            yield found
+    for match in _WORD.finditer(line, start):
+        if cell_len(match[0].strip()) <= room:
+            yield match
         else:
-            yield from re.compile(r" *[^ ]+").finditer(line, found.start(), found.end())
+            yield from re.compile(r" *[^ ]+").finditer(line, match.start(), match.end())
 
 
 TICK = 1.0  # seconds
@@ -189,15 +189,15 @@ class Live:
     def finished(self, outcome: Outcome) -> None:
         self._known[outcome.host] = outcome
         self._left.pop(outcome.host, None)
-        for told in (self._doing, self._stage, self._detail, self._bars):
-            told.pop(outcome.host, None)
+        for known in (self._doing, self._stage, self._detail, self._bars):
+            known.pop(outcome.host, None)
 
     def _render(self) -> Group:
         """Never higher than the terminal: of failed hosts and of those at work as many as there is room for."""
         width, height = self._console.size
         # Hosts finish in other threads while this one draws: a drawing is of a copy.
         known, left, doing = list(self._known.values()), list(self._left), list(self._doing.items())
-        end = wrapped(words((f" {self._sum(known, left, doing)}", "dim")), width)
+        end = wrap(words((f" {self._sum(known, left, doing)}", "dim")), width)
         room = max(height - 2 - end.plain.count("\n"), 1)
         bad = [outcome for outcome in known if outcome.status in BAD]
         shown = bad[: max(room - len(doing), room // 2)]

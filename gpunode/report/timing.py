@@ -34,19 +34,19 @@ def spent(moments: Sequence[Moment], end: float) -> dict[str, float]:
     """Seconds by work, the longest first. Hosts work side by side: at each moment their time is divided among them, so that
     the sum is no more than the run took."""
     doing: dict[str | None, str] = {}
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     times = [*moments, Moment(end, None, "end")]
     before = 0.0
     for moment in times:
         active = {host: kind for host, kind in doing.items() if host is not None} or doing
         for kind in active.values():
-            found[kind] = found.get(kind, 0.0) + (moment.at - before) / len(active)
+            seconds[kind] = seconds.get(kind, 0.0) + (moment.at - before) / len(active)
         before = moment.at
         if moment.kind == "end":
             doing.pop(moment.host, None)
         else:
             doing[moment.host] = CLUSTER if moment.host is None else WORK.get(moment.kind, REST)
-    return dict(sorted(found.items(), key=lambda entry: -entry[1]))
+    return dict(sorted(seconds.items(), key=lambda entry: -entry[1]))
 
 
 def sentence(seconds: Mapping[str, float]) -> str:

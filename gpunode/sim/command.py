@@ -42,8 +42,8 @@ def play(
     whole = True
     if inventory is not None:
         read = rehearse(inventory)
-        for words in read.left_out:
-            print(f"{inventory}: {words}")
+        for sentence in read.left_out:
+            print(f"{inventory}: {sentence}")
         machines, described = read.machines, (read.groups, read.cluster, read.files)
         whole = read.cluster["plugin"] is not None
     possible = [name for name in faults.possible(machines) if whole or name != "image"]  # the plugin's image
@@ -120,10 +120,10 @@ def plugin_settings(config: PluginConfig) -> tuple[dict[str, Any], dict[str, str
     missing = [name for name, place in (("MPS", config.mps_root), ("CDI", config.cdi_directory)) if place]
     if missing:
         key = "configs" if config.files else "config"
-        words = (
+        sentence = (
             f"{' and '.join(missing)} cannot be simulated: this rehearsal goes without cluster.plugin.{key}."
         )
-        return {}, {}, (words,)
+        return {}, {}, (sentence,)
     if config.files:
         names = {name: f"plugin-{name}.yaml" for name in config.files}
         return {"configs": names}, {names[name]: text for name, text in config.files.items()}, ()
@@ -133,10 +133,10 @@ def plugin_settings(config: PluginConfig) -> tuple[dict[str, Any], dict[str, str
 def invent_machine(host: Host) -> Machine:
     """A plausible machine for the host: its GPUs by its names, its runtime by its settings; with the driver and the
     toolkit installed that `driver: none` and `toolkit: none` presuppose."""
-    words = " ".join((host.name, *host.groups, *host.labels.values())).lower()
-    model = next((name for name in sorted(kinds.MODELS, key=len, reverse=True) if name in words), None)
+    names = " ".join((host.name, *host.groups, *host.labels.values())).lower()
+    model = next((name for name in sorted(kinds.MODELS, key=len, reverse=True) if name in names), None)
     recent = host.runtime == "class" or set(host.feature_gates) - {"DevicePlugins"}
-    if (model in ("p100", "k80") or "docker" in words or host.feature_gates) and not recent:
+    if (model in ("p100", "k80") or "docker" in names or host.feature_gates) and not recent:
         made, model = kinds.old(host.name, model or "p100"), model or "p100"
     else:
         made, model = kinds.new(host.name, model or DEFAULT), model or DEFAULT

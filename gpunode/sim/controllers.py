@@ -56,10 +56,10 @@ class Loop:
             try:
                 self._reconcile()
             except Exception:  # noqa: BLE001 (as in every controller: errors are logged and retried)
-                words = traceback.format_exc()
-                if words != logged:
-                    sys.stderr.write(words)
-                logged = words
+                trace = traceback.format_exc()
+                if trace != logged:
+                    sys.stderr.write(trace)
+                logged = trace
             self.stirred.wait(self._every)
 
 
@@ -223,10 +223,10 @@ def _tend_daemonset(store: Store, daemonset: Object, nodes: list[Object]) -> Non
     least = len(names) - _unavailable(daemonset, len(names))  # pods that stay ready while others are replaced
     serving = sum(any(_pod_ready(pod) for pod in by_node.get(name, [])) for name in names)
     for name in names:
-        there = by_node.pop(name, [])
-        if not there:
+        current_pods = by_node.pop(name, [])
+        if not current_pods:
             _make_daemon(store, daemonset, name, newest)
-        for pod in there:
+        for pod in current_pods:
             current = pod["metadata"]["labels"].get(HASH) == newest
             over = pod["status"].get("phase") in {"Succeeded", "Failed"}
             if over or (not current and (not _pod_ready(pod) or serving > least)):
@@ -234,7 +234,7 @@ def _tend_daemonset(store: Store, daemonset: Object, nodes: list[Object]) -> Non
                 _delete_pod(store, pod)
             new += current
             ready += _pod_ready(pod)
-    misplaced = [pod for found in by_node.values() for pod in found]
+    misplaced = [pod for pods_of_node in by_node.values() for pod in pods_of_node]
     for pod in misplaced:
         _delete_pod(store, pod)
     _count(store, daemonset, len(names), len(pods) - len(misplaced), len(misplaced), ready, new)
@@ -288,12 +288,12 @@ def _node_of(pod: Object) -> str:
 
 
 def _count(
-    store: Store, daemonset: Object, wished: int, there: int, misplaced: int, ready: int, new: int
+    store: Store, daemonset: Object, desired: int, scheduled: int, misplaced: int, ready: int, new: int
 ) -> None:
     counts = {
-        "currentNumberScheduled": there,
+        "currentNumberScheduled": scheduled,
         "numberMisscheduled": misplaced,
-        "desiredNumberScheduled": wished,
+        "desiredNumberScheduled": desired,
         "numberReady": ready,
         "observedGeneration": daemonset["metadata"]["generation"],
         "updatedNumberScheduled": new,
@@ -325,12 +325,12 @@ def _tend_job(store: Store, job: Object) -> None:
     status = {**status, "active": len(pods) - succeeded - failed, "succeeded": succeeded, "failed": failed}
     others = status.get("conditions") or []
     if succeeded >= spec["completions"]:
-        words = {"reason": "CompletionsReached", "message": "Reached expected number of succeeded pods"}
-        status |= {"completionTime": now(), "conditions": [_condition("Complete", words), *others]}
+        why = {"reason": "CompletionsReached", "message": "Reached expected number of succeeded pods"}
+        status |= {"completionTime": now(), "conditions": [_condition("Complete", why), *others]}
         record(store, job, "job-controller", "Normal", "Completed", "Job completed")
     elif failed + again > spec["backoffLimit"]:
-        words = {"reason": "BackoffLimitExceeded", "message": LOST}
-        status["conditions"] = [_condition("Failed", words), *others]
+        why = {"reason": "BackoffLimitExceeded", "message": LOST}
+        status["conditions"] = [_condition("Failed", why), *others]
         record(store, job, "job-controller", "Warning", "BackoffLimitExceeded", LOST)
         _end_pods(store, pods)
     else:
@@ -347,8 +347,8 @@ def _end_pods(store: Store, pods: Iterable[Object]) -> None:
             _delete_pod(store, pod)
 
 
-def _condition(kind: str, words: Object) -> Object:
-    return {"type": kind, "status": "True", "lastProbeTime": now(), "lastTransitionTime": now(), **words}
+def _condition(kind: str, reason: Object) -> Object:
+    return {"type": kind, "status": "True", "lastProbeTime": now(), "lastTransitionTime": now(), **reason}
 
 
 def run_deployments(store: Store) -> None:
@@ -376,8 +376,8 @@ def _create_pod(store: Store, owner: Object, pod: Object) -> None:
     component, pods = f"{kind.lower()}-controller", Resources(store, "Pod", meta["namespace"])
     try:
         made = pods.create(pod, {"fieldManager": "kube-controller-manager"})
-        words = f"Created pod: {made['metadata']['name']}"
-        record(store, owner, component, "Normal", "SuccessfulCreate", words)
+        message = f"Created pod: {made['metadata']['name']}"
+        record(store, owner, component, "Normal", "SuccessfulCreate", message)
     except StatusError as no:
         record(store, owner, component, "Warning", "FailedCreate", f"Error creating: {no}")
 

@@ -98,10 +98,10 @@ def metrics_urls(demo: Path) -> dict[str, str]:
 
 def group_by_kind(machines: Sequence[Machine]) -> dict[str, dict[str, Any]]:
     """The machines, grouped by kind."""
-    found: dict[str, dict[str, Any]] = {}
+    groups: dict[str, dict[str, Any]] = {}
     for machine in machines:
-        found.setdefault(_kind(machine), {"hosts": []})["hosts"].append({"name": machine.name})
-    return found
+        groups.setdefault(_kind(machine), {"hosts": []})["hosts"].append({"name": machine.name})
+    return groups
 
 
 def _kind(machine: Machine) -> str:

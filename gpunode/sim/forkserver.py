@@ -52,7 +52,7 @@ class ForkServer:
 
     def start(
         self,
-        words: Sequence[str],
+        arguments: Sequence[str],
         *,
         environment: Mapping[str, str],
         folder: Path,
@@ -64,18 +64,18 @@ class ForkServer:
 
         The caller closes its ends of the streams. Raises OSError if the server is gone.
         """
-        told, status = os.pipe()
-        request = json.dumps([[*words], dict(environment), str(folder), session]).encode()
+        answer, status = os.pipe()
+        request = json.dumps([[*arguments], dict(environment), str(folder), session]).encode()
         try:
             with self._lock:
                 socket.send_fds(self._socket, [NUMBER.pack(len(request))], [*streams, status])
                 self._socket.sendall(request)
         except OSError:
-            os.close(told)
+            os.close(answer)
             raise
         finally:
             os.close(status)
-        return Fork(told)
+        return Fork(answer)
 
     def close(self) -> None:
         """End it. Programs that it has started run on, and count as killed."""
@@ -86,11 +86,11 @@ class ForkServer:
 class Fork:
     """A running program. Its server, not this process, is its parent."""
 
-    def __init__(self, told: int) -> None:
-        self._told = told
-        number = os.read(told, NUMBER.size)
+    def __init__(self, pipe: int) -> None:
+        self._told = pipe
+        number = os.read(pipe, NUMBER.size)
         if len(number) < NUMBER.size:
-            os.close(told)
+            os.close(pipe)
             raise ChildProcessError("the fork server has ended")
         self.pid: int = NUMBER.unpack(number)[0]
         self.returncode: int | None = None
@@ -139,13 +139,13 @@ class Piped:
     """A program with a pipe at each stream: the part of subprocess.Popen that an SSH server needs."""
 
     def __init__(
-        self, server: ForkServer, words: Sequence[str], environment: Mapping[str, str], folder: Path
+        self, server: ForkServer, arguments: Sequence[str], environment: Mapping[str, str], folder: Path
     ) -> None:
         pipes = [os.pipe() for _ in range(3)]
         (stdin, to), (out, stdout), (err, stderr) = pipes
         try:
             self._fork = server.start(
-                words, environment=environment, folder=folder, streams=(stdin, stdout, stderr)
+                arguments, environment=environment, folder=folder, streams=(stdin, stdout, stderr)
             )
         except OSError:
             for end in (to, out, err):
@@ -199,8 +199,8 @@ def serve(requests: socket.socket) -> None:
                 end.close()
             for number in (status, *children.values()):
                 os.close(number)
-            words, environment, folder, session = json.loads(text)
-            _run(words, environment, folder, session, ends)
+            arguments, environment, folder, session = json.loads(text)
+            _run(arguments, environment, folder, session, ends)
         os.write(status, NUMBER.pack(pid))
         children[pid] = status
         for number in ends:
@@ -246,7 +246,7 @@ def _open_streams(unbuffered: bool) -> None:
 
 
 def _run(
-    words: list[str], environment: dict[str, str], folder: str, session: bool, streams: list[int]
+    arguments: list[str], environment: dict[str, str], folder: str, session: bool, streams: list[int]
 ) -> NoReturn:
     """Be `python3 WORDS`, started in `folder`; `streams` are its three, and what it inherits."""
     status = 1
@@ -267,12 +267,12 @@ def _run(
         if not sys.flags.isolated:
             sys.path[0] = folder
         _open_streams("PYTHONUNBUFFERED" in environment)
-        if words[0] == "-c":
-            sys.argv = ["-c", *words[2:]]
-            exec(words[1], {"__name__": "__main__"})  # noqa: S102
+        if arguments[0] == "-c":
+            sys.argv = ["-c", *arguments[2:]]
+            exec(arguments[1], {"__name__": "__main__"})  # noqa: S102
         else:
-            sys.argv = ["-m", *words[2:]]
-            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+            sys.argv = ["-m", *arguments[2:]]
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -161,21 +161,21 @@ class Show:
         """Break one host, let verify find the link, and let provision fix it. False if one of them does not."""
         host = faults.inflict(fault.name, list(self.demo.states.values()))
         self.say("Break", f"On {host} {fault.cause}. verify names the first broken link:")
-        found = self.run("verify", "inventory.yaml", "--limit", host, screen=list) == 1
+        as_announced = self.run("verify", "inventory.yaml", "--limit", host, screen=list) == 1
         if (link := self._first_broken(host)) != fault.layer:
             print(f"verify names {link or 'no link'}; expected is {fault.layer}", flush=True)
-            found = False
+            as_announced = False
         if fault.by_hand:
             self.say("Fix", fault.by_hand)
-            return found
+            return as_announced
         self.say("Fix", "provision repairs it:")
         provision = ("provision", "inventory.yaml", "--yes", "--limit", host)
-        return self.run(*provision, screen=results_screen) == 0 and found
+        return self.run(*provision, screen=results_screen) == 0 and as_announced
 
     def _first_broken(self, host: str) -> str:
         """The layer of the first broken link, from verify's JSON; empty string for none."""
-        words = ("verify", "inventory.yaml", "--limit", host, "--no-run", "--json")
-        _, output, _ = self.demo.run(self._forks, words, capture=True)
+        command = ("verify", "inventory.yaml", "--limit", host, "--no-run", "--json")
+        _, output, _ = self.demo.run(self._forks, command, capture=True)
         links = (line for line in map(json.loads, output.splitlines()) if line["type"] == "link")
         return next((str(link["layer"]) for link in links if link["status"] == "broken"), "")
 

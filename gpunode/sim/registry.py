@@ -41,25 +41,25 @@ class Kept:
 
 def list_kept() -> tuple[Kept, ...]:
     """Those of this user, by name."""
-    found = [
+    kept = [
         Kept((path / KEPT).read_text(encoding="utf-8"), path)
         for path in demos_folder().glob(f"{PREFIX}*")
         if _is_mine(path) and (path / KEPT).exists() and _runs(path)
     ]
-    return tuple(sorted(found, key=lambda find: find.name))
+    return tuple(sorted(kept, key=lambda find: find.name))
 
 
 def find(name: str | None) -> Kept:
     """The one of this name; without a name the only one. Raises UsageError."""
-    there = {kept.name: kept for kept in list_kept()}
-    if name is None and len(there) == 1:
-        return next(iter(there.values()))
-    if name in there:
-        return there[name]
-    if not there:
+    known = {kept.name: kept for kept in list_kept()}
+    if name is None and len(known) == 1:
+        return next(iter(known.values()))
+    if name in known:
+        return known[name]
+    if not known:
         raise UsageError("no demo is kept running", hint="Begin one: `gpunode demo --keep`.")
-    problem = f"no kept demo is called {name}" if name else f"{len(there)} demos are kept running"
-    raise UsageError(problem, hint=f"Name one of {', '.join(there)}.")
+    problem = f"no kept demo is called {name}" if name else f"{len(known)} demos are kept running"
+    raise UsageError(problem, hint=f"Name one of {', '.join(known)}.")
 
 
 def free_name() -> str:
@@ -93,8 +93,8 @@ def add_hosts(kept: Kept, count: int) -> tuple[str, tuple[str, ...]]:
     """Add bare hosts, which join the cluster, and their group to the inventory; returns its name and theirs."""
     with (kept.folder / "add.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one at a time: names, folders and the inventory are the demo's
-        there = {state.folder.name for state in kept.states}
-        number = next(number for number in range(1, len(there) + 2) if f"{HOST}{number}-01" not in there)
+        known = {state.folder.name for state in kept.states}
+        number = next(number for number in range(1, len(known) + 2) if f"{HOST}{number}-01" not in known)
         names = [f"{HOST}{number}-{at:02}" for at in range(1, count + 1)]
         for name in names:
             hosts.create(kept.folder, replace(kinds.new(name), pace=kinds.PACE))
@@ -111,14 +111,14 @@ def add_hosts(kept: Kept, count: int) -> tuple[str, tuple[str, ...]]:
 
 def stop(name: str | None = None) -> tuple[Path, ...]:
     """End one kept demo, without a name all that `every` has; returns their folders. A running show is not ended."""
-    found = [find(name)] if name else list_kept()
-    return tuple(kept.folder for kept in found if _remove(kept.folder))
+    ending = [find(name)] if name else list_kept()
+    return tuple(kept.folder for kept in ending if _remove(kept.folder))
 
 
 def sweep() -> tuple[Path, ...]:
     """Remove what killed demos of this user left, and return their folders."""
-    found = sorted(demos_folder().glob(f"{PREFIX}*"))
-    return tuple(path for path in found if _is_mine(path) and not _runs(path) and _remove(path, dead=True))
+    folders = sorted(demos_folder().glob(f"{PREFIX}*"))
+    return tuple(path for path in folders if _is_mine(path) and not _runs(path) and _remove(path, dead=True))
 
 
 def _default_name(number: int) -> str:

@@ -98,11 +98,12 @@ def _reasons_against(pod: Object, node: Object, used: Counter[str]) -> list[str]
         return ["node(s) had untolerated taint(s)"]
     if not selects_node(spec, node):
         return ["node(s) didn't match Pod's node affinity/selector"]
-    there = node["status"].get("allocatable") or {}
+    allocatable = node["status"].get("allocatable") or {}
     return [
         "Too many pods" if name == "pods" else f"Insufficient {name}"
         for name, amount in requests(pod).items()
-        if (name in there or name not in COUNTED) and used[name] + amount > quantity(there.get(name, "0"))
+        if (name in allocatable or name not in COUNTED)
+        and used[name] + amount > quantity(allocatable.get(name, "0"))
     ]
 
 
@@ -115,23 +116,23 @@ def _bind(store: Store, pod: Object, node: str) -> None:
 
     if store.change(pod, bound):
         meta = pod["metadata"]
-        words = f"Successfully assigned {meta['namespace']}/{meta['name']} to {node}"
-        record(store, pod, "default-scheduler", "Normal", "Scheduled", words)
+        message = f"Successfully assigned {meta['namespace']}/{meta['name']} to {node}"
+        record(store, pod, "default-scheduler", "Normal", "Scheduled", message)
 
 
 def _refuse(store: Store, pod: Object, why: Mapping[str, Sequence[str]]) -> None:
     """Record why no node fits."""
-    words = "no nodes available to schedule pods"
+    message = "no nodes available to schedule pods"
     if why:
-        reasons = Counter(reason for found in why.values() for reason in found)
+        reasons = Counter(reason for reasons_of_node in why.values() for reason in reasons_of_node)
         counted = ", ".join(sorted(f"{number} {reason}" for reason, number in reasons.items()))
-        words = f"0/{len(why)} nodes are available: {counted}."
-    if any(condition.get("message") == words for condition in pod["status"].get("conditions") or []):
+        message = f"0/{len(why)} nodes are available: {counted}."
+    if any(condition.get("message") == message for condition in pod["status"].get("conditions") or []):
         return
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
 
     def refused(item: Object) -> None:
         item["status"]["conditions"] = [{**condition, "lastProbeTime": None, "lastTransitionTime": now()}]
 
     store.change(pod, refused)
-    record(store, pod, "default-scheduler", "Warning", "FailedScheduling", words)
+    record(store, pod, "default-scheduler", "Warning", "FailedScheduling", message)

@@ -70,12 +70,14 @@ def _pod(store: Store, item: Object, before: Object | None) -> None:
     _pod_spec(spec)
     for toleration in ("not-ready", "unreachable"):
         key = f"node.kubernetes.io/{toleration}"
-        there = spec.setdefault("tolerations", [])
+        tolerations = spec.setdefault("tolerations", [])
         if not any(
             tolerated.get("key") in {key, None} and tolerated.get("operator") == "Exists"
-            for tolerated in there
+            for tolerated in tolerations
         ):
-            there.append({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
+            tolerations.append(
+                {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+            )
     spec.setdefault("enableServiceLinks", True)
     spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
     spec["priority"] = CLASSES.get(spec.get("priorityClassName", ""), 0)

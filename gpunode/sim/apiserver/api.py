@@ -151,8 +151,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, of.patch(name, self._given(body), content, query)[0])
         elif part in INTO and of.kind == "Pod":
             of.get(name)
-            words = "simulated containers are processes of this computer, there is no way into one"
-            raise status_error(501, "NotImplemented", f"{part}: {words}; `kubectl logs` shows what it wrote")
+            why = "simulated containers are processes of this computer, there is no way into one"
+            raise status_error(501, "NotImplemented", f"{part}: {why}; `kubectl logs` shows what it wrote")
         else:
             self._send(404, "404 page not found\n")
 
@@ -168,8 +168,8 @@ class _Handler(BaseHTTPRequestHandler):
             answer = connection.getresponse()
             self._send(answer.status, answer.read().decode(errors="replace"))
         except OSError as error:
-            words = f"error trying to reach service: {error}"
-            raise status_error(503, "ServiceUnavailable", words) from None
+            message = f"error trying to reach service: {error}"
+            raise status_error(503, "ServiceUnavailable", message) from None
         finally:
             connection.close()
 
@@ -179,19 +179,19 @@ class _Handler(BaseHTTPRequestHandler):
         return json.loads(body) if body else {}
 
     def _resource(self, of: Resources, name: str, query: dict[str, str], body: bytes) -> tuple[int, Object]:
-        given = self._given(body)
+        sent = self._given(body)
         if self.command == "GET":
             return 200, of.get(name) if name else of.list(query)
         if self.command == "POST" and not name:
-            return 201, of.create(given, query)
+            return 201, of.create(sent, query)
         if self.command == "PUT" and name:
-            return 200, of.replace(name, given, query)
+            return 200, of.replace(name, sent, query)
         if self.command == "PATCH" and name:
             content = (self.headers.get("Content-Type") or "").partition(";")[0]
-            item, new = of.patch(name, given, content, query)
+            item, new = of.patch(name, sent, content, query)
             return (201 if new else 200), item
         if self.command == "DELETE" and name:
-            return 200, of.delete(name, given, query)
+            return 200, of.delete(name, sent, query)
         raise status_error(
             405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
         )
@@ -267,9 +267,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
     def _stream(self, of: Resources, query: dict[str, str]) -> None:
-        found = watch(of.store, of.kind, of.namespace, query)
+        events = watch(of.store, of.kind, of.namespace, query)
         self._chunks("application/json")  # at once: the watching client waits for the headers
-        for event in found:
+        for event in events:
             self._chunk(json.dumps(event, separators=(",", ":")).encode() + b"\n")
         self._chunk(b"", last=True)
 

@@ -102,14 +102,14 @@ def decode(data: bytes) -> Object:
 
 
 def _message(data: bytes, fields: Fields) -> Object:
-    found: Object = {}
+    message: Object = {}
     for number, value in _parts(data):
         name, kind = fields.get(number, ("", "raw"))
         if not isinstance(kind, str):
-            found[name] = _message(value, kind)
+            message[name] = _message(value, kind)
         elif name and (value or kind == "int"):  # an empty text is an unset one
-            found[name] = value.decode() if kind == "str" else value
-    return found
+            message[name] = value.decode() if kind == "str" else value
+    return message
 
 
 def _parts(data: bytes) -> Iterator[tuple[int, Any]]:

@@ -46,16 +46,16 @@ class Conflict(Exception):
         self.fields = fields
 
 
-def apply(live: Object, wish: Object, manager: str, *, force: bool) -> Object:
+def apply(live: Object, manifest: Object, manager: str, *, force: bool) -> Object:
     """The live object after `manager` applied its manifest: fields it no longer names go. Raises Conflict."""
     owners = _owners(live)
-    mine, new = ("Apply", manager, ""), _leaves(_bare(wish))
+    mine, new = ("Apply", manager, ""), _leaves(_bare(manifest))
     old = owners.pop(mine, set())
     lost = [
         (who, place)
         for who, places in owners.items()
         for place in sorted(places & new)
-        if _at(live, place) != _at(wish, place) and not _adds_nothing(wish, live, place)
+        if _at(live, place) != _at(manifest, place) and not _adds_nothing(manifest, live, place)
     ]
     if lost and not force:
         raise Conflict([(who[1], _field_name(place)) for who, place in lost])
@@ -66,7 +66,7 @@ def apply(live: Object, wish: Object, manager: str, *, force: bool) -> Object:
     # Whole items of lists first: an item without its key field is not found again.
     for place in sorted(old - new - held, key=lambda place: (place[-1] != ".", -len(place))):
         _remove(result, place, held | new)
-    _merge(result, _bare(wish))
+    _merge(result, _bare(manifest))
     return _with_owners(result, {**owners, mine: new}, live)
 
 
@@ -99,11 +99,11 @@ def _leaves(value: Any, name: str = "", place: Path = ()) -> set[Path]:
     if isinstance(value, dict) and value and name not in WHOLE:
         return {leaf for key, below in value.items() for leaf in _leaves(below, key, (*place, f"f:{key}"))}
     if isinstance(value, list) and name in KEYS:
-        found: set[Path] = set()
+        leaves: set[Path] = set()
         for item in value:
             inside = (*place, _item(item, KEYS[name]))
-            found |= {(*inside, "."), *_leaves(item, "", inside)}
-        return found
+            leaves |= {(*inside, "."), *_leaves(item, "", inside)}
+        return leaves
     return {place} if place else set()
 
 
@@ -129,9 +129,9 @@ def _step(value: Any, step: str) -> Any:
     return next((item for item in value if item.get(by) == name), _NONE) if isinstance(value, list) else _NONE
 
 
-def _adds_nothing(wish: Object, live: Object, place: Path) -> bool:
+def _adds_nothing(manifest: Object, live: Object, place: Path) -> bool:
     """True if an empty map is applied over a map: other managers' fields in it stay."""
-    return _at(wish, place) == {} and isinstance(_at(live, place), dict) and place[-1][2:] not in WHOLE
+    return _at(manifest, place) == {} and isinstance(_at(live, place), dict) and place[-1][2:] not in WHOLE
 
 
 def _remove(item: Object, place: Path, kept: Iterable[Path]) -> None:
@@ -145,35 +145,35 @@ def _remove(item: Object, place: Path, kept: Iterable[Path]) -> None:
         if parents[-1] is _NONE:
             return
     for parent, step in zip(reversed(parents), reversed(place), strict=True):
-        found = _step(parent, step)
-        if found is _NONE:
+        below = _step(parent, step)
+        if below is _NONE:
             return
         if isinstance(parent, list):
-            parent.remove(found)
+            parent.remove(below)
         else:
             del parent[step[2:]]
         if parent:
             return
 
 
-def _merge(into: Object, wish: Object) -> None:
-    for name, value in wish.items():
-        there = into.get(name)
-        if isinstance(value, dict) and isinstance(there, dict) and name not in WHOLE:
-            _merge(there, value)
-        elif isinstance(value, list) and isinstance(there, list) and name in KEYS:
-            into[name] = _merge_list(there, value, KEYS[name])
+def _merge(into: Object, manifest: Object) -> None:
+    for name, value in manifest.items():
+        current = into.get(name)
+        if isinstance(value, dict) and isinstance(current, dict) and name not in WHOLE:
+            _merge(current, value)
+        elif isinstance(value, list) and isinstance(current, list) and name in KEYS:
+            into[name] = _merge_list(current, value, KEYS[name])
         else:
             into[name] = copy.deepcopy(value)
 
 
-def _merge_list(there: list[Object], wish: list[Object], by: str) -> list[Object]:
+def _merge_list(live: list[Object], manifest: list[Object], by: str) -> list[Object]:
     """Items in the order of the manifest; its missing ones stay before the item that they preceded."""
-    known = {_item(item, by): item for item in there}
-    wished = {_item(item, by) for item in wish}
-    left, merged = list(there), []
-    for one in wish:
-        while left and _item(left[0], by) not in wished:
+    known = {_item(item, by): item for item in live}
+    named = {_item(item, by) for item in manifest}
+    left, merged = list(live), []
+    for one in manifest:
+        while left and _item(left[0], by) not in named:
             merged.append(left.pop(0))
         item = known.get(_item(one, by))
         if item is None:
@@ -256,8 +256,8 @@ def merge_patch(live: Object, patch: Mapping[str, Any]) -> Object:
         if value is None:
             result.pop(name, None)
         elif isinstance(value, dict):
-            there = result.get(name)
-            result[name] = merge_patch(there if isinstance(there, dict) else {}, value)
+            current = result.get(name)
+            result[name] = merge_patch(current if isinstance(current, dict) else {}, value)
         else:
             result[name] = copy.deepcopy(value)
     return result
@@ -265,22 +265,22 @@ def merge_patch(live: Object, patch: Mapping[str, Any]) -> Object:
 
 def strategic_patch(live: Object, patch: Mapping[str, Any]) -> Object:
     """The object after a strategic merge patch, with its directives."""
-    wish = {name: value for name, value in patch.items() if not name.startswith("$")}
+    values = {name: value for name, value in patch.items() if not name.startswith("$")}
     if patch.get("$patch") == "replace":
-        return copy.deepcopy(wish)
-    kept = {*patch.get("$retainKeys", live), *wish}
+        return copy.deepcopy(values)
+    kept = {*patch.get("$retainKeys", live), *values}
     result = {name: copy.deepcopy(value) for name, value in live.items() if name in kept}
-    for name, value in wish.items():
-        there = result.get(name)
+    for name, value in values.items():
+        current = result.get(name)
         if value is None:
             result.pop(name, None)
         elif isinstance(value, dict):
-            result[name] = strategic_patch(there if isinstance(there, dict) else {}, value)
+            result[name] = strategic_patch(current if isinstance(current, dict) else {}, value)
         elif name in PATCH_KEYS and all(isinstance(item, dict) for item in value):
             order = [entry[PATCH_KEYS[name]] for entry in patch.get(f"{ORDER}{name}", [])]
-            result[name] = _list(there or [], value, PATCH_KEYS[name], order)
+            result[name] = _list(current or [], value, PATCH_KEYS[name], order)
         elif name == "finalizers":
-            result[name] = [*(there or []), *(item for item in value if item not in (there or []))]
+            result[name] = [*(current or []), *(item for item in value if item not in (current or []))]
         else:
             result[name] = copy.deepcopy(value)
     return result

@@ -53,16 +53,16 @@ def _holds(value: str | None, operator: str, values: list[str]) -> bool:
 def _labels(text: str) -> list[Test]:
     expressions = []
     for clause in re.split(r",(?![^(]*\))", text) if text else []:
-        if found := SET.fullmatch(clause.strip()):
-            values = [value.strip() for value in found[3].split(",")]
+        if match := SET.fullmatch(clause.strip()):
+            values = [value.strip() for value in match[3].split(",")]
             expressions.append(
-                {"key": found[1], "operator": "In" if found[2] == "in" else "NotIn", "values": values}
+                {"key": match[1], "operator": "In" if match[2] == "in" else "NotIn", "values": values}
             )
-        elif found := EQUAL.fullmatch(clause.strip()):
-            operator = "NotIn" if found[2] == "!=" else "In"
-            expressions.append({"key": found[1], "operator": operator, "values": [found[3]]})
-        elif found := THERE.fullmatch(clause.strip()):
-            expressions.append({"key": found[2], "operator": "DoesNotExist" if found[1] else "Exists"})
+        elif match := EQUAL.fullmatch(clause.strip()):
+            operator = "NotIn" if match[2] == "!=" else "In"
+            expressions.append({"key": match[1], "operator": operator, "values": [match[3]]})
+        elif match := THERE.fullmatch(clause.strip()):
+            expressions.append({"key": match[2], "operator": "DoesNotExist" if match[1] else "Exists"})
         else:
             raise status_error(400, "BadRequest", f"unable to parse requirement: found '{clause}'")
     return [lambda item: matches(item["metadata"].get("labels") or {}, expressions)] if expressions else []
@@ -71,12 +71,12 @@ def _labels(text: str) -> list[Test]:
 def _fields(kind: str, text: str) -> list[Test]:
     tests: list[Test] = []
     for clause in text.split(",") if text else []:
-        found = re.fullmatch(r"([^=!]*)(!=|==|=)(.*)", clause)
-        if found is None:
+        match = re.fullmatch(r"([^=!]*)(!=|==|=)(.*)", clause)
+        if match is None:
             raise status_error(
                 400, "BadRequest", f"invalid selector: '{clause}'; can't understand '{clause}'"
             )
-        name, sign, value = found.groups()
+        name, sign, value = match.groups()
         if name not in {"metadata.name", "metadata.namespace", *FIELDS.get(kind, ())}:
             raise status_error(400, "BadRequest", f"field label not supported: {name}")
         tests.append(_field(name, value, equal=sign != "!="))
@@ -106,8 +106,8 @@ def _stream(
     version = int(query.get("resourceVersion") or 0)
     if not version or query.get("sendInitialEvents") == "true":
         with store.changed:
-            found, version = store.all(kind, namespace), store.version
-        yield from ({"type": "ADDED", "object": item} for item in found if wanted(item))
+            items, version = store.all(kind, namespace), store.version
+        yield from ({"type": "ADDED", "object": item} for item in items if wanted(item))
     if query.get("sendInitialEvents") == "true":
         meta = {"resourceVersion": str(version), "creationTimestamp": None, "annotations": {INITIAL: "true"}}
         mark = {"kind": kind, "apiVersion": KINDS[kind].api, "metadata": meta}

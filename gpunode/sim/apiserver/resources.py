@@ -34,27 +34,32 @@ class Resources:
 
     def get(self, name: str) -> Object:
         """One object."""
-        found = self.store.get(self.kind, self.namespace, name)
-        if found is None:
+        item = self.store.get(self.kind, self.namespace, name)
+        if item is None:
             raise not_found(self.full, name)
-        return found
+        return item
 
     def list(self, query: Mapping[str, str]) -> Object:
         """The objects that the query selects, in pages of `limit`."""
         wanted = selector(self.kind, query)
         with self.store.changed:
-            found = [item for item in self.store.all(self.kind, self.namespace) if wanted(item)]
+            selected = [item for item in self.store.all(self.kind, self.namespace) if wanted(item)]
             version = self.store.version
         if query.get("continue"):
             version, last = json.loads(base64.b64decode(query["continue"]))
-            found = [item for item in found if list(key(item)) > last]
-        limit = int(query.get("limit") or 0) or len(found)
+            selected = [item for item in selected if list(key(item)) > last]
+        limit = int(query.get("limit") or 0) or len(selected)
         meta: Object = {"resourceVersion": str(version)}
-        if len(found) > limit:
-            token = json.dumps([version, key(found[limit - 1])]).encode()
-            meta |= {"continue": base64.b64encode(token).decode(), "remainingItemCount": len(found) - limit}
+        if len(selected) > limit:
+            token = json.dumps([version, key(selected[limit - 1])]).encode()
+            meta |= {
+                "continue": base64.b64encode(token).decode(),
+                "remainingItemCount": len(selected) - limit,
+            }
         # Items of a list have no kind of their own.
-        items = [{k: v for k, v in item.items() if k not in {"kind", "apiVersion"}} for item in found[:limit]]
+        items = [
+            {k: v for k, v in item.items() if k not in {"kind", "apiVersion"}} for item in selected[:limit]
+        ]
         return {
             "kind": f"{self.kind}List",
             "apiVersion": KINDS[self.kind].api,
@@ -113,19 +118,19 @@ class Resources:
             status = {"status": live["status"]} if "status" in live else {}
             return self._updated(live, {**item, **new, **status}, query, dry=dry)
 
-    def _updated(self, live: Object, wish: Object, query: Mapping[str, str], *, dry: bool) -> Object:
-        seen, name = wish["metadata"].get("resourceVersion"), live["metadata"]["name"]
+    def _updated(self, live: Object, desired: Object, query: Mapping[str, str], *, dry: bool) -> Object:
+        seen, name = desired["metadata"].get("resourceVersion"), live["metadata"]["name"]
         if seen not in {None, "", live["metadata"]["resourceVersion"]}:
             message = (
                 f'Operation cannot be fulfilled on {self.full} "{name}": the object has been modified; '
                 "please apply your changes to the latest version and try again"
             )
             raise status_error(409, "Conflict", message, name=name, kind=self.full)
-        wish = {
-            **wish,
-            "metadata": {**wish["metadata"], "resourceVersion": live["metadata"]["resourceVersion"]},
+        desired = {
+            **desired,
+            "metadata": {**desired["metadata"], "resourceVersion": live["metadata"]["resourceVersion"]},
         }
-        new = admit(self.store, wish, live)
+        new = admit(self.store, desired, live)
         return self._kept(patches.own_changes(live, new, query.get("fieldManager") or "unknown"), dry=dry)
 
     def delete(self, name: str, options: Mapping[str, Any], query: Mapping[str, str]) -> Object:
@@ -133,9 +138,9 @@ class Resources:
         # Options in the body replace those of the query.
         dry = bool(options.get("dryRun")) if options else "dryRun" in query
         with self.store.changed:
-            there = self.get(name)
+            live = self.get(name)
             wanted = (options.get("preconditions") or {}).get("uid")
-            uid = there["metadata"]["uid"]
+            uid = live["metadata"]["uid"]
             if wanted not in {None, uid}:
                 kind = self.full.replace(self.plural, self.kind)  # here, and here only, it is not the plural
                 message = (
@@ -146,10 +151,10 @@ class Resources:
             if self.kind == "Namespace" and name in PROTECTED:
                 message = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
                 raise status_error(403, "Forbidden", message, name=name, kind="namespaces")
-            marked = self._marked(there, options)
+            marked = self._marked(live, options)
             if marked is None:
                 if not dry:
-                    self.store.drop(there)
+                    self.store.drop(live)
                 return _success(name, self.plural, uid)
             return marked if dry else self.store.put(marked)
 
@@ -161,9 +166,13 @@ class Resources:
         if self.kind == "Pod":
             status = item.get("status", {})
             runs = item["spec"].get("nodeName") and status.get("phase") not in {"Succeeded", "Failed"}
-            wished = options.get("gracePeriodSeconds")
+            seconds = options.get("gracePeriodSeconds")
             grace = (
-                0 if not runs else item["spec"]["terminationGracePeriodSeconds"] if wished is None else wished
+                0
+                if not runs
+                else item["spec"]["terminationGracePeriodSeconds"]
+                if seconds is None
+                else seconds
             )
             if not grace:
                 return None
@@ -178,7 +187,7 @@ class Resources:
         meta.setdefault("deletionTimestamp", now())
         return marked
 
-    def _apply(self, name: str, wish: Object, live: Object | None, query: Mapping[str, str]) -> Object:
+    def _apply(self, name: str, manifest: Object, live: Object | None, query: Mapping[str, str]) -> Object:
         manager, force = query.get("fieldManager"), query.get("force") == "true"
         if not manager:
             why = "Required value: is required for apply patch"
@@ -186,7 +195,7 @@ class Resources:
             message = f'PatchOptions.meta.k8s.io "" is invalid: fieldManager: {why}'
             raise status_error(422, "Invalid", message, kind="PatchOptions.meta.k8s.io", causes=[cause])
         dry = "dryRun" in query
-        uid = wish["metadata"].get("uid")
+        uid = manifest["metadata"].get("uid")
         if uid and live is None:
             message = (
                 f'Operation cannot be fulfilled on {self.full} "{name}": uid mismatch: the provided object '
@@ -198,7 +207,7 @@ class Resources:
         own = {"name": name, **({"namespace": self.namespace} if self.namespace else {})}
         empty = {"kind": self.kind, "apiVersion": KINDS[self.kind].api, "metadata": own}
         try:
-            merged = patches.apply(live or empty, wish, manager, force=force)
+            merged = patches.apply(live or empty, manifest, manager, force=force)
         except patches.Conflict as conflict:
             raise self._conflict(conflict) from conflict
         return self._kept(admit(self.store, merged, live), dry=dry)
@@ -221,11 +230,11 @@ class Resources:
             by_manager.setdefault(manager, []).append(field)
         if count == 1:
             ((manager, field),) = conflict.fields
-            words = f' conflict with "{manager}" using {api}: {field}'
+            text = f' conflict with "{manager}" using {api}: {field}'
         else:
-            words = " " + "\n".join(
-                "\n- ".join((f'conflicts with "{manager}" using {api}:', *found))
-                for manager, found in by_manager.items()
+            text = " " + "\n".join(
+                "\n- ".join((f'conflicts with "{manager}" using {api}:', *fields))
+                for manager, fields in by_manager.items()
             )
         causes = [
             {
@@ -235,7 +244,7 @@ class Resources:
             }
             for manager, field in conflict.fields
         ]
-        message = f"Apply failed with {count} conflict{'s' if count > 1 else ''}:{words}"
+        message = f"Apply failed with {count} conflict{'s' if count > 1 else ''}:{text}"
         return status_error(409, "Conflict", message, causes=causes)
 
 

@@ -95,8 +95,8 @@ class Store:
     def all(self, kind: str, namespace: str = "") -> list[Object]:
         """The objects of a kind (of all namespaces, or of one), by namespace and name."""
         with self.changed:
-            found = [k for k in self._objects if k[0] == kind and namespace in {"", k[1]}]
-            return [self._objects[place] for place in sorted(found)]
+            keys = [k for k in self._objects if k[0] == kind and namespace in {"", k[1]}]
+            return [self._objects[place] for place in sorted(keys)]
 
     def everything_in(self, namespace: str) -> list[Object]:
         """All objects in a namespace."""
@@ -121,35 +121,35 @@ class Store:
     def change(self, item: Object, edit: Callable[[Object], object]) -> Object | None:
         """Let `edit` change a copy of the current object, and store that. None if it is gone or was replaced."""
         with self.changed:
-            there = self._objects.get(key(item))
-            if there is None or there["metadata"]["uid"] != item["metadata"]["uid"]:
+            current = self._objects.get(key(item))
+            if current is None or current["metadata"]["uid"] != item["metadata"]["uid"]:
                 return None
-            new = copy.deepcopy(there)
+            new = copy.deepcopy(current)
             edit(new)
             return self.put(new)
 
     def drop(self, item: Object) -> None:
         """Remove an object that may be gone already."""
         with self.changed:
-            there = self._objects.get(key(item))
-            if there is None or there["metadata"]["uid"] != item["metadata"]["uid"]:
+            current = self._objects.get(key(item))
+            if current is None or current["metadata"]["uid"] != item["metadata"]["uid"]:
                 return
             del self._objects[key(item)]
             self.version += 1
-            last = {**there, "metadata": {**there["metadata"], "resourceVersion": str(self.version)}}
-            self._tell(Change(self.version, "DELETED", last, there))
+            last = {**current, "metadata": {**current["metadata"], "resourceVersion": str(self.version)}}
+            self._tell(Change(self.version, "DELETED", last, current))
 
     def since(self, version: int) -> list[Change]:
         """The changes after `version`. Raises TooOld."""
         with self.changed:
             if version < self.version and (not self._history or self._history[0].version > version + 1):
                 raise TooOld
-            found: list[Change] = []
+            changes: list[Change] = []
             for change in reversed(self._history):
                 if change.version <= version:
                     break
-                found.append(change)
-            return found[::-1]
+                changes.append(change)
+            return changes[::-1]
 
     def listen(self, concerns: Callable[[Object], bool]) -> threading.Event:
         """An event that is set at every change of an object that `concerns` selects."""
@@ -186,9 +186,9 @@ def record(
     with store.changed:
         # named by time: lists show them in their order
         name = store.events.setdefault(identity, f"{meta['name']}.{time.time_ns():x}")
-        there = store.get("Event", namespace, name)
-        if there is not None:
-            store.put({**there, "count": there["count"] + 1, "lastTimestamp": now()})
+        event = store.get("Event", namespace, name)
+        if event is not None:
+            store.put({**event, "count": event["count"] + 1, "lastTimestamp": now()})
             return
         place = store.get("Namespace", "", namespace)
         if place is None or "deletionTimestamp" in place["metadata"]:

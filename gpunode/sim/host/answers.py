@@ -214,11 +214,11 @@ def _full(reference: str) -> str:
 def _smi(folder: Path, machine: Machine, now: Now) -> None:
     """nvidia-smi exists if a package contains it, or NVIDIA's installer brought it; its output and exit status are in two files."""
     program = folder / "bin/nvidia-smi"
-    there = bool(now.run or {"nvidia-smi", "nvidia-driver-cuda"} & set(now.packages)) or any(
+    installed = bool(now.run or {"nvidia-smi", "nvidia-driver-cuda"} & set(now.packages)) or any(
         re.fullmatch(r"nvidia-utils-\d+", name) for name in now.packages
     )
     program.parent.mkdir(exist_ok=True)
-    _link(program, "../../../programs/installed/nvidia-smi" if there else None)
+    _link(program, "../../../programs/installed/nvidia-smi" if installed else None)
     status, text = nvml(machine, now)
     _put(folder / "answers/nvidia-smi", text)
     _put(folder / "answers/nvidia-smi.status", f"{status}\n")
@@ -227,8 +227,8 @@ def _smi(folder: Path, machine: Machine, now: Now) -> None:
 def nvml(machine: Machine, now: Now) -> tuple[int, str]:
     """nvidia-smi's exit status and output for the agent's query. No simulated GPU has MIG."""
     if "nvidia" not in now.modules:
-        words = "couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed"
-        return 9, f"NVIDIA-SMI has failed because it {words} and running.\n\n"
+        message = "couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed"
+        return 9, f"NVIDIA-SMI has failed because it {message} and running.\n\n"
     if now.library and now.library != now.modules["nvidia"]:
         version = ".".join(now.library.split(".")[:2])
         return (

@@ -89,13 +89,13 @@ def _release(wanted: str) -> str | None:
 
 def candidate(name: str, pattern: str, *, nvidia: bool, kernel: str, pins: tuple[str, ...]) -> str | None:
     """The version that apt would install: the newest that fits the pattern and the pins (580, 580.178.04)."""
-    found = [
+    matching = [
         version
         for version in versions(name, pattern, nvidia=nvidia, kernel=kernel)
         if not pattern or fnmatchcase(version, pattern)
     ]
-    pinned = [version for version in found if any(version.startswith(f"{pin}.") for pin in pins)]
-    fitting = pinned or found
+    pinned = [version for version in matching if any(version.startswith(f"{pin}.") for pin in pins)]
+    fitting = pinned or matching
     return fitting[-1] if fitting else None
 
 
@@ -137,11 +137,11 @@ def _ubuntu(version: str, open_module: bool) -> Iterator[str]:
 
 def installed(names: Iterable[str], system: str, kernel: str) -> dict[str, str]:
     """These packages and all their dependencies, with their versions."""
-    found: dict[str, str] = {}
+    packages: dict[str, str] = {}
     for name in names:
         version = versions(name, "", nvidia=True, kernel=kernel)[-1]
-        found |= dict(with_dependencies(name, version, system))
-    return found
+        packages |= dict(with_dependencies(name, version, system))
+    return packages
 
 
 class CommandError(Exception):
@@ -158,7 +158,7 @@ class Work:
 
 def apt_get(state: State, arguments: list[str]) -> int:
     """`apt-get [OPTIONS] update | install [--print-uris] NAME[=VERSION] NAME-...`."""
-    words: list[str] = []
+    command: list[str] = []
     channel = None
     options = iter(arguments)
     for word in options:
@@ -166,8 +166,8 @@ def apt_get(state: State, arguments: list[str]) -> int:
             name, _, value = next(options).partition("=")
             channel = int(value) if name == "APT::Status-Fd" else channel
         elif not word.startswith("-"):
-            words.append(word)
-    verb, *names = words
+            command.append(word)
+    verb, *names = command
     try:
         if verb == "update":
             _update(state)
@@ -180,10 +180,10 @@ def apt_get(state: State, arguments: list[str]) -> int:
 
 
 def _sources(state: State) -> list[str]:
-    found = []
+    uris = []
     for path in sorted((state.root / "etc/apt/sources.list.d").glob("*")):
-        found += re.findall(r"\w+://[^\s\"']+", path.read_text(encoding="utf-8"))
-    return [uri.rstrip("/") for uri in found]
+        uris += re.findall(r"\w+://[^\s\"']+", path.read_text(encoding="utf-8"))
+    return [uri.rstrip("/") for uri in uris]
 
 
 def _update(state: State) -> None:
@@ -211,8 +211,8 @@ def _plan(machine: Machine, now: Now, names: list[str]) -> Work:
     for entry in wanted:
         name, _, pattern = entry.partition("=")
         version = candidate(name, pattern, nvidia=nvidia, kernel=machine.kernel, pins=pinned)
-        there = versions(name, pattern, nvidia=nvidia, kernel=machine.kernel)
-        if not there:
+        known = versions(name, pattern, nvidia=nvidia, kernel=machine.kernel)
+        if not known:
             raise CommandError(f"E: Unable to locate package {name}")
         if version is None:
             raise CommandError(f"E: Version '{pattern}' for '{name}' was not found")
@@ -263,9 +263,9 @@ def _install(state: State, names: list[str], channel: int | None, *, dry: bool) 
     _report(channel, "dpkg-exec", 100.0, "Running dpkg")
 
 
-def _report(channel: int | None, name: str, percent: float, words: str) -> None:
+def _report(channel: int | None, name: str, percent: float, message: str) -> None:
     if channel is not None:
-        os.write(channel, f"pmstatus:{name}:{percent:.4f}:{words}\n".encode())
+        os.write(channel, f"pmstatus:{name}:{percent:.4f}:{message}\n".encode())
 
 
 def apt_mark(state: State, arguments: list[str]) -> int:

@@ -85,9 +85,9 @@ def containerd_config(path: Path) -> tuple[RuntimeNow, str]:
 
 def dump(state: State) -> tuple[RuntimeNow, str]:
     """containerd's configuration from its own file; writes its dump, which is reused until the file is newer."""
-    found, text = containerd_config(state.root / "etc/containerd/config.toml")
+    runtime, text = containerd_config(state.root / "etc/containerd/config.toml")
     (state.folder / "answers/containerd-dump").write_text(text, encoding="utf-8")
-    return found, text
+    return runtime, text
 
 
 def dockerd(_state: State, arguments: list[str]) -> int:
@@ -158,10 +158,10 @@ def kubelet_arguments(root: Path) -> list[str]:
                 variables |= _environment(root / value.lstrip("-/"))
             elif key == "ExecStart":
                 command = value
-    words = []
+    arguments = []
     for word in command.split():
-        words += shlex.split(variables.get(word[1:], "")) if word.startswith("$") else [word]
-    return words
+        arguments += shlex.split(variables.get(word[1:], "")) if word.startswith("$") else [word]
+    return arguments
 
 
 def _name(path: Path) -> str:
@@ -171,40 +171,42 @@ def _name(path: Path) -> str:
 def _environment(path: Path) -> dict[str, str]:
     if not path.exists():
         return {}
-    found = {}
+    variables = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         match = re.match(r"\s*([A-Za-z_]\w*)=(.*)", line)
         if match:
             value = match[2].strip()
-            found[match[1]] = value[1:-1] if value[:1] in ("'", '"') and value[-1:] == value[:1] else value
-    return found
+            variables[match[1]] = (
+                value[1:-1] if value[:1] in ("'", '"') and value[-1:] == value[:1] else value
+            )
+    return variables
 
 
-def kubelet_configuration(root: Path, words: list[str]) -> dict[str, Any]:
+def kubelet_configuration(root: Path, arguments: list[str]) -> dict[str, Any]:
     """Its configuration file."""
     import yaml
 
-    path = root / (_flag(words, "config") or "/var/lib/kubelet/config.yaml").lstrip("/")
+    path = root / (_flag(arguments, "config") or "/var/lib/kubelet/config.yaml").lstrip("/")
     try:
         return dict(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise Unusable(f"E1121 server.go:204] failed to load kubelet config file, error: {error}") from None
 
 
-def _flag(words: list[str], name: str) -> str | None:
+def _flag(arguments: list[str], name: str) -> str | None:
     """The last value that a flag is given as --name=value."""
-    found = [word.split("=", 1)[1] for word in words if word.startswith(f"--{name}=")]
-    return found[-1] if found else None
+    values = [word.split("=", 1)[1] for word in arguments if word.startswith(f"--{name}=")]
+    return values[-1] if values else None
 
 
-def feature_gates(root: Path, words: list[str]) -> dict[str, bool]:
+def feature_gates(root: Path, arguments: list[str]) -> dict[str, bool]:
     """The feature gates that its configuration and arguments set."""
-    found = dict(kubelet_configuration(root, words).get("featureGates") or {})
-    for word in words:
+    gates = dict(kubelet_configuration(root, arguments).get("featureGates") or {})
+    for word in arguments:
         if word.startswith("--feature-gates="):
             pairs = (pair.partition("=") for pair in word.split("=", 1)[1].split(",") if pair)
-            found |= {name: value.lower() == "true" for name, _, value in pairs}
-    return found
+            gates |= {name: value.lower() == "true" for name, _, value in pairs}
+    return gates
 
 
 def check_kubelet(root: Path, machine: Machine, now: Now) -> None:
@@ -212,11 +214,11 @@ def check_kubelet(root: Path, machine: Machine, now: Now) -> None:
     minor = int(machine.kubelet.split(".")[1])
     for name, value in feature_gates(root, now.arguments).items():
         if name in GONE and minor >= GONE[name]:
-            words = f"failed to set feature gates from initial flags-based config: unrecognized feature gate: {name}"
-            raise Unusable(f'E1121 run.go:72] "command failed" err="{words}"')
+            why = f"failed to set feature gates from initial flags-based config: unrecognized feature gate: {name}"
+            raise Unusable(f'E1121 run.go:72] "command failed" err="{why}"')
         if name in LOCKED and minor >= LOCKED[name] and not value:
-            words = f"cannot set feature gate {name} to false, feature is locked to true"
-            raise Unusable(f'E1121 run.go:72] "command failed" err="{words}"')
+            why = f"cannot set feature gate {name} to false, feature is locked to true"
+            raise Unusable(f'E1121 run.go:72] "command failed" err="{why}"')
     if not now.running(f"{machine.runtime}.service"):
-        words = f"validate service connection: {machine.runtime} does not answer: connection refused"
-        raise Unusable(f'E1121 run.go:72] "command failed" err="failed to run Kubelet: {words}"')
+        why = f"validate service connection: {machine.runtime} does not answer: connection refused"
+        raise Unusable(f'E1121 run.go:72] "command failed" err="failed to run Kubelet: {why}"')

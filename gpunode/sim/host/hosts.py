@@ -55,9 +55,9 @@ def create(demo: Path, machine: Machine) -> State:
     now.units = {name: UnitNow() for name in units}
     now.packages = {"kubelet": PackageNow(f"{machine.kubelet}-1.1", held=True)}
     if machine.has:
-        there = apt.installed(machine.has, machine.os, machine.kernel)
-        now.packages |= {name: PackageNow(version) for name, version in there.items()}
-        release = driver.driver_of_packages(there)
+        packages = apt.installed(machine.has, machine.os, machine.kernel)
+        now.packages |= {name: PackageNow(version) for name, version in packages.items()}
+        release = driver.driver_of_packages(packages)
         if release:
             now.library = release[0]
             (state.root / "etc/modules-load.d/nvidia.conf").write_text("nvidia\n", encoding="utf-8")

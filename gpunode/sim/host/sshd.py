@@ -101,11 +101,13 @@ def bootstrap(command: str) -> str | None:
     Every simulated host has what the script looks for: python3, and sudo without a password.
     """
     try:
-        words = shlex.split(command)
+        arguments = shlex.split(command)
     except ValueError:
         return None
-    agent = words[:3] == ["exec", "/bin/sh", "-c"] and words[4:5] == ["gpunode"] and len(words) == 6
-    return words[5] if agent else None
+    agent = (
+        arguments[:3] == ["exec", "/bin/sh", "-c"] and arguments[4:5] == ["gpunode"] and len(arguments) == 6
+    )
+    return arguments[5] if agent else None
 
 
 def new_key() -> tuple[paramiko.Ed25519Key, str]:
@@ -234,9 +236,9 @@ class _Door:
         pipe = subprocess.PIPE
         # The last word is the prefix of bash's error messages.
         place = f"simulated host, its files are in {self.state.root}, edit them there"
-        words = [BASH, "-r", "-c", command, place] if BASH else ["/bin/sh", "-c", NO_BASH]
+        shell = [BASH, "-r", "-c", command, place] if BASH else ["/bin/sh", "-c", NO_BASH]
         return subprocess.Popen(
-            words, stdin=pipe, stdout=pipe, stderr=pipe, env=self.visit, cwd=self.state.root
+            shell, stdin=pipe, stdout=pipe, stderr=pipe, env=self.visit, cwd=self.state.root
         )
 
     def cut(self) -> None:

@@ -112,9 +112,9 @@ def _ready(state: State, machine: Machine, now: Now, name: str) -> None:
         now.containers = []  # they end with dockerd
         now.runtime = daemons.docker_config(etc / "docker/daemon.json")
     elif name == "containerd.service":
-        found = daemons.dump(state)[0]
+        runtime = daemons.dump(state)[0]
         if machine.runtime == "containerd":
-            now.runtime = found
+            now.runtime = runtime
     elif name == "nvidia-cdi-refresh.service":
         listed = state.root / "lib/modules" / machine.kernel / "modules.dep"
         if listed.exists() and KNOWN.search(listed.read_text(encoding="utf-8")):
@@ -183,18 +183,18 @@ def status(state: State, names: list[str]) -> int:
 def is_active(state: State, names: list[str]) -> int:
     """`systemctl is-active NAME...`."""
     now = state.now()
-    words = [now.units.get(full_name(name), UnitNow()).active for name in names]
-    print("\n".join(words))
-    return ACTIVE if "active" in words else INACTIVE
+    states = [now.units.get(full_name(name), UnitNow()).active for name in names]
+    print("\n".join(states))
+    return ACTIVE if "active" in states else INACTIVE
 
 
 def journal(state: State, arguments: list[str]) -> int:
     """`journalctl -u NAME [-n COUNT]`, as users call it; the agent's form has its own, faster answer."""
     name, count = "", 0
-    words = iter(arguments)
-    for word in words:
+    options = iter(arguments)
+    for word in options:
         if word.startswith("-") and not word.startswith("--") and word.endswith(("u", "n")):
-            value = next(words, "")
+            value = next(options, "")
             if word.endswith("u"):
                 name = full_name(value)
             elif value.isdigit():
@@ -212,14 +212,14 @@ def journal(state: State, arguments: list[str]) -> int:
 
 
 def _active_line(unit: UnitNow) -> str:
-    words = f"{unit.active} ({unit.sub})"
+    line = f"{unit.active} ({unit.sub})"
     if unit.active == "failed":
-        words = "failed (Result: exit-code)"
+        line = "failed (Result: exit-code)"
     elif unit.sub == "auto-restart":
-        words += " (Result: exit-code)"
+        line += " (Result: exit-code)"
     if unit.since:
-        words += f" since {time.strftime('%a %Y-%m-%d %H:%M:%S UTC', time.gmtime(unit.since))}"
-    return words
+        line += f" since {time.strftime('%a %Y-%m-%d %H:%M:%S UTC', time.gmtime(unit.since))}"
+    return line
 
 
 def _lines(host: str, unit: UnitNow) -> list[str]:

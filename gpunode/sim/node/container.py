@@ -40,13 +40,13 @@ class Endpoints:
 
     def variables(self, own: Mapping[str, str]) -> dict[str, str]:
         """The variables that tell a container its endpoints, in addition to its `own`."""
-        given = {
+        variables = {
             "KUBELET_SOCKET": str(self.plugins / "kubelet.sock"),
             "GPUNODE_SIM_ADDRESS": f"{self.address}:{self.port}",
         }
         if own.get("POD_RESOURCES_SOCKET"):
-            given["POD_RESOURCES_SOCKET"] = str(self.resources / "kubelet.sock")
-        return given
+            variables["POD_RESOURCES_SOCKET"] = str(self.resources / "kubelet.sock")
+        return variables
 
 
 class Loopback:
@@ -75,11 +75,11 @@ def endpoints(demo: Path, state: State, number: int, loopback: Loopback) -> Endp
     return Endpoints(plugins, resources, *loopback.host(number))
 
 
-def _short(link: Path, there: Path) -> Path:
-    there.mkdir(parents=True, exist_ok=True)
+def _short(link: Path, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
     link.parent.mkdir(exist_ok=True)
     link.unlink(missing_ok=True)
-    link.symlink_to(there)
+    link.symlink_to(folder)
     return link
 
 
@@ -118,7 +118,7 @@ class Container:
     """One life of a container, a Python with arguments `words`. Its output goes to `log`."""
 
     def __init__(
-        self, forks: ForkServer, words: Sequence[str], environment: Mapping[str, str], log: Path
+        self, forks: ForkServer, arguments: Sequence[str], environment: Mapping[str, str], log: Path
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         stdin, self._stdin = os.pipe()
@@ -126,7 +126,7 @@ class Container:
             with log.open("wb") as output:
                 streams = (stdin, output.fileno(), output.fileno())
                 self._process = forks.start(
-                    words, environment=environment, folder=Path.cwd(), streams=streams
+                    arguments, environment=environment, folder=Path.cwd(), streams=streams
                 )
         except OSError:
             os.close(self._stdin)
@@ -201,7 +201,7 @@ def environment_of(
     Raises CannotStart.
     """
     plain = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": _path()}
-    given = {
+    environment = {
         **plain,
         **ENVIRONMENT,
         **variables,
@@ -209,16 +209,16 @@ def environment_of(
         # the plugin writes there, not to this computer's folder
         "CDI_DIRECTORY": str(host / "root/var/run/cdi"),
     }
-    if handler == "nvidia" and given.get("NVIDIA_VISIBLE_DEVICES", "void") not in {"", "void"}:
+    if handler == "nvidia" and environment.get("NVIDIA_VISIBLE_DEVICES", "void") not in {"", "void"}:
         _check_driver(now)
-        given |= {"GPUNODE_SIM_HOST": str(host), "GPUNODE_SIM_LIBRARY": now.library}
-    return given
+        environment |= {"GPUNODE_SIM_HOST": str(host), "GPUNODE_SIM_LIBRARY": now.library}
+    return environment
 
 
 def _path() -> str:
     """Python's path to gpunode, and what this process was given."""
-    given = os.environ.get("PYTHONPATH", "")
-    return os.pathsep.join((str(Path(gpunode.__file__).parent.parent), given)).rstrip(os.pathsep)
+    inherited = os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join((str(Path(gpunode.__file__).parent.parent), inherited)).rstrip(os.pathsep)
 
 
 def _check_driver(now: Now) -> None:

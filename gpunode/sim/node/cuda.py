@@ -71,8 +71,8 @@ class Cuda:
         return SUCCESS
 
     def cuDeviceGetUuid_v2(self, raw: Any, device: Any) -> int:
-        found = uuid.UUID(self._driver.gpus[device.value].uuid.removeprefix("GPU-"))
-        ctypes.memmove(raw, found.bytes, 16)
+        identity = uuid.UUID(self._driver.gpus[device.value].uuid.removeprefix("GPU-"))
+        ctypes.memmove(raw, identity.bytes, 16)
         return SUCCESS
 
     def cuDeviceGetAttribute(self, value: Any, _attribute: Any, _device: Any) -> int:

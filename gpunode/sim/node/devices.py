@@ -166,14 +166,14 @@ class DeviceManager:
                 )
                 answer = plugin.call("Allocate", request, api.AllocateResponse)
             except grpc.RpcError as error:
-                words = f"rpc error: code = {error.code().name.title()} desc = {error.details()}"
-                raise Unavailable(f"Allocate failed due to {words}, which is unexpected") from None
-            (given,) = answer.container_responses
-            made = Allocation(container, resource, tuple(ids), given.SerializeToString())
+                why = f"rpc error: code = {error.code().name.title()} desc = {error.details()}"
+                raise Unavailable(f"Allocate failed due to {why}, which is unexpected") from None
+            (granted,) = answer.container_responses
+            made = Allocation(container, resource, tuple(ids), granted.SerializeToString())
             with self._lock:
                 self._allocated.setdefault(pod, []).append(made)
             self._write()
-            environment |= dict(given.envs)
+            environment |= dict(granted.envs)
         return environment
 
     def free(self, pod: str) -> None:
@@ -196,8 +196,8 @@ class DeviceManager:
                     "DeviceIDs": allocation.ids if self._pods is None else {"-1": allocation.ids},
                     "AllocResp": base64.b64encode(allocation.answer).decode(),
                 }
-                for pod, given in self._allocated.items()
-                for allocation in given
+                for pod, allocations in self._allocated.items()
+                for allocation in allocations
             ]
             healthy = {
                 name: [unit for unit, good in plugin.devices.items() if good]
@@ -211,8 +211,8 @@ class DeviceManager:
     def _held(self, resource: str) -> set[str]:
         return {
             device
-            for found in self._allocated.values()
-            for given in found
+            for allocations in self._allocated.values()
+            for given in allocations
             if given.resource == resource
             for device in given.ids
         }
@@ -223,13 +223,13 @@ class DeviceManager:
             meta = pod["metadata"]
             shown = answer.pod_resources.add(name=meta["name"], namespace=meta["namespace"])
             with self._lock:
-                given = list(self._allocated.get(meta["uid"], ()))
+                allocations = list(self._allocated.get(meta["uid"], ()))
             for container in pod["spec"]["containers"]:
                 devices = [
                     podresources.ContainerDevices(
                         resource_name=allocation.resource, device_ids=allocation.ids
                     )
-                    for allocation in given
+                    for allocation in allocations
                     if allocation.container == container["name"]
                 ]
                 shown.containers.add(name=container["name"], devices=devices)
@@ -238,8 +238,8 @@ class DeviceManager:
     def _preferred(self, plugin: Plugin, free: list[str], count: int) -> list[str]:
         if not plugin.options.get_preferred_allocation_available:
             return free[:count]
-        wish = api.ContainerPreferredAllocationRequest(available_deviceIDs=free, allocation_size=count)
-        request = api.PreferredAllocationRequest(container_requests=[wish])
+        preference = api.ContainerPreferredAllocationRequest(available_deviceIDs=free, allocation_size=count)
+        request = api.PreferredAllocationRequest(container_requests=[preference])
         answer = plugin.call("GetPreferredAllocation", request, api.PreferredAllocationResponse)
         preferred = [deviceID for deviceID in answer.container_responses[0].deviceIDs if deviceID in free]
         return [*preferred, *(device for device in free if device not in preferred)][:count]

@@ -108,8 +108,8 @@ class Kubelet:
     def configz(self) -> Object:
         """Its configuration, as far as simulated. Raises StatusError."""
         if not self._since:
-            words = f"dial tcp 127.0.0.1:10250: connect: connection refused: {self.name}"
-            raise status_error(503, "ServiceUnavailable", words)
+            message = f"dial tcp 127.0.0.1:10250: connect: connection refused: {self.name}"
+            raise status_error(503, "ServiceUnavailable", message)
         return {"kubeletconfig": {"featureGates": dict(self._gates)}}
 
     def log(self, pod: Object, container: str, *, previous: bool) -> Log:
@@ -117,8 +117,8 @@ class Kubelet:
         name = pod["metadata"]["name"]
         if not self._since:
             where = f"https://127.0.0.1:10250/containerLogs/{pod['metadata']['namespace']}/{name}/{container}"
-            words = f"Get {where}: dial tcp 127.0.0.1:10250: connect: connection refused"
-            raise status_error(500, "InternalError", words)
+            message = f"Get {where}: dial tcp 127.0.0.1:10250: connect: connection refused"
+            raise status_error(500, "InternalError", message)
         run = self._runs.get(pod["metadata"]["uid"])
         this = (
             next((candidate for candidate in run.containers if candidate.name == container), None)
@@ -130,8 +130,8 @@ class Kubelet:
             return Log(_previous_log(this, logs, container, name), lambda: True)
         if not logs or this is None:
             reason = this.state.get("waiting", {}).get("reason", "") if this else "ContainerCreating"
-            words = f'container "{container}" in pod "{name}" is waiting to start: {reason}'
-            raise status_error(400, "BadRequest", words)
+            message = f'container "{container}" in pod "{name}" is waiting to start: {reason}'
+            raise status_error(400, "BadRequest", message)
         process = this.process
         if process is None or process.log != logs[-1]:
             return Log(logs[-1], lambda: True)
@@ -147,12 +147,12 @@ class Kubelet:
 
     def _work(self) -> None:
         self._sync()
-        found = [
+        containers = [
             seen for run in self._runs.values() for container in run.containers if (seen := container.seen)
         ]
-        if found != self._now.containers:
+        if containers != self._now.containers:
             with self._state.change() as now:
-                now.containers = found
+                now.containers = containers
 
     def _sync(self) -> None:
         changed = self._read_state()
@@ -203,11 +203,11 @@ class Kubelet:
         if _offers_devices(self._state.root, host):
             self.devices.start()
         with self.store.changed:
-            there = self.store.get("Node", "", self.name)
-            if there is None:
+            node = self.store.get("Node", "", self.name)
+            if node is None:
                 self.store.put(own_changes(None, new_node(self.name, host), "kubelet"))
             else:
-                self.store.change(there, _set_status(restarted_status(there["status"])))
+                self.store.change(node, _set_status(restarted_status(node["status"])))
         self._news.set()
         self.record(self.store.get("Node", "", self.name) or {}, "Normal", "Starting", "Starting kubelet.")
 
@@ -247,14 +247,14 @@ class Kubelet:
     def _post(self, host: Now) -> None:
         """The node's status."""
         self._counts = self.devices.counts()
-        there = self.store.get("Node", "", self.name)
-        if there is not None:
-            was = there["status"]
+        node = self.store.get("Node", "", self.name)
+        if node is not None:
+            was = node["status"]
             status = node_status(was, self.machine, host, self._state.root, self._counts)
-            self.store.change(there, _set_status(status))
+            self.store.change(node, _set_status(status))
             if not _ready(was) and _ready(status):
-                words = f"Node {self.name} status is now: NodeReady"
-                self.record(there, "Normal", "NodeReady", words)
+                message = f"Node {self.name} status is now: NodeReady"
+                self.record(node, "Normal", "NodeReady", message)
 
 
 def _offers_devices(root: Path, host: Now) -> bool:
@@ -281,11 +281,11 @@ def _ready(status: Object) -> bool:
 
 
 def _previous_log(this: ContainerLifecycle | None, logs: list[Path], container: str, pod: str) -> Path:
-    found = logs if this is not None and this.process is None else logs[:-1]
-    if this is None or not this.restarts or not found:
-        words = f'previous terminated container "{container}" in pod "{pod}" not found'
-        raise status_error(400, "BadRequest", words)
-    return found[-1]
+    ended = logs if this is not None and this.process is None else logs[:-1]
+    if this is None or not this.restarts or not ended:
+        message = f'previous terminated container "{container}" in pod "{pod}" not found'
+        raise status_error(400, "BadRequest", message)
+    return ended[-1]
 
 
 def new_node(name: str, host: Now) -> Object:
@@ -343,7 +343,7 @@ def node_status(
 
 
 def _conditions(before: Object, *, up: bool) -> list[Object]:
-    found = [
+    conditions = [
         {"type": kind, "status": "False", "reason": reason, "message": message}
         for kind, (reason, message) in PRESSURES.items()
     ]
@@ -352,14 +352,14 @@ def _conditions(before: Object, *, up: bool) -> list[Object]:
         if up
         else ("False", "KubeletNotReady", "container runtime is down")
     )
-    found.append(dict(zip(("type", "status", "reason", "message"), ("Ready", *ready), strict=True)))
+    conditions.append(dict(zip(("type", "status", "reason", "message"), ("Ready", *ready), strict=True)))
     known = {condition["type"]: condition for condition in before.get("conditions") or []}
-    for condition in found:
+    for condition in conditions:
         old = known.get(condition["type"], {})
         same = old.get("status") == condition["status"]
         condition["lastHeartbeatTime"] = old["lastHeartbeatTime"] if same else now()
         condition["lastTransitionTime"] = old["lastTransitionTime"] if same else now()
-    return found
+    return conditions
 
 
 def _system(root: Path) -> str:

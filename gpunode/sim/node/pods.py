@@ -96,14 +96,14 @@ class Volumes:
     def bring(self) -> None:
         """Write the files of the current ConfigMaps; those of a deleted one stay. Raises CannotMount."""
         for volume, name in self._sources.items():
-            there = self._find(self._namespace, name)
-            if there is None and volume not in self._held:
+            config = self._find(self._namespace, name)
+            if config is None and volume not in self._held:
                 raise CannotMount(
                     f'MountVolume.SetUp failed for volume "{volume}" : configmap "{name}" not found'
                 )
-            if there is not None and there["metadata"]["resourceVersion"] != self._held.get(volume):
-                _fill(self._place(volume), there.get("data") or {})
-                self._held[volume] = there["metadata"]["resourceVersion"]
+            if config is not None and config["metadata"]["resourceVersion"] != self._held.get(volume):
+                _fill(self._place(volume), config.get("data") or {})
+                self._held[volume] = config["metadata"]["resourceVersion"]
 
     def outside(self, container: Object, variables: Mapping[str, str]) -> dict[str, str]:
         """The variables of a container, with paths below its mounts replaced by those on this computer."""
@@ -298,8 +298,8 @@ class ContainerLifecycle:
         self.state = {"waiting": {"reason": "ContainerCreating"}}
         if wait:
             called = f"{meta['name']}_{meta['namespace']}({meta['uid']})"
-            words = f"back-off {wait:.0f}s restarting failed container={self.name} pod={called}"
-            self.state = {"waiting": {"reason": "CrashLoopBackOff", "message": words}}
+            why = f"back-off {wait:.0f}s restarting failed container={self.name} pod={called}"
+            self.state = {"waiting": {"reason": "CrashLoopBackOff", "message": why}}
             message = f"Back-off restarting failed container {self.name} in pod {called}"
             self._node.record(pod, "Warning", "BackOff", message)
 
@@ -351,8 +351,8 @@ class PodRun:
         if self.leaving or self._refused:
             self._stop()
         elif time.time() - self._began > self.pod["spec"].get("activeDeadlineSeconds", float("inf")):
-            words = "Pod was active on the node longer than the specified deadline"
-            self._refused = ("DeadlineExceeded", words)
+            why = "Pod was active on the node longer than the specified deadline"
+            self._refused = ("DeadlineExceeded", why)
         elif self._running(host) and self._admitted() and self._mounted() and self._sandboxed(host):
             handler = self.pod["spec"].get("runtimeClassName") or host.runtime.default
             for each in self.containers:
@@ -381,8 +381,8 @@ class PodRun:
         if self._refused and self._given is None:
             return {**status, "conditions": [scheduled]}  # no container ever was
         unready = [container.name for container in self.containers if not container.ready]
-        words = f"containers with unready status: [{' '.join(unready)}]"
-        why = {"reason": "ContainersNotReady", "message": words} if unready else {}
+        message = f"containers with unready status: [{' '.join(unready)}]"
+        why = {"reason": "ContainersNotReady", "message": message} if unready else {}
         conditions: list[Object] = [
             {"type": "Initialized", "status": "True"},
             {"type": "Ready", "status": str(not unready), **why},
@@ -448,15 +448,15 @@ class PodRun:
             return True
         none = f'failed to get sandbox runtime: no runtime for "{handler}" is configured'
         why = f'RuntimeHandler "{handler}" not supported' if docker else none
-        words = f"Failed to create pod sandbox: rpc error: code = Unknown desc = {why}"
-        self._warn("FailedCreatePodSandBox", words)
+        message = f"Failed to create pod sandbox: rpc error: code = Unknown desc = {why}"
+        self._warn("FailedCreatePodSandBox", message)
         return False
 
-    def _warn(self, reason: str, words: str) -> None:
+    def _warn(self, reason: str, message: str) -> None:
         """Record an event about a repeated failure, at most every RETRY seconds."""
         if time.monotonic() >= self._due.get(reason, 0.0):
             self._due[reason] = time.monotonic() + RETRY
-            self._node.record(self.pod, "Warning", reason, words)
+            self._node.record(self.pod, "Warning", reason, message)
 
     def _stop(self) -> None:
         grace = self.pod["metadata"].get("deletionGracePeriodSeconds")
