@@ -6,10 +6,15 @@ and there are no questions.
 
 from __future__ import annotations
 
-from gpunode.engine.listener import Listener
-from gpunode.report.inventory_names import Named, named, with_inventory
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
-__all__ = ["Named", "make", "named", "with_inventory"]
+from gpunode.engine.listener import Listener
+from gpunode.errors import Problem
+from gpunode.model import Event, Outcome, Verdict
+from gpunode.wording import Advice
 
 
 def make(*, json: bool, quiet: bool, accepted: bool = False) -> Listener:
@@ -21,3 +26,61 @@ def make(*, json: bool, quiet: bool, accepted: bool = False) -> Listener:
     from gpunode.report.human import Human
 
     return Human(quiet=quiet, accepted=accepted)
+
+
+def named(text: str, inventory: Path) -> str:
+    """`text` with the inventory in its commands."""
+    return text.on(shlex.quote(str(inventory))) if isinstance(text, Advice) else text
+
+
+def with_inventory(problem: Problem, inventory: Path) -> Problem:
+    """The problem with the inventory in its commands."""
+    what, cause, fix = (named(text, inventory) for text in (problem.what, problem.cause, problem.fix))
+    return replace(problem, what=what, cause=cause, fix=fix)
+
+
+class Named:
+    """A report whose causes, fixes, hints and notes have the inventory in their commands."""
+
+    def __init__(self, report: Listener, inventory: Path) -> None:
+        self._report = report
+        self._inventory = inventory
+        self.live = report.live
+        self.ask = report.ask
+        self.cluster = report.cluster
+        self.summary = report.summary
+        self.total = report.total
+
+    def event(self, event: Event) -> None:
+        self._report.event(replace(event, message=self._put(event.message)))
+
+    def finished(self, outcome: Outcome) -> None:
+        self._report.finished(self._outcome(outcome))
+
+    def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
+        self._report.plans([self._outcome(outcome) for outcome in outcomes], diff=diff)
+
+    def failures(self, outcomes: Sequence[Outcome]) -> None:
+        self._report.failures([self._outcome(outcome) for outcome in outcomes])
+
+    def links(self, host: str, links: Sequence[Verdict]) -> None:
+        self._report.links(host, [replace(link, problem=self._problem(link.problem)) for link in links])
+
+    def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        cells = [[self._put(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+        self._report.rows(kind, columns, cells)
+
+    def problem(self, problem: Problem, host: str | None = None) -> None:
+        self._report.problem(with_inventory(problem, self._inventory), host)
+
+    def note(self, text: str) -> None:
+        self._report.note(self._put(text))
+
+    def _outcome(self, outcome: Outcome) -> Outcome:
+        return replace(outcome, problem=self._problem(outcome.problem))
+
+    def _problem(self, problem: Problem | None) -> Problem | None:
+        return problem and with_inventory(problem, self._inventory)
+
+    def _put(self, text: str) -> str:
+        return named(text, self._inventory)

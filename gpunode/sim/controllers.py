@@ -19,7 +19,7 @@ from functools import partial
 
 from gpunode.sim.apiserver.admission import FOREGROUND, GENERATION
 from gpunode.sim.apiserver.resources import Resources
-from gpunode.sim.apiserver.store import KINDS, Object, StatusError, Store, now, owned_by, record
+from gpunode.sim.apiserver.store import KINDS, Object, StatusError, Store, is_ready, now, owned_by, record
 from gpunode.sim.scheduler import selects_node, tolerates
 
 
@@ -135,8 +135,7 @@ class NodeHealth:
 
     def _unready(self, node: str) -> None:
         for pod in self._store.all("Pod"):
-            conditions = pod["status"].get("conditions") or []
-            if pod["spec"].get("nodeName") == node and any(_ready(condition) for condition in conditions):
+            if pod["spec"].get("nodeName") == node and is_ready(pod):
                 self._store.change(pod, _pod_unready)
                 record(self._store, pod, "node-controller", "Warning", "NodeNotReady", "Node is not ready")
 
@@ -172,13 +171,9 @@ def _tainted(node: Object) -> None:
         node["spec"]["taints"] = taints
 
 
-def _ready(condition: Object) -> bool:
-    return bool(condition["type"] == "Ready" and condition["status"] == "True")
-
-
 def _pod_unready(pod: Object) -> None:
     for condition in pod["status"]["conditions"]:
-        if _ready(condition):
+        if condition["type"] == "Ready":
             condition |= {"status": "False", "lastTransitionTime": now()}
 
 
@@ -269,9 +264,7 @@ def _make_daemon(store: Store, daemonset: Object, node: str, revision: str) -> N
 
 
 def _pod_ready(pod: Object) -> bool:
-    conditions = pod["status"].get("conditions") or []
-    ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
-    return ready and "deletionTimestamp" not in pod["metadata"]
+    return is_ready(pod) and "deletionTimestamp" not in pod["metadata"]
 
 
 def _unavailable(daemonset: Object, nodes: int) -> int:

@@ -220,6 +220,21 @@ def record(
         )
 
 
+def is_ready(item: Object) -> bool:
+    """True if a node or a pod is Ready."""
+    conditions = item["status"].get("conditions") or []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def with_times(conditions: list[Object], before: Object, *names: str) -> list[Object]:
+    """The conditions with times of these names: those in the status `before` where a condition's status is the same."""
+    known = {(old["type"], old["status"]): old for old in before.get("conditions") or []}
+    for condition in conditions:
+        old = known.get((condition["type"], condition["status"]), {})
+        condition |= {name: old.get(name) or now() for name in names}
+    return conditions
+
+
 def owned_by(item: Object, owner: Object) -> bool:
     """True if `owner` is an owner of the object."""
     references = item["metadata"].get("ownerReferences") or []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpunode.sim.apiserver.api import Log
 from gpunode.sim.apiserver.patches import own_changes
-from gpunode.sim.apiserver.store import Object, Store, now, record, status_error
+from gpunode.sim.apiserver.store import Object, Store, is_ready, record, status_error, with_times
 from gpunode.sim.controllers import Loop, NodeHealth
 from gpunode.sim.forkserver import ForkServer
 from gpunode.sim.host import daemons as start
@@ -249,10 +249,9 @@ class Kubelet:
         self._counts = self.devices.counts()
         node = self.store.get("Node", "", self.name)
         if node is not None:
-            was = node["status"]
-            status = node_status(was, self.machine, host, self._state.root, self._counts)
+            status = node_status(node["status"], self.machine, host, self._state.root, self._counts)
             self.store.change(node, _set_status(status))
-            if not _ready(was) and _ready(status):
+            if not is_ready(node) and is_ready({"status": status}):
                 message = f"Node {self.name} status is now: NodeReady"
                 self.record(node, "Normal", "NodeReady", message)
 
@@ -271,13 +270,6 @@ def _gates(root: Path, host: Now) -> Mapping[str, bool]:
 
 def _set_status(status: Object) -> Callable[[Object], None]:
     return lambda item: item.update(status=status)
-
-
-def _ready(status: Object) -> bool:
-    return any(
-        condition["type"] == "Ready" and condition["status"] == "True"
-        for condition in status.get("conditions") or []
-    )
 
 
 def _previous_log(this: ContainerLifecycle | None, logs: list[Path], container: str, pod: str) -> Path:
@@ -353,13 +345,7 @@ def _conditions(before: Object, *, up: bool) -> list[Object]:
         else ("False", "KubeletNotReady", "container runtime is down")
     )
     conditions.append(dict(zip(("type", "status", "reason", "message"), ("Ready", *ready), strict=True)))
-    known = {condition["type"]: condition for condition in before.get("conditions") or []}
-    for condition in conditions:
-        old = known.get(condition["type"], {})
-        same = old.get("status") == condition["status"]
-        condition["lastHeartbeatTime"] = old["lastHeartbeatTime"] if same else now()
-        condition["lastTransitionTime"] = old["lastTransitionTime"] if same else now()
-    return conditions
+    return with_times(conditions, before, "lastHeartbeatTime", "lastTransitionTime")
 
 
 def _system(root: Path) -> str:

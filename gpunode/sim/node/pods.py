@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
 
-from gpunode.sim.apiserver.store import Object, now
+from gpunode.sim.apiserver.store import Object, now, with_times
 from gpunode.sim.forkserver import ForkServer
 from gpunode.sim.host.answers import pid
 from gpunode.sim.host.machine import ContainerNow, Now
@@ -196,7 +196,7 @@ class ContainerLifecycle:
         if self.process is not None or self.over or time.monotonic() < self._due or not self._pulled(pod):
             return
         self.starts += 1
-        runtime = "docker" if "docker.service" in host.units else "containerd"
+        runtime = _runtime(host)
         self._id = f"{runtime}://{secrets.token_hex(32)}"
         variables = {
             **self._node.account(pod),
@@ -367,8 +367,8 @@ class PodRun:
 
     def status(self) -> Object:
         """The status as the kubelet posts it."""
-        before = {condition["type"]: condition for condition in self.pod["status"].get("conditions") or []}
-        scheduled = before.get("PodScheduled", {"type": "PodScheduled", "status": "True"})
+        known = self.pod["status"].get("conditions") or [{"type": "PodScheduled", "status": "True"}]
+        scheduled = next(condition for condition in known if condition["type"] == "PodScheduled")
         status: Object = {
             "phase": self._phase(),
             "qosClass": self.pod["status"].get("qosClass"),
@@ -388,10 +388,7 @@ class PodRun:
             {"type": "Ready", "status": str(not unready), **why},
             {"type": "ContainersReady", "status": str(not unready), **why},
         ]
-        for condition in conditions:
-            known = before.get(condition["type"], {})
-            same = known.get("status") == condition["status"]
-            condition["lastTransitionTime"] = known["lastTransitionTime"] if same else now()
+        with_times(conditions, self.pod["status"], "lastTransitionTime")
         address = self._node.endpoints.address
         return {
             **status,
