@@ -252,7 +252,7 @@ def test_a_kubelet_whose_gate_is_off_takes_no_plugin(deployed: Fleet) -> None:
     until(lambda: "waiting for" in deployed.row(OLD).last_line)
     until(
         lambda: (
-            deployed.row(OLD).problem
+            deployed.row(OLD).wrong
             == "the plugin is not ready: not registered with the kubelet: nvidia.com/gpu"
         )
     )
