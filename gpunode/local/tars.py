@@ -116,7 +116,7 @@ def members(stream: IO[bytes]) -> Iterator[Member]:
             if size > RECORDS:
                 raise DamagedArchive(f"a header has {size} bytes; {RECORDS} is the maximum")
             padded = -(-size // BLOCK) * BLOCK
-            data = _read(stream, padded)[:size]
+            data = read(stream, padded)[:size]
             at += padded
             if kind in (LONG_NAME, LONG_LINK):
                 own["path" if kind == LONG_NAME else "linkpath"] = _text(data)
@@ -140,13 +140,13 @@ def members(stream: IO[bytes]) -> Iterator[Member]:
             raise DamagedArchive("it has more names than any image")
         yield Member(name, link, kind, at, size)
         padded = -(-size // BLOCK) * BLOCK
-        _skip(stream, padded)
+        skip(stream, padded)
         at += padded
 
 
 def _block(stream: IO[bytes]) -> bytes:
     """The next header; b"" at the archive's end."""
-    header = _read(stream, BLOCK, end=True)
+    header = read(stream, BLOCK, end=True)
     if not header.strip(b"\0"):
         return b""
     sums = (sum(header) - sum(header[148:156]) + 8 * 0x20, _number(header[148:156]))
@@ -155,7 +155,7 @@ def _block(stream: IO[bytes]) -> bytes:
     return header
 
 
-def _read(stream: IO[bytes], size: int, *, end: bool = False) -> bytes:
+def read(stream: IO[bytes], size: int, *, end: bool = False) -> bytes:
     """Exactly so many bytes; with `end` also none."""
     found = bytearray()
     try:
@@ -168,7 +168,7 @@ def _read(stream: IO[bytes], size: int, *, end: bool = False) -> bytes:
     return bytes(found)
 
 
-def _skip(stream: IO[bytes], size: int) -> None:
+def skip(stream: IO[bytes], size: int) -> None:
     try:
         if size and stream.seekable():
             stream.seek(size - 1, io.SEEK_CUR)
@@ -176,7 +176,7 @@ def _skip(stream: IO[bytes], size: int) -> None:
     except BROKEN as error:
         raise DamagedArchive(f"it was cut off or is damaged ({error})") from None
     while size:
-        size -= len(_read(stream, min(size, CHUNK)))
+        size -= len(read(stream, min(size, CHUNK)))
 
 
 def _number(field: bytes) -> int:

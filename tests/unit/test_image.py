@@ -116,7 +116,7 @@ def _pip(monkeypatch: pytest.MonkeyPatch) -> None:
         return [path]
 
     monkeypatch.setattr(image, "fetch_wheels", fetch)
-    monkeypatch.setattr(image, "compile_modules", lambda files, python: {})  # takes seconds
+    monkeypatch.setattr(image, "compile_modules", lambda files, base: {})  # takes seconds
 
 
 @pytest.mark.parametrize(
@@ -251,6 +251,30 @@ def test_its_modules_are_compiled_for_the_bases_python(tmp_path: Path, monkeypat
         data = Path(importlib.util.cache_from_source(str(source))).read_bytes()
         assert data[:8] == importlib.util.MAGIC_NUMBER + b"\1\0\0\0"
         assert marshal.loads(data[16:]).co_filename == f"/{source.relative_to(tmp_path / 'root')}"
+
+
+def test_the_bases_own_modules_are_compiled_where_it_has_none(tmp_path: Path, monkeypatch: Any) -> None:
+    """Docker's images of Python have sources alone. They are checked at each import, for whoever builds on the image may update them."""
+    monkeypatch.setattr(image, "compile_modules", COMPILE)
+    version, tag = f"python{sys.version_info.major}.{sys.version_info.minor}", sys.implementation.cache_tag
+    lib = f"usr/local/lib/{version}"
+    files = {f"usr/local/bin/{version}": b"", f"{lib}/json/__init__.py": b"old = 1", f"{lib}/turtle.py": b"1"}
+    files |= {f"{lib}/re/__init__.py": b"1", f"{lib}/re/__pycache__/__init__.{tag}.pyc": b"?"}
+    layers = tar(files), tar({f"./{lib}/json/__init__.py": b"new = 1"})
+    write(str(saved(tmp_path / "base", docker(*layers))), tmp_path / "out", name=NAME, arch="amd64")
+
+    with tarfile.open(tmp_path / "out") as made:
+        listed = json.load(made.extractfile("manifest.json"))
+        with tarfile.open(fileobj=made.extractfile(listed[0]["Layers"][-1])) as layer:
+            names = [
+                name for name in layer.getnames() if name.startswith(f"{lib}/") and name.endswith(".pyc")
+            ]
+            assert names == [f"{lib}/json/__pycache__/__init__.{tag}.pyc"]
+            data = layer.extractfile(names[0]).read()
+    source_hash = importlib.util.source_hash(b"new = 1")
+    assert data[:16] == importlib.util.MAGIC_NUMBER + b"\3\0\0\0" + source_hash
+    code = marshal.loads(data[16:])
+    assert (code.co_names, code.co_filename) == (("new",), f"/{lib}/json/__init__.py")
 
 
 def test_a_base_with_a_python_that_is_not_here_gets_sources_alone(tmp_path: Path, monkeypatch: Any) -> None:

@@ -14,9 +14,9 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from shutil import which
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,7 +25,7 @@ import gpunode
 from gpunode.errors import GpunodeError, UsageError
 from gpunode.inventory.archive import full
 from gpunode.links.plugin.image import registry
-from gpunode.links.plugin.image.base import Base, open_base
+from gpunode.links.plugin.image.base import Base, open_base, read_files
 
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}  # the image's architecture -> that of the wheels
 REFERENCE = re.compile(r"[a-z0-9][a-z0-9._/-]*(?::[0-9]+/[a-z0-9._/-]+)?:[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -59,7 +59,7 @@ def write(base: str, to: Path, *, name: str, arch: str, folder: Path | None = No
             wheels.mkdir()
             fetched = fetch_wheels(wheels, python=under.python, machine=MACHINES[arch], folder=folder)
             files = collect_files(fetched)
-            modules = compile_modules(files, under.python)
+            modules = compile_modules(files, under)
             digest = write_archive(to, under, make_layer({**files, **modules}), name=name)
     return Written(to, name, f"linux/{arch}", under.python, digest, bool(modules))
 
@@ -192,37 +192,78 @@ def collect_files(wheels: list[Path]) -> dict[str, bytes]:
     return dict([*_own(), *(file for wheel in wheels for file in _unpacked(wheel))])
 
 
-# In one process of its own, sorted: how marshal writes an object depends on its references. Without times, so the source may
-# have any; and with the path in the image, which tracebacks name.
-COMPILE = ("-m", "compileall", "-q", "-q", "--invalidation-mode", "unchecked-hash", "-p", "/", "-s")
+# In one process of its own, sorted: how marshal writes an object depends on its references. With the path in the image, which tracebacks
+# name, and without times. Python's own modules are checked at each import: whoever builds on the image may update its Python.
+COMPILE = ("-m", "compileall", "-q", "-q", "-p", "/", "-s")
+WAYS = {ROOT: "unchecked-hash", "usr": "checked-hash"}
+PROGRAM_MODULES = (
+    "deviceplugin.__main__",
+    "deviceplugin.mps.__main__",
+    "deviceplugin.cluster.incluster",
+    "share.__main__",
+)
+# The files of Python's own modules that a start imports, by their names in its library.
+IMPORTED = """
+import importlib, os, site, sys
+sys.path.insert(0, sys.argv[1])
+for name in sys.argv[2:]:
+    importlib.import_module("gpunode." + name)
+top = os.path.dirname(os.__file__) + "/"
+files = [getattr(one, "__file__", None) or "" for one in list(sys.modules.values())]
+print(*{one[len(top):] for one in files if one.startswith(top) and one.endswith(".py")}, sep="\\n")
+"""
 
 
-def compile_modules(files: Mapping[str, bytes], python: str) -> dict[str, bytes]:
-    """The compiled modules of `files` for CPython `python`, such as 3.11, by name; none where this computer has no such Python.
+def compile_modules(files: Mapping[str, bytes], base: Base) -> dict[str, bytes]:
+    """The compiled modules of `files`, and those of the base's Python that they import and that it does not have, as in Docker's own images;
+    by name. None where this computer has no Python of that minor version, all of which read the same.
 
-    Without them each start in the image compiles every module again: its user may not write there. Every Python of one minor
-    version reads the same.
+    Without them each start in the image compiles every module again: its user may not write there.
     """
-    own = f"{sys.version_info.major}.{sys.version_info.minor}" == python
-    program = sys.executable if own else which(f"python{python}")
+    own = f"{sys.version_info.major}.{sys.version_info.minor}" == base.python
+    program = sys.executable if own else which(f"python{base.python}")
     if program is None:
         return {}
     with TemporaryDirectory(prefix="gpunode-compile-") as scratch:
-        for name, content in files.items():
-            if name.endswith(".py"):
-                path = Path(scratch, name)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-        subprocess.run(
-            [program, "-S", *COMPILE, scratch, scratch],
-            env={"PYTHONHASHSEED": "0"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,  # a library may have a file for another Python
-        )
+
+        def run(*words: str) -> str:
+            done = subprocess.run(
+                [program, "-S", *words],
+                env={"PYTHONHASHSEED": "0"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            return done.stdout  # whatever its end: a library may have a file for another Python
+
+        def put(sources: Mapping[str, bytes]) -> None:
+            for name, content in sources.items():
+                Path(scratch, name).parent.mkdir(parents=True, exist_ok=True)
+                Path(scratch, name).write_bytes(content)
+
+        put({name: content for name, content in files.items() if name.endswith(".py")})
+        imported = run("-B", "-c", IMPORTED, f"{scratch}/{ROOT}", *PROGRAM_MODULES).split("\n")
+        put(read_files(base, _uncompiled(base, imported)))
+        for folder, way in WAYS.items():
+            run(*COMPILE, scratch, "--invalidation-mode", way, f"{scratch}/{folder}")
         return {
             path.relative_to(scratch).as_posix(): path.read_bytes() for path in Path(scratch).rglob("*.pyc")
         }
+
+
+def _uncompiled(base: Base, modules: Iterable[str]) -> set[str]:
+    """Where the base has these of its Python's modules, without their compiled ones."""
+    cached = f".cpython-{base.python.replace('.', '')}.pyc"
+    found = set()
+    for module in modules:
+        for library in ("usr/local/lib", "usr/lib"):
+            path = PurePosixPath(library, f"python{base.python}", module)
+            if (
+                str(path) in base.files
+                and str(path.parent / "__pycache__" / f"{path.stem}{cached}") not in base.files
+            ):
+                found.add(str(path))
+    return found
 
 
 def make_layer(files: Mapping[str, bytes]) -> bytes:

@@ -8,7 +8,7 @@ import io
 import json
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,12 +46,14 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """An image of one platform. `python`: the minor version that `python3` starts, such as 3.11."""
+    """An image of one platform. `python`: the minor version that `python3` starts, such as 3.11. `files`: what is in it, and what that
+    links to, or ""."""
 
     config: dict[str, Any]
     layers: tuple[Layer, ...]
     python: str
     open: Open
+    files: Mapping[str, str]
 
 
 @contextmanager
@@ -126,7 +128,7 @@ def _base(path: str, read: Open, arch: str) -> Base:
         one, inside = _layer(path, read, name, diff)
         layers.append(one)
         files = over(files, inside)
-    return Base(config, tuple(layers), _python(path, files), read)
+    return Base(config, tuple(layers), _python(path, files), read, files)
 
 
 def over(below: Mapping[str, str], layer: Mapping[str, str]) -> dict[str, str]:
@@ -262,6 +264,22 @@ def _layer(path: str, read: Open, name: str, diff: str) -> tuple[Layer, dict[str
             f"{path} does not hold its layer {name}", hint="Save the image again, with all its layers."
         ) from None
     return Layer(name, digest, stored.size, compressed), inside
+
+
+def read_files(base: Base, names: Collection[str]) -> dict[str, bytes]:
+    """The contents of these files of the base, by name; of several layers that have one, the last counts."""
+    found: dict[str, bytes] = {}
+    for layer in base.layers:
+        with base.open(layer.name) as file:
+            listed = list(tars.members(_plain(file, layer.compressed)))
+        wanted = [one for one in listed if one.kind == tars.REGULAR and _place(one.name) in names]
+        with base.open(layer.name) as file:
+            plain, at = _plain(file, layer.compressed), 0
+            for member in wanted:
+                tars.skip(plain, member.offset - at)
+                found[_place(member.name)] = tars.read(plain, member.size)
+                at = member.offset + member.size
+    return found
 
 
 def _plain(file: IO[bytes], compressed: bool) -> IO[bytes]:
