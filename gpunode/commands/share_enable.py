@@ -60,7 +60,7 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     wanted = deployment.spec(api, spec.namespace, spec.image, desired)
     extender = deployment.extender(wanted, seconds=READY)
 
-    def scheduler(beside: SecondScheduler) -> Component:
+    def scheduler(beside: SecondScheduler) -> Component[None]:
         return deployment.second_scheduler(api, wanted, beside, minor, seconds=READY)
 
     if (

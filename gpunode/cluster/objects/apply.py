@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from gpunode.cluster import rights
 from gpunode.cluster.api import AT_ONCE, MANAGER, Api, notes
@@ -20,6 +21,7 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.errors import Claim, ClusterError, HttpError
 from gpunode.wording import page
 
+Result = TypeVar("Result")
 POLICY = "ValidatingAdmissionPolicy"
 ORDER = (  # the reverse when removing
     "Namespace",
@@ -40,26 +42,34 @@ ORDER = (  # the reverse when removing
 
 
 @dataclass(frozen=True, slots=True)
-class Component:
-    """Objects of gpunode's that make one thing in the cluster.
+class Component(Generic[Result]):
+    """Objects of gpunode's that make one thing in the cluster: the plugin, the extender, a second scheduler.
 
-    `manifests`: its desired state. `surplus`: what other settings may have left of it. `wait` returns once it works, and raises
-    ClusterError with the reason why it does not.
+    `manifests`: its desired state. `surplus`: what other settings may have left of it. `wait` returns once it works, with what is
+    known of it then, and raises ClusterError with the reason why it does not.
     """
 
     manifests: Sequence[Object]
     surplus: Sequence[Object]
-    wait: Callable[[Api, OnProgress], None]
+    wait: Callable[[Api, OnProgress], Result]
 
-    def plan(self, api: Api, before: Sequence[Object] = ()) -> tuple[Difference, ...]:
-        """What `deploy` would change once `before` is applied, such as its namespace."""
-        return diff(api, [*before, *self.manifests], self.surplus)
+    def plan(
+        self,
+        api: Api,
+        before: Sequence[Object] = (),
+        *,
+        strict: bool = True,
+        tell: OnProgress = lambda _: None,
+    ) -> tuple[Difference, ...]:
+        """What `deploy` would change once `before` is applied, such as its namespace. `strict`, `tell`: as of `diff`."""
+        return diff(api, [*before, *self.manifests], self.surplus, strict=strict, tell=tell)
 
-    def deploy(self, api: Api, tell: OnProgress) -> tuple[Difference, ...]:
-        """Apply it, remove what is left of other settings, and wait until it works."""
-        done = apply(api, self.manifests) + prune(api, self.manifests, self.surplus)
-        self.wait(api, tell)
-        return done
+    def deploy(self, api: Api, tell: OnProgress) -> tuple[tuple[Difference, ...], Result]:
+        """Apply it and wait until it works. What is left of other settings goes last: what worked before may need its rights to
+        remove what it has published."""
+        done = apply(api, self.manifests)
+        result = self.wait(api, tell)
+        return done + prune(api, self.manifests, self.surplus), result
 
 
 def diff(

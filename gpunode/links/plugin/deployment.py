@@ -13,6 +13,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import OURS, Object, title
 from gpunode.cluster.api.watch import OnProgress, Patience, changes
 from gpunode.cluster.objects import apply
+from gpunode.cluster.objects.apply import Component
 from gpunode.cluster.objects.difference import Difference
 from gpunode.cluster.objects.manifests import render
 from gpunode.errors import ClusterError, HttpError, UsageError
@@ -107,7 +108,7 @@ def plan(
     api: Api, spec: Spec, *, strict: bool = True, tell: OnProgress = lambda _: None
 ) -> tuple[Difference, ...]:
     """What `deploy` would change; not `strict`: also for a user without the rights to do it. `tell` gets what is not known."""
-    would = apply.diff(api, spec.manifests, everything(spec.namespace), strict=strict, tell=tell)
+    would = component(spec, EVERYWHERE, seconds=0).plan(api, strict=strict, tell=tell)
     return (*would, *(() if spec.publish.annotation else _removed(published.read_annotations(api))))
 
 
@@ -117,32 +118,39 @@ def deploy(api: Api, spec: Spec, scope: Scope = EVERYWHERE, *, seconds: float, t
 
     A node where it does not run in time is a state with its reason, not an exception.
     """
-    namespace, wanted = spec.namespace, spec.manifests
-    before = daemonset.every_pod(api, namespace)
-    differences = apply.apply(api, wanted)
-    for (
-        pod
-    ) in before:  # its problem may just have been fixed: a new pod starts at once, not after the back-off
-        if pod["metadata"]["uid"] in scope.renew or daemonset.in_back_off(pod):
-            api.delete("Pod", pod["metadata"]["name"], namespace, uid=pod["metadata"]["uid"])
-    every = nodes.every(api, labels=f"{GPU_LABEL}=true")
-    targets = scope.targets(every)
-    able = [name for name, node in targets.items() if node.ready and name not in scope.hopeless]
-    bare = without(every, daemonset.by_node(daemonset.plugins(before)))
-    by_node, waiting = _waited(api, namespace, every, able, bare, seconds=seconds, tell=tell)
-    # Last: the earlier plugin may need its rights to remove what it has published.
-    differences += apply.prune(api, wanted, everything(namespace))
+    before = daemonset.every_pod(api, spec.namespace)
+    differences, states = component(spec, scope, before, seconds=seconds).deploy(api, tell)
     differences += () if spec.publish.annotation else _removed(published.remove_annotations(api))
-    fresh = {node.name: node for node in nodes.every(api, labels=f"{GPU_LABEL}=true")}  # offers GPUs by now
-    return Rollout(
-        differences,
-        {
+    return Rollout(differences, states)
+
+
+def component(
+    spec: Spec, scope: Scope, before: Sequence[Object] = (), *, seconds: float
+) -> Component[Mapping[str, State]]:
+    """The plugin, whose wait is that of `deploy`. `before`: its pods before."""
+    namespace = spec.namespace
+
+    def wait(api: Api, tell: OnProgress) -> Mapping[str, State]:
+        # Their problem may just have been fixed: a new pod starts at once, not after the back-off.
+        for pod in before:
+            if pod["metadata"]["uid"] in scope.renew or daemonset.in_back_off(pod):
+                api.delete("Pod", pod["metadata"]["name"], namespace, uid=pod["metadata"]["uid"])
+        every = nodes.every(api, labels=f"{GPU_LABEL}=true")
+        targets = scope.targets(every)
+        able = [name for name, node in targets.items() if node.ready and name not in scope.hopeless]
+        bare = without(every, daemonset.by_node(daemonset.plugins(before)))
+        by_node, late = _waited(api, namespace, every, able, bare, seconds=seconds, tell=tell)
+        fresh = {
+            node.name: node for node in nodes.every(api, labels=f"{GPU_LABEL}=true")
+        }  # offers GPUs by now
+        return {
             name: daemonset.read_state(
-                api, namespace, fresh.get(name, node), by_node.get(name), late=name in waiting
+                api, namespace, fresh.get(name, node), by_node.get(name), late=name in late
             )
             for name, node in targets.items()
-        },
-    )
+        }
+
+    return Component(spec.manifests, everything(namespace), wait)
 
 
 def _waited(
@@ -169,7 +177,7 @@ def _waited(
         by_node = daemonset.by_node(found.values())
         if (
             changed is None
-        ):  # at first and periodically, as others may change them; each event would be too often
+        ):  # at first and now and then: others may change them; each event would be too often
             current = daemonset.generations(api, namespace)
         late = [name for name in able if not daemonset.up(by_node.get(name), current)]
         if len(late) < len(waiting):

@@ -82,7 +82,7 @@ def spec(api: Api, namespace: str, image: PluginImage, share: Share) -> Spec:
     return Spec(namespace, image, share, {name: secret[name] for name in FILES})
 
 
-def extender(spec: Spec, *, seconds: float) -> Component:
+def extender(spec: Spec, *, seconds: float) -> Component[None]:
     """It works once a replica of this version leads, for which it is given `seconds`. A second scheduler that is not desired is
     removed."""
     surplus = [] if spec.share.scheduler else second_objects(spec.namespace)
@@ -214,7 +214,7 @@ def minor(desired: SecondScheduler, server: int) -> int:
 
 def second_scheduler(
     api: Api, spec: Spec, desired: SecondScheduler, server: int, *, seconds: float
-) -> Component:
+) -> Component[None]:
     """A kube-scheduler beside the cluster's own, for pods that name it. It asks the extender of `spec` at the address that its Service
     has by now. `server`: as of `minor`."""
     extender = Extender(address(api, spec.namespace), spec.share.resource, FOLDER)
