@@ -19,8 +19,8 @@ from gpunode.links import plugin
 from gpunode.links.capacity import overview
 from gpunode.links.capacity.link import wait_allocatable
 from gpunode.links.capacity.overview import Row
-from gpunode.links.plugin import Scope, expected, other_plugins
-from gpunode.links.plugin.dra import owners
+from gpunode.links.plugin import Scope, expected, other_owners
+from gpunode.links.plugin.other_owners import dra_owners
 from gpunode.model import Inventory
 from gpunode.wording import Advice, Command, few, lines
 
@@ -39,7 +39,7 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
     going: tuple[Member, ...] = ()
     if found:
         names = [one.node.name for one in found if one.node]
-        other = other_plugins.replaced(api, replace, names) if replace else None
+        other = other_owners.find_replaceable(api, replace, names) if replace else None
         waiting = cluster_diff.show(api, inventory, found, listener, other=other)
         going = tuple(member for member in waiting.members if member.active)
         if other and going:
@@ -110,7 +110,7 @@ def inspect(session: Session, *, selected: bool) -> int:
     """Tell how it is on every GPU node of the cluster, or of the session's hosts (`selected`); the exit code."""
     listener, wish = session.listener, session.inventory.cluster
     api = nodes.connect(session.inventory)
-    rows = overview.status(api, wish.namespace, wish.plugin_config, owners(api))
+    rows = overview.status(api, wish.namespace, wish.plugin_config, dra_owners(api))
     missing: list[Member] = []
     if selected:
         members = nodes.identify(api, session, progress(listener))

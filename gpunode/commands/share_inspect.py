@@ -16,7 +16,7 @@ from gpunode.engine.listener import Listener, accepted
 from gpunode.engine.member import Member, Members, outcomes
 from gpunode.engine.session import Session
 from gpunode.errors import HttpError, Problem
-from gpunode.links.plugin import other_plugins
+from gpunode.links.plugin import other_owners
 from gpunode.links.plugin.usage import usage
 from gpunode.links.scheduler import picture, simulation
 from gpunode.links.scheduler.picture import Mismatch, Real, Row
@@ -78,7 +78,7 @@ def fsck(session: Session, *, repair: bool, yes: bool, selected: bool = False) -
             for one in found
         ],
     )
-    for other in other_plugins.every(api):
+    for other in other_owners.every(api):
         listener.note(
             f"{other.title}, on {other.nodes} nodes, is {other.product.name}, which the extender knows nothing of: "
             f"{other.product.way}."

@@ -29,7 +29,7 @@ from gpunode.engine.member import Member, outcomes
 from gpunode.engine.session import Session
 from gpunode.errors import Problem
 from gpunode.links.node import parse
-from gpunode.links.plugin.dra import owners
+from gpunode.links.plugin.other_owners import dra_owners
 from gpunode.links.plugin.usage import NodeUsage, usage
 from gpunode.links.scheduler import picture
 from gpunode.links.scheduler.picture import Row
@@ -71,7 +71,7 @@ def overlook(
         if one.resource == resource and (wish.share or one.gpu != picture.UNKNOWN)
     }
     table = [row(one, gpu, promised.get((one.node, gpu.index))) for one in found for gpu in one.gpus]
-    judged, here = owners(api), {one.node for one in found}
+    judged, here = dra_owners(api), {one.node for one in found}
     owned = {one.name: why for one in map(parse, there) if one.name in here and (why := judged.reason(one))}
     fresh()
     listener.rows("gpu", COLUMNS, table)

@@ -20,7 +20,7 @@ from gpunode.links import node as cluster_nodes
 from gpunode.links import plugin
 from gpunode.links.node import labels
 from gpunode.links.node.identity import ANOTHER_MACHINE
-from gpunode.links.plugin import configuration, daemonset, dra, expected
+from gpunode.links.plugin import configuration, daemonset, expected, other_owners
 from gpunode.links.plugin.link import unloaded
 from gpunode.links.pod.run_pod import on_node
 from gpunode.model import Host, Inventory
@@ -45,7 +45,7 @@ class Planned:
     @property
     def conflicts(self) -> Members:
         """Those whose labels would be refused, whose node is another machine, or whose GPUs have another owner."""
-        codes = (nodes.CONFLICT, ANOTHER_MACHINE, dra.OTHER_OWNER)
+        codes = (nodes.CONFLICT, ANOTHER_MACHINE, other_owners.OTHER_OWNER)
         return tuple(member for member in self.members if member.reason and member.reason.code in codes)
 
 
@@ -116,7 +116,7 @@ def show(
     spec = nodes.spec_of(inventory)
     objects = plugin.plan(api, spec, strict=strict, tell=listener.note)
     nodes.warn(api, inventory, members, listener, but=title(other) if other else "")
-    owners = dra.owners(api)
+    owners = other_owners.dra_owners(api)
     if owners.unknown:
         listener.note(
             f"Whether a DRA driver allocates the GPUs of these nodes is not known: {owners.unknown}."

@@ -18,7 +18,7 @@ from gpunode.errors import ApiConnectionLost, ClusterError, Problem
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, every, identity
 from gpunode.links.node import labels as cluster_labels
 from gpunode.links.node.identity import ANOTHER_MACHINE
-from gpunode.links.plugin import daemonset, dra, other_plugins
+from gpunode.links.plugin import daemonset, other_owners
 from gpunode.links.plugin.configuration import warnings
 from gpunode.links.plugin.deployment import Spec
 from gpunode.links.plugin.link import floating
@@ -141,7 +141,7 @@ def refused(member: Member) -> Member:
     )
 
 
-def exclude_owned(found: dra.Owners, members: Sequence[Member]) -> Members:
+def exclude_owned(found: other_owners.Owners, members: Sequence[Member]) -> Members:
     """The members; one is out where a DRA driver allocates its node's GPUs."""
     return tuple(
         member.excluded(found.reason(member.node)) if member.active and member.node else member
@@ -149,7 +149,9 @@ def exclude_owned(found: dra.Owners, members: Sequence[Member]) -> Members:
     )
 
 
-def apply_labels(api: Api, members: Sequence[Member], owners: dra.Owners = dra.NONE) -> Members:
+def apply_labels(
+    api: Api, members: Sequence[Member], owners: other_owners.Owners = other_owners.NONE
+) -> Members:
     """gpunode's labels on the nodes, but those whose GPUs have another owner; a member is out where another's label is in the way."""
 
     def stage(member: Member) -> Member:
@@ -173,7 +175,7 @@ def warn(
 ) -> None:
     """Tell of other device plugins (`but` the one with this title), and of what the plugin's image and configuration would
     come to without a word."""
-    for other in [one for one in other_plugins.every(api) if one.title != but]:
+    for other in [one for one in other_owners.every(api) if one.title != but]:
         where = f"{other.title}, on {other.nodes} node{'s' if other.nodes > 1 else ''}"
         whose = f"It is {other.product.name}: {other.product.way}."
         if other.does == "configures":
@@ -190,9 +192,9 @@ def warn(
                 f"remove that one first; running pods keep their GPUs. {whose}"
             )
     for node in filter(None, (member.node for member in members)):
-        for label in other_plugins.paused(node.labels):
+        for label in other_owners.paused_labels(node.labels):
             listener.note(
-                f"{node.name}: the GPU Operator's label {label}={other_plugins.PAUSED} stays after a MIG change that failed. "
+                f"{node.name}: the GPU Operator's label {label}={other_owners.PAUSED} stays after a MIG change that failed. "
                 f"`kubectl label node {node.name} {label}-` removes it."
             )
     places = [

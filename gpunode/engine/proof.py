@@ -21,7 +21,7 @@ from gpunode.links.capacity import mig
 from gpunode.links.kubelet import link as kubelet
 from gpunode.links.node import Node, parse
 from gpunode.links.node.link import judge_missing, judge_node, read_gates
-from gpunode.links.plugin import Scope, daemonset, dra, published
+from gpunode.links.plugin import Scope, daemonset, other_owners, published
 from gpunode.links.plugin.daemonset import State
 from gpunode.links.plugin.link import judge_image, judge_owned, judge_plugin
 from gpunode.links.pod import vectoradd as pods
@@ -59,7 +59,7 @@ class Walk:
 
 def prove(walk: Walk, members: Members) -> Members:
     """The members with the verdicts of the cluster's links. Where it `acts`, it reports why hosts that are right are not proven."""
-    owners = dra.owners(walk.api)
+    owners = other_owners.dra_owners(walk.api)
     members = _locate(walk, members)
     if walk.acts:
         outdated = _outdated_pods(walk, members)  # before labels bring new pods
@@ -133,7 +133,7 @@ def _judge_node(walk: Walk, member: Member, node: Node, states: Mapping[str, Sta
 
 
 def _judge_plugin(
-    walk: Walk, member: Member, node: Node, states: Mapping[str, State], owners: dra.Owners
+    walk: Walk, member: Member, node: Node, states: Mapping[str, State], owners: other_owners.Owners
 ) -> Verdict:
     if owned := owners.reason(node):
         return judge_owned(owned)

@@ -31,7 +31,7 @@ from gpunode.links import plugin
 from gpunode.links.capacity.link import judge_offer
 from gpunode.links.node import GPU_LABEL, cordon, drain, labels
 from gpunode.links.node.link import judge_node
-from gpunode.links.plugin import Spec, dra
+from gpunode.links.plugin import Spec, other_owners
 from gpunode.links.plugin.daemonset import NAME, NAME_LABEL, POD_GENERATION
 from gpunode.links.plugin.deployment import everything
 from gpunode.links.plugin.link import judge_plugin
@@ -294,7 +294,7 @@ def test_its_version_says_what_it_can_do(cluster: Cluster) -> None:
 def test_a_dra_driver_owns_the_gpus_that_its_resource_slices_list(cluster: Cluster) -> None:
     """Where the API server has slices; a DeviceClass makes another driver's devices GPUs under the same name."""
     if cluster.minor in OLD:
-        assert dra.owners(cluster.api) == dra.NONE
+        assert other_owners.dra_owners(cluster.api) == other_owners.NONE
         return
     group = "/apis/resource.k8s.io/v1"
     made: list[str] = []
@@ -304,15 +304,19 @@ def test_a_dra_driver_owns_the_gpus_that_its_resource_slices_list(cluster: Clust
         made.append(f"{group}/{plural}/{name}")
 
     try:
-        for node, driver in (("a", "gpu.example"), ("b", dra.DRIVER), ("c", "compute-domain.nvidia.com")):
+        for node, driver in (
+            ("a", "gpu.example"),
+            ("b", other_owners.DRA_DRIVER),
+            ("c", "compute-domain.nvidia.com"),
+        ):
             pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
             spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": [{"name": "gpu-0"}]}
             make("resourceslices", f"{node}-{driver}", spec)
-        assert dict(dra.owners(cluster.api).slices) == {"b": ("ResourceSlice b-gpu.nvidia.com",)}
-        assert dra.owners(cluster.api).reason(cluster.node("a")) is None
+        assert dict(other_owners.dra_owners(cluster.api).slices) == {"b": ("ResourceSlice b-gpu.nvidia.com",)}
+        assert other_owners.dra_owners(cluster.api).reason(cluster.node("a")) is None
         cel = [{"cel": {"expression": "device.driver == 'gpu.example'"}}]
         make("deviceclasses", "fast", {"extendedResourceName": "nvidia.com/gpu", "selectors": cel})
-        why = dra.owners(cluster.api).reason(cluster.node("a"))
+        why = other_owners.dra_owners(cluster.api).reason(cluster.node("a"))
         assert why is not None
         assert "(ResourceSlice a-gpu.example, DeviceClass fast for nvidia.com/gpu)" in why.what
     finally:

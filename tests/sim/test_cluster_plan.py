@@ -15,7 +15,7 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.errors import Claim
 from gpunode.links import node as nodes
 from gpunode.links.node import labels
-from gpunode.links.plugin import dra
+from gpunode.links.plugin import other_owners
 from gpunode.links.plugin.deployment import Spec, everything
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
@@ -52,10 +52,12 @@ def test_resource_slices_show_which_nodes_gpus_a_dra_driver_allocates(deployed: 
     body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": meta, "spec": spec}
     code, answer = client.apply(body, f"{slices}/{meta['name']}", force="true")
     assert code == 201, answer
-    assert dict(dra.owners(deployed).slices) == {"dra-1": ("ResourceSlice dra-1-gpu.nvidia.com",)}
+    assert dict(other_owners.dra_owners(deployed).slices) == {
+        "dra-1": ("ResourceSlice dra-1-gpu.nvidia.com",)
+    }
     code, answer = client.ask("DELETE", f"{slices}/{meta['name']}")
     assert code == 200, answer
-    assert dra.owners(deployed) == dra.NONE
+    assert other_owners.dra_owners(deployed) == other_owners.NONE
 
 
 @dataclass(frozen=True)

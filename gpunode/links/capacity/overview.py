@@ -12,7 +12,7 @@ from gpunode.links import node as nodes
 from gpunode.links.capacity.link import NO_POD, current, forgotten, why_short
 from gpunode.links.node import GPU_LABEL, Node
 from gpunode.links.plugin import daemonset, expected, published
-from gpunode.links.plugin.dra import NONE, Owners
+from gpunode.links.plugin.other_owners import NONE, Owners
 from gpunode.links.plugin.published import CONTAINER
 from gpunode.model import PluginConfig
 

@@ -19,14 +19,14 @@ from gpunode.engine import cluster_diff, proof
 from gpunode.engine.member import Member
 from gpunode.engine.proof import Walk, prove
 from gpunode.links import node as nodes
-from gpunode.links.plugin import dra
+from gpunode.links.plugin import other_owners
 from gpunode.model import Cluster, Host, Inventory, Outcome, PluginImage, Ssh
 from tests import cases
 
 from .conftest import GPU_NODE, PluginController, add_node
 from .fake import FakeApi, Fault, Object
 
-LABELLED = {dra.LABEL: "true"}
+LABELLED = {other_owners.DRA_LABEL: "true"}
 HOSTS = (Host("a", Ssh("a")), Host("b", Ssh("b")))
 INVENTORY = Inventory("inventory.yaml", HOSTS, Cluster(plugin=PluginImage("plugin:1")))
 RIGHT = Outcome("a", "right", replace(cases.facts("modern"), hostname="a"))
@@ -41,7 +41,7 @@ DRIVERS: Object = {
 }
 
 
-def add_slice(fake: FakeApi, node: str, driver: str = dra.DRIVER, devices: int = 1) -> None:
+def add_slice(fake: FakeApi, node: str, driver: str = other_owners.DRA_DRIVER, devices: int = 1) -> None:
     """What a DRA driver publishes of its devices on this node."""
     gpus = [{"name": f"gpu-{index}", "attributes": {"type": {"string": "gpu"}}} for index in range(devices)]
     spec = {"driver": driver, "nodeName": node, "pool": {"name": node}, "devices": gpus}
@@ -76,7 +76,7 @@ def test_a_node_whose_gpus_dra_allocates_gets_no_plugin(
     add_node(fake, "a", 2)
     add_node(fake, "b", 1)
     add_slice(fake, "a", devices=2)
-    add_class(fake, "gpu.nvidia.com", dra.DRIVER)
+    add_class(fake, "gpu.nvidia.com", other_owners.DRA_DRIVER)
     add_cluster(fake)
     PluginController(fake)
 
@@ -104,7 +104,7 @@ def test_a_node_whose_gpus_dra_allocates_gets_no_plugin(
             add_slice(fake, "a", "tpu.example"),
             add_class(fake, "c", "tpu.example", "tpu.example/x"),
         ),
-        lambda fake: add_class(fake, "gpu.nvidia.com", dra.DRIVER),
+        lambda fake: add_class(fake, "gpu.nvidia.com", other_owners.DRA_DRIVER),
     ],
     ids=[
         "ComputeDomains",
@@ -123,22 +123,22 @@ def test_dra_that_allocates_no_gpu_of_the_node_is_no_other_owner(
     add_node(fake, "a", 1, labels=labels)
     signs(fake)
     (node,) = nodes.every(api)
-    assert dra.owners(api).reason(node) is None
+    assert other_owners.dra_owners(api).reason(node) is None
 
 
 @pytest.mark.parametrize(
     ("labels", "signs", "words"),
     [
-        (LABELLED, add_cluster, f"(label {dra.LABEL}=true, GPUCluster gpu-cluster)"),
+        (LABELLED, add_cluster, f"(label {other_owners.DRA_LABEL}=true, GPUCluster gpu-cluster)"),
         (
             LABELLED,
             lambda fake: fake.put(DRIVERS),
-            f"(label {dra.LABEL}=true, DaemonSet gpu-operator/nvidia-dra-driver)",
+            f"(label {other_owners.DRA_LABEL}=true, DaemonSet gpu-operator/nvidia-dra-driver)",
         ),
         (
             LABELLED,
             lambda fake: add_slice(fake, "a"),
-            f"(ResourceSlice a-gpu.nvidia.com, label {dra.LABEL}=true)",
+            f"(ResourceSlice a-gpu.nvidia.com, label {other_owners.DRA_LABEL}=true)",
         ),
         (
             {},
@@ -155,10 +155,10 @@ def test_other_signs_of_an_owner(
     add_node(fake, "a", 1, labels=labels)
     signs(fake)
     (node,) = nodes.every(api)
-    why = dra.owners(api).reason(node)
+    why = other_owners.dra_owners(api).reason(node)
     assert why is not None
     assert words in why.what
-    assert (f"`kubectl label node a {dra.LABEL}=false --overwrite`" in why.fix) == bool(labels)
+    assert (f"`kubectl label node a {other_owners.DRA_LABEL}=false --overwrite`" in why.fix) == bool(labels)
 
 
 @pytest.mark.parametrize("minor", [20, 31, 33])
@@ -168,7 +168,7 @@ def test_an_older_api_server_is_asked_for_what_it_has(api: Api, fake: FakeApi, m
     add_node(fake, "a", 1)
     add_slice(fake, "a")
     (node,) = nodes.every(api)
-    assert (dra.owners(api).reason(node) is not None) == (minor > 30)
+    assert (other_owners.dra_owners(api).reason(node) is not None) == (minor > 30)
     assert any("resource.k8s.io" in path for _, path, _ in fake.requests) == (minor > 30)
 
 
@@ -192,9 +192,11 @@ def test_who_may_not_list_resource_slices_is_told_so_and_gets_the_plan(
     prove(Walk(api, INVENTORY, report.make(json=True, quiet=True), acts=True, run=False), tuple(members))
     assert "cannot list resource" not in capsys.readouterr().out, "the plan has it, once a run"
 
-    add_class(fake, "gpu.nvidia.com", dra.DRIVER)  # a sign of a driver: in doubt no GPU is offered twice
+    add_class(
+        fake, "gpu.nvidia.com", other_owners.DRA_DRIVER
+    )  # a sign of a driver: in doubt no GPU is offered twice
     (node,) = nodes.every(api)
-    why = dra.owners(api).reason(node)
+    why = other_owners.dra_owners(api).reason(node)
     assert why is not None
     assert "may allocate the GPUs of this node (DeviceClass gpu.nvidia.com" in why.what
     assert "list resourceslices" in why.fix
@@ -227,7 +229,7 @@ def test_provision_leaves_the_labels_of_such_a_node_alone(
 
     assert not one.proven
     assert one.wrong is not None
-    assert one.wrong.code == dra.OTHER_OWNER
+    assert one.wrong.code == other_owners.OTHER_OWNER
     assert "gpunode.dev/gpu" not in fake.all("Node")[0]["metadata"]["labels"]
     assert not fake.all("Pod")
 
