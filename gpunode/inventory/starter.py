@@ -102,7 +102,7 @@ def ranges(names: Sequence[str]) -> list[str]:
             found[-1].append(name)
         else:
             found.append([name])
-    return [one for run in found for one in ([_range(run[0], run[-1])] if len(run) > 2 else run)]
+    return [entry for run in found for entry in ([_range(run[0], run[-1])] if len(run) > 2 else run)]
 
 
 def _next(name: str) -> str | None:

@@ -219,16 +219,6 @@ def test_a_probe_of_this_machine_answers_with_facts() -> None:
     assert facts["files"]["/etc/os-release"]["exists"]
 
 
-def test_messages_are_given_as_they_come_and_noise_is_left_out() -> None:
-    """A login shell's banner does no harm."""
-    job = {"op": "probe", "nonce": "n1"}
-    script = Script(
-        [b"Welcome!\n", b"@gpunode-begin n1\n", b'{"type": "end", "ok": true}\n', b"@gpunode-end n1\n"]
-    )
-
-    assert list(reach.talk(HOST, script, job)) == [{"type": "end", "ok": True}]
-
-
 def test_a_connection_that_went_away_is_told_from_an_agent_that_failed() -> None:
     """No exit status: lost. A status without an answer: the agent's words."""
     job = {"op": "probe", "nonce": "n1"}

@@ -8,6 +8,7 @@ from gpunode.errors import CannotPlan
 from gpunode.links.driver import branches as kernels
 from gpunode.links.driver import origin
 from gpunode.links.driver.branches import Branch, branches, fixed_for, flavours_of, kernel_version
+from gpunode.links.driver.modules import loaded_flavour
 from gpunode.links.driver.origin import LEAVE
 from gpunode.links.machine import pci
 from gpunode.model import DriverSpec, Facts, Flavour, Host, RunFile
@@ -230,10 +231,8 @@ def _flavour_of(facts: Facts, models: Sequence[pci.Model], run: RunFile) -> Flav
             f"`driver.flavour: {run.flavour}`: {model_names(models)} need another kernel module of {run.version}",
             hint="Leave `flavour` out: then the one is chosen that fits the GPUs.",
         )
-    loaded: Flavour | None = None
-    if facts.module_banner is not None and run.version in facts.module_banner:
-        loaded = "open" if "Open Kernel Module" in facts.module_banner else "proprietary"
-    return flavour_for(models, branch, loaded)
+    same = run.version in (facts.module_banner or "")
+    return flavour_for(models, branch, loaded_flavour(facts) if same else None)
 
 
 def _reason(models: Sequence[pci.Model], branch: Branch, *, kept: bool) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gpunode import packages
 from gpunode.links.driver import modules, plan
+from gpunode.links.driver.modules import loaded_flavour
 from gpunode.links.link import Link, Step, cause_by_plan, fix_by_plan, judge_by_plan, waiting_step
 from gpunode.links.machine.pci import driven
 from gpunode.model import Facts, Fault, Gpu, KernelModule, Outcome, Verdict
@@ -40,7 +41,7 @@ def judge_module(outcome: Outcome, seen: Facts) -> Verdict:
             cause_by_plan(outcome, "module", "driver", "repository") or "no driver is installed",
             fix_by_plan(outcome, "module", UNMANAGED, "driver"),
         )
-    flavour = "open" if "Open Kernel Module" in (seen.module_banner or "") else "proprietary"
+    flavour = loaded_flavour(seen)
     step = waiting_step(outcome, "driver")
     loads = [c for c in step.changes if isinstance(c, KernelModule) and not c.unload] if step else []
     missing = [change for change in loads if change.fault]  # without one it follows from an installation

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpunode.errors import CannotPlan
 from gpunode.links.machine import pci
-from gpunode.model import Change, Desired, DriverSpec, Facts, GpuUser, KernelModule, Reboot, Watch
+from gpunode.model import Change, Desired, DriverSpec, Facts, Flavour, GpuUser, KernelModule, Reboot, Watch
 from gpunode.planning import files, services
 from gpunode.planning.templates import template
 from gpunode.planning.versions import branch_of
@@ -51,6 +51,11 @@ def plan(facts: Facts, driver: DriverSpec, *, changed: bool) -> Iterator[Change]
         yield load(facts, absent, "CUDA programs find no device files without them")
 
 
+def loaded_flavour(facts: Facts) -> Flavour:
+    """The flavour of the loaded module, by its banner."""
+    return "open" if "Open Kernel Module" in (facts.module_banner or "") else "proprietary"
+
+
 def at_boot(driver: DriverSpec) -> tuple[str, ...]:
     return (*LOAD, *((UMAD,) if driver.subnet else ()))
 
@@ -70,9 +75,8 @@ def _mismatch(facts: Facts, driver: DriverSpec) -> str | None:
         return f"the loaded module is {version}, of another branch than {driver.branch}"
     if driver.version not in ("", version):
         return f"the loaded module is {version}, not {driver.version}"
-    banner = facts.module_banner
-    flavour = "open" if "Open Kernel Module" in (banner or "") else "proprietary"
-    if banner is not None and flavour != driver.flavour:
+    flavour = loaded_flavour(facts)
+    if facts.module_banner is not None and flavour != driver.flavour:
         return f"the loaded module is the {flavour} one, the GPUs need the {driver.flavour} one"
     return None
 

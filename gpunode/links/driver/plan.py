@@ -197,10 +197,9 @@ def pending_run(facts: Facts, driver: DriverSpec) -> str | None:
         return f"the driver's library is {facts.library_version or 'missing'}, not {version}"
     if not there.built:
         return f"the running kernel {facts.kernel} has no module of the driver {version}"
-    if facts.module_banner is not None and version in facts.module_banner:
-        loaded = "open" if "Open Kernel Module" in facts.module_banner else "proprietary"
-        if loaded != driver.flavour:
-            return f"the loaded module is the {loaded} one, not the {driver.flavour} one"
+    loaded = modules.loaded_flavour(facts)
+    if version in (facts.module_banner or "") and loaded != driver.flavour:
+        return f"the loaded module is the {loaded} one, not the {driver.flavour} one"
     return None
 
 

@@ -32,29 +32,12 @@ class Product:
     """k3s or RKE2, and where it keeps its files."""
 
     name: Literal["k3s", "rke2"]
+    title: str  # as its makers write it
     units: tuple[str, ...]  # of a server, of an agent
-
-    @property
-    def title(self) -> str:
-        return "k3s" if self.name == "k3s" else "RKE2"
-
-    @property
-    def config(self) -> str:
-        return f"/etc/rancher/{self.name}/config.yaml"
-
-    @property
-    def agent(self) -> str:
-        """The folder of its kubelet and its containerd."""
-        return f"/var/lib/rancher/{self.name}/agent"
-
-    @property
-    def folder(self) -> str:
-        """Of the kubelet's configuration: from Kubernetes 1.32 on."""
-        return f"{self.agent}/etc/kubelet.conf.d"
-
-    @property
-    def watched(self) -> tuple[str, ...]:
-        return (self.config, f"{self.config}.d/*.y*ml")
+    config: str  # its settings; drop-ins are beside it
+    agent: str  # the folder of its kubelet and its containerd
+    folder: str  # of the kubelet's configuration: from Kubernetes 1.32 on
+    watched: tuple[str, ...]  # the files of its settings
 
     def unit(self, facts: Facts) -> str | None:
         """The unit that this host has, an active one first; None: it is no node of this product."""
@@ -69,10 +52,16 @@ class Product:
         return Place(unit, self.config, "", (), (), drop_in, brings=self.name)
 
 
+def _product(name: Literal["k3s", "rke2"], title: str, *units: str) -> Product:
+    config, agent = f"/etc/rancher/{name}/config.yaml", f"/var/lib/rancher/{name}/agent"
+    watched = (config, f"{config}.d/*.y*ml")
+    return Product(name, title, units, config, agent, f"{agent}/etc/kubelet.conf.d", watched)
+
+
 PRODUCTS: Mapping[str, Product] = MappingProxyType(
     {
-        "k3s": Product("k3s", ("k3s.service", "k3s-agent.service")),
-        "rke2": Product("rke2", ("rke2-server.service", "rke2-agent.service")),
+        "k3s": _product("k3s", "k3s", "k3s.service", "k3s-agent.service"),
+        "rke2": _product("rke2", "RKE2", "rke2-server.service", "rke2-agent.service"),
     }
 )
 PLACES = tuple(product.place(unit) for product in PRODUCTS.values() for unit in product.units)
