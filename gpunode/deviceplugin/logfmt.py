@@ -19,9 +19,8 @@ class Logfmt(logging.Formatter):
             f" {key}={_word(value)}" for key, value in vars(record).items() if key not in self._own
         )
         line = " ".join(f"{stamp} {record.levelname} {record.getMessage()}{fields}".splitlines())
-        line = "".join(
-            one if one.isprintable() or one == "\t" else repr(one)[1:-1] for one in line
-        )  # for terminals
+        if not line.isprintable():  # for terminals
+            line = "".join(one if one.isprintable() or one == "\t" else repr(one)[1:-1] for one in line)
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

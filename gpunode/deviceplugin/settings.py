@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpunode.contract.config import OPTIONS, PASSED_OVER, BadConfig, Config, parse_option
+
+if TYPE_CHECKING:
+    import argparse
 
 log = logging.getLogger(__name__)
 
@@ -26,16 +28,16 @@ def settings(arguments: Sequence[str], environ: Mapping[str, str], program: str 
     `program` is the one whose flags they are: its command, a colon, and what it does. Raises BadConfig; `--help` and
     unknown flags end the process as argparse does.
     """
-    flags = vars(_parser(program).parse_args(arguments))
+    flags = vars(_parser(program).parse_args(arguments)) if arguments else {}  # a DaemonSet has variables
     values: dict[str, Any] = {}
     for place, text in (
-        ("--imex-channel-ids", flags["imex"]),
+        ("--imex-channel-ids", flags.get("imex")),
         ("IMEX_CHANNEL_IDS", environ.get("IMEX_CHANNEL_IDS")),
     ):
         if text and text != "[]":
             raise BadConfig(f"{place}: IMEX channels are not supported")
     for option in OPTIONS:
-        text, place = flags[option.field], option.flag
+        text, place = flags.get(option.field), option.flag
         if text is None:
             names = (option.field.upper(), *option.env)
             place = next((name for name in names if environ.get(name)), "")
@@ -62,6 +64,14 @@ def build(values: Mapping[str, Any]) -> Config:
 
 
 def _parser(program: str) -> argparse.ArgumentParser:
+    import argparse
+
+    class PassOver(argparse.Action):
+        """Logs that a flag is ignored."""
+
+        def __call__(self, _parser: Any, _namespace: Any, _values: Any, flag: str | None = None) -> None:
+            log.warning("%s has no meaning for this plugin", flag)
+
     command, _, does = program.partition(": ")
     command = command.strip("`")
     parser = argparse.ArgumentParser(
@@ -80,12 +90,5 @@ def _parser(program: str) -> argparse.ArgumentParser:
             metavar = "{" + ",".join(option.choices) + "}" if option.choices else None
             parser.add_argument(*names, dest=option.field, metavar=metavar, help=option.help)
     parser.add_argument("--imex-channel-ids", dest="imex", help=argparse.SUPPRESS)
-    parser.add_argument(*PASSED_OVER, dest="passed_over", action=_PassOver, help=argparse.SUPPRESS)
+    parser.add_argument(*PASSED_OVER, dest="passed_over", action=PassOver, help=argparse.SUPPRESS)
     return parser
-
-
-class _PassOver(argparse.Action):
-    """Logs that a flag is ignored."""
-
-    def __call__(self, _parser: Any, _namespace: Any, _values: Any, flag: str | None = None) -> None:
-        log.warning("%s has no meaning for this plugin", flag)

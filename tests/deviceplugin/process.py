@@ -5,7 +5,8 @@ TEST_USER: the id of the user that it becomes, once all code has been read: chec
 
 from __future__ import annotations
 
-import concurrent.futures.thread  # noqa: F401 (what would be read later, from where the user may not)
+import argparse  # noqa: F401 (what would be read later, from where the user may not)
+import concurrent.futures.thread  # noqa: F401 (the same)
 import os
 import sys
 

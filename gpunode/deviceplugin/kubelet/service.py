@@ -175,12 +175,12 @@ class Service:
     async def preferred_allocation(self, request: bytes) -> bytes:
         offered = self._state.units.get(self.resource, {})
         answers = []
-        for wish in messages.preferences(request):
+        # Beside the event loop: there may be thousands of ids, and of sets to compare.
+        for wish in await asyncio.to_thread(messages.preferences, request):
             self._free = Counter(
                 offered[unit_id].device.index for unit_id in wish.available if unit_id in offered
             )
             places = await self._promised.places(wish.size, offered) if self._promised else ()
-            # Beside the event loop: there may be thousands of sets or units to compare.
             ids = await asyncio.to_thread(
                 prefer_units,
                 wish.available,
