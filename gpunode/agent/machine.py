@@ -1,4 +1,4 @@
-"""The machine's distribution, architecture, cgroup version and firmware."""
+"""The machine's distribution, architecture, cgroup version and firmware; systemd's units, and their lines in the journal."""
 
 import glob
 import os

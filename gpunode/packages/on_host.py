@@ -1,4 +1,4 @@
-"""The host's package system, its installed packages, and the change `packages`."""
+"""The host's package system, its installed packages, the change `packages`; rpm's database, for all systems that stand on it."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The keys that sign repositories, as planners judge them: whose they are, and until when they are good."""
+"""The keys that sign repositories: their fingerprints, whose they are, and until when they are good."""
 
 from __future__ import annotations
 

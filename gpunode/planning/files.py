@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpunode.errors import CannotPlan
 from gpunode.model import Checker, Expected, Facts, File, RemoveFile, WriteFile
+from gpunode.planning.templates import template
 
 
 def text(facts: Facts, path: str) -> str | None:
@@ -58,6 +59,11 @@ def write(
     wrong = f"is missing ({why})" if before is None else wrong or f"is not as it should be: {why}"
     fault = f"{path} {wrong}"
     return (WriteFile(path, content, why, before=before, check=check, expected=expected, fault=fault),)
+
+
+def write_own(facts: Facts, path: str, why: str, **values: object) -> tuple[WriteFile, ...]:
+    """Write a file that is gpunode's alone, from the template that mirrors its path."""
+    return write(facts, path, template(path.lstrip("/"), **values), why)
 
 
 def remove(path: str, before: str, why: str) -> RemoveFile:

@@ -1,4 +1,4 @@
-"""A host's systemd units: their states, and their restarts as changes."""
+"""A host's systemd units: their states, and their restarts as changes; and processes that use the GPUs, in words."""
 
 from __future__ import annotations
 

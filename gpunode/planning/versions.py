@@ -1,4 +1,4 @@
-"""Versions of packages and programs as dpkg and rpm write them: `epoch:version-revision`, epoch and revision optional."""
+"""Packages as changes, and versions as dpkg and rpm write them: `epoch:version-revision`, epoch and revision optional."""
 
 from __future__ import annotations
 

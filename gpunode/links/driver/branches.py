@@ -1,4 +1,4 @@
-"""Driver branches: end of life, the kernel they need, and kernels that their modules do not compile for."""
+"""Driver branches: end of life, the kernel they need, kernels that they do not compile for; and the kernel of a host's next boot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver that a host gets: from whom the inventory has it, or as the host can have it at all."""
+"""The driver that a host gets: from whom the inventory has it, or as the host can have it at all; which GPUs get none."""
 
 from __future__ import annotations
 

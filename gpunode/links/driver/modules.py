@@ -1,4 +1,4 @@
-"""The driver's kernel modules: loaded, in the version of its library; reloaded, or waiting for a reboot."""
+"""The driver's kernel modules: loaded, in the version of its library; reloaded, or waiting for a reboot; nouveau and nova blacklisted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from gpunode.errors import CannotPlan
 from gpunode.links.machine import pci
 from gpunode.model import Change, Desired, DriverSpec, Facts, Flavour, GpuUser, KernelModule, Reboot, Watch
 from gpunode.planning import files, services
-from gpunode.planning.templates import template
 from gpunode.planning.versions import branch_of
 
 LOAD = ("nvidia", "nvidia_uvm", "nvidia_modeset")
@@ -140,11 +139,7 @@ def plan_nouveau(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     why = f"{loaded} is loaded and would take the GPUs first"
     if held:
         why = f"{held[0].driver} holds {', '.join(device.address for device in held)}"
-    changes: list[Change] = list(
-        files.write(
-            facts, BLACKLIST, template("etc/modprobe.d/gpunode-nouveau.conf"), f"{why}; nvidia needs them"
-        )
-    )
+    changes: list[Change] = list(files.write_own(facts, BLACKLIST, f"{why}; nvidia needs them"))
     if held and _booted_without(facts, held[0].driver):
         raise CannotPlan(
             f"{why} although {BLACKLIST} was there at the last boot: another reboot would not help",

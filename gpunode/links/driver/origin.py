@@ -1,4 +1,5 @@
-"""Where an installed driver comes from: the refusal to touch one that neither NVIDIA's packages nor its installer brought."""
+"""Where an installed driver comes from, and what the distributions' archives have; the refusal to touch one that neither NVIDIA's
+packages nor its installer brought."""
 
 from __future__ import annotations
 

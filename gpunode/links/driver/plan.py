@@ -1,4 +1,4 @@
-"""NVIDIA's driver: packages of the right branch, kept there, and its modules loaded in the same version."""
+"""NVIDIA's driver: packages of the right branch or its own installer, modules in the same version, fabric manager and persistence daemon."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from gpunode.model import (
     UninstallDriver,
     Watch,
 )
-from gpunode.packages.names import PackageNames
+from gpunode.packages.names import PackageNames, PackageSystem
 from gpunode.planning import files, services, versions
-from gpunode.planning.templates import template
 from gpunode.planning.versions import branch_of, is_installed, numbers, upstream
 
 AT_BOOT = "/etc/modules-load.d/gpunode.conf"
+AFTER_EVERY_BOOT = "the modules are there after every boot, not only after a first user"
 DGX = "/etc/dgx-release"
 
 WATCH = Watch(files=(AT_BOOT, DGX), units=tuple(modules.SERVICES.values()))
@@ -48,20 +48,8 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     return (
         *(system.plan_branch(facts, driver) if driver.run is None else ()),
         *leave_run(facts, driver),
-        *_packages(
-            facts,
-            driver,
-            missing(facts, desired),
-            wrong if driver.run is None else (),
-            names=system.names,
-            headers_first=system.rpm or driver.run is not None,
-        ),
-        *files.write(
-            facts,
-            AT_BOOT,
-            template("etc/modules-load.d/gpunode.conf", modules=modules.at_boot(driver)),
-            "the modules are there after every boot, not only after a first user",
-        ),
+        *_packages(facts, driver, system, missing(facts, desired), wrong if driver.run is None else ()),
+        *files.write_own(facts, AT_BOOT, AFTER_EVERY_BOOT, modules=modules.at_boot(driver)),
         *(plan_run(facts, driver, wrong) if driver.run else modules.plan(facts, driver, changed=changed)),
     )
 
@@ -133,23 +121,21 @@ def _later(parts: Mapping[str, Package], driver: DriverSpec, names: PackageNames
 def _packages(
     facts: Facts,
     driver: DriverSpec,
+    system: PackageSystem,
     install: tuple[PackageSpec, ...],
     wrong: tuple[str, ...],
-    *,
-    names: PackageNames,
-    headers_first: bool,
 ) -> Iterator[Packages]:
     """Wrong packages are removed first: branches share names, and apt replaces them safely only in two steps."""
     if wrong:
         whose = "another driver's, or of another branch or flavour than the one that is wished"
         why = whose if driver.replaces else f"another branch or flavour; {driver.why}"
         installed = {spec.name: facts.packages[spec.name] for spec in driver.packages if spec.name in wrong}
-        if _later(installed, driver, names):
+        if _later(installed, driver, system.names):
             why = f"a later version than {driver.version}, which nothing is installed over"
         yield versions.change_packages(facts, why, remove=wrong)
     rest = tuple(spec for spec in install if spec not in driver.pin)
     headers = tuple(spec for spec in rest if spec in driver.headers)
-    if headers_first and headers:
+    if headers and (system.rpm or driver.run is not None):
         yield versions.change_packages(
             facts, "the module is built with the running kernel's headers", install=headers
         )
@@ -309,5 +295,5 @@ def plan_persistence(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if not (services.is_loaded(facts, PERSISTENCED) or (absent and comes)):
         return ()
     why = "the persistence daemon starts after the modules, and again where it has failed; from the next boot on"
-    changes = files.write(facts, PERSISTENCE_DROP_IN, template(PERSISTENCE_DROP_IN.lstrip("/")), why)
+    changes = files.write_own(facts, PERSISTENCE_DROP_IN, why)
     return tuple(replace(change, fault="") for change in changes)  # the daemon may well run without it

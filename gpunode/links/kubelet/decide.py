@@ -1,4 +1,4 @@
-"""The decision about a host's kubelet: its minor version and its feature gates."""
+"""The decision about a host's kubelet: its minor version, its feature gates, and what is set twice for it."""
 
 from __future__ import annotations
 

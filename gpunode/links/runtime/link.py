@@ -1,4 +1,4 @@
-"""The container runtime: it runs, and gives containers their GPUs."""
+"""The container runtime: which one the kubelet uses, whether it runs and gives containers their GPUs; SELinux' boolean for it."""
 
 from __future__ import annotations
 

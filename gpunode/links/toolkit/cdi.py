@@ -22,7 +22,6 @@ from gpunode.links.driver import plan as driver_plan
 from gpunode.links.toolkit.plan import refreshes
 from gpunode.model import Change, Desired, Facts, RemoveFile, Service, Watch, WriteFile
 from gpunode.planning import files, services
-from gpunode.planning.templates import template
 from gpunode.planning.versions import is_installed
 from gpunode.wording import few
 
@@ -70,13 +69,13 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     theirs, reason = has and not skipped, f"{desired.cdi}{skipped and f'; {skipped}'}"
     written: tuple[WriteFile, ...] = ()
     for path in () if theirs else (FILE, RULE):
-        written += files.write(facts, path, template(path.lstrip("/")), reason)
+        written += files.write_own(facts, path, reason)
     drop_in = files.text(facts, DROP_IN)
     # By its version where it comes only with this plan: a later round may do nothing that was not shown.
     makes = desired.toolkit_version[:3] > MADE_BY_NONE if comes else MAKES in unit_text
     if theirs and not makes and (lacks_uvm(facts) or drop_in is not None):
         why = "the unit of some toolkits lists device files only where something has made them"
-        made = files.write(facts, DROP_IN, template(DROP_IN.lstrip("/")), why)
+        made = files.write_own(facts, DROP_IN, why)
         written += tuple(
             replace(change, fault="") for change in made
         )  # the specification's is that of the start
@@ -271,8 +270,8 @@ def plan_dev_char(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if not desired.links or (not facts.unlinked and _by_others(facts)):
         return ()
     written = (
-        *files.write(facts, DEV_CHAR_FILE, template(DEV_CHAR_FILE.lstrip("/")), desired.links),
-        *files.write(facts, DEV_CHAR_RULE, template(DEV_CHAR_RULE.lstrip("/")), desired.links),
+        *files.write_own(facts, DEV_CHAR_FILE, desired.links),
+        *files.write_own(facts, DEV_CHAR_RULE, desired.links),
     )
     fault = ""
     if facts.unlinked:

@@ -1,4 +1,4 @@
-"""NVIDIA's container toolkit: its four packages at one version, and no package of its predecessors."""
+"""NVIDIA's container toolkit: its sources, its four packages at one version and none of its predecessors, its configuration."""
 
 from __future__ import annotations
 
@@ -104,6 +104,8 @@ def decide_packages(host: Host, facts: Facts, system: PackageSystem) -> tuple[Pa
     return (*system.names.toolkit(version), *((system.names.wrapper,) if wrapped else ()))
 
 
+# --- Package sources ----------------------------------------------------------------------------------------
+
 SOURCES_WATCH = Watch(
     files=tuple(path for system in packages.SYSTEMS.values() for path in system.watch.files),
     packages=tuple(pattern for system in packages.SYSTEMS.values() for pattern in system.watch.packages),
@@ -124,6 +126,11 @@ def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         )
     return ()
 
+
+# --- Configuration: whose devices a container gets, and the runtime that NVIDIA's starts ---------------------
+#
+# github.com/NVIDIA/nvidia-container-toolkit, "accept-nvidia-visible-devices-*": a variable of the image or the pod then counts only in
+# privileged containers, and devices come by mounts that the kubelet adds, or by CDI.
 
 CONFIG = nvidia.TOOLKIT_CONFIG
 PRICE = (

@@ -1,4 +1,4 @@
-"""apt-get and dpkg: what is installed; refresh, install and remove, hold."""
+"""apt-get and dpkg: what is installed; refresh, install and remove, hold; and why one of these failed, from its output."""
 
 import glob
 import os

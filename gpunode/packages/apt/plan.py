@@ -232,10 +232,10 @@ def plan_branch(facts: Facts, driver: DriverSpec) -> tuple[Change, ...]:
         changes.append(versions.change_packages(facts, why, install=absent, remove=others, purge=purge))
     before = files.text(facts, PREFERENCE)
     if not driver.pin:
-        path = PREFERENCE.lstrip("/")
         version, patterns = NAMES.any_of(driver.branch), NAMES.driver_patterns
-        text = template(path, packages=patterns, version=version, archive=driver.archive)
-        changes += files.write(facts, PREFERENCE, text, why)
+        changes += files.write_own(
+            facts, PREFERENCE, why, packages=patterns, version=version, archive=driver.archive
+        )
     elif before is not None:
         changes.append(files.remove(PREFERENCE, before, f"{', '.join(wished)} says it now"))
     return tuple(changes)

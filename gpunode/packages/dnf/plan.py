@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from gpunode.errors import CannotPlan
-from gpunode.model import Change, Desired, DriverSpec, Facts, PackageSpec, Source, Watch
+from gpunode.model import Change, Desired, DriverSpec, Facts, PackageSpec, Source, Watch, WriteFile
 from gpunode.packages import releases, repositories
 from gpunode.packages.dnf import on_host
 from gpunode.packages.names import PackageNames, PackageSystem
@@ -133,15 +133,21 @@ def _without_nvidias(facts: Facts) -> Iterator[Change]:
         yield files.remove(REPOSITORY, before, why)
 
 
+def write_key(facts: Facts, source: Source, why: str = "") -> tuple[WriteFile, ...]:
+    """Write the key of a source, once it is known to be the one that signs it. Raises CannotPlan."""
+    check_key(facts, source)
+    text = template("etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode", key=key_text(source))
+    return files.write(facts, key_path(source), text, f"the key that signs {source.uri}{why}")
+
+
+def key_path(source: Source) -> str:
+    return f"/etc/pki/rpm-gpg/RPM-GPG-KEY-{source.name}"
+
+
 def _source(facts: Facts, source: Source, *, hotfixes: bool) -> Iterator[Change]:
     """Key and repository. `hotfixes`: packages of the driver that no stream has are seen, too."""
     purpose = PURPOSES.get(source.name)
-    check_key(facts, source)
-    path = f"/etc/pki/rpm-gpg/RPM-GPG-KEY-{source.name}"
-    text = template("etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode", key=key_text(source))
-    yield from files.write(
-        facts, path, text, f"the key that signs {source.uri}; dnf takes it for this repository only"
-    )
+    yield from write_key(facts, source, "; dnf takes it for this repository only")
     signer = signer_of(facts, source)
     packages = signer is None or repositories.signed_packages(releases.family(facts.os), signer)
     text = template(
@@ -152,7 +158,7 @@ def _source(facts: Facts, source: Source, *, hotfixes: bool) -> Iterator[Change]
         packages=int(packages),
         metadata=int(not packages),
         hotfixes=hotfixes and purpose == "driver",
-        key=path,
+        key=key_path(source),
     )
     yield from files.write(
         facts,
@@ -220,7 +226,7 @@ def plan_branch(facts: Facts, driver: DriverSpec) -> tuple[Change, ...]:
     if release is None or not release.streams or _enabled(files.text(facts, STREAM) or "") == stream:
         return ()
     why = f"dnf hides all packages but those of the enabled stream, and {stream} has the driver"
-    return files.write(facts, STREAM, template(STREAM.lstrip("/"), stream=stream), why)
+    return files.write_own(facts, STREAM, why, stream=stream)
 
 
 def _enabled(text: str) -> str | None:

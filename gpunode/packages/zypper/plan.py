@@ -14,7 +14,6 @@ from gpunode.model import Change, Desired, DriverSpec, Facts, Source, Watch
 from gpunode.packages.dnf import plan as dnf
 from gpunode.packages.names import PackageNames, PackageSystem
 from gpunode.packages.releases import prebuilt
-from gpunode.packages.signing import check_key, key_text
 from gpunode.packages.zypper import on_host
 from gpunode.planning import files
 from gpunode.planning.templates import template
@@ -77,12 +76,13 @@ def _stanza(name: str) -> str:
 
 def _source(facts: Facts, source: Source) -> Iterator[Change]:
     what = source.name.removeprefix("gpunode-")
-    check_key(facts, source)
-    path = f"/etc/pki/rpm-gpg/RPM-GPG-KEY-{source.name}"
-    text = template("etc/pki/rpm-gpg/RPM-GPG-KEY-gpunode", key=key_text(source))
-    yield from files.write(facts, path, text, f"the key that signs {source.uri}")
+    yield from dnf.write_key(facts, source)
     text = template(
-        "etc/zypp/repos.d/gpunode.repo", id=source.name, words=f"gpunode {what}", uri=source.uri, key=path
+        "etc/zypp/repos.d/gpunode.repo",
+        id=source.name,
+        words=f"gpunode {what}",
+        uri=source.uri,
+        key=dnf.key_path(source),
     )
     yield from files.write(
         facts, f"/etc/zypp/repos.d/{source.name}.repo", text, f"where {what} packages come from"
