@@ -60,6 +60,11 @@ def about(subject: str, words: str) -> str:
     return lines((f"{subject}:", words), " ") if subject else words
 
 
+def several(number: int, noun: str) -> str:
+    """`1 host`, `3 hosts`, `2 processes`."""
+    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
 def few(items: Sequence[str], most: int) -> str:
     """`a, b and 3 more`: at most `most` items, and the number of the others."""
     more = f" and {len(items) - most} more" if len(items) > most else ""

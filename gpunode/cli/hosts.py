@@ -171,9 +171,9 @@ def label(
     if accelerator and resource:
         raise UsageError("--accelerator and --resource are two things", hint="Give one of them.")
     if resource:
-        counts = labels.parse_counts(resource, remove=remove, overwrite=overwrite, dry_run=dry_run)
+        counts = labels.parse_counts(resource, remove=remove)
         with session(common) as work:
-            return labels.count_resources(work, counts)
+            return labels.count_resources(work, counts, overwrite=overwrite, dry_run=dry_run)
     if not accelerator:
         raise UsageError(
             "no label is chosen",
@@ -183,7 +183,7 @@ def label(
     if common.alone:
         load_inventory(common.inventory, common.origin)  # models come from hosts: explained with an example
     with session(common) as work:
-        return labels.label_accelerator(work, labels.LabelOptions(remove, overwrite, dry_run))
+        return labels.label_accelerator(work, remove=remove, overwrite=overwrite, dry_run=dry_run)
 
 
 @visits_hosts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from gpunode.cluster.api import Api
 from gpunode.engine import converge, exit_codes, nodes
@@ -15,53 +14,36 @@ from gpunode.errors import ClusterError, Problem, UsageError
 from gpunode.links.node import ACCELERATOR_LABEL, labels
 
 
-@dataclass(frozen=True, slots=True)
-class LabelOptions:
-    """What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
-
-    remove: bool = False
-    overwrite: bool = False
-    dry_run: bool = False
-
-
-def label_accelerator(session: Session, options: LabelOptions) -> int:
-    """What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
+def label_accelerator(session: Session, *, remove: bool, overwrite: bool, dry_run: bool) -> int:
+    """Label the hosts' nodes with the model of their GPUs, or `remove` that label; the exit code."""
     api, listener = nodes.connect(session.inventory), session.listener
     members = session.for_each_host(converge.probe_and_plan, plans=False)
     unseen = [member for member in members if member.facts is None]
     listener.failures(outcomes(unseen))
     found = nodes.locate(api, [member for member in members if member.facts], seconds=0, tell=listener.note)
-    rows = [row for one in found if (row := _label_node(api, nodes.refused(one), options, listener))]
+    rows = []
+    for member in map(nodes.refused, found):
+        if member.node is None or member.facts is None:
+            problem(listener, member.host.name, member.reason)
+            continue
+        wanted = {} if remove else labels.accelerator(member.facts.pci)
+        writer = labels.ACCELERATOR
+        try:
+            changes = labels.write(
+                api, member.node, wanted, writer=writer, overwrite=overwrite, dry_run=dry_run
+            )
+        except ClusterError as error:
+            listener.problem(error.problem, member.host.name)
+            continue
+        if wanted and (others := labels.others(member.facts.pci)):
+            words = f"{member.node.name} also has {', '.join(others)}; a node has one accelerator label"
+            listener.note(words)
+        value = wanted.get(ACCELERATOR_LABEL)
+        before, after = changes.get(ACCELERATOR_LABEL, (value, value))
+        result = "same" if before == after else "would change" if dry_run else "changed"
+        rows.append((member.node.name, before or "", after or "", result))
     listener.rows("label", ("node", "before", "accelerator", "result"), rows)
     return exit_codes.worst(unseen) or (1 if len(rows) < len(found) else 0)
-
-
-def _label_node(
-    api: Api, member: Member, options: LabelOptions, listener: Listener
-) -> tuple[str, str, str, str] | None:
-    """What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
-    if member.node is None or member.facts is None:
-        problem(listener, member.host.name, member.reason)
-        return None
-    wish = {} if options.remove else labels.accelerator(member.facts.pci)
-    try:
-        changes = labels.write(
-            api,
-            member.node,
-            wish,
-            writer=labels.ACCELERATOR,
-            overwrite=options.overwrite,
-            dry_run=options.dry_run,
-        )
-    except ClusterError as error:
-        listener.problem(error.problem, member.host.name)
-        return None
-    if wish and (others := labels.others(member.facts.pci)):
-        listener.note(f"{member.node.name} also has {', '.join(others)}; a node has one accelerator label")
-    value = wish.get(ACCELERATOR_LABEL, "")
-    before, after = changes.get(ACCELERATOR_LABEL, (value or None, value or None))
-    what = "same" if before == after else "would change" if options.dry_run else "changed"
-    return member.node.name, before or "", after or "", what
 
 
 # The API server's rule for names of extended resources; kubernetes.io is its own.
@@ -72,17 +54,8 @@ NAME = re.compile(
 MOST = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
-
-    counts: Mapping[str, int | None]
-    overwrite: bool = False
-    dry_run: bool = False
-
-
-def parse_counts(words: list[str], *, remove: bool, overwrite: bool, dry_run: bool) -> Counts:
-    """What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
+def parse_counts(words: list[str], *, remove: bool) -> dict[str, int | None]:
+    """Resources and their counts in `NAME=COUNT`; None for names to `remove`. Raises UsageError."""
     counts: dict[str, int | None] = {}
     for word in words:
         name, sign, number = word.partition("=")
@@ -93,35 +66,44 @@ def parse_counts(words: list[str], *, remove: bool, overwrite: bool, dry_run: bo
                 hint=f"For example `--resource example.com/fpga{'' if remove else '=2'}`.",
             )
         counts[name] = None if remove else int(number)
-    return Counts(counts, overwrite, dry_run)
+    return counts
 
 
-def count_resources(session: Session, wanted: Counts) -> int:
-    """What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
+def count_resources(
+    session: Session, counts: Mapping[str, int | None], *, overwrite: bool, dry_run: bool
+) -> int:
+    """Write the counts into the nodes' status; the exit code."""
     api, listener = nodes.connect(session.inventory), session.listener
     members = nodes.identify(api, session, progress(listener))
-    rows = [row for member in members for row in _count_on_node(api, member, wanted, listener)]
+    rows = [
+        row for member in members for row in _count_on_node(api, member, counts, listener, overwrite, dry_run)
+    ]
     listener.rows("resource", ("node", "resource", "before", "after", "result"), rows)
     bad = any(member.node is None for member in members) or any(row[-1] == "refused" for row in rows)
-    if rows and not wanted.dry_run and any(row[-1] == "changed" and row[3] is not None for row in rows):
+    if rows and not dry_run and any(row[-1] == "changed" and row[3] is not None for row in rows):
         listener.note("A kubelet that restarts sets these counts to 0: give the command again then.")
     return 1 if bad else 0
 
 
 def _count_on_node(
-    api: Api, member: Member, wanted: Counts, listener: Listener
+    api: Api,
+    member: Member,
+    counts: Mapping[str, int | None],
+    listener: Listener,
+    overwrite: bool,
+    dry_run: bool,
 ) -> list[tuple[str, str, int | None, int | None, str]]:
     if member.node is None:
         problem(listener, member.host.name, member.reason)
         return []
     rows, changes = [], dict[str, str | None]()
-    for name, after in wanted.counts.items():
+    for name, after in counts.items():
         found = member.node.resources.get(name)
         before = found.capacity if found else None
-        result = "would change" if wanted.dry_run else "changed"
+        result = "would change" if dry_run else "changed"
         if before == after:
             result = "same"
-        elif before and after is not None and not wanted.overwrite:
+        elif before and after is not None and not overwrite:
             result = "refused"
             listener.problem(
                 Problem(
@@ -134,7 +116,7 @@ def _count_on_node(
         else:
             changes[name] = None if after is None else str(after)
         rows.append((member.node.name, name, before, after, result))
-    if changes and not wanted.dry_run:
+    if changes and not dry_run:
         # The kubelet copies capacity to allocatable, but takes nothing away there.
         gone = {name: None for name, number in changes.items() if number is None}
         fields = {"status": {"capacity": changes, **({"allocatable": gone} if gone else {})}}

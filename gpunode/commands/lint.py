@@ -8,6 +8,7 @@ from gpunode.engine.member import outcomes
 from gpunode.engine.session import Session
 from gpunode.links.kubelet import upgrade
 from gpunode.model import OnEvent, Outcome
+from gpunode.wording import several
 
 
 def lint(session: Session, target: int) -> int:
@@ -31,7 +32,7 @@ def lint(session: Session, target: int) -> int:
     if target > upgrade.NEWEST:
         listener.note(f"gpunode knows Kubernetes up to 1.{upgrade.NEWEST}: what came after is not judged.")
     hosts, broken = len(members) - len(unseen), len({host for host, *_ in found})
-    judged = f"{hosts} host{'' if hosts == 1 else 's'}"
+    judged = several(hosts, "host")
     words = f"nothing is known that Kubernetes 1.{target} would break on {judged}"
     if broken:
         words = f"{broken} of {judged} would break with Kubernetes 1.{target}"

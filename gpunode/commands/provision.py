@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,14 +27,14 @@ from gpunode.engine.batch import Interrupt, Run
 from gpunode.engine.batches import Size
 from gpunode.engine.converge import REBOOT_SECONDS
 from gpunode.engine.listener import Listener, accepted, progress
-from gpunode.engine.member import Member, Members, outcomes
+from gpunode.engine.member import Member, Members, outcomes, update
 from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRun
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import cordon
 from gpunode.links.pod.vectoradd import sweep
 from gpunode.model import Host
-from gpunode.wording import Advice, Command, few, lines
+from gpunode.wording import Advice, Command, few, lines, several
 
 NAMED = 5
 INTERRUPTED = "it was interrupted"
@@ -182,7 +182,7 @@ def _too_many_failed(session: Session, hosts: Hosts, options: ProvisionOptions) 
         return False
     names = few([f"{member.host.name}: {batch.end(member)[0]}" for member in bad], NAMED)
     session.listener.note(
-        f"Nothing begins: {_hosts(bad)} ended badly already ({names}), and --max-fail allows {most}. Fix what is wrong there, "
+        f"Nothing begins: {several(len(bad), 'host')} ended badly already ({names}), and --max-fail allows {most}. Fix what is wrong there, "
         "exclude it with --exclude, or allow more. Nothing was changed, and no run is recorded."
     )
     session.listener.summary(outcomes(members), cluster=_changes_left(session))
@@ -241,8 +241,7 @@ def _plan_again(session: Session, members: Members, lease: Held) -> Members:
     session.listener.note(
         "Another run held the cluster's lease after these plans were made: the hosts are probed again."
     )
-    after = {member.host.name: member for member in rounds.probe_all(session, {}, able)}
-    return tuple(after.get(member.host.name, member) for member in members)
+    return update(members, rounds.probe_all(session, {}, able))
 
 
 def _run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options: ProvisionOptions) -> Members:
@@ -264,9 +263,7 @@ def _run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options:
             why = stop_reason()  # meanwhile
         code = gate.CLOSED if shut and not why else rounds.STOPPED
         why = why or shut
-        now = _not_begun(run, now, code, why) if why else batch.finish(run, now)
-        after = {member.host.name: member for member in now}
-        members = tuple(after.get(member.host.name, member) for member in members)
+        members = update(members, _not_begun(run, now, code, why) if why else batch.finish(run, now))
     return members
 
 
@@ -329,7 +326,7 @@ def _too_many(members: Members, judged: Collection[str], most: int | None) -> st
     bad = _bad(members, judged)
     if len(bad) <= (most or 0):
         return ""
-    return f"{_hosts(bad)} ended badly ({few([one.host.name for one in bad], NAMED)})"
+    return f"{several(len(bad), 'host')} ended badly ({few([one.host.name for one in bad], NAMED)})"
 
 
 def _bad(members: Members, judged: Collection[str]) -> list[Member]:
@@ -339,10 +336,6 @@ def _bad(members: Members, judged: Collection[str]) -> list[Member]:
         for member in found
         if (member.reason or not member.has_changes) and batch.end(member)[0] in BAD
     ]
-
-
-def _hosts(bad: Sequence[Member]) -> str:
-    return f"{len(bad)} host{'s' if len(bad) > 1 else ''}"
 
 
 def _not_begun(run: Run, members: Members, code: str, why: str) -> Members:

@@ -21,7 +21,7 @@ from gpunode.links.plugin.usage import usage
 from gpunode.links.scheduler import picture, simulation
 from gpunode.links.scheduler.picture import Mismatch, Real, Row
 from gpunode.model import File, Inventory, OnEvent, Outcome, Share
-from gpunode.wording import few
+from gpunode.wording import few, several
 
 RECORD = f"/var/lib/kubelet/device-plugins/{FILE_NAME}"
 NAMED = 5  # hosts of a reason
@@ -190,7 +190,7 @@ def _sentence(found: Sequence[Mismatch], fixed: int, *, repair: bool, compared: 
         way = "none can be repaired by annotations"
     else:
         way = f"{fixed} repaired" if repair else f"--repair can fix {fixable}"
-    return f"{len(found)} finding{'' if len(found) == 1 else 's'}; {way}; {checked}"
+    return f"{several(len(found), 'finding')}; {way}; {checked}"
 
 
 def _state(api: Api) -> tuple[list[Object], list[Object]]:
@@ -273,4 +273,4 @@ def _pods(row: Row) -> str:
 
 def _why(why: Mapping[str, int] | None) -> str:
     found = (why or {}).items()
-    return "; ".join(f"{count} node{'s' * (count > 1)}: {words}" for words, count in found)
+    return "; ".join(f"{several(count, 'node')}: {words}" for words, count in found)

@@ -27,14 +27,13 @@ from gpunode.engine.listener import (
 )
 from gpunode.engine.member import Member, outcomes
 from gpunode.engine.session import Session
-from gpunode.errors import Problem
 from gpunode.links.node import parse
 from gpunode.links.plugin.other_owners import dra_owners
 from gpunode.links.plugin.usage import NodeUsage, usage
 from gpunode.links.scheduler import picture
 from gpunode.links.scheduler.picture import Row
 from gpunode.model import Share
-from gpunode.wording import Advice, Command, few
+from gpunode.wording import Advice, Command, few, several
 
 COLUMNS = (
     *("node", "gpu", "uuid", "model", "driver", "used", "memory", "util", "temp"),
@@ -85,7 +84,11 @@ def overlook(
     for node in found:
         for words in (*_notes(node), *differing(node, resource, promised)):
             listener.note(words)
-        problem(listener, node.node, owned.get(node.node) or _named(node))
+        problem(
+            listener,
+            node.node,
+            owned.get(node.node) or (node.reason and replace(node.reason, subject=node.node)),
+        )
     numbers = totals(found)
     unhealthy = [one.node for one in found if one.reason or any(gpu.unhealthy for gpu in one.gpus)]
     if wrong := list(dict.fromkeys([*unhealthy, *owned])):
@@ -123,7 +126,9 @@ def row(node: NodeUsage, gpu: Gpu, promised: Row | None = None) -> tuple[object,
         None if gpu.temperature is None else Celsius(gpu.temperature),
         None if promised is None else Part(promised.promised, promised.total),
         None if promised is None or promised.total is None else Silent(promised.total),
-        None if promised is None else _allocated(gpu, promised.resource),
+        None
+        if promised is None or gpu.users is None
+        else sum(user.units for user in gpu.users if user.resource == promised.resource),
         "unhealthy" if gpu.unhealthy else "ok",
         Moment(gpu.since),
         ForPrograms(gpu.unhealthy.code if gpu.unhealthy else ""),
@@ -184,15 +189,15 @@ def sentence(
         return "No node has GPUs that the cluster knows of."
     known = numbers["nodes"] - numbers["unknown"]
     if not known:
-        return f"GPUs of {_count(numbers['unknown'], 'node')} unknown"
+        return f"GPUs of {several(numbers['unknown'], 'node')} unknown"
     states = [f"{numbers['used']} in use", f"{numbers['free']} free"]
     states += [f"{numbers['unseen']} of which the kubelet does not say"] if numbers["unseen"] else []
     states += [f"{numbers['unhealthy']} unhealthy"] if numbers["unhealthy"] else []
     free = ", ".join(f"{left} of {count} {name}" for name, (left, count) in parts.items())
     more = f"; shares free: {free}" if free else ""
-    more += f"; GPUs of {_count(numbers['unknown'], 'more node')} unknown" if numbers["unknown"] else ""
+    more += f"; GPUs of {several(numbers['unknown'], 'more node')} unknown" if numbers["unknown"] else ""
     more += f"; {', '.join(f'{count}x {name}' for name, count in models.items())}" if len(models) > 1 else ""
-    return f"{_count(numbers['gpus'], 'GPU')} on {_count(known, 'node')}: {', '.join(states)}{more}"
+    return f"{several(numbers['gpus'], 'GPU')} on {several(known, 'node')}: {', '.join(states)}{more}"
 
 
 def _notes(node: NodeUsage) -> Iterator[str]:
@@ -202,10 +207,6 @@ def _notes(node: NodeUsage) -> Iterator[str]:
             yield f"{node.node}: GPU {gpu.index} ({gpu.uuid}) is unhealthy: {gpu.unhealthy.words}"
     if node.holders and (node.reason or any(gpu.users is None for gpu in node.gpus)):
         yield f"{node.node}: {few(node.holders, NAMED)} use GPUs there; which is not known"
-
-
-def _allocated(gpu: Gpu, resource: str) -> int | None:
-    return None if gpu.users is None else sum(user.units for user in gpu.users if user.resource == resource)
 
 
 def differing(node: NodeUsage, resource: str, promised: Mapping[tuple[str, str], Row]) -> Iterator[str]:
@@ -223,15 +224,6 @@ def differing(node: NodeUsage, resource: str, promised: Mapping[tuple[str, str],
     differ = {one[0] for one in (wanted - real) + (real - wanted) if one[:2] in started & noted}
     if differ:
         yield f"{node.node}: {few(sorted(differ), NAMED)} got another GPU than was promised: {FSCK}"
-
-
-def _named(node: NodeUsage) -> Problem | None:
-    """Why its GPUs are not known, with the node's name."""
-    return replace(node.reason, subject=node.node) if node.reason else None
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 PROCESS_COLUMNS = ("node", "pid", "command", "container", "gpus")

@@ -17,7 +17,7 @@ from gpunode.host import wire
 from gpunode.links.plugin import published
 from gpunode.links.runtime import link as runtime
 from gpunode.model import Event, Host, Layer, OnEvent, Outcome, Verdict
-from gpunode.wording import Advice, Command, few, lines
+from gpunode.wording import Advice, Command, few, lines, several
 
 Chain: TypeAlias = tuple[Verdict, ...]
 
@@ -172,8 +172,8 @@ def summarize(chains: Chains) -> str:
     parts = []
     if bad:
         named = few([f"{host} ({layer})" for host, layer in bad.items()], NAMED)
-        parts.append(f"{len(bad)} of {_hosts(len(chains))} broken: {named}")
-    good = f"{_hosts(len(chains) - len(bad))} OK: "
+        parts.append(f"{len(bad)} of {several(len(chains), 'host')} broken: {named}")
+    good = f"{several(len(chains) - len(bad), 'host')} OK: "
     if len(alike) == 1:
         (missing,) = alike
         parts.append(good + _checked(missing, "; "))
@@ -199,7 +199,3 @@ def count_links(chains: Chains) -> dict[str, object]:
 def _checked(missing: Sequence[Layer], mark: str) -> str:
     words = f"{len(CHAIN) - len(missing)} of {len(CHAIN)} links checked"
     return f"{words}{mark}not checked: {', '.join(missing)}" if missing else words
-
-
-def _hosts(count: int) -> str:
-    return f"{count} host{'' if count == 1 else 's'}"

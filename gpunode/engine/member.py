@@ -112,6 +112,12 @@ class Member:
 Members: TypeAlias = tuple[Member, ...]
 
 
+def update(members: Iterable[Member], changed: Iterable[Member]) -> Members:
+    """The members, those that have changed in place of what they were, by their hosts' names."""
+    after = {member.host.name: member for member in changed}
+    return tuple(after.get(member.host.name, member) for member in members)
+
+
 def outcomes(members: Iterable[Member]) -> list[Outcome]:
     """How the hosts' own stories ended, of those that were probed."""
     return [member.outcome for member in members if member.outcome is not None]

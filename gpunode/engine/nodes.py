@@ -24,7 +24,7 @@ from gpunode.links.plugin.deployment import Spec
 from gpunode.links.plugin.link import floating
 from gpunode.links.scheduler.deployment import second_serves
 from gpunode.model import Cluster, Host, Inventory, PluginImage, Ssh
-from gpunode.wording import Advice, Command, page
+from gpunode.wording import Advice, Command, page, several
 
 REGISTER_SECONDS = 90.0  # a kubelet that was just started registers its node
 CONFLICT = "label-conflict"  # code: another's label is in the way
@@ -176,7 +176,7 @@ def warn(
     """Tell of other device plugins (`but` the one with this title), and of what the plugin's image and configuration would
     come to without a word."""
     for other in [one for one in other_owners.every(api) if one.title != but]:
-        where = f"{other.title}, on {other.nodes} node{'s' if other.nodes > 1 else ''}"
+        where = f"{other.title}, on {several(other.nodes, 'node')}"
         whose = f"It is {other.product.name}: {other.product.way}."
         if other.does == "configures":
             listener.note(

@@ -8,18 +8,18 @@ from dataclasses import replace
 from gpunode.engine import converge, rounds
 from gpunode.engine.fleet import Visit
 from gpunode.engine.listener import accepted
-from gpunode.engine.member import Member, Members
+from gpunode.engine.member import Member, Members, update
 from gpunode.engine.session import Session
 from gpunode.errors import GpunodeError, WrongKey
 from gpunode.model import Event, OnEvent, Outcome, Repository
 from gpunode.packages import repositories
 from gpunode.packages.keys import Key, key
 from gpunode.packages.repositories import Signed
-from gpunode.wording import Advice, Command, few
+from gpunode.wording import Advice, Command, few, several
 
 
 def install_python(session: Session, members: Members, *, yes: bool) -> Members:
-    """What a host needs before it can be planned: a Python for the agent, and NVIDIA's repositories with their keys."""
+    """The members, of which those without a Python have one, planned. Raises Declined where the user does not accept that."""
     lacking = {
         member.host.name: member.outcome.install
         for member in members
@@ -30,7 +30,7 @@ def install_python(session: Session, members: Members, *, yes: bool) -> Members:
     for command in dict.fromkeys(lacking.values()):
         hosts = [name for name, its in lacking.items() if its == command]
         session.listener.note(f"Before any plan, on {few(hosts, 5)}: `{command}`.")
-    accepted(session.listener, f"Install Python on {len(lacking)} host{'s' * (len(lacking) > 1)}?", yes=yes)
+    accepted(session.listener, f"Install Python on {several(len(lacking), 'host')}?", yes=yes)
 
     def after_it(visit: Visit, tell: OnEvent) -> Outcome:
         tell(Event("stage", visit.host.name, "install Python"))
@@ -39,9 +39,8 @@ def install_python(session: Session, members: Members, *, yes: bool) -> Members:
         visit.install = ""
         return outcome
 
-    found = session.for_each_host(after_it, [member for member in members if member.host.name in lacking])
-    now = {one.host.name: one for one in found}
-    return tuple(now.get(member.host.name, member) for member in members)
+    those = [member for member in members if member.host.name in lacking]
+    return update(members, session.for_each_host(after_it, those))
 
 
 def add_repositories(session: Session, members: Members, given: Collection[str] | None) -> Members:

@@ -30,7 +30,7 @@ from gpunode.links.pod.requests import Target, target
 from gpunode.links.pod.run_pod import VECTORADD, run_strangers
 from gpunode.links.pod.vectoradd import NodeResult, Result
 from gpunode.model import Inventory, PluginConfig, PluginImage, Verdict
-from gpunode.wording import Advice, Command
+from gpunode.wording import Advice, Command, several
 
 LAYERS: tuple[Layer, ...] = ("node", "plugin", "capacity", "pod")
 PLUGIN_SECONDS = 180.0  # for the plugin to run, and again for its GPUs to be offered
@@ -73,7 +73,12 @@ def prove(walk: Walk, members: Members) -> Members:
     members = _judge(members, lambda member, node: _judge_plugin(walk, member, node, states, owners))
     if walk.acts:
         _wait_for_capacity(walk, members, states)
-    members = _judge(members, lambda member, node: _judge_capacity(walk, member, node, states))
+    members = _judge(
+        members,
+        lambda member, node: capacity.judge_capacity(
+            walk.api, states[node.name], member.gpus, config=walk.config, namespace=walk.namespace
+        ),
+    )
     if walk.acts:
         for member in members:
             if member.host_ok:
@@ -147,11 +152,6 @@ def _judge_plugin(
     if unfit and state.reason and state.reason.code == LAYOUT:
         return judge_plugin(state, unfit.fix)
     return judge_plugin(state, "" if walk.acts else Advice(Command("provision")))
-
-
-def _judge_capacity(walk: Walk, member: Member, node: Node, states: Mapping[str, State]) -> Verdict:
-    state = states[node.name]
-    return capacity.judge_capacity(walk.api, state, member.gpus, config=walk.config, namespace=walk.namespace)
 
 
 def _outdated_pods(walk: Walk, members: Members) -> set[str]:
@@ -315,7 +315,7 @@ def proof(member: Member) -> tuple[str, str]:
         return "verified", f"vectoradd passed on {', '.join(seen)}"
     parts = sum(uuid.startswith("MIG-") for uuid in uuids)
     kinds = [(len(uuids) - parts, "GPU"), (parts, "MIG device")]
-    count = " and ".join(f"{number} {kind}{'' if number == 1 else 's'}" for number, kind in kinds if number)
+    count = " and ".join(several(number, kind) for number, kind in kinds if number)
     if result.uncovered or len(seen) < len(uuids):
         where = f"in a share of {', '.join(seen)}" if result.shared else f"on {', '.join(seen)}"
         users = f"; in use by {', '.join(result.users)}" if result.users else ""

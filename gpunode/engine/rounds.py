@@ -12,11 +12,11 @@ from gpunode.engine.batches import Size, batches
 from gpunode.engine.fleet import Visit
 from gpunode.engine.impact import Act
 from gpunode.engine.listener import problem
-from gpunode.engine.member import Member, Members
+from gpunode.engine.member import Member, Members, update
 from gpunode.engine.session import Session
 from gpunode.errors import Problem
 from gpunode.model import Host, OnEvent, Outcome
-from gpunode.wording import Advice, Command
+from gpunode.wording import Advice, Command, several
 
 # A host right before its changes, which may have to wait for work, and may have another plan then.
 Ready: TypeAlias = Callable[[Member, Visit, OnEvent], Member]
@@ -86,7 +86,7 @@ def rows(order: Sequence[Sequence[Host]], waiting: Sequence[Member]) -> list[tup
     for number, batch in enumerate(order, 1):
         here = [known[host.name] for host in batch if host.name in known]
         heavy = [member for member in here if member.disturbs.what]
-        words = list(dict.fromkeys(_disturbs(one) for one in heavy))
+        words = list(dict.fromkeys(one.disturbs.what.words(_reboot(one)) for one in heavy))
         names = [
             [host.name for host in batch],
             [one.host.name for one in here],
@@ -103,8 +103,8 @@ def question(
     inventory."""
     if not waiting:
         return f"Apply {inventory} to the cluster?"
-    what = f"{_count(len(waiting), 'host')}{' and the cluster' if objects else ''}"
-    plugin = [f"{_count(replaced, 'pod')} of the plugin replaced"] if replaced else []
+    what = f"{several(len(waiting), 'host')}{' and the cluster' if objects else ''}"
+    plugin = [f"{several(replaced, 'pod')} of the plugin replaced"] if replaced else []
     costs = [*_costs(waiting), *plugin, *([f"{batches} batches"] if batches > 1 else [])]
     return f"{what}: {', '.join(costs)}. Apply {inventory}?"
 
@@ -129,24 +129,19 @@ def _costs(waiting: Sequence[Member]) -> list[str]:
     processes = sum(len(one.processes) for one in busy)
     quiet = "nobody works there" if any(one.what for one in found) else "nothing interrupted"
     return [
-        *([_count(reboots, "reboot")] if reboots else []),
-        *([f"{_count(tried, 'reload')} of the modules (a reboot where it fails)"] if tried else []),
-        *([f"{_count(reloads, 'reload')} of the modules"] if reloads else []),
-        *(f"{_count(times, 'restart')} of {unit}" for unit, times in units.items()),
-        *([f"{_count(pods, 'pod')} disturbed"] if pods else []),
-        *([f"{processes} process{'' if processes == 1 else 'es'} disturbed"] if processes else []),
-        *([f"pods unknown on {_count(unknown, 'host')}"] if unknown else []),
+        *([several(reboots, "reboot")] if reboots else []),
+        *([f"{several(tried, 'reload')} of the modules (a reboot where it fails)"] if tried else []),
+        *([f"{several(reloads, 'reload')} of the modules"] if reloads else []),
+        *(f"{several(times, 'restart')} of {unit}" for unit, times in units.items()),
+        *([f"{several(pods, 'pod')} disturbed"] if pods else []),
+        *([f"{several(processes, 'process')} disturbed"] if processes else []),
+        *([f"pods unknown on {several(unknown, 'host')}"] if unknown else []),
         *([] if busy else [quiet]),
     ]
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _disturbs(member: Member) -> str:
-    found = member.disturbs
-    return found.what.words("reload of the modules or reboot" if found.reload else "reboot")
+def _reboot(member: Member) -> str:
+    return "reload of the modules or reboot" if member.disturbs.reload else "reboot"
 
 
 def _within(member: Member, accepted: frozenset[Act]) -> Member:
@@ -177,10 +172,10 @@ def _applied(session: Session, members: Members, waiting: Sequence[Member], read
 
     done = session.each(story, [one.host for one in waiting])
     session.listener.failures(done)
-    after = {outcome.host: replace(now[outcome.host], outcome=outcome) for outcome in done}
-    for one in after.values():
-        problem(session.listener, one.host.name, one.reason)
-    return tuple(after.get(member.host.name, member) for member in members)
+    after = [replace(now[outcome.host], outcome=outcome) for outcome in done]
+    for member in after:
+        problem(session.listener, member.host.name, member.reason)
+    return update(members, after)
 
 
 def _ended(member: Member) -> Member:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
@@ -56,7 +56,7 @@ def run(
     The pods are deleted in every case, Ctrl-C included. `holder`: of the cluster's lease; see `left`.
     `schedulers`: by resource, where pods that ask for it are not the cluster's own scheduler's.
     """
-    this = _Run(api, namespace, image, tuple(args), seconds, tell, config, holder, schedulers or {})
+    this = _Run(api, namespace, image, args, seconds, tell, config, holder, schedulers or {})
     known = {node.name: node for node in nodes.every(api)}
     jobs = [Job(target, wanted=target.uuids) for target in targets]
     try:
@@ -69,28 +69,26 @@ def run(
     return tuple(job.verdict() for job in jobs)
 
 
+@dataclass(slots=True)
 class _Run:
     """The pods of one call of `run`; they carry its id as a label."""
 
-    def __init__(
-        self,
-        api: Api,
-        namespace: str,
-        image: PluginImage,
-        args: tuple[str, ...],
-        seconds: float,
-        tell: OnProgress,
-        config: PluginConfig | None,
-        holder: str,
-        schedulers: Mapping[str, str],
-    ) -> None:
-        self.api, self.namespace, self.image, self.args = api, namespace, image, args
-        self.seconds, self.tell, self.config, self.holder = seconds, tell, config, holder
-        self.schedulers = schedulers
-        self.id = secrets.token_hex(4)
-        self.selector = f"gpunode.dev/run={self.id}"
-        self.pulls = pods.Pulls()
-        self.numbers = count()
+    api: Api
+    namespace: str
+    image: PluginImage
+    args: Sequence[str]
+    seconds: float
+    tell: OnProgress
+    config: PluginConfig | None
+    holder: str
+    schedulers: Mapping[str, str]
+    id: str = field(default_factory=lambda: secrets.token_hex(4))
+    pulls: pods.Pulls = field(default_factory=pods.Pulls)
+    numbers: Iterator[int] = field(default_factory=count)
+
+    @property
+    def selector(self) -> str:
+        return f"gpunode.dev/run={self.id}"
 
     def start(self, job: Job, node: Node | None) -> None:
         """Create the node's pods, or set `job.why`."""
