@@ -52,7 +52,7 @@ def parse(text: str | bytes) -> tuple[Entry, ...]:
         if not OLD.isdisjoint(data):
             return ()
         entries = data["Data"]["PodDeviceEntries"] or ()
-        found = [
+        found_entries = [
             Entry(
                 entry["PodUID"],
                 entry["ContainerName"],
@@ -62,7 +62,7 @@ def parse(text: str | bytes) -> tuple[Entry, ...]:
             )
             for entry in entries
         ]
-        return tuple(sorted(found, key=lambda one: (one.pod, one.container, one.resource)))
+        return tuple(sorted(found_entries, key=lambda each: (each.pod, each.container, each.resource)))
     except MALFORMED as error:
         raise ValueError(f"not a device checkpoint of the kubelet: {error!r}") from None
 

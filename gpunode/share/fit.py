@@ -195,12 +195,12 @@ def beside_nominees(book: Book, uid: str, priority: int, *, packed: bool) -> Boo
     if not others:
         return book
     later = book.later
-    for one in sorted(others, key=lambda one: (-one.priority, one.uid)):
+    for other in sorted(others, key=lambda other: (-other.priority, other.uid)):
         try:
-            _, choice = find(later, one.wanted, packed=packed)
-            promise = Promise("", one.wanted.units, place_parts(one.wanted, choice, later.gpus))
+            _, choice = find(later, other.wanted, packed=packed)
+            promise = Promise("", other.wanted.units, place_parts(other.wanted, choice, later.gpus))
         except Refused:
-            promise = Promise("", one.wanted.units, ())
+            promise = Promise("", other.wanted.units, ())
         book, later = book.plus((promise,)), later.plus((promise,))
     return book
 

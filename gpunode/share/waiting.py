@@ -84,15 +84,15 @@ class Waiting:
         """Note who has room by now, and touch those whom the scheduler has not asked about since."""
         now, grown = self._clock(), self._grown()
         with self._lock:
-            self._waiters = {uid: one for uid, one in self._waiters.items() if now < one.asked + FORGET}
+            self._waiters = {uid: each for uid, each in self._waiters.items() if now < each.asked + FORGET}
             waiters = dict(self._waiters)
         needs = {waiter.need for waiter in waiters.values() if waiter.room is None}
         roomy = {need for need in needs if any(self._holds(book, need) for book in grown)}
-        for uid, one in waiters.items():
-            if one.room is None and one.need in roomy:
-                self._replace(uid, one, replace(one, room=now))
+        for uid, each in waiters.items():
+            if each.room is None and each.need in roomy:
+                self._replace(uid, each, replace(each, room=now))
         late = [item for item in waiters.items() if item[1].room is not None and now >= item[1].room + ITSELF]
-        self._tell(sorted(late, key=lambda one: one[1].room or 0.0), now)
+        self._tell(sorted(late, key=lambda each: each[1].room or 0.0), now)
 
     def _tell(self, late: Sequence[tuple[str, Waiter]], now: float) -> None:
         """Touch as many as there is room for by now. The others wait until it is seen who took it."""

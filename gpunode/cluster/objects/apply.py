@@ -283,7 +283,7 @@ def _foreign(manifest: Object, live: Object) -> Difference:
 def _fitted(api: Api, manifests: Sequence[Object]) -> list[Object]:
     """The manifests as this API server can keep them, without kinds that it does not have."""
     every = (api.served.fit(manifest) for manifest in manifests)
-    return [one for one in every if one is not None]
+    return [fitting for fitting in every if fitting is not None]
 
 
 def _noted(live: Object | None) -> bool:

@@ -69,7 +69,7 @@ def _listed(
         served, unknown = _served(api)
     except ClusterError as error:
         return f"its dependents are unknown: {error.message}"
-    found: list[str] = []
+    titles: list[str] = []
 
     def found_of(served: Served) -> tuple[list[str], str]:
         if "list" not in served.verbs:
@@ -81,11 +81,11 @@ def _listed(
         return [_title(served.name, item, namespace) for item in items if counts(served.name, item)], ""
 
     with ThreadPoolExecutor(8) as pool:
-        for names, why in pool.map(found_of, [one for one in served if of_kind(one)]):
-            found += names
+        for names, why in pool.map(found_of, [kind for kind in served if of_kind(kind)]):
+            titles += names
             unknown += [why] if why else []
-    if found:
-        return f"{verb} {few(list(dict.fromkeys(found)), NAMED)}"
+    if titles:
+        return f"{verb} {few(list(dict.fromkeys(titles)), NAMED)}"
     return f"its dependents are unknown: {few(unknown, 2)}" if unknown else ""
 
 

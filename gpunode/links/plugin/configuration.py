@@ -66,7 +66,7 @@ def warnings(config: PluginConfig | None, places: Sequence[Place]) -> list[str]:
     for host, node, labels in places:
         if why := _ignored(expected.cdi_alone(config, labels), host, node):
             blind.setdefault(why, []).append(f"{host.name} ({node.kubelet})")
-    found = [
+    sentences = [
         f"{_named(hosts)}: containers would get no GPU. The plugin's configuration has no device list strategy but {why}. "
         "Put `envvar` beside it, or give these hosts another configuration (`cluster.plugin.configs`)."
         for why, hosts in blind.items()
@@ -75,19 +75,19 @@ def warnings(config: PluginConfig | None, places: Sequence[Place]) -> list[str]:
         host.name for host, _, labels in places if host.isolation and expected.variable_alone(config, labels)
     ]
     if deaf:
-        found.append(
+        sentences.append(
             f"{_named(deaf)}: containers would get no GPU. These hosts have `isolation: true`, and the plugin's only device "
             "list strategy there is `envvar`. Set `flags.plugin.deviceListStrategy: [volume-mounts]` in its configuration, "
             "or one of CDI's."
         )
     without = [host.name for host, _, labels in places if expected.unconfigured(config, labels)]
     if without:
-        found.append(
+        sentences.append(
             f"{_named(without)}: none of `cluster.plugin.configs` is for these hosts: their nodes have no label {LABEL}, "
             f"and none is named `{DEFAULT}`. The plugin runs there with every setting at its default. Set the label "
             f"(`labels`), or name one of the files `{DEFAULT}`, too."
         )
-    return found
+    return sentences
 
 
 def _ignored(strategies: Sequence[str], host: Host, node: Node) -> str:

@@ -33,9 +33,9 @@ def every_pod(api: Api, namespace: str) -> list[Object]:
     return [pod for name in NAMES for pod in api.find("Pod", namespace, labels=f"{NAME_LABEL}={name}")[0]]
 
 
-def plugins(found: Iterable[Object]) -> list[Object]:
+def plugins(several: Iterable[Object]) -> list[Object]:
     """The pods among these that offer GPUs: no MPS control daemons."""
-    return [pod for pod in found if (pod["metadata"].get("labels") or {}).get(NAME_LABEL) == NAME]
+    return [pod for pod in several if (pod["metadata"].get("labels") or {}).get(NAME_LABEL) == NAME]
 
 
 def in_back_off(pod: Object) -> bool:
@@ -43,9 +43,9 @@ def in_back_off(pod: Object) -> bool:
     return any("BackOff" in state.get("state", {}).get("waiting", {}).get("reason", "") for state in states)
 
 
-def by_node(found: Iterable[Object]) -> dict[str, Object]:
+def by_node(several: Iterable[Object]) -> dict[str, Object]:
     """Node -> its youngest pod; one that is being deleted only where there is no other."""
-    placed = [pod for pod in found if place(pod)]
+    placed = [pod for pod in several if place(pod)]
     ages = sorted(placed, key=lambda pod: (not ending(pod), pod["metadata"]["creationTimestamp"]))
     return {place(pod): pod for pod in ages}
 
@@ -133,26 +133,28 @@ def why(api: Api, namespace: str, node: Node, pod: Object | None) -> Problem:
         return why or Problem("not-ready", "it is not ready yet")
     if "CrashLoopBackOff" in pods.waiting(pod) and (lines := pods.last_lines(api, pod, CONTAINER)):
         problem += f"; its log: {' / '.join(lines.splitlines())}"
-    found = pods.obstacle(pod)
-    return Problem(found.code if found else "pod-trouble", problem, fix=found.fix if found else "")
+    obstacle = pods.obstacle(pod)
+    return Problem(
+        obstacle.code if obstacle else "pod-trouble", problem, fix=obstacle.fix if obstacle else ""
+    )
 
 
 def _no_pod(api: Api, namespace: str, node: Node) -> str:
     name = f"{NAME}-class" if node.labels.get(RUNTIME_LABEL) == "class" else NAME
-    found = api.get("DaemonSet", name, namespace)
-    if found is None:
+    live = api.get("DaemonSet", name, namespace)
+    if live is None:
         return f"the plugin is not deployed in namespace {namespace}"
-    warnings = [event["message"] for event in pods.events(api, found) if event.get("type") == "Warning"]
+    warnings = [event["message"] for event in pods.events(api, live) if event.get("type") == "Warning"]
     if not warnings:
         return f"DaemonSet {name} has no pod there yet"
     return str(warnings[-1]).removeprefix("(combined from similar events): ")
 
 
-def why_on(api: Api, namespace: str, waiting: Sequence[Node], found: Mapping[str, Object]) -> Problem:
+def why_on(api: Api, namespace: str, waiting: Sequence[Node], pods_by_node: Mapping[str, Object]) -> Problem:
     """The reasons of these nodes in one, each with its nodes."""
     reasons: dict[str, list[str]] = {}
     for node in waiting:
-        reasons.setdefault(why(api, namespace, node, found.get(node.name)).what, []).append(node.name)
+        reasons.setdefault(why(api, namespace, node, pods_by_node.get(node.name)).what, []).append(node.name)
     words = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
     return Problem("plugin-waiting", words)
 
@@ -188,18 +190,20 @@ def image(api: Api, namespace: str) -> PluginImage | None:
 
 def config(api: Api, namespace: str) -> PluginConfig | None:
     """The configuration that was deployed with it; None where it has none."""
-    found = api.get("ConfigMap", NAME, namespace)
-    data = (found or {}).get("data") or {}
+    live = api.get("ConfigMap", NAME, namespace)
+    data = (live or {}).get("data") or {}
     if not data:
         return None
-    several = any(one["name"] == "CONFIG_DIR" for one in (_container(api, namespace) or {}).get("env") or [])
+    several = any(
+        variable["name"] == "CONFIG_DIR" for variable in (_container(api, namespace) or {}).get("env") or []
+    )
     return PluginConfig("", files=data) if several else PluginConfig(data.get(CONFIG_FILE, ""))
 
 
 def _container(api: Api, namespace: str) -> Object | None:
-    found = api.get("DaemonSet", NAME, namespace)
-    several: list[Object] = found["spec"]["template"]["spec"]["containers"] if found else []
-    return next((one for one in several if one["name"] == CONTAINER), None)
+    live = api.get("DaemonSet", NAME, namespace)
+    several: list[Object] = live["spec"]["template"]["spec"]["containers"] if live else []
+    return next((container for container in several if container["name"] == CONTAINER), None)
 
 
 PAUSED = "paused"  # of GPU_LABEL: the DaemonSets' affinity wants "true"
@@ -210,10 +214,10 @@ LOOK = 0.5
 
 def uids_by_node(api: Api, namespace: str) -> dict[str, set[str]]:
     """UIDs of the plugin's pods by node, those of MPS control daemons among them."""
-    found: dict[str, set[str]] = {}
+    uids: dict[str, set[str]] = {}
     for pod in every_pod(api, namespace):
-        found.setdefault(place(pod), set()).add(pod["metadata"]["uid"])
-    return found
+        uids.setdefault(place(pod), set()).add(pod["metadata"]["uid"])
+    return uids
 
 
 def pause(

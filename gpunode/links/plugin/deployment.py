@@ -79,14 +79,14 @@ class Scope:
 
     def targets(self, labelled: Sequence[Node]) -> Mapping[str, Node]:
         """These of the labelled nodes, by name. Raises ClusterError where there is none."""
-        found = {node.name: node for node in labelled if self.only is None or node.name in self.only}
-        if not found:
+        covered = {node.name: node for node in labelled if self.only is None or node.name in self.only}
+        if not covered:
             these = f"of {', '.join(sorted(self.only))} " if self.only else ""
             raise ClusterError(
                 f"no node matches: none {these}carries the label {GPU_LABEL}=true, so the plugin runs nowhere",
                 hint=Advice("`", Command("provision"), "` puts it on the nodes of the inventory."),
             )
-        return found
+        return covered
 
 
 EVERYWHERE = Scope()
@@ -227,9 +227,9 @@ def waves(count: int) -> int:
     return max(1, -(-count // bound(count)))
 
 
-def without(nodes: Iterable[Node], found: Mapping[str, Object]) -> set[str]:
+def without(nodes: Iterable[Node], by_node: Mapping[str, Object]) -> set[str]:
     """Nodes without a ready pod."""
-    ready = {name for name, pod in found.items() if not daemonset.ending(pod) and pods.ready(pod)}
+    ready = {name for name, pod in by_node.items() if not daemonset.ending(pod) and pods.ready(pod)}
     return {node.name for node in nodes if not node.ready or node.name not in ready}
 
 
@@ -237,24 +237,28 @@ def advance(
     api: Api,
     namespace: str,
     nodes: Sequence[Node],
-    found: Mapping[str, Object],
+    by_node: Mapping[str, Object],
     waiting: Collection[str],
     before: Collection[str],
 ) -> None:
     """Delete pods of the earlier version where Kubernetes stops because of nodes that were without the plugin `before`.
     `nodes` are all that should have it, `waiting` those that have not the new version."""
-    for name in due(nodes, found, waiting, before):
-        api.delete("Pod", found[name]["metadata"]["name"], namespace, uid=found[name]["metadata"]["uid"])
+    for name in due(nodes, by_node, waiting, before):
+        meta = by_node[name]["metadata"]
+        api.delete("Pod", meta["name"], namespace, uid=meta["uid"])
 
 
 def due(
-    nodes: Sequence[Node], found: Mapping[str, Object], waiting: Collection[str], before: Collection[str]
+    nodes: Sequence[Node],
+    by_node: Mapping[str, Object],
+    waiting: Collection[str],
+    before: Collection[str],
 ) -> list[str]:
     """The nodes whose pods are replaced next."""
     turn: list[str] = []
     for mode in (True, False):  # a DaemonSet each
         these = [node for node in nodes if (node.labels.get(RUNTIME_LABEL) == "class") == mode]
-        out, most = without(these, found), bound(len(these))
+        out, most = without(these, by_node), bound(len(these))
         if len(out) < most:
             continue  # Kubernetes continues on its own
         old = [node.name for node in these if node.name in waiting and node.name not in out]
@@ -287,8 +291,8 @@ def remove(api: Api, namespace: str, *, seconds: float, tell: OnProgress) -> tup
     that brought the plugin to nodes, where gpunode set them. Returns the titles of what was deleted. Raises ClusterError,
     before anything is, where the user may not delete all."""
     left = _leftovers(api, namespace)
-    there = [*left, *apply.present(api, everything(namespace))]
-    rights.demand(api, (*rights.of_deletion(there), *rights.of_wait(there), *rights.LABELS))
+    live_objects = [*left, *apply.present(api, everything(namespace))]
+    rights.demand(api, (*rights.of_deletion(live_objects), *rights.of_wait(live_objects), *rights.LABELS))
     for pod in left:
         api.delete("Pod", pod["metadata"]["name"], namespace)
     removed = apply.remove(api, everything(namespace), seconds=seconds, tell=tell)
@@ -308,8 +312,10 @@ def remove(api: Api, namespace: str, *, seconds: float, tell: OnProgress) -> tup
 def _elsewhere(api: Api, namespace: str) -> list[str]:
     """The namespaces that have the plugin's DaemonSets, if this one has none."""
     with suppress(HttpError):  # who may see one namespace only names that one
-        found = api.find("DaemonSet", labels=f"{OURS}=gpunode")[0]
-        places = {one["metadata"]["namespace"] for one in found if one["metadata"]["name"] in DAEMONSETS}
+        daemonsets = api.find("DaemonSet", labels=f"{OURS}=gpunode")[0]
+        places = {
+            live["metadata"]["namespace"] for live in daemonsets if live["metadata"]["name"] in DAEMONSETS
+        }
         return [] if namespace in places else sorted(places)
     return []
 

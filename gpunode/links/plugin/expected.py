@@ -115,8 +115,8 @@ def misnamed(config: PluginConfig | None, labels: Mapping[str, str]) -> str:
     named = labels.get(LABEL, "")
     if not config or not config.files or not named or named in config.files:
         return ""
-    there = ", ".join(sorted(config.files))
-    return f"label {LABEL} names `{named}`; there {'is' if len(config.files) == 1 else 'are'} {there}"
+    names = ", ".join(sorted(config.files))
+    return f"label {LABEL} names `{named}`; there {'is' if len(config.files) == 1 else 'are'} {names}"
 
 
 def in_force(config: PluginConfig | None, labels: Mapping[str, str]) -> Config | None:
@@ -131,16 +131,16 @@ def in_force(config: PluginConfig | None, labels: Mapping[str, str]) -> Config |
 
 def devices(gpus: Sequence[Gpu]) -> list[Device]:
     """The GPUs and MIG devices as NVML reports them to the plugin."""
-    found = []
+    made = []
     for gpu in gpus:
         memory = None if gpu.memory_mib is None else gpu.memory_mib * MIB
         whole = Device(gpu.uuid, str(gpu.index), gpu.name, gpu.uuid, gpu.pci, memory)
-        found.append(replace(whole, mig_enabled=gpu.mig_on))
-        found += [
+        made.append(replace(whole, mig_enabled=gpu.mig_on))
+        made += [
             replace(whole, uuid=part.uuid, index=f"{gpu.index}:{part.number}", profile=part.profile)
             for part in gpu.mig or ()
         ]
-    return found
+    return made
 
 
 def _offered(settings: Config, gpus: Sequence[Gpu]) -> Mapping[str, Sequence[Unit]] | None:
@@ -161,11 +161,11 @@ def unit(nodes: Sequence[Node], config: PluginConfig | None) -> tuple[str, Seque
     """The resource of which the pod asks for one, and the nodes that may have it: GPUs where a node offers some, or none
     offers anything; else memory, else shares or MIG devices. `config`: the plugin's, which may name the memory."""
     offers = {node.name: {*node.offers, *_named_memory(node, config)} for node in nodes}
-    found = set().union(*offers.values())
-    if pods.GPU in found or not found:
+    resources = set().union(*offers.values())
+    if pods.GPU in resources or not resources:
         return pods.GPU, nodes
     memory = {pods.MEMORY, *(name for node in nodes for name in _named_memory(node, config))}
-    resource = min(found & memory or found)
+    resource = min(resources & memory or resources)
     return resource, [node for node in nodes if resource in offers[node.name]]
 
 

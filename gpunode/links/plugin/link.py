@@ -36,10 +36,10 @@ def unloaded(api: Api, namespace: str, image: PluginImage, nodes: Iterable[Node]
     if image.archive is None:
         return []
     name = image.reference if ":" in image.reference.rpartition("/")[2] else f"{image.reference}:latest"
-    found: list[Object] = []
+    daemonsets: list[Object] = []
     with suppress(ClusterError):  # without the right to list them, the warning is needless at worst
-        found = api.find("DaemonSet", namespace, labels=daemonset.SELECTOR)[0]
-    templates = [one["spec"]["template"] for one in found]
+        daemonsets = api.find("DaemonSet", namespace, labels=daemonset.SELECTOR)[0]
+    templates = [live["spec"]["template"] for live in daemonsets]
     if any(
         container["image"] == image.reference for pod in templates for container in pod["spec"]["containers"]
     ):
@@ -59,9 +59,9 @@ def floating(image: PluginImage) -> str:
     )
 
 
-def _is(there: str, name: str) -> bool:
+def _is(reported: str, name: str) -> bool:
     """Whether this is the image `name`: a runtime may put a registry in front, docker.io/library/plugin:1."""
-    return there == name or there.endswith(f"/{name}")
+    return reported == name or reported.endswith(f"/{name}")
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
@@ -69,12 +69,12 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     image = desired.image
     if image is None or image.archive is None or image.image_id is None:
         return ()
-    there = facts.images.get(desired.runtime, {}).get(image.reference)
-    if there == image.image_id:
+    present = facts.images.get(desired.runtime, {}).get(image.reference)
+    if present == image.image_id:
         return ()
-    why = "the node has another image of that name" if there else "the node needs no registry for it then"
+    why = "the node has another image of that name" if present else "the node needs no registry for it then"
     fault = "the plugin's image is not on the node"
-    if there:
+    if present:
         fault = f"{image.reference} on the node is another image than the archive's"
     return (LoadImage(image.reference, image.image_id, image.archive, desired.runtime, why, fault=fault),)
 

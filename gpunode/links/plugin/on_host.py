@@ -15,13 +15,13 @@ from gpunode.links.runtime.on_host.docker import docker_image
 
 def read_images(references: List[str]) -> Dict[str, Dict[str, str]]:
     """The image ids (digests of their configs) of the references that each runtime has."""
-    found: Dict[str, Dict[str, str]] = {"docker": {}, "containerd": {}}
+    images: Dict[str, Dict[str, str]] = {"docker": {}, "containerd": {}}
     for reference in references:
         for runtime in ("docker", "crio", *CTR):
             image = image_of(runtime, reference)
             if image:
-                found.setdefault(runtime, {})[reference] = image
-    return found
+                images.setdefault(runtime, {})[reference] = image
+    return images
 
 
 def image_of(runtime: str, reference: str) -> Optional[str]:
@@ -36,10 +36,10 @@ def crio_image(reference: str) -> Optional[str]:
         return None
     answer = run("crictl", "inspecti", "-o", "json", reference)
     try:
-        found = json.loads(answer.out).get("status", {}).get("id") if not answer.status else None
+        image = json.loads(answer.out).get("status", {}).get("id") if not answer.status else None
     except ValueError:
         return None
-    return "sha256:" + str(found).rpartition(":")[2] if found else None
+    return "sha256:" + str(image).rpartition(":")[2] if image else None
 
 
 def importer(runtime: str, path: str, reference: str) -> Tuple[str, ...]:
@@ -67,9 +67,9 @@ def load_image(this: Run, change: Message) -> Message:
         full = "no space left" in answer.words
         sentence = "%s failed to load the image: %s" % (argv[0], last(answer.words, 1)[0])
         raise Failure("disk-full" if full else "image-failed", sentence, last(answer.words, 8))
-    found = image_of(runtime, change["reference"])
-    if found != change["image_id"]:
-        sentence = "after loading, %s is %s and not %s" % (change["reference"], found, change["image_id"])
+    loaded = image_of(runtime, change["reference"])
+    if loaded != change["image_id"]:
+        sentence = "after loading, %s is %s and not %s" % (change["reference"], loaded, change["image_id"])
         raise Failure("image-failed", sentence, last(answer.out, 5))
     return {}
 

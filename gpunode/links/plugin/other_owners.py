@@ -105,23 +105,23 @@ def paused_labels(labels: Mapping[str, str]) -> list[str]:
 def every(api: Api) -> tuple[Other, ...]:
     """All of them. Also empty where the user may not list DaemonSets."""
     try:
-        found = api.find("DaemonSet")[0]
+        daemonsets = api.find("DaemonSet")[0]
     except ClusterError:
         return ()  # only a warning depends on it
-    return tuple(_others(found))
+    return tuple(_others(daemonsets))
 
 
 def find_replaceable(api: Api, named: str, nodes: Collection[str]) -> Object:
     """The DaemonSet NAMESPACE/NAME of another plugin, to be deleted where the bundled one comes to these nodes. Raises
     ClusterError where it is no such, would be made again, or serves other nodes, too."""
-    found = {one.title: one for one in every(api) if one.does == "offers"}
-    other, (namespace, _, name) = found.get(f"DaemonSet {named}"), named.partition("/")
+    others = {each.title: each for each in every(api) if each.does == "offers"}
+    other, (namespace, _, name) = others.get(f"DaemonSet {named}"), named.partition("/")
     live = api.get("DaemonSet", name, namespace) if other else None
     if other is None or live is None:
-        there = ", ".join(one.removeprefix("DaemonSet ") for one in found)
+        names = ", ".join(each.removeprefix("DaemonSet ") for each in others)
         raise ClusterError(
             f"--replace {named}: no DaemonSet of another device plugin has this name",
-            hint=f"Name one of: {there}." if there else "The cluster has none: leave the option out.",
+            hint=f"Name one of: {names}." if names else "The cluster has none: leave the option out.",
         )
     meta = live["metadata"]
     if (
@@ -139,7 +139,7 @@ def find_replaceable(api: Api, named: str, nodes: Collection[str]) -> Object:
         for pod in pods
         if any(by["uid"] == meta["uid"] for by in pod["metadata"].get("ownerReferences") or ())
     ]
-    if left := sorted({place(one) for one in owned} - {*nodes}):
+    if left := sorted({place(each) for each in owned} - {*nodes}):
         raise ClusterError(
             f"--replace {named}: it also serves {few(left, 5)}, which would offer no GPUs then",
             hint=f"Add these hosts to the command, or remove the DaemonSet by hand: {page('switching.md')}",
@@ -147,17 +147,17 @@ def find_replaceable(api: Api, named: str, nodes: Collection[str]) -> Object:
     return live
 
 
-def _others(found: Iterable[Object]) -> Iterable[Other]:
-    for one in found:
-        count = one.get("status", {}).get("desiredNumberScheduled", 0)
-        pod = one["spec"]["template"]["spec"]
-        names = [one["metadata"]["name"], *(container["image"] for container in pod["containers"])]
-        names += [owner["name"] for owner in one["metadata"].get("ownerReferences") or () if "name" in owner]
-        if not count or ours(one):
+def _others(daemonsets: Iterable[Object]) -> Iterable[Other]:
+    for live in daemonsets:
+        count = live.get("status", {}).get("desiredNumberScheduled", 0)
+        pod = live["spec"]["template"]["spec"]
+        names = [live["metadata"]["name"], *(container["image"] for container in pod["containers"])]
+        names += [owner["name"] for owner in live["metadata"].get("ownerReferences") or () if "name" in owner]
+        if not count or ours(live):
             continue
-        words, where = " ".join(names).lower(), one["metadata"].get("namespace", "")
+        words, where = " ".join(names).lower(), live["metadata"].get("namespace", "")
         product = next((product for product in PRODUCTS if product.owns(where, words)), None)
-        named = title({"kind": "DaemonSet", **one})
+        named = title({"kind": "DaemonSet", **live})
         if product and _offers(pod):
             yield Other(named, count, product)
         elif product and "container-toolkit" in words:
@@ -233,26 +233,26 @@ def dra_owners(api: Api) -> Owners:
     """What the API server has of it. An older one has none; what this user may not list is `unknown`."""
     if not api.served.has("ResourceSlice"):
         return NONE
-    found, unknown = list[Object](), ""
+    published, unknown = list[Object](), ""
     try:
-        found = [
-            one["spec"] | {"title": title({**one, "kind": "ResourceSlice"})}
-            for one in api.find("ResourceSlice")[0]
+        published = [
+            item["spec"] | {"title": title({**item, "kind": "ResourceSlice"})}
+            for item in api.find("ResourceSlice")[0]
         ]
     except HttpError as error:
         unknown = error.message
     # The DeviceClasses by which pods that ask for GPUs as a resource get them from DRA.
-    classes = [one for one in _list(api, "DeviceClass") if one["spec"].get("extendedResourceName") == GPU]
+    classes = [item for item in _list(api, "DeviceClass") if item["spec"].get("extendedResourceName") == GPU]
     drivers = {DRA_DRIVER}
-    for selector in (selector for one in classes for selector in one["spec"].get("selectors") or ()):
+    for selector in (selector for item in classes for selector in item["spec"].get("selectors") or ()):
         drivers.update(SELECTS.findall((selector.get("cel") or {}).get("expression", "")))
     slices: dict[str, tuple[str, ...]] = {}
-    for spec in found:
+    for spec in published:
         if spec.get("nodeName") and spec.get("devices") and spec.get("driver") in drivers:
             slices[spec["nodeName"]] = (*slices.get(spec["nodeName"], ()), spec["title"])
-    offers = [f"{title(one)} for {GPU}" for one in classes]
-    bring = [title(one) for one in _list(api, "GPUCluster")]
-    bring += [one.title for one in every(api) if one.does == "allocates"]
+    offers = [f"{title(item)} for {GPU}" for item in classes]
+    bring = [title(item) for item in _list(api, "GPUCluster")]
+    bring += [item.title for item in every(api) if item.does == "allocates"]
     return Owners(slices, (*bring, *offers), unknown, brought=bool(bring))
 
 

@@ -49,52 +49,54 @@ def read(api: Api, node: Node, pod: Object) -> Status | Problem:
         return Problem("bad-status", f"the plugin's status cannot be read: {error}", fix=UPDATE)
 
 
-def why_missing(found: Status | Problem) -> Problem | None:
+def why_missing(status: Status | Problem) -> Problem | None:
     """Why GPUs are missing or unhealthy; None where that is not known. With `holders` where they are reserved."""
-    if isinstance(found, Problem):
-        return None if found.code == NOTHING_YET else found
-    if found.problem is not None:
-        return Problem(found.problem.code, f"the plugin reports: {found.problem}")
-    words = dict.fromkeys([*(one.sentence for one in found.lost), *(one.words for one in found.reserved)])
+    if isinstance(status, Problem):
+        return None if status.code == NOTHING_YET else status
+    if status.problem is not None:
+        return Problem(status.problem.code, f"the plugin reports: {status.problem}")
+    words = dict.fromkeys(
+        [*(each.sentence for each in status.lost), *(each.words for each in status.reserved)]
+    )
     if not words:
         return None
     holders = (
         ()
-        if found.lost
-        else tuple(dict.fromkeys(pod.name or pod.uid for one in found.reserved for pod in one.pods))
+        if status.lost
+        else tuple(dict.fromkeys(pod.name or pod.uid for each in status.reserved for pod in each.pods))
     )
-    code = found.lost[0].code if found.lost else "reserved"
+    code = status.lost[0].code if status.lost else "reserved"
     return Problem(code, f"the plugin reports: {'; '.join(words)}", holders=holders)
 
 
-def why_not_ready(found: Status | Problem) -> Problem | None:
+def why_not_ready(status: Status | Problem) -> Problem | None:
     """Why the running plugin is not ready; None where that is not known."""
-    if isinstance(found, Problem):
-        return None if found.code == NOTHING_YET else found
-    if found.not_ready is not None:
-        return Problem(found.not_ready.code, f"the plugin is not ready: {found.not_ready}")
-    return why_missing(found)
+    if isinstance(status, Problem):
+        return None if status.code == NOTHING_YET else status
+    if status.not_ready is not None:
+        return Problem(status.not_ready.code, f"the plugin is not ready: {status.not_ready}")
+    return why_missing(status)
 
 
-def unseen(found: Status | Problem) -> str:
+def unseen(status: Status | Problem) -> str:
     """Problems that the kubelet's counts do not show: a refused configuration, GPUs that are not offered; "" for none."""
-    if isinstance(found, Problem):
-        return found.what if found.code.startswith(("plugin-", "bad-")) else ""
-    refused = found.configuration.refused
+    if isinstance(status, Problem):
+        return status.what if status.code.startswith(("plugin-", "bad-")) else ""
+    refused = status.configuration.refused
     words = [f"its configuration is unchanged: {refused}"] if refused else []
-    return "; ".join([*words, *(one.sentence for one in found.lost if not one.listed)])
+    return "; ".join([*words, *(lost.sentence for lost in status.lost if not lost.listed)])
 
 
-def unlimited(found: Status | Problem) -> str:
+def unlimited(status: Status | Problem) -> str:
     """Why the driver does not limit containers to their share of a GPU's memory; "" where it does, and where no GPU is
     shared by memory."""
-    limits = found.memory_limits.values() if isinstance(found, Status) else ()
+    limits = status.memory_limits.values() if isinstance(status, Status) else ()
     return "; ".join(dict.fromkeys(limit.words for limit in limits if limit.code != ENFORCED))
 
 
-def offered(found: Status | Problem) -> frozenset[str] | None:
+def offered(status: Status | Problem) -> frozenset[str] | None:
     """The resources of the configuration in force; None where it is not known."""
-    return frozenset(found.resources) if isinstance(found, Status) else None
+    return frozenset(status.resources) if isinstance(status, Status) else None
 
 
 def earlier(api: Api, node: Node, pod: Object) -> str:
@@ -128,7 +130,9 @@ def _older() -> Problem:
 
 def _annotates(pod: Object) -> bool:
     """Whether this pod keeps the annotation current: the annotation of a killed pod may remain."""
-    env = [one for container in pod["spec"].get("containers", []) for one in container.get("env", [])]
+    env = [
+        variable for container in pod["spec"].get("containers", []) for variable in container.get("env", [])
+    ]
     return {"name": "NODE_ANNOTATION", "value": "true"} in env
 
 
@@ -162,10 +166,10 @@ def read_annotations(api: Api) -> Mapping[str, str]:
 
 def remove_annotations(api: Api) -> Mapping[str, str]:
     """Remove the annotations. Returns node -> the text removed."""
-    found = read_annotations(api)
-    for name in found:
+    texts = read_annotations(api)
+    for name in texts:
         api.merge("Node", name, {"metadata": {"annotations": {ANNOTATION: None}}})
-    return found
+    return texts
 
 
 def annotation_title(node: str) -> str:

@@ -34,25 +34,25 @@ class NodeUsage:
 def usage(
     api: Api,
     namespace: str,
-    there: Iterable[Object],
-    found: Sequence[Object],
+    node_objects: Iterable[Object],
+    all_pods: Sequence[Object],
     only: Sequence[str] | None = None,
 ) -> tuple[NodeUsage, ...]:
     """Of each node (all are in `there`, all pods in `found`) that has GPUs, a plugin's pod or gpunode's label, or of `only`
     these, by name."""
-    everywhere = daemonset.plugins(found)
-    own = [one for one in everywhere if one["metadata"]["namespace"] == namespace]
+    everywhere = daemonset.plugins(all_pods)
+    own = [pod for pod in everywhere if pod["metadata"]["namespace"] == namespace]
     plugins = daemonset.by_node(everywhere) | daemonset.by_node(own)
     known = [
         node
-        for node in map(nodes.parse, there)
+        for node in map(nodes.parse, node_objects)
         if (
             node.name in only
             if only is not None
             else GPU_LABEL in node.labels or node.capacity or node.offers or node.name in plugins
         )
     ]
-    holders = _holders(found)
+    holders = _holders(all_pods)
 
     def ask(node: Node) -> NodeUsage:
         answer = _ask(api, node, plugins.get(node.name), namespace)
@@ -69,10 +69,10 @@ def _ask(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu,
         return Problem("node-not-ready", f"the node is not Ready: {node.why_not_ready}")
     if pod is None:
         return Problem("no-plugin", "gpunode's device plugin does not run there", fix=DEPLOY)
-    there = pod["metadata"]["namespace"]
-    if there != namespace:
-        fix = f"`-n {there}` asks it; in the inventory, `cluster.namespace: {there}`."
-        return Problem("no-plugin", f"its device plugin is in namespace {there}, not in {namespace}", fix=fix)
+    place = pod["metadata"]["namespace"]
+    if place != namespace:
+        fix = f"`-n {place}` asks it; in the inventory, `cluster.namespace: {place}`."
+        return Problem("no-plugin", f"its device plugin is in namespace {place}, not in {namespace}", fix=fix)
     problem = pods.problem(pod)
     if problem or not pods.running(pod):
         return Problem(
@@ -110,16 +110,16 @@ def _ask(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu,
 def _port(pod: Object) -> str:
     """The port of the plugin's probes."""
     for container in pod["spec"]["containers"]:
-        for one in container.get("env") or [] if container["name"] == CONTAINER else ():
-            if one["name"] == "PROBE_ADDRESS":
-                return str(one.get("value", "")).rpartition(":")[2]
+        for variable in container.get("env") or [] if container["name"] == CONTAINER else ():
+            if variable["name"] == "PROBE_ADDRESS":
+                return str(variable.get("value", "")).rpartition(":")[2]
     return "9401"
 
 
-def _holders(found: Iterable[Object]) -> dict[str, tuple[str, ...]]:
+def _holders(all_pods: Iterable[Object]) -> dict[str, tuple[str, ...]]:
     """Node → pods that have GPUs, or memory of some, by their limits."""
     holders: dict[str, tuple[str, ...]] = {}
-    for pod in found:
+    for pod in all_pods:
         node = pod["spec"].get("nodeName", "")
         if node and any(pods.holds(pod, resource) for resource in RESOURCES):
             name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"

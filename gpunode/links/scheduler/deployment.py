@@ -299,17 +299,19 @@ def _ready(deployment: Object) -> bool:
 
 
 def _why(api: Api, namespace: str, selector: str) -> str:
-    found = [{"kind": "Pod", **one} for one in api.find("Pod", namespace, labels=selector)[0]]
-    why = [problem for pod in found if (problem := pods.problem(pod, pods.events(api, pod)))]
-    return "; ".join(dict.fromkeys(why)) or (f"{len(found)} pods are starting" if found else "it has no pods")
+    of_deployment = [{"kind": "Pod", **item} for item in api.find("Pod", namespace, labels=selector)[0]]
+    why = [problem for pod in of_deployment if (problem := pods.problem(pod, pods.events(api, pod)))]
+    return "; ".join(dict.fromkeys(why)) or (
+        f"{len(of_deployment)} pods are starting" if of_deployment else "it has no pods"
+    )
 
 
 def asking_nodes(api: Api) -> set[str]:
     """The nodes whose schedulers ask the extender, by their pods."""
-    found, _ = api.find("Pod", "kube-system", labels="component=kube-scheduler")
+    of_schedulers, _ = api.find("Pod", "kube-system", labels="component=kube-scheduler")
     return {
         str(pod["spec"].get("nodeName") or "")
-        for pod in found
+        for pod in of_schedulers
         for volume in pod["spec"].get("volumes") or []
         if volume["name"].startswith(VOLUME)
     }

@@ -118,7 +118,7 @@ def rows(
     by_node: dict[str, list[Object]] = {}
     for pod in living:
         by_node.setdefault((pod.get("spec") or {}).get("nodeName") or "", []).append(pod)
-    found: list[Row] = []
+    made: list[Row] = []
     for node in sorted(nodes, key=lambda one: str(one["metadata"]["name"])):
         name = str(node["metadata"]["name"])
         here, host = by_node.get(name, []), real.get(name, NOTHING)
@@ -128,11 +128,11 @@ def rows(
         for one, count in sorted((status.get("capacity") or {}).items()):
             unit = _unit(one, node, host)
             if one == resource and whole(count):
-                found += [replace(row, unit=unit) for row in _memory(name, here, ledger, host)]
+                made += [replace(row, unit=unit) for row in _memory(name, here, ledger, host)]
             elif one.startswith("nvidia.com/"):
                 others = _others(name, here, one, whole(can.get(one, "0")), host)
-                found += [replace(row, unit=unit) for row in others]
-    return tuple(found)
+                made += [replace(row, unit=unit) for row in others]
+    return tuple(made)
 
 
 def _unit(resource: str, node: Object, host: Real) -> str:
@@ -268,8 +268,8 @@ def _others(node: str, pods: Sequence[Object], resource: str, total: int, host: 
     ]  # fmt: skip
     late = tuple(Use(*key, count - has[key], 0) for key, count in sorted(wanted.items()) if count > has[key])
     free = None if sizes else max(total - sum(has.values()), 0)
-    rest = Row(node, UNKNOWN, "", resource, free, sum(one.promised for one in late), 0, late)
-    return sorted(made, key=lambda one: one.gpu) + ([rest] if free or late else [])
+    rest = Row(node, UNKNOWN, "", resource, free, sum(row.promised for row in late), 0, late)
+    return sorted(made, key=lambda row: row.gpu) + ([rest] if free or late else [])
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ def _base(path: str, read: Open, arch: str) -> Base:
         raise UsageError(
             f"{path} holds no complete image ({error!r})", hint="Save the image again, with all its layers."
         ) from None
-    fitting = [one for platform, one in images if one and platform == f"linux/{arch}"]
+    fitting = [image for platform, image in images if image and platform == f"linux/{arch}"]
     if not fitting:
         platforms = ", ".join(sorted({platform for platform, _ in images})) or "nothing"
         raise UsageError(
@@ -125,8 +125,8 @@ def _base(path: str, read: Open, arch: str) -> Base:
         )
     layers, files = [], dict[str, str]()
     for name, diff in zip(names, diffs, strict=True):
-        one, inside = _layer(path, read, name, diff)
-        layers.append(one)
+        image, inside = _layer(path, read, name, diff)
+        layers.append(image)
         files = over(files, inside)
     return Base(config, tuple(layers), _python(path, files), read, files)
 
