@@ -49,13 +49,15 @@ def verify(session: Session, *, run: bool) -> int:
 
 def judge_chains(session: Session, members: Members, *, run: bool) -> Mapping[str, Chain]:
     """Every link of every host; those above the kubelet only where the inventory names a plugin. `run`: with pods."""
-    below = {one.host.name: judge_host(one.outcome) for one in members if one.outcome}
+    below = {member.host.name: judge_host(member.outcome) for member in members if member.outcome}
     if session.inventory.cluster.plugin is None:
         return below
-    lost = tuple(one for one in members if any(map(_is_lost, below[one.host.name])))
+    lost = tuple(member for member in members if any(map(_is_lost, below[member.host.name])))
     reported = _read_lost_gpus(session, lost) if lost else {}
     below = {host: _explain(chain, reported.get(host, "")) for host, chain in below.items()}
-    sound = tuple(one for one in members if not any(link.status == "broken" for link in below[one.host.name]))
+    sound = tuple(
+        member for member in members if not any(link.status == "broken" for link in below[member.host.name])
+    )
     above = _judge_cluster(session, sound, run=run) if sound else {}
 
     def join(host: str, chain: Chain) -> Chain:

@@ -43,7 +43,7 @@ from gpunode.planning import services
 
 LOSES = "the `systemctl daemon-reload` before it takes the GPUs from running containers"
 
-# From the PCI bus to the kubelet; the cluster's links follow in `chains`.
+# From the PCI bus to the kubelet; the cluster's links follow in `proof`.
 CHAIN: tuple[Link, ...] = (
     machine.LINK,
     toolkit.SOURCES,

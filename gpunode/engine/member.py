@@ -61,7 +61,9 @@ class Member:
     @property
     def proven(self) -> bool:
         """Whether the host is right, and its GPUs are proven as far as that was asked for."""
-        return self.host_ok and self.wrong is None and all(one.status == "ok" for one in self.verdicts)
+        return (
+            self.host_ok and self.wrong is None and all(verdict.status == "ok" for verdict in self.verdicts)
+        )
 
     @property
     def in_use(self) -> bool:

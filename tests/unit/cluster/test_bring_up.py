@@ -893,3 +893,44 @@ def test_the_proof_of_a_host_does_not_repeat_its_name() -> None:
     )
     assert str(out.reason) == f"{name}: not begun: 1 host ended badly (other: {name}: why)"
     assert proof.proof(out) == ("not verified", f"not begun: 1 host ended badly (other: {name}: why)")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cordoned", "broken", "link"),
+    [
+        (2, False, "", None),
+        (1, False, "", "capacity"),
+        (2, True, "", "node"),
+        (2, False, "a-1", "pod"),
+    ],
+)
+def test_what_provision_proves_is_what_verify_says(
+    api: Api,
+    fake: FakeApi,
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: int,
+    cordoned: bool,
+    broken: str,
+    link: str | None,
+) -> None:
+    """The same judges, link by link; what provision says of the host is the problem of the first that does not hold."""
+    monkeypatch.setattr(proof, "PLUGIN_SECONDS", 1.0)
+    add_node(fake, "a", gpus)
+    if cordoned:
+        fake.update("Node", "a", spec={"unschedulable": True})
+    PluginController(fake)
+    kubelet = Kubelet(fake, {"a": ["a-0", "a-1"] * 2})  # for both
+    kubelet.broken |= {broken}
+    members = (Member(HOSTS[0], with_gpus("0", "1")[0]),)
+    quiet = report.make(json=True, quiet=True)
+
+    (provisioned,) = proof.prove(proof.Walk(api, INVENTORY, quiet, acts=True, run=True), members)
+    (verified,) = proof.prove(proof.Walk(api, INVENTORY, quiet, acts=False, run=True), members)
+
+    told = [
+        [(one.layer, one.status, re.sub(r"vectoradd-\S+", "POD", one.text + one.cause)) for one in them]
+        for them in (provisioned.verdicts, verified.verdicts)
+    ]
+    assert told[0] == told[1]
+    assert (provisioned.wrong.layer if provisioned.wrong else None) == link
+    assert provisioned.proven == verified.proven == (link is None)
