@@ -313,8 +313,11 @@ class Page:
     def write(self) -> None:
         """Write the file, whole or not at all. Raises OSError."""
         draft = self._path.with_name(f".{self._path.name}.gpunode")
-        draft.write_text(self.text(), encoding="utf-8")
-        draft.replace(self._path)
+        try:
+            draft.write_text(self.text(), encoding="utf-8")
+            draft.replace(self._path)
+        finally:
+            draft.unlink(missing_ok=True)
 
     def text(self) -> str:
         """The file's text."""

@@ -181,4 +181,5 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(OSError, match="No space left"):
         page.write()
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     assert (tmp_path / "report.html").read_text() == before
