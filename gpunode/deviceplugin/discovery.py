@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,7 +64,7 @@ class MemoryLimits:
 START_DEADLINE = 60.0  # seconds; NVML may wake sleeping GPUs when it starts
 RETRY = 30.0  # seconds between two attempts to start NVML
 RESCAN = 60.0  # seconds between two scans for devices
-TICK = 5.0  # seconds between two checks for stuck watches
+TICK = 5.0  # seconds at least between two checks for stuck watches
 
 
 class NvmlUnavailable(Exception):
@@ -270,8 +271,11 @@ class Discovery:
 
     async def _wait(self, seconds: float) -> None:
         """Wait for so many seconds; meanwhile retry CDI and mark GPUs Unhealthy whose watch hangs in NVML."""
-        for _ in range(max(1, round(seconds / TICK))):
-            await asyncio.sleep(min(TICK, seconds))
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            # An idle plugin wakes when a watch could be late at the earliest.
+            pause = TICK if self._specs else max(TICK, self._watches.due - time.monotonic())
+            await asyncio.sleep(min(pause, left))
             await self._refresh_cdi()
             self._watches.check_stuck()
 

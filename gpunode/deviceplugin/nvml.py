@@ -1,4 +1,4 @@
-# ruff: noqa: N802 (the names are the library's, as in NVIDIA's nvidia-ml-py)
+# ruff: noqa: N802, N815 (the names are the library's, as in NVIDIA's nvidia-ml-py)
 """NVML by ctypes: the functions of libnvidia-ml.so.1 that are used here, under the names of NVIDIA's nvidia-ml-py.
 
 nvidia-ml-py has 8,000 lines for all of NVML, and takes 2 MiB. Signatures, sizes and values are of its and NVIDIA's nvml.h;
@@ -8,11 +8,11 @@ a test compares them with nvidia-ml-py's.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from ctypes import byref, c_char, c_char_p, c_int, c_int64, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
 LIBRARY = "libnvidia-ml.so.1"
-TEXT = 96  # bytes: the longest of the buffers for a name, a UUID, a version
 WORDS = {  # of errors that come before the library can say them
     1: "Uninitialized",
     12: "NVML Shared Library Not Found",
@@ -20,100 +20,117 @@ WORDS = {  # of errors that come before the library can say them
 }
 
 
-class PciInfo(ctypes.Structure):
-    """nvmlPciInfo_t."""
-
-    _fields_ = [
-        ("busIdLegacy", c_char * 16),
-        ("domain", c_uint),
-        ("bus", c_uint),
-        ("device", c_uint),
-        ("pciDeviceId", c_uint),
-        ("pciSubSystemId", c_uint),
-        ("busId", c_char * 32),
-    ]
+def _structure(name: str, **fields: Any) -> Any:
+    return type(name, (ctypes.Structure,), {"_fields_": list(fields.items())})
 
 
-class Memory(ctypes.Structure):
-    """nvmlMemory_t, bytes."""
-
-    _fields_ = [("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong)]
+class _Value(ctypes.Union):
+    _fields_ = (("uiVal", c_uint), ("ullVal", c_ulonglong))
 
 
-class Utilization(ctypes.Structure):
-    """nvmlUtilization_t, percent."""
+PciInfo = _structure(
+    "nvmlPciInfo_t",
+    busIdLegacy=c_char * 16,
+    domain=c_uint,
+    bus=c_uint,
+    device=c_uint,
+    pciDeviceId=c_uint,
+    pciSubSystemId=c_uint,
+    busId=c_char * 32,
+)
+Memory = _structure("nvmlMemory_t", total=c_ulonglong, free=c_ulonglong, used=c_ulonglong)  # bytes
+Utilization = _structure("nvmlUtilization_t", gpu=c_uint, memory=c_uint)  # percent
+ProcessInfo = _structure(  # of the calls _v2 and _v3
+    "nvmlProcessInfo_t", pid=c_uint, usedGpuMemory=c_ulonglong, gpuInstanceId=c_uint, computeInstanceId=c_uint
+)
+FieldValue = _structure(
+    "nvmlFieldValue_t",
+    fieldId=c_uint,
+    scopeId=c_uint,
+    timestamp=c_int64,
+    latencyUsec=c_int64,
+    valueType=c_uint,
+    nvmlReturn=c_uint,
+    value=_Value,
+)
+EventData = _structure(
+    "nvmlEventData_t",
+    device=c_void_p,
+    eventType=c_ulonglong,
+    eventData=c_ulonglong,
+    gpuInstanceId=c_uint,
+    computeInstanceId=c_uint,
+)
+Attributes = _structure(
+    "nvmlDeviceAttributes_t",
+    multiprocessorCount=c_uint,
+    sharedCopyEngineCount=c_uint,
+    sharedDecoderCount=c_uint,
+    sharedEncoderCount=c_uint,
+    sharedJpegCount=c_uint,
+    sharedOfaCount=c_uint,
+    gpuInstanceSliceCount=c_uint,
+    computeInstanceSliceCount=c_uint,
+    memorySizeMB=c_ulonglong,
+)
+MemoryLimits = _structure(
+    "nvmlGetMemoryLimits_v1_t",
+    nameSpace=c_char_p,
+    softLimit=c_ulonglong,
+    hardLimit=c_ulonglong,
+    currentUsed=c_ulonglong,
+)
 
-    _fields_ = [("gpu", c_uint), ("memory", c_uint)]
-
-
-class ProcessInfo(ctypes.Structure):
-    """nvmlProcessInfo_t of the calls _v2 and _v3."""
-
-    _fields_ = [
-        ("pid", c_uint),
-        ("usedGpuMemory", c_ulonglong),
-        ("gpuInstanceId", c_uint),
-        ("computeInstanceId", c_uint),
-    ]
-
-
-class Value(ctypes.Union):
-    """nvmlValue_t."""
-
-    _fields_ = [("uiVal", c_uint), ("ullVal", c_ulonglong)]
-
-
-class FieldValue(ctypes.Structure):
-    """nvmlFieldValue_t."""
-
-    _fields_ = [
-        ("fieldId", c_uint),
-        ("scopeId", c_uint),
-        ("timestamp", c_int64),
-        ("latencyUsec", c_int64),
-        ("valueType", c_uint),
-        ("nvmlReturn", c_uint),
-        ("value", Value),
-    ]
-
-
-class EventData(ctypes.Structure):
-    """nvmlEventData_t."""
-
-    _fields_ = [
-        ("device", c_void_p),
-        ("eventType", c_ulonglong),
-        ("eventData", c_ulonglong),
-        ("gpuInstanceId", c_uint),
-        ("computeInstanceId", c_uint),
-    ]
-
-
-class Attributes(ctypes.Structure):
-    """nvmlDeviceAttributes_t."""
-
-    _fields_ = [
-        ("multiprocessorCount", c_uint),
-        ("sharedCopyEngineCount", c_uint),
-        ("sharedDecoderCount", c_uint),
-        ("sharedEncoderCount", c_uint),
-        ("sharedJpegCount", c_uint),
-        ("sharedOfaCount", c_uint),
-        ("gpuInstanceSliceCount", c_uint),
-        ("computeInstanceSliceCount", c_uint),
-        ("memorySizeMB", c_ulonglong),
-    ]
-
-
-class MemoryLimits(ctypes.Structure):
-    """nvmlGetMemoryLimits_v1_t."""
-
-    _fields_ = [
-        ("nameSpace", c_char_p),
-        ("softLimit", c_ulonglong),
-        ("hardLimit", c_ulonglong),
-        ("currentUsed", c_ulonglong),
-    ]
+Text = c_char * 96  # the longest of the buffers for a name, a UUID, a version
+_HANDLE = None
+# Calls that only take values and write answers: the library's function, the types that it takes (None: a handle, as it came), and those
+# that it writes through pointers, which are the answer.
+CALLS: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {
+    "nvmlShutdown": ("nvmlShutdown", (), ()),
+    "nvmlSystemGetDriverVersion": ("nvmlSystemGetDriverVersion", (), (Text,)),
+    "nvmlDeviceGetCount": ("nvmlDeviceGetCount_v2", (), (c_uint,)),
+    "nvmlDeviceGetHandleByIndex": ("nvmlDeviceGetHandleByIndex_v2", (c_uint,), (c_void_p,)),
+    "nvmlDeviceGetMigDeviceHandleByIndex": (
+        "nvmlDeviceGetMigDeviceHandleByIndex",
+        (_HANDLE, c_uint),
+        (c_void_p,),
+    ),
+    "nvmlDeviceGetPciInfo": ("nvmlDeviceGetPciInfo_v3", (_HANDLE,), (PciInfo,)),
+    "nvmlDeviceGetNvLinkState": ("nvmlDeviceGetNvLinkState", (_HANDLE, c_uint), (c_uint,)),
+    "nvmlDeviceGetNvLinkRemotePciInfo": (
+        "nvmlDeviceGetNvLinkRemotePciInfo_v2",
+        (_HANDLE, c_uint),
+        (PciInfo,),
+    ),
+    "nvmlDeviceGetTemperature": ("nvmlDeviceGetTemperature", (_HANDLE, c_uint), (c_uint,)),
+    "nvmlDeviceGetTopologyCommonAncestor": (
+        "nvmlDeviceGetTopologyCommonAncestor",
+        (_HANDLE, _HANDLE),
+        (c_uint,),
+    ),
+    "nvmlDeviceSetComputeMode": ("nvmlDeviceSetComputeMode", (_HANDLE, c_uint), ()),
+    "nvmlEventSetCreate": ("nvmlEventSetCreate", (), (c_void_p,)),
+    "nvmlDeviceRegisterEvents": ("nvmlDeviceRegisterEvents", (_HANDLE, c_ulonglong, _HANDLE), ()),
+    "nvmlEventSetFree": ("nvmlEventSetFree", (_HANDLE,), ()),
+} | {  # of a device alone, by the same name
+    name: (name, (_HANDLE,), answers)
+    for name, answers in {
+        "nvmlDeviceGetUUID": (Text,),
+        "nvmlDeviceGetName": (Text,),
+        "nvmlDeviceGetMinorNumber": (c_uint,),
+        "nvmlDeviceGetMemoryInfo": (Memory,),
+        "nvmlDeviceGetCudaComputeCapability": (c_int, c_int),
+        "nvmlDeviceGetUtilizationRates": (Utilization,),
+        "nvmlDeviceGetTotalEnergyConsumption": (c_ulonglong,),
+        "nvmlDeviceGetRemappedRows": (c_uint, c_uint, c_uint, c_uint),  # corrected, not, pending, failed
+        "nvmlDeviceGetComputeMode": (c_uint,),
+        "nvmlDeviceGetMigMode": (c_uint, c_uint),  # current, pending
+        "nvmlDeviceGetMaxMigDeviceCount": (c_uint,),
+        "nvmlDeviceGetGpuInstanceId": (c_uint,),
+        "nvmlDeviceGetComputeInstanceId": (c_uint,),
+        "nvmlDeviceGetAttributes_v2": (Attributes,),
+    }.items()
+}
 
 
 class NVMLError(Exception):
@@ -142,11 +159,29 @@ class Nvml:
     NVML_TEMPERATURE_GPU = 0
     NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = 3
     NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
-    nvmlEventTypeXidCriticalError = 8  # noqa: N815
-    c_nvmlGetMemoryLimits_v1_t = MemoryLimits  # noqa: N815
+    nvmlEventTypeXidCriticalError = 8
+    c_nvmlGetMemoryLimits_v1_t = MemoryLimits
 
     def __init__(self) -> None:
         self._library: Any = None
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """A call of CALLS."""
+        if name not in CALLS:
+            raise AttributeError(name)
+        function, takes, writes = CALLS[name]
+
+        def call(*given: Any) -> Any:
+            answers = [kind() for kind in writes]
+            values = [one if kind is None else kind(one) for kind, one in zip(takes, given, strict=True)]
+            for answer in answers:
+                values += [answer, c_uint(96)] if isinstance(answer, Text) else [byref(answer)]
+            self._call(function, *values)
+            read = [_read(answer) for answer in answers]
+            return read[0] if len(read) == 1 else tuple(read)
+
+        self.__dict__[name] = call  # asked once
+        return call
 
     def _call(self, name: str, *arguments: Any) -> None:
         self._check(self._function(name)(*arguments))
@@ -165,27 +200,6 @@ class Nvml:
             say.restype = c_char_p
             raise NVMLError(code, say(code).decode())
 
-    def _number(self, name: str, *arguments: Any, kind: Any = c_uint) -> int:
-        """The number that the function writes through its last pointer."""
-        number = kind()
-        self._call(name, *arguments, byref(number))
-        return int(number.value)
-
-    def _numbers(self, name: str, handle: Any, count: int, kind: Any = c_uint) -> tuple[int, ...]:
-        numbers = [kind() for _ in range(count)]
-        self._call(name, handle, *map(byref, numbers))
-        return tuple(number.value for number in numbers)
-
-    def _text(self, name: str, *arguments: Any) -> str:
-        text = ctypes.create_string_buffer(TEXT)
-        self._call(name, *arguments, text, c_uint(TEXT))
-        return text.value.decode()
-
-    def _filled(self, name: str, answer: Any, *arguments: Any) -> Any:
-        """`answer`, which the function fills through its last pointer."""
-        self._call(name, *arguments, byref(answer))
-        return answer
-
     def nvmlInit(self) -> None:
         if self._library is None:
             try:
@@ -194,64 +208,15 @@ class Nvml:
                 raise NVMLError(self.NVML_ERROR_LIBRARY_NOT_FOUND) from None
         self._call("nvmlInit_v2")
 
-    def nvmlShutdown(self) -> None:
-        self._call("nvmlShutdown")
-
-    def nvmlSystemGetDriverVersion(self) -> str:
-        return self._text("nvmlSystemGetDriverVersion")
-
-    def nvmlDeviceGetCount(self) -> int:
-        return self._number("nvmlDeviceGetCount_v2")
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
-        return self._filled("nvmlDeviceGetHandleByIndex_v2", c_void_p(), c_uint(index))
-
-    def nvmlDeviceGetUUID(self, handle: Any) -> str:
-        return self._text("nvmlDeviceGetUUID", handle)
-
-    def nvmlDeviceGetName(self, handle: Any) -> str:
-        return self._text("nvmlDeviceGetName", handle)
-
-    def nvmlDeviceGetPciInfo(self, handle: Any) -> Any:
-        return self._filled("nvmlDeviceGetPciInfo_v3", PciInfo(), handle)
-
-    def nvmlDeviceGetMinorNumber(self, handle: Any) -> int:
-        return self._number("nvmlDeviceGetMinorNumber", handle)
-
-    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any:
-        return self._filled("nvmlDeviceGetMemoryInfo", Memory(), handle)
-
-    def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> tuple[int, ...]:
-        return self._numbers("nvmlDeviceGetCudaComputeCapability", handle, 2, c_int)
-
-    def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any:
-        return self._filled("nvmlDeviceGetUtilizationRates", Utilization(), handle)
-
-    def nvmlDeviceGetTemperature(self, handle: Any, sensor: int) -> int:
-        return self._number("nvmlDeviceGetTemperature", handle, c_uint(sensor))
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int:
-        return self._number("nvmlDeviceGetTotalEnergyConsumption", handle, kind=c_ulonglong)
-
-    def nvmlDeviceGetRemappedRows(self, handle: Any) -> tuple[int, ...]:
-        """Corrected, uncorrected, 1 while one is pending, 1 where one has failed."""
-        return self._numbers("nvmlDeviceGetRemappedRows", handle, 4)
-
     def nvmlDeviceGetFieldValues(self, handle: Any, fields: list[int]) -> Any:
         values = (FieldValue * len(fields))(*(FieldValue(fieldId=number) for number in fields))
         self._call("nvmlDeviceGetFieldValues", handle, c_int(len(fields)), byref(values))
         return values
 
-    def nvmlDeviceGetComputeMode(self, handle: Any) -> int:
-        return self._number("nvmlDeviceGetComputeMode", handle)
-
-    def nvmlDeviceSetComputeMode(self, handle: Any, mode: int) -> None:
-        self._call("nvmlDeviceSetComputeMode", handle, c_uint(mode))
-
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]:
         return self._processes("nvmlDeviceGetComputeRunningProcesses_v3", handle)
 
-    nvmlDeviceGetComputeRunningProcesses_v3 = nvmlDeviceGetComputeRunningProcesses  # noqa: N815
+    nvmlDeviceGetComputeRunningProcesses_v3 = nvmlDeviceGetComputeRunningProcesses
 
     def nvmlDeviceGetComputeRunningProcesses_v2(self, handle: Any) -> list[Any]:
         return self._processes("nvmlDeviceGetComputeRunningProcesses_v2", handle)
@@ -266,49 +231,19 @@ class Nvml:
         count.value = count.value * 2 + 5
         found = (ProcessInfo * count.value)()
         self._check(function(handle, byref(count), found))
-        return found[: count.value]
-
-    def nvmlDeviceGetMigMode(self, handle: Any) -> tuple[int, ...]:
-        """Current and pending."""
-        return self._numbers("nvmlDeviceGetMigMode", handle, 2)
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: Any) -> int:
-        return self._number("nvmlDeviceGetMaxMigDeviceCount", handle)
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, index: int) -> Any:
-        return self._filled("nvmlDeviceGetMigDeviceHandleByIndex", c_void_p(), handle, c_uint(index))
-
-    def nvmlDeviceGetGpuInstanceId(self, handle: Any) -> int:
-        return self._number("nvmlDeviceGetGpuInstanceId", handle)
-
-    def nvmlDeviceGetComputeInstanceId(self, handle: Any) -> int:
-        return self._number("nvmlDeviceGetComputeInstanceId", handle)
-
-    def nvmlDeviceGetAttributes_v2(self, handle: Any) -> Any:
-        return self._filled("nvmlDeviceGetAttributes_v2", Attributes(), handle)
+        return list(found[: count.value])
 
     def nvmlDeviceGetMemoryLimits_v1(self, handle: Any, limits: Any) -> None:
         self._call("nvmlDeviceGetMemoryLimits_v1", handle, byref(limits))
-
-    def nvmlDeviceGetTopologyCommonAncestor(self, one: Any, other: Any) -> int:
-        return self._number("nvmlDeviceGetTopologyCommonAncestor", one, other)
-
-    def nvmlDeviceGetNvLinkState(self, handle: Any, link: int) -> int:
-        return self._number("nvmlDeviceGetNvLinkState", handle, c_uint(link))
-
-    def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: Any, link: int) -> Any:
-        return self._filled("nvmlDeviceGetNvLinkRemotePciInfo_v2", PciInfo(), handle, c_uint(link))
-
-    def nvmlEventSetCreate(self) -> Any:
-        return self._filled("nvmlEventSetCreate", c_void_p())
-
-    def nvmlDeviceRegisterEvents(self, handle: Any, types: int, events: Any) -> None:
-        self._call("nvmlDeviceRegisterEvents", handle, c_ulonglong(types), events)
 
     def nvmlEventSetWait_v2(self, events: Any, milliseconds: int) -> Any:
         answer = EventData()
         self._call("nvmlEventSetWait_v2", events, byref(answer), c_uint(milliseconds))
         return answer
 
-    def nvmlEventSetFree(self, events: Any) -> None:
-        self._call("nvmlEventSetFree", events)
+
+def _read(answer: Any) -> Any:
+    """Texts and numbers by their value; handles and structures as they are."""
+    if isinstance(answer, Text):
+        return answer.value.decode()
+    return answer.value if isinstance(answer, (c_uint, c_int, c_ulonglong)) else answer

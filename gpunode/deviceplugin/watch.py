@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -61,11 +62,11 @@ class GpuWatch(NvmlThread):
         self._metrics = metrics
         self._interval = interval
         self._halt = threading.Event()
-        self._due = time.monotonic() + DEADLINE
+        self.due = time.monotonic() + DEADLINE  # when the call that it makes, or its next one, is late
 
     def stuck(self) -> bool:
         """True if an NVML call for this GPU takes longer than its deadline."""
-        return self.is_alive() and time.monotonic() > self._due
+        return self.is_alive() and time.monotonic() > self.due
 
     def stop(self) -> None:
         """Ask the thread to end. It ends within one interval, unless it is stuck."""
@@ -74,7 +75,7 @@ class GpuWatch(NvmlThread):
     def run(self) -> None:
         events: Any = None
         while not self._halt.is_set():
-            self._due = time.monotonic() + DEADLINE
+            self.due = time.monotonic() + DEADLINE
             probe = examine(self._handles, self.gpu)
             self.failing = probe.failed
             if not probe.failed:
@@ -85,7 +86,7 @@ class GpuWatch(NvmlThread):
                 self._update(device, lambda health: self._probed(health, probe, now))  # noqa: B023 (called at once)
             if events is None and probe.problem is None and self._xid_policy.events:
                 events = self._subscribe()
-            self._due = time.monotonic() + self._interval + DEADLINE
+            self.due = time.monotonic() + self._interval + DEADLINE
             if events is None:
                 self._halt.wait(self._interval)
             elif not self._await_event(events):
@@ -306,6 +307,11 @@ class GpuWatches:
             if watch.stuck():
                 words = f"NVML does not answer within {DEADLINE:.0f} s about this GPU"
                 self.set_unhealthy(watch.devices, Reason(NVML_SILENT, words))
+
+    @property
+    def due(self) -> float:
+        """When the first watch can be stuck, at the earliest; monotonic."""
+        return min((watch.due for watch in self._watches.values()), default=math.inf)
 
     @property
     def answering(self) -> bool:

@@ -110,6 +110,8 @@ class FakeNvml:
         return len(self.gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Gpu:
+        if index >= len(self.gpus):  # it has gone since they were counted
+            raise NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
         gpu = self.gpus[index]
         gpu.life = self.life
         return self._ask(gpu)

@@ -408,7 +408,7 @@ def test_an_xid_outlives_the_plugins_process(play, plugin, sockets):
         for energy, first in ((6000, "Unhealthy"), (10, "Unhealthy"), (20, "Healthy")):
             gpu.energy = energy
             del kubelet.plugins["nvidia.com/gpu"]
-            async with plugin(FakeNvml(gpu)):
+            async with plugin(FakeNvml(gpu), recovery_seconds=2.0):  # the first list comes before
                 await kubelet.until(kubelet.devices)
                 assert kubelet.plugins["nvidia.com/gpu"].lists[0] == {"GPU-a": first}
                 if energy < 5000:

@@ -7,73 +7,22 @@ from collections.abc import Iterable
 
 Header = tuple[bytes, bytes]
 
-STATIC: tuple[Header, ...] = tuple(  # appendix A
-    (bytes(name), bytes(value))
-    for name, _, value in (
-        line.encode().partition(b" ")
-        for line in """\
-:authority
-:method GET
-:method POST
-:path /
-:path /index.html
-:scheme http
-:scheme https
-:status 200
-:status 204
-:status 206
-:status 304
-:status 400
-:status 404
-:status 500
-accept-charset
-accept-encoding gzip, deflate
-accept-language
-accept-ranges
-accept
-access-control-allow-origin
-age
-allow
-authorization
-cache-control
-content-disposition
-content-encoding
-content-language
-content-length
-content-location
-content-range
-content-type
-cookie
-date
-etag
-expect
-expires
-from
-host
-if-match
-if-modified-since
-if-none-match
-if-range
-if-unmodified-since
-last-modified
-link
-location
-max-forwards
-proxy-authenticate
-proxy-authorization
-range
-referer
-refresh
-retry-after
-server
-set-cookie
-strict-transport-security
-transfer-encoding
-user-agent
-vary
-via
-www-authenticate""".splitlines()
-    )
+# Appendix A: entries with a value, and names of the others in their order
+VALUES = """:method GET,:method POST,:path /,:path /index.html,:scheme http,:scheme https,:status 200,:status 204,:status 206,:status 304,\
+:status 400,:status 404,:status 500"""
+NAMES = """
+accept-language accept-ranges accept access-control-allow-origin age allow authorization cache-control content-disposition
+content-encoding content-language content-length content-location content-range content-type cookie date etag expect expires from host
+if-match if-modified-since if-none-match if-range if-unmodified-since last-modified link location max-forwards proxy-authenticate
+proxy-authorization range referer refresh retry-after server set-cookie strict-transport-security transfer-encoding user-agent vary via
+www-authenticate
+"""
+STATIC: tuple[Header, ...] = (
+    (b":authority", b""),
+    *((name, value) for name, _, value in (one.partition(b" ") for one in VALUES.encode().split(b","))),
+    (b"accept-charset", b""),
+    (b"accept-encoding", b"gzip, deflate"),
+    *((name.encode(), b"") for name in NAMES.split()),
 )
 # Appendix B: bits of the code of each byte, and of the end. The code is canonical, so the lengths are all of it.
 BITS = """
