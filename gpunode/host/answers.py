@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from functools import cache
 from types import NoneType, UnionType
@@ -121,7 +121,9 @@ def parse_facts(raw: Raw) -> Facts:
     smi: Smi = read(Smi, sections.get("smi", {}), "facts.smi")
     mig = _mig(smi.list or "")
     gpus = tuple(_gpu(row, mig, f"facts.smi.gpus[{n}]") for n, row in enumerate(smi.gpus))
-    errors = {**seen.errors, **_unlisted(gpus, smi.list_error)}
+    errors = dict(seen.errors)
+    if unlisted := ", ".join(gpu.uuid for gpu in gpus if gpu.mig is None):
+        errors["mig"] = f"nvidia-smi -L: {smi.list_error or f'it does not name {unlisted}'}"
     return replace(seen, gpus=gpus, smi_error=smi.error, errors=errors)
 
 
@@ -164,9 +166,3 @@ def _gpu(row: Sequence[str], mig: Mapping[str, tuple[MigDevice, ...]], place: st
     # nvidia-smi writes the PCI domain with eight digits, sysfs with four; GPUs that share the host's memory say [N/A].
     mib = int(memory) if re.fullmatch(NUMBER, memory) else None
     return Gpu(int(index), uuid, name, pci.lower()[-12:], mib, mig.get(uuid) if on else (), on, pending)
-
-
-def _unlisted(gpus: Iterable[Gpu], error: str | None) -> dict[str, str]:
-    """Why the MIG devices of some GPUs are not known."""
-    unknown = ", ".join(gpu.uuid for gpu in gpus if gpu.mig is None)
-    return {"mig": f"nvidia-smi -L: {error or f'it does not name {unknown}'}"} if unknown else {}

@@ -123,7 +123,8 @@ def command(sudo: bool, password: bool, python: str = "", install: str = "") -> 
     It runs `python`, else the first of PYTHONS that is new enough, else the first, which then says why it cannot; with
     `install`, a command of the host's shell, a host without any gets one first.
     """
-    plain, none = '"$p" -I -S -c "$1"', f"echo {_INSTALLER} {_first(INSTALLS)}; echo {_NO_PYTHON}"
+    first = f"$(for i in {' '.join(INSTALLS)}; do command -v $i >/dev/null && echo $i && break; done)"
+    plain, none = '"$p" -I -S -c "$1"', f"echo {_INSTALLER} {first}; echo {_NO_PYTHON}"
     run = '/bin/sh -c "$2" gpunode "$1"' if install else plain
     own = f'{{ [ -n "$p$2" ] || p=$(command -v python3) || {{ {none}; exit 1; }}; exec {run}; }}'
     start = own
@@ -150,11 +151,6 @@ def _look() -> str:
     new = '"$p" -I -S -c "import sys;sys.exit(sys.version_info<(3,6))"'
     each = f'[ -x "$p" ] && {{ o=${{o:-$p}}; {new} && break; }}; p='
     return f"o=; for p in {' '.join(PYTHONS)}; do {each}; done 2>/dev/null; p=${{p:-$o}}"
-
-
-def _first(programs: Iterable[str]) -> str:
-    """The name of the first program that a host has, for its shell."""
-    return f"$(for i in {' '.join(programs)}; do command -v $i >/dev/null && echo $i && break; done)"
 
 
 def unpacks(build: PythonBuild) -> str:

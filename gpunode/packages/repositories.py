@@ -36,6 +36,11 @@ def offers(family: str, purpose: Purpose, uri: str) -> bool:
     return any(part in uri for part in sections()[family]["repositories"][purpose]["known"])
 
 
+def offers_any(family: str, uri: str) -> bool:
+    """The same for any purpose."""
+    return any(offers(family, purpose, uri) for purpose in get_args(Purpose))
+
+
 def is_dead(family: str, uri: str) -> bool:
     """Whether a source is a repository that NVIDIA discontinued."""
     return any(part in f"{uri.rstrip('/')}/" for part in sections()[family]["repositories"]["dead"])

@@ -25,7 +25,8 @@ def decide(host: Host, facts: Facts, system: PackageSystem, models: Sequence[pci
     origin.check(host, facts, system)
     names = system.names
     full = host.driver if "." in host.driver else ""
-    installed = _installed_branch(facts, names)
+    branches_there = {branch_of(facts.packages[name].version) for name in names.metas(facts.packages)}
+    installed = branches_there.pop() if len(branches_there) == 1 else None
     if host.driver == "auto":
         branch = _automatic(facts, models, installed)
         why = _reason(models, branch, kept=branch.number == installed)
@@ -253,11 +254,6 @@ def _reason(models: Sequence[pci.Model], branch: Branch, *, kept: bool) -> str:
 def model_names(models: Iterable[pci.Model]) -> str:
     """For people: `Tesla P100 and A100`."""
     return " and ".join(f"{model.name}" for model in models)
-
-
-def _installed_branch(facts: Facts, names: PackageNames) -> int | None:
-    found = {branch_of(facts.packages[name].version) for name in names.metas(facts.packages)}
-    return found.pop() if len(found) == 1 else None
 
 
 def _installed_version(facts: Facts, names: PackageNames) -> str:

@@ -37,7 +37,8 @@ def decide(host: Host, facts: Facts, system: PackageSystem, models: list[pci.Mod
             f"`driver: {{from: nvidia}}`: on {facts.os.pretty} gpunode installs the modules that SUSE builds, and no others",
             hint=f"Leave `from` out, {LEAVE}",
         )
-    _others(host, facts, system)
+    if not system.names.driver_family(facts.packages):  # packages of another way are replaced
+        origin.check(host, facts, system)
     row = _chosen(host, facts, models)
     _enabled(facts, row)
     module = facts.packages.get(row.module)
@@ -71,13 +72,6 @@ def decide(host: Host, facts: Facts, system: PackageSystem, models: list[pci.Mod
         brings=row.brings,
         locks=row.locks,
     )
-
-
-def _others(host: Host, facts: Facts, system: PackageSystem) -> None:
-    """Refuse a driver that is there without packages; packages of another way are replaced."""
-    if system.names.driver_family(facts.packages):
-        return
-    origin.check(host, facts, system)
 
 
 def _chosen(host: Host, facts: Facts, models: list[pci.Model]) -> Prebuilt:

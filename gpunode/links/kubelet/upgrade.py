@@ -42,38 +42,45 @@ def lint(host: Host, facts: Facts, target: int) -> tuple[Problem, ...]:
     if now > target:
         return ()
     try:
-        return _findings(host, facts, now, target)
+        return tuple(_findings(host, facts, now, target))
     except CannotPlan as error:
         return (_unjudged(error.message, error.hint),)
 
 
-def _findings(host: Host, facts: Facts, now: int, target: int) -> tuple[Problem, ...]:
+def _findings(host: Host, facts: Facts, now: int, target: int) -> Iterator[Problem]:
     start = places.read(facts)
     if kind := places.KINDS.get(start.place.unit):
         start = kind.set_by_user(facts, start)
     brings = start.place.brings  # a runtime, or Kubernetes whole
-    return (
-        *([Problem("unreadable", start.problem, fix=UNREADABLE)] if start.problem else []),
-        *_gates(host, start, target),
-        *_flags(start, target),
-        *(() if brings else _runtime(facts, start, now, target)),
-        *_cgroup(facts, start, target),
-        *(() if brings else _config(start, target)),
-        *_control_plane(facts, start, target),
-        *_not_here(facts, start),
-    )
-
-
-def _unjudged(cause: str, fix: str) -> Problem:
-    return Problem("not-judged", cause, fix=fix)
-
-
-def _not_here(facts: Facts, start: KubeletStart) -> Iterator[Problem]:
+    if start.problem:
+        yield Problem("unreadable", start.problem, fix=UNREADABLE)
+    yield from _gates(host, start, target)
+    for name, (gone, fix) in TABLE["kubelet_flags"].items():
+        if target >= gone and has_flag(start.words[1:], name):
+            cause = f"--{name} is gone since 1.{gone}: a kubelet 1.{target} does not start with it"
+            yield Problem("flag", cause, fix=fix)
+    if not brings:
+        yield from _runtime(facts, start, now, target)
+    if refuses_cgroup(facts, target, start):
+        cause = f"a kubelet 1.{target} refuses cgroup v1, which this host runs"
+        fix = f"Boot with systemd.unified_cgroup_hierarchy=1, or set `failCgroupV1: false` in {start.config_path}."
+        yield Problem("cgroup-v1", cause, fix=fix)
+    only, have = TABLE["kubelet_config"], str(start.config.get("apiVersion") or "none")
+    if not brings and start.config and target >= only["from"] and have != only["version"]:
+        cause = (
+            f"{start.config_path} has apiVersion {have}; a kubelet 1.{target} reads {only['version']} only"
+        )
+        yield Problem("kubelet-config", cause, fix=f"Write it as {only['version']} before the upgrade.")
+    yield from _control_plane(facts, start, target)
     if path := k0s.unread_file(facts, start):
         yield _unjudged(f"the configuration of its k0s, {path}, was not read", "Name it by `--config FILE`.")
     if name := k0s.unknown_profile(facts, start):
         cause = f"its kubelet's worker profile {name} is kept by the cluster"
         yield _unjudged(cause, "See `spec.workerProfiles` in the k0s.yaml of the controllers.")
+
+
+def _unjudged(cause: str, fix: str) -> Problem:
+    return Problem("not-judged", cause, fix=fix)
 
 
 def _gates(host: Host, start: KubeletStart, target: int) -> Iterator[Problem]:
@@ -101,13 +108,6 @@ def _gate(name: str, state: bool, target: int, what: str) -> str:
     return ""
 
 
-def _flags(start: KubeletStart, target: int) -> Iterator[Problem]:
-    for name, (gone, fix) in TABLE["kubelet_flags"].items():
-        if target >= gone and has_flag(start.words[1:], name):
-            cause = f"--{name} is gone since 1.{gone}: a kubelet 1.{target} does not start with it"
-            yield Problem("flag", cause, fix=fix)
-
-
 def _runtime(facts: Facts, start: KubeletStart, now: int, target: int) -> Iterator[Problem]:
     remote = flag(start.words[1:], "container-runtime") == "remote"
     if minors.has_dockershim(now) and not remote:
@@ -126,22 +126,6 @@ def _runtime(facts: Facts, start: KubeletStart, now: int, target: int) -> Iterat
         since, why = floors[-1]["from"], floors[-1]["why"]
         cause = f"Kubernetes 1.{since} and newer need containerd {needs}, as {why}; here is {have}"
         yield Problem("containerd", cause, fix=f"Upgrade containerd to {needs} or newer before the kubelet.")
-
-
-def _cgroup(facts: Facts, start: KubeletStart, target: int) -> Iterator[Problem]:
-    if refuses_cgroup(facts, target, start):
-        cause = f"a kubelet 1.{target} refuses cgroup v1, which this host runs"
-        fix = f"Boot with systemd.unified_cgroup_hierarchy=1, or set `failCgroupV1: false` in {start.config_path}."
-        yield Problem("cgroup-v1", cause, fix=fix)
-
-
-def _config(start: KubeletStart, target: int) -> Iterator[Problem]:
-    only, have = TABLE["kubelet_config"], str(start.config.get("apiVersion") or "none")
-    if start.config and target >= only["from"] and have != only["version"]:
-        cause = (
-            f"{start.config_path} has apiVersion {have}; a kubelet 1.{target} reads {only['version']} only"
-        )
-        yield Problem("kubelet-config", cause, fix=f"Write it as {only['version']} before the upgrade.")
 
 
 def _control_plane(facts: Facts, start: KubeletStart, target: int) -> Iterator[Problem]:

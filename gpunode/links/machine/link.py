@@ -47,17 +47,15 @@ def check(facts: Facts) -> None:
             hint=f"NVIDIA's JetPack brings driver and toolkit; {OUT}.",
         )
     if not pci.gpus(facts.pci):
-        raise _no_gpu(facts)
-
-
-def _no_gpu(facts: Facts) -> CannotPlan:
-    others = [f"{d.vendor}:{d.device} (class {d.cls[:4]})" for d in facts.pci if d.vendor.lower() == "10de"]
-    seen = f"; of NVIDIA there is only {', '.join(others)}, which is no GPU" if others else ""
-    return CannotPlan(
-        f"no NVIDIA GPU on the PCI bus{seen}",
-        hint="Check that it is seated, powered and passed through (`lspci -d 10de:`), "
-        "or take the host out of the inventory.",
-    )
+        others = [
+            f"{d.vendor}:{d.device} (class {d.cls[:4]})" for d in facts.pci if d.vendor.lower() == "10de"
+        ]
+        seen = f"; of NVIDIA there is only {', '.join(others)}, which is no GPU" if others else ""
+        raise CannotPlan(
+            f"no NVIDIA GPU on the PCI bus{seen}",
+            hint="Check that it is seated, powered and passed through (`lspci -d 10de:`), "
+            "or take the host out of the inventory.",
+        )
 
 
 LINK = Link("machine", judges=(judge_pci,))

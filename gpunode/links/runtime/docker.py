@@ -86,7 +86,11 @@ def plan(facts: Facts, _desired: Desired, *, default: bool) -> tuple[Change, ...
     """Merge daemon.json; restart docker while the running one does not know the runtime."""
     _check_config_file(facts)
     before = files.text(facts, FILE) or ""
-    _check_mark(facts, before)
+    if before.startswith("\ufeff") and facts.docker and numbers(facts.docker.version) < (23,):
+        raise CannotPlan(
+            f"{FILE}:1:1: it begins with a byte order mark, which docker ignores since 23.0 only",
+            hint="Take the mark out (sed -i '1s/^\\xef\\xbb\\xbf//'), then run again; the file was not touched.",
+        )
     texts, runtimes = _without_flags(facts)
     after = daemon_json(before, default=default, path=FILE, more=runtimes)
     written = _daemon_json(facts, before, after, runtimes, default=default)
@@ -157,14 +161,6 @@ def _note(facts: Facts, text: str) -> str:
         "the kubelet starts those of its pods again"
         + (f"; on GPUs: {services.user_names(inside)}" if inside else "")
     )
-
-
-def _check_mark(facts: Facts, text: str) -> None:
-    if text.startswith("\ufeff") and facts.docker and numbers(facts.docker.version) < (23,):
-        raise CannotPlan(
-            f"{FILE}:1:1: it begins with a byte order mark, which docker ignores since 23.0 only",
-            hint="Take the mark out (sed -i '1s/^\\xef\\xbb\\xbf//'), then run again; the file was not touched.",
-        )
 
 
 def _check_config_file(facts: Facts) -> None:

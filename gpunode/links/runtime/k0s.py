@@ -60,8 +60,12 @@ def plan(facts: Facts, _desired: Desired, *, default: bool) -> tuple[Change, ...
     written = _drop_in(facts, default=default)
     why = "so that what it makes of the drop-in is seen to work"
     reason = services.restart_reason(facts, unit, files.below(facts, FOLDER), changed=bool(written), why=why)
-    if not reason:
-        _check_taken(facts, default=default)
+    merged = BROUGHT.read(facts)
+    if not reason and merged and not is_right(merged, default=default):
+        raise CannotPlan(
+            f"{unit} was started with the nvidia runtime in {FOLDER}, and {MERGED} does not have it as wished",
+            hint=f"See `journalctl -u {unit} | grep -i containerd` on the host for why k0s ignores the drop-in; then run again.",
+        )
     note = "pods keep running; kubelet and containerd start again with it"
     return services.add_restart(written, unit, reason, note)
 
@@ -83,7 +87,9 @@ def _drop_in(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
         return ()
     data = {path: read(files.text(facts, path) or "", path) for path in files.below(facts, FOLDER)}
     path = next((path for path in reversed(data) if _speaks(data[path])), DROP_IN)
-    version = _version(facts, merged)
+    version = merged.get("version")
+    if not isinstance(version, int):
+        version = 3 if (minor_of(facts) or 0) >= THIRD else 2
     text = (
         files.text(facts, path)
         or f"# Written by gpunode: pods get GPUs from the nvidia runtime.\nversion = {version}\n"
@@ -95,26 +101,7 @@ def _drop_in(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
     return files.write(facts, path, after, why, wrong="does not have the nvidia runtime as wished")
 
 
-def _check_taken(facts: Facts, *, default: bool) -> None:
-    """Raise CannotPlan where k0s was started with a drop-in that is right, and made something else of it."""
-    merged, name = BROUGHT.read(facts), _unit(facts)
-    if merged and not is_right(merged, default=default):
-        raise CannotPlan(
-            f"{name} was started with the nvidia runtime in {FOLDER}, and {MERGED} does not have it as wished",
-            hint=f"See `journalctl -u {name} | grep -i containerd` on the host for why k0s ignores the drop-in; then run again.",
-        )
-
-
 def _speaks(data: Mapping[str, Any]) -> bool:
     """Whether a drop-in names the nvidia runtime or the default one."""
     table = lookup(data, section(data))
     return "default_runtime_name" in table or "nvidia" in lookup(table, ("runtimes",))
-
-
-def _version(facts: Facts, merged: Mapping[str, Any]) -> int:
-    """The version that drop-ins are written in."""
-    version = merged.get("version")
-    if isinstance(version, int):
-        return version
-    minor = minor_of(facts)
-    return 3 if (minor or 0) >= THIRD else 2

@@ -59,8 +59,13 @@ def plan(facts: Facts, _desired: Desired, *, default: bool) -> tuple[Change, ...
     written = _template(facts, default=default)
     why = "it makes its configuration of the template at its start"
     reason = services.restart_reason(facts, UNITS[0], (TEMPLATE,), changed=bool(written), why=why)
-    if not reason:
-        _check_taken(facts, default=default)
+    made = BROUGHT.read(facts)
+    if not reason and not (made and is_right(made, default=default)):
+        raise CannotPlan(
+            f"{UNITS[0]} was started with the nvidia runtime in {TEMPLATE}, and {MADE} does not have it as wished",
+            hint=f"See `journalctl -u {UNITS[0]}` on the host, and whether its arguments in {microk8s.ARGS}containerd name another "
+            "file; then run again.",
+        )
     return services.add_restart(written, UNITS[0], reason, "containers keep running")
 
 
@@ -79,17 +84,6 @@ def _template(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
     if nvidia.is_operators(nvidia_binaries(now)):
         why += f"; {nvidia.WRITES_BACK} ({ADDON} ends that)"
     return files.write(facts, TEMPLATE, after, why, wrong="does not have the nvidia runtime as wished")
-
-
-def _check_taken(facts: Facts, *, default: bool) -> None:
-    """Raise CannotPlan where it was started with a template that is right, and made something else of it."""
-    made = BROUGHT.read(facts)
-    if not made or not is_right(made, default=default):
-        raise CannotPlan(
-            f"{UNITS[0]} was started with the nvidia runtime in {TEMPLATE}, and {MADE} does not have it as wished",
-            hint=f"See `journalctl -u {UNITS[0]}` on the host, and whether its arguments in {microk8s.ARGS}containerd name another "
-            "file; then run again.",
-        )
 
 
 def _imported(facts: Facts) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ def notes(facts: Facts, sources: Iterable[Source]) -> tuple[str, ...]:
 
 
 def _source_notes(facts: Facts) -> Iterator[str]:
-    entries = [e for e in lists.entries(facts) if e.binary and _installs_from(e.uri)]
+    entries = [e for e in lists.entries(facts) if e.binary and repositories.offers_any("apt", e.uri)]
     there = dict.fromkeys((e.path, lists.without_login(e.uri), e.unsigned) for e in entries)
     for path, uri, unsigned in there:
         why = _weakness(facts, uri)
@@ -61,11 +61,6 @@ def _source_notes(facts: Facts) -> Iterator[str]:
             yield f"{POLICY} allows SHA-1 for all of apt's sources, so that {path} is read. {fix} Then remove that file."
         elif why:
             yield f"{path}: {fix} `trusted=yes`, or a policy that allows SHA-1 for longer, gives up the check."
-
-
-def _installs_from(uri: str) -> bool:
-    purposes: tuple[repositories.Purpose, ...] = ("driver", "toolkit")
-    return any(repositories.offers("apt", purpose, uri) for purpose in purposes)
 
 
 def _allows_sha1(facts: Facts) -> bool:

@@ -69,7 +69,10 @@ def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         check_expiry(facts, desired, source, here)
         changes += here
     if desired.driver is not None and desired.driver.brings:
-        changes = (*changes, *_without_nvidias(facts))
+        before = files.text(facts, REPOSITORY)
+        if before is not None:
+            why = "the driver comes from the distribution's own repository"
+            changes = (*changes, files.remove(REPOSITORY, before, why))
     driver = desired.driver
     specs = (*desired.toolkit, *((*driver.modules, *driver.packages) if driver else ()))
     if changes or not all(is_installed(facts.packages, spec) for spec in specs):
@@ -97,40 +100,22 @@ def plan_tools(facts: Facts, desired: Desired) -> tuple[Change, ...]:
 
 def _reachable(facts: Facts, desired: Desired) -> None:
     """Refuse where the distribution's own repositories are gone and nothing is in their place."""
-    alive = [repo for repo in repos(facts) if repo.enabled]
-    gone = [
-        repo
-        for repo in alive
-        if any(repositories.is_gone(releases.family(facts.os), uri) for uri in repo.uris)
-    ]
+    family, alive = releases.family(facts.os), [repo for repo in repos(facts) if repo.enabled]
+    gone = [repo for repo in alive if any(repositories.is_gone(family, uri) for uri in repo.uris)]
     ours = ("gpunode-driver", "gpunode-toolkit")
     other = [repo for repo in alive if repo not in gone and repo.id not in ours]
     named = any(source.name == "gpunode-system" for source in desired.sources)
     if (
         gone
         and not named
-        and all(any("epel" in uri for uri in repo.uris) or _nvidias(facts, repo) for repo in other)
+        and all(
+            any("epel" in uri or repositories.offers_any(family, uri) for uri in repo.uris) for repo in other
+        )
     ):
         raise CannotPlan(
             f"{gone[0].path}: the repositories of {facts.os.pretty} are gone ({gone[0].uris[0]})",
             hint="Name a mirror that still has them in the inventory: `repositories.system`, with uri and key.",
         )
-
-
-def _nvidias(facts: Facts, repo: Repo) -> bool:
-    purposes: tuple[repositories.Purpose, ...] = ("driver", "toolkit")
-    return any(
-        repositories.offers(releases.family(facts.os), purpose, uri)
-        for purpose in purposes
-        for uri in repo.uris
-    )
-
-
-def _without_nvidias(facts: Facts) -> Iterator[Change]:
-    before = files.text(facts, REPOSITORY)
-    if before is not None:
-        why = "the driver comes from the distribution's own repository"
-        yield files.remove(REPOSITORY, before, why)
 
 
 def write_key(facts: Facts, source: Source, why: str = "") -> tuple[WriteFile, ...]:
