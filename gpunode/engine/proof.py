@@ -19,7 +19,7 @@ from gpunode.links import plugin
 from gpunode.links.capacity import link as capacity
 from gpunode.links.capacity import mig
 from gpunode.links.kubelet import link as kubelet
-from gpunode.links.node import Node, parse
+from gpunode.links.node import Node, cordon, parse
 from gpunode.links.node.link import judge_missing, judge_node, read_gates
 from gpunode.links.plugin import Scope, daemonset, other_owners, published
 from gpunode.links.plugin.daemonset import State
@@ -131,7 +131,10 @@ def _able(member: Member) -> Member:
 def _judge_node(walk: Walk, member: Member, node: Node, states: Mapping[str, State]) -> Verdict:
     """The node, and whether its kubelet goes by the gates that its host was to have; only then is it asked."""
     state = states.get(node.name)
-    verdict = judge_node(state.node if state else node, lifts=walk.acts)
+    seen = state.node if state else node
+    # gpunode lifts its own cordon after the proof; another's is in nobody's way where no pod is run.
+    waits = walk.acts and (not walk.run or cordon.TAINT in seen.taints)
+    verdict = judge_node(seen, cordoned=waits)
     if verdict.status == "broken" or member.outcome is None or not kubelet.desired_gates(member.outcome):
         return verdict
     return kubelet.in_force(verdict, member.outcome, read_gates(walk.api, node.name))

@@ -8,14 +8,14 @@ from urllib.parse import quote
 
 from gpunode.cluster.api import Api
 from gpunode.errors import ClusterError, Problem
-from gpunode.links.node import Node, cordon
+from gpunode.links.node import Node
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.model import Verdict
 from gpunode.wording import lines
 
 
-def judge_node(node: Node, *, lifts: bool = False) -> Verdict:
-    """The node is registered, Ready and schedulable. `lifts`: a cordon of gpunode's is lifted after the proof."""
+def judge_node(node: Node, *, cordoned: bool = False) -> Verdict:
+    """The node is registered, Ready and schedulable. `cordoned`: it may be cordoned now."""
     if not node.ready:
         return Verdict.broken(
             "node",
@@ -23,7 +23,7 @@ def judge_node(node: Node, *, lifts: bool = False) -> Verdict:
             node.why_not_ready,
             f"kubectl describe node {node.name}",
         )
-    if not node.schedulable and not (lifts and cordon.TAINT in node.taints):
+    if not node.schedulable and not cordoned:
         return Verdict.broken(
             "node",
             f"{node.name} is cordoned",

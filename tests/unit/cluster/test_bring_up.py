@@ -934,3 +934,20 @@ def test_what_provision_proves_is_what_verify_says(
     assert told[0] == told[1]
     assert (provisioned.wrong.layer if provisioned.wrong else None) == link
     assert provisioned.proven == verified.proven == (link is None)
+
+
+@pytest.mark.parametrize(("run", "proven"), [(False, True), (True, False)])
+def test_a_node_that_somebody_cordoned_is_in_the_way_of_pods_alone(
+    api: Api, fake: FakeApi, run: bool, proven: bool
+) -> None:
+    """It is provisioned all the same; no pod is waited for that nothing can schedule."""
+    add_node(fake, "a", 2)
+    fake.update("Node", "a", spec={"unschedulable": True})
+    PluginController(fake)
+    members = (Member(HOSTS[0], with_gpus("0", "1")[0]),)
+    walk = proof.Walk(api, INVENTORY, report.make(json=True, quiet=True), acts=True, run=run)
+
+    (after,) = proof.prove(walk, members)
+
+    assert after.proven == proven
+    assert fake.all("Node")[0]["metadata"]["labels"]["gpunode.dev/gpu"] == "true"
