@@ -70,7 +70,9 @@ def init(
         known, user = _asked(cluster, user)
     known = start.limited(known, limit or ())
     known = replace(
-        start.in_context(known, cluster), user=user, archive=str(ARCHIVE) if _beside(inventory) else ""
+        start.in_context(known, cluster),
+        user=user,
+        archive=str(ARCHIVE) if (inventory.parent / ARCHIVE).is_file() else "",
     )
     _write(inventory, starter.text(known))
     many = f"{len(known.hosts)} host{'' if len(known.hosts) == 1 else 's'}"
@@ -108,10 +110,6 @@ def _asked(cluster: Cluster, user: str) -> tuple[Starter, str]:
         "ssh user (empty: as ssh is configured)", default="", show_default=False, err=True
     )
     return known, user.strip()
-
-
-def _beside(inventory: Path) -> bool:
-    return (inventory.parent / ARCHIVE).is_file()
 
 
 def _write(path: Path, text: str) -> None:

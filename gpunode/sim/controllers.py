@@ -15,7 +15,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from gpunode.sim.apiserver.admission import FOREGROUND, GENERATION
 from gpunode.sim.apiserver.resources import Resources
@@ -347,15 +346,11 @@ def _condition(kind: str, reason: Object) -> Object:
 def run_deployments(store: Store) -> None:
     """Write why there are no pods, as the controller does where they are refused; once, and over nothing. The reason is none
     of the controller's, which tries again."""
+    reason = {"type": "ReplicaFailure", "status": "True", "reason": "Simulated", "message": WHY}
+    condition = {**reason, "lastUpdateTime": now(), "lastTransitionTime": now()}
     for deployment in store.all("Deployment"):
         if not deployment.get("status"):
-            reason = {"type": "ReplicaFailure", "status": "True", "reason": "Simulated", "message": WHY}
-            condition = {**reason, "lastUpdateTime": now(), "lastTransitionTime": now()}
-            store.change(deployment, partial(_set_conditions, [condition]))
-
-
-def _set_conditions(conditions: list[Object], item: Object) -> None:
-    item["status"] = {"conditions": conditions}
+            store.change(deployment, lambda item: item.update(status={"conditions": [condition]}))
 
 
 def _create_pod(store: Store, owner: Object, pod: Object) -> None:

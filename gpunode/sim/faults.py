@@ -10,11 +10,13 @@ from gpunode.sim.host import driver, systemd
 from gpunode.sim.host.machine import Machine, Now
 from gpunode.sim.host.state import State
 
+DAEMON_JSON, CONFIG_TOML = "etc/docker/daemon.json", "etc/containerd/config.toml"
+
 
 class Act(NamedTuple):
     """Causes a fault. `runtime`: only machines with this one can have it."""
 
-    cause: Callable[[State, Machine, Now], None]
+    cause: Callable[[State, Machine, Now], object]
     runtime: str = ""
 
     def suits(self, machine: Machine) -> bool:
@@ -53,19 +55,11 @@ def _xid(_: State, machine: Machine, now: Now) -> None:
     now.lost.append(gpu.uuid)
 
 
-def _module(_: State, __: Machine, now: Now) -> None:
-    now.modules = {}
-
-
 def _library(_: State, __: Machine, now: Now) -> None:
     new = f"{now.library.rpartition('.')[0]}.99"
     for package in now.packages.values():
         package.version = package.version.replace(now.library, new)
     now.library = new
-
-
-def _toolkit(_: State, __: Machine, now: Now) -> None:
-    del now.packages["nvidia-container-toolkit"]
 
 
 def _free(module: str) -> Callable[[State, Machine, Now], None]:
@@ -88,11 +82,11 @@ def _kernel(state: State, machine: Machine, now: Now) -> None:
 
 def _runtime(state: State, machine: Machine, now: Now) -> None:
     if machine.runtime == "docker":
-        (state.root / "etc/docker/daemon.json").write_text('{"log-driver": "journald"}\n', encoding="utf-8")
+        (state.root / DAEMON_JSON).write_text('{"log-driver": "journald"}\n', encoding="utf-8")
     else:
         _edit(
             state,
-            "etc/containerd/config.toml",
+            CONFIG_TOML,
             "default_runtime_name = 'nvidia'",
             "default_runtime_name = 'runc'",
         )
@@ -104,38 +98,34 @@ def _stopped(_: State, machine: Machine, now: Now) -> None:
     unit.active, unit.sub, unit.since, unit.pid = "failed", "failed", 0.0, 0
 
 
-def _daemon_json(state: State, _: Machine, __: Now) -> None:
-    _edit(state, "etc/docker/daemon.json", '"log-driver"', '"debug": true\n    "log-driver"')
-
-
-def _config_toml(state: State, _: Machine, __: Now) -> None:
-    _edit(state, "etc/containerd/config.toml", "root = '/var/lib/containerd'", "root = '/var/lib/containerd")
-
-
 def _gate(state: State, machine: Machine, now: Now) -> None:
     gate = "DevicePlugins=" + ("false" if machine.runtime == "docker" else "true")
     _edit(state, "etc/default/kubelet", "--node-labels", f"--feature-gates={gate} --node-labels")
     systemd.start(state, now, "kubelet.service")
 
 
-def _image(_: State, __: Machine, now: Now) -> None:
-    now.images = {}
-
-
 ACTS: Mapping[str, Act] = MappingProxyType(
     {
-        "module": Act(_module),
+        "module": Act(lambda _, __, now: now.modules.clear()),
         "nouveau": Act(_free("nouveau"), "containerd"),
         "nova": Act(_free("nova_core"), "containerd"),
         "kernel": Act(_kernel),
         "library": Act(_library),
         "xid": Act(_xid),
-        "toolkit": Act(_toolkit),
+        "toolkit": Act(lambda _, __, now: now.packages.pop("nvidia-container-toolkit")),
         "runtime": Act(_runtime),
         "stopped": Act(_stopped),
-        "daemon.json": Act(_daemon_json, "docker"),
-        "config.toml": Act(_config_toml, "containerd"),
+        "daemon.json": Act(
+            lambda state, *_: _edit(state, DAEMON_JSON, '"log-driver"', '"debug": true\n    "log-driver"'),
+            "docker",
+        ),
+        "config.toml": Act(
+            lambda state, *_: _edit(
+                state, CONFIG_TOML, "root = '/var/lib/containerd'", "root = '/var/lib/containerd"
+            ),
+            "containerd",
+        ),
         "gate": Act(_gate, "containerd"),
-        "image": Act(_image),
+        "image": Act(lambda _, __, now: now.images.clear()),
     }
 )

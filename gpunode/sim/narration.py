@@ -184,7 +184,7 @@ class Show:
         width = min(shutil.get_terminal_size().columns, WIDEST)
         print()
         for line in textwrap.wrap(f"{head}. {text}", width):
-            print(_bold(line) if sys.stdout.isatty() else line)
+            print(f"\033[1m{line}\033[0m" if sys.stdout.isatty() else line)
         sys.stdout.flush()
         self._pause(len(text.split()) / WORDS_A_SECOND)
 
@@ -210,10 +210,6 @@ class Show:
     def _pause(self, seconds: float) -> None:
         if self._reading:
             time.sleep(min(seconds, LONGEST))
-
-
-def _bold(line: str) -> str:
-    return f"\033[1m{line}\033[0m"
 
 
 def farewell(demo: Demo, name: str) -> str:

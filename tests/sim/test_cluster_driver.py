@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import json
 import subprocess
 import sys
@@ -14,11 +13,9 @@ from typing import Any
 
 import pytest
 
-from gpunode.deviceplugin import directory
 from gpunode.sim.host import kinds
 from gpunode.sim.host.machine import Now
 from gpunode.sim.host.state import State
-from gpunode.sim.node import inside
 from gpunode.sim.node.container import CannotStart, Endpoints, environment_of, words_of
 from gpunode.sim.node.nvml import Driver, Nvml
 
@@ -117,21 +114,6 @@ def test_no_program_of_this_computer_is_run_for_a_pod(command: list[str]) -> Non
     """A container has what the plugin's image holds; all else is not found in it."""
     with pytest.raises(CannotStart, match="executable file not found"):
         words_of({"command": command})
-
-
-def test_where_there_is_no_inotify_the_plugin_looks_now_and_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a Mac, whose C library has none: the plugin is told that no instance is left, as it may be on Linux."""
-
-    class Mac:
-        pass
-
-    monkeypatch.setattr(inside, "_real", lambda *_, **__: Mac())
-    monkeypatch.setattr(ctypes, "CDLL", inside.Libraries)
-    with pytest.raises(OSError, match="inotify_init1") as caught:
-        directory.watch(tmp_path)
-    assert caught.value.errno == errno.EMFILE
 
 
 def test_event_sets_that_are_made_at_once_are_each_watchs_own(

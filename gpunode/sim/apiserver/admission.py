@@ -228,14 +228,11 @@ def allows(store: Store, user: str, verb: str, group: str, plural: str, namespac
         place = binding["metadata"].get("namespace", "") if ref["kind"] == "Role" else ""
         role = store.get(ref["kind"], place, ref["name"])
         if role is not None and any(
-            _rule_covers(rule, verb, group, plural) for rule in role.get("rules") or []
+            group in rule["apiGroups"] and plural in rule["resources"] and verb in rule["verbs"]
+            for rule in role.get("rules") or []
         ):
             return True
     return False
-
-
-def _rule_covers(rule: Object, verb: str, group: str, plural: str) -> bool:
-    return group in rule["apiGroups"] and plural in rule["resources"] and verb in rule["verbs"]
 
 
 def check_grant(store: Store, full: str, namespace: str, user: str, item: Object) -> None:

@@ -155,7 +155,14 @@ class Resources:
             if marked is None:
                 if not dry:
                     self.store.drop(live)
-                return _success(name, self.plural, uid)
+                details = {"name": name, "kind": self.plural, "uid": uid}
+                return {
+                    "kind": "Status",
+                    "apiVersion": "v1",
+                    "metadata": {},
+                    "status": "Success",
+                    "details": details,
+                }
             return marked if dry else self.store.put(marked)
 
     def _marked(self, item: Object, options: Mapping[str, Any]) -> Object | None:
@@ -246,8 +253,3 @@ class Resources:
         ]
         message = f"Apply failed with {count} conflict{'s' if count > 1 else ''}:{text}"
         return status_error(409, "Conflict", message, causes=causes)
-
-
-def _success(name: str, plural: str, uid: str) -> Object:
-    details = {"name": name, "kind": plural, "uid": uid}
-    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}

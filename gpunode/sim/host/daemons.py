@@ -148,7 +148,10 @@ def kubelet_arguments(root: Path) -> list[str]:
     command = ""
     folders = [root / "lib/systemd/system", root / "etc/systemd/system"]
     units = [path for folder in folders if (path := folder / KUBELET).exists()]
-    drop_ins = sorted((path for folder in folders for path in folder.glob(f"{KUBELET}.d/*.conf")), key=_name)
+    drop_ins = sorted(
+        (path for folder in folders for path in folder.glob(f"{KUBELET}.d/*.conf")),
+        key=lambda path: path.name,
+    )
     for path in [*units[-1:], *drop_ins]:
         for line in path.read_text(encoding="utf-8").splitlines():
             key, _, value = line.strip().partition("=")
@@ -162,10 +165,6 @@ def kubelet_arguments(root: Path) -> list[str]:
     for word in command.split():
         arguments += shlex.split(variables.get(word[1:], "")) if word.startswith("$") else [word]
     return arguments
-
-
-def _name(path: Path) -> str:
-    return path.name
 
 
 def _environment(path: Path) -> dict[str, str]:

@@ -200,7 +200,7 @@ class Kubelet:
     def _begin(self, host: Now) -> None:
         """The kubelet starts."""
         self.devices.stop()
-        if _offers_devices(self._state.root, host):
+        if _gates(self._state.root, host).get("DevicePlugins", True):  # of old kubelets
             self.devices.start()
         with self.store.changed:
             node = self.store.get("Node", "", self.name)
@@ -254,11 +254,6 @@ class Kubelet:
             if not is_ready(node) and is_ready({"status": status}):
                 message = f"Node {self.name} status is now: NodeReady"
                 self.record(node, "Normal", "NodeReady", message)
-
-
-def _offers_devices(root: Path, host: Now) -> bool:
-    """True if it was started with a device manager, which a feature gate of old kubelets may turn off."""
-    return _gates(root, host).get("DevicePlugins", True)
 
 
 def _gates(root: Path, host: Now) -> Mapping[str, bool]:

@@ -16,12 +16,11 @@ from typing import Any
 from gpunode.sim.host.machine import SimGpu
 from gpunode.sim.host.state import State
 
-SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED = 0, 1, 2, 3
+SUCCESS, UNINITIALIZED, INVALID_ARGUMENT = 0, 1, 2
 DRIVER_NOT_LOADED, TIMEOUT, GPU_IS_LOST, LIB_RM_VERSION_MISMATCH = 9, 10, 15, 18
 WORDS = {
     UNINITIALIZED: b"Uninitialized",
     INVALID_ARGUMENT: b"Invalid Argument",
-    NOT_SUPPORTED: b"Not Supported",
     DRIVER_NOT_LOADED: b"Driver Not Loaded",
     TIMEOUT: b"Timeout",
     GPU_IS_LOST: b"GPU is lost",
@@ -30,7 +29,6 @@ WORDS = {
 XID, NO_INSTANCE = 0x8, 0xFFFFFFFF
 IDLE = 34  # °C
 LOOK = 0.2  # seconds between two looks for an Xid
-SYSTEM = 50  # nvmlGpuTopologyLevel_t: nothing but the machine in common
 
 
 class Driver:
@@ -59,7 +57,8 @@ class Driver:
 
 
 class Nvml:
-    """The library. A GPU's handle is 1 + its index among the container's GPUs."""
+    """The library. A GPU's handle is 1 + its index among the container's GPUs. A function that it lacks, as those of MIG and of
+    NVLinks, an old driver lacks, too."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -133,21 +132,8 @@ class Nvml:
         count._obj.value = 0
         return SUCCESS
 
-    def nvmlDeviceGetMigMode(self, _handle: Any, _current: Any, _pending: Any) -> int:
-        return NOT_SUPPORTED
-
-    def nvmlDeviceGetRemappedRows(self, _handle: Any, *_counts: Any) -> int:
-        return NOT_SUPPORTED
-
     def nvmlDeviceGetFieldValues(self, _handle: Any, _count: Any, _values: Any) -> int:
         return SUCCESS  # zeros, as they come: the driver asks for no recovery action
-
-    def nvmlDeviceGetNvLinkState(self, _handle: Any, _link: Any, _active: Any) -> int:
-        return NOT_SUPPORTED
-
-    def nvmlDeviceGetTopologyCommonAncestor(self, _one: Any, _other: Any, level: Any) -> int:
-        level._obj.value = SYSTEM
-        return SUCCESS
 
     def nvmlEventSetCreate(self, handle: Any) -> int:
         number = next(self._numbers)

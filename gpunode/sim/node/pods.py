@@ -353,7 +353,12 @@ class PodRun:
         elif time.time() - self._began > self.pod["spec"].get("activeDeadlineSeconds", float("inf")):
             why = "Pod was active on the node longer than the specified deadline"
             self._refused = ("DeadlineExceeded", why)
-        elif self._running(host) and self._admitted() and self._mounted() and self._sandboxed(host):
+        elif (
+            host.running(f"{_runtime(host)}.service")
+            and self._admitted()
+            and self._mounted()
+            and self._sandboxed(host)
+        ):
             handler = self.pod["spec"].get("runtimeClassName") or host.runtime.default
             for each in self.containers:
                 each.start(self.pod, host, handler, (self._given or {}).get(each.name, {}))
@@ -424,9 +429,6 @@ class PodRun:
                 self._refused = ("UnexpectedAdmissionError", f"Pod was rejected: {no}")
                 self._node.record(self.pod, "Warning", "UnexpectedAdmissionError", str(no))
         return self._given is not None
-
-    def _running(self, host: Now) -> bool:
-        return host.running(f"{_runtime(host)}.service")
 
     def _mounted(self) -> bool:
         """Update its volumes; False if one is missing."""
