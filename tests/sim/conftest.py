@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +36,9 @@ def client(cluster: Cluster) -> Client:
     found = Client(cluster.kubeconfig)
     until(lambda: found.ask("GET", "/api/v1/namespaces/default/serviceaccounts/default")[0] == 200)
     return found
+
+
+@pytest.fixture
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of runs are the test's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

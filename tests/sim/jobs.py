@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from gpunode.agent.record import RECORDS
 from gpunode.sim.process import Demo
@@ -43,6 +46,14 @@ def cordoned(api: Client) -> list[str]:
 def change(demo: Demo, host: str) -> None:
     """Something that gpunode corrects with a restart of docker."""
     (demo.states[host].root / "etc/docker/daemon.json").write_text('{"log-driver": "journald"}\n')
+
+
+def describe(demo: Demo, *, kubeconfig: Path | None = None, **defaults: Any) -> None:
+    """Write defaults, or another kubeconfig, into the demo's inventory."""
+    inventory = yaml.safe_load(demo.inventory.read_text())
+    inventory["defaults"] |= defaults
+    inventory["cluster"] |= {"kubeconfig": str(kubeconfig)} if kubeconfig else {}
+    demo.inventory.write_text(yaml.safe_dump(inventory))
 
 
 def applies(demo: Demo, host: str) -> set[str]:

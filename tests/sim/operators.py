@@ -102,6 +102,11 @@ def lines(demo: Demo) -> list[dict[str, Any]]:
     return jsonlines.parse("\n".join(line for line in output(demo).splitlines() if line.startswith("{")))
 
 
+def of_kind(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, Any]]:
+    """The JSON lines of one kind that a command has printed."""
+    return [line for line in jsonlines.parse(done.stdout) if line["type"] == kind]
+
+
 # --- in the operator's process ---
 
 

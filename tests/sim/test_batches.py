@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -20,18 +19,15 @@ from tests import jsonlines
 
 from . import operators
 from .clusters import Client, until
-from .operators import under_way
+from .jobs import client, cordoned
+from .operators import of_kind, under_way
+
+pytestmark = pytest.mark.usefixtures("records")
 
 
 def hosts() -> Demo:
     """Two hosts that were never provisioned."""
     return Demo([kinds.old(f"gpu-{number}") for number in (1, 2)])
-
-
-@pytest.fixture(autouse=True)
-def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records of runs are this test's own."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @pytest.fixture
@@ -49,15 +45,6 @@ def provisioned() -> Iterator[tuple[Demo, subprocess.CompletedProcess[str]]]:
 
 def gpunode(demo: Demo, *words: str) -> subprocess.CompletedProcess[str]:
     return operators.gpunode(demo.folder, *words)
-
-
-def lines(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, Any]]:
-    found = jsonlines.parse(done.stdout)
-    return [line for line in found if line["type"] == kind]
-
-
-def client(demo: Demo) -> Client:
-    return Client(demo.folder / "kubeconfig")
 
 
 def pod(api: Client, name: str, node: str, gpus: int) -> None:
@@ -108,16 +95,11 @@ def test_a_run_that_too_many_bad_hosts_stop_at_once_says_so_and_asks_nothing(
 def test_as_many_unreachable_hosts_as_max_fail_allows_stop_no_other(demo: Demo) -> None:
     away(demo)
     done = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json", "--max-fail", "1", "--batch", "1")
-    assert {row["host"]: row["result"] for row in lines(done, "verified")} == {
+    assert {row["host"]: row["result"] for row in of_kind(done, "verified")} == {
         "gpu-1": "not verified",
         "gpu-2": "verified",
     }
     assert done.returncode == 3, done.stdout + done.stderr
-
-
-def cordoned(api: Client) -> list[str]:
-    items = api.ask("GET", "/api/v1/nodes")[1]["items"]
-    return [item["metadata"]["name"] for item in items if item["spec"].get("unschedulable")]
 
 
 def test_bare_hosts_disturb_nobody_and_go_together(
@@ -125,10 +107,10 @@ def test_bare_hosts_disturb_nobody_and_go_together(
 ) -> None:
     demo, done = provisioned
     assert done.returncode == 0, done.stdout + done.stderr
-    rows = lines(done, "verified")
+    rows = of_kind(done, "verified")
     assert [(row["host"], row["result"]) for row in rows] == [(f"gpu-{n}", "verified") for n in (1, 2)]
     assert cordoned(client(demo)) == []
-    assert [line["disturbs"]["anybody"] for line in lines(done, "plan")] == [False, False]
+    assert [line["disturbs"]["anybody"] for line in of_kind(done, "plan")] == [False, False]
 
 
 def test_a_batch_is_proven_before_the_next_begins(demo: Demo) -> None:
@@ -150,7 +132,7 @@ def test_no_batch_begins_after_a_host_that_ended_badly(demo: Demo) -> None:
     done = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json", "--batch", "1")
     assert done.returncode == 1
     assert "Not begun: gpu-2" in done.stdout
-    rows = {row["host"]: row["proof"] for row in lines(done, "verified")}
+    rows = {row["host"]: row["proof"] for row in of_kind(done, "verified")}
     assert rows["gpu-2"].startswith("not begun: 1 host ended badly (gpu-1)")
 
 
@@ -162,17 +144,17 @@ def test_a_gate_stops_the_run_before_the_next_batch(provisioned: tuple[Demo, obj
     demo.inventory.write_text(yaml.safe_dump({**yaml.safe_load(written), "gate": [command]}))
     try:
         plan = gpunode(demo, "plan", "inventory.yaml", "--json")
-        assert [line["gate"] for line in lines(plan, "gate")] == [command]
+        assert [line["gate"] for line in of_kind(plan, "gate")] == [command]
         options = ("inventory.yaml", "--yes", "--json")
         done = gpunode(demo, "provision", *options, "--batch", "1")
         assert done.returncode == 4, done.stdout + done.stderr
-        rows = {row["host"]: (row["result"], row["proof"]) for row in lines(done, "verified")}
+        rows = {row["host"]: (row["result"], row["proof"]) for row in of_kind(done, "verified")}
         assert rows["gpu-1"][0] == "verified"
         assert rows["gpu-2"] == ("not verified", f"not begun: gate `{command}` exited with 1")
         (tmp_path / "open").touch()
         done = gpunode(demo, "resume", *options)
         assert done.returncode == 0, done.stdout + done.stderr
-        assert [row["host"] for row in lines(done, "verified")] == ["gpu-2"]
+        assert [row["host"] for row in of_kind(done, "verified")] == ["gpu-2"]
     finally:
         demo.inventory.write_text(written)
 
@@ -204,12 +186,12 @@ def test_a_busy_host_with_nothing_to_do_stops_no_other(busy: Demo) -> None:
     try:
         options = ("inventory.yaml", "--yes", "--json")
         done = gpunode(busy, "provision", *options, "--batch", "1", "--max-fail", "0")
-        rows = {row["host"]: (row["result"], row["proof"]) for row in lines(done, "verified")}
+        rows = {row["host"]: (row["result"], row["proof"]) for row in of_kind(done, "verified")}
         assert rows["gpu-2"][0] == "verified", done.stdout + done.stderr
         assert rows["gpu-1"][0] == "not verified"
         assert rows["gpu-1"][1].startswith("nothing to change; in use, not proven now: of ")
         assert done.returncode == 0
-        assert not lines(done, "error")
+        assert not of_kind(done, "error")
         again = gpunode(busy, "resume", "inventory.yaml", "--yes")
         assert (again.returncode, "nothing to resume" in again.stderr) == (0, True)
     finally:
@@ -258,7 +240,7 @@ def test_a_gpu_pod_is_waited_for_and_the_node_given_back(busy: Demo) -> None:
 def test_a_plan_names_the_pods_that_it_disturbs(busy: Demo) -> None:
     """Before anything is asked, with what becomes of them."""
     done = gpunode(busy, "plan", "inventory.yaml", "--json")
-    disturbs = {line["host"]: line["disturbs"] for line in lines(done, "plan")}
+    disturbs = {line["host"]: line["disturbs"] for line in of_kind(done, "plan")}
     assert disturbs["gpu-1"] is None
     assert disturbs["gpu-2"] == {
         "reboot": False,
@@ -286,7 +268,7 @@ def test_a_host_whose_work_does_not_end_in_time_is_skipped(busy: Demo) -> None:
     done = gpunode(busy, "provision", "inventory.yaml", "--yes", "--json")
     assert done.returncode == 1
     assert (cordoned(api), docker_since(busy, "gpu-2")) == ([], before)
-    proofs = {row["host"]: (row["result"], row["proof"]) for row in lines(done, "verified")}
+    proofs = {row["host"]: (row["result"], row["proof"]) for row in of_kind(done, "verified")}
     assert proofs["gpu-1"][0] == "verified"
     assert proofs["gpu-2"] == (
         "not verified",
@@ -314,7 +296,7 @@ def test_a_killed_run_is_resumed_to_its_end(busy: Demo) -> None:
     done = gpunode(busy, "resume", "inventory.yaml", "--yes", "--json")
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [row["host"] for row in lines(done, "verified")] == ["gpu-2"]
+    assert [row["host"] for row in of_kind(done, "verified")] == ["gpu-2"]
     assert cordoned(api) == []
     again = gpunode(busy, "resume", "inventory.yaml", "--yes")
     assert (again.returncode, "nothing to resume" in again.stderr) == (0, True)
@@ -343,7 +325,7 @@ def test_ctrl_c_twice_leaves_hosts_that_are_named_and_resume_finishes_them() -> 
         assert left in seen.read_text()
         done = gpunode(demo, "resume", "inventory.yaml", "--yes", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
-        assert [(row["host"], row["result"]) for row in lines(done, "verified")] == [("gpu-1", "verified")]
+        assert [(row["host"], row["result"]) for row in of_kind(done, "verified")] == [("gpu-1", "verified")]
 
 
 @contextmanager
@@ -374,7 +356,7 @@ def test_a_record_that_cannot_be_written_gives_back_what_waits_and_begins_no_mor
     assert "Traceback" not in seen
     done = gpunode(busy, "resume", "inventory.yaml", "--yes", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [(row["host"], row["result"]) for row in lines(done, "verified")] == [("gpu-2", "verified")]
+    assert [(row["host"], row["result"]) for row in of_kind(done, "verified")] == [("gpu-2", "verified")]
     assert cordoned(api) == []
 
 
@@ -438,7 +420,7 @@ def test_a_host_of_the_control_plane_is_left_alone_unless_named(master: Demo) ->
     before = docker_since(master, "gpu-2")
     done = gpunode(master, "provision", "inventory.yaml", "--yes", "--json")
     assert done.returncode == 4, done.stdout + done.stderr
-    outcome = next(line for line in lines(done, "plan") if line["host"] == "gpu-2")
+    outcome = next(line for line in of_kind(done, "plan") if line["host"] == "gpu-2")
     assert outcome["error"] == "it is of the control plane, and the plan disturbs it: restart of docker"
     assert "`control_plane: true`" in outcome["hint"]
     assert docker_since(master, "gpu-2") == before

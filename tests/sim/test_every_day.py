@@ -13,11 +13,11 @@ from gpunode import inventory
 from gpunode.sim import faults
 from gpunode.sim.host import kinds, systemd
 from gpunode.sim.process import Demo
-from tests import jsonlines
 
 from . import operators
 from .clusters import until
 from .jobs import JOBS, client, job
+from .operators import of_kind
 
 Gpunode = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -45,11 +45,6 @@ def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[s
     return operators.gpunode(folder, *words, XDG_STATE_HOME=str(folder / "state"), **more)
 
 
-def lines(done: subprocess.CompletedProcess[str], kind: str) -> list[dict[str, Any]]:
-    found = jsonlines.parse(done.stdout)
-    return [line for line in found if line["type"] == kind]
-
-
 def test_a_provision_leaves_a_report_with_its_hosts_timeline_and_result(demo: Demo) -> None:
     text = (demo.folder / "report.html").read_text()
     assert '<td class="green">verified</td>' in text
@@ -61,12 +56,12 @@ def test_the_plugin_is_inspected_with_a_kubeconfig_alone(gpunode: Gpunode) -> No
     """All GPU nodes, or those that --limit takes by name."""
     done = gpunode("plugin", "status", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [(row["node"], row["phase"]) for row in lines(done, "plugin")] == [
+    assert [(row["node"], row["phase"]) for row in of_kind(done, "plugin")] == [
         ("gpu-1", "Running"),
         ("gpu-2", "Running"),
     ]
     limited = gpunode("plugin", "status", "--json", "--limit", "gpu-2")
-    assert [row["node"] for row in lines(limited, "plugin")] == ["gpu-2"]
+    assert [row["node"] for row in of_kind(limited, "plugin")] == ["gpu-2"]
     other = gpunode("plugin", "status", "--limit", "gpu-3")
     assert other.returncode == 2
     assert "--limit gpu-3: no such host or group; did you mean `gpu-" in other.stderr
@@ -85,7 +80,7 @@ def test_vectors_are_added_with_a_kubeconfig_alone(gpunode: Gpunode) -> None:
     """By the image that the deployed plugin runs."""
     done = gpunode("run", "vectoradd", "--json", "--limit", "gpu-2")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {row["node"] for row in lines(done, "vectoradd")} == {"gpu-2"}
+    assert {row["node"] for row in of_kind(done, "vectoradd")} == {"gpu-2"}
 
 
 def test_a_notebook_ends_at_once_where_nothing_can_run_it(gpunode: Gpunode) -> None:
@@ -100,7 +95,7 @@ def test_a_notebook_ends_at_once_where_nothing_can_run_it(gpunode: Gpunode) -> N
 def test_a_job_runs_or_its_pod_says_why_not(gpunode: Gpunode, demo: Demo) -> None:
     """The one of the article has an image of the internet; one of the plugin's image runs to its end."""
     api, place = client(demo), "/apis/batch/v1/namespaces/default/jobs"
-    manifest = lines(gpunode("run", "manifest", "mnist", "--json"), "manifest")[0]["object"]
+    manifest = of_kind(gpunode("run", "manifest", "mnist", "--json"), "manifest")[0]["object"]
     assert api.ask("POST", place, manifest)[0] == 201
     pod = {**manifest["spec"]["template"]["spec"]}
     pod["containers"] = [{"name": "c", "image": "gpunode-deviceplugin:demo", "command": ["nvidia-smi"], "resources": pod["containers"][0]["resources"]}]  # fmt: skip
@@ -128,14 +123,14 @@ def test_every_gpu_is_shown_with_the_pod_that_has_it(gpunode: Gpunode, demo: Dem
     def users() -> list[tuple[str, list[str]]]:
         done = gpunode("status", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
-        return [(row["node"], row["pods"]) for row in lines(done, "gpu")]
+        return [(row["node"], row["pods"]) for row in of_kind(done, "gpu")]
 
     until(lambda: ("gpu-1", ["default/train"]) in users())  # the plugin asks the kubelet every 5 s
     done = gpunode("status", "--json", "--limit", "gpu-1")
-    rows = lines(done, "gpu")
+    rows = of_kind(done, "gpu")
     assert {(row["node"], row["health"], row["temp"]) for row in rows} == {("gpu-1", "ok", 34)}
     assert all(row["uuid"].startswith("GPU-") and row["memory"] > 10**10 for row in rows)
-    (last,) = lines(done, "summary")
+    (last,) = of_kind(done, "summary")
     assert (last["gpus"], last["used"], last["unknown"]) == (len(rows), 1, 0)
 
     shown = gpunode("status").stdout
@@ -150,7 +145,7 @@ def test_nvidia_smi_shows_the_gpu_of_a_pod(gpunode: Gpunode, demo: Demo) -> None
     """By the image that is there, on the node that --limit takes; the pod is gone afterwards."""
     done = gpunode("run", "nvidia-smi", "--json", "--limit", "gpu-2")
     assert done.returncode == 0, done.stdout + done.stderr
-    log = lines(done, "log")
+    log = of_kind(done, "log")
     assert {line["node"] for line in log} == {"gpu-2"}
     assert len([line for line in log if "GPU-" in line["log"]]) == 1
     until(lambda: left(demo) == [])
@@ -159,7 +154,7 @@ def test_nvidia_smi_shows_the_gpu_of_a_pod(gpunode: Gpunode, demo: Demo) -> None
 def test_a_pod_that_cannot_start_says_why_and_is_deleted(gpunode: Gpunode, demo: Demo) -> None:
     done = gpunode("run", "nvidia-smi", "--json", "--limit", "gpu-1", "--image", "no.example/there:1")
     assert done.returncode == 1
-    (error,) = lines(done, "error")
+    (error,) = of_kind(done, "error")
     assert " on gpu-1: ImagePullBackOff: " in error["error"]
     until(lambda: left(demo) == [])
 
@@ -174,7 +169,7 @@ def test_an_option_names_the_cluster_and_a_mistake_in_it_is_one_of_usage(
     gpunode: Gpunode, demo: Demo, tmp_path: Path
 ) -> None:
     named = run(tmp_path, "plugin", "status", "--json", "--kubeconfig", str(demo.folder / "kubeconfig"))
-    assert len(lines(named, "plugin")) == 2
+    assert len(of_kind(named, "plugin")) == 2
     wrong = gpunode("plugin", "status", "--context", "prd")
     assert wrong.returncode == 2
     assert "has no context `prd`" in wrong.stderr
@@ -191,7 +186,7 @@ def test_a_resource_counted_by_hand_is_scheduled_by(gpunode: Gpunode, demo: Demo
 
     done = gpunode("label", "--resource", f"{fpga}=2", *where)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [row["result"] for row in lines(done, "resource")] == ["changed"]
+    assert [row["result"] for row in of_kind(done, "resource")] == ["changed"]
     until(lambda: counted() == ["2", "2"])
     state = demo.states["gpu-1"]
     with state.change() as now:
@@ -213,10 +208,10 @@ def test_a_runtime_without_nvidia_is_fixed_and_the_plugins_pod_is_a_new_one(demo
     before = plugins()
     faults.inflict("runtime", [demo.states["gpu-2"]])
     broken = run(demo.folder, "verify", "inventory.yaml", "--json", "--no-run", "--limit", "gpu-2")
-    assert [link["layer"] for link in lines(broken, "link") if link["status"] == "broken"] == ["runtime"]
+    assert [link["layer"] for link in of_kind(broken, "link") if link["status"] == "broken"] == ["runtime"]
     done = run(demo.folder, "provision", "inventory.yaml", "--yes", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [(line["change"], line["object"], line["node"]) for line in lines(done, "cluster")] == [
+    assert [(line["change"], line["object"], line["node"]) for line in of_kind(done, "cluster")] == [
         ("replace", before["gpu-2"], "gpu-2")
     ]
     after = plugins()
@@ -244,7 +239,7 @@ def test_another_plugin_makes_way_where_it_is_named(demo: Demo) -> None:
     assert "it also serves gpu-2" in part.stderr
     done = run(demo.folder, "plugin", "deploy", "--yes", "--json", *named)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [(line["change"], line["object"]) for line in lines(done, "cluster")] == [
+    assert [(line["change"], line["object"]) for line in of_kind(done, "cluster")] == [
         ("remove", f"DaemonSet kube-system/{name}")
     ]
     assert api.ask("GET", f"{sets}/{name}")[0] == 404
@@ -257,7 +252,7 @@ def test_a_driver_that_was_unloaded_is_seen(gpunode: Gpunode, demo: Demo) -> Non
     until(lambda: "driver not loaded" in gpunode("status").stderr)
     done = gpunode("status", "--json")
     assert done.returncode == 1
-    assert {row["node"] for row in lines(done, "gpu")} == {"gpu-1"}
+    assert {row["node"] for row in of_kind(done, "gpu")} == {"gpu-1"}
     done = run(demo.folder, "provision", "inventory.yaml", "--yes")
     assert done.returncode == 0, done.stdout + done.stderr
     assert gpunode("status").returncode == 0
@@ -270,11 +265,11 @@ def test_the_plugin_is_removed_with_a_kubeconfig_alone(gpunode: Gpunode, demo: D
     assert "nothing names the cluster" in unnamed.stderr
     done = gpunode("plugin", "remove", "--yes", "--json", "--kubeconfig", str(demo.folder / "kubeconfig"))
     assert done.returncode == 0, done.stdout + done.stderr
-    gone = [row["object"] for row in lines(done, "object")]
+    gone = [row["object"] for row in of_kind(done, "object")]
     assert "Node gpu-1 label gpunode.dev/gpu" in gone
     left = gpunode("status", "--json")
     assert left.returncode == 1
-    assert {line["error"] for line in lines(left, "error")} == {
+    assert {line["error"] for line in of_kind(left, "error")} == {
         f"{node}: gpunode's device plugin does not run there" for node in ("gpu-1", "gpu-2")
     }
     after = gpunode("plugin", "status")

@@ -6,7 +6,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from gpunode.sim.process import Demo
 
 from . import operators
 from .clusters import until
-from .jobs import JOBS, applies, change, client, cordoned, ended, job
+from .jobs import JOBS, applies, change, client, cordoned, describe, ended, job
 from .operators import begin, output, run
 from .proxy import Proxy
 from .test_batches import label
@@ -39,22 +38,14 @@ def nodes() -> Iterator[Demo]:
 
 
 @pytest.fixture
-def demo(nodes: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Demo]:
+def demo(nodes: Demo, records: None) -> Iterator[Demo]:
     """The nodes; records of runs are the test's own, and so is what it writes into the inventory."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     written = nodes.inventory.read_text()
     yield nodes
     nodes.inventory.write_text(written)
     for item in client(nodes).ask("GET", JOBS)[1]["items"]:
         client(nodes).ask("DELETE", f"{JOBS}/{item['metadata']['name']}", {"gracePeriodSeconds": 0})
     assert run(nodes, *PROVISION, "--no-run")[0] == 0, output(nodes)
-
-
-def wish(demo: Demo, *, kubeconfig: Path | None = None, **defaults: str) -> None:
-    written = yaml.safe_load(demo.inventory.read_text())
-    written["defaults"] |= defaults
-    written["cluster"] |= {"kubeconfig": str(kubeconfig)} if kubeconfig else {}
-    demo.inventory.write_text(yaml.safe_dump(written))
 
 
 def states(demo: Demo) -> dict[str, str]:
@@ -92,7 +83,7 @@ def test_a_budget_that_never_allows_an_eviction_skips_the_host_by_name(demo: Dem
     spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}
     budget = {"kind": "PodDisruptionBudget", "metadata": {"name": "never"}, "spec": spec}
     assert api.ask("POST", BUDGETS, budget)[0] == 201
-    wish(demo, work="drain", work_timeout="2s")
+    describe(demo, work="drain", work_timeout="2s")
     try:
         code, seen = run(demo, *PROVISION)
     finally:
@@ -170,7 +161,7 @@ def test_a_run_outlives_an_api_server_that_goes(demo: Demo, moment: str) -> None
         (demo.folder / path).unlink(missing_ok=True)
     change(demo, A)
     change(demo, B)
-    wish(demo, kubeconfig=proxy.kubeconfig)
+    describe(demo, kubeconfig=proxy.kubeconfig)
     with closing(proxy), begin(demo, *PROVISION, "--batch", "1", then=[[A, moment, "held"]]) as going:
         until((demo.folder / "here").exists)
         proxy.shut()
@@ -191,7 +182,7 @@ def test_a_node_that_cannot_be_given_back_counts_as_disturbed(demo: Demo) -> Non
         (demo.folder / path).unlink(missing_ok=True)
     change(demo, A)
     change(demo, B)
-    wish(demo, kubeconfig=proxy.kubeconfig, work_timeout="1s")
+    describe(demo, kubeconfig=proxy.kubeconfig, work_timeout="1s")
     values, held = {"gpunode.engine.work.API_SECONDS": 1.0}, [[A, "cordoned", "held"]]
     with closing(proxy):
         with begin(demo, *PROVISION, "--batch", "1", then=held, values=values) as going:

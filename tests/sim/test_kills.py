@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -23,6 +22,7 @@ from .jobs import JOBS, applies, change, client, cordoned, ended, job
 from .operators import run
 from .storm import storm
 
+pytestmark = pytest.mark.usefixtures("records")
 HOST, BY_HAND = "gpu-1", "by-hand"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpunode"
 
@@ -36,12 +36,6 @@ def demo() -> Iterator[Demo]:
         node = {"kind": "Node", "metadata": {"name": BY_HAND}, "spec": {"unschedulable": True}}
         client(made).ask("POST", "/api/v1/nodes", node, fieldManager="kubectl-cordon")
         yield made
-
-
-@pytest.fixture(autouse=True)
-def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records of runs are this test's own."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from gpunode.sim.process import Demo
 from . import operators
 from .jobs import applies, change, client, cordoned, job
 
+pytestmark = pytest.mark.usefixtures("records")
 HOST, USER = "gpu-1", "nobody"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 ROLE = yaml.safe_load(
@@ -34,11 +35,6 @@ def demo() -> Iterator[Demo]:
         made.inventory.write_text(yaml.safe_dump(written))
         allow(made, ROLE["rules"])
         yield made
-
-
-@pytest.fixture(autouse=True)
-def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 def allow(demo: Demo, rules: list[dict[str, Any]]) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from gpunode.sim import faults
 from gpunode.sim.host import kinds
 from gpunode.sim.process import Demo
 
 from .clusters import until
-from .jobs import JOBS, client, cordoned, job
+from .jobs import JOBS, client, cordoned, describe, job
 from .operators import begin, output, run
 
 HOST = "gpu-1"
@@ -32,9 +30,8 @@ def node() -> Iterator[Demo]:
 
 
 @pytest.fixture
-def demo(node: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Demo]:
+def demo(node: Demo, records: None) -> Iterator[Demo]:
     """The node; records of runs are the test's own, and so is what it writes into the inventory."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     written = node.inventory.read_text()
     for path in ("here", "go"):
         (node.folder / path).unlink(missing_ok=True)
@@ -45,12 +42,6 @@ def demo(node: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     for item in client(node).ask("GET", JOBS)[1]["items"]:
         client(node).ask("DELETE", f"{JOBS}/{item['metadata']['name']}", {"gracePeriodSeconds": 0})
     assert run(node, *PROVISION, "--no-run")[0] == 0, output(node)
-
-
-def wish(demo: Demo, **defaults: Any) -> None:
-    written = yaml.safe_load(demo.inventory.read_text())
-    written.setdefault("defaults", {}).update(defaults)
-    demo.inventory.write_text(yaml.safe_dump(written))
 
 
 def another(demo: Demo) -> int:
@@ -114,7 +105,7 @@ def test_a_pod_that_runs_again_right_before_the_change_is_waited_for(
 ) -> None:
     """The host was cleared, and the device plugin has made way. Where the pod does not end in time, both are put back."""
     api, before = client(demo), loaded(demo)
-    wish(demo, driver=another(demo), work_timeout=patience)
+    describe(demo, driver=another(demo), work_timeout=patience)
     job(api, "late", HOST, seconds, image=LATER)
     until(lambda: "Pull" in state(demo, "late"))
     with begin(demo, *PROVISION, then=[[HOST, "changing", "held"]]) as going:
@@ -136,7 +127,7 @@ def test_a_pod_that_runs_again_right_before_the_change_is_waited_for(
 def test_a_budget_does_not_keep_a_pod_that_does_not_run_in_the_way(demo: Demo) -> None:
     """Nor is it deleted."""
     api = client(demo)
-    wish(demo, driver=another(demo), work="drain", work_timeout="60s")
+    describe(demo, driver=another(demo), work="drain", work_timeout="60s")
     job(api, "web", HOST, 600, image=LATER, labels={"app": "web"})
     until(lambda: "Pull" in state(demo, "web"))
     before = pod(demo, "web")["metadata"]["uid"]
