@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 
 from gpunode.sim.apiserver.admission import FOREGROUND, GENERATION
 from gpunode.sim.apiserver.resources import Resources
-from gpunode.sim.apiserver.store import KINDS, Object, StatusError, Store, is_ready, now, owned_by, record
+from gpunode.sim.apiserver.store import KINDS, Object, StatusError, Store, is_owned_by, is_ready, now, record
 from gpunode.sim.scheduler import selects_node, tolerates
 
 
@@ -80,7 +80,7 @@ def collect_garbage(store: Store) -> None:
         if owners and not any(owner["uid"] in uids for owner in owners):
             _delete(store, item)
         if FOREGROUND in item["metadata"].get("finalizers", ()):
-            dependents = [other for other in everything if owned_by(other, item)]
+            dependents = [other for other in everything if is_owned_by(other, item)]
             for dependent in dependents:
                 _delete(store, dependent)
             if not dependents:
@@ -208,7 +208,7 @@ def _tend_daemonset(store: Store, daemonset: Object, nodes: list[Object]) -> Non
     template = daemonset["spec"]["template"]
     newest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()[:10]
     namespace = daemonset["metadata"]["namespace"]
-    pods = [pod for pod in store.all("Pod", namespace) if owned_by(pod, daemonset)]
+    pods = [pod for pod in store.all("Pod", namespace) if is_owned_by(pod, daemonset)]
     by_node: dict[str, list[Object]] = {}
     for pod in pods:
         by_node.setdefault(_node_of(pod), []).append(pod)
@@ -306,7 +306,7 @@ def run_jobs(store: Store) -> None:
 
 def _tend_job(store: Store, job: Object) -> None:
     spec, status = job["spec"], job["status"]
-    pods = [pod for pod in store.all("Pod", job["metadata"]["namespace"]) if owned_by(pod, job)]
+    pods = [pod for pod in store.all("Pod", job["metadata"]["namespace"]) if is_owned_by(pod, job)]
     phases = [pod["status"].get("phase") for pod in pods]
     succeeded, failed = phases.count("Succeeded"), phases.count("Failed")
     again = sum(

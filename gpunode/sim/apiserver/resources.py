@@ -86,7 +86,7 @@ class Resources:
             made = patches.own_changes(
                 None, admit(self.store, item, None), query.get("fieldManager") or "unknown"
             )
-            return self._kept(made, dry=dry)
+            return self._store_item(made, dry=dry)
 
     def patch(self, name: str, body: Any, content: str, query: Mapping[str, str]) -> tuple[Object, bool]:
         """The object after an apply or another patch, and whether it is new."""
@@ -102,7 +102,7 @@ class Resources:
                 raise status_error(415, "UnsupportedMediaType", message)
             if live is None:
                 raise not_found(self.full, name)
-            return self._updated(live, change(live, body), query, dry=dry), False
+            return self._update(live, change(live, body), query, dry=dry), False
 
     def replace(self, name: str, item: Object, query: Mapping[str, str]) -> Object:
         """Replace an object, but not its identity and status."""
@@ -116,9 +116,9 @@ class Resources:
                 "metadata": {**item.get("metadata", {}), **was},
             }
             status = {"status": live["status"]} if "status" in live else {}
-            return self._updated(live, {**item, **new, **status}, query, dry=dry)
+            return self._update(live, {**item, **new, **status}, query, dry=dry)
 
-    def _updated(self, live: Object, desired: Object, query: Mapping[str, str], *, dry: bool) -> Object:
+    def _update(self, live: Object, desired: Object, query: Mapping[str, str], *, dry: bool) -> Object:
         seen, name = desired["metadata"].get("resourceVersion"), live["metadata"]["name"]
         if seen not in {None, "", live["metadata"]["resourceVersion"]}:
             message = (
@@ -131,7 +131,9 @@ class Resources:
             "metadata": {**desired["metadata"], "resourceVersion": live["metadata"]["resourceVersion"]},
         }
         new = admit(self.store, desired, live)
-        return self._kept(patches.own_changes(live, new, query.get("fieldManager") or "unknown"), dry=dry)
+        return self._store_item(
+            patches.own_changes(live, new, query.get("fieldManager") or "unknown"), dry=dry
+        )
 
     def delete(self, name: str, options: Mapping[str, Any], query: Mapping[str, str]) -> Object:
         """Delete an object, or mark it for a kubelet or controller that must end something first."""
@@ -151,7 +153,7 @@ class Resources:
             if self.kind == "Namespace" and name in PROTECTED:
                 message = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
                 raise status_error(403, "Forbidden", message, name=name, kind="namespaces")
-            marked = self._marked(live, options)
+            marked = self._mark_deleted(live, options)
             if marked is None:
                 if not dry:
                     self.store.drop(live)
@@ -165,7 +167,7 @@ class Resources:
                 }
             return marked if dry else self.store.put(marked)
 
-    def _marked(self, item: Object, options: Mapping[str, Any]) -> Object | None:
+    def _mark_deleted(self, item: Object, options: Mapping[str, Any]) -> Object | None:
         """The object marked as terminating; None if it can be removed at once."""
         marked = copy.deepcopy(item)
         meta = marked["metadata"]
@@ -217,9 +219,9 @@ class Resources:
             merged = patches.apply(live or empty, manifest, manager, force=force)
         except patches.Conflict as conflict:
             raise self._conflict(conflict) from conflict
-        return self._kept(admit(self.store, merged, live), dry=dry)
+        return self._store_item(admit(self.store, merged, live), dry=dry)
 
-    def _kept(self, item: Object, *, dry: bool) -> Object:
+    def _store_item(self, item: Object, *, dry: bool) -> Object:
         if not dry:
             return self.store.put(item)
         new = {"uid": str(uuid.uuid4()), "creationTimestamp": now()}

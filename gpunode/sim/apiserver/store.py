@@ -235,7 +235,7 @@ def with_times(conditions: list[Object], before: Object, *names: str) -> list[Ob
     return conditions
 
 
-def owned_by(item: Object, owner: Object) -> bool:
+def is_owned_by(item: Object, owner: Object) -> bool:
     """True if `owner` is an owner of the object."""
     references = item["metadata"].get("ownerReferences") or []
     return any(reference["uid"] == owner["metadata"]["uid"] for reference in references)

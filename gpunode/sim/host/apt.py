@@ -135,7 +135,7 @@ def _ubuntu(version: str, open_module: bool) -> Iterator[str]:
     yield from (f"nvidia-{part}-{branch}{'-open' if open_module else ''}" for part in ("dkms", "driver"))
 
 
-def installed(names: Iterable[str], system: str, kernel: str) -> dict[str, str]:
+def with_all_dependencies(names: Iterable[str], system: str, kernel: str) -> dict[str, str]:
     """These packages and all their dependencies, with their versions."""
     packages: dict[str, str] = {}
     for name in names:
@@ -257,7 +257,7 @@ def _install(state: State, names: list[str], channel: int | None, *, dry: bool) 
         for name in work.remove:
             then.packages.pop(name, None)
         then.packages |= {name: PackageNow(version) for name, version in work.install.items()}
-        release = driver.installed(then)
+        release = driver.installed_driver(then)
         then.library = release[0] if release else ""
         systemd.follow(state, then)
     _report(channel, "dpkg-exec", 100.0, "Running dpkg")

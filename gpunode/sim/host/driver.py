@@ -30,7 +30,7 @@ def load(machine: Machine, now: Now, name: str) -> str | None:
     """Load a module as its package built it; returns modprobe's error, or None."""
     if name in now.modules:
         return None
-    driver = installed(now)
+    driver = installed_driver(now)
     if driver is None or not headers(machine, now):
         return f"FATAL: Module {name} not found in directory /lib/modules/{machine.kernel}"
     if FREE.keys() & now.modules.keys() or "module" in now.faults:
@@ -43,7 +43,7 @@ def load(machine: Machine, now: Now, name: str) -> str | None:
     return None
 
 
-def installed(now: Now) -> tuple[str, str] | None:
+def installed_driver(now: Now) -> tuple[str, str] | None:
     """(version, flavour) of the driver on disk."""
     if now.run:
         version, flavour = now.run.split()
@@ -77,7 +77,7 @@ def depmod(state: State, now: Now) -> None:
     for each, built in ((kernel, True), (ahead, f"linux-headers-{ahead}" in now.packages)):
         path = state.root / "lib/modules" / each / "modules.dep"
         listed = path.exists() and (each == kernel or path.read_text(encoding="utf-8") != "")
-        if installed(now) is not None and built and not listed:
+        if installed_driver(now) is not None and built and not listed:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("updates/dkms/nvidia.ko:\n", encoding="utf-8")
 

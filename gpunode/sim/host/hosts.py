@@ -55,7 +55,7 @@ def create(demo: Path, machine: Machine) -> State:
     now.units = {name: UnitNow() for name in units}
     now.packages = {"kubelet": PackageNow(f"{machine.kubelet}-1.1", held=True)}
     if machine.has:
-        packages = apt.installed(machine.has, machine.os, machine.kernel)
+        packages = apt.with_all_dependencies(machine.has, machine.os, machine.kernel)
         now.packages |= {name: PackageNow(version) for name, version in packages.items()}
         release = driver.driver_of_packages(packages)
         if release:
