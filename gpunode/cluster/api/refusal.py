@@ -40,6 +40,9 @@ def why_untried(error: ClusterError, *, strict: bool) -> str:
     return error.untried
 
 
+RENEW = "Log in again, or copy a new kubeconfig; of kubeadm's, after `kubeadm certs renew admin.conf`."
+
+
 @contextmanager
 def translate_errors(access: Access) -> Iterator[None]:
     """Raises ClusterError for the HTTP client's exceptions."""
@@ -54,7 +57,7 @@ def translate_errors(access: Access) -> Iterator[None]:
         # A load balancer without a server behind it closes what it has accepted.
         kind = ApiConnectionLost if "EOF" in str(error) else ClusterError
         message = f"TLS with the Kubernetes API at {access.server} failed: {_inner(error)}"
-        raise kind(message, hint=" ".join(filter(None, (access.ended, _tls_hint(error))))) from error
+        raise kind(message, hint=_tls_hint(error, access.ended)) from error
     except exceptions.ProxyError as error:
         raise ApiConnectionLost(
             f"the proxy of context `{access.context}` leads to no Kubernetes API: {_inner(error)}",
@@ -158,11 +161,8 @@ def status(access: Access, answer: Object) -> HttpError:
     message, hint, untried = f"the Kubernetes API refused: {detail}", "", ""
     if code == 401:
         message = f"the Kubernetes API at {access.server} does not accept the credentials (401)"
-        renew = (
-            "Log in again, or copy a new kubeconfig; of kubeadm's, after `kubeadm certs renew admin.conf`."
-        )
         expired = f"Those of context `{access.context}` in {access.source} may have expired."
-        hint = f"{access.ended} {renew}" if access.ended else expired
+        hint = f"{access.ended} {RENEW}" if access.ended else expired
     elif code == 403 and "system:anonymous" in detail:
         message = f"the Kubernetes API at {access.server} received no credentials"
         hint = f"Context `{access.context}` in {access.source} names no usable user."
@@ -263,8 +263,11 @@ def _inner(error: BaseException) -> str:
     return str(error).rsplit(": ", 1)[-1] or type(error).__name__
 
 
-def _tls_hint(error: BaseException) -> str:
+def _tls_hint(error: BaseException, ended: str) -> str:
+    """`ended`: a sentence about a client certificate that is not valid now; a server may hang up on it without a word."""
     detail = str(error)
+    if ended and "CERTIFICATE_VERIFY_FAILED" not in detail:
+        return f"{ended} {RENEW}"
     if "WRONG_VERSION_NUMBER" in detail or "EOF" in detail:
         return "That port does not speak TLS, or nothing answers behind a load balancer; is the server's URL right?"
     if "CERTIFICATE_VERIFY_FAILED" in detail:

@@ -432,7 +432,7 @@ def test_a_client_certificate_that_has_ended_is_known(
     assert "Its client certificate ended on 20" in access.ended
     with pytest.raises(ClusterError) as caught, refusal.translate_errors(access):
         raise ssl.SSLError(1, "[SSL] EOF")
-    assert caught.value.hint.startswith(access.ended)
+    assert caught.value.hint.startswith(f"{access.ended} Log in again")
     Later.at = 1999
     assert (
         "Its client certificate is not valid before 20" in kubeconfig.load(Cluster(kubeconfig=source)).ended
