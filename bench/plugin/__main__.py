@@ -8,6 +8,7 @@ with: bench/deviceplugin.py measures this plugin alone.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from gpunode.links.plugin.image import collect_files, compile_modules, fetch_wheels  # noqa: E402 (after the path)
+from gpunode.links.plugin.image.base import Base  # noqa: E402 (after the path)
 from tests.lab import builds  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -46,7 +48,8 @@ def prepare(folder: Path) -> tuple[Path, dict[str, Sequence[str]], dict[str, str
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     (folder / "wheels").mkdir()
     files = collect_files(fetch_wheels(folder / "wheels", python=version, machine=os.uname().machine))
-    for name, content in {**files, **compile_modules(files, version)}.items():
+    base = Base({}, (), version, lambda _: io.BytesIO(), {})  # this Python has its own modules compiled
+    for name, content in {**files, **compile_modules(files, base)}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     python = [os.path.realpath(sys.executable), "-S", "-m", "gpunode.deviceplugin"]
