@@ -5,6 +5,7 @@ Heavy libraries are imported by the commands that use them, so that `--help` and
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -72,6 +73,7 @@ def root(
 def main() -> None:
     """Run the command line. Expected failures become a message and an exit code; anything else is a bug."""
     output.prepare()
+    atexit.register(_ignore_signals)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _end)
@@ -105,6 +107,12 @@ def main() -> None:
         os._exit(
             INTERRUPTED
         )  # an orderly exit would wait for the threads, and they follow their hosts to the end
+
+
+def _ignore_signals() -> None:
+    """All is done and reported. While Python ends it has no handlers, and a signal would replace the exit code."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _end(*_: object) -> NoReturn:

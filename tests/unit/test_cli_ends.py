@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -447,3 +450,13 @@ def test_a_watched_status_ends_in_silence(command: Command, monkeypatch: pytest.
     done = command("status", "--watch", "0.5")
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout == "table\ntable\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_after_the_report_changes_no_exit_code(number: signal.Signals) -> None:
+    """Python's own end takes a moment, and has no handlers."""
+    late = f"class Late:\n def __del__(self): os.kill(os.getpid(), {int(number)})\nlate = Late()"
+    program = f"import os, sys\n{late}\nfrom gpunode.cli import main\nsys.argv[1:] = ['--version']\nmain()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("gpunode ")

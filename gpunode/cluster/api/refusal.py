@@ -269,7 +269,7 @@ def _tls_hint(error: BaseException, ended: str) -> str:
     if ended and "CERTIFICATE_VERIFY_FAILED" not in detail:
         return f"{ended} {RENEW}"
     if "WRONG_VERSION_NUMBER" in detail or "EOF" in detail:
-        return "That port does not speak TLS, or nothing answers behind a load balancer; is the server's URL right?"
+        return "That port does not speak TLS, the server refuses the client certificate, or nothing answers behind a load balancer; is the server's URL right?"
     if "CERTIFICATE_VERIFY_FAILED" in detail:
         if "mismatch" in detail.lower() or "not valid for" in detail:
             return "The certificate is for another name; use a name it holds, or tls-server-name in the kubeconfig."
