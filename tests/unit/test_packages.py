@@ -29,7 +29,7 @@ NAMES = PackageNames("apt")
         (Os("rocky", "7.9", "Rocky 7.9", arch="amd64"), None),
         (Os("rocky", "9.4", "Rocky 9.4", arch="s390x"), None),
     ],
-    ids=str,
+    ids=lambda value: value.pretty + value.arch if isinstance(value, Os) else "",
 )
 def test_the_package_system_is_that_of_a_release_in_the_tables(os: Os, system: object) -> None:
     """Not that of a release that merely has the program."""
