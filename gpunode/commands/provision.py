@@ -28,7 +28,7 @@ from gpunode.engine.batches import Size
 from gpunode.engine.converge import REBOOT_SECONDS
 from gpunode.engine.listener import Listener, accepted, progress
 from gpunode.engine.member import Member, Members, outcomes, update
-from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRun
+from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRun, RunOptions
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import cordon
@@ -58,29 +58,23 @@ class ProvisionOptions:
     begun: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def recorded(self) -> Mapping[str, object]:
+    def recorded(self) -> RunOptions:
         """As the record of a run keeps it."""
-        size = self.size and self.size.text
-        return {
-            "run": self.run,
-            "max_fail": self.max_fail,
-            "batch": size,
-            "canary": self.canary,
-            "fingerprints": list(self.fingerprints),
-        }
+        size = self.size.text if self.size else None
+        return RunOptions(self.run, self.max_fail, self.canary, size, self.fingerprints)
 
     @classmethod
     def of_recorded_run(cls, run: RecordedRun, *, yes: bool, now: float) -> ProvisionOptions:
         """To go on with a run as it was begun. `now`: in seconds since the epoch."""
-        size, known = run.options.get("batch"), run.options
+        known = run.options
         hosts = {name: run.hosts[name].since for name in run.having(*BEGUN)}
         return cls(
             yes=yes,
-            run=bool(known.get("run", True)),
-            size=Size.parse(size) if size else None,
-            canary=max(0, int(known.get("canary") or 0) - len(run.having(DONE))),
-            max_fail=known.get("max_fail"),
-            fingerprints=tuple(known.get("fingerprints") or ()),
+            run=known.run is not False,
+            size=Size.parse(known.batch) if known.batch else None,
+            canary=max(0, (known.canary or 0) - len(run.having(DONE))),
+            max_fail=known.max_fail,
+            fingerprints=known.fingerprints or (),
             rest=run.not_done,
             # A clock that was set back makes no run wait longer than for a reboot.
             begun={name: max(0.0, REBOOT_SECONDS - max(0.0, now - since)) for name, since in hosts.items()},

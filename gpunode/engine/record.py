@@ -17,7 +17,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -58,13 +58,24 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options of a run that the next command acts on, as its record has them."""
+
+    run: bool | None = None
+    max_fail: int | None = None
+    canary: int | None = None
+    batch: str | None = None
+    fingerprints: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedRun:
     """A recorded run. `hosts` in their order; `options` of the command that began it, to go on as it began."""
 
     id: str
     inventory: str
     began: float
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: RunOptions
     hosts: Mapping[str, Progress] = field(default_factory=dict)
     ended: bool = False
 
@@ -78,17 +89,6 @@ class RecordedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """The options of a run that the next command acts on, as its record has them."""
-
-    run: bool | None = None
-    max_fail: int | None = None
-    canary: int | None = None
-    batch: str | None = None
-    fingerprints: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Head:
     """The first line of a record."""
 
@@ -96,7 +96,7 @@ class Head:
     hosts: tuple[str, ...]
     inventory: str = ""
     began: float = 0.0
-    options: Options = field(default_factory=Options)
+    options: RunOptions = field(default_factory=RunOptions)
 
 
 class Record:
@@ -112,7 +112,7 @@ class Record:
 
     @classmethod
     def begin(
-        cls, inventory: Path, hosts: Sequence[str], options: Mapping[str, Any], *, folder: Path | None = None
+        cls, inventory: Path, hosts: Sequence[str], options: RunOptions, *, folder: Path | None = None
     ) -> Record:
         """A new record; its name sorts after those that are there, though a clock be set back. Raises GpunodeError where
         it cannot be written."""
@@ -130,7 +130,7 @@ class Record:
                 inventory=str(inventory.resolve()),
                 began=time.time(),
                 hosts=list(hosts),
-                options=dict(options),
+                options=asdict(options),
             )
         except OSError as error:
             with suppress(OSError):
@@ -221,7 +221,7 @@ def _parsed(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
                 line["state"], _time(line.get("time", 0)), str(line.get("why", ""))
             )
         ended = ended or "ended" in line
-    return RecordedRun(path.stem, first.inventory, began, dict(head.get("options") or {}), hosts, ended)
+    return RecordedRun(path.stem, first.inventory, began, first.options, hosts, ended)
 
 
 def _time(value: Any) -> float:

@@ -1,6 +1,7 @@
 """Package systems: their protocol, and the one of a host.
 
-A new one is a folder here, a line in SYSTEMS, and a line in `on_host`. The folder has a `table.yaml` (releases, names of
+A new one is a folder here, a line in SYSTEMS and one in `on_host`, its distributions' names in `releases`, and where its hosts
+may lack a Python, how `host/bootstrap` installs one. The folder has a `table.yaml` (releases, names of
 packages, repositories), a planner with its `PackageSystem`, and `on_host`, which reads its database and runs its
 programs. Planners are pure: they take Facts and the decision, and return changes in order, () when the host is right. They raise
 CannotPlan at what they cannot parse, change no source unrelated to NVIDIA, and show no credentials of an address. A

@@ -175,6 +175,9 @@ class PackageSystem:
 
     names: PackageNames
     watch: Watch  # the files that the planners read or write, and patterns of all names in `names`
+    # Whether its packages are RPMs: a repository of the distribution's own may be named, and a kernel's headers are installed
+    # before what builds a module with them, as rpm runs a package's script before it unpacks the rest.
+    rpm: bool
     purge: str  # commands for hints: remove packages, and (reinstall) restore their files
     reinstall: str
     hints: Mapping[str, str]  # what the user does next, by failure code of its half on the host
@@ -198,9 +201,3 @@ class PackageSystem:
     def name(self) -> str:
         """For messages, and of its section of the tables."""
         return self.names.family
-
-    @property
-    def rpm(self) -> bool:
-        """Whether its packages are RPMs: a repository of the distribution's own may be named, and a kernel's headers are installed
-        before what builds a module with them, as rpm runs a package's script before it unpacks the rest."""
-        return self.name != "apt"

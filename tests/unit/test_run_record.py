@@ -19,7 +19,7 @@ from gpunode.errors import GpunodeError, UsageError
 
 def begun(tmp_path: Path, *hosts: str) -> Record:
     inventory = tmp_path / "inventory.yaml"
-    return Record.begin(inventory, hosts, {"batch": "2"}, folder=tmp_path / "runs")
+    return Record.begin(inventory, hosts, record.RunOptions(batch="2"), folder=tmp_path / "runs")
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -37,7 +37,11 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         "c": ("waiting", ""),
         "d": ("in use", ""),
     }
-    assert (found.not_done, found.having("failed"), found.options) == (("b", "c"), ("b",), {"batch": "2"})
+    assert (found.not_done, found.having("failed"), found.options) == (
+        ("b", "c"),
+        ("b",),
+        record.RunOptions(batch="2"),
+    )
     assert not found.ended
     run.end()
     assert record.read(run.path).ended
@@ -121,7 +125,7 @@ def test_a_damaged_record_of_the_same_inventory_is_not_passed_over(tmp_path: Pat
 def test_where_no_record_can_be_written_nothing_begins(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(GpunodeError, match="the record of this run cannot be written"):
-        Record.begin(tmp_path / "inventory.yaml", ["a"], {}, folder=tmp_path / "file/runs")
+        Record.begin(tmp_path / "inventory.yaml", ["a"], record.RunOptions(), folder=tmp_path / "file/runs")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO])
@@ -191,7 +195,7 @@ def test_a_run_is_gone_on_with_as_it_was_begun() -> None:
     }
     times = {"a": 0.0, "b": 1000.0, "c": 1800.0, "d": 0.0, "e": 0.0}
     hosts = {name: record.Progress(state, times[name]) for name, state in states.items()}
-    options = {"run": False, "max_fail": 2, "batch": "25%", "canary": 3, "fingerprints": ["A" * 40]}
+    options = record.RunOptions(False, 2, 3, "25%", ("A" * 40,))
     wish = ProvisionOptions.of_recorded_run(
         record.RecordedRun("x", "i", 0, options, hosts), yes=True, now=1300.0
     )
@@ -206,7 +210,9 @@ def test_a_run_is_gone_on_with_as_it_was_begun() -> None:
         begun={"b": 600.0, "c": 900.0},
     )
     assert (
-        ProvisionOptions.of_recorded_run(record.RecordedRun("x", "i", 0), yes=False, now=0)
+        ProvisionOptions.of_recorded_run(
+            record.RecordedRun("x", "i", 0, record.RunOptions()), yes=False, now=0
+        )
         == ProvisionOptions()
     )
 

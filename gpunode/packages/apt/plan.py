@@ -239,6 +239,7 @@ def plan_branch(facts: Facts, driver: DriverSpec) -> tuple[Change, ...]:
 SYSTEM = PackageSystem(
     NAMES,
     WATCH,
+    rpm=False,
     purge="apt-get purge",
     reinstall="apt install --reinstall",
     hints=on_host.HINTS,

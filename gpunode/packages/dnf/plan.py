@@ -271,6 +271,7 @@ def place(uri: str, arch: str) -> str:
 SYSTEM = PackageSystem(
     NAMES,
     WATCH,
+    rpm=True,
     purge="dnf remove",
     reinstall="dnf reinstall",
     hints=on_host.HINTS,

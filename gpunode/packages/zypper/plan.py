@@ -92,6 +92,7 @@ def _source(facts: Facts, source: Source) -> Iterator[Change]:
 SYSTEM = PackageSystem(  # without notes: zypper takes what a key signed that has expired since
     NAMES,
     WATCH,
+    rpm=True,
     purge="zypper remove",
     reinstall="zypper install --force",
     hints=on_host.HINTS,
