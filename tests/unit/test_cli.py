@@ -179,6 +179,9 @@ def test_an_interrupt_while_the_program_loads_is_no_traceback(
         capture_output=True,
         text=True,
         check=False,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        ),  # a shell's job in the background ignores it
     )
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
