@@ -70,11 +70,11 @@ class _Server(paramiko.ServerInterface):
         self._sshd, self._key = sshd, key
 
     def check_channel_request(self, kind: str, chanid: int) -> int:
-        return paramiko.OPEN_SUCCEEDED
+        return paramiko.OPEN_SUCCEEDED  # type: ignore[attr-defined]
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
         good = username == "ops" and key.asbytes() == self._key.asbytes()
-        return paramiko.AUTH_SUCCESSFUL if good else paramiko.AUTH_FAILED
+        return paramiko.AUTH_SUCCESSFUL if good else paramiko.AUTH_FAILED  # type: ignore[attr-defined]
 
     def get_allowed_auths(self, username: str) -> str:
         return "publickey"
@@ -83,7 +83,7 @@ class _Server(paramiko.ServerInterface):
         self, chanid: int, origin: object, destination: tuple[str, int]
     ) -> int:
         self._sshd.destinations.put(destination)
-        return paramiko.OPEN_SUCCEEDED
+        return paramiko.OPEN_SUCCEEDED  # type: ignore[attr-defined]
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         self._sshd.execs.append(command.decode())

@@ -31,10 +31,10 @@ def test_what_a_dry_run_finds_has_its_cause_and_nothing_is_changed(
 ) -> None:
     """What nobody agreed to, what does not fit onto the disk, what the repositories do not have."""
     made = SYSTEMS[system](host)
-    made.says("dry", text, status)
-    failed = host.fail(Packages("why", install=made.wish))
+    made.says("dry", text, status)  # type: ignore[attr-defined]
+    failed = host.fail(Packages("why", install=made.wish))  # type: ignore[attr-defined]
     assert (failed["code"], failed["error"][: len(words)]) == (code, words)
-    assert made.changing() == []
+    assert made.changing() == []  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_lock_is_waited_for_with_its_holders_name(
     made, pid = SYSTEMS[system](host), os.getpid()
     host.write(file, f"{pid}\n")
     host.write(f"/proc/{pid}/cmdline", holder)
-    messages = host.apply(Packages("why", install=made.wish))
+    messages = host.apply(Packages("why", install=made.wish))  # type: ignore[attr-defined]
     assert messages[1]["text"] == f"waiting for {system}: {who} (pid {pid}) is using it"
     assert (messages[-2]["code"], messages[-2]["error"]) == (code, f"{system} is in use by {who} (pid {pid})")
     assert not [call for call in host.calls() if call.startswith(system)]

@@ -52,11 +52,11 @@ class OldKubelet:
                 request_serializer=api.Empty.SerializeToString,
                 response_deserializer=api.ListAndWatchResponse.FromString,
             )(api.Empty())
-            devices = {device.ID: device.health for device in (await stream.read()).devices}
+            devices = {device.ID: device.health for device in (await stream.read()).devices}  # type: ignore[attr-defined]
             allocate = channel.unary_unary(
                 "/deviceplugin.DevicePlugin/Allocate",
                 request_serializer=api.AllocateRequest.SerializeToString,
-                response_deserializer=answer.FromString,
+                response_deserializer=answer.FromString,  # type: ignore[attr-defined]
             )
             return devices, await allocate(api.AllocateRequest(devicesIDs=list(devices)), timeout=60)
 

@@ -428,7 +428,7 @@ def test_it_is_reported_where_people_look(play, after, api, publisher, caplog) -
             event = api.events[0]
             assert event["type"] == "Warning"
             assert f"GPU-a) is reserved, whole or in part: {WHY}. It is free again when" in event["message"]
-            await api.until(lambda: [one["words"] for one in note().get("reserved", [])] == [WHY])
+            await api.until(lambda: [one["words"] for one in note().get("reserved", [])] == [WHY])  # type: ignore[attr-defined]
             assert note()["lost"] == []
             _, page = await get(port, "/metrics")
             labels = f'resource="{GPU}",gpu="GPU-a",why="{WHY}"'

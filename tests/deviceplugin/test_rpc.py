@@ -151,7 +151,7 @@ def test_a_stream_ends_with_its_client_and_with_the_server(sockets):
             stream = client.unary_stream("/s/count")(b"1")
             assert await stream.read() == b"0"
             service.go_on.set()
-            assert await stream.read() is grpc.aio.EOF
+            assert await stream.read() is grpc.aio.EOF  # type: ignore[attr-defined]
             assert await stream.code() is grpc.StatusCode.OK
 
     play(scene())

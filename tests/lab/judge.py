@@ -113,7 +113,8 @@ def plan(kind: str, mode: str) -> tuple[Change, ...]:
     """What gpunode would do to the files as they are, from what its agent reads."""
     seen = facts(kind)
     desired = Desired("docker" if kind == "docker" else "containerd", mode, {}, {})  # type: ignore[arg-type]
-    return (docker if kind == "docker" else containerd).plan(seen, desired)
+    planner = docker.plan if kind == "docker" else containerd.plan
+    return planner(seen, desired, default=mode == "default")
 
 
 def facts(kind: str) -> Facts:

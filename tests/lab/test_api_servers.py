@@ -352,7 +352,7 @@ def test_the_plugin_is_planned_deployed_and_removed(cluster: Cluster) -> None:
 def test_the_api_server_keeps_all_that_is_wished(cluster: Cluster) -> None:
     """No field is dropped: what an API server does not know is not wished of it."""
     with plugged(cluster):
-        for manifest in filter(None, map(cluster.api.served.fitted, SPEC.manifests)):
+        for manifest in filter(None, map(cluster.api.served.fit, SPEC.manifests)):
             meta = manifest["metadata"]
             live = cluster.api.get(manifest["kind"], meta["name"], meta.get("namespace"))
             assert covers(live, manifest), title(manifest)

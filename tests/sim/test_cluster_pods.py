@@ -148,7 +148,7 @@ def test_the_plugins_configuration_is_rolled_out(deployed: Fleet) -> None:
     )
     for config, offered in steps:
         rollout = deployed.deploy(config)
-        assert rollout.good, rollout.rows
+        assert rollout.good, rollout.states
         deployed.wait(NEW, offered)
     deployed.wait(OLD, 2)
 

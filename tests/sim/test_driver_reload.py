@@ -13,9 +13,11 @@ from gpunode.sim.host import kinds
 from gpunode.sim.process import Demo
 
 from .clusters import until
-from .test_batches import begin, client, cordoned, gpunode, lines, records
+from .jobs import client, cordoned
+from .operators import of_kind
+from .test_batches import begin, gpunode
 
-__all__ = ["records"]
+pytestmark = pytest.mark.usefixtures("records")
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +52,13 @@ def test_the_plugin_makes_way_for_a_reload_of_the_modules(demo: Demo) -> None:
     before = booted(demo)
     done = gpunode(demo, "provision", "inventory.yaml", "--yes", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
-    (plan,) = lines(done, "plan")
+    (plan,) = of_kind(done, "plan")
     assert (plan["disturbs"]["reboot"], plan["disturbs"]["reload"]) == (True, True)
     assert booted(demo) == before
     assert demo.states["gpu-1"].now().modules["nvidia"].startswith("580.")
     assert node(demo) == {"gpu": "true", "owner": None}
     assert cordoned(client(demo)) == []
-    assert [row["result"] for row in lines(done, "verified")] == ["verified"]
+    assert [row["result"] for row in of_kind(done, "verified")] == ["verified"]
 
 
 def test_the_plugin_comes_back_after_a_run_that_died(demo: Demo) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpunode.sim.host import kinds
 from gpunode.sim.process import Demo
 
-from .test_batches import gpunode, lines
+from .operators import of_kind
+from .test_batches import gpunode
 
 
 def test_an_upgrade_is_judged_before_it() -> None:
@@ -13,9 +14,9 @@ def test_an_upgrade_is_judged_before_it() -> None:
     with Demo([kinds.old("gpu-1"), kinds.new("gpu-2")]) as demo:
         done = gpunode(demo, "lint", "--target", "1.36", "inventory.yaml", "--json")
         assert done.returncode == 1, done.stdout + done.stderr
-        seen = {(line["host"], line["code"]) for line in lines(done, "finding")}
+        seen = {(line["host"], line["code"]) for line in of_kind(done, "finding")}
         assert seen == {("gpu-1", "dockershim"), ("gpu-1", "flag"), ("gpu-2", "gate")}
-        (total,) = lines(done, "summary")
+        (total,) = of_kind(done, "summary")
         assert (total["hosts"], total["broken"], total["unreachable"]) == (2, 2, 0)
 
         shown = gpunode(demo, "lint", "--target", "1.36", "inventory.yaml")

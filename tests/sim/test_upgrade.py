@@ -49,7 +49,8 @@ def deployed(api: Api, wanted: Sequence[Object]) -> dict[str, Object]:
     apply.prune(api, wanted, everything(NS))
     meta = [(one["kind"], one["metadata"]["name"], one["metadata"].get("namespace")) for one in wanted]
     return {
-        f"{kind} {name}": difference.wished(api.get(kind, name, place) or {}) for kind, name, place in meta
+        f"{kind} {name}": difference.as_manifest(api.get(kind, name, place) or {})
+        for kind, name, place in meta
     }
 
 

@@ -433,7 +433,7 @@ def test_what_is_there_comes_first_and_then_every_change(api: Api, fake: FakeApi
     assert set(next(seen)) == {"b"}
     lists = [one for one in fake.requests if not one[2].get("watch")]
     assert len(lists) == 1
-    seen.close()
+    seen.close()  # type: ignore[attr-defined]
 
 
 def test_it_ends_at_the_deadline_and_beats_until_then(api: Api, fake: FakeApi) -> None:
@@ -466,7 +466,7 @@ def test_a_broken_watch_is_started_again(
     assert any("late" in found for found in seen)
     timer.join()
     assert told
-    seen.close()
+    seen.close()  # type: ignore[attr-defined]
 
 
 def test_a_watch_that_is_forbidden_is_an_error(api: Api, fake: FakeApi) -> None:
