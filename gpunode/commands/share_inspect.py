@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.commands import unscheduled_pods
-from gpunode.contract.checkpoint import FILE_NAME, parse, registered
+from gpunode.contract.checkpoint import FILE_NAME, healthy_ids, parse
 from gpunode.engine import converge, nodes
 from gpunode.engine.chain import unmended_note
 from gpunode.engine.fleet import Visit
@@ -254,7 +254,7 @@ def _of_host(member: Member, listener: Listener) -> Real | None:
     try:
         if file.content is None:
             raise ValueError(file.error or "it cannot be read")
-        entries, units = parse(file.content), registered(file.content)
+        entries, units = parse(file.content), healthy_ids(file.content)
     except ValueError as error:
         listener.problem(
             Problem(

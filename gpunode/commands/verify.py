@@ -90,7 +90,9 @@ def _is_lost(link: Verdict) -> bool:
 
 def _explain(chain: Chain, why: str) -> Chain:
     """The chain with what the plugin reports of GPUs that do not answer."""
-    return tuple(link.because(lines((why, link.cause))) if why and _is_lost(link) else link for link in chain)
+    return tuple(
+        link.with_cause(lines((why, link.cause))) if why and _is_lost(link) else link for link in chain
+    )
 
 
 def _read_lost_gpus(session: Session, members: Members) -> Mapping[str, str]:

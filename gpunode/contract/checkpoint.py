@@ -67,7 +67,7 @@ def parse(text: str | bytes) -> tuple[Entry, ...]:
         raise ValueError(f"not a device checkpoint of the kubelet: {error!r}") from None
 
 
-def registered(text: str | bytes) -> dict[str, frozenset[str]]:
+def healthy_ids(text: str | bytes) -> dict[str, frozenset[str]]:
     """The ids of each resource's healthy units, in the text of such a file. Raises ValueError."""
     try:
         data = json.loads(text)

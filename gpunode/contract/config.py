@@ -87,8 +87,8 @@ class Option:
 
 def _option(default: T, help: str, **more: str | tuple[str, ...]) -> T:
     """A field of Config that flags, environment or file set; `more`: fields of its Option."""
-    made: T = field(default=default, metadata={"help": help, **more})
-    return made
+    setting: T = field(default=default, metadata={"help": help, **more})
+    return setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,13 +254,13 @@ class Config:
         return tuple(name for name, wanted in enabled.items() if wanted)
 
 
-def file_word(resource: str) -> str:
+def file_name(resource: str) -> str:
     """A resource's unique name for files and annotations: without the domain nvidia.com, as in NVIDIA's plugin."""
     domain, _, name = resource.partition("/")
     return name if domain == "nvidia.com" else f"{domain}_{name}"
 
 
-def choice(names: Collection[str], label: str, default: str = "") -> str:
+def choose_name(names: Collection[str], label: str, default: str = "") -> str:
     """The name of a node's configuration, by its label; "" for none. `names` need not contain it.
 
     As in NVIDIA's config-manager: the label's name; without a label the name in `default`, else the configuration
@@ -271,8 +271,8 @@ def choice(names: Collection[str], label: str, default: str = "") -> str:
     return DEFAULT if DEFAULT in names else next(iter(names)) if len(names) == 1 else ""
 
 
-# Flags of NVIDIA's plugin that have no meaning here; `config_file.IGNORED` has the keys.
-PASSED_OVER = (
+# Flags of NVIDIA's plugin that have no meaning here; `config_file.IGNORED_KEYS` are the keys.
+IGNORED_FLAGS = (
     "--device-discovery-strategy",
     "--driver-root-ctr-path",
     "--container-driver-root",
@@ -317,12 +317,12 @@ def parse_option(option: Option, text: str) -> Any:
     ):
         raise ValueError(f"expected [host]:port, found {text!r}")
     several = option.kind.startswith("tuple")
-    words = [word.strip() for word in text.split(",")] if several else [text]
-    for word in words:
-        if option.choices and word not in option.choices:
+    values = [word.strip() for word in text.split(",")] if several else [text]
+    for value in values:
+        if option.choices and value not in option.choices:
             from difflib import get_close_matches
 
-            near = get_close_matches(word.lower(), option.choices, 1)
+            near = get_close_matches(value.lower(), option.choices, 1)
             meant = f"; is {near[0]} meant?" if near else ""
-            raise ValueError(f"{word!r} is not one of {', '.join(option.choices)}{meant}")
-    return tuple(dict.fromkeys(words)) if several else text
+            raise ValueError(f"{value!r} is not one of {', '.join(option.choices)}{meant}")
+    return tuple(dict.fromkeys(values)) if several else text

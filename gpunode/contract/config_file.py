@@ -1,7 +1,7 @@
 """The configuration file of NVIDIA's device plugin (version v1), read as that plugin reads it, but strictly.
 
 A key that neither knows is an error that names it. Keys of NVIDIA's that have no meaning here are listed in
-IGNORED and logged.
+IGNORED_KEYS and logged.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from .config import (
     Share,
     parse_option,
 )
-from .yaml_text import Document, Mistake, Where, Wrong, dotted, kind
+from .yaml_text import Document, Mistake, Where, Wrong, format_path, kind
 
 log = logging.getLogger(__name__)
 
-IGNORED = (
+IGNORED_KEYS = (
     "flags.gfd",  # gpu-feature-discovery's
     "flags.useNodeFeatureAPI",
     "flags.deviceDiscoveryStrategy",  # only NVML is supported
@@ -63,19 +63,19 @@ def read(path: Path, over: Mapping[str, Any] = NOTHING) -> Config:
         raise BadConfig(f"{path}: {error.strerror}") from None
     try:
         document = _document(raw)
-        made = _config(document, over)
+        config = _config(document, over)
     except Contradiction:  # of what is not in the file
         raise
     except BadConfig as error:
         raise BadConfig(*(f"{path}:{mistake}" for mistake in error.mistakes)) from None
-    for key in (dotted(where) for where, _ in _leaves(document)):
-        if key in IGNORED:
+    for key in (format_path(where) for where, _ in _leaves(document)):
+        if key in IGNORED_KEYS:
             log.warning("%s: %s has no meaning for this plugin", path, key)
-    return made
+    return config
 
 
 def content(path: Path) -> bytes:
-    """The file's bytes. Raises OSError, also for a device or a pipe, which may never end, and for more than MOST."""
+    """The file's bytes. Raises OSError, also for a device or a pipe, which may never end, and for more than MOST_BYTES."""
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
@@ -121,10 +121,10 @@ def _config(document: Document, over: Mapping[str, Any]) -> Config:
 def _values(document: Document) -> dict[str, Any]:
     """Values for fields of Config; mistakes are noted in the document."""
     options = {option.key: option for option in OPTIONS if option.key}
-    known = (*TOP, *SECTIONS, *options, *IGNORED, *WAYS, "sharing.memory", "imex.channelIDs")
+    known = (*TOP, *SECTIONS, *options, *IGNORED_KEYS, *WAYS, "sharing.memory", "imex.channelIDs")
     values: dict[str, Any] = {}
     for where, value in _leaves(document):
-        key = dotted(where)
+        key = format_path(where)
         with document.noting():
             if key == "version":
                 if value != "v1":
@@ -138,7 +138,7 @@ def _values(document: Document) -> dict[str, Any]:
             elif key == "imex.channelIDs":
                 if value:
                     raise Wrong(where, "IMEX channels are not supported")
-            elif key not in IGNORED:
+            elif key not in IGNORED_KEYS:
                 near = get_close_matches(key, known, 1)
                 raise Wrong(where, "unknown key" + (f"; is {near[0]} meant?" if near else ""), key=True)
     if "memory" in values and any(share.resource == GPU for share in values.get("shares", ())):
@@ -152,8 +152,7 @@ def _values(document: Document) -> dict[str, Any]:
 
 
 def _leaves(document: Document) -> Iterator[tuple[Where, Any]]:
-    """The settings with their places; empty ones (`~`) are as if they were not there. Notes what should have keys, but
-    has none."""
+    """The settings with their places; empty ones (`~`) are skipped. Notes scalars and lists in the place of a section."""
 
     def walk(part: Any, where: Where) -> Iterator[tuple[Where, Any]]:
         if not isinstance(part, dict):
@@ -162,7 +161,7 @@ def _leaves(document: Document) -> Iterator[tuple[Where, Any]]:
             return
         for name, value in part.items():
             here = (*where, name)
-            if value is not None and dotted(here) in SECTIONS:
+            if value is not None and format_path(here) in SECTIONS:
                 yield from walk(value, here)
             elif value is not None:
                 yield here, value
@@ -207,7 +206,7 @@ RESOURCE = re.compile(
 def replica_sharing(
     document: Document, where: Where, section: Any, values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Values for fields of Config, of which `found` are set already; mistakes in entries are noted."""
+    """Values for fields of Config; `values` are those set so far. Mistakes in entries are noted."""
     mps = where[-1] == "mps"
     if "shares" in values:
         line = document.keys["sharing", "timeSlicing" if mps else "mps"][0]
@@ -248,20 +247,18 @@ def _share(where: Where, entry: Any, *, by_default: bool, mps: bool) -> Share:
         raise Wrong((*where, "name"), f"MPS is for whole GPUs, {GPU}; found {name}")
     rename = entry.get("rename") or (f"{name}.shared" if by_default else name)
     rename = f"nvidia.com/{rename}" if isinstance(rename, str) and "/" not in rename else rename
-    memory_sharing, threads = entry.get("memory"), entry.get("threads")
-    replica_sharing = _whole((*where, "replicas"), entry.get("replicas"), 2)
-    if replica_sharing > MOST_REPLICAS:
-        text = (
-            f"the kubelet accepts about {MOST_REPLICAS} shares of all GPUs together, found {replica_sharing}"
-        )
+    memory, threads = entry.get("memory"), entry.get("threads")
+    replicas = _whole((*where, "replicas"), entry.get("replicas"), 2)
+    if replicas > MOST_REPLICAS:
+        text = f"the kubelet accepts about {MOST_REPLICAS} shares of all GPUs together, found {replicas}"
         raise Wrong((*where, "replicas"), text)
     return Share(
         name,
-        replica_sharing,
+        replicas,
         _resource((*where, "rename"), rename),
         _devices((*where, "devices"), entry.get("devices", "all")),
         mps=mps,
-        memory=None if memory_sharing is None else _whole((*where, "memory"), memory_sharing, 1, " of MiB"),
+        memory=None if memory is None else _whole((*where, "memory"), memory, 1, " of MiB"),
         threads=None if threads is None else _percent((*where, "threads"), threads),
     )
 

@@ -146,7 +146,7 @@ def offers(
     return {name: tuple(units) for name, units in offered.items()}
 
 
-def uncut(devices: Sequence[Device], mig_strategy: str) -> tuple[Device, ...]:
+def uncut_gpus(devices: Sequence[Device], mig_strategy: str) -> tuple[Device, ...]:
     """The GPUs of which nothing is offered, because MIG is on and they have no MIG devices."""
     cut = {device.gpu for device in devices if device.profile is not None}
     return tuple(gpu for gpu in devices if gpu.mig_enabled and gpu.uuid not in cut and mig_strategy != "none")
@@ -160,7 +160,7 @@ def warnings(
 ) -> list[str]:
     """Warnings: what the configuration asks for and this node cannot do, without an error."""
     groups = _by_resource(devices, mig_strategy)
-    sentences = [f"GPU {gpu.index} is not offered: {UNCUT}" for gpu in uncut(devices, mig_strategy)]
+    sentences = [f"GPU {gpu.index} is not offered: {UNCUT}" for gpu in uncut_gpus(devices, mig_strategy)]
     sentences += [
         f"GPU {gpu.index} is offered whole, though MIG is on: CUDA finds no device in it; switch MIG off, or set "
         "another MIG strategy"
@@ -252,14 +252,14 @@ def _by_resource(devices: Sequence[Device], mig_strategy: str) -> dict[str, list
     parts = [device for device in devices if device.profile is not None]
     whole = [gpu for gpu in gpus if not gpu.mig_enabled]
     if mig_strategy == "single":
-        return {GPU: _all_alike(gpus, whole, parts)}
+        return {GPU: _single_strategy(gpus, whole, parts)}
     named: dict[str, list[Device]] = {GPU: whole}
     for part in parts:
         named.setdefault(f"nvidia.com/mig-{(part.profile or '').replace('+', '.')}", []).append(part)
     return named
 
 
-def _all_alike(gpus: list[Device], whole: list[Device], parts: list[Device]) -> list[Device]:
+def _single_strategy(gpus: list[Device], whole: list[Device], parts: list[Device]) -> list[Device]:
     """MIG strategy `single`: either no GPU has MIG on, or all have, with MIG devices of one profile."""
     if len(whole) == len(gpus):
         return whole
@@ -268,7 +268,7 @@ def _all_alike(gpus: list[Device], whole: list[Device], parts: list[Device]) -> 
             f"MIG strategy single: MIG is on for some GPUs but off for GPU {', '.join(gpu.index for gpu in whole)}; "
             "make them alike, or use MIG strategy mixed"
         )
-    empty = [gpu.index for gpu in uncut([*gpus, *parts], "single")]
+    empty = [gpu.index for gpu in uncut_gpus([*gpus, *parts], "single")]
     if empty:
         raise CannotOffer(
             f"MIG strategy single: MIG is on for GPU {', '.join(empty)}, but the plugin sees no MIG device there"

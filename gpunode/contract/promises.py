@@ -24,8 +24,8 @@ SUFFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
 QUANTITY = re.compile(r"([+-]?\d{1,19}(?:\.\d{0,18})?)(?:[eE]([+-]?\d{1,2})|([kMGTPE]|[KMGTPE]i)?)", re.ASCII)
 
 
-def whole(value: object) -> int:
-    """The number that a quantity of an extended resource stands for. ValueError if it is none, negative or too large."""
+def parse_quantity(value: object) -> int:
+    """A quantity of an extended resource as a number. ValueError if it is not a whole number, negative or too large."""
     from decimal import Decimal  # the device plugin has no use for it
 
     match = QUANTITY.fullmatch(str(value)) if type(value) in (str, int) else None
@@ -45,7 +45,7 @@ MOST_ASKS = 100  # sharing containers of a pod
 
 
 class Malformed(ValueError):
-    """The pod asks for what cannot be promised; the message says for what."""
+    """The pod's request cannot be promised; the message has the cause."""
 
 
 def pod_name(pod: Mapping[str, Any]) -> str:
@@ -99,7 +99,7 @@ def has_ended(pod: Mapping[str, Any]) -> bool:
 def demand_of(pod: Mapping[str, Any], resource: str) -> Demand:
     """The demand for the resource of a pod that is to be placed. Raises Malformed."""
     try:
-        gpus = whole(((pod.get("metadata") or {}).get("labels") or {}).get(GPUS, "1"))
+        gpus = parse_quantity(((pod.get("metadata") or {}).get("labels") or {}).get(GPUS, "1"))
     except (ValueError, TypeError, AttributeError) as error:
         raise Malformed(f"label {GPUS}: {error}") from None
     demand = _demand(pod, resource, gpus)
@@ -142,7 +142,7 @@ def _units(container: Mapping[str, Any], resource: str) -> int:
     """A container's limit, which for an extended resource is its request."""
     limits = (container.get("resources") or {}).get("limits") or {}
     try:
-        return whole(limits.get(resource, "0"))
+        return parse_quantity(limits.get(resource, "0"))
     except ValueError as error:
         raise ValueError(f"{resource} of container {container.get('name')}: {error}") from None
 
@@ -197,7 +197,7 @@ def _by_allocation(text: str, _node: str, demand: Demand) -> tuple[Part, ...]:
     parts = []
     for ask in demand.asks:
         gpus = document[str(ask.position)]
-        placed = [Part(ask.container, index, whole(units)) for index, units in sorted(gpus.items())]
+        placed = [Part(ask.container, index, parse_quantity(units)) for index, units in sorted(gpus.items())]
         if sum(part.units for part in placed) != ask.units or len({part.units for part in placed}) > 1:
             raise ValueError("other units, or uneven ones: a memory limit is the same on each GPU")
         parts += placed
@@ -219,8 +219,8 @@ ELSEWHERE = "elsewhere"  # of the node's document
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """A container whose GPUs are others than its pod's annotations say, with its units by the kubelet's own record. `more`:
-    no container of this size was promised these, so its GPU gives more than was promised of it."""
+    """A container with other GPUs than its pod's annotations name, and its units by the kubelet's record. `more`: no container of
+    this size was promised these units, so its GPU gives more than was promised of it."""
 
     uid: str  # of its pod
     pod: str  # namespace/name
@@ -229,10 +229,10 @@ class Elsewhere:
     more: bool = False
 
 
-def elsewhere_fields(found: Sequence[Elsewhere]) -> list[dict[str, Any]]:
-    """As the document has them."""
+def elsewhere_fields(moved: Sequence[Elsewhere]) -> list[dict[str, Any]]:
+    """The entries of the node's document."""
     return [
-        {"uid": each.uid, "container": each.container, "gpus": dict(sorted(each.place))} for each in found
+        {"uid": each.uid, "container": each.container, "gpus": dict(sorted(each.place))} for each in moved
     ]
 
 

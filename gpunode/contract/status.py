@@ -113,7 +113,7 @@ class Status:
     memory_limits: Mapping[str, Reason] = field(default_factory=dict)
     version: int = VERSION
 
-    def refusing(self, why: Reason | None) -> Status:
+    def with_refusal(self, why: Reason | None) -> Status:
         """A copy with the reason why a newer configuration was refused; None: it was not."""
         return replace(self, configuration=replace(self.configuration, refused=why))
 
@@ -158,11 +158,11 @@ def loads(text: str) -> Status:
         raise ValueError(f"a status with a wrong or missing field: {error!r}") from None
 
 
-def last(log: str) -> str | None:
+def find_last(log: str) -> str | None:
     """The last document in a log, not parsed; None if there is none."""
     documents = re.findall(rf" {MARK} (\{{.*\}})$", log, re.MULTILINE)
     return documents[-1] if documents else None
 
 
-def _reason(found: Mapping[str, str] | None) -> Reason | None:
-    return Reason(**found) if found else None
+def _reason(fields: Mapping[str, str] | None) -> Reason | None:
+    return Reason(**fields) if fields else None

@@ -83,15 +83,15 @@ def loads(text: str) -> tuple[Gpu, ...]:
         raise ValueError(f"a field is wrong or missing: {error!r}") from None
 
 
-def _gpu(found: Mapping[str, Any]) -> Gpu:
-    users, unhealthy, offered = found["users"], found["unhealthy"], found.get("offered")
+def _gpu(fields: Mapping[str, Any]) -> Gpu:
+    users, unhealthy, offered = fields["users"], fields["unhealthy"], fields.get("offered")
     read = {
         "offered": None if offered is None else tuple(_known(Offered, entry) for entry in offered),
         "users": None if users is None else tuple(_known(User, user) for user in users),
         "unhealthy": None if unhealthy is None else _known(Reason, unhealthy),
     }
-    return _known(Gpu, {**found, **read})
+    return _known(Gpu, {**fields, **read})
 
 
-def _known(kind: type[T], found: Mapping[str, Any]) -> T:
-    return kind(**{name: found[name] for name in kind.__annotations__ if name in found})
+def _known(kind: type[T], fields: Mapping[str, Any]) -> T:
+    return kind(**{name: fields[name] for name in kind.__annotations__ if name in fields})

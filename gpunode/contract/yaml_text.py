@@ -108,19 +108,19 @@ def syntax_mistake(error: yaml.MarkedYAMLError, lines: list[str]) -> Mistake:
     mark = error.problem_mark or error.context_mark
     if mark is None:
         return Mistake(1, 1, str(error.problem))
-    words = f"{error.context or ''} {error.problem or ''}"
+    message = f"{error.context or ''} {error.problem or ''}"
     line = lines[mark.line] if mark.line < len(lines) else ""
     began = error.context_mark
     since = f" in line {began.line + 1}" if began is not None else ""
     cause = next(
-        (text.format(since=since) for match, text in SYNTAX if re.search(match, words)), words.strip()
+        (text.format(since=since) for match, text in SYNTAX if re.search(match, message)), message.strip()
     )
-    if "cannot start" in words:
+    if "cannot start" in message:
         bad = line[mark.column : mark.column + 1]
         cause = f"a value cannot begin with {bad}; quote it"
         if bad == "\t":
             cause = "a tab; YAML is indented with spaces only"
-    elif "flow sequence" in words and (span := re.search(r"[\w.-]*\[\d+:\d+\][\w.-]*", line)):
+    elif "flow sequence" in message and (span := re.search(r"[\w.-]*\[\d+:\d+\][\w.-]*", line)):
         cause = f'a range inside [ ] needs quotes: ["{span.group()}"], or a line of its own: - {span.group()}'
     return Mistake(mark.line + 1, mark.column + 1, cause)
 
@@ -185,7 +185,7 @@ class Document:
     def note(self, place: tuple[int, int], where: Where, message: str) -> None:
         """Note a mistake at a line and column."""
         line, column = place
-        name = dotted(where)
+        name = format_path(where)
         self.problems[line, column, f"{name}: {message}" if name else message] = None
 
     @contextmanager
@@ -213,7 +213,7 @@ class Document:
             self.data = _Builder(self).value(root, ())
 
 
-def dotted(where: Where) -> str:
+def format_path(where: Where) -> str:
     """The path to a value as text: groups.h100.hosts[1].ssh.port."""
     text = ""
     for part in where:
@@ -254,7 +254,7 @@ class _Builder:
         document.values[where] = (mark.line + 1, mark.column + 1)
         self.count += 1
         if self.count > MOST_VALUES or any(node is outer for outer in self.open):
-            raise Mistake(mark.line + 1, mark.column + 1, f"{dotted(where)}: an alias that never ends")
+            raise Mistake(mark.line + 1, mark.column + 1, f"{format_path(where)}: an alias that never ends")
         if isinstance(node, yaml.ScalarNode):
             return self.scalar(node, where)
         if len(self.open) == DEEPEST:  # by aliases of aliases

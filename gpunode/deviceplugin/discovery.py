@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpunode.contract.config import Config
-from gpunode.contract.offer import UNCUT, CannotOffer, Device, Unit, offers, uncut, warnings
+from gpunode.contract.offer import UNCUT, CannotOffer, Device, Unit, offers, uncut_gpus, warnings
 from gpunode.contract.status import LAYOUT, Reason
 
 from . import limits
@@ -217,7 +217,7 @@ class Discovery:
                 self._resolved(what)
         self._warnings = found_warnings
         self._state.set_not_offered(
-            {gpu.uuid: Reason("mig-uncut", UNCUT) for gpu in uncut(found, config.mig_strategy)}
+            {gpu.uuid: Reason("mig-uncut", UNCUT) for gpu in uncut_gpus(found, config.mig_strategy)}
         )
 
     async def _refresh_cdi(self) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpunode.contract.config import DEFAULT, LABEL, BadConfig, Config, choice
+from gpunode.contract.config import DEFAULT, LABEL, BadConfig, Config, choose_name
 
 from .cluster.apiserver import NodeLabel
 from .directory import Directory
@@ -158,7 +158,7 @@ def chosen(folder: Path, label: str, key: str, default: str = "") -> str:
         )
     except OSError as error:
         raise BadConfig(f"{folder}: {error.strerror}") from None
-    wanted = choice(names, label, default)
+    wanted = choose_name(names, label, default)
     if wanted and wanted not in names:
         by = f"the node's label {key}" if label else "--default-config"
         raise BadConfig(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpunode.contract.config import OPTIONS, PASSED_OVER, BadConfig, Config, parse_option
+from gpunode.contract.config import IGNORED_FLAGS, OPTIONS, BadConfig, Config, parse_option
 
 if TYPE_CHECKING:
     import argparse
@@ -90,5 +90,5 @@ def _parser(program: str) -> argparse.ArgumentParser:
             metavar = "{" + ",".join(option.choices) + "}" if option.choices else None
             parser.add_argument(*names, dest=option.field, metavar=metavar, help=option.help)
     parser.add_argument("--imex-channel-ids", dest="imex", help=argparse.SUPPRESS)
-    parser.add_argument(*PASSED_OVER, dest="passed_over", action=PassOver, help=argparse.SUPPRESS)
+    parser.add_argument(*IGNORED_FLAGS, dest="passed_over", action=PassOver, help=argparse.SUPPRESS)
     return parser

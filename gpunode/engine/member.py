@@ -55,7 +55,7 @@ class Member:
     @property
     def active(self) -> bool:
         """Whether it takes part in the next stage."""
-        stopped = any(verdict.status == "broken" and not verdict.partly for verdict in self.verdicts)
+        stopped = any(verdict.status == "broken" and not verdict.partial for verdict in self.verdicts)
         return self.node is not None and self.reason is None and not stopped
 
     @property

@@ -86,7 +86,7 @@ def rows(order: Sequence[Sequence[Host]], waiting: Sequence[Member]) -> list[tup
     for number, batch in enumerate(order, 1):
         here = [known[host.name] for host in batch if host.name in known]
         heavy = [member for member in here if member.disturbs.what]
-        words = list(dict.fromkeys(one.disturbs.what.words(_reboot(one)) for one in heavy))
+        words = list(dict.fromkeys(one.disturbs.what.describe(_reboot(one)) for one in heavy))
         names = [
             [host.name for host in batch],
             [one.host.name for one in here],

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from gpunode.contract.config import LABEL
-from gpunode.contract.yaml_text import Where, dotted
+from gpunode.contract.yaml_text import Where, format_path
 from gpunode.inventory.source import Source
 from gpunode.local import files as localfile
 from gpunode.model import Host, PythonBuild, Repository, RunFile, Ssh
@@ -227,7 +227,7 @@ def hosts(source: Source) -> tuple[Host, ...]:
         made.append(host(name, tuple(mention.group for mention in several), everything))
     for (where, first), (first_host, *more) in conflicts.items():
         who = f"{first_host} and {len(more)} more" if more else first_host
-        place = f"{dotted(first)} (line {source.line(first)})"
+        place = f"{format_path(first)} (line {source.line(first)})"
         source.problem(where, f"{who}: {place} has another value; use the same, or set it on the host")
     note_collisions(source, made, mentions)
     return tuple(made)

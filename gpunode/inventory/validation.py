@@ -10,7 +10,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from gpunode.contract.yaml_text import INVALID, Where, dotted, kind
+from gpunode.contract.yaml_text import INVALID, Where, format_path, kind
 from gpunode.inventory.expand import range_meant
 from gpunode.inventory.source import Source
 
@@ -240,7 +240,7 @@ def by_name(part: Schema) -> dict[str, str]:
     """Every key's name -> the dotted path of its outermost place."""
     found: dict[str, str] = {}
     for place in places(part):
-        found.setdefault(str(place[-1]), dotted(place))
+        found.setdefault(str(place[-1]), format_path(place))
     return found
 
 

@@ -1,7 +1,7 @@
-"""What can be done to a host: a closed set.
+"""Changes of a host: a closed set.
 
-`why` is for the user who accepts the plan. `fault` is what is wrong until the change is made, for verify: None: the same
-as `why`; "": nothing of its own, as the change follows from the one before it.
+`why` is for the user who accepts the plan. `fault`, for verify, is the fault that the change fixes; None: the same as
+`why`; "": none, as the change follows from the one before it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Checker: TypeAlias = Literal["docker", "containerd", "systemd"]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a container runtime must make of a changed file: this runtime added, this default one (None: as before),
-    those that `moved` here from elsewhere, and all else as it was."""
+    """What a container runtime must read in a changed file: this runtime added, this default (None: as before), those that
+    `moved` here from another file, and no other difference."""
 
     runtime: str
     default: str | None = None
@@ -28,9 +28,8 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class WriteFile:
-    """Make `path` hold `content`. Refused when it is no longer what was planned on: `before` is the text it
-    then had, None for a file that must not exist. `check` names the program that must accept it first, and make
-    of it what is `expected`."""
+    """Write `content` to `path`. Refused if the file changed since the plan: `before` is its text at that time, None for
+    a file that must not exist. `check` names the program that must accept the new text first and read `expected` in it."""
 
     path: str
     content: str
@@ -44,7 +43,7 @@ class WriteFile:
 
 @dataclass(frozen=True, slots=True)
 class RemoveFile:
-    """Remove `path`, whose text is `before`; with `folder` also its folder, where nothing else is in it."""
+    """Remove `path` if its text is `before`; with `folder` also its folder, if that is empty then."""
 
     path: str
     before: str
@@ -61,7 +60,7 @@ class PackageSpec:
     name: str
     version: str = ""
     origin: Literal["nvidia", "distribution"] = "distribution"  # whose repository has it, or a mirror of that
-    downgrade: bool = False  # installed even where a newer one has to go for it
+    downgrade: bool = False  # installed even in place of a newer one
 
     def __str__(self) -> str:
         """For people: `nvidia-open-580 580.*`."""
@@ -70,8 +69,8 @@ class PackageSpec:
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """Install, remove, hold; `hold` is done after installing. `refresh` reads what the sources hold first. `purge` removes
-    the configuration of what is removed, too."""
+    """Install, remove, hold; `hold` comes after the installation. `refresh` first updates the lists of packages. `purge` also
+    removes the configuration of removed packages."""
 
     why: str
     install: tuple[PackageSpec, ...] = ()
@@ -84,11 +83,11 @@ class Packages:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Enable and (re)start a unit; then it, and all of the node that worked before, must work for some seconds. Otherwise
-    the files that this run changed for it (`guards`) are restored, and it is restarted if it had worked before.
+    """Enable and (re)start a unit. Then the unit, and the node's other units that worked before, must work for some seconds.
+    Otherwise the files that this run changed for it (`guards`) are restored, and it is restarted if it worked before.
 
-    `ends`: where work ends with it, those users of the GPUs that it was planned with, as a Reboot has them; one that came
-    since prevents it, of docker a container. None: it ends none, or whichever there are."""
+    `ends`: the users of the GPUs, as in Reboot, whose work the plan expects to end; a newer user (of docker: a newer container)
+    prevents the restart. None: it ends no work, or any that there is."""
 
     unit: str
     why: str
@@ -96,9 +95,9 @@ class Service:
     restart: bool = False
     start: bool = True  # False: it is enabled only; the next boot starts it
     guards: tuple[str, ...] = ()
-    note: str = ""  # what else the restart touches: containers, GPU users
+    note: str = ""  # what else the restart affects: containers, GPU users
     ends: tuple[str, ...] | None = None
-    loses: bool = False  # systemd, which is reloaded for it, takes the GPUs from containers that run
+    loses: bool = False  # systemd is reloaded for it, and takes the GPUs from running containers
     fault: str | None = None
 
 
@@ -161,8 +160,8 @@ class UninstallDriver:
 
 @dataclass(frozen=True, slots=True)
 class Reboot:
-    """Restart the machine; the run continues when its boot id has changed. `ends`: users of the GPUs (pids, and UIDs of
-    pods) that it was planned with; one that came since prevents it. None: it ends whoever is there."""
+    """Restart the machine; the run continues when its boot id has changed. `ends`: the users of the GPUs (pids, and UIDs of
+    pods) at the time of the plan; a newer user prevents the reboot. None: it ends any user's work."""
 
     why: str
     ends: tuple[str, ...] | None = None

@@ -1,4 +1,4 @@
-"""What a probe reads, and what it found on a host: nothing derived."""
+"""What a probe reads on a host, and the facts that it reports: nothing derived."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Os:
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """An NVIDIA function on the PCI bus, or one that manages NVSwitches of NVLink 5, from /sys/bus/pci/devices. Numbers in hex without 0x."""
+    """A PCI function of NVIDIA's, or of a device that manages NVSwitches of NVLink 5, from /sys/bus/pci/devices. Hex without 0x."""
 
     address: str  # 0000:3b:00.0
     vendor: str  # 10de; 15b3
     device: str  # 15f8
     cls: str  # 030200
     driver: str | None = None  # the kernel driver bound to it: nvidia, nouveau, NovaCore, vfio-pci
-    subsystem: str = ""  # device id of the card, or of the part of it that a virtual machine got
+    subsystem: str = ""  # device id of the card, or of a virtual machine's part of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ class Kubelet:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """An apply that is under way on the host, or that ended after its connection was lost."""
+    """An apply that still runs on the host, or ended after its connection was lost."""
 
     run: str
     since: float
@@ -181,7 +181,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Unconfirmed:
-    """A restart that an earlier apply kept, though gpunode did not connect to the host after it. `code`: why it did."""
+    """A restart that an earlier apply kept, though gpunode could not connect to the host after it. `code`: why it was kept."""
 
     code: Literal["api-server-answered"]
     run: str
@@ -200,7 +200,7 @@ class Unconfirmed:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Everything one probe of one host saw, at `time` (seconds since the epoch, the host's clock)."""
+    """All facts from one probe of one host, at `time` (seconds since the epoch, the host's clock)."""
 
     time: float
     hostname: str

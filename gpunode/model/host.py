@@ -11,8 +11,8 @@ from gpunode.model.change import Flavour
 
 @dataclass(frozen=True, slots=True)
 class Ssh:
-    """How to reach a host; None leaves it to ~/.ssh/config. `jump` is `[user@]host[:port]`, or `none` to overrule
-    that file's; `key` and `known_hosts` are paths of this machine."""
+    """How to reach a host; None leaves it to ~/.ssh/config. `jump` is `[user@]host[:port]`, or `none` to ignore that file's;
+    `key` and `known_hosts` are paths on this machine."""
 
     address: str
     port: int | None = None
@@ -26,8 +26,8 @@ class Ssh:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """The user's own package repository (mirror, air gap). `key` is the armoured public key's text; `fingerprint` the whole one
-    that the user trusts, "": none is given."""
+    """The user's own package repository (mirror, air gap). `key` is the armoured public key's text; `fingerprint`: the trusted
+    one in full, "": none is given."""
 
     uri: str
     key: str

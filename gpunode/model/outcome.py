@@ -1,4 +1,4 @@
-"""What a plan disturbs, how a host's run ended, and what happens meanwhile."""
+"""What a plan interrupts, how a host's run ended, and the events of a run."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gpunode.model.plan import Desired, Plan
 @dataclass(frozen=True, slots=True)
 class Disturbance:
     """What changes interrupt on their host. `restarts`: units, in order. `modules`: kernel modules are unloaded.
-    `devices`: a `systemctl daemon-reload` takes the GPUs from running containers. `packages`: those of the driver that change, so that programs which start meanwhile find libraries that do not fit the
-    loaded module."""
+    `devices`: a `systemctl daemon-reload` takes the GPUs from running containers. `packages`: the driver's packages that
+    change; programs that start meanwhile find libraries that do not match the loaded module."""
 
     reboot: bool = False
     restarts: tuple[str, ...] = ()
@@ -26,19 +26,19 @@ class Disturbance:
 
     def __str__(self) -> str:
         """For people: `reboot, restart of docker and kubelet, reload of the modules, driver packages`."""
-        return self.words("reboot")
+        return self.describe("reboot")
 
-    def words(self, reboot: str) -> str:
-        """The same, with other words for a reboot."""
+    def describe(self, reboot: str) -> str:
+        """The same text with `reboot` in place of the word."""
         units = " and ".join(unit.removesuffix(".service") for unit in self.restarts)
-        found = [
+        parts = [
             reboot if self.reboot else "",
             f"restart of {units}" if units else "",
             "reload of the modules" if self.modules else "",
             "driver packages" if self.packages else "",
             "reload of systemd, which takes the GPUs from containers" if self.devices else "",
         ]
-        return ", ".join(filter(None, found))
+        return ", ".join(filter(None, parts))
 
     def __bool__(self) -> bool:
         """True if anything that runs on the host may notice."""
@@ -46,18 +46,18 @@ class Disturbance:
 
     @property
     def ends_gpu_work(self) -> bool:
-        """True if processes that use the GPUs cannot go on through it."""
+        """True if it ends processes that use the GPUs."""
         units = {"docker.service", "nvidia-fabricmanager.service"} & set(self.restarts)
         return self.reboot or self.modules or self.devices or bool(self.packages) or bool(units)
 
 
 @dataclass(frozen=True, slots=True)
 class Disturbed:
-    """What a plan interrupts, and whose work. `work`: how it is ended first, with a cordon of the node where pods are known;
-    `stays`: it continues. `timeout`: seconds to wait for it. `pods`: the node's, without DaemonSets', with the units that each asks
-    for by resource; None: not known. `standstill`: of these, by name, why nothing runs on their GPUs. `users`: processes that use the
-    GPUs, without the driver's daemons. `reload`: the reboot is only for users of the GPUs that have ended by then, so the modules are
-    reloaded instead."""
+    """What a plan interrupts, and whose work. `work`: how work is ended first, with a cordon of the node if its pods are known;
+    `stays`: it continues. `timeout`: seconds to wait for its end. `pods`: the node's pods, without DaemonSets', each with its units
+    by resource; None: not known. `standstill`: by pod, why nothing runs on its GPUs. `users`: processes that use the GPUs, without
+    the driver's daemons. `reload`: only users of the GPUs require the reboot, and they will have ended, so the modules are reloaded
+    instead."""
 
     what: Disturbance
     work: Literal["wait", "drain", "kill", "stays"] = "stays"
@@ -69,17 +69,17 @@ class Disturbed:
 
     @property
     def processes(self) -> tuple[GpuUser, ...]:
-        """Those outside Kubernetes; all where pods are not known."""
+        """Users outside Kubernetes; all users if the pods are not known."""
         return tuple(user for user in self.users if user.pod is None or self.pods is None)
 
     @property
     def anybody(self) -> bool:
-        """Whether work is interrupted, as far as known."""
+        """True if work is interrupted, as far as known."""
         ended = self.what.ends_gpu_work and bool(self.processes)
         return bool(self.what) and (self.pods is None or bool(self.pods) or ended)
 
 
-# `differs`: not in its desired state, where a command plans nothing. `broken`: of reports, a right host with a broken link.
+# `differs`: not in its desired state, of a command that plans nothing. `broken`: in reports, a right host with a broken link.
 Status: TypeAlias = Literal[
     "right", "broken", "planned", "differs", "changed", "failed", "refused", "unreachable", "declined"
 ]
@@ -87,10 +87,10 @@ Status: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one host's run ended. `plan` is what is left (or would be done); `problem`: why it failed, was refused or not reached.
+    """How one host's run ended. `plan`: the changes left (or planned); `problem`: why it failed, was refused or not reached.
 
-    `disturbs`: what the plan interrupts, where that was asked. `install`: the program that can give the host the Python that it
-    does not have. `repository`: that of NVIDIA's for which it is refused, as neither the host nor the inventory knows it.
+    `disturbs`: what the plan interrupts, if that was asked for. `install`: the host lacks Python, and this program can install it.
+    `repository`: the host is refused because neither it nor the inventory has this repository of NVIDIA's.
     """
 
     host: str
@@ -113,8 +113,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One link of the chain from the PCI bus to a pod that passed. `unknown`: it was not checked. `problem`: what is wrong, with
-    cause and fix; of one that holds, what is to be known of it."""
+    """The judgement of one link of the chain. `unknown`: it was not checked. `problem`: what is wrong, with cause and fix; for a
+    link that holds, a remark."""
 
     layer: Layer
     status: Literal["ok", "broken", "unknown"]
@@ -123,7 +123,7 @@ class Verdict:
 
     @classmethod
     def ok(cls, layer: Layer, text: str, cause: str = "", fix: str = "") -> Verdict:
-        return cls(layer, "ok", text).because(cause, fix)
+        return cls(layer, "ok", text).with_cause(cause, fix)
 
     @classmethod
     def broken(cls, layer: Layer, text: str, cause: str = "", fix: str = "", code: str = "") -> Verdict:
@@ -142,12 +142,12 @@ class Verdict:
         return self.problem.fix if self.problem else ""
 
     @property
-    def partly(self) -> bool:
-        """Whether it is broken for some GPUs alone, its problem's subject: the others go on."""
+    def partial(self) -> bool:
+        """True if it is broken for some GPUs only, its problem's subject."""
         return self.status == "broken" and bool(self.problem and self.problem.subject)
 
-    def because(self, cause: str, fix: str = "") -> Verdict:
-        """The same with another cause, and another fix where one is given."""
+    def with_cause(self, cause: str, fix: str = "") -> Verdict:
+        """A copy with another cause, and another fix unless `fix` is empty."""
         if not (self.problem or cause or fix):
             return self
         before = self.problem or Problem("", self.text, self.layer)
@@ -156,8 +156,8 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of real hosts that `gpunode demo --break NAME` causes. `cause`: a sentence's end, after the host's name. `layer`:
-    the first link that verify must find broken. `by_hand`: the fix, where gpunode has none."""
+    """A fault of real hosts that `gpunode demo --break NAME` causes. `cause`: the end of a sentence that begins with the host's
+    name. `layer`: the first link that verify must report as broken. `by_hand`: the fix, if gpunode has none."""
 
     name: str
     layer: Layer

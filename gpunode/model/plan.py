@@ -12,7 +12,7 @@ from gpunode.model.host import PluginImage, RunFile
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one kind of kubelet keeps what it is started with."""
+    """Where one kind of kubelet has its unit, its arguments and its configuration."""
 
     unit: str
     config: str  # its configuration file where its command names none
@@ -25,7 +25,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class UnitSetting:
-    """One setting of [Service]. `start` and `stop` are where its value's text begins and ends, continued lines included."""
+    """One setting of [Service]. `start` and `stop`: offsets of its value's text, continued lines included."""
 
     key: str
     value: str
@@ -35,10 +35,10 @@ class UnitSetting:
 
 @dataclass(frozen=True, slots=True)
 class KubeletStart:
-    """What systemd would start now. `words`: the program and its arguments, () where it can start none."""
+    """What systemd would start now. `argv`: the program and its arguments, () if it can start none."""
 
     place: Place
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     variables: Mapping[str, str]
     setters: Mapping[str, str]  # the file that each variable's value comes from
     command: tuple[str, UnitSetting] | None  # the ExecStart= that counts, and its file
@@ -86,17 +86,17 @@ class DriverSpec:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A package repository to be known to the host, with the key that signs it."""
+    """A package repository for the host to use, with the key that signs it."""
 
     name: str  # of its files below sources.list.d or yum.repos.d, without ending
     uri: str
     key: str
-    fingerprint: str = ""  # the whole one of the key, where the user has given it
+    fingerprint: str = ""  # of the key, in full, if the user gave it
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """What is right for one host, decided from its wishes, its facts and the compat tables."""
+    """The desired state of one host, decided from its settings, its facts and the tables."""
 
     runtime: Runtime
     runtime_mode: Literal["default", "class", "none"]
@@ -118,7 +118,7 @@ class Desired:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A part of the decision: what was chosen, and the wish or the fact that decided."""
+    """A part of the decision: what was chosen, and the setting or fact that decided it."""
 
     code: Literal[
         "system", "gpu", "repository", "branch", "modules", "headers", "fabric", "toolkit", "runtime", "kubelet", "gate"
@@ -129,7 +129,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One component's part of a plan: the changes it wants, in order; () when it is right."""
+    """One link's changes in a plan, in order; () if nothing needs a change."""
 
     step: str
     changes: tuple[Change, ...]
@@ -137,7 +137,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What would change on one host, in the order it would be done."""
+    """The changes of one host, in order."""
 
     host: str
     steps: tuple[StepPlan, ...]

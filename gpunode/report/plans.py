@@ -102,7 +102,7 @@ def sentence(disturbed: Disturbed) -> str:
     if not disturbed.what:
         return "nobody"
     reboot = "reload of the modules, or a reboot where the GPUs stay in use" if disturbed.reload else "reboot"
-    return f"{disturbed.what.words(reboot)}; {_treatment(disturbed)}"
+    return f"{disturbed.what.describe(reboot)}; {_treatment(disturbed)}"
 
 
 def interrupted_work(outcomes: Sequence[Outcome]) -> Iterator[str]:

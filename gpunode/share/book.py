@@ -9,7 +9,7 @@ from typing import Any
 
 from gpunode.contract import status
 from gpunode.contract.config import GPU_COUNT
-from gpunode.contract.promises import MEMORY_ANNOTATION, VERSION, Demand, Part, read_elsewhere, whole
+from gpunode.contract.promises import MEMORY_ANNOTATION, VERSION, Demand, Part, parse_quantity, read_elsewhere
 from gpunode.contract.status import Reason
 
 MOST_GPUS = 128  # of a node; a count beyond is a mistake
@@ -36,7 +36,7 @@ def gpus_of(node: Mapping[str, Any], resource: str) -> tuple[Gpu, ...] | Reason:
     meta, capacity = node.get("metadata") or {}, (node.get("status") or {}).get("capacity") or {}
     annotations = meta.get("annotations") or {}
     try:
-        total, count = (whole(capacity.get(name, "0")) for name in (resource, GPU_COUNT))
+        total, count = (parse_quantity(capacity.get(name, "0")) for name in (resource, GPU_COUNT))
         if not total:
             return Reason("not-shared", f"it offers no {resource}")
         if MEMORY_ANNOTATION in annotations:
@@ -96,7 +96,7 @@ def _published(text: str) -> tuple[Gpu, ...]:
 
 def _gpu(entry: Mapping[str, Any]) -> Gpu:
     """Reserved units are used by an earlier configuration: they cannot be promised."""
-    units, reserved = whole(entry["units"]), whole(entry.get("reserved", 0))
+    units, reserved = parse_quantity(entry["units"]), parse_quantity(entry.get("reserved", 0))
     return Gpu(
         str(entry["index"]),
         max(units - reserved, 0),

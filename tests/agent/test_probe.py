@@ -440,7 +440,7 @@ def test_the_kubelet_of_microk8s_is_known_by_its_service(host: Host) -> None:
     assert seen.kubelet is not None
     assert seen.kubelet.version == "1.32.9"
     start = places.read(seen)
-    assert start.words[1] == "--root-dir=/var/snap/microk8s/common/k"
+    assert start.argv[1] == "--root-dir=/var/snap/microk8s/common/k"
     assert start.gates == {"A": True}
 
 
@@ -909,9 +909,9 @@ def test_the_record_of_a_configuration_from_the_api_is_read(host: Host) -> None:
     host.write("/var/lib/kubelet/dyn/store/meta/assigned", '{"kind":"SerializedNodeConfigSource"}')
     seen = answers.parse_facts(host.probe())
     assert (
-        start.assigned_config(seen, places.read(seen).words, 16) == "/var/lib/kubelet/dyn/store/meta/assigned"
+        start.assigned_config(seen, places.read(seen).argv, 16) == "/var/lib/kubelet/dyn/store/meta/assigned"
     )
-    assert start.assigned_config(seen, places.read(seen).words, 24) is None
+    assert start.assigned_config(seen, places.read(seen).argv, 24) is None
 
 
 def test_versions_of_what_starts_containers_are_read(host: Host) -> None:
@@ -967,7 +967,7 @@ def test_environment_files_that_a_pattern_names_are_read(host: Host) -> None:
     host.write("/etc/kubelet.d/other", "B=--v=9\n")
     seen = answers.parse_facts(host.probe())
     assert places.read(seen).environment_files == ("/etc/kubelet.d/10-a.env", "/etc/kubelet.d/20-b.env")
-    assert places.read(seen).words[1:] == ("--feature-gates=DevicePlugins=true", "--v=2")
+    assert places.read(seen).argv[1:] == ("--feature-gates=DevicePlugins=true", "--v=2")
 
 
 def test_the_files_of_the_kubelet_that_runs_are_read_too(host: Host) -> None:

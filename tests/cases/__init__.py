@@ -368,7 +368,7 @@ def _restarted(seen: Facts, name: str) -> Facts:
     if name in (cdi.DEV_CHAR, cdi.OWN, cdi.UNIT):
         return _handed(seen, name)
     if name == "kubelet.service" and seen.kubelet:
-        arguments = ("/usr/bin/kubelet", *read_start(seen).words[1:])
+        arguments = ("/usr/bin/kubelet", *read_start(seen).argv[1:])
         return replace(seen, kubelet=replace(seen.kubelet, arguments=arguments, journal=()))
     if name == "docker.service":
         file = seen.files.get("/etc/docker/daemon.json")

@@ -25,7 +25,7 @@ def seen(case: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> Fac
     base = cases.facts("modern")
     found = Kubelet(case["version"], (), unit_text(texts))
     facts = replace(base, files=files, kubelet=found, units={**base.units, **_units()})
-    words = kubelets.read(facts).words
+    words = kubelets.read(facts).argv
     return replace(facts, kubelet=replace(found, arguments=words))
 
 

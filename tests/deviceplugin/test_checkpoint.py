@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from gpunode.contract.checkpoint import Entry, entries, registered
+from gpunode.contract.checkpoint import Entry, entries, healthy_ids
 from gpunode.contract.status import Pod
 from gpunode.deviceplugin.kubelet.reclaim import pod_names, unreported
 from gpunode.deviceplugin.state import ContainerDevices
@@ -131,7 +131,7 @@ def test_what_is_no_record_is_an_error(tmp_path, text) -> None:
 )
 def test_what_registers_no_units_is_an_error(text) -> None:
     with pytest.raises(ValueError, match="not a device checkpoint"):
-        registered(text)
+        healthy_ids(text)
 
 
 def test_a_device_that_a_pod_uses_twice_counts_once() -> None:
@@ -162,4 +162,4 @@ def test_a_pod_has_the_name_under_which_the_kubelet_tells_one_of_its_containers(
 )
 def test_the_units_that_a_kubelet_counts_are_in_its_file(data, found) -> None:
     """Healthy ones; kubelets before 1.11 wrote another file."""
-    assert registered(json.dumps(data)) == found
+    assert healthy_ids(json.dumps(data)) == found

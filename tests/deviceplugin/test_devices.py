@@ -112,7 +112,7 @@ def test_a_mig_device_that_may_not_be_seen_leaves_the_others_offered(play, plugi
             await kubelet.until(lambda: kubelet.devices("nvidia.com/mig-1g.10gb") == {"MIG-1": "Healthy"})
 
     play(scene)
-    (lost,) = status.loads(status.last(caplog.text) or "").lost
+    (lost,) = status.loads(status.find_last(caplog.text) or "").lost
     assert (lost.index, lost.code, lost.listed) == ("0:1", "nvml-no-permission", False)
     assert "MIG device 0:1 is not offered" in lost.sentence
     assert "SYS_ADMIN" in lost.words

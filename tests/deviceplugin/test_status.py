@@ -22,7 +22,7 @@ from gpunode.contract.status import (
     Unavailable,
     UnknownVersion,
     dumps,
-    last,
+    find_last,
     loads,
 )
 from gpunode.deviceplugin.cluster.publish import Publisher, gone_gpus, status_of
@@ -96,10 +96,10 @@ def test_the_last_status_of_a_log_counts_whatever_was_logged_since() -> None:
         f"2026-01-01T10:00:01Z INFO {MARK} {dumps(WHOLE)}",
         '2026-01-01T10:00:02Z WARNING not ready: {"version":1}',
     ]
-    found = last("\n".join(lines))
+    found = find_last("\n".join(lines))
     assert found is not None
     assert loads(found) == WHOLE
-    assert last(lines[2]) is None
+    assert find_last(lines[2]) is None
 
 
 def test_an_unhealthy_gpu_is_listed_and_one_that_is_not_offered_is_not() -> None:
@@ -173,7 +173,7 @@ def test_a_gpu_that_nvml_lists_no_more_is_lost_until_it_is_back() -> None:
 def statuses(caplog: pytest.LogCaptureFixture) -> list[Status]:
     """Those logged so far, in order."""
     lines = [one.getMessage() for one in caplog.records]
-    return [loads(text) for line in lines if (text := last(f" {line}"))]
+    return [loads(text) for line in lines if (text := find_last(f" {line}"))]
 
 
 def test_every_change_is_in_the_log_once(play, plugin, caplog) -> None:

@@ -56,14 +56,14 @@ def test_systemd_reads_units_and_files_as_gpunode_does(
     """What a plan rests on is what systemd would start, before and after."""
     for told, texts in zip(started[case["name"]], (case["files"], merged(case)), strict=True):
         start = kubelets.read(places.seen(case, texts))
-        assert told.words[1:] == start.words[1:]
+        assert told.words[1:] == start.argv[1:]
         plain = {name: value for name, value in start.variables.items() if name not in systemd_reader.NOISE}
         assert {name: told.variables.get(name) for name in plain} == plain
 
 
 def planned(case: Mapping[str, Any]) -> dict[str, bool]:
     """The gates that the command line has after the plan."""
-    return flag_gates(kubelets.read(places.seen(case, merged(case))).words[1:])
+    return flag_gates(kubelets.read(places.seen(case, merged(case))).argv[1:])
 
 
 def shell(words: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.contract.promises import Ask, Demand, Malformed, demand_of, whole
+from gpunode.contract.promises import Ask, Demand, Malformed, demand_of, parse_quantity
 from gpunode.share.fit import TooHard, choose
 from tests.share.objects import COUNT, MEM, pod
 
@@ -23,10 +23,10 @@ from tests.share.objects import COUNT, MEM, pod
 def test_quantities_are_read_as_the_api_server_writes_them(text: Any, number: int | None) -> None:
     """Whole numbers in any notation; everything else is refused."""
     if number is not None:
-        assert whole(text) == number
+        assert parse_quantity(text) == number
     else:
         with pytest.raises(ValueError, match="expected"):
-            whole(text)
+            parse_quantity(text)
 
 
 @pytest.mark.parametrize(

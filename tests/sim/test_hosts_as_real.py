@@ -95,7 +95,7 @@ def said(outcome: Outcome) -> dict[str, Any]:
         "docker": (seen.docker.runtimes, seen.docker.default_runtime, seen.docker.cgroup_driver)
         if seen.docker
         else None,
-        "kubelet": (places.read(seen).words[1:], seen.kubelet.journal),
+        "kubelet": (places.read(seen).argv[1:], seen.kubelet.journal),
         "images": len(seen.images),
         "errors": seen.errors,
     }

@@ -24,7 +24,7 @@ def test_the_next_start_of_a_kubeadm_host() -> None:
     seen = cases.facts("legacy")
     start = places.read(seen)
     assert seen.kubelet is not None
-    assert start.words[1:] == seen.kubelet.arguments[1:]
+    assert start.argv[1:] == seen.kubelet.arguments[1:]
     assert start.environment_files == ("/var/lib/kubelet/kubeadm-flags.env", "/etc/default/kubelet")
 
 
@@ -50,14 +50,14 @@ def test_the_next_start_of_a_kubeadm_host() -> None:
 def test_units_are_read_as_systemd_reads_them(unit: str, arguments: tuple[str, ...]) -> None:
     """Resets, continued lines, quotes, the two ways to name a variable."""
     seen = cases.facts("legacy", {"kubelet": {"unit_text": f"[Service]\n{unit}"}})
-    assert places.read(seen).words[1:] == arguments
+    assert places.read(seen).argv[1:] == arguments
 
 
 def test_a_host_without_a_kubelet() -> None:
     """Nothing is started."""
     seen = cases.facts("legacy", {"kubelet": None})
     start = places.read(seen)
-    assert start.words == start.environment_files == ()
+    assert start.argv == start.environment_files == ()
 
 
 @pytest.mark.parametrize(

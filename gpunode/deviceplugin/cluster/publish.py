@@ -222,7 +222,7 @@ class Publisher:
                 memory = memory_document(state, config.memory.resource) if config.memory else None
                 self._annotation.put((MEMORY_ANNOTATION, memory))
         status = status_of(state, config, registered, not_ready, tuple(self._gone.values()))
-        status = replace(status, since=self._since).refusing(self._refused)
+        status = replace(status, since=self._since).with_refusal(self._refused)
         if again or status != self._published:
             self._put(status, annotate=discovered)
 
@@ -237,7 +237,7 @@ class Publisher:
     def _refuse(self, why: Reason | None) -> None:
         self._refused = why
         if self._published is not None:
-            self._put(self._published.refusing(why), annotate=True)
+            self._put(self._published.with_refusal(why), annotate=True)
 
     def _put(self, status: Status, *, annotate: bool) -> None:
         self._published = status

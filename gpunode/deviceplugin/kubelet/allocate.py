@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from math import comb
 
-from gpunode.contract.config import CDI, Config, MemorySharing, file_word
+from gpunode.contract.config import CDI, Config, MemorySharing, file_name
 from gpunode.contract.offer import Device, Unit, count_pieces, format_mib
 from gpunode.contract.promises import Place
 from gpunode.contract.status import Reason
@@ -256,7 +256,7 @@ def grant(
     by_cdi += features if names else ()
     if "cdi-annotations" in config.device_list_strategy and names:
         # One key per resource: a container may have devices of several.
-        key = f"{config.cdi_annotation_prefix}gpunode_{file_word(resource)}"
+        key = f"{config.cdi_annotation_prefix}gpunode_{file_name(resource)}"
         given.annotations[key] = ",".join(by_cdi)
     if "cdi-cri" in config.device_list_strategy:
         given.cdi += by_cdi

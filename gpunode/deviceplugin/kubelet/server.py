@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from gpunode.contract.config import Config, file_word
+from gpunode.contract.config import Config, file_name
 from gpunode.contract.offer import MAX_LIST
 
 from ..cdi import Specs
@@ -134,7 +134,7 @@ class ResourceServer:
         self._changed = changed
         self._promised = promised
         self._kubelet = Path(config.kubelet_socket)
-        self._socket = self._kubelet.parent / f"nvidia-{file_word(resource)}.sock"
+        self._socket = self._kubelet.parent / f"nvidia-{file_name(resource)}.sock"
         self._stirred = asyncio.Event()
         self.standing_by = False  # another process serves the resource
         self._accepted: Service | None = None  # the service that the kubelet has registered

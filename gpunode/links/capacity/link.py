@@ -66,11 +66,11 @@ def judge_capacity(
     if why and not why.fix and not why.holders and mig.unseen(config, gpus, node):
         unseen = "The plugin sees the MIG devices that were there when its pod was started; if some were made since, "
         fix = f"{unseen}kubectl -n {namespace} delete pod {state.name}"
-        verdict = verdict.because(verdict.cause, fix)
+        verdict = verdict.with_cause(verdict.cause, fix)
     verdict = with_mig(verdict, unfit)
     if verdict.status == "ok":  # of what else the node has, some may be out
         missing = why_short(api, node, document, config=config, namespace=namespace)
-        verdict = verdict.because(lines((verdict.cause, missing)))
+        verdict = verdict.with_cause(lines((verdict.cause, missing)))
     return verdict
 
 
@@ -227,7 +227,7 @@ def with_mig(link: Verdict, unfit: Problem | None) -> Verdict:
         return link
     cause, fix = lines((unfit.what, link.cause)), lines((unfit.fix, link.fix))
     if not unfit.subject or link.status != "ok":
-        return link.because(cause, fix)
+        return link.with_cause(cause, fix)
     text = f"{link.text}; nothing of {unfit.subject}"
     problem = Problem(unfit.code, text, link.layer, unfit.subject, cause, fix)
     return Verdict(link.layer, "broken", text, problem)

@@ -57,7 +57,7 @@ def refuses_cgroup(facts: Facts, minor: int, start: KubeletStart) -> bool:
     """Whether a kubelet of this minor, started like this, does not start on the host's cgroup v1."""
     if facts.cgroup == "v2" or not minors.fails_on_cgroup_v1(minor):
         return False
-    allowed = flag(start.words[1:], "fail-cgroupv1") == "false"
+    allowed = flag(start.argv[1:], "fail-cgroupv1") == "false"
     return not allowed and start.config.get("failCgroupV1") is not False
 
 
@@ -92,7 +92,7 @@ def _gates(
 
 def _check_gates(facts: Facts, minor: int, start: KubeletStart, gates: Mapping[str, bool | None]) -> None:
     """Refuse to set gates of a kubelet whose configuration is an object of the API."""
-    path = assigned_config(facts, start.words[1:], minor)
+    path = assigned_config(facts, start.argv[1:], minor)
     wrong = [name for name, state in gates.items() if start.gates.get(name) != state]
     if path and wrong:
         raise CannotPlan(
@@ -130,7 +130,7 @@ def notes(facts: Facts, minor: int, start: KubeletStart) -> tuple[str, ...]:
         if services.is_loaded(facts, mark) or files.exists(facts, mark)
     )
     notes += contradictions(facts, start)
-    if path := assigned_config(facts, start.words[1:], minor):
+    if path := assigned_config(facts, start.argv[1:], minor):
         notes += (
             f"This kubelet takes its configuration from the API ({path}): {start.config_path} does not count. gpunode "
             "changes neither.",
@@ -140,7 +140,7 @@ def notes(facts: Facts, minor: int, start: KubeletStart) -> tuple[str, ...]:
             f"The worker profile {profile} of this kubelet is kept by the cluster: what it sets is not judged. See "
             "`spec.workerProfiles` in the k0s.yaml of the controllers.",
         )
-    file = facts.files.get(flag(start.words[1:], "config") or "")
+    file = facts.files.get(flag(start.argv[1:], "config") or "")
     if file is not None and not file.exists:  # kubeadm before 1.11 has it read none
         return (*notes, f"This kubelet has not joined a cluster: {file.path} is not there.")
     return notes
@@ -180,7 +180,7 @@ def _gates_set_twice(facts: Facts, start: KubeletStart, configs: Mapping[str, Sc
         for key, (value, line) in scalars.items():
             if key.startswith("featureGates."):
                 places.setdefault(key.partition(".")[2], {})[value.lower() in TRUE] = f"{path}:{line}"
-    used = set(flags(start.words[1:], "feature-gates"))
+    used = set(flags(start.argv[1:], "feature-gates"))
     for path, number, text in _lines(facts, start):
         for match in gates.FLAG.finditer(text):
             for name, state in flag_gates([f"--feature-gates={match['value']}"]).items():
@@ -195,7 +195,7 @@ def _gates_set_twice(facts: Facts, start: KubeletStart, configs: Mapping[str, Sc
 def _settings(facts: Facts, start: KubeletStart, configs: Mapping[str, Scalars]) -> Iterator[str]:
     """Flags that set what the configuration sets otherwise."""
     given: dict[str, str] = {}
-    for word in start.words[1:]:
+    for word in start.argv[1:]:
         if match := re.match(r"--?([a-z][\w-]*)=(.*)$", word):
             given[match[1]] = match[2]
     for name, value in given.items():

@@ -299,7 +299,7 @@ def _else(start: KubeletStart) -> object:
     """Everything that systemd and the kubelet read from the files, except gates."""
     variables = {name: _bare(value.split()) for name, value in start.variables.items()}
     config = {key: value for key, value in start.config.items() if key != "featureGates"}
-    return _bare(start.words), {name: value for name, value in variables.items() if value}, config
+    return _bare(start.argv), {name: value for name, value in variables.items() if value}, config
 
 
 def _bare(words: Iterable[str]) -> list[str]:

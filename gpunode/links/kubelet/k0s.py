@@ -31,7 +31,7 @@ def read(facts: Facts, place: Place) -> KubeletStart:
     """The kubelet's start, below the node's service. Its profile, which the cluster keeps, is not known here."""
     service = start.read(facts, place)
     problem, words = service.problem, ["kubelet"]
-    for value in start.flags(service.words, ARGS):
+    for value in start.flags(service.argv, ARGS):
         try:
             words += shlex.split(value)
         except ValueError as error:
@@ -56,7 +56,7 @@ def set_by_user(facts: Facts, now: KubeletStart) -> KubeletStart:  # noqa: ARG00
 
 def components(facts: Facts, now: KubeletStart) -> start.Components:
     """The commands of the control plane, of kubelets, and of its worker profiles."""
-    words = start.read(facts, now.place).words
+    words = start.read(facts, now.place).argv
     path, spec = _file(words), _spec(facts, words)
     for name in (*KEYS, "kubelet"):
         extra = lookup(spec, (KEYS.get(name, ""), "extraArgs"))
@@ -76,14 +76,14 @@ def unknown_profile(facts: Facts, now: KubeletStart) -> str:
     """The kubelet's worker profile that the cluster keeps, so that it is not known here; "" for none, and where it is no k0s."""
     if now.place not in PLACES:
         return ""
-    words = start.read(facts, now.place).words
+    words = start.read(facts, now.place).argv
     name = flag(words, "profile") or ""
     return "" if name in {str(profile.get("name")) for profile in _profiles(_spec(facts, words))} else name
 
 
 def unread_file(facts: Facts, now: KubeletStart) -> str:
     """The configuration that no probe reads, as one behind `-c`; "" for none, and where it is no k0s."""
-    path = _file(start.read(facts, now.place).words) if now.place in PLACES else CONFIG
+    path = _file(start.read(facts, now.place).argv) if now.place in PLACES else CONFIG
     return "" if path in (*facts.files, CONFIG) else path
 
 

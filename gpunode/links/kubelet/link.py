@@ -39,7 +39,7 @@ def in_force(link: Verdict, outcome: Outcome, reported: Mapping[str, bool] | str
     gates, or why the kubelet could not be asked."""
     if isinstance(reported, str):
         words = f"whether {', '.join(desired_gates(outcome))} is in force is known from files and arguments alone: {reported}"
-        return link.because(lines((link.cause, words)))
+        return link.with_cause(lines((link.cause, words)))
     wrong = [name for name, state in desired_gates(outcome).items() if reported.get(name) != state]
     seen, desired = outcome.facts, outcome.desired
     if not wrong or seen is None or desired is None or desired.kubelet is None:
@@ -68,7 +68,7 @@ def _places(seen: Facts, start: KubeletStart, running: tuple[str, ...], name: st
     if name in flag_gates(running):
         yield f"its process was started with --feature-gates={_shown(name, flag_gates(running)[name])}"
     minor = minor_of(seen)
-    if minor is not None and (path := assigned_config(seen, running or start.words, minor)):
+    if minor is not None and (path := assigned_config(seen, running or start.argv, minor)):
         yield f"it takes its configuration from the API, as {path} says"
     path = flag(running, "config") or ""
     if path and path != start.config_path:

@@ -42,7 +42,7 @@ def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, 
 def set_by_user(facts: Facts, now: KubeletStart) -> KubeletStart:
     config, mistake = _config(facts)
     given = start.config_gates(lookup(config, ("kubelet",)))
-    where, both = f"`kubelet` of {CONFIG}", {**given, **start.flag_gates(now.words[1:])}
+    where, both = f"`kubelet` of {CONFIG}", {**given, **start.flag_gates(now.argv[1:])}
     return replace(now, config_gates=given, gates=both, config_path=where, problem=now.problem or mistake)
 
 

@@ -116,7 +116,7 @@ def _add(
 
 def _candidates(facts: Facts, start: KubeletStart, gates: merge.Gates) -> Iterator[tuple[str, str]]:
     """Places for further gates, the least invasive first, each with the file's new text."""
-    if flags(start.words[1:], "feature-gates"):
+    if flags(start.argv[1:], "feature-gates"):
         for path in reversed(_argument_files(facts, start)):
             for text in merge.into_flags(files.text(facts, path) or "", gates):
                 yield path, text
@@ -131,7 +131,7 @@ def _candidates(facts: Facts, start: KubeletStart, gates: merge.Gates) -> Iterat
     for variable in reversed(named):
         if re.search(r"(ARG|FLAG|OPT|OPTION|ARGUMENT)S$", variable) and variable in start.setters:
             yield from _into(facts, start, variable, gates)
-    if start.command and ends_in_flags(start.words) and start.command[0] in facts.files:
+    if start.command and ends_in_flags(start.argv) and start.command[0] in facts.files:
         path, setting = start.command
         if path.startswith(PACKAGED) and files.text(facts, start.place.drop_in) is None:
             command = f"{setting.value} --feature-gates={merge.format_gates(gates)}"
@@ -174,7 +174,7 @@ def _restart_reason(facts: Facts, start: KubeletStart, gates: merge.Gates, *, ch
 
 def _refuse_script(facts: Facts, start: KubeletStart, running: Sequence[str], name: str) -> None:
     """Refuse where a script sets a gate of the running kubelet that no file does: a restart would not change it."""
-    if is_plain(start.words) or not start.words:
+    if is_plain(start.argv) or not start.argv:
         return
     read_from = (*_argument_files(facts, start), *start.config_files)
     if any(files.newer(facts, path, start.place.unit) for path in read_from):
@@ -182,6 +182,6 @@ def _refuse_script(facts: Facts, start: KubeletStart, running: Sequence[str], na
     if name in flag_gates(running):
         raise CannotPlan(
             f"the running kubelet was started with {name}, which no file of its unit sets: "
-            f"{start.words[0]}, which starts it, must set it",
-            hint=f"Change {name} in what {start.words[0]} gives the kubelet; then restart it and run again.",
+            f"{start.argv[0]}, which starts it, must set it",
+            hint=f"Change {name} in what {start.argv[0]} gives the kubelet; then restart it and run again.",
         )

@@ -85,7 +85,7 @@ def read(facts: Facts, place: Place) -> KubeletStart:
 
 def _arguments(facts: Facts, product: Product, service: KubeletStart, key: str) -> tuple[str, ...]:
     """Those of a component: the command's replace those of the files."""
-    own = start.flags(service.words, key)
+    own = start.flags(service.argv, key)
     given = own or tuple(scalar.value for scalar in values(settings(facts, product), key))
     return tuple(f"--{value.lstrip('-')}" for value in given)
 
@@ -155,7 +155,7 @@ def set_by_user(facts: Facts, now: KubeletStart) -> KubeletStart:
     own = ((path, files.text(facts, path) or "") for path in _own_config(now))
     given = start.config_gates(start.read_config(own)[0])
     where = f"a file in {PRODUCTS[now.place.brings or ''].folder}"
-    both = {**given, **start.flag_gates(now.words[1:])}
+    both = {**given, **start.flag_gates(now.argv[1:])}
     return replace(now, config_gates=given, gates=both, config_path=where)
 
 

@@ -67,7 +67,7 @@ def read(facts: Facts, place: Place) -> KubeletStart:
     gates = config_gates(merged)
     return KubeletStart(
         place=place,
-        words=words,
+        argv=words,
         variables=variables,
         setters={key: path for key, (_, path) in sets.items()},
         command=command,
@@ -90,7 +90,7 @@ def below_service(
     gates = config_gates(merged)
     return replace(
         service,
-        words=tuple(words),
+        argv=tuple(words),
         variables={},
         setters={},
         config_files=tuple(paths),

@@ -56,7 +56,7 @@ def _findings(host: Host, facts: Facts, now: int, target: int) -> Iterator[Probl
         yield Problem("unreadable", start.problem, fix=UNREADABLE)
     yield from _gates(host, start, target)
     for name, (gone, fix) in TABLE["kubelet_flags"].items():
-        if target >= gone and has_flag(start.words[1:], name):
+        if target >= gone and has_flag(start.argv[1:], name):
             cause = f"--{name} is gone since 1.{gone}: a kubelet 1.{target} does not start with it"
             yield Problem("flag", cause, fix=fix)
     if not brings:
@@ -109,14 +109,14 @@ def _gate(name: str, state: bool, target: int, what: str) -> str:
 
 
 def _runtime(facts: Facts, start: KubeletStart, now: int, target: int) -> Iterator[Problem]:
-    remote = flag(start.words[1:], "container-runtime") == "remote"
+    remote = flag(start.argv[1:], "container-runtime") == "remote"
     if minors.has_dockershim(now) and not remote:
         if not minors.has_dockershim(target):
             cause = "its kubelet runs pods by dockershim, which is gone since 1.24"
             fix = "Move the node to containerd first: https://minors.io/docs/tasks/administer-cluster/migrating-from-dockershim/"
             yield Problem("dockershim", cause, fix=fix)
         return
-    endpoint = flag(start.words[1:], "container-runtime-endpoint")
+    endpoint = flag(start.argv[1:], "container-runtime-endpoint")
     endpoint = str(endpoint or start.config.get("containerRuntimeEndpoint") or "containerd")
     floors = [row for row in TABLE["containerd"] if row["from"] <= target]
     if not floors or facts.containerd is None or "containerd" not in endpoint:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from gpunode.cluster.api import Api, notes
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.pods import GPU, MEMORY, SHARED
-from gpunode.contract.promises import whole
+from gpunode.contract.promises import parse_quantity
 from gpunode.contract.status import ANNOTATION
 from gpunode.errors import ClusterError
 from gpunode.links.node import cordon
@@ -181,7 +181,10 @@ def parse(item: Object) -> Node:
 
 def _resources(capacity: Object, allocatable: Object) -> dict[str, Resource]:
     names = [name for name in dict.fromkeys([*allocatable, *capacity]) if "/" in name]
-    return {name: Resource(whole(capacity.get(name, 0)), whole(allocatable.get(name, 0))) for name in names}
+    return {
+        name: Resource(parse_quantity(capacity.get(name, 0)), parse_quantity(allocatable.get(name, 0)))
+        for name in names
+    }
 
 
 def _labels(entry: Object) -> list[str]:

@@ -12,7 +12,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import AGAIN, OnProgress, changes
 from gpunode.cluster.pods import MEMORY, OVER
-from gpunode.contract.promises import whole
+from gpunode.contract.promises import parse_quantity
 from gpunode.errors import ApiConnectionLost, HttpError
 from gpunode.links import node as nodes
 from gpunode.wording import few
@@ -162,7 +162,9 @@ def _asks(pod: Object) -> dict[str, int]:
 
 def _limits(container: Object) -> Counter[str]:
     limits = (container.get("resources") or {}).get("limits") or {}
-    return Counter({name: whole(amount) for name, amount in limits.items() if name.startswith(RESOURCES)})
+    return Counter(
+        {name: parse_quantity(amount) for name, amount in limits.items() if name.startswith(RESOURCES)}
+    )
 
 
 def _runs(pod: Object) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpunode.cluster import pods
 from gpunode.contract import config_file
-from gpunode.contract.config import CDI, GPU, GPU_COUNT, GPU_MEM, LABEL, Config, choice
+from gpunode.contract.config import CDI, GPU, GPU_COUNT, GPU_MEM, LABEL, Config, choose_name
 from gpunode.contract.offer import MIB, CannotOffer, Device, Unit, counts_gpus, offers
 from gpunode.links.node import Node
 from gpunode.model import Gpu, PluginConfig
@@ -92,7 +92,7 @@ def variable_alone(config: PluginConfig | None, labels: Mapping[str, str]) -> bo
 
 def unconfigured(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
     """Whether none of several configurations applies to a node with these labels."""
-    return config is not None and bool(config.files) and not choice(config.files, labels.get(LABEL, ""))
+    return config is not None and bool(config.files) and not choose_name(config.files, labels.get(LABEL, ""))
 
 
 def makes(config: PluginConfig | None, labels: Mapping[str, str], resource: str) -> bool:
@@ -124,7 +124,7 @@ def in_force(config: PluginConfig | None, labels: Mapping[str, str]) -> Config |
     the label names none."""
     if config is None:
         return Config()
-    named = choice(config.files.keys(), labels.get(LABEL, ""))
+    named = choose_name(config.files.keys(), labels.get(LABEL, ""))
     text = config.files.get(named) if config.files else config.text
     return config_file.parse(text) if text else None
 

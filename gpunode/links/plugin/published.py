@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.contract.status import ANNOTATION, ENFORCED, MARK, Status, UnknownVersion, last, loads
+from gpunode.contract.status import ANNOTATION, ENFORCED, MARK, Status, UnknownVersion, find_last, loads
 from gpunode.errors import ClusterError, HttpError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, Node
@@ -35,7 +35,7 @@ def read(api: Api, node: Node, pod: Object) -> Status | Problem:
             if error.status == NOT_STARTED:
                 return _nothing_yet()
             return Problem("no-log", f"the plugin's log cannot be read: {error.message}")
-        text = last(log) or ""
+        text = find_last(log) or ""
     if not text:
         return _older() if log.strip() else _nothing_yet()
     try:

@@ -61,7 +61,7 @@ def judge_runtime(outcome: Outcome, seen: Facts) -> Verdict:
         return Verdict.broken("runtime", what, why, error.hint)
     link = judge_by_plan(outcome, "runtime", state, *runtimes.RUNTIMES, "dev-char")
     if link.status == "ok" and outcome.desired and outcome.desired.device_loss:
-        return link.because(*outcome.desired.device_loss)
+        return link.with_cause(*outcome.desired.device_loss)
     return link
 
 
@@ -110,7 +110,7 @@ OTHERS = {"k3s": "k3s' containerd", "k0s": "k0s' containerd"}
 
 def endpoint(facts: Facts, minor: int, start: KubeletStart) -> str | None:
     """The runtime's socket in the kubelet's arguments or configuration; "" without one; None: docker, by dockershim."""
-    words = (facts.kubelet.arguments if facts.kubelet else ()) or start.words[1:]
+    words = (facts.kubelet.arguments if facts.kubelet else ()) or start.argv[1:]
     if minors.has_dockershim(minor) and flag(words, "container-runtime") != "remote":
         return None
     named = flag(words, "container-runtime-endpoint") or start.config.get("containerRuntimeEndpoint")

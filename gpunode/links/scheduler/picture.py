@@ -20,8 +20,8 @@ from gpunode.contract.promises import (
     Part,
     bound_demand,
     has_ended,
+    parse_quantity,
     placement_of,
-    whole,
 )
 from gpunode.contract.usage import Gpu
 from gpunode.errors import Problem
@@ -127,10 +127,10 @@ def rows(
         can = status.get("allocatable") or {}
         for one, count in sorted((status.get("capacity") or {}).items()):
             unit = _unit(one, node, host)
-            if one == resource and whole(count):
+            if one == resource and parse_quantity(count):
                 made += [replace(row, unit=unit) for row in _memory(name, here, ledger, host)]
             elif one.startswith("nvidia.com/"):
-                others = _others(name, here, one, whole(can.get(one, "0")), host)
+                others = _others(name, here, one, parse_quantity(can.get(one, "0")), host)
                 made += [replace(row, unit=unit) for row in others]
     return tuple(made)
 

@@ -112,7 +112,7 @@ def _loss(
     by_hook = mode == "legacy" or (mode == "auto" and () < version < JUST_IN_TIME)
     if not by_hook or host.device_specs or host.cdi:
         return None
-    policy = flag(start.words[1:], "cpu-manager-policy") or start.config.get("cpuManagerPolicy")
+    policy = flag(start.argv[1:], "cpu-manager-policy") or start.config.get("cpuManagerPolicy")
     if runtimes.RUNTIMES[runtime].containers(facts).by_systemd:
         what = f"so {LOSE}."
     elif policy == "static":

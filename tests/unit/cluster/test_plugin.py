@@ -781,7 +781,7 @@ def test_a_configuration_that_the_plugin_goes_on_without_is_wrong(
     PluginController(fake)
     plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
     refused = document.Reason("config-refused", "config.yaml:1:25: x")
-    publish(fake, "a", status().refusing(refused))
+    publish(fake, "a", status().with_refusal(refused))
     words = "its configuration is unchanged: config.yaml:1:25: x"
     assert [row.wrong for row in overview.status(api, NS)] == [words, ""]
     publish(fake, "a", status())

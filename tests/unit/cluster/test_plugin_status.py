@@ -165,7 +165,7 @@ def other_words(text: str) -> str:
         status(problem=Why("layout", "profiles differ")),
         status(lost=(Unavailable("GPU-1", "1", "mig-uncut", "MIG is on", listed=False),)),
         status(resources={"nvidia.com/gpu": Resource(4, False)}, not_ready=Why("not-registered", "x")),
-        status().refusing(Why("config-refused", "x")),
+        status().with_refusal(Why("config-refused", "x")),
     ],
 )
 def test_no_judgement_rests_on_words(api: Api, fake: FakeApi, published: Status) -> None:
