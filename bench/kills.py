@@ -34,7 +34,7 @@ def main(hosts: int = 100, kills: int = 50, bound: int = 8, seed: int | None = N
             bound,
             seed,
             seconds=(5, 60),
-            tell=lambda words: print(f"{time.monotonic() - begun:6.0f} s  {words}", flush=True),
+            notify=lambda words: print(f"{time.monotonic() - begun:6.0f} s  {words}", flush=True),
         )
     print(json.dumps(asdict(figures), indent=1))
     return 0 if figures.disturbed <= bound and not figures.lost else 1

@@ -53,14 +53,14 @@ def problem(api: Api, but: Collection[str] = ()) -> str:
     return f"not Ready: {few(sorted(down or broken), NAMED)}" if down or broken else ""
 
 
-def wait(api: Api, seconds: float, tell: OnProgress, but: Collection[str] = ()) -> str:
+def wait(api: Api, seconds: float, notify: OnProgress, but: Collection[str] = ()) -> str:
     """Wait until there is no `problem`; what it is after `seconds`, "" for none."""
     end = time.monotonic() + seconds
     while True:
         why = problem(api, but)
         if not why or time.monotonic() >= end:
             return why
-        tell(f"waiting for the control plane: {why}")
+        notify(f"waiting for the control plane: {why}")
         time.sleep(LOOK)
 
 

@@ -40,7 +40,7 @@ class Held:
         """Whether there is a Lease, which keeps others away."""
         return self.renewed != math.inf
 
-    def lost_reason(self, seconds: float, tell: OnProgress, stopped: Callable[[], bool]) -> str:
+    def lost_reason(self, seconds: float, notify: OnProgress, stopped: Callable[[], bool]) -> str:
         """Why nothing new may be begun; "" where no other run can hold the Lease. Where it could not be renewed in
         time, as without an API server, another may have taken it: this waits until that is known, for so many
         seconds."""
@@ -48,13 +48,13 @@ class Held:
         while not self.lost and not stopped() and clock() - self.renewed >= SECONDS:
             if clock() >= end:
                 self.lost = f"its lease could not be renewed for {seconds / 60:.0f} min"
-            tell("waiting for the API server: nothing starts before this run holds the lease")
+            notify("waiting for the API server: nothing starts before this run holds the lease")
             time.sleep(LOOK)
         return self.lost
 
 
 @contextmanager
-def hold(api: Api, holder: str, tell: OnProgress) -> Iterator[Held]:
+def hold(api: Api, holder: str, notify: OnProgress) -> Iterator[Held]:
     """Hold the cluster's Lease within the block. Raises ClusterError with the name of another live holder.
 
     One whose holder does not renew it for SECONDS is taken over. While the API server is away, hosts that have begun go on;
@@ -62,13 +62,13 @@ def hold(api: Api, holder: str, tell: OnProgress) -> Iterator[Held]:
     """
     held = Held(holder)
     if not api.served.has("Lease"):
-        tell(
+        notify(
             "this Kubernetes has no Leases (it is older than 1.12): make sure that nobody else changes its nodes"
         )
         yield held
         return
     held.renewed = clock()
-    lease = _acquire(api, held, tell)
+    lease = _acquire(api, held, notify)
     thread = threading.Thread(target=_renew, args=(api, lease, held), name="lease", daemon=True)
     thread.start()
     try:
@@ -90,7 +90,7 @@ def clock() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-def _acquire(api: Api, held: Held, tell: OnProgress) -> Object:
+def _acquire(api: Api, held: Held, notify: OnProgress) -> Object:
     holder = held.holder
     seen: tuple[str, float] | None = None  # the version that was seen first, and when
     while True:
@@ -105,7 +105,7 @@ def _acquire(api: Api, held: Held, tell: OnProgress) -> Object:
             version = str(live["metadata"]["resourceVersion"])
             if seen is None:
                 seen, held.waited = (version, clock()), True
-                tell(f"{by} holds the cluster's lease: waiting to see whether it still works")
+                notify(f"{by} holds the cluster's lease: waiting to see whether it still works")
             elif seen[0] != version:
                 raise ClusterError(
                     f"{by} is changing this cluster's nodes",

@@ -14,9 +14,9 @@ def abort(session: Session) -> int:
     """End it, and tell what was ended; the exit code."""
     ended: dict[str, Ended] = {}
 
-    def story(visit: Visit, tell: OnEvent) -> Outcome:
+    def story(visit: Visit, emit: OnEvent) -> Outcome:
         name = visit.host.name
-        ended[name] = converge.abort(visit, tell)
+        ended[name] = converge.abort(visit, emit)
         return Outcome(name, "changed" if ended[name] != Ended() else "right")
 
     members = session.for_each_host(story)

@@ -20,7 +20,7 @@ def label_accelerator(session: Session, *, remove: bool, overwrite: bool, dry_ru
     members = session.for_each_host(converge.probe_and_plan, plans=False)
     unseen = [member for member in members if member.facts is None]
     listener.failures(outcomes(unseen))
-    found = nodes.locate(api, [member for member in members if member.facts], seconds=0, tell=listener.note)
+    found = nodes.locate(api, [member for member in members if member.facts], seconds=0, notify=listener.note)
     rows = []
     for member in map(nodes.refused, found):
         if member.node is None or member.facts is None:

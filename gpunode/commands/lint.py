@@ -14,9 +14,9 @@ from gpunode.wording import several
 def lint(session: Session, target: int) -> int:
     """Judge and tell; the exit code: 1 where something would break, 3 where hosts were but unreachable."""
 
-    def story(visit: Visit, tell: OnEvent) -> Outcome:
+    def story(visit: Visit, emit: OnEvent) -> Outcome:
         visit.watch = chain.watch(visit.image, lints=True)
-        return converge.probe_and_plan(visit, tell)
+        return converge.probe_and_plan(visit, emit)
 
     listener = session.listener
     members = session.for_each_host(story)

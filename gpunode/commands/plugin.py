@@ -32,8 +32,8 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
     plugin's DaemonSet, which is deleted first."""
     listener, inventory = session.listener, session.inventory
     spec = nodes.spec_of(inventory)  # or nothing is begun
-    api, tell = nodes.connect(inventory), progress(listener)
-    members = nodes.identify(api, session, tell)
+    api, notify = nodes.connect(inventory), progress(listener)
+    members = nodes.identify(api, session, notify)
     missing = [member for member in members if member.node is None]
     found = [member for member in members if member.node is not None]
     going: tuple[Member, ...] = ()
@@ -51,7 +51,7 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
             accepted(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
         going = nodes.apply_labels(api, going)
         if other and all(member.active for member in going) and len(going) == len(found):
-            apply.delete(api, other, seconds=proof.PLUGIN_SECONDS, tell=tell)
+            apply.delete(api, other, seconds=proof.PLUGIN_SECONDS, notify=notify)
         elif other:
             listener.note(f"{title(other)} stays: not every node that it serves gets this plugin.")
     refused = len(going) < len(found)  # `show` has reported them
@@ -61,10 +61,10 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
     if going:
         names = [one.node.name for one in going if one.node]
         scope = Scope(only=names)
-        rollout = plugin.deploy(api, spec, scope, seconds=proof.PLUGIN_SECONDS, tell=tell)
+        rollout = plugin.deploy(api, spec, scope, seconds=proof.PLUGIN_SECONDS, notify=notify)
         good = rollout.good
         running = [one for one in going if one.node and rollout.states[one.node.name].reason is None]
-        problems += _without_gpus(api, inventory, running, tell)
+        problems += _without_gpus(api, inventory, running, notify)
         changed = [
             (difference.action, difference.what)
             for difference in rollout.differences
@@ -79,7 +79,7 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
 
 
 def _without_gpus(
-    api: Api, inventory: Inventory, members: Sequence[Member], on_progress: OnProgress
+    api: Api, inventory: Inventory, members: Sequence[Member], notify: OnProgress
 ) -> list[Member]:
     """Those of the members whose nodes offer no GPU in time, with the reason."""
     config, end = inventory.cluster.plugin_config, time.monotonic() + proof.PLUGIN_SECONDS
@@ -96,7 +96,7 @@ def _without_gpus(
                 wanted,
                 namespace=namespace,
                 seconds=left,
-                tell=on_progress,
+                notify=notify,
                 waited=proof.PLUGIN_SECONDS - left,
             )
         except ApiConnectionLost:
@@ -136,10 +136,10 @@ def inspect(session: Session, *, selected: bool) -> int:
 def remove(inventory: Inventory, listener: Listener, *, yes: bool) -> None:
     """Take it and all that was made for it out of the cluster."""
     api, namespace = nodes.connect(inventory), inventory.cluster.namespace
-    tell, stays = progress(listener), list[str]()
-    there = plugin.removable(api, namespace, tell=stays.append)
+    notify, stays = progress(listener), list[str]()
+    there = plugin.removable(api, namespace, notify=stays.append)
     for why in stays if not (yes and there) else ():  # else it is reported when it happens
-        tell(why)
+        notify(why)
     if not there:
         listener.note("there is nothing to remove")
         return
@@ -149,7 +149,7 @@ def remove(inventory: Inventory, listener: Listener, *, yes: bool) -> None:
             raise Declined(
                 "nothing was removed", hint="Answer `y`, or give --yes where there is no terminal."
             )
-    removed = plugin.remove(api, namespace, seconds=proof.PLUGIN_SECONDS, tell=tell)
+    removed = plugin.remove(api, namespace, seconds=proof.PLUGIN_SECONDS, notify=notify)
     listener.rows("object", ("action", "object"), [("removed", title) for title in removed])
 
 

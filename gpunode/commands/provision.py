@@ -240,10 +240,10 @@ def _plan_again(session: Session, members: Members, lease: Held) -> Members:
 
 def _run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options: ProvisionOptions) -> Members:
     """The members after all batches: each batch is finished, to its proof, before the next begins."""
-    session, record, on_progress = run.session, run.record, progress(run.session.listener)
+    session, record, notify = run.session, run.record, progress(run.session.listener)
 
     def stop_reason() -> str:
-        lost = lease.lost_reason(work.API_SECONDS, on_progress, lambda: run.interrupt.set) or record.lost
+        lost = lease.lost_reason(work.API_SECONDS, notify, lambda: run.interrupt.set) or record.lost
         return lost or (INTERRUPTED if run.interrupt.set else "")
 
     shut = ""

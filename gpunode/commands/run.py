@@ -21,14 +21,14 @@ LOG = ("node", "pod", "log")
 
 def run_vectoradd(session: Session, *, image: str | None, logs: bool) -> int:
     """Run it on the free GPUs of a session's hosts, and report; the exit code. `logs`: with each pod's log."""
-    listener, on_progress = session.listener, progress(session.listener)
+    listener, notify = session.listener, progress(session.listener)
     api = nodes.connect(session.inventory)
-    members = nodes.identify(api, session, on_progress)
+    members = nodes.identify(api, session, notify)
     for member in members:
         proof.report(listener, member)
     rights.demand(api, rights.of_proof(session.inventory.cluster.namespace))
     targets = [Target(member.node.name) for member in members if member.node]
-    results = proof.run_vectoradd(api, session.inventory, targets, on_progress, image=image)
+    results = proof.run_vectoradd(api, session.inventory, targets, notify, image=image)
     proof.show(results, listener)
     for result in results:
         if result.why and not (result.busy and result.uncovered):  # the rows show who uses them
@@ -42,9 +42,9 @@ def run_vectoradd(session: Session, *, image: str | None, logs: bool) -> int:
 
 def run_nvidia_smi(session: Session, *, image: str | None) -> int:
     """Run nvidia-smi in a pod on one of the session's nodes, and report what it wrote; the exit code."""
-    listener, on_progress = session.listener, progress(session.listener)
+    listener, notify = session.listener, progress(session.listener)
     api = nodes.connect(session.inventory)
-    able = nodes.find_gpu_nodes(api, session, on_progress)
+    able = nodes.find_gpu_nodes(api, session, notify)
     if not able:
         return 1
     ran = run_pod.run_nvidia_smi(
@@ -53,7 +53,7 @@ def run_nvidia_smi(session: Session, *, image: str | None) -> int:
         namespace=session.inventory.cluster.namespace,
         image=PluginImage(image) if image else nodes.image_of(session.inventory),
         seconds=proof.PODS_SECONDS,
-        tell=on_progress,
+        notify=notify,
         config=session.inventory.cluster.plugin_config,
         schedulers=nodes.schedulers(api, session.inventory),
     )
@@ -69,9 +69,9 @@ def run_nvidia_smi(session: Session, *, image: str | None) -> int:
 
 def start_notebook(session: Session, *, image: str, node_port: bool) -> int:
     """Run it on one of the session's nodes and report how to reach it; the exit code. It stays until it is removed."""
-    listener, tell = session.listener, progress(session.listener)
+    listener, notify = session.listener, progress(session.listener)
     api = nodes.connect(session.inventory)
-    able = nodes.find_gpu_nodes(api, session, tell)
+    able = nodes.find_gpu_nodes(api, session, notify)
     if not able:
         return 1
     namespace = session.inventory.cluster.namespace
@@ -84,7 +84,7 @@ def start_notebook(session: Session, *, image: str, node_port: bool) -> int:
         config=session.inventory.cluster.plugin_config,
         schedulers=nodes.schedulers(api, session.inventory),
     )
-    done = notebook.start(api, wanted, seconds=START_SECONDS, tell=tell)
+    done = notebook.start(api, wanted, seconds=START_SECONDS, notify=notify)
     if done.why:
         where = f" on {done.node}" if done.node else ""
         left = "It is deleted again." if done.made else "It was there before, and stays."
@@ -130,7 +130,9 @@ def start_notebook(session: Session, *, image: str, node_port: bool) -> int:
 def remove_notebook(inventory: Inventory, listener: Listener) -> int:
     """Delete it; the exit code. A cluster without one is right."""
     api = nodes.connect(inventory)
-    gone = notebook.remove(api, inventory.cluster.namespace, seconds=REMOVE_SECONDS, tell=progress(listener))
+    gone = notebook.remove(
+        api, inventory.cluster.namespace, seconds=REMOVE_SECONDS, notify=progress(listener)
+    )
     listener.rows("object", ("action", "object"), [("removed", one) for one in gone])
     if not gone:
         listener.note(f"Namespace {inventory.cluster.namespace} has no notebook of gpunode's.")

@@ -53,7 +53,7 @@ def enable(session: Session, *, yes: bool) -> int:
 
 def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     listener, inventory = session.listener, session.inventory
-    desired, tell = _share(inventory), progress(listener)
+    desired, notify = _share(inventory), progress(listener)
     spec = nodes.spec_of(inventory)
     rights.demand(api, rights.of_share(spec.namespace))
     minor = int(api.version().removeprefix("v").split(".")[1])
@@ -69,17 +69,17 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
         _refuse_asking_hosts(api)
         scheduler(desired.scheduler).plan(api, before=extender.manifests)
     found, code = ([], 0) if desired.scheduler else _schedulers(session, api)
-    differences = *plugin.plan(api, spec, tell=listener.note), *extender.plan(api)
+    differences = *plugin.plan(api, spec, notify=listener.note), *extender.plan(api)
     _accept(api, listener, differences, [*spec.manifests, *extender.manifests], yes=yes)
-    rollout = plugin.deploy(api, spec, seconds=proof.PLUGIN_SECONDS, tell=tell)
+    rollout = plugin.deploy(api, spec, seconds=proof.PLUGIN_SECONDS, notify=notify)
     for name, state in rollout.states.items():
         if state.reason:
             listener.problem(replace(state.reason, subject=name))
-    extender.deploy(api, tell)
+    extender.deploy(api, notify)
     if desired.scheduler is not None:
         name, second = desired.scheduler.name, scheduler(desired.scheduler)
         _accept(api, listener, second.plan(api), second.manifests, "the second scheduler ", yes=yes)
-        second.deploy(api, tell)
+        second.deploy(api, notify)
         words = f"the extender leads, and the scheduler {name} asks it for pods with `schedulerName: {name}`"
         listener.total(words, {"schedulers": 1, "asking": 1})
         unscheduled_pods.note(inventory, api.find("Pod")[0], listener)
@@ -125,12 +125,12 @@ def _alone(api: Api, listener: Listener) -> AbstractContextManager[Held]:
 
 
 def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
-    listener, tell = session.listener, progress(session.listener)
+    listener, notify = session.listener, progress(session.listener)
     namespace = session.inventory.cluster.namespace
     rights.demand(api, (*deployment.rights_to_remove(api, namespace), *rights.SCHEDULERS))
     everything = deployment.everything(namespace)
     asking = deployment.asking_nodes(api)
-    if not apply.removable(api, everything, tell=tell) and not asking:
+    if not apply.removable(api, everything, notify=notify) and not asking:
         words = "nothing is enabled: the cluster has no extender, and no scheduler asks one"
         listener.total(words, {"schedulers": 0, "removed": 0})
         return 0
@@ -143,11 +143,11 @@ def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     )
     found, code = ([], 0) if beside else _schedulers(session, api)
     _change(session, api, held, found, lambda files: (schedulers.disable(files), ""), yes=yes)
-    there = apply.removable(api, everything, tell=tell)
+    there = apply.removable(api, everything, notify=notify)
     if there:
         listener.rows("object", ("action", "object"), [("remove", title) for title in there])
         accepted(listener, f"Remove these from {api.access.context}?", yes=yes)
-    removed = deployment.remove(api, namespace, seconds=proof.PLUGIN_SECONDS, tell=tell)
+    removed = deployment.remove(api, namespace, seconds=proof.PLUGIN_SECONDS, notify=notify)
     listener.total(
         f"no scheduler asks the extender, and {len(removed)} objects were removed",
         {"schedulers": len(found), "removed": len(removed)},
@@ -177,21 +177,21 @@ def _refuse_asking_hosts(api: Api) -> None:
 def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
     """The hosts with a scheduler's manifest, with their nodes, and the exit code for hosts that were not seen."""
 
-    def story(visit: Visit, tell: OnEvent) -> Outcome:
+    def story(visit: Visit, emit: OnEvent) -> Outcome:
         files = (*visit.watch.files, *schedulers.FILES)
         visit.watch = replace(visit.watch, files=files)
-        outcome = converge.probe_and_plan(visit, tell)
+        outcome = converge.probe_and_plan(visit, emit)
         more = schedulers.named_configuration(outcome.facts.files) if outcome.facts else ()
         if not more:
             return outcome
         visit.watch = replace(visit.watch, files=(*files, *more))
-        return converge.probe_and_plan(visit, tell)
+        return converge.probe_and_plan(visit, emit)
 
     members = session.for_each_host(story)
     unseen = [member for member in members if member.facts is None]
     session.listener.failures(outcomes(unseen))
     seen = [replace(member, reason=None) for member in members if member.facts]
-    placed = nodes.locate(api, seen, seconds=0, tell=session.listener.note)
+    placed = nodes.locate(api, seen, seconds=0, notify=session.listener.note)
     found = [one for one in placed if _files(one).get(MANIFEST, _NONE).exists]
     if not found:
         raise ClusterError(
@@ -296,9 +296,9 @@ def _put_back(session: Session, member: Member) -> str:
 def _inspect(session: Session, member: Member) -> Member:
     """The member with its files as they are now. Raises AgentFailed."""
 
-    def story(visit: Visit, tell: OnEvent) -> Outcome:
+    def story(visit: Visit, emit: OnEvent) -> Outcome:
         visit.watch = replace(visit.watch, files=(*visit.watch.files, *_files(member)))
-        return converge.probe_and_plan(visit, tell)
+        return converge.probe_and_plan(visit, emit)
 
     return _run(session, member, story)
 
@@ -308,7 +308,7 @@ def _make(session: Session, member: Member) -> Member:
     outcome = member.outcome
     assert outcome is not None
     return _run(
-        session, member, lambda visit, tell: converge.apply(visit, outcome, tell), len(member.changes)
+        session, member, lambda visit, emit: converge.apply(visit, outcome, emit), len(member.changes)
     )
 
 

@@ -211,9 +211,9 @@ def _real(session: Session, api: Api) -> tuple[Mapping[str, Real], Members]:
     """Allocations by node, from the kubelets of the session's hosts, and the hosts with their nodes. Reports hosts that did not
     answer."""
 
-    def story(visit: Visit, tell: OnEvent) -> Outcome:
+    def story(visit: Visit, emit: OnEvent) -> Outcome:
         visit.watch = replace(visit.watch, files=(*visit.watch.files, RECORD))
-        return converge.probe_and_plan(visit, tell)
+        return converge.probe_and_plan(visit, emit)
 
     members = session.for_each_host(story)
     found = outcomes(members)
@@ -222,7 +222,7 @@ def _real(session: Session, api: Api) -> tuple[Mapping[str, Real], Members]:
         if broken := unmended_note(one):  # such as a lost GPU, which may have no row
             session.listener.note(f"{one.host}: {broken}.")
     hoped = [replace(member, reason=None) for member in members]
-    placed = nodes.locate(api, hoped, seconds=0, tell=session.listener.note)
+    placed = nodes.locate(api, hoped, seconds=0, notify=session.listener.note)
     real = {one.node.name: said for one in placed if one.node and (said := _of_host(one, session.listener))}
     return real, placed
 

@@ -241,7 +241,7 @@ def nodes_with_processes(found: Sequence[NodeUsage]) -> tuple[str, ...]:
 def show_processes(api: Api, session: Session, names: Sequence[str]) -> None:
     """Ask the hosts of these nodes, and report a row for each process outside pods; hosts that do not answer are failures."""
     members = nodes.locate(
-        api, [Member(host) for host in session.hosts], seconds=0, tell=progress(session.listener)
+        api, [Member(host) for host in session.hosts], seconds=0, notify=progress(session.listener)
     )
     theirs = {
         member.host.name: member.node.name for member in members if member.node and member.node.name in names

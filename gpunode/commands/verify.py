@@ -103,7 +103,7 @@ def _read_lost_gpus(session: Session, members: Members) -> Mapping[str, str]:
         walk = Walk(
             nodes.connect(session.inventory), session.inventory, session.listener, acts=False, run=False
         )
-        placed = nodes.locate(walk.api, members, seconds=0, tell=session.listener.note)
+        placed = nodes.locate(walk.api, members, seconds=0, notify=session.listener.note)
         states = read_states(walk, placed)
         for member in placed:
             if member.node and (pod := states[member.node.name].pod):

@@ -57,7 +57,7 @@ def finish(run: Run, members: Members) -> Members:
         run.session,
         members,
         run.accepted,
-        lambda one, visit, tell: work.clear_again(run.api, one, visit, tell, stopped=lambda: run.stopped),
+        lambda one, visit, emit: work.clear_again(run.api, one, visit, emit, stopped=lambda: run.stopped),
     )
     members = control_plane.healthy_after(run.api, members, begun, listener)
     if run.api is not None and any(member.host_ok for member in members):
@@ -93,7 +93,7 @@ def _proven(run: Run, api: Api, members: Members) -> Members:
     """The members, brought up and their nodes given back. All of it can be done twice, so an API server may go away once."""
     listener = run.session.listener
     for again in (True, False):
-        answering(api, seconds=work.API_SECONDS, tell=progress(listener))
+        answering(api, seconds=work.API_SECONDS, notify=progress(listener))
         try:
             walk = Walk(
                 api, run.session.inventory, listener, acts=True, run=run.prove, holder=run.record.owner

@@ -61,7 +61,7 @@ def plan(
 ) -> Planned:
     """Show what the cluster side would change, as `show` does, where the plugin's image will be on these hosts; and which
     of them are no nodes yet. `order`: the batches, each proven at a time."""
-    found = nodes.locate(api, members, seconds=0, tell=lambda _: None)
+    found = nodes.locate(api, members, seconds=0, notify=lambda _: None)
     planned = show(api, inventory, found, listener, diff=diff, strict=strict, loaded=True, order=order)
     missing = [one for one in found if one.node is None and one.reason is not None]
     for member in missing:
@@ -114,7 +114,7 @@ def show(
     (False) without any diff. Not `strict`: also for a user who may look, and not change anything. `loaded`: its image will
     be on these nodes. `other`: the DaemonSet that it replaces."""
     spec = nodes.spec_of(inventory)
-    objects = plugin.plan(api, spec, strict=strict, tell=listener.note)
+    objects = plugin.plan(api, spec, strict=strict, notify=listener.note)
     nodes.warn(api, inventory, members, listener, but=title(other) if other else "")
     owners = other_owners.dra_owners(api)
     if owners.unknown:

@@ -31,48 +31,48 @@ RECONNECT_SECONDS = 60.0
 CONFIRM_SECONDS = 120.0  # after which a host that cannot be reached puts the files of a restart back
 
 
-def probe_and_plan(visit: Visit, tell: OnEvent) -> Outcome:
+def probe_and_plan(visit: Visit, emit: OnEvent) -> Outcome:
     """Probe the host and plan. Refusals are outcomes that keep the facts."""
-    tell(Event("stage", visit.host.name, "probe"))
+    emit(Event("stage", visit.host.name, "probe"))
     return planned(visit.host, _probe(visit), visit.image)
 
 
-def wait_until_back(visit: Visit, seconds: float, tell: OnEvent) -> Outcome:
+def wait_until_back(visit: Visit, seconds: float, emit: OnEvent) -> Outcome:
     """The same of a host that may reboot for so many seconds: it is waited for. One that refuses the login is not."""
     end = time.monotonic() + seconds
     while True:
         try:
-            return probe_and_plan(visit, tell)
+            return probe_and_plan(visit, emit)
         except Unreachable as error:
             if error.problem.code or time.monotonic() >= end:
                 raise
-        tell(Event("stage", visit.host.name, "wait until it answers: an earlier run was changing it"))
+        emit(Event("stage", visit.host.name, "wait until it answers: an earlier run was changing it"))
         time.sleep(2)
 
 
-def follow_running_apply(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
+def follow_running_apply(visit: Visit, outcome: Outcome, emit: OnEvent) -> Outcome:
     """If an earlier apply still runs on the host, wait for its end and probe again."""
     run = outcome.facts.running if outcome.facts else None
     if run is None:
         return outcome
-    tell(Event("stage", visit.host.name, f"follow the apply that {run.by} started", {"run": run.run}))
-    for message in _messages(visit, wire.follow_job(run.run), run.run, tell):
+    emit(Event("stage", visit.host.name, f"follow the apply that {run.by} started", {"run": run.run}))
+    for message in _messages(visit, wire.follow_job(run.run), run.run, emit):
         if message["type"] == "progress":
-            tell(Event("progress", visit.host.name, message["text"]))
-    return probe_and_plan(visit, tell)
+            emit(Event("progress", visit.host.name, message["text"]))
+    return probe_and_plan(visit, emit)
 
 
-def confirm_restarts(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
+def confirm_restarts(visit: Visit, outcome: Outcome, emit: OnEvent) -> Outcome:
     """Confirm what earlier applies kept unconfirmed. The visit's connection must be younger than that, as after `probe_and_plan`."""
     runs = sorted({one.run for one in outcome.facts.unconfirmed}) if outcome.facts else []
     if runs:
-        tell(Event("stage", visit.host.name, "confirm what an earlier apply could not"))
+        emit(Event("stage", visit.host.name, "confirm what an earlier apply could not"))
         for _ in visit.ask(wire.confirm_job(runs)):
             pass
     return outcome
 
 
-def apply(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
+def apply(visit: Visit, outcome: Outcome, emit: OnEvent) -> Outcome:
     """Apply `outcome.plan`, then plan again from the new state.
 
     The outcome is `changed`, with the remaining plan (empty when the host is right), or `failed`. If the connection is
@@ -89,14 +89,14 @@ def apply(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
     error: AgentFailed | None = None
     applied: list[Change] = []
     guarded = any(isinstance(change, Service) and change.guards for change in plan.changes)
-    for message in _messages(visit, job, run, tell, archives, guarded=guarded):
+    for message in _messages(visit, job, run, emit, archives, guarded=guarded):
         kind = message["type"]
         if kind == "start":
             change = _change(host, plan, message)
             data = {"n": message["n"], "of": len(plan.changes), "kind": type(change).__name__}
-            tell(Event("change", host.name, diff.headline(change), data))
+            emit(Event("change", host.name, diff.headline(change), data))
         elif kind == "progress":
-            tell(Event("progress", host.name, message["text"], {"percent": message["percent"]}))
+            emit(Event("progress", host.name, message["text"], {"percent": message["percent"]}))
         elif kind == "done":
             applied.append(_change(host, plan, message))
         elif kind == "failed":
@@ -123,7 +123,7 @@ def apply(visit: Visit, outcome: Outcome, tell: OnEvent) -> Outcome:
             seen = message["facts"]
     if error is None and any(isinstance(change, Reboot) for change in applied):
         reboot = next(change for change in applied if isinstance(change, Reboot))
-        seen, refused = _reboot(visit, run, outcome.facts.boot_id, tell)
+        seen, refused = _reboot(visit, run, outcome.facts.boot_id, emit)
         if refused is not None:
             applied.remove(reboot)
             error = _failure(host, reboot, refused)
@@ -144,14 +144,14 @@ class Ended:
     results: tuple[str, ...] = ()
 
 
-def abort(visit: Visit, tell: OnEvent) -> Ended:
+def abort(visit: Visit, emit: OnEvent) -> Ended:
     """End the running apply on the host. It restores files whose restart was not verified."""
-    tell(Event("stage", visit.host.name, "abort"))
+    emit(Event("stage", visit.host.name, "abort"))
     ended = Ended()
     for message in visit.ask(wire.abort_job()):
         if message["type"] == "aborting":
             ended = Ended(message["by"], _clock(message["since"]), message["doing"])
-            tell(Event("stage", visit.host.name, f"ending the apply of {ended.by}: {ended.doing}"))
+            emit(Event("stage", visit.host.name, f"ending the apply of {ended.by}: {ended.doing}"))
         elif message["type"] == "failed":
             back = [f"put back {path}" for path in message["restored"]]
             ended = replace(ended, results=(*ended.results, *back, *message["detail"]))
@@ -183,7 +183,7 @@ def _messages(
     visit: Visit,
     job: Mapping[str, Any],
     run: str,
-    tell: OnEvent,
+    emit: OnEvent,
     archives: Sequence[str] = (),
     *,
     guarded: bool = True,
@@ -212,7 +212,7 @@ def _messages(
                     yield message
                 else:
                     return
-            tell(Event("stage", visit.host.name, f"confirm {message['unit']} over a new connection"))
+            emit(Event("stage", visit.host.name, f"confirm {message['unit']} over a new connection"))
             visit.close()
             job, archives = wire.follow_job(run, confirms), ()
         except Unreachable as error:
@@ -226,16 +226,16 @@ def _messages(
                     ),
                 ) from error
             if isinstance(error, ConnectionLost):
-                tell(Event("stage", visit.host.name, "connection lost; the apply continues; reconnecting"))
+                emit(Event("stage", visit.host.name, "connection lost; the apply continues; reconnecting"))
             time.sleep(1)
             job, archives = wire.follow_job(run, confirms), ()
 
 
-def _reboot(visit: Visit, run: str, boot_id: str, tell: OnEvent) -> tuple[Facts, Mapping[str, Any] | None]:
+def _reboot(visit: Visit, run: str, boot_id: str, emit: OnEvent) -> tuple[Facts, Mapping[str, Any] | None]:
     """Wait until the host is back with another boot id; with the failure's message if it did not reboot."""
     visit.close()
     deadline = time.monotonic() + REBOOT_SECONDS
-    tell(Event("stage", visit.host.name, "reboot"))
+    emit(Event("stage", visit.host.name, "reboot"))
     while time.monotonic() < deadline:
         time.sleep(2)
         try:

@@ -59,7 +59,7 @@ def work_of(users: Iterable[GpuUser]) -> tuple[GpuUser, ...]:
 def locate(api: Api | None, members: Sequence[Member]) -> Members:
     """Those of the members that may be in the cluster, with their nodes or why there is none; () without a cluster."""
     able = [member for member in members if member.outcome and member.outcome.status in ("right", "planned")]
-    return nodes.locate(api, able, seconds=0, tell=lambda _: None) if api and able else ()
+    return nodes.locate(api, able, seconds=0, notify=lambda _: None) if api and able else ()
 
 
 def find_impact(

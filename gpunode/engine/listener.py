@@ -77,13 +77,13 @@ def progress(listener: Listener) -> Callable[[str], None]:
     """A listener for the cluster room's sentences that leaves out repetitions."""
     last = ""
 
-    def tell(sentence: str) -> None:
+    def notify(sentence: str) -> None:
         nonlocal last
         if sentence != last:
             last = sentence
             listener.event(Event("stage", None, sentence))
 
-    return tell
+    return notify
 
 
 def problem(listener: Listener, host: str, reason: Problem | None) -> None:

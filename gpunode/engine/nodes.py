@@ -81,7 +81,7 @@ def desired_labels(host: Host) -> dict[str, str]:
     return {GPU_LABEL: "true", **runtime, **host.labels}
 
 
-def locate(api: Api, members: Sequence[Member], *, seconds: float, tell: Callable[[str], None]) -> Members:
+def locate(api: Api, members: Sequence[Member], *, seconds: float, notify: Callable[[str], None]) -> Members:
     """The members with their nodes, waiting for those that are not registered or not Ready yet; or with the reason why
     there is none. A member that was out before stays as it is."""
     end = time.monotonic() + seconds
@@ -94,14 +94,14 @@ def locate(api: Api, members: Sequence[Member], *, seconds: float, tell: Callabl
         late += [one for one in waiting if one.node and not one.node.ready]
         if not late or time.monotonic() >= end:
             return found
-        tell(f"waiting for {', '.join(one.host.name for one in late[:5])} to be a Ready node")
+        notify(f"waiting for {', '.join(one.host.name for one in late[:5])} to be a Ready node")
         time.sleep(1)
 
 
-def identify(api: Api, session: Session, tell: Callable[[str], None]) -> Members:
+def identify(api: Api, session: Session, notify: Callable[[str], None]) -> Members:
     """Every host with its node, for commands that need nothing else of the hosts: only those of which neither name nor
     address is a node's are asked for their own name, as `provision` asks all."""
-    members = locate(api, [Member(host) for host in session.hosts], seconds=0, tell=tell)
+    members = locate(api, [Member(host) for host in session.hosts], seconds=0, notify=notify)
     strangers = [member for member in members if member.node is None and not member.host.node]
     if not strangers:
         return members
@@ -111,13 +111,13 @@ def identify(api: Api, session: Session, tell: Callable[[str], None]) -> Members
     again = [_asked(asked.get(member.host.name, member)) for member in members]
     return tuple(
         refused(member) if member.host.name in asked and member.facts else member
-        for member in locate(api, again, seconds=0, tell=tell)
+        for member in locate(api, again, seconds=0, notify=notify)
     )
 
 
-def find_gpu_nodes(api: Api, session: Session, tell: Callable[[str], None]) -> list[Node]:
+def find_gpu_nodes(api: Api, session: Session, notify: Callable[[str], None]) -> list[Node]:
     """The nodes of the session's hosts. Hosts without one are reported, and so is that there is none at all."""
-    members = identify(api, session, tell)
+    members = identify(api, session, notify)
     for member in members:
         problem(session.listener, member.host.name, member.reason)
     found = [member.node for member in members if member.node]

@@ -32,10 +32,10 @@ def install_python(session: Session, members: Members, *, yes: bool) -> Members:
         session.listener.note(f"Before any plan, on {few(hosts, 5)}: `{command}`.")
     accepted(session.listener, f"Install Python on {several(len(lacking), 'host')}?", yes=yes)
 
-    def after_it(visit: Visit, tell: OnEvent) -> Outcome:
-        tell(Event("stage", visit.host.name, "install Python"))
+    def after_it(visit: Visit, emit: OnEvent) -> Outcome:
+        emit(Event("stage", visit.host.name, "install Python"))
         visit.install = lacking[visit.host.name]
-        outcome = rounds.story(visit, tell)
+        outcome = rounds.story(visit, emit)
         visit.install = ""
         return outcome
 

@@ -110,7 +110,7 @@ def _locate(walk: Walk, members: Members) -> Members:
     seconds = 0.0
     if walk.acts:
         members, seconds = tuple(map(_able, members)), nodes.REGISTER_SECONDS
-    found = nodes.locate(walk.api, members, seconds=seconds, tell=progress(walk.listener))
+    found = nodes.locate(walk.api, members, seconds=seconds, notify=progress(walk.listener))
     return tuple(
         replace(after, verdicts=(judge_missing(after.reason),))
         if after.node is None and after.reason and before.reason is None
@@ -186,23 +186,23 @@ def _deploy(walk: Walk, members: Sequence[Member], renew: set[str]) -> dict[str,
         return {}
     hopeless = [name for name, one in going.items() if one.no_driver]
     scope, spec = Scope(only=going, renew=renew, hopeless=hopeless), nodes.spec_of(walk.inventory)
-    on_progress = progress(walk.listener)
-    states = plugin.deploy(walk.api, spec, scope, seconds=PLUGIN_SECONDS, tell=on_progress).states
+    notify = progress(walk.listener)
+    states = plugin.deploy(walk.api, spec, scope, seconds=PLUGIN_SECONDS, notify=notify).states
     flapped = [
         replace(member, node=None)
         for name, member in going.items()
         if member.node and member.node.ready and name in states and not states[name].node.ready
     ]
     if flapped:
-        nodes.locate(walk.api, flapped, seconds=nodes.REGISTER_SECONDS, tell=on_progress)
-        states = plugin.deploy(walk.api, spec, scope, seconds=PLUGIN_SECONDS, tell=on_progress).states
+        nodes.locate(walk.api, flapped, seconds=nodes.REGISTER_SECONDS, notify=notify)
+        states = plugin.deploy(walk.api, spec, scope, seconds=PLUGIN_SECONDS, notify=notify).states
     gone = Problem("no-node", "the node is gone, or has lost its label")
     return {name: states.get(name) or State(one.node, None, gone) for name, one in going.items() if one.node}
 
 
 def _wait_for_capacity(walk: Walk, members: Members, states: dict[str, State]) -> None:
     """Wait until the nodes offer all that they should, and put the nodes as they are then into the states."""
-    end, on_progress = time.monotonic() + PLUGIN_SECONDS, progress(walk.listener)
+    end, notify = time.monotonic() + PLUGIN_SECONDS, progress(walk.listener)
     for member in members:
         if not member.active or member.node is None:
             continue
@@ -211,7 +211,7 @@ def _wait_for_capacity(walk: Walk, members: Members, states: dict[str, State]) -
         left = max(0.0, end - time.monotonic())
         try:
             node = capacity.wait_allocatable(
-                walk.api, name, expected, namespace=walk.namespace, seconds=left, tell=on_progress
+                walk.api, name, expected, namespace=walk.namespace, seconds=left, notify=notify
             )
         except ApiConnectionLost:
             raise
@@ -223,10 +223,10 @@ def _wait_for_capacity(walk: Walk, members: Members, states: dict[str, State]) -
 
 def _judge_pods(walk: Walk, members: Members, states: Mapping[str, State]) -> Members:
     """The last link: what vectoradd shows on the free GPUs, and with isolation what a pod sees that asks for none."""
-    on_progress = progress(walk.listener)
+    notify = progress(walk.listener)
     going = [member for member in members if member.active and member.node]
     aims = [target(walk.config, one.node.name, one.gpus, one.labels) for one in going if one.node]
-    results = run_vectoradd(walk.api, walk.inventory, aims, on_progress, holder=walk.holder) if aims else ()
+    results = run_vectoradd(walk.api, walk.inventory, aims, notify, holder=walk.holder) if aims else ()
     if walk.acts:
         show(results, walk.listener)
     by_node = {result.node: result for result in results}
@@ -239,7 +239,7 @@ def _judge_pods(walk: Walk, members: Members, states: Mapping[str, State]) -> Me
             namespace=walk.namespace,
             image=nodes.image_of(walk.inventory),
             seconds=PODS_SECONDS,
-            tell=on_progress,
+            notify=notify,
             holder=walk.holder,
         )
 
@@ -267,7 +267,7 @@ def run_vectoradd(
     api: Api,
     inventory: Inventory,
     targets: Sequence[Target],
-    tell: OnProgress,
+    notify: OnProgress,
     *,
     image: str | None = None,
     holder: str = "",
@@ -279,7 +279,7 @@ def run_vectoradd(
         namespace=inventory.cluster.namespace,
         image=PluginImage(image) if image else nodes.image_of(inventory),
         seconds=PODS_SECONDS,
-        tell=tell,
+        notify=notify,
         args=() if image else VECTORADD,
         config=inventory.cluster.plugin_config,
         holder=holder,

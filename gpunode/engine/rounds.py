@@ -32,14 +32,14 @@ def probe_all(
     """The members (None: one for every host), probed and planned, once an apply that is still under way there has ended. Earlier restarts that were
     kept unconfirmed are confirmed. `away`: host → seconds for which it may still reboot."""
     return session.for_each_host(
-        lambda visit, tell: story(visit, tell, away.get(visit.host.name, 0.0)), members
+        lambda visit, emit: story(visit, emit, away.get(visit.host.name, 0.0)), members
     )
 
 
-def story(visit: Visit, tell: OnEvent, away: float = 0.0) -> Outcome:
+def story(visit: Visit, emit: OnEvent, away: float = 0.0) -> Outcome:
     """One host's, as `probe_all` has it."""
     return converge.confirm_restarts(
-        visit, converge.follow_running_apply(visit, converge.wait_until_back(visit, away, tell), tell), tell
+        visit, converge.follow_running_apply(visit, converge.wait_until_back(visit, away, emit), emit), emit
     )
 
 
@@ -47,7 +47,7 @@ def converge_all(
     session: Session,
     members: Members,
     accepted: Mapping[str, frozenset[Act]],
-    ready: Ready = lambda one, _visit, _tell: one,
+    ready: Ready = lambda one, _visit, _emit: one,
 ) -> Members:
     """The members after all rounds. What is known only after an act comes in a later round; a host whose later plan holds
     an act that was not accepted is stopped before it."""
@@ -164,11 +164,11 @@ def _applied(session: Session, members: Members, waiting: Sequence[Member], read
     """One round: the members, of which those that wait have their plans applied and are planned again."""
     now = {one.host.name: one for one in waiting}
 
-    def story(visit: Visit, tell: OnEvent) -> Outcome:
+    def story(visit: Visit, emit: OnEvent) -> Outcome:
         name = visit.host.name
-        one = now[name] = ready(now[name], visit, tell)
+        one = now[name] = ready(now[name], visit, emit)
         assert one.outcome is not None
-        return converge.apply(visit, one.outcome, tell) if _goes(one) else one.outcome
+        return converge.apply(visit, one.outcome, emit) if _goes(one) else one.outcome
 
     done = session.each(story, [one.host for one in waiting])
     session.listener.failures(done)

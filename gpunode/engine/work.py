@@ -41,29 +41,29 @@ def clear(
     idle_left: dict[str, bool] = {}
     by_host = {one.host.name: one for one in heavy}
 
-    def story(visit: Visit, tell: OnEvent) -> Outcome:
+    def story(visit: Visit, emit: OnEvent) -> Outcome:
         one = by_host[visit.host.name]
         assert one.outcome is not None
         node = one.node.name if api and one.node else ""
         try:
             if api and node:
                 answering(
-                    api, seconds=API_SECONDS, tell=lambda text: tell(Event("stage", visit.host.name, text))
+                    api, seconds=API_SECONDS, notify=lambda text: emit(Event("stage", visit.host.name, text))
                 )
                 cordon.cordon(api, node, record.owner)
                 record.host(one.host.name, "cordoned")
-            end = ended(api, one, visit, tell, stopped)
+            end = ended(api, one, visit, emit, stopped)
             outcome, idle_left[one.host.name] = end.outcome, end.idle_pods_left
             if end.left:
-                reasons[one.host.name] = lift_cordon(api, one, _busy(one, end.left, stopped()), tell)
+                reasons[one.host.name] = lift_cordon(api, one, _busy(one, end.left, stopped()), emit)
                 return one.outcome
             if api and one.node:
                 cordon.cordon(
                     api, node, record.owner
                 )  # the node may have been deleted meanwhile, or uncordoned
-                outcome = _unplugged(api, session, replace(one, outcome=outcome), visit, record.owner, tell)
+                outcome = _unplugged(api, session, replace(one, outcome=outcome), visit, record.owner, emit)
         except ClusterError as error:
-            reasons[one.host.name] = lift_cordon(api, one, _named(one, error), tell)
+            reasons[one.host.name] = lift_cordon(api, one, _named(one, error), emit)
             return one.outcome
         record.host(one.host.name, "drained")
         return outcome
@@ -81,7 +81,7 @@ def clear(
 
 
 def clear_again(
-    api: Api | None, member: Member, visit: Visit, tell: OnEvent, *, stopped: Callable[[], bool]
+    api: Api | None, member: Member, visit: Visit, emit: OnEvent, *, stopped: Callable[[], bool]
 ) -> Member:
     """The member right before its changes. Of pods that stood still, something may run by now: its end is waited for, and
     the host probed again. Where it does not come in time the member is out, or failed if the host is changed in part."""
@@ -90,7 +90,7 @@ def clear_again(
     before = member.outcome
     what = NOT_FINISHED if before.applied else NOT_CHANGED
     try:
-        end = ended(api, member, visit, tell, stopped)
+        end = ended(api, member, visit, emit, stopped)
         if not end.left:
             changed = before.applied and end.outcome.status in ("right", "planned")
             status = "changed" if changed else end.outcome.status
@@ -100,7 +100,7 @@ def clear_again(
     except ClusterError as error:
         reason = _named(member, error, what)
     if not before.applied:
-        return member.excluded(lift_cordon(api, member, reason, tell))
+        return member.excluded(lift_cordon(api, member, reason, emit))
     return replace(member, outcome=replace(before, status="failed", problem=reason))
 
 
@@ -136,14 +136,14 @@ def show_left(api: Api | None, listener: Listener, members: Sequence[Member]) ->
             )
 
 
-def lift_cordon(api: Api | None, member: Member, reason: Problem, tell: OnEvent) -> Problem:
+def lift_cordon(api: Api | None, member: Member, reason: Problem, emit: OnEvent) -> Problem:
     """The reason why a host is not changed, once gpunode's cordon of its node is lifted and the device plugin is back there;
     with why it still stands: the host is disturbed then, and counts as one that ended badly."""
     if api is None or member.node is None:
         return reason
     node = member.node.name
     try:
-        answering(api, seconds=API_SECONDS, tell=lambda text: tell(Event("stage", None, text)))
+        answering(api, seconds=API_SECONDS, notify=lambda text: emit(Event("stage", None, text)))
         if (item := api.get("Node", node)) is not None:
             if (now := node_of(item)).labels.get(GPU_LABEL) == daemonset.PAUSED:
                 labels.write(api, now, nodes.desired_labels(member.host))
@@ -161,7 +161,7 @@ def _named(member: Member, error: ClusterError, what: str = NOT_CHANGED) -> Prob
 
 
 def _unplugged(
-    api: Api, session: Session, member: Member, visit: Visit, owner: str, tell: OnEvent
+    api: Api, session: Session, member: Member, visit: Visit, owner: str, emit: OnEvent
 ) -> Outcome:
     """The host as it is without gpunode's device plugin, where that is in the way of another driver: then the modules are
     reloaded, and nothing reboots for it. Other services that use the GPUs are named."""
@@ -174,7 +174,7 @@ def _unplugged(
         return member.outcome
 
     def sentence(text: str) -> None:
-        tell(Event("stage", member.host.name, text))
+        emit(Event("stage", member.host.name, text))
 
     try:
         gone = daemonset.pause(
@@ -183,7 +183,7 @@ def _unplugged(
     except ClusterError as error:
         sentence(f"the device plugin stays: {error.problem.what}")
         return member.outcome
-    outcome = converge.probe_and_plan(visit, tell)
+    outcome = converge.probe_and_plan(visit, emit)
     users = outcome.facts.gpu_users if outcome.facts else ()
     if gone and users and impact.disturbance(replace(member, outcome=outcome)).reboot:
         sentence(
@@ -212,7 +212,7 @@ class End:
     idle_pods_left: bool = False
 
 
-def ended(api: Api | None, member: Member, visit: Visit, tell: OnEvent, stopped: Callable[[], bool]) -> End:
+def ended(api: Api | None, member: Member, visit: Visit, emit: OnEvent, stopped: Callable[[], bool]) -> End:
     """Wait until nothing that is work uses the GPUs, as `work` of the host has it."""
     assert member.outcome is not None
     mode, seconds = member.host.work, member.host.work_timeout
@@ -220,7 +220,7 @@ def ended(api: Api | None, member: Member, visit: Visit, tell: OnEvent, stopped:
         return End("", member.outcome)
 
     def sentence(text: str) -> None:
-        tell(Event("stage", member.host.name, text))
+        emit(Event("stage", member.host.name, text))
 
     end = time.monotonic() + seconds
     services: set[str] | None = (
@@ -231,9 +231,9 @@ def ended(api: Api | None, member: Member, visit: Visit, tell: OnEvent, stopped:
         if api and member.node and (services is None or found):  # what stood still may run by now
             node, concerns, boot = member.node.name, _concerns(mode), impact.booted(member)
             seconds, evict, before = max(0.0, end - time.monotonic()), mode == "drain", found
-            answering(api, seconds=seconds, tell=sentence)
+            answering(api, seconds=seconds, notify=sentence)
             found = drain.wait(
-                api, node, concerns, evict=evict, seconds=seconds, tell=sentence, stopped=stopped, boot=boot
+                api, node, concerns, evict=evict, seconds=seconds, notify=sentence, stopped=stopped, boot=boot
             )
             if left := [pod for pod in found if not pod.standstill]:
                 blocked = "; ".join(pod.obstacle for pod in left if pod.obstacle)
@@ -243,7 +243,7 @@ def ended(api: Api | None, member: Member, visit: Visit, tell: OnEvent, stopped:
             if found and not before:
                 names = few([f"{pod.name} ({pod.standstill})" for pod in found], NAMED)
                 sentence(f"not waited for, as nothing runs there on GPUs: {names}")
-        outcome = converge.probe_and_plan(visit, tell)
+        outcome = converge.probe_and_plan(visit, emit)
         users = users_of(outcome.facts.gpu_users if outcome.facts else (), services)
         if not users or time.monotonic() >= end or stopped():
             return End(users, outcome, bool(found))

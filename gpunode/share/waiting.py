@@ -92,9 +92,9 @@ class Waiting:
             if each.room is None and each.need in roomy:
                 self._replace(uid, each, replace(each, room=now))
         late = [item for item in waiters.items() if item[1].room is not None and now >= item[1].room + ITSELF]
-        self._tell(sorted(late, key=lambda each: each[1].room or 0.0), now)
+        self._touch_late(sorted(late, key=lambda each: each[1].room or 0.0), now)
 
-    def _tell(self, late: Sequence[tuple[str, Waiter]], now: float) -> None:
+    def _touch_late(self, late: Sequence[tuple[str, Waiter]], now: float) -> None:
         """Touch as many as there is room for by now. The others wait until it is seen who took it."""
         books, touched, answers = dict(self._books), 0, True
         for uid, waiter in late:

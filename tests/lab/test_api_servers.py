@@ -253,9 +253,9 @@ def plugged(cluster: Cluster, spec: Spec = SPEC) -> Iterator[plugin.Rollout]:
     """The plugin, deployed on node `a`; afterwards it and its labels are removed."""
     labels.write(cluster.api, cluster.node("a"), {GPU_LABEL: "true", "pool": "ml"})
     try:
-        yield plugin.deploy(cluster.api, spec, seconds=15, tell=lambda _: None)
+        yield plugin.deploy(cluster.api, spec, seconds=15, notify=lambda _: None)
     finally:
-        plugin.remove(cluster.api, NS, seconds=15, tell=lambda _: None)
+        plugin.remove(cluster.api, NS, seconds=15, notify=lambda _: None)
         labels.write(cluster.api, cluster.node("a"), {})
 
 
@@ -337,8 +337,8 @@ def test_the_plugin_is_planned_deployed_and_removed(cluster: Cluster) -> None:
         assert actions(plugin.plan(cluster.api, SPEC)) == {"same"}
         assert actions(apply.apply(cluster.api, SPEC.manifests)) == {"same"}
         assert versions(cluster) == seen
-        removable = plugin.removable(cluster.api, NS, tell=lambda _: None)
-        removed = plugin.remove(cluster.api, NS, seconds=15, tell=lambda _: None)
+        removable = plugin.removable(cluster.api, NS, notify=lambda _: None)
+        removed = plugin.remove(cluster.api, NS, seconds=15, notify=lambda _: None)
         assert removed == removable
         assert "Namespace gpunode" in removed
         assert removed[-1] == f"Node a label {GPU_LABEL}"
@@ -483,7 +483,7 @@ def test_a_node_is_verified_up_to_a_finished_pod(cluster: Cluster) -> None:
         (state,) = rollout.states.values()
         node = cluster.node("a")
         (result,) = vectoradd.run(
-            cluster.api, [Target("a", UUIDS)], namespace=NS, image=IMAGE, seconds=15, tell=lambda _: None
+            cluster.api, [Target("a", UUIDS)], namespace=NS, image=IMAGE, seconds=15, notify=lambda _: None
         )
         chain = (judge_node(node), judge_plugin(state, ""), judge_offer(node, 2, None), judge_pod(result))
         assert [(one.layer, one.status) for one in chain] == [
@@ -511,7 +511,7 @@ def test_a_budget_stands_in_an_evictions_way(cluster: Cluster) -> None:
         def job(one: drain.Work) -> bool:
             return one.name == "default/job"
 
-        return drain.wait(cluster.api, "a", job, evict=True, seconds=seconds, tell=lambda _: None)
+        return drain.wait(cluster.api, "a", job, evict=True, seconds=seconds, notify=lambda _: None)
 
     (left,) = away(1)
     assert "budget" in left.obstacle

@@ -42,13 +42,13 @@ def applied(lab: Lab, node: Node, *changes: Change) -> Iterator[Applied]:
     dialer = Dialer(Path("/dev/null"))
     visit, found = Visit(host, dialer.connect, None), Applied()
 
-    def tell(event: Event) -> None:
+    def emit(event: Event) -> None:
         found.events.append(event.message)
 
     def work() -> None:
-        seen = converge.probe_and_plan(visit, tell)
+        seen = converge.probe_and_plan(visit, emit)
         plan = Plan(host.name, (StepPlan("test", changes),))
-        found.outcome = converge.apply(visit, Outcome(host.name, "planned", seen.facts, plan=plan), tell)
+        found.outcome = converge.apply(visit, Outcome(host.name, "planned", seen.facts, plan=plan), emit)
 
     worker = threading.Thread(target=work)
     worker.start()

@@ -54,11 +54,13 @@ class Fleet:
         for node in nodes.every(self.api):
             wish = CLASS if node.name == NEW.name else {"gpunode.dev/gpu": "true"}
             labels.write(self.api, node, wish)
-        return plugin.deploy(self.api, Spec(NS, PluginImage(IMAGE), config), seconds=60, tell=lambda _: None)
+        return plugin.deploy(
+            self.api, Spec(NS, PluginImage(IMAGE), config), seconds=60, notify=lambda _: None
+        )
 
     def wait(self, machine: Machine, offered: capacity.Expected) -> nodes.Node:
         return capacity.wait_allocatable(
-            self.api, machine.name, offered, namespace=NS, seconds=60, tell=lambda _: None
+            self.api, machine.name, offered, namespace=NS, seconds=60, notify=lambda _: None
         )
 
     def run(
@@ -75,7 +77,7 @@ class Fleet:
             namespace=NS,
             image=PluginImage(image),
             seconds=seconds,
-            tell=lambda _: None,
+            notify=lambda _: None,
             config=config,
         )
 

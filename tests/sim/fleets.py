@@ -37,14 +37,14 @@ class Fleet:
         return [host for host in self.inventory.hosts if not names or host.name in names]
 
     def each(
-        self, story: Callable[[Visit, OnEvent], Outcome], *names: str, tell: OnEvent | None = None
+        self, story: Callable[[Visit, OnEvent], Outcome], *names: str, emit: OnEvent | None = None
     ) -> dict[str, Outcome]:
         """A story of every host at once, each in a visit of its own."""
 
         def told(host: Host, _: OnEvent) -> Outcome:
             visit = Visit(host, self.dialer.connect, self.inventory.cluster.plugin)
             try:
-                return story(visit, tell or _nobody)
+                return story(visit, emit or _nobody)
             finally:
                 visit.close()
 
@@ -55,21 +55,21 @@ class Fleet:
         """Probe and plan."""
         return self.each(converge.probe_and_plan, *names)
 
-    def provision(self, *names: str, tell: OnEvent | None = None) -> dict[str, Outcome]:
+    def provision(self, *names: str, emit: OnEvent | None = None) -> dict[str, Outcome]:
         """Rounds of plan and apply, as many as the command line makes."""
-        return self.each(_provisioned, *names, tell=tell)
+        return self.each(_provisioned, *names, emit=emit)
 
 
 def _nobody(_: Event) -> None:
     pass
 
 
-def _provisioned(visit: Visit, tell: OnEvent) -> Outcome:
-    outcome = converge.probe_and_plan(visit, tell)
+def _provisioned(visit: Visit, emit: OnEvent) -> Outcome:
+    outcome = converge.probe_and_plan(visit, emit)
     for _ in range(converge.ROUNDS):
         if not outcome.plan or outcome.status not in ("planned", "changed"):
             break
-        outcome = converge.apply(visit, outcome, tell)
+        outcome = converge.apply(visit, outcome, emit)
     return outcome
 
 

@@ -46,7 +46,7 @@ def storm(
     seed: int,
     *,
     seconds: tuple[int, int] = (2, 10),
-    tell: Callable[[str], None] = lambda _: None,
+    notify: Callable[[str], None] = lambda _: None,
 ) -> Figures:
     """Two of three hosts have three jobs, one after the other, of so many seconds each, and need a restart of docker; the
     others have one job and need a reboot. Raises AssertionError where a run does not end as it should."""
@@ -59,7 +59,7 @@ def storm(
         assert operators.run(demo, "provision", "inventory.yaml", "--yes", "--no-run")[0] == 0, (
             operators.last_words(demo)
         )
-        tell("the hosts are nodes")
+        notify("the hosts are nodes")
         api = Client(demo.folder / "kubeconfig")
         names = [
             _job(api, one.name, turn, dice.randint(*seconds))
@@ -67,7 +67,7 @@ def storm(
             for turn in range(3 if one.runtime == "docker" else 1)
         ]
         until(lambda: all(_phase(api, f"job-0-{host}") != "Pending" for host in demo.states), 120)
-        tell("every host has a job")
+        notify("every host has a job")
         boots = {host: state.now().boot_id for host, state in demo.states.items()}
         for one, state in zip(made, demo.states.values(), strict=True):
             if one.runtime == "docker":
@@ -79,7 +79,7 @@ def storm(
             with state.change() as now:
                 faults.ACTS["nouveau"].cause(state, one, now)
         with Watch(demo, api) as watch:
-            done, resumes = _killed(demo, kills, bound, seed, dice, tell)
+            done, resumes = _killed(demo, kills, bound, seed, dice, notify)
         until(lambda: all(_phase(api, name) == "Succeeded" for name in names), 300)
         lost = [name for name in names if _restarts(api, name)]
         rebooted = sum(state.now().boot_id != boots[host] for host, state in demo.states.items())
@@ -91,14 +91,14 @@ def storm(
 
 
 def _killed(
-    demo: Demo, kills: int, bound: int, seed: int, dice: random.Random, tell: Callable[[str], None]
+    demo: Demo, kills: int, bound: int, seed: int, dice: random.Random, notify: Callable[[str], None]
 ) -> tuple[int, int]:
     """The run, killed so often and resumed to its end: how often each was."""
     words, done, resumes = ["provision", "inventory.yaml", "--yes", "--batch", str(bound)], 0, 0
     while True:
         settings = {"after": ["start" if dice.random() < 0.1 else "record", dice.randint(1, 80)]}
         code, _ = operators.run(demo, *words, **(settings if done < kills else {}))
-        tell(f"{words[0]}: {code}")
+        notify(f"{words[0]}: {code}")
         if code == 0:
             return done, resumes
         assert code == -9, f"seed {seed}, exit code {code}: {operators.last_words(demo)}"

@@ -210,7 +210,7 @@ def test_plugins_of_several_hosts_serve_their_metrics_side_by_side(deployed: Fle
     """Each at its own address, and with the containers that have its GPUs."""
     publish = PluginPublish(metrics=True)
     rollout = plugin.deploy(
-        deployed.api, Spec(NS, PluginImage(IMAGE), None, publish), seconds=60, tell=lambda _: None
+        deployed.api, Spec(NS, PluginImage(IMAGE), None, publish), seconds=60, notify=lambda _: None
     )
     assert rollout.good
     limits = {"limits": {"nvidia.com/gpu": 1}}
@@ -256,14 +256,16 @@ def test_a_kubelet_whose_gate_is_off_takes_no_plugin(deployed: Fleet) -> None:
             == "the plugin is not ready: not registered with the kubelet: nvidia.com/gpu"
         )
     )
-    assert not plugin.deploy(deployed.api, Spec(NS, PluginImage(IMAGE)), seconds=1, tell=lambda _: None).good
+    assert not plugin.deploy(
+        deployed.api, Spec(NS, PluginImage(IMAGE)), seconds=1, notify=lambda _: None
+    ).good
     deployed.restart(OLD, "kubelet.service", arguments=["kubelet"])
     deployed.wait(OLD, 2)
 
 
 def test_removing_takes_all_of_it(deployed: Fleet) -> None:
     """Pods first, then what owned them, then the namespace; gpunode's labels of nodes last. No process is left."""
-    removed = plugin.remove(deployed.api, NS, seconds=60, tell=lambda _: None)
+    removed = plugin.remove(deployed.api, NS, seconds=60, notify=lambda _: None)
     assert removed[removed.index(f"Namespace {NS}") + 1 :] == (
         "Node new label gpunode.dev/gpu, gpunode.dev/runtime",
         "Node old label gpunode.dev/gpu",

@@ -34,11 +34,11 @@ def at(headline: str, act: Callable[[], None]) -> OnEvent:
     """A listener that acts once, when a change begins."""
     left = [act]
 
-    def tell(event: Event) -> None:
+    def emit(event: Event) -> None:
         if event.type == "change" and event.message.startswith(headline) and left:
             left.pop()()
 
-    return tell
+    return emit
 
 
 def break_with(state: State, name: str, detail: str = "1") -> None:
@@ -70,7 +70,7 @@ def test_a_slow_host_holds_no_other_up(serve: Callable[[int], Fleet]) -> None:
 def test_a_connection_that_is_cut_in_an_apply_stops_nothing(serve: Callable[[int], Fleet]) -> None:
     """The apply continues on the host, and a new connection follows it to its end."""
     fleet = serve(1)
-    outcome = fleet.provision(tell=at("install linux", lambda: fleet.server.cut("gpu-0")))["gpu-0"]
+    outcome = fleet.provision(emit=at("install linux", lambda: fleet.server.cut("gpu-0")))["gpu-0"]
     assert (outcome.status, outcome.problem) == ("changed", None)
     assert not outcome.plan
     assert len(outcome.applied) == len({id(change) for change in outcome.applied})
@@ -85,7 +85,7 @@ def test_a_host_that_dies_in_an_apply_is_repaired_by_the_next_run(serve: Callabl
         holder = json.loads((state.root / "run/gpunode/lock").read_text())
         os.killpg(holder["pid"], signal.SIGKILL)
 
-    outcome = fleet.provision(tell=at("restart docker", die))["gpu-0"]
+    outcome = fleet.provision(emit=at("restart docker", die))["gpu-0"]
     assert outcome.status == "failed"
     assert "restart docker" in outcome.why
     again = fleet.provision()["gpu-0"]
@@ -99,13 +99,13 @@ def test_an_apply_that_is_aborted_is_one_that_failed(serve: Callable[[int], Flee
     ended: list[converge.Ended] = []
 
     def end() -> None:
-        def story(visit: Visit, tell: OnEvent) -> Outcome:
-            ended.append(converge.abort(visit, tell))
+        def story(visit: Visit, emit: OnEvent) -> Outcome:
+            ended.append(converge.abort(visit, emit))
             return Outcome("gpu-0", "right")
 
         fleet.each(story)
 
-    outcome = fleet.provision(tell=at("restart docker", end))["gpu-0"]
+    outcome = fleet.provision(emit=at("restart docker", end))["gpu-0"]
     assert outcome.status == "failed"
     assert "restart docker" in outcome.why
     assert "gpunode abort" in outcome.why
@@ -123,7 +123,7 @@ def test_a_second_operator_is_told_who_is_at_work(serve: Callable[[int], Fleet])
         facts = fleet.look()["gpu-0"].facts
         seen.append(facts.running.by if facts and facts.running else "nobody")
 
-    fleet.provision(tell=at("restart docker", meanwhile))
+    fleet.provision(emit=at("restart docker", meanwhile))
     assert seen
     assert "@" in seen[0]
 

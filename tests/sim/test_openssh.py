@@ -35,7 +35,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 def test_hosts_are_provisioned_and_rebooted(fleet: Fleet) -> None:
     """To an empty plan; a host that rebooted is reached by a new master."""
     events: list[Event] = []
-    for outcome in fleet.provision(tell=events.append).values():
+    for outcome in fleet.provision(emit=events.append).values():
         assert (outcome.status, outcome.problem) == ("changed", None)
         assert not outcome.plan
     assert any(event.message == "reboot" for event in events)
@@ -46,12 +46,12 @@ def test_an_apply_goes_on_when_its_master_dies(fleet: Fleet) -> None:
     """A new master follows it to its end."""
     cut = []
 
-    def tell(event: Event) -> None:
+    def emit(event: Event) -> None:
         if event.type == "change" and not cut:
             cut.append(event)
             fleet.server.cut("old")
 
-    outcome = fleet.each(lambda visit, _: _applied(visit, tell), "old")["old"]
+    outcome = fleet.each(lambda visit, _: _applied(visit, emit), "old")["old"]
     assert (outcome.status, outcome.problem) == ("changed", None)
     assert cut
 
@@ -82,5 +82,5 @@ def _gpunode(demo: Demo, *words: str) -> int:
     return operators.gpunode(demo.folder, *words).returncode
 
 
-def _applied(visit: Visit, tell: OnEvent) -> Outcome:
-    return converge.apply(visit, converge.probe_and_plan(visit, tell), tell)
+def _applied(visit: Visit, emit: OnEvent) -> Outcome:
+    return converge.apply(visit, converge.probe_and_plan(visit, emit), emit)

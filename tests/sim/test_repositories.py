@@ -83,10 +83,10 @@ def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(
         assert out.count(f"has the fingerprint that gpunode knows, {PRINT}") == 2  # shown with the plan
         plans = {one.host.name: one.outcome for one in members if one.outcome}
 
-        def apply(visit: Visit, tell: OnEvent) -> Outcome:
+        def apply(visit: Visit, emit: OnEvent) -> Outcome:
             outcome = plans[visit.host.name]
             while outcome.plan:  # the driver's own unit is known only once it is there
-                outcome = converge.apply(visit, outcome, tell)
+                outcome = converge.apply(visit, outcome, emit)
             return outcome
 
         assert [(one.status, one.problem) for one in session.each(apply)] == [("changed", None)] * 2

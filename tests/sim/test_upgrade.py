@@ -63,7 +63,7 @@ def test_what_was_deployed_before_leaves_no_trace(
 ) -> None:
     """Variables, volumes, ports, rights: the objects are as they are where there was nothing before."""
     fresh = deployed(api, wanted)
-    plugin.remove(api, NS, seconds=30, tell=lambda _: None)
+    plugin.remove(api, NS, seconds=30, notify=lambda _: None)
     deployed(api, before)
     assert deployed(api, wanted) == fresh
     assert {one.action for one in apply.diff(api, wanted, everything(NS))} == {"same"}

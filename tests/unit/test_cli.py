@@ -25,7 +25,7 @@ from gpunode.model import Host, Ssh
 number = getattr(signal, sys.argv[1])  # which a background job, or nohup, may have been started to ignore
 signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
-def story(host, tell):
+def story(host, emit):
     os.kill(os.getpid(), number)
     time.sleep(600)
 

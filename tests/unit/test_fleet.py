@@ -20,7 +20,7 @@ def outcomes(items: list[Event | Outcome]) -> dict[str, Outcome]:
 def test_one_bad_host_never_stops_the_others() -> None:
     """Each kind of failure becomes that host's outcome; the rest go on."""
 
-    def story(host: Host, tell: OnEvent) -> Outcome:
+    def story(host: Host, emit: OnEvent) -> Outcome:
         if host.name == "gone":
             raise Unreachable("gone", "no answer", hint="Look.")
         if host.name == "odd":
@@ -44,7 +44,7 @@ def test_one_bad_host_never_stops_the_others() -> None:
 def test_a_mistake_in_one_hosts_story_is_that_hosts_failure() -> None:
     """Facts that nobody foresaw on one host leave the others their run; the traceback is kept for the report."""
 
-    def story(host: Host, tell: OnEvent) -> Outcome:
+    def story(host: Host, emit: OnEvent) -> Outcome:
         if host.name == "odd":
             raise KeyError("version")
         return Outcome(host.name, "right")
@@ -60,8 +60,8 @@ def test_events_come_while_hosts_are_still_at_work() -> None:
     """Progress is seen before the outcome, not with it."""
     seen = threading.Event()
 
-    def story(host: Host, tell: OnEvent) -> Outcome:
-        tell(Event("stage", host.name, "probe"))
+    def story(host: Host, emit: OnEvent) -> Outcome:
+        emit(Event("stage", host.name, "probe"))
         assert seen.wait(10)
         return Outcome(host.name, "right")
 
@@ -76,7 +76,7 @@ def test_hosts_are_worked_on_side_by_side() -> None:
     """With as many forks as hosts nobody waits for another."""
     together = threading.Barrier(8)
 
-    def story(host: Host, tell: OnEvent) -> Outcome:
+    def story(host: Host, emit: OnEvent) -> Outcome:
         together.wait(10)
         return Outcome(host.name, "right")
 
@@ -89,9 +89,9 @@ def test_forks_bound_how_many_hosts_are_worked_on_at_once() -> None:
     """All wait to begin while none has ended; two threads do them all."""
     go_on, threads = threading.Event(), set[str]()
 
-    def story(host: Host, tell: OnEvent) -> Outcome:
+    def story(host: Host, emit: OnEvent) -> Outcome:
         threads.add(threading.current_thread().name)
-        tell(Event("stage", host.name, "probe"))
+        emit(Event("stage", host.name, "probe"))
         assert go_on.wait(10)
         return Outcome(host.name, "right")
 

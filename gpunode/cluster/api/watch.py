@@ -27,13 +27,15 @@ def follow(
     seconds: float,
     labels: str = "",
     fields: str = "",
-    tell: OnProgress = lambda _: None,
+    notify: OnProgress = lambda _: None,
 ) -> Iterator[dict[str, Object]]:
     """The matching objects by name: at once, after each change, and every BEAT, until `seconds` have passed.
 
     Outlives restarts of the API server. The first look is not forgiven: what is refused then is refused.
     """
-    for seen, _ in changes(api, kind, namespace, seconds=seconds, labels=labels, fields=fields, tell=tell):
+    for seen, _ in changes(
+        api, kind, namespace, seconds=seconds, labels=labels, fields=fields, notify=notify
+    ):
         yield dict(seen)
 
 
@@ -45,7 +47,7 @@ def changes(
     seconds: float,
     labels: str = "",
     fields: str = "",
-    tell: OnProgress = lambda _: None,
+    notify: OnProgress = lambda _: None,
 ) -> Iterator[tuple[Mapping[str, Object], str | None]]:
     """The same without a copy each time, and the name of the one object that has changed since; None: any may have.
 
@@ -87,13 +89,13 @@ def changes(
             if isinstance(error, HttpError) and error.status not in AGAIN:
                 raise
             version = ""
-            tell(error.message)
+            notify(error.message)
             time.sleep(min(PAUSE, max(0.0, end - time.monotonic())))
             continue
         yield seen, None
 
 
-def answering(api: Api, *, seconds: float, tell: OnProgress) -> None:
+def answering(api: Api, *, seconds: float, notify: OnProgress) -> None:
     """Wait for an API server that is away. Raises ClusterError where it stays away for so long."""
     end = time.monotonic() + seconds
     while True:
@@ -103,23 +105,23 @@ def answering(api: Api, *, seconds: float, tell: OnProgress) -> None:
         except (ApiConnectionLost, HttpError) as error:
             if time.monotonic() >= end or (isinstance(error, HttpError) and error.status not in AGAIN):
                 raise
-            tell(error.message)
+            notify(error.message)
             time.sleep(PAUSE)
 
 
 class Patience:
     """Tells how a wait goes on: shortly while it is as usual, then with the reason, which has to be asked for."""
 
-    def __init__(self, tell: OnProgress) -> None:
-        self._tell = tell
+    def __init__(self, notify: OnProgress) -> None:
+        self._notify = notify
         self._begun, self._looked = time.monotonic(), 0.0
 
-    def tell(self, so_far: str, why: Callable[[], Problem]) -> Problem | None:
+    def notify(self, so_far: str, why: Callable[[], Problem]) -> Problem | None:
         """Report the progress, not too often. Returns the reason where it was asked for."""
         now, reason = time.monotonic(), None
         if now - self._begun < USUAL:
-            self._tell(so_far)
+            self._notify(so_far)
         elif now - self._looked >= LOOK:
             self._looked, reason = now, why()
-            self._tell(f"{so_far}; {reason}")
+            self._notify(f"{so_far}; {reason}")
         return reason

@@ -59,16 +59,16 @@ class Component(Generic[Result]):
         before: Sequence[Object] = (),
         *,
         strict: bool = True,
-        tell: OnProgress = lambda _: None,
+        notify: OnProgress = lambda _: None,
     ) -> tuple[Difference, ...]:
-        """What `deploy` would change once `before` is applied, such as its namespace. `strict`, `tell`: as of `diff`."""
-        return diff(api, [*before, *self.manifests], self.surplus, strict=strict, tell=tell)
+        """What `deploy` would change once `before` is applied, such as its namespace. `strict`, `notify`: as of `diff`."""
+        return diff(api, [*before, *self.manifests], self.surplus, strict=strict, notify=notify)
 
-    def deploy(self, api: Api, tell: OnProgress) -> tuple[tuple[Difference, ...], Result]:
+    def deploy(self, api: Api, notify: OnProgress) -> tuple[tuple[Difference, ...], Result]:
         """Apply it and wait until it works. What is left of other settings goes last: what worked before may need its rights to
         remove what it has published."""
         done = apply(api, self.manifests)
-        result = self.wait(api, tell)
+        result = self.wait(api, notify)
         return done + prune(api, self.manifests, self.surplus), result
 
 
@@ -78,7 +78,7 @@ def diff(
     surplus: Sequence[Object] = (),
     *,
     strict: bool = True,
-    tell: OnProgress = lambda _: None,
+    notify: OnProgress = lambda _: None,
 ) -> tuple[Difference, ...]:
     """What `apply`, and `prune` after it, would change by a dry run of the API server, defaults and admission included.
 
@@ -98,7 +98,7 @@ def diff(
     with ThreadPoolExecutor(AT_ONCE) as pool:
         would += pool.map(lambda one: _would(api, one, absent, strict=strict), others)
     left = [surplu for surplu in surplus if surplu["metadata"].get("namespace") not in absent]
-    return (*would, *prune(api, manifests, left, dry_run=True, strict=strict, tell=tell))
+    return (*would, *prune(api, manifests, left, dry_run=True, strict=strict, notify=notify))
 
 
 def apply(api: Api, manifests: Sequence[Object]) -> tuple[Difference, ...]:
@@ -121,12 +121,12 @@ def prune(
     *,
     dry_run: bool = False,
     strict: bool = False,
-    tell: OnProgress = lambda _: None,
+    notify: OnProgress = lambda _: None,
 ) -> tuple[Difference, ...]:
     """Remove gpunode's objects that are in `surplus` and not in the manifests (by kind, namespace and name): rights
     and settings of an earlier apply. `strict`: raises ClusterError, before anything is removed, where the user may not."""
     wanted = {title(manifest) for manifest in manifests}
-    beyond = present(api, [surplu for surplu in surplus if title(surplu) not in wanted], tell)
+    beyond = present(api, [surplu for surplu in surplus if title(surplu) not in wanted], notify)
     if strict:
         rights.demand(api, rights.of_deletion(beyond))
     if not dry_run:
@@ -136,51 +136,51 @@ def prune(
     return tuple(difference.removed(live) for live in beyond)
 
 
-def present(api: Api, manifests: Sequence[Object], tell: OnProgress = lambda _: None) -> list[Object]:
+def present(api: Api, manifests: Sequence[Object], notify: OnProgress = lambda _: None) -> list[Object]:
     """The objects of these manifests that exist and are gpunode's, in the order in which they are removed."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        lives = pool.map(lambda each: _live(api, each), reversed(_ordered(_sought(api, manifests, tell))))
+        lives = pool.map(lambda each: _live(api, each), reversed(_ordered(_sought(api, manifests, notify))))
     return [live for live in lives if live is not None and ours(live)]
 
 
-def removable(api: Api, manifests: Sequence[Object], *, tell: OnProgress) -> tuple[str, ...]:
-    """Titles of what `remove` would delete now; `tell` gets what would stay and why."""
+def removable(api: Api, manifests: Sequence[Object], *, notify: OnProgress) -> tuple[str, ...]:
+    """Titles of what `remove` would delete now; `notify` gets what would stay and why."""
     titles = []
-    for manifest in reversed(_ordered(_sought(api, manifests, tell))):
+    for manifest in reversed(_ordered(_sought(api, manifests, notify))):
         live = _live(api, manifest)
         if live is None:
             continue
         if why := _stays(api, live, manifests):
-            tell(f"{title(manifest)} stays: {why}")
+            notify(f"{title(manifest)} stays: {why}")
         else:
             titles.append(title(manifest))
     return tuple(titles)
 
 
-def remove(api: Api, manifests: Sequence[Object], *, seconds: float, tell: OnProgress) -> tuple[str, ...]:
+def remove(api: Api, manifests: Sequence[Object], *, seconds: float, notify: OnProgress) -> tuple[str, ...]:
     """Delete what `apply` made and wait until it is gone. Returns the titles of what was removed.
 
-    An object that others use stays, and so does one whose users are unknown; `tell` gets the reason.
+    An object that others use stays, and so does one whose users are unknown; `notify` gets the reason.
     """
     removed = []
-    for manifest in reversed(_ordered(_sought(api, manifests, tell))):
+    for manifest in reversed(_ordered(_sought(api, manifests, notify))):
         live = _live(api, manifest)
         if live is None:
             continue
         if why := _stays(api, live, manifests):
-            tell(f"{title(manifest)} stays: {why}")
+            notify(f"{title(manifest)} stays: {why}")
             continue
-        if delete(api, live, seconds=seconds, tell=tell):
+        if delete(api, live, seconds=seconds, notify=notify):
             removed.append(title(manifest))
     return tuple(removed)
 
 
-def delete(api: Api, live: Object, *, seconds: float, tell: OnProgress) -> bool:
+def delete(api: Api, live: Object, *, seconds: float, notify: OnProgress) -> bool:
     """Delete an object with what it owns, and wait until it is gone; False where it was gone already. Raises ClusterError."""
     kind, name, namespace = live["kind"], live["metadata"]["name"], live["metadata"].get("namespace")
     deleted = api.delete(kind, name, namespace, uid=live["metadata"]["uid"])
-    tell(f"waiting for the deletion of {title(live)}")
-    for left in follow(api, kind, namespace, seconds=seconds, fields=f"metadata.name={name}", tell=tell):
+    notify(f"waiting for the deletion of {title(live)}")
+    for left in follow(api, kind, namespace, seconds=seconds, fields=f"metadata.name={name}", notify=notify):
         if not left:
             return deleted
     raise ClusterError(
@@ -210,9 +210,9 @@ def _live(api: Api, manifest: Object) -> Object | None:
     return api.get(manifest["kind"], manifest["metadata"]["name"], manifest["metadata"].get("namespace"))
 
 
-def _sought(api: Api, manifests: Sequence[Object], tell: OnProgress) -> list[Object]:
+def _sought(api: Api, manifests: Sequence[Object], notify: OnProgress) -> list[Object]:
     """These, which are to be removed: without admission policies where this user may not read them, as by a ClusterRole of
-    before gpunode had any; `tell` gets that."""
+    before gpunode had any; `notify` gets that."""
     policies = {manifest["kind"]: manifest for manifest in manifests if manifest["kind"].startswith(POLICY)}
     try:
         for policy in policies.values():
@@ -221,7 +221,7 @@ def _sought(api: Api, manifests: Sequence[Object], tell: OnProgress) -> list[Obj
         if error.status != 403:
             raise
         why = error.untried or error.message
-        tell(
+        notify(
             f"Whether admission policies of before are left is not known: {why}. Rights: {page('safety.md')}"
         )
         return [manifest for manifest in manifests if manifest["kind"] not in policies]

@@ -170,15 +170,15 @@ def wait_allocatable(
     *,
     namespace: str,
     seconds: float,
-    tell: OnProgress,
+    notify: OnProgress,
     waited: float = 0.0,
 ) -> Node:
     """Wait until the node offers exactly what is wanted. Raises ClusterError with the reason at the deadline, or when the
     missing units are reserved by pods. `waited`: seconds spent before this call."""
     node: Node | None = None
-    patience = Patience(tell)
+    patience = Patience(notify)
     begun = time.monotonic()
-    for found in follow(api, "Node", seconds=seconds, fields=f"metadata.name={name}", tell=tell):
+    for found in follow(api, "Node", seconds=seconds, fields=f"metadata.name={name}", notify=notify):
         if name not in found:
             continue
         node = nodes.parse(found[name])
@@ -186,7 +186,7 @@ def wait_allocatable(
             node = current(node, published.read(api, node, pod))
         if node.ready and _offers(node, wanted):
             return node
-        reason = patience.tell(
+        reason = patience.notify(
             f"{name} offers {_part(node, wanted)}",
             lambda node=node: why_not(api, node, wanted, namespace),  # type: ignore[misc]
         )

@@ -56,7 +56,7 @@ def wait(
     *,
     evict: bool,
     seconds: float,
-    tell: OnProgress,
+    notify: OnProgress,
     stopped: Callable[[], bool] = lambda: False,
     boot: str = "",
 ) -> tuple[Work, ...]:
@@ -64,12 +64,12 @@ def wait(
     `seconds` have passed. `evict`: ask for their eviction, again and again while a PodDisruptionBudget does not allow it;
     one of which no container runs is waited for until it is gone or a budget keeps it.
 
-    `tell` hears which pod is waited for. `stopped` ends the wait early. `boot`: as in `on_node`.
+    `notify` hears which pod is waited for. `stopped` ends the wait early. `boot`: as in `on_node`.
     """
     asked: dict[str, _Asked] = {}  # by uid
     first = 0
     left: tuple[Work, ...] = ()
-    for seen, _ in changes(api, "Pod", seconds=seconds, fields=f"spec.nodeName={node}", tell=tell):
+    for seen, _ in changes(api, "Pod", seconds=seconds, fields=f"spec.nodeName={node}", notify=notify):
         there = working(list(seen.values()), whole=evict)
         left = _reported(api, node, [one for one in there if concerns(one)], boot)
         if evict and not stopped():
@@ -80,7 +80,7 @@ def wait(
         if not waited or stopped():
             return left
         first = max(first, len(waited))
-        tell(_progress(waited, first))
+        notify(_progress(waited, first))
     return left
 
 

@@ -221,7 +221,7 @@ def uids_by_node(api: Api, namespace: str) -> dict[str, set[str]]:
 
 
 def pause(
-    api: Api, namespace: str, node: Node, desired: Mapping[str, str], owner: str, tell: OnProgress
+    api: Api, namespace: str, node: Node, desired: Mapping[str, str], owner: str, notify: OnProgress
 ) -> bool:
     """Take the plugin off the node, since it uses the GPUs itself and no driver is unloaded under it. Waits until its pods are gone;
     False if they are not in time.
@@ -230,7 +230,7 @@ def pause(
     the label is another's.
     """
     labels.write(api, node, {**desired, GPU_LABEL: PAUSED}, annotations={OWNER: owner})
-    tell("waiting for the device plugin to leave the node")
+    notify("waiting for the device plugin to leave the node")
     end = time.monotonic() + PAUSE_SECONDS
     while node.name in uids_by_node(api, namespace):
         if time.monotonic() >= end:

@@ -105,21 +105,21 @@ class Rollout:
 
 
 def plan(
-    api: Api, spec: Spec, *, strict: bool = True, tell: OnProgress = lambda _: None
+    api: Api, spec: Spec, *, strict: bool = True, notify: OnProgress = lambda _: None
 ) -> tuple[Difference, ...]:
-    """What `deploy` would change; not `strict`: also for a user without the rights to do it. `tell` gets what is not known."""
-    would = component(spec, EVERYWHERE, seconds=0).plan(api, strict=strict, tell=tell)
+    """What `deploy` would change; not `strict`: also for a user without the rights to do it. `notify` gets what is not known."""
+    would = component(spec, EVERYWHERE, seconds=0).plan(api, strict=strict, notify=notify)
     return (*would, *(() if spec.publish.annotation else _removed(published.read_annotations(api))))
 
 
-def deploy(api: Api, spec: Spec, scope: Scope = EVERYWHERE, *, seconds: float, tell: OnProgress) -> Rollout:
+def deploy(api: Api, spec: Spec, scope: Scope = EVERYWHERE, *, seconds: float, notify: OnProgress) -> Rollout:
     """Apply the plugin and wait until it is ready in this version on every node of the scope, so that pods can have
     its devices. A version rolls out to some nodes at a time: `seconds` is the longest wait without progress.
 
     A node where it does not run in time is a state with its reason, not an exception.
     """
     before = daemonset.every_pod(api, spec.namespace)
-    differences, states = component(spec, scope, before, seconds=seconds).deploy(api, tell)
+    differences, states = component(spec, scope, before, seconds=seconds).deploy(api, notify)
     differences += () if spec.publish.annotation else _removed(published.remove_annotations(api))
     return Rollout(differences, states)
 
@@ -130,7 +130,7 @@ def component(
     """The plugin, whose wait is that of `deploy`. `before`: its pods before."""
     namespace = spec.namespace
 
-    def wait(api: Api, tell: OnProgress) -> Mapping[str, State]:
+    def wait(api: Api, notify: OnProgress) -> Mapping[str, State]:
         # Their problem may just have been fixed: a new pod starts at once, not after the back-off.
         for pod in before:
             if pod["metadata"]["uid"] in scope.renew or daemonset.in_back_off(pod):
@@ -139,7 +139,7 @@ def component(
         targets = scope.targets(every)
         able = [name for name, node in targets.items() if node.ready and name not in scope.hopeless]
         bare = without(every, daemonset.by_node(daemonset.plugins(before)))
-        by_node, late = _waited(api, namespace, every, able, bare, seconds=seconds, tell=tell)
+        by_node, late = _waited(api, namespace, every, able, bare, seconds=seconds, notify=notify)
         fresh = {
             node.name: node for node in nodes.every(api, labels=f"{GPU_LABEL}=true")
         }  # offers GPUs by now
@@ -161,18 +161,18 @@ def _waited(
     bare: Collection[str],
     *,
     seconds: float,
-    tell: OnProgress,
+    notify: OnProgress,
 ) -> tuple[Mapping[str, Object], Collection[str]]:
     """The plugin's pods by node once it runs on all `able` nodes, or after `seconds` without progress; and the nodes
     where it does not. `every` node should have it; `bare` are those without it before."""
     known = {node.name: node for node in every}
-    patience, progress, pulls = Patience(tell), time.monotonic(), pods.Pulls()
+    patience, progress, pulls = Patience(notify), time.monotonic(), pods.Pulls()
     by_node: Mapping[str, Object] = {}
     current: Mapping[str, str] = {}
     waiting = able
     longest = seconds * waves(len(able))
     for found, changed in changes(
-        api, "Pod", namespace, seconds=longest, labels=daemonset.SELECTOR, tell=tell
+        api, "Pod", namespace, seconds=longest, labels=daemonset.SELECTOR, notify=notify
     ):
         by_node = daemonset.by_node(found.values())
         if (
@@ -190,7 +190,7 @@ def _waited(
             if hopeless == list(waiting):
                 break  # its state says why
         advance(api, namespace, every, by_node, waiting, bare)
-        patience.tell(
+        patience.notify(
             f"the plugin runs on {len(able) - len(waiting)} of {len(able)} Ready nodes",
             lambda late=waiting[:NAMED], seen=by_node: daemonset.why_on(  # type: ignore[misc]
                 api, namespace, [known[name] for name in late], seen
@@ -272,8 +272,8 @@ EXTENDER = "gpunode-share"  # has pods of its own
 OWN_LABELS = (GPU_LABEL, RUNTIME_LABEL)  # that mean nothing without the plugin; the inventory's stay
 
 
-def removable(api: Api, namespace: str, *, tell: OnProgress) -> tuple[str, ...]:
-    """Titles of what `remove` would delete now; `tell` gets what would stay and why. Raises UsageError where the plugin is in
+def removable(api: Api, namespace: str, *, notify: OnProgress) -> tuple[str, ...]:
+    """Titles of what `remove` would delete now; `notify` gets what would stay and why. Raises UsageError where the plugin is in
     other namespaces, and not in this one: what is the whole cluster's would be taken from under it."""
     if places := _elsewhere(api, namespace):
         raise UsageError(
@@ -282,11 +282,11 @@ def removable(api: Api, namespace: str, *, tell: OnProgress) -> tuple[str, ...]:
         )
     left = tuple(title(pod) for pod in _leftovers(api, namespace))
     annotations = tuple(published.annotation_title(node) for node in published.read_annotations(api))
-    objects = apply.removable(api, everything(namespace), tell=tell)
+    objects = apply.removable(api, everything(namespace), notify=notify)
     return left + objects + annotations + tuple(_label(node) for node in _labelled(api))
 
 
-def remove(api: Api, namespace: str, *, seconds: float, tell: OnProgress) -> tuple[str, ...]:
+def remove(api: Api, namespace: str, *, seconds: float, notify: OnProgress) -> tuple[str, ...]:
     """Delete all that `deploy` created, the plugin's annotations of nodes, pods left over from vectoradd, and the labels
     that brought the plugin to nodes, where gpunode set them. Returns the titles of what was deleted. Raises ClusterError,
     before anything is, where the user may not delete all."""
@@ -295,7 +295,7 @@ def remove(api: Api, namespace: str, *, seconds: float, tell: OnProgress) -> tup
     rights.demand(api, (*rights.of_deletion(live_objects), *rights.of_wait(live_objects), *rights.LABELS))
     for pod in left:
         api.delete("Pod", pod["metadata"]["name"], namespace)
-    removed = apply.remove(api, everything(namespace), seconds=seconds, tell=tell)
+    removed = apply.remove(api, everything(namespace), seconds=seconds, notify=notify)
     annotations = tuple(published.annotation_title(node) for node in published.remove_annotations(api))
     marked = _labelled(api)  # last: a node that has lost its labels is not found by them
     for node in marked:

@@ -50,7 +50,7 @@ def manifests(
     return list(yaml.safe_load_all(text))
 
 
-def start(api: Api, wanted: Sequence[Object], *, seconds: float, tell: OnProgress) -> Notebook:
+def start(api: Api, wanted: Sequence[Object], *, seconds: float, notify: OnProgress) -> Notebook:
     """Create what is not there, and wait until it answers, for `seconds` at most. What this call has created is deleted again
     where it does not run or the wait is interrupted; a notebook that was there stays as it is: it holds its user's work."""
     namespace = wanted[0]["metadata"]["namespace"]
@@ -66,7 +66,7 @@ def start(api: Api, wanted: Sequence[Object], *, seconds: float, tell: OnProgres
                 )
             made += [api.create(manifest)] if live is None else []
         new = any(one["kind"] == "Deployment" for one in made)
-        node, why, fix = _awaited(api, namespace, seconds, tell)
+        node, why, fix = _awaited(api, namespace, seconds, notify)
         ports = (api.get("Service", NAME, namespace) or {}).get("spec", {}).get("ports") or [{}]
         done = Notebook(node, why, new, ports[0].get("nodePort", 0), fix)
     finally:
@@ -76,23 +76,23 @@ def start(api: Api, wanted: Sequence[Object], *, seconds: float, tell: OnProgres
     return done
 
 
-def remove(api: Api, namespace: str, *, seconds: float, tell: OnProgress) -> tuple[str, ...]:
+def remove(api: Api, namespace: str, *, seconds: float, notify: OnProgress) -> tuple[str, ...]:
     """Delete it and wait until it is gone. Returns the titles of what was deleted; () where there was none."""
-    return apply.remove(api, manifests((), namespace=namespace), seconds=seconds, tell=tell)
+    return apply.remove(api, manifests((), namespace=namespace), seconds=seconds, notify=notify)
 
 
-def _awaited(api: Api, namespace: str, seconds: float, tell: OnProgress) -> tuple[str, str, str]:
+def _awaited(api: Api, namespace: str, seconds: float, notify: OnProgress) -> tuple[str, str, str]:
     """Its node, why it does not run, and what to do about it."""
     wait, node, why = run_pod.Wait(NEVER), "", ""
     labels = f"app.kubernetes.io/name={NAME}"
-    for found in follow(api, "Pod", namespace, seconds=seconds, labels=labels, tell=tell):
+    for found in follow(api, "Pod", namespace, seconds=seconds, labels=labels, notify=notify):
         there = [pod for pod in found.values() if "deletionTimestamp" not in pod["metadata"]]
         if not there:
             why = _refused(api, namespace)
             if why:
                 known = obstacles.admission(why)
                 return "", why, known.fix if known else ""
-            tell("waiting for its pod")
+            notify("waiting for its pod")
             continue
         pod = max(there, key=lambda one: str(one["metadata"].get("creationTimestamp")))
         node = str(pod["spec"].get("nodeName", ""))
@@ -102,7 +102,7 @@ def _awaited(api: Api, namespace: str, seconds: float, tell: OnProgress) -> tupl
         if wait.is_hopeless(pod, why):
             known = pods.obstacle(pod)
             return node, why or "it cannot run", known.fix if known else ""
-        tell(f"{pod['metadata']['name']}: {why or 'starting; its image may take minutes to pull'}")
+        notify(f"{pod['metadata']['name']}: {why or 'starting; its image may take minutes to pull'}")
     return node, f"not ready after {seconds:.0f} s: {why or 'it is starting'}", ""
 
 

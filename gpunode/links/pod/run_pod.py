@@ -74,34 +74,36 @@ class Ran:
 
 
 def run_pods(
-    api: Api, manifests: Sequence[Object], container: str, *, seconds: float, tell: OnProgress
+    api: Api, manifests: Sequence[Object], container: str, *, seconds: float, notify: OnProgress
 ) -> list[Ran]:
     """Make the pods of one run, by their label, follow each to the end of this container, and delete them; how they ended, in order."""
     made: list[Object] = []
     try:
         for manifest in manifests:
             made.append(api.create(manifest))
-        return _follow(api, made, container, seconds, tell)
+        return _follow(api, made, container, seconds, notify)
     finally:
         for pod in made:
             meta = pod["metadata"]
             api.delete("Pod", meta["name"], meta["namespace"], uid=meta["uid"])
 
 
-def _follow(api: Api, made: Sequence[Object], container: str, seconds: float, tell: OnProgress) -> list[Ran]:
+def _follow(
+    api: Api, made: Sequence[Object], container: str, seconds: float, notify: OnProgress
+) -> list[Ran]:
     meta = made[0]["metadata"]
     names = [pod["metadata"]["name"] for pod in made]
     wait, ends = Wait(), dict[str, Ran]()
     late = {name: Ran(name, why="it is starting") for name in names}
     selector = f"gpunode.dev/run={meta['labels']['gpunode.dev/run']}"
-    for found in follow(api, "Pod", meta["namespace"], seconds=seconds, labels=selector, tell=tell):
+    for found in follow(api, "Pod", meta["namespace"], seconds=seconds, labels=selector, notify=notify):
         for name in [name for name in names if name not in ends]:
             ran = _read(api, name, found.get(name), container)
             if ran.code is not None or name not in found or wait.is_hopeless(found[name], ran.why):
                 ends[name] = replace(ran, why=ran.why if ran.code is not None else ran.why or "it cannot run")
                 continue
             late[name] = replace(ran, why=ran.why or "it is starting")
-            tell(f"{name}: {ran.why or 'starting'}")
+            notify(f"{name}: {ran.why or 'starting'}")
         if len(ends) == len(names):
             break
     return [
@@ -130,7 +132,7 @@ def run_nvidia_smi(
     namespace: str,
     image: PluginImage,
     seconds: float,
-    tell: OnProgress,
+    notify: OnProgress,
     config: PluginConfig | None = None,
     schedulers: Mapping[str, str] = MappingProxyType({}),
 ) -> Ran:
@@ -147,7 +149,7 @@ def run_nvidia_smi(
         seconds=int(seconds),
         **place(nodes, config, schedulers),
     )
-    (ran,) = run_pods(api, [manifest], NVIDIA_SMI, seconds=seconds, tell=tell)
+    (ran,) = run_pods(api, [manifest], NVIDIA_SMI, seconds=seconds, notify=notify)
     return replace(ran, why=f"exit code {ran.code}") if ran.code else ran
 
 
@@ -158,7 +160,7 @@ def run_strangers(
     namespace: str,
     image: PluginImage,
     seconds: float,
-    tell: OnProgress,
+    notify: OnProgress,
     holder: str = "",
 ) -> Mapping[str, str]:
     """What a pod that asks for no GPU, though its environment asks for all, as CUDA's images do, shows on each node, in words; ""
@@ -179,7 +181,7 @@ def run_strangers(
         for number, node in enumerate(nodes)
     ]
     try:
-        ended = run_pods(api, manifests, STRANGER, seconds=seconds, tell=tell)
+        ended = run_pods(api, manifests, STRANGER, seconds=seconds, notify=notify)
         return {node.name: _describe_stranger(ran) for node, ran in zip(nodes, ended, strict=True)}
     except ClusterError as error:
         words = f"a pod that asks for no GPU could not be tried: {error.message}"

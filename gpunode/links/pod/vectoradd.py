@@ -44,7 +44,7 @@ def run(
     namespace: str,
     image: PluginImage,
     seconds: float,
-    tell: OnProgress,
+    notify: OnProgress,
     args: Sequence[str] = VECTORADD,
     config: PluginConfig | None = None,
     holder: str = "",
@@ -56,7 +56,7 @@ def run(
     The pods are deleted in every case, Ctrl-C included. `holder`: of the cluster's lease; see `left`.
     `schedulers`: by resource, where pods that ask for it are not the cluster's own scheduler's.
     """
-    this = _Run(api, namespace, image, args, seconds, tell, config, holder, schedulers or {})
+    this = _Run(api, namespace, image, args, seconds, notify, config, holder, schedulers or {})
     known = {node.name: node for node in nodes.every(api)}
     jobs = [Job(target, wanted=target.uuids) for target in targets]
     try:
@@ -78,7 +78,7 @@ class _Run:
     image: PluginImage
     args: Sequence[str]
     seconds: float
-    tell: OnProgress
+    notify: OnProgress
     config: PluginConfig | None
     holder: str
     schedulers: Mapping[str, str]
@@ -166,7 +166,7 @@ class _Run:
         running = {job.target.node: job for job in jobs}  # that wait for a pod
         # An event costs what its own node's pods cost, however many nodes there are.
         for found, changed in changes(
-            self.api, "Pod", self.namespace, seconds=self.seconds, labels=self.selector, tell=self.tell
+            self.api, "Pod", self.namespace, seconds=self.seconds, labels=self.selector, notify=self.notify
         ):
             for job in jobs if changed is None else [of[changed]] if changed in of else []:
                 self.gather(job, found)
@@ -188,7 +188,7 @@ class _Run:
         waiting = [name for job in jobs for name in job.waiting]
         every = sum(len(job.names) for job in jobs)
         why = self.why(found.get(waiting[0]))
-        self.tell(f"{every - len(waiting)} of {every} pods done; {waiting[0]}: {why}")
+        self.notify(f"{every - len(waiting)} of {every} pods done; {waiting[0]}: {why}")
 
     def gather(self, job: Job, found: Mapping[str, Object]) -> None:
         """Collect the results of pods that are done; once all of the node's are, create the next or delete them."""
@@ -259,7 +259,7 @@ class _Run:
             for pod in self.api.find("Pod", self.namespace, labels=self.selector)[0]:
                 self.api.delete("Pod", pod["metadata"]["name"], self.namespace)
         except ClusterError as error:
-            self.tell(
+            self.notify(
                 f"pods of this run may remain ({error.message}); they end on their own, or run: "
                 f"kubectl -n {self.namespace} delete pod -l {self.selector}"
             )
@@ -270,7 +270,7 @@ class _Run:
         for left in follow(self.api, "Pod", self.namespace, seconds=GONE, labels=self.selector):
             if not left:
                 return
-        self.tell(f"not deleted after {GONE:.0f} s: {', '.join(left)}")
+        self.notify(f"not deleted after {GONE:.0f} s: {', '.join(left)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +429,7 @@ NAMED = 3
 GONE = 30.0  # seconds to wait until deleted pods are gone
 
 
-def sweep(api: Api, namespace: str, tell: OnProgress, *, holder: str) -> None:
+def sweep(api: Api, namespace: str, notify: OnProgress, *, holder: str) -> None:
     """Delete the pods of earlier holders of the cluster's lease, and wait until they are gone: they would keep their GPUs for
     minutes. To be called by the `holder`, before it makes its own.
 
@@ -444,7 +444,7 @@ def sweep(api: Api, namespace: str, tell: OnProgress, *, holder: str) -> None:
     }
     if not made or lease.holder(api) != holder:
         return
-    tell(f"deleting pods of a run that was killed: {few(sorted(made), NAMED)}")
+    notify(f"deleting pods of a run that was killed: {few(sorted(made), NAMED)}")
     for name, uid in made.items():
         api.delete("Pod", name, namespace, uid=uid)
     for now in follow(api, "Pod", namespace, seconds=GONE, labels=PODS):

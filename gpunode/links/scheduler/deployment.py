@@ -90,8 +90,8 @@ def extender(spec: Spec, *, seconds: float) -> Component[None]:
     return Component(
         spec.manifests,
         surplus,
-        lambda api, tell: wait_for_deployment(
-            api, NAME, spec.namespace, what=what, seconds=seconds, tell=tell, hint=STAYS
+        lambda api, notify: wait_for_deployment(
+            api, NAME, spec.namespace, what=what, seconds=seconds, notify=notify, hint=STAYS
         ),
     )
 
@@ -115,9 +115,9 @@ def rights_to_remove(api: Api, namespace: str) -> tuple[Right, ...]:
     return (*rights.of_deletion(own), *rights.of_wait(own), lease)
 
 
-def remove(api: Api, namespace: str, *, seconds: float, tell: OnProgress) -> tuple[str, ...]:
+def remove(api: Api, namespace: str, *, seconds: float, notify: OnProgress) -> tuple[str, ...]:
     """Delete `everything`, and its Leases. Returns the titles of what was deleted."""
-    removed = apply.remove(api, everything(namespace), seconds=seconds, tell=tell)
+    removed = apply.remove(api, everything(namespace), seconds=seconds, notify=notify)
     for name in (NAME, SECOND):
         api.delete("Lease", name, namespace)
     return removed
@@ -225,8 +225,8 @@ def second_scheduler(
     return Component(
         made,
         (),
-        lambda api, tell: wait_for_deployment(
-            api, SECOND, spec.namespace, what=what, seconds=seconds, tell=tell
+        lambda api, notify: wait_for_deployment(
+            api, SECOND, spec.namespace, what=what, seconds=seconds, notify=notify
         ),
     )
 
@@ -264,7 +264,7 @@ RETRIED = ("FailedCreate", "FailedDelete")  # by the controllers of ReplicaSets
 
 
 def wait_for_deployment(
-    api: Api, name: str, namespace: str, *, what: str, seconds: float, tell: OnProgress, hint: str = ""
+    api: Api, name: str, namespace: str, *, what: str, seconds: float, notify: OnProgress, hint: str = ""
 ) -> None:
     """Wait until all pods of the Deployment are of this version and one is Ready. Raises ClusterError with why none is, early
     where the cluster makes none."""
@@ -287,7 +287,7 @@ def wait_for_deployment(
                     (f"See `kubectl -n {namespace} describe pods -l {selector}`, and their logs.", hint), " "
                 ),
             )
-        tell(f"waiting for {what}, up to {seconds / 60:g} min{refusal and f': {refusal}'}")
+        notify(f"waiting for {what}, up to {seconds / 60:g} min{refusal and f': {refusal}'}")
         time.sleep(LOOK)
 
 
@@ -320,14 +320,14 @@ def asking_nodes(api: Api) -> set[str]:
 BACK = 180.0  # seconds for it to be Ready
 
 
-def wait_for_scheduler(api: Api, node: str, volume: str, tell: OnProgress) -> str:
+def wait_for_scheduler(api: Api, node: str, volume: str, notify: OnProgress) -> str:
     """Why the node's scheduler is not Ready with this volume (without gpunode's, for ""); "" once it is."""
     end = time.monotonic() + BACK
     while True:
         why = _not_back(api, node, volume)
         if not why or time.monotonic() > end:
             return why
-        tell(f"waiting for the scheduler of {node}: {why}")
+        notify(f"waiting for the scheduler of {node}: {why}")
         time.sleep(LOOK)
 
 

@@ -115,7 +115,7 @@ class Store:
             self.version += 1
             stored = {**item, "metadata": {**meta, "resourceVersion": str(self.version)}}
             self._objects[key(item)] = stored
-            self._tell(Change(self.version, "MODIFIED" if before else "ADDED", stored, before))
+            self._notify(Change(self.version, "MODIFIED" if before else "ADDED", stored, before))
             return stored
 
     def change(self, item: Object, edit: Callable[[Object], object]) -> Object | None:
@@ -137,7 +137,7 @@ class Store:
             del self._objects[key(item)]
             self.version += 1
             last = {**current, "metadata": {**current["metadata"], "resourceVersion": str(self.version)}}
-            self._tell(Change(self.version, "DELETED", last, current))
+            self._notify(Change(self.version, "DELETED", last, current))
 
     def since(self, version: int) -> list[Change]:
         """The changes after `version`. Raises TooOld."""
@@ -158,7 +158,7 @@ class Store:
             self._listeners.append((concerns, event))
         return event
 
-    def _tell(self, change: Change) -> None:
+    def _notify(self, change: Change) -> None:
         self._history.append(change)
         for concerns, event in self._listeners:
             if concerns(change.item):

@@ -459,7 +459,7 @@ def test_a_broken_watch_is_started_again(
     """An expired version, a restarting API server, a cut connection: listed again, and told."""
     for _ in range(2):  # one cut is mended by the client itself
         fake.fail("GET", "watch=true", fault)
-    seen = follow(api, "Node", seconds=10, tell=told.append)
+    seen = follow(api, "Node", seconds=10, notify=told.append)
     assert next(seen) == {}
     timer = threading.Timer(0.1, add_node, (fake, "late"))
     timer.start()

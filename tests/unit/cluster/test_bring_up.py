@@ -475,7 +475,7 @@ def test_a_plan_names_the_plugins_pods_that_the_run_replaces(
         add_node(fake, name, labels={"gpunode.dev/gpu": "true"})
     PluginController(fake)
     spec = plugin.Spec("gpunode", PluginImage("plugin:1"))
-    plugin.deploy(api, spec, seconds=10, tell=lambda _: None)
+    plugin.deploy(api, spec, seconds=10, notify=lambda _: None)
     hosts = [Host(name, Ssh(name)) for name in "abc"]
     restarts = StepPlan("containerd", (Service("containerd.service", "why", restart=True),))
     facts = {name: replace(SEEN["a"], hostname=name) for name in "abc"}
@@ -869,12 +869,12 @@ def test_a_node_that_is_not_ready_for_a_moment_is_waited_for_once(
         return plugin.Rollout((), {"a": State(node, None, late)})
 
     monkeypatch.setattr(plugin, "deploy", deployed)
-    members = placed.locate(api, seen(HOSTS[:1]), seconds=0, tell=lambda _: None)
+    members = placed.locate(api, seen(HOSTS[:1]), seconds=0, notify=lambda _: None)
     locate = placed.locate
 
     def wait(_api: Api, late: Sequence[Member], **_: object) -> Sequence[Member]:
         waited.extend(one.host.name for one in late)
-        return late if len(waited) > 1 else locate(api, late, seconds=0, tell=lambda _: None)
+        return late if len(waited) > 1 else locate(api, late, seconds=0, notify=lambda _: None)
 
     monkeypatch.setattr(placed, "locate", wait)
     walk = proof.Walk(api, INVENTORY, report.make(json=True, quiet=True), acts=True, run=False)

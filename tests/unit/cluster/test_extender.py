@@ -151,7 +151,7 @@ def test_pods_that_the_cluster_does_not_make_are_not_waited_for_to_the_end(
     fake.put({"kind": "Deployment", "metadata": {"name": "share", "namespace": "gpunode"}, "status": state})
     with pytest.raises(ClusterError) as caught:
         deployment.wait_for_deployment(
-            api, "share", "gpunode", what="the extender", seconds=600, tell=print, hint=STAYS
+            api, "share", "gpunode", what="the extender", seconds=600, notify=print, hint=STAYS
         )
     assert f"for the extender: the cluster makes no pods: {refusal}" in caught.value.message
     assert fix in caught.value.hint
@@ -173,7 +173,7 @@ def test_a_wait_for_a_deployment_names_its_limit(
     fake.put(share)
     monkeypatch.setattr(deployment.time, "sleep", lambda _: fake.put({**share, "status": ready}))
     deployment.wait_for_deployment(
-        api, "share", "gpunode", what="the extender", seconds=180, tell=told.append
+        api, "share", "gpunode", what="the extender", seconds=180, notify=told.append
     )
     assert told == ["waiting for the extender, up to 3 min"]
 

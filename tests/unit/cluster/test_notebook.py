@@ -187,7 +187,7 @@ def test_an_interrupted_start_leaves_nothing(fake: FakeApi, api: Api) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        notebook.start(api, notebook.manifests((), namespace=NS), seconds=60, tell=interrupt)
+        notebook.start(api, notebook.manifests((), namespace=NS), seconds=60, notify=interrupt)
     assert not there(fake)
 
 
@@ -195,9 +195,9 @@ def test_what_others_made_is_not_touched(fake: FakeApi, api: Api, told: list[str
     """A Deployment of the same name."""
     fake.put({"kind": "Service", "metadata": {"name": notebook.NAME, "namespace": NS}, "spec": {}})
     with pytest.raises(ClusterError, match="is not gpunode's"):
-        notebook.start(api, notebook.manifests((), namespace=NS), seconds=60, tell=told.append)
+        notebook.start(api, notebook.manifests((), namespace=NS), seconds=60, notify=told.append)
     assert not has(fake, "Deployment", notebook.NAME, NS)
-    assert notebook.remove(api, NS, seconds=5, tell=told.append) == ()
+    assert notebook.remove(api, NS, seconds=5, notify=told.append) == ()
     assert has(fake, "Service", notebook.NAME, NS)
 
 

@@ -53,7 +53,7 @@ def test_the_pod_asks_for_what_the_nodes_offer(
         fake.update("Node", f"gpu-{number}", status={"capacity": named, "allocatable": named})
     there, second = nodes.every(api), {"schedulers": {NAMED: "second"}, "config": CONFIG}
     run_pod.run_nvidia_smi(
-        api, there, namespace="gpunode", image=PluginImage("i"), seconds=1, tell=print, **second
+        api, there, namespace="gpunode", image=PluginImage("i"), seconds=1, notify=print, **second
     )
     (spec,) = made
     notebook_pod = notebook.manifests(there, namespace="gpunode", **second)[0]["spec"]["template"]["spec"]

@@ -77,7 +77,7 @@ def test_it_is_deployed_where_it_runs_on_every_gpu_node(api: Api, fake: FakeApi,
     add_node(fake, "b", 4, labels=GPU_NODE)
     add_node(fake, "cpu")
     PluginController(fake)
-    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
+    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     assert rollout.good
     assert [
         (row.node.name, row.pod["status"]["phase"], row.node.allocatable) for row in rollout.states.values()
@@ -85,7 +85,7 @@ def test_it_is_deployed_where_it_runs_on_every_gpu_node(api: Api, fake: FakeApi,
         ("a", "Running", 2),
         ("b", "Running", 4),
     ]
-    again = plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
+    again = plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     assert again.good
     assert {one.action for one in again.differences} == {"same"}
 
@@ -95,7 +95,7 @@ def test_pods_that_began_with_another_driver_are_replaced(api: Api, fake: FakeAp
     for name in ("a", "b"):
         add_node(fake, name, 2, labels=GPU_NODE)
     controller = PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     daemonset = next(one for one in fake.all("DaemonSet") if one["metadata"]["name"] == DAEMONSET)
     before = {node: living(fake, node)["metadata"]["uid"] for node in ("a", "b")}
 
@@ -105,7 +105,7 @@ def test_pods_that_began_with_another_driver_are_replaced(api: Api, fake: FakeAp
             controller.start(daemonset, "a", "new")
 
     scope = Scope(renew={before["a"]})
-    assert plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=replace, scope=scope).good
+    assert plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=replace, scope=scope).good
     after = {node: living(fake, node)["metadata"]["uid"] for node in ("a", "b")}
     assert after["a"] != before["a"]
     assert after["b"] == before["b"]
@@ -120,7 +120,7 @@ def test_one_node_that_cannot_pull_is_a_row_not_an_exception(
     add_node(fake, "b", 2, labels=GPU_NODE)
     PluginController(fake, {"b": NOT_PULLED})
     fake.react("Pod", lambda item: event(fake, item, PULL) if item["spec"]["nodeName"] == "b" else None)
-    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=1, tell=told.append)
+    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=1, notify=told.append)
     assert [(row.node.name, why_of(row)) for row in rollout.states.values()] == [
         ("a", ""),
         ("b", f"ImagePullBackOff: {PULL}"),
@@ -137,7 +137,7 @@ def test_images_that_cannot_be_pulled_are_not_waited_for_to_the_end(
     for name in ("a", "b"):
         add_node(fake, name, 2, labels=GPU_NODE)
     PluginController(fake, {"b": NOT_PULLED})
-    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=10_000, tell=told.append)
+    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=10_000, notify=told.append)
     assert [(row.node.name, bool(row.reason)) for row in rollout.states.values()] == [
         ("a", False),
         ("b", True),
@@ -155,8 +155,8 @@ def test_removing_takes_only_labels_that_gpunode_set_for_the_plugin(
     own = {"manager": labels.PROVISION, "operation": "Apply", "fieldsV1": fields}
     fake.update("Node", "a", metadata={"managedFields": [own]})
     title = "Node a label gpunode.dev/gpu"
-    assert plugin.removable(api, NS, tell=told.append) == (title,)
-    assert plugin.remove(api, NS, seconds=5, tell=told.append) == (title,)
+    assert plugin.removable(api, NS, notify=told.append) == (title,)
+    assert plugin.remove(api, NS, seconds=5, notify=told.append) == (title,)
     ours, others = nodes.every(api)
     assert "gpunode.dev/gpu" not in ours.labels
     assert ours.labels["pool"] == "ml"
@@ -168,7 +168,7 @@ def test_a_plugin_that_runs_and_is_not_ready_says_why(api: Api, fake: FakeApi, t
     add_node(fake, "a", 2, labels=GPU_NODE)
     PluginController(fake, {"a": NOT_READY})
     publish(fake, "a", status(not_ready=document.Reason("driver-not-loaded", "NVML: Driver Not Loaded")))
-    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=1, tell=told.append)
+    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=1, notify=told.append)
     assert [(row.reason.code, why_of(row)) for row in rollout.states.values()] == [
         ("driver-not-loaded", "the plugin is not ready: NVML: Driver Not Loaded")
     ]
@@ -179,7 +179,7 @@ def test_a_hopeless_node_is_not_waited_for(api: Api, fake: FakeApi, told: list[s
     add_node(fake, "a", 2, labels=GPU_NODE)
     add_node(fake, "b", 2, labels=GPU_NODE)
     PluginController(fake, {"b": NOT_READY})
-    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=60, tell=told.append, scope=Scope(hopeless=["b"]))
+    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=60, notify=told.append, scope=Scope(hopeless=["b"]))
     assert [(row.node.name, why_of(row)) for row in rollout.states.values()] == [
         ("a", ""),
         ("b", "it is not ready yet"),
@@ -191,7 +191,7 @@ def test_a_dead_node_is_not_waited_for(api: Api, fake: FakeApi, told: list[str])
     add_node(fake, "a", 2, labels=GPU_NODE)
     add_node(fake, "dead", 2, ready=False, labels=GPU_NODE)
     PluginController(fake, {"dead": {"phase": "Pending"}})
-    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=60, tell=told.append)
+    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=60, notify=told.append)
     assert [why_of(row) for row in rollout.states.values()] == [
         "",
         "the node is not Ready: Kubelet stopped posting node status.",
@@ -203,7 +203,7 @@ def test_only_the_nodes_asked_for_are_waited_for(api: Api, fake: FakeApi, told: 
     add_node(fake, "a", 2, labels=GPU_NODE)
     add_node(fake, "b", 2, labels=GPU_NODE)
     PluginController(fake, {"b": NOT_PULLED})
-    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=60, tell=told.append, scope=Scope(only=["a"]))
+    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=60, notify=told.append, scope=Scope(only=["a"]))
     assert [row.node.name for row in rollout.states.values()] == ["a"]
 
 
@@ -211,7 +211,7 @@ def test_no_labelled_node_is_an_error_with_the_way_out(api: Api, fake: FakeApi, 
     """A DaemonSet without nodes would be ready with nothing; that is not what was asked for."""
     add_node(fake, "a", 2)
     with pytest.raises(ClusterError) as caught:
-        plugin.deploy(api, Spec(NS, IMAGE), seconds=5, tell=told.append)
+        plugin.deploy(api, Spec(NS, IMAGE), seconds=5, notify=told.append)
     assert "carries the label gpunode.dev/gpu=true" in caught.value.message
     assert "gpunode provision" in caught.value.hint
 
@@ -221,7 +221,7 @@ def test_what_admission_said_is_the_reason_for_missing_pods(api: Api, fake: Fake
     add_node(fake, "a", 2, labels=GPU_NODE)
     words = 'Error creating: pods "x" is forbidden: violates PodSecurity "restricted:latest"'
     fake.react("DaemonSet", lambda item: event(fake, item, f"(combined from similar events): {words}"))
-    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=1, tell=told.append)
+    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=1, notify=told.append)
     assert [why_of(row) for row in rollout.states.values()] == [words]
     (row,) = rollout.states.values()
     assert row.reason is not None
@@ -234,7 +234,7 @@ def test_a_pod_of_the_old_template_does_not_count(api: Api, fake: FakeApi, told:
     """After a new image the wait goes on until the controller has replaced the pod."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     controller = PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
 
     def replace(words: str) -> None:
         told.append(words)
@@ -242,7 +242,7 @@ def test_a_pod_of_the_old_template_does_not_count(api: Api, fake: FakeApi, told:
         fake.drop(f"/api/v1/namespaces/{NS}/pods/{DAEMONSET}-a")
         controller.start(daemonset, "a", "new")
 
-    rollout = plugin.deploy(api, Spec(NS, REBUILT), seconds=60, tell=replace)
+    rollout = plugin.deploy(api, Spec(NS, REBUILT), seconds=60, notify=replace)
     assert [(row.name, why_of(row)) for row in rollout.states.values()] == [("new", "")]
     assert told == [
         "the plugin runs on 0 of 1 Ready nodes; a: its pod waits for its replacement: a new version rolls out to a tenth of the nodes at a time"
@@ -253,9 +253,9 @@ def test_a_pod_in_back_off_from_before_is_replaced_at_once(api: Api, fake: FakeA
     """The image may have been brought meanwhile; nobody waits five minutes for the kubelet to try again."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     controller = PluginController(fake, {"a": NOT_PULLED})
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=0, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=0, notify=told.append)
     controller.states.clear()
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=0, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=0, notify=told.append)
     assert not has(fake, "Pod", f"{DAEMONSET}-a", NS)
 
 
@@ -266,7 +266,7 @@ def test_status_shows_each_node_with_its_last_line(api: Api, fake: FakeApi, told
     PluginController(
         fake, {"a": {**UP, "containerStatuses": [{"name": "device-plugin", "restartCount": 3, "state": {}}]}}
     )
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     add_node(fake, "late", labels=GPU_NODE)
     fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "starting\nregistered nvidia.com/gpu\n"
     first, second = overview.status(api, NS)
@@ -285,7 +285,7 @@ def test_status_calls_a_node_without_all_its_gpus_in_trouble(
     for name, gpus in (("none", 0), ("some", 4), ("all", 4)):
         add_node(fake, name, gpus, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     fake.update("Node", "some", status={"allocatable": {"nvidia.com/gpu": "3"}})
     rows = {row.node: row for row in overview.status(api, NS)}
     assert "the kubelet does not count its GPUs yet" in rows["none"].wrong
@@ -302,12 +302,12 @@ def test_memory_under_a_name_of_its_own_is_what_the_node_offers(
     config = PluginConfig(f"version: v1\nsharing: {{memory: {{name: {named}}}}}\n")
     add_node(fake, "a", 0, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE, config), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE, config), seconds=10, notify=told.append)
     with pytest.raises(ClusterError, match=f"a offers 0 {named} after 1 s"):
-        capacity.wait_allocatable(api, "a", named, namespace=NS, seconds=1, tell=told.append)
+        capacity.wait_allocatable(api, "a", named, namespace=NS, seconds=1, notify=told.append)
     assert overview.status(api, NS, config)[0].missing
     fake.update("Node", "a", status={"allocatable": {named: "32"}, "capacity": {named: "32"}})
-    assert capacity.wait_allocatable(api, "a", named, namespace=NS, seconds=5, tell=told.append).name == "a"
+    assert capacity.wait_allocatable(api, "a", named, namespace=NS, seconds=5, notify=told.append).name == "a"
     assert overview.status(api, NS, config)[0].missing == ""
 
 
@@ -316,14 +316,14 @@ def test_gpus_that_come_late_are_waited_for(api: Api, fake: FakeApi, told: list[
     """The kubelet updates the node when the plugin has registered; the wait ends with that."""
     add_node(fake, "a", 0, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     publish(fake, "a", status(problem=document.Reason("driver-not-loaded", "driver not loaded")))
 
     def register(words: str) -> None:
         told.append(words)
         add_node(fake, "a", 2, labels=GPU_NODE)
 
-    node = capacity.wait_allocatable(api, "a", 2, namespace=NS, seconds=60, tell=register)
+    node = capacity.wait_allocatable(api, "a", 2, namespace=NS, seconds=60, notify=register)
     assert node.allocatable == 2
     reason = (
         "the plugin runs, but the kubelet does not count its GPUs yet; the plugin reports: driver not loaded"
@@ -335,14 +335,14 @@ def test_a_usual_wait_is_told_without_the_plugins_log(api: Api, fake: FakeApi, t
     """What it logs while all is well only worries people."""
     add_node(fake, "a", 0, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     fake.logs[f"{DAEMONSET}-a", "device-plugin"] = "waiting for the kubelet\n"
 
     def register(words: str) -> None:
         told.append(words)
         add_node(fake, "a", 2, labels=GPU_NODE)
 
-    capacity.wait_allocatable(api, "a", 2, namespace=NS, seconds=60, tell=register)
+    capacity.wait_allocatable(api, "a", 2, namespace=NS, seconds=60, notify=register)
     assert told[-1] == "a offers 0 of 2 GPUs"
 
 
@@ -354,23 +354,23 @@ def test_any_number_of_gpus_or_shares_of_them_will_do_where_none_is_known(
     add_node(fake, "b", 0, labels=GPU_NODE)
     fake.update("Node", "b", status={"allocatable": {"nvidia.com/gpu.shared": "8"}})
     for name in ("a", "b"):
-        capacity.wait_allocatable(api, name, None, namespace=NS, seconds=1, tell=told.append)
+        capacity.wait_allocatable(api, name, None, namespace=NS, seconds=1, notify=told.append)
     add_node(fake, "none", 0, labels=GPU_NODE)
     with pytest.raises(ClusterError, match="none offers 0 GPUs after 1 s: the plugin is not deployed"):
-        capacity.wait_allocatable(api, "none", None, namespace=NS, seconds=1, tell=told.append)
+        capacity.wait_allocatable(api, "none", None, namespace=NS, seconds=1, notify=told.append)
 
 
 def test_gpus_that_never_come_are_explained(api: Api, fake: FakeApi, told: list[str]) -> None:
     """One sentence: how many of how many, after how long, and the reason nearest to the cause."""
     add_node(fake, "a", 4, labels=GPU_NODE)
     with pytest.raises(ClusterError) as caught:
-        capacity.wait_allocatable(api, "a", 8, namespace=NS, seconds=1, tell=told.append)
+        capacity.wait_allocatable(api, "a", 8, namespace=NS, seconds=1, notify=told.append)
     assert (
         caught.value.message
         == "a offers 4 of 8 GPUs after 1 s: the plugin is not deployed in namespace gpunode"
     )
     with pytest.raises(ClusterError, match="there is no such node"):
-        capacity.wait_allocatable(api, "none", 8, namespace=NS, seconds=1, tell=told.append)
+        capacity.wait_allocatable(api, "none", 8, namespace=NS, seconds=1, notify=told.append)
 
 
 def why_of(state: State) -> str:
@@ -388,7 +388,7 @@ def test_each_cause_of_missing_gpus_has_its_words(api: Api, fake: FakeApi, told:
     add_node(fake, "dead", 4, ready=False, labels=GPU_NODE)
     add_node(fake, "plain", 4)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append, scope=Scope(only=["a"]))
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append, scope=Scope(only=["a"]))
     assert why(api, "dead", 4) == "the node is not Ready: Kubelet stopped posting node status."
     add_node(fake, "away", labels={"gpunode.dev/gpu": "paused"})
     assert "a run took the plugin off away for another driver" in why(api, "away", 4)
@@ -446,7 +446,7 @@ def test_what_the_plugin_reports_is_the_cause(
     """From the annotation as from the log; an annotation that no pod keeps up to date counts for nothing."""
     add_node(fake, "a", 4, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
     publish(fake, "a", published, annotation=annotation)
     (node,) = nodes.every(api)
@@ -466,7 +466,7 @@ def test_a_gpu_that_is_reserved_for_a_pod_is_not_called_unhealthy(
     """Nothing is to be fixed: the pod has it by an earlier configuration."""
     add_node(fake, "a", 4, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
     publish(fake, "a", status(reserved=(RESERVED,)), annotation=annotation)
     (node,) = nodes.every(api)
@@ -503,17 +503,17 @@ def test_what_is_reserved_for_a_pod_is_not_waited_for(api: Api, fake: FakeApi, t
     """The pod may run for days. Where more is wrong than that, the wait goes on."""
     add_node(fake, "a", 4, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "0"}})
     publish(fake, "a", status(reserved=(RESERVED,)))
     with pytest.raises(ClusterError, match=r"a offers 0 of 4 GPUs after 0 s: 4 of 4 .* reserved") as caught:
-        capacity.wait_allocatable(api, "a", 4, namespace=NS, seconds=60, tell=told.append)
+        capacity.wait_allocatable(api, "a", 4, namespace=NS, seconds=60, notify=told.append)
     assert caught.value.hint == (
         "Nothing to fix: it is free again when default/m1 ends (`kubectl delete pod -n default m1` ends it)."
     )
     publish(fake, "a", status(reserved=(RESERVED,), lost=(XID,)))
     with pytest.raises(ClusterError, match="after 1 s") as caught:
-        capacity.wait_allocatable(api, "a", 4, namespace=NS, seconds=1, tell=told.append)
+        capacity.wait_allocatable(api, "a", 4, namespace=NS, seconds=1, notify=told.append)
     assert "kubectl describe node a" in caught.value.hint
 
 
@@ -523,7 +523,7 @@ def test_a_gpu_that_the_kubelet_has_never_heard_of_is_the_cause(
     """And wrong in the plugin's status, which nothing else shows."""
     add_node(fake, "a", 3, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     uncut = Unavailable("GPU-1", "1", "mig-uncut", "MIG is on", listed=False)
     publish(fake, "a", status(lost=(uncut,), resources={"nvidia.com/gpu": Resource(3, True)}))
     words = "GPU 1 (GPU-1) is not offered: MIG is on"
@@ -537,7 +537,7 @@ def test_removing_takes_all_of_it_and_leaves_labels_of_others(
     """Objects, pods, leftovers of vectoradd; the node keeps what people rely on."""
     add_node(fake, "a", 2, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     left = {"app.kubernetes.io/managed-by": "gpunode", "app.kubernetes.io/name": "gpunode-vectoradd"}
     fake.put(
         {
@@ -546,8 +546,8 @@ def test_removing_takes_all_of_it_and_leaves_labels_of_others(
             "spec": {"nodeName": ""},
         }
     )
-    announced = plugin.removable(api, NS, tell=told.append)
-    removed = plugin.remove(api, NS, seconds=5, tell=told.append)
+    announced = plugin.removable(api, NS, notify=told.append)
+    removed = plugin.remove(api, NS, seconds=5, notify=told.append)
     assert announced == removed
     assert removed[0] == "Pod gpunode/left"
     assert removed[-1] == "Namespace gpunode"
@@ -562,7 +562,7 @@ def test_what_a_configuration_brought_goes_with_it(api: Api, fake: FakeApi, told
     config = PluginConfig("version: v1", mps_root="/run/nvidia/mps")
 
     def deployed(config: PluginConfig | None) -> dict[str, str]:
-        rollout = plugin.deploy(api, Spec(NS, IMAGE, config), seconds=0.5, tell=told.append)
+        rollout = plugin.deploy(api, Spec(NS, IMAGE, config), seconds=0.5, notify=told.append)
         return {one.what: one.action for one in rollout.differences if one.action != "same"}
 
     assert deployed(config)[f"DaemonSet {NS}/gpunode-mps"] == "created"
@@ -586,7 +586,7 @@ def test_pods_of_mps_control_daemons_are_no_leftovers_and_are_renewed_with_the_d
     daemon = {**pod("gpunode-mps-a", node="a"), "status": UP}
     daemon["metadata"]["labels"] = {OURS: "gpunode", "app.kubernetes.io/name": "gpunode-mps"}
     fake.put(daemon)
-    assert plugin.removable(api, NS, tell=told.append) == ()
+    assert plugin.removable(api, NS, notify=told.append) == ()
     assert [one["metadata"]["name"] for one in plugin.pods_on(api, NS, {"a"})] == ["gpunode-mps-a"]
     assert plugin.pods_on(api, NS, {"b"}) == []
 
@@ -595,16 +595,18 @@ def test_shares_are_waited_for_by_resource(api: Api, fake: FakeApi, told: list[s
     """A whole GPU is not enough where the other is to be shared; what is missing is said, with the plugin's words."""
     add_node(fake, "a", 1, labels=GPU_NODE, gpu_shared=0)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=5, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=5, notify=told.append)
     publish(fake, "a", status(lost=(Unavailable("GPU-0", "0", "mps-absent", "no MPS"),)))
     wanted = {"nvidia.com/gpu": 1, "nvidia.com/gpu.shared": 4}
     with pytest.raises(ClusterError) as caught:
-        capacity.wait_allocatable(api, "a", wanted, namespace=NS, seconds=1, tell=told.append)
+        capacity.wait_allocatable(api, "a", wanted, namespace=NS, seconds=1, notify=told.append)
     assert "a offers 1 of 1 nvidia.com/gpu, 0 of 4 nvidia.com/gpu.shared after 1 s" in caught.value.message
     assert "no MPS" in caught.value.message
     units = {"nvidia.com/gpu": "1", "nvidia.com/gpu.shared": "4"}
     fake.update("Node", "a", status={"capacity": units, "allocatable": units})
-    assert capacity.wait_allocatable(api, "a", wanted, namespace=NS, seconds=5, tell=told.append).name == "a"
+    assert (
+        capacity.wait_allocatable(api, "a", wanted, namespace=NS, seconds=5, notify=told.append).name == "a"
+    )
 
 
 def annotated(fake: FakeApi) -> dict[str, str]:
@@ -628,10 +630,10 @@ def test_what_a_killed_plugin_left_on_its_node_is_taken_away(
     assert what not in plugin.plan(api, Spec(NS, IMAGE, publish=keeps))
     assert (
         what
-        not in plugin.deploy(api, Spec(NS, IMAGE, publish=keeps), seconds=0.5, tell=told.append).differences
+        not in plugin.deploy(api, Spec(NS, IMAGE, publish=keeps), seconds=0.5, notify=told.append).differences
     )
     assert set(annotated(fake)) == {"a", "by-hand"}
-    assert what in plugin.deploy(api, Spec(NS, IMAGE), seconds=0.5, tell=told.append).differences
+    assert what in plugin.deploy(api, Spec(NS, IMAGE), seconds=0.5, notify=told.append).differences
     assert set(annotated(fake)) == {"by-hand"}
     assert fake.objects["/api/v1/nodes/a"]["metadata"]["annotations"] == {"other": "stays"}
 
@@ -641,8 +643,8 @@ def test_removing_the_plugin_takes_what_it_said_with_it(api: Api, fake: FakeApi,
     add_node(fake, "a", 2, labels=GPU_NODE)
     fake.update("Node", "a", metadata={"annotations": {ANNOTATION: "{}"}})
     title = f"Node a annotation {ANNOTATION}"
-    assert plugin.removable(api, NS, tell=told.append) == (title,)
-    assert plugin.remove(api, NS, seconds=5, tell=told.append) == (title,)
+    assert plugin.removable(api, NS, notify=told.append) == (title,)
+    assert plugin.remove(api, NS, seconds=5, notify=told.append) == (title,)
     assert annotated(fake) == {}
 
 
@@ -654,7 +656,7 @@ def test_status_says_which_shares_are_out_and_that_their_daemons_do_not_run(
     PluginController(fake)
     shares = "{renameByDefault: true, resources: [{name: gpu, replicas: 4, devices: [1]}]}"
     config = PluginConfig(f"version: v1\nsharing: {{mps: {shares}}}\n")
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=5, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=5, notify=told.append)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu.shared": "0"}})
     daemon = {**pod("gpunode-mps-a", node="a"), "status": NOT_PULLED}
     daemon["metadata"]["labels"] = {"app.kubernetes.io/name": "gpunode-mps"}
@@ -697,7 +699,7 @@ def test_what_the_running_plugin_does_not_offer_is_forgotten_and_no_trouble(
     """After another MIG strategy or layout. What it offers, and the kubelet does not allocate, is missing."""
     add_node(fake, "a", labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE, MIXED), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE, MIXED), seconds=10, notify=told.append)
     counts = {SMALL: "2", left: "2"}
     fake.update("Node", "a", status={"capacity": counts, "allocatable": {SMALL: "2", left: "0"}})
     if published:
@@ -715,7 +717,7 @@ def test_status_counts_what_is_offered_now(api: Api, fake: FakeApi, told: list[s
     """Not what was before: of shares under another name, and of GPUs that were shared by memory and are all held back."""
     add_node(fake, "a", 2, labels=GPU_NODE, shared=(2, 32), gpu_shared=20)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     none = {"nvidia.com/gpu": "0", "aliyun.com/gpu-count": "0", "aliyun.com/gpu-mem": "0"}
     fake.update("Node", "a", status={"allocatable": none})
     renamed = PluginConfig(
@@ -737,9 +739,9 @@ def test_gpus_that_an_earlier_configuration_shared_are_not_waited_for(
     """The kubelet may count them still, beside those that the plugin offers whole."""
     add_node(fake, "a", 4, labels=GPU_NODE, shared=(4, 316))
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     publish(fake, "a", offering(GPUS))
-    node = capacity.wait_allocatable(api, "a", 4, namespace=NS, seconds=5, tell=told.append)
+    node = capacity.wait_allocatable(api, "a", 4, namespace=NS, seconds=5, notify=told.append)
     assert (node.allocatable, node.counted) == (4, (GPUS,))
 
 
@@ -750,7 +752,7 @@ def test_what_an_earlier_configuration_offered_is_no_trouble(
     add_node(fake, "a", 16, labels=GPU_NODE, shared=(4, 316))
     PluginController(fake)
     memory = PluginConfig("version: v1\nsharing: {memory: {}}\n")
-    plugin.deploy(api, Spec(NS, IMAGE, memory), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE, memory), seconds=10, notify=told.append)
     left = {"nvidia.com/gpu": "0", "aliyun.com/gpu-count": "4", "aliyun.com/gpu-mem": "316"}
     fake.update("Node", "a", status={"allocatable": left})
     (row,) = overview.status(api, NS, memory)
@@ -779,7 +781,7 @@ def test_a_configuration_that_the_plugin_goes_on_without_is_wrong(
     for name in ("a", "b"):
         add_node(fake, name, 4, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     refused = document.Reason("config-refused", "config.yaml:1:25: x")
     publish(fake, "a", status().with_refusal(refused))
     words = "its configuration is unchanged: config.yaml:1:25: x"
@@ -793,7 +795,7 @@ def test_a_label_that_names_no_configuration_is_wrong(api: Api, fake: FakeApi, t
     config = PluginConfig(files={"default": "version: v1\n", "shared": "version: v1\n"})
     add_node(fake, "a", 16, labels={**GPU_NODE, "nvidia.com/device-plugin.config": "nosuch"})
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE, config), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE, config), seconds=10, notify=told.append)
     (row,) = overview.status(api, NS, config)
     assert row.wrong == "label nvidia.com/device-plugin.config names `nosuch`; there are default, shared"
     fake.update("Node", "a", metadata={"labels": {"nvidia.com/device-plugin.config": "shared"}})

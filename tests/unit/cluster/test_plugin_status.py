@@ -31,7 +31,7 @@ def node(api: Api, fake: FakeApi, told: list[str]) -> None:
     """A node `a` whose plugin runs since 10 o'clock, and of whose four GPUs three are allocatable."""
     add_node(fake, "a", 4, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, PluginImage("plugin:1")), seconds=10, tell=told.append)
+    plugin.deploy(api, Spec(NS, PluginImage("plugin:1")), seconds=10, notify=told.append)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
     state = {"running": {"startedAt": "2026-01-01T10:00:00Z"}}
     fake.update(

@@ -93,7 +93,7 @@ def test_each_go_has_its_time(
     for name in names:
         add_node(fake, name, 1, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=60, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=60, notify=told.append)
     clock = [0.0]
     coming: list[str] = []
 
@@ -107,12 +107,12 @@ def test_each_go_has_its_time(
     monkeypatch.setattr(deployment, "changes", follow)
     monkeypatch.setattr(deployment, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     coming += names
-    assert plugin.deploy(api, Spec(NS, NEWER), seconds=180, tell=told.append).good
+    assert plugin.deploy(api, Spec(NS, NEWER), seconds=180, notify=told.append).good
     assert clock[0] == 600.0
 
     clock[0] = 0.0
     coming += names[:2]
-    states = plugin.deploy(api, Spec(NS, IMAGE), seconds=180, tell=told.append).states
+    states = plugin.deploy(api, Spec(NS, IMAGE), seconds=180, notify=told.append).states
     assert {name: bool(state.reason) for name, state in states.items()} == {
         "n0": False,
         "n1": False,
@@ -130,7 +130,7 @@ def test_a_node_that_is_down_keeps_no_other_on_the_version_of_before(
     for name in ("a", "b", "c", "down"):
         add_node(fake, name, 1, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=60, tell=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=60, notify=told.append)
     fake.update(
         "Node", "down", status={"conditions": [{"type": "Ready", "status": "Unknown", "message": "gone"}]}
     )
@@ -146,6 +146,6 @@ def test_a_node_that_is_down_keeps_no_other_on_the_version_of_before(
                 replaced(fake, name)
 
     monkeypatch.setattr(deployment, "changes", follow)
-    states = plugin.deploy(api, Spec(NS, NEWER), seconds=60, tell=told.append).states
+    states = plugin.deploy(api, Spec(NS, NEWER), seconds=60, notify=told.append).states
     assert {name for name, state in states.items() if state.reason} == {"down"}
     assert max(most) == 1

@@ -42,7 +42,7 @@ def run(
         namespace=NS,
         image=PluginImage("plugin:1"),
         seconds=seconds,
-        tell=told.append,
+        notify=told.append,
         **more,  # type: ignore[arg-type]
     )
 
@@ -86,7 +86,7 @@ def test_a_pod_that_its_kubelet_refused_too_early_is_made_again(
         kubelet.stuck.clear()
 
     (result,) = vectoradd.run(
-        api, [A], namespace=NS, image=PluginImage("plugin:1"), seconds=60, tell=registered
+        api, [A], namespace=NS, image=PluginImage("plugin:1"), seconds=60, notify=registered
     )
     assert result.passed
     assert sorted(one.uuid for one in result.results) == GPUS["a"]
@@ -223,7 +223,7 @@ def test_interrupting_it_leaves_no_pod(api: Api, fake: FakeApi, kubelet: Kubelet
         raise KeyboardInterrupt(sentence)
 
     with pytest.raises(KeyboardInterrupt):
-        vectoradd.run(api, [A], namespace=NS, image=PluginImage("plugin:1"), seconds=20, tell=interrupt)
+        vectoradd.run(api, [A], namespace=NS, image=PluginImage("plugin:1"), seconds=20, notify=interrupt)
     assert fake.all("Pod") == []
 
 
@@ -241,7 +241,7 @@ def test_pods_of_a_killed_run_are_swept_and_those_of_a_live_one_stay(
     for holder in ("run 1 of root@host", ""):
         with pytest.raises(KeyboardInterrupt):
             vectoradd.run(
-                api, [A], namespace=NS, image=PluginImage("p:1"), seconds=9, tell=killed, holder=holder
+                api, [A], namespace=NS, image=PluginImage("p:1"), seconds=9, notify=killed, holder=holder
             )
     for one in left:  # a process that is killed cleans nothing
         fake.put(one)
@@ -273,7 +273,7 @@ def test_a_run_that_lost_the_lease_sweeps_no_pod_of_the_one_that_holds_it(
     fake.put(lease._lease("run 2", {}))
     with pytest.raises(KeyboardInterrupt):
         vectoradd.run(
-            api, [A], namespace=NS, image=PluginImage("p:1"), seconds=9, tell=of_run_2, holder="run 2"
+            api, [A], namespace=NS, image=PluginImage("p:1"), seconds=9, notify=of_run_2, holder="run 2"
         )
     assert told == []
 
@@ -332,7 +332,9 @@ def test_a_pod_that_somebody_deletes_is_a_result(
         for item in fake.all("Pod"):
             fake.drop(f"/api/v1/namespaces/{NS}/pods/{item['metadata']['name']}")
 
-    (result,) = vectoradd.run(api, [A], namespace=NS, image=PluginImage("plugin:1"), seconds=20, tell=delete)
+    (result,) = vectoradd.run(
+        api, [A], namespace=NS, image=PluginImage("plugin:1"), seconds=20, notify=delete
+    )
     assert {one.why for one in result.results} == {"the pod was deleted by another client"}
 
 
