@@ -17,12 +17,12 @@ class Bounded(Generic[T]):
         self._end = end
         self._there: dict[T, None] = {}
 
-    def add(self, one: T) -> None:
+    def add(self, item: T) -> None:
         if len(self._there) >= self._most:
             oldest = next(iter(self._there))
             del self._there[oldest]
             self._end(oldest)
-        self._there[one] = None
+        self._there[item] = None
 
-    def discard(self, one: T) -> None:
-        self._there.pop(one, None)
+    def discard(self, item: T) -> None:
+        self._there.pop(item, None)

@@ -69,7 +69,7 @@ class Toolkit:
         return any(name.startswith(("GPU-", "MIG-")) for name in self.devices)
 
 
-def parsed(path: Path, document: Any) -> Toolkit | None:
+def parse(path: Path, document: Any) -> Toolkit | None:
     """The toolkit's specification; None if the document is of another kind. Raises ValueError, KeyError, TypeError."""
     if document["kind"] != TOOLKIT:
         return None
@@ -79,41 +79,41 @@ def parsed(path: Path, document: Any) -> Toolkit | None:
     return Toolkit(str(path), version, _edits(document.get("containerEdits") or {}), devices)
 
 
-def merged(several: Sequence[Toolkit]) -> Toolkit:
+def merge(toolkits: Sequence[Toolkit]) -> Toolkit:
     """One specification of these, in which a device is as the last one has it.
 
     A file's own edits are for its devices only: where files differ in them, each device gets those of its file.
     """
-    owners = {name: one for one in several for name in one.devices}
-    used = [one for one in several if any(owner is one for owner in owners.values())]
-    alike = all(one.common == used[0].common for one in used)
+    owners = {name: toolkit for toolkit in toolkits for name in toolkit.devices}
+    used = [toolkit for toolkit in toolkits if any(owner is toolkit for owner in owners.values())]
+    alike = all(toolkit.common == used[0].common for toolkit in used)
     return Toolkit(
-        path=", ".join(one.path for one in used),
-        version=max((one.version for one in used), key=_numbers),
+        path=", ".join(toolkit.path for toolkit in used),
+        version=max((toolkit.version for toolkit in used), key=_numbers),
         common=used[0].common if alike else {},
         devices={
-            name: one.devices[name] if alike else _joined((one.common, one.devices[name]))
-            for name, one in owners.items()
+            name: toolkit.devices[name] if alike else _join((toolkit.common, toolkit.devices[name]))
+            for name, toolkit in owners.items()
         },
     )
 
 
-def _joined(several: Iterable[Edits]) -> dict[str, Any]:
+def _join(sections: Iterable[Edits]) -> dict[str, Any]:
     """All entries of these edits."""
-    found: dict[str, Any] = {}
-    for edits in several:
+    joined: dict[str, Any] = {}
+    for edits in sections:
         for key, value in edits.items():
-            found[key] = [*found.get(key, ()), *value] if isinstance(value, list) else value
-    return found
+            joined[key] = [*joined.get(key, ()), *value] if isinstance(value, list) else value
+    return joined
 
 
 def _edits(section: Any) -> dict[str, Any]:
     """Lists by name; an empty one may be written as null."""
-    found = {name: value for name, value in dict(section).items() if value is not None}
-    for name, value in found.items():
+    edits = {name: value for name, value in dict(section).items() if value is not None}
+    for name, value in edits.items():
         if not isinstance(value, (list, dict)):
             raise TypeError(f"containerEdits.{name} is no list")
-    return found
+    return edits
 
 
 def has_all(document: Any) -> bool:
@@ -121,7 +121,7 @@ def has_all(document: Any) -> bool:
     return any(isinstance(entry, dict) and entry.get("name") == "all" for entry in document["devices"])
 
 
-def qualified(name: str) -> str:
+def qualified_name(name: str) -> str:
     """The name by which a runtime knows a device of this specification."""
     return f"{KIND}={name}"
 
@@ -160,9 +160,9 @@ def specification(
 
 
 def _entry(allocation: Allocation, toolkit: Toolkit) -> dict[str, Any]:
-    edits = _joined(toolkit.devices[uuid] for uuid in allocation.devices)
+    edits = _join(toolkit.devices[uuid] for uuid in allocation.devices)
     if "hooks" in edits:
-        edits["hooks"] = [limits.fixed(hook, allocation.env) for hook in edits["hooks"]]
+        edits["hooks"] = [limits.bind_hook(hook, allocation.env) for hook in edits["hooks"]]
     edits["env"] = [*edits.get("env", ()), *(f"{name}={value}" for name, value in allocation.env.items())]
     note = {
         "unit": allocation.unit,
@@ -194,7 +194,7 @@ def names(document: Any) -> list[str]:
     return [str(entry["name"]) for entry in entries if ALLOCATION not in entry.get("annotations", {})]
 
 
-def added(known: Sequence[Allocation], new: Allocation, units: Iterable[str]) -> list[Allocation]:
+def add_allocation(known: Sequence[Allocation], new: Allocation, units: Iterable[str]) -> list[Allocation]:
     """`known` and a new allocation of these units.
 
     No two containers use a unit at a time, so an older allocation with one of these units is probably over; the kubelet
@@ -203,11 +203,13 @@ def added(known: Sequence[Allocation], new: Allocation, units: Iterable[str]) ->
     """
     given = set(units)
     others = [
-        one if one.unit not in given else replace(one, over=True) for one in known if one.name != new.name
+        allocation if allocation.unit not in given else replace(allocation, over=True)
+        for allocation in known
+        if allocation.name != new.name
     ]
-    past = [one for one in others if one.over]
+    past = [allocation for allocation in others if allocation.over]
     gone = past[: max(0, len(past) - OVER_KEPT)]
-    return [*(one for one in others if one not in gone), new]
+    return [*(allocation for allocation in others if allocation not in gone), new]
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -254,10 +256,10 @@ class Specs:
                 toolkit = self._read_toolkit()
                 if same and self._good == (self._seen, _identity(self._path)):
                     return {}
-                self._write(toolkit, *self._known())
+                self._write(toolkit, *self._read_own())
             except CdiUnavailable as error:
                 return {uuid: _NAMELESS if "/" in uuid else str(error) for uuid in devices}
-            unknown = {uuid: _unknown(toolkit, uuid) for uuid in devices if uuid not in toolkit.devices}
+            unknown = {uuid: _not_named(toolkit, uuid) for uuid in devices if uuid not in toolkit.devices}
             if not unknown:
                 self._good = (self._seen, _identity(self._path))
             return unknown
@@ -267,7 +269,7 @@ class Specs:
         with self._lock:
             toolkit = self._read_toolkit()
         if device not in toolkit.devices:
-            raise CdiUnavailable(_unknown(toolkit, device))
+            raise CdiUnavailable(_not_named(toolkit, device))
         return toolkit.devices[device]
 
     def features(self, wanted: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -293,9 +295,9 @@ class Specs:
         with self._lock:
             for uuid in devices:
                 self.edits(uuid)
-            before, earlier = self._known()
-            self._write(self._read_toolkit(), added(before, new, units), earlier)
-        return qualified(new.name)
+            before, earlier = self._read_own()
+            self._write(self._read_toolkit(), add_allocation(before, new, units), earlier)
+        return qualified_name(new.name)
 
     def _read_toolkit(self) -> Toolkit:
         """The toolkit's specification, read again when any file in the directories has changed. Raises CdiUnavailable."""
@@ -303,7 +305,7 @@ class Specs:
         seen = tuple((path, _identity(path)) for path in files)
         if seen != self._seen or not self._seen:
             documents, broken = _documents(files)
-            self._toolkit = self._merged(documents, broken)
+            self._toolkit = self._merge(documents, broken)
             self._kinds = frozenset(document["kind"] for _, document in documents if has_all(document))
             self._seen = seen
         if isinstance(self._toolkit, str):
@@ -323,28 +325,28 @@ class Specs:
                 return []
             raise CdiUnavailable(_cannot("look into", directory, error)) from None
 
-    def _merged(self, documents: Iterable[tuple[Path, Any]], broken: str) -> Toolkit | str:
+    def _merge(self, documents: Iterable[tuple[Path, Any]], broken: str) -> Toolkit | str:
         """The toolkit's specifications of GPUs as one; or why there is none.
 
         Of two files of a directory the newer one counts, where runtimes resolve neither: ours is of another kind.
         """
-        found: list[tuple[tuple[int, float], Toolkit]] = []
+        toolkits: list[tuple[tuple[int, float], Toolkit]] = []
         for path, document in documents:
             try:
-                toolkit = parsed(path, document)
+                toolkit = parse(path, document)
                 if toolkit is not None and toolkit.by_uuid:
                     place = self._directories.index(path.parent)
-                    found.append(((place, path.stat().st_mtime), toolkit))
+                    toolkits.append(((place, path.stat().st_mtime), toolkit))
                 elif toolkit is not None:
                     broken = f"; {path} names no device by UUID (nvidia-ctk's --device-name-strategy)"
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 broken = f"; {path} cannot be read as a CDI specification: {error}"
-        if not found:
+        if not toolkits:
             places = " or ".join(map(str, reversed(self._directories)))
             return f"no CDI specification of kind {TOOLKIT} in {places}, from which the plugin's own is made{broken}; {_RENEW}"
-        return merged([one for _, one in sorted(found, key=lambda item: item[0])])
+        return merge([toolkit for _, toolkit in sorted(toolkits, key=lambda item: item[0])])
 
-    def _known(self) -> tuple[list[Allocation], list[str]]:
+    def _read_own(self) -> tuple[list[Allocation], list[str]]:
         """The file's allocations and device names; none if it cannot be parsed."""
         try:
             document = json.loads(self._path.read_bytes())
@@ -405,16 +407,16 @@ def _documents(files: Iterable[Path]) -> tuple[list[tuple[Path, Any]], str]:
 
     from gpunode.contract import yaml_text
 
-    found, broken = [], ""
+    documents, broken = [], ""
     for path in files:
         try:
             document = yaml_text.data(path.read_text(encoding="utf-8"))  # JSON is YAML
             if not isinstance(document["kind"], str) or not isinstance(document["devices"], list):
                 raise TypeError("kind is not a word, or devices not a list")
-            found.append((path, document))
+            documents.append((path, document))
         except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
             broken = f"; {path} cannot be read as a CDI specification: {' '.join(str(error).split())}"
-    return found, broken
+    return documents, broken
 
 
 _NAMELESS = (
@@ -423,7 +425,7 @@ _NAMELESS = (
 )
 
 
-def _unknown(toolkit: Toolkit, uuid: str) -> str:
+def _not_named(toolkit: Toolkit, uuid: str) -> str:
     if "/" in uuid:
         return _NAMELESS
     return f"device {uuid} is not in {toolkit.path} (a GPU whose MIG is on never is); {_RENEW}"

@@ -96,9 +96,9 @@ class Cuda:
         if result:
             name = c_char_p()
             self._library.cuGetErrorName(c_int(result), byref(name))
-            words = name.value.decode() if name.value else "unknown error"
+            meaning = name.value.decode() if name.value else "unknown error"
             raise CudaError(
-                f"{function}: {words} ({result}): {_MEANING.get(result, 'see the host kernel log')}"
+                f"{function}: {meaning} ({result}): {_MEANING.get(result, 'see the host kernel log')}"
             )
 
     def version(self) -> str:
@@ -112,12 +112,12 @@ class Cuda:
         self.call("cuDeviceGetCount", byref(count))
         if not count.value:
             raise CudaError(f"cuDeviceGetCount: 0 devices: {_MEANING[100]}")
-        found = []
+        devices = []
         for ordinal in range(count.value):
             device = c_int()
             self.call("cuDeviceGet", byref(device), c_int(ordinal))
-            found.append(device.value)
-        return found
+            devices.append(device.value)
+        return devices
 
     def name(self, device: int) -> str:
         name = ctypes.create_string_buffer(256)
@@ -130,11 +130,11 @@ class Cuda:
         raw = (c_char * 16)()
         newer = hasattr(self._library, "cuDeviceGetUuid_v2")
         self.call("cuDeviceGetUuid_v2" if newer else "cuDeviceGetUuid", byref(raw), c_int(device))
-        found, part = uuid.UUID(bytes=bytes(raw)), " MIG " in self.name(device)
+        number, part = uuid.UUID(bytes=bytes(raw)), " MIG " in self.name(device)
         if newer or not part:
-            return f"{'MIG' if part else 'GPU'}-{found}"
+            return f"{'MIG' if part else 'GPU'}-{number}"
         seen = os.environ.get("NVIDIA_VISIBLE_DEVICES", "").split(",")
-        named = [one for one in seen if one.startswith(f"MIG-GPU-{found}/")]
+        named = [name for name in seen if name.startswith(f"MIG-GPU-{number}/")]
         return named[0] if len(named) == 1 else ""
 
     def exclusive(self, device: int) -> bool:

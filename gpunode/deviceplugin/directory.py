@@ -25,15 +25,15 @@ POLL = 2.0  # seconds between two checks without inotify
 
 
 class Directory:
-    """While entered, call `stirred` in the event loop whenever a file in `path` is created, removed or written.
+    """While entered, call `on_change` in the event loop whenever a file in `path` is created, removed or written.
 
     If the machine has no inotify instance left (the usual limit is 128 for all of root's processes, and busy nodes
     reach it), call it every POLL seconds instead. Entering raises OSError if there is no such directory.
     """
 
-    def __init__(self, path: Path, stirred: Callable[[], None]) -> None:
+    def __init__(self, path: Path, on_change: Callable[[], None]) -> None:
         self._path = path
-        self._stirred = stirred
+        self._on_change = on_change
         self._fd = -1
         self._timer: asyncio.TimerHandle | None = None
 
@@ -60,11 +60,11 @@ class Directory:
 
     def _readable(self) -> None:
         os.read(self._fd, 65536)  # the events do not matter: the files are checked
-        self._stirred()
+        self._on_change()
 
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(POLL, self._tick)
-        self._stirred()
+        self._on_change()
 
 
 def watch(path: Path) -> int:

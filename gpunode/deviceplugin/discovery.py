@@ -37,25 +37,29 @@ class MemoryLimits:
         """Check the offered GPUs; log and publish what has changed."""
         shared = {unit.device.uuid: unit.device for units in offered.values() for unit in units if unit.mib}
         asked = await asyncio.gather(*(self._obstacles(uuid) for uuid in shared))
-        found = dict(zip(shared, asked, strict=True))
-        if found == self._state.memory_limits:
+        obstacles = dict(zip(shared, asked, strict=True))
+        if obstacles == self._state.memory_limits:
             return
-        self._state.set_memory_limits(found)
-        for why in dict.fromkeys(found.values()):
-            which = ",".join(shared[uuid].index for uuid in shared if found[uuid] == why)
+        self._state.set_memory_limits(obstacles)
+        for why in dict.fromkeys(obstacles.values()):
+            which = ",".join(shared[uuid].index for uuid in shared if obstacles[uuid] == why)
             if why is None:
                 log.info("the driver enforces memory limits", extra={"gpus": which})
             else:
-                words = "the driver does not enforce memory limits, so containers may exceed their share: %s"
-                log.warning(words, why, extra={"gpus": which})
+                message = (
+                    "the driver does not enforce memory limits, so containers may exceed their share: %s"
+                )
+                log.warning(message, why, extra={"gpus": which})
 
     async def _obstacles(self, uuid: str) -> str | None:
         """Why the driver does not enforce shares of this GPU's memory; None if it does."""
-        cgroup2 = limits.unified()
+        cgroup2 = limits.only_cgroup2()
         try:
             own = limits.CGROUPS if cgroup2 else None
             driver = await self._calls.within(DEADLINE, limits.refusal, self._handles, uuid, own)
-            hook = self._specs is not None and limits.hooked(await asyncio.to_thread(self._specs.edits, uuid))
+            hook = self._specs is not None and limits.has_hook(
+                await asyncio.to_thread(self._specs.edits, uuid)
+            )
         except (asyncio.TimeoutError, CdiUnavailable) as error:
             return str(error) or "NVML does not answer"
         return limits.obstacles(driver=driver, cgroup2=cgroup2, cdi=self._specs is not None, hook=hook)
@@ -164,29 +168,29 @@ class Discovery:
             return
         self._uncounted = False
         described = await asyncio.gather(*(self._describe(index, unidentified) for index in range(number)))
-        found = [device for devices in described for device in devices]
+        devices = [device for group in described for device in group]
         self._state.set_unidentified(unidentified)
-        if found:
-            self._resolved("NVML")
+        if devices:
+            self._log_resolved("NVML")
         else:
             self._warn("NVML", f"no GPU on this node; scanning again every {RESCAN:.0f} s")
-        await self._read_links(found)
-        for device in (one for one in found if one not in self._devices):
+        await self._read_links(devices)
+        for device in (device for device in devices if device not in self._devices):
             fields = {"device": device.uuid, "index": device.index, "product": device.name, "bus": device.bus}
             log.info("found %s", device.profile or "GPU", extra={**fields, "numa": device.numa})
-        for device in (device for device in self._devices if device not in found):
+        for device in (device for device in self._devices if device not in devices):
             log.warning(
                 "NVML no longer lists this device", extra={"device": device.uuid, "index": device.index}
             )
-        same = self._devices == tuple(found)
-        self._devices = self._state.devices = tuple(found)
+        same = self._devices == tuple(devices)
+        self._devices = self._state.devices = tuple(devices)
         # Before the slow steps below: an Xid that is missed is not repeated.
-        self._watches.keep(found)
+        self._watches.keep(devices)
         config = self._config
         try:
             if not same or not self._offers:
                 self._offers, self._offered = {}, {}
-                self._offers, self._offered = await asyncio.to_thread(_offers, found, config)
+                self._offers, self._offered = await asyncio.to_thread(_offers, devices, config)
             now = self._offers
             await self._refresh_cdi()  # first: a device needs its CDI name before it is allocated
             await self._limits.check(now)
@@ -196,8 +200,8 @@ class Discovery:
                 await self._reclaim.reserve(now)
             self._state.offer(now)
             self._state.set_problem(None)
-            self._resolved("offers")
-            self._publish_not_offered(found)
+            self._log_resolved("offers")
+            self._publish_not_offered(devices)
         except CannotOffer as error:
             if self._config.fail_on_init_error:
                 raise
@@ -206,18 +210,18 @@ class Discovery:
             self._state.set_problem(Reason(LAYOUT, str(error)))
             self._warn("offers", f"nothing is offered: {error}")
 
-    def _publish_not_offered(self, found: Sequence[Device]) -> None:
+    def _publish_not_offered(self, devices: Sequence[Device]) -> None:
         """Log new and resolved warnings; publish the GPUs of which nothing is offered."""
         config = self._config
-        found_warnings = warnings(found, config.mig_strategy, config.shares, config.memory)
-        for what in found_warnings:
+        now = warnings(devices, config.mig_strategy, config.shares, config.memory)
+        for what in now:
             self._warn(what, what)
         for what in self._warnings:
-            if what not in found_warnings:
-                self._resolved(what)
-        self._warnings = found_warnings
+            if what not in now:
+                self._log_resolved(what)
+        self._warnings = now
         self._state.set_not_offered(
-            {gpu.uuid: Reason("mig-uncut", UNCUT) for gpu in uncut_gpus(found, config.mig_strategy)}
+            {gpu.uuid: Reason("mig-uncut", UNCUT) for gpu in uncut_gpus(devices, config.mig_strategy)}
         )
 
     async def _refresh_cdi(self) -> None:
@@ -233,35 +237,35 @@ class Discovery:
         if excluded:
             self._warn("CDI", "; ".join(dict.fromkeys(excluded.values())))
         else:
-            self._resolved("CDI")
+            self._log_resolved("CDI")
         for missing in self._specs.features(self._config.features)[1]:
             self._warn(missing.partition(":")[0], missing)
 
-    async def _read_links(self, found: list[Device]) -> None:
+    async def _read_links(self, devices: list[Device]) -> None:
         """Publish how the GPUs are connected; read again only when the set of GPUs has changed, or after a failure."""
-        gpus = [device for device in found if device.profile is None]
+        gpus = [device for device in devices if device.profile is None]
         linked = frozenset(gpu.uuid for gpu in gpus)
         if linked == self._linked:
             return
         try:
             self._state.links = await self._calls.within(DEADLINE, read_links, self._handles, tuple(gpus))
             self._linked = linked
-            self._resolved("links")
+            self._log_resolved("links")
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
             self._warn("links", f"cannot read how the GPUs are connected: {_why(error)}")
 
     async def _describe(self, index: int, unidentified: dict[str, Reason]) -> list[Device]:
         try:
-            found = await self._calls.within(DEADLINE, describe, self._handles, index)
-            self._resolved(f"GPU {index}")
-            if self._config.mig_strategy != "none" and found.refused:
-                unidentified |= found.refused
-                names = ", ".join(found.refused)
+            described = await self._calls.within(DEADLINE, describe, self._handles, index)
+            self._log_resolved(f"GPU {index}")
+            if self._config.mig_strategy != "none" and described.refused:
+                unidentified |= described.refused
+                names = ", ".join(described.refused)
                 self._warn(
                     f"GPU {index}",
-                    f"MIG devices {names} are not offered: {next(iter(found.refused.values()))}",
+                    f"MIG devices {names} are not offered: {next(iter(described.refused.values()))}",
                 )
-            return list(found.devices)
+            return list(described.devices)
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
             known = [device for device in self._devices if device.index.partition(":")[0] == str(index)]
             if not known:  # a known one has a watch, which reports this
@@ -290,7 +294,7 @@ class Discovery:
             self._warned[about] = what
             log.warning("%s", what)
 
-    def _resolved(self, about: str) -> None:
+    def _log_resolved(self, about: str) -> None:
         """Log that the problem of `about` is resolved, if there was one."""
         if what := self._warned.pop(about, ""):
             log.info("resolved: %s", what)
@@ -306,11 +310,11 @@ def _init(nvml: Any) -> None:
 
 
 def _offers(
-    found: Sequence[Device], config: Config
+    devices: Sequence[Device], config: Config
 ) -> tuple[Mapping[str, tuple[Unit, ...]], Mapping[str, Device]]:
     """Units by resource, and their devices by UUID. Slow: there may be tens of thousands of units."""
-    made = offers(found, config.mig_strategy, config.shares, config.memory)
-    return made, {unit.device.uuid: unit.device for units in made.values() for unit in units}
+    by_resource = offers(devices, config.mig_strategy, config.shares, config.memory)
+    return by_resource, {unit.device.uuid: unit.device for units in by_resource.values() for unit in units}
 
 
 def _why(error: Exception) -> Reason:

@@ -12,7 +12,7 @@ from gpunode.contract.offer import Device
 from gpunode.contract.usage import Gpu, Offered, User, dumps
 
 from .gpus import Handles
-from .kubelet.podresources import FRESH, PodResources, given
+from .kubelet.podresources import FRESH, PodResources, pod_samples
 from .metrics import Sample
 from .state import NodeState
 from .threads import Calls
@@ -35,7 +35,9 @@ class GpuPage:
         answer = await self._pods.ask(FRESH) if self._pods_known else None
         users: Mapping[str, tuple[User, ...]] | None = None
         if answer is not None:
-            users = by_gpu(await asyncio.to_thread(given, answer, self._state.offers), self._state.devices)
+            users = by_gpu(
+                await asyncio.to_thread(pod_samples, answer, self._state.offers), self._state.devices
+            )
         return dumps(
             tuple(
                 _gpu(device, reading, self._state, users)
@@ -53,25 +55,25 @@ class GpuPage:
 def by_gpu(samples: Sequence[Sample], devices: Sequence[Device]) -> Mapping[str, tuple[User, ...]]:
     """Users by the UUID of their GPU, those of its MIG devices too. Pure."""
     parents = {device.uuid: device.gpu for device in devices}
-    found: dict[str, tuple[User, ...]] = {}
+    users: dict[str, tuple[User, ...]] = {}
     for _, labels, units in samples:
         gpu = parents.get(labels["gpu"], labels["gpu"])
         pod = f"{labels['namespace']}/{labels['pod']}"
         user = User(pod, labels["container"], labels["resource"], int(units))
-        found[gpu] = (*found.get(gpu, ()), user)
-    return found
+        users[gpu] = (*users.get(gpu, ()), user)
+    return users
 
 
 def offered(gpu: str, state: NodeState) -> tuple[Offered, ...]:
     """The units of a GPU that pods can get, by resource."""
-    found = Counter(
+    counts = Counter(
         (resource, unit.way, unit.mib, unit.device.profile is not None)
         for resource, units in state.offers.items()
         for unit in units
         if unit.device.gpu == gpu and unit.device.uuid not in state.unhealthy and not unit.counted
     )
     return tuple(
-        Offered(resource, count, way, mib, mig) for (resource, way, mib, mig), count in found.items()
+        Offered(resource, count, way, mib, mig) for (resource, way, mib, mig), count in counts.items()
     )
 
 

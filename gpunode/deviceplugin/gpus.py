@@ -62,11 +62,11 @@ class Handles:
         error = self.nvml.NVMLError(self.nvml.NVML_ERROR_NOT_FOUND)
         for index in range(self.nvml.nvmlDeviceGetCount()) if known is None else (known,):
             try:
-                found, handle = self.take(index)
+                taken, handle = self.take(index)
             except self.nvml.NVMLError as failed:
                 error = failed
             else:
-                if found == uuid:
+                if taken == uuid:
                     return handle
         raise error
 
@@ -193,7 +193,7 @@ def ask(nvml: Any, question: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def _with_mig_devices(nvml: Any, handle: Any, gpu: Device, minor: int | None, root: Path) -> Described:
-    found, refused = [gpu], {}
+    devices, refused = [gpu], {}
     for slot in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         try:
             mig = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
@@ -210,7 +210,7 @@ def _with_mig_devices(nvml: Any, handle: Any, gpu: Device, minor: int | None, ro
                 raise
             refused[index] = Reason(reason_of(error).code, _UNSEEN)
             continue
-        found.append(
+        devices.append(
             Device(
                 uuid=text(nvml.nvmlDeviceGetUUID(mig)),
                 index=index,
@@ -224,7 +224,7 @@ def _with_mig_devices(nvml: Any, handle: Any, gpu: Device, minor: int | None, ro
                 instance=instance,
             )
         )
-    return Described(tuple(found), refused)
+    return Described(tuple(devices), refused)
 
 
 def _profile(nvml: Any, mig: Any, attributes: Any, gpu_memory: int | None) -> str:
@@ -271,13 +271,13 @@ def read_links(handles: Handles, gpus: Sequence[Device]) -> dict[frozenset[str],
     nvml = handles.nvml
     peers = {gpu.uuid: _nvlinks(handles, gpu.uuid) for gpu in gpus}
     points = {}
-    for one, other in combinations(gpus, 2):
+    for gpu, other in combinations(gpus, 2):
         try:
-            level = nvml.nvmlDeviceGetTopologyCommonAncestor(handles.of(one.uuid), handles.of(other.uuid))
+            level = nvml.nvmlDeviceGetTopologyCommonAncestor(handles.of(gpu.uuid), handles.of(other.uuid))
         except nvml.NVMLError:
             level = None
-        pair = frozenset((one.uuid, other.uuid))
-        points[pair] = LEVELS.get(level, 0) + NVLINK * peers[one.uuid].count(other.bus)
+        pair = frozenset((gpu.uuid, other.uuid))
+        points[pair] = LEVELS.get(level, 0) + NVLINK * peers[gpu.uuid].count(other.bus)
     return points
 
 

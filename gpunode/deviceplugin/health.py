@@ -70,11 +70,11 @@ class XidPolicy:
 
 
 def _words(variable: str, environ: Mapping[str, str], known: tuple[str, ...]) -> list[str]:
-    words = [word.strip().lower() for word in environ.get(variable, "").split(",") if word.strip()]
-    wrong = [word for word in words if not re.fullmatch("[0-9]{1,9}", word) and word not in known]
+    numbers = [word.strip().lower() for word in environ.get(variable, "").split(",") if word.strip()]
+    wrong = [word for word in numbers if not re.fullmatch("[0-9]{1,9}", word) and word not in known]
     if wrong:
         raise BadConfig(f"{variable}: {wrong[0]!r} is neither an Xid number nor one of {', '.join(known)}")
-    return words
+    return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +114,10 @@ class Health:
         """Record an Xid that counts. One that only a boot ends is not replaced by one that a reset ends, too."""
         if self.lasting is None or verdict(self.lasting.xid) is Verdict.RESET:
             self.lasting = lasting or self.lasting
-        words = f"Xid {number}: {xid_name(number)}; {verdict(number).value}"
-        self._fail(self.lasting.reason if self.lasting else Reason(f"xid-{number}", words), now)
+        message = f"Xid {number}: {xid_name(number)}; {verdict(number).value}"
+        self._fail(self.lasting.reason if self.lasting else Reason(f"xid-{number}", message), now)
 
-    def probed(self, problem: Reason | None, now: float) -> None:
+    def record_probe(self, problem: Reason | None, now: float) -> None:
         """Record the result of a probe; None: no problem."""
         if problem is None and self.lasting is not None:
             problem = self.lasting.reason
@@ -233,7 +233,7 @@ class XidRecord:
             self._xids.pop(uuid, None)
             if lasting is not None:
                 self._xids[uuid] = lasting
-            xids = {known: asdict(one) for known, one in self._xids.items()}
+            xids = {known: asdict(lasting) for known, lasting in self._xids.items()}
             new = self._path.with_suffix(".new")
             try:
                 self._path.parent.mkdir(exist_ok=True)
@@ -247,9 +247,9 @@ class XidRecord:
 
     def _read(self) -> Mapping[str, Lasting]:
         try:
-            found = json.loads(self._path.read_text())
-            if found["boot"] == self._boot != "":
-                return {uuid: _lasting(**one) for uuid, one in found["xids"].items()}
+            record = json.loads(self._path.read_text())
+            if record["boot"] == self._boot != "":
+                return {uuid: _parse_lasting(**fields) for uuid, fields in record["xids"].items()}
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -257,6 +257,6 @@ class XidRecord:
         return {}
 
 
-def _lasting(xid: int, energy: int | None) -> Lasting:
+def _parse_lasting(xid: int, energy: int | None) -> Lasting:
     """Raises TypeError or ValueError for what is no number."""
     return Lasting(int(xid), None if energy is None else int(energy))

@@ -40,7 +40,7 @@ def variables(mib: int) -> dict[str, str]:
     return {"NVIDIA_GPU_MEMORY_REQUEST": str(mib), "NVIDIA_GPU_MEMORY_LIMIT": str(mib)}
 
 
-def fixed(hook: Mapping[str, Any], env: Mapping[str, str]) -> Mapping[str, Any]:
+def bind_hook(hook: Mapping[str, Any], env: Mapping[str, str]) -> Mapping[str, Any]:
     """The toolkit's hook for memory limits, bound to these variables whatever the container's configuration says; any
     other hook, or this one without such variables, unchanged.
 
@@ -54,16 +54,16 @@ def fixed(hook: Mapping[str, Any], env: Mapping[str, str]) -> Mapping[str, Any]:
         "process": {"cwd": "/", "env": [f"{name}={env[name]}" for name in variables(0)]},
     }
     _, *args = hook["args"]  # the first is the program's own name
-    words = ["sh", "-c", _SHOWN, HOOK, json.dumps(own), hook["path"], *args]
-    return {**hook, "path": "/bin/sh", "args": words, "env": [_PATH, *hook.get("env", ())]}
+    arguments = ["sh", "-c", _SHOWN, HOOK, json.dumps(own), hook["path"], *args]
+    return {**hook, "path": "/bin/sh", "args": arguments, "env": [_PATH, *hook.get("env", ())]}
 
 
-def hooked(edits: Mapping[str, Any]) -> bool:
+def has_hook(edits: Mapping[str, Any]) -> bool:
     """True if the toolkit's CDI edits for a GPU have the hook. Not by version: a hook can be disabled."""
     return any(HOOK in hook.get("args", ()) for hook in edits.get("hooks", ()))
 
 
-def unified(cgroups: Path = CGROUPS) -> bool:
+def only_cgroup2(cgroups: Path = CGROUPS) -> bool:
     """True if the host has only cgroup v2, by this container's own tree (v1 has no cgroup.controllers)."""
     return (cgroups / "cgroup.controllers").is_file()
 
@@ -89,15 +89,15 @@ def refusal(handles: Handles, uuid: str, cgroup: Path | None) -> str | None:
 
 def obstacles(*, driver: str | None, cgroup2: bool, cdi: bool, hook: bool) -> str | None:
     """All reasons why a GPU's memory cannot be limited, each with its fix; None if it can."""
-    found = [] if driver is None else [driver]
+    reasons = [] if driver is None else [driver]
     if not cgroup2:
-        found.append("the host has cgroup v1: the driver limits cgroups of v2 only")
+        reasons.append("the host has cgroup v1: the driver limits cgroups of v2 only")
     if not cdi:
-        found.append(
+        reasons.append(
             "the device list strategy is not CDI's, so it is unknown whether the toolkit has the hook for it; choose cdi-cri or cdi-annotations"
         )
     elif not hook:
-        found.append(
+        reasons.append(
             "the toolkit's CDI specification has no hook for it: NVIDIA Container Toolkit 1.20.1 is the first with one"
         )
-    return "; ".join(found) or None
+    return "; ".join(reasons) or None

@@ -20,7 +20,7 @@ class Logfmt(logging.Formatter):
         )
         line = " ".join(f"{stamp} {record.levelname} {record.getMessage()}{fields}".splitlines())
         if not line.isprintable():  # for terminals
-            line = "".join(one if one.isprintable() or one == "\t" else repr(one)[1:-1] for one in line)
+            line = "".join(char if char.isprintable() or char == "\t" else repr(char)[1:-1] for char in line)
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

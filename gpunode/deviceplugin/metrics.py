@@ -56,7 +56,7 @@ class Metrics:
         with self._lock:
             self._counts[name, tuple(sorted(labels.items()))] += by  # type: ignore[assignment]
 
-    def allocated(self, resource: str, seconds: float) -> None:
+    def observe_allocation(self, resource: str, seconds: float) -> None:
         """Count an answered Allocate and its duration."""
         self.count("allocations_total", resource=resource)
         for bound in BUCKETS:
@@ -74,7 +74,7 @@ def render(samples: Iterable[Sample]) -> str:
     """The samples in Prometheus' text format."""
     families: dict[str, list[str]] = {}
     for name, labels, value in samples:
-        inner = ",".join(f'{key}="{_escaped(word)}"' for key, word in labels.items())
+        inner = ",".join(f'{key}="{_escape(word)}"' for key, word in labels.items())
         families.setdefault(_family(name), []).append(f"{PREFIX}{name}{{{inner}}} {value:.15g}")
     lines = []
     for family, rows in sorted(families.items()):
@@ -92,20 +92,20 @@ def render(samples: Iterable[Sample]) -> str:
 def state_samples(state: NodeState) -> list[Sample]:
     """Units by resource and health; GPUs shared by memory, with whether the driver enforces the shares; GPUs without any
     unit, by UUID, or by index where the UUID is unknown; reserved units, by resource and device."""
-    found: list[Sample] = []
+    samples: list[Sample] = []
     for resource, units in state.offers.items():
         reserved = state.reserved.get(resource, ())
         unhealthy = sum(unit.id in reserved or unit.device.uuid in state.unhealthy for unit in units)
-        found.append(("devices", {"resource": resource, "health": "Healthy"}, len(units) - unhealthy))
-        found.append(("devices", {"resource": resource, "health": "Unhealthy"}, unhealthy))
+        samples.append(("devices", {"resource": resource, "health": "Healthy"}, len(units) - unhealthy))
+        samples.append(("devices", {"resource": resource, "health": "Unhealthy"}, unhealthy))
     for gpu, unlimited in state.memory_limits.items():
-        found.append(("memory_limited", {"gpu": gpu, "why": unlimited or ""}, float(unlimited is None)))
+        samples.append(("memory_limited", {"gpu": gpu, "why": unlimited or ""}, float(unlimited is None)))
     for gpu, why in {**state.not_offered, **state.unidentified}.items():
-        found.append(("left_out", {"gpu": gpu, "why": str(why)}, 1.0))
+        samples.append(("left_out", {"gpu": gpu, "why": str(why)}, 1.0))
     for reservation in state.reservations:
         labels = {"resource": reservation.resource, "gpu": reservation.device, "why": reservation.why}
-        found.append(("held", labels, float(len(reservation.ids))))
-    return found
+        samples.append(("held", labels, float(len(reservation.ids))))
+    return samples
 
 
 @asynccontextmanager
@@ -134,8 +134,8 @@ async def serving(
 
     async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")
-        words = request.split(b"\r\n", 1)[0].decode("latin-1").split()
-        status, body = await answer(words[1].partition("?")[0] if len(words) == 3 else "")
+        line = request.split(b"\r\n", 1)[0].decode("latin-1").split()
+        status, body = await answer(line[1].partition("?")[0] if len(line) == 3 else "")
         head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
         writer.write(
             f"{head}Content-Length: {len(body.encode())}\r\nConnection: close\r\n\r\n{body}".encode()
@@ -177,5 +177,5 @@ def _family(name: str) -> str:
     return name
 
 
-def _escaped(word: str) -> str:
+def _escape(word: str) -> str:
     return word.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

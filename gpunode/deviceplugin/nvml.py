@@ -136,8 +136,8 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {
 class NVMLError(Exception):
     """A call failed. `value` is its nvmlReturn_t."""
 
-    def __init__(self, value: int, words: str = "") -> None:
-        super().__init__(words or WORDS.get(value, f"NVML Error with code {value}"))
+    def __init__(self, value: int, message: str = "") -> None:
+        super().__init__(message or WORDS.get(value, f"NVML Error with code {value}"))
         self.value = value
 
 
@@ -173,7 +173,7 @@ class Nvml:
 
         def call(*given: Any) -> Any:
             answers = [kind() for kind in writes]
-            values = [one if kind is None else kind(one) for kind, one in zip(takes, given, strict=True)]
+            values = [arg if kind is None else kind(arg) for kind, arg in zip(takes, given, strict=True)]
             for answer in answers:
                 values += [answer, c_uint(96)] if isinstance(answer, Text) else [byref(answer)]
             self._call(function, *values)
@@ -229,9 +229,9 @@ class Nvml:
             self._check(code)
             return []
         count.value = count.value * 2 + 5
-        found = (ProcessInfo * count.value)()
-        self._check(function(handle, byref(count), found))
-        return list(found[: count.value])
+        processes = (ProcessInfo * count.value)()
+        self._check(function(handle, byref(count), processes))
+        return list(processes[: count.value])
 
     def nvmlDeviceGetMemoryLimits_v1(self, handle: Any, limits: Any) -> None:
         self._call("nvmlDeviceGetMemoryLimits_v1", handle, byref(limits))

@@ -56,26 +56,26 @@ class Readiness:
         state = self._state
         if state.problem is not None:
             return state.problem
-        waiting = [name for name in state.offers if not self._registered(name)]
+        waiting = [name for name in state.offers if not self._is_registered(name)]
         if waiting:
-            return self._unregistered(waiting)
+            return self._not_registered(waiting)
         offered = {unit.device.uuid for units in state.offers.values() for unit in units}
         if offered and offered <= state.excluded.keys():
             why = next(iter(state.excluded.values()))
-            return Reason(why.code, "; ".join(dict.fromkeys(str(one) for one in state.excluded.values())))
+            return Reason(why.code, "; ".join(dict.fromkeys(str(cause) for cause in state.excluded.values())))
         return None
 
-    def _registered(self, name: str) -> bool:
+    def _is_registered(self, name: str) -> bool:
         return name in self._servers and self._servers[name].registered
 
-    def _unregistered(self, names: list[str]) -> Reason:
+    def _not_registered(self, names: list[str]) -> Reason:
         taken = [name for name in names if name in self._servers and self._servers[name].standing_by]
         if taken:
             which = ", ".join(taken)
-            words = (
+            message = (
                 f"another device plugin on this node has taken over {which}; remove it: this one stands by"
             )
-            return Reason("taken-over", words)
+            return Reason("taken-over", message)
         return Reason("not-registered", f"not registered with the kubelet: {', '.join(names)}")
 
 
@@ -102,7 +102,7 @@ async def serve(
     registrations = asyncio.Event()  # one has come or gone
     specs = Specs(Path(config.cdi_directory)) if config.cdi else None
     pods = PodResources(config.pod_resources_socket)
-    promised = _promised(config, pods, state, api)
+    promised = _promises(config, pods, state, api)
     servers: dict[str, ResourceServer] = {}
     mps = Follower(status_path(config.mps_root), state) if config.mps else None
     pod_resources, kubelet = Path(config.pod_resources_socket), Path(config.kubelet_socket)
@@ -145,7 +145,7 @@ async def serve(
             again = False
             while True:
                 registrations.clear()
-                changes = [asyncio.create_task(one.wait()) for one in (state.changed(), registrations)]
+                changes = [asyncio.create_task(event.wait()) for event in (state.changed(), registrations)]
                 registered = {name: server.registered for name, server in servers.items()}
                 publisher.publish(state, config, registered, readiness.reason(), again=again)
                 for name in state.offers.keys() - servers.keys():
@@ -171,7 +171,7 @@ async def serve(
         health.update(watches.health)
 
 
-def _promised(config: Config, pods: PodResources, state: NodeState, api: ApiServer | None) -> Promised | None:
+def _promises(config: Config, pods: PodResources, state: NodeState, api: ApiServer | None) -> Promised | None:
     if not config.follow_promises or config.memory is None:
         return None
     if api is None:

@@ -77,7 +77,7 @@ class ConfigSource:
         return other
 
     @contextlib.contextmanager
-    def watched(self, changed: Callable[[], None]) -> Iterator[None]:
+    def watch(self, changed: Callable[[], None]) -> Iterator[None]:
         """While entered, call `changed` in the event loop whenever `config` has changed."""
         path = self._folder or (Path(self.config.config_file).parent if self.config.config_file else None)
         if path is None:
@@ -131,7 +131,7 @@ class ConfigSource:
         path = self._given.get("config_file", "")
         try:
             if self._folder is not None and self._label is not None:
-                path = chosen(self._folder, self._label.value, self._label.key, self._default)
+                path = choose_file(self._folder, self._label.value, self._label.key, self._default)
             if not path:
                 return FileContent()
             from gpunode.contract import config_file  # PyYAML only where there is a file
@@ -149,7 +149,7 @@ class ConfigSource:
         return build({**self._given, **({"config_file": content.path} if content.path else {})})
 
 
-def chosen(folder: Path, label: str, key: str, default: str = "") -> str:
+def choose_file(folder: Path, label: str, key: str, default: str = "") -> str:
     """Path of the file in `folder` for a node with this label; "" for none. Raises BadConfig."""
     try:
         # In a ConfigMap's folder names with two dots are the kubelet's own.
@@ -200,7 +200,7 @@ class Signals:
             stirred.set()
         task, heard = asyncio.create_task(work), asyncio.create_task(stirred.wait())
         try:
-            with source.watched(lambda: self._receive(CHANGED)):
+            with source.watch(lambda: self._receive(CHANGED)):
                 await asyncio.wait((task, heard), return_when=asyncio.FIRST_COMPLETED)
                 if task.done():
                     task.result()

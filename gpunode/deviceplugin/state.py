@@ -80,7 +80,7 @@ def reservations(
     reserved = frozenset(unit_id for reservation in before for unit_id in reservation.ids)
     parents = {device.uuid: device.gpu for device in devices}
     minors = {device.uuid: _minor(device) for device in devices if device.profile is None}
-    found = []
+    reserved_units = []
     for resource, units in offers.items():
         for uuid, group in _by_device(units).items():
             here = [stake for stake in stakes if _overlap(stake, uuid, parents, minors)]
@@ -92,8 +92,10 @@ def reservations(
                 waiting = free[:count] if count <= len(free) else [unit.id for unit in group]
                 confirmed = any(stake.holder.confirmed for stake in here)
                 pods = tuple(dict.fromkeys(stake.holder.pod for stake in here))
-                found.append(Reservation(resource, uuid, frozenset(waiting), _why(here), pods, confirmed))
-    return tuple(found)
+                reserved_units.append(
+                    Reservation(resource, uuid, frozenset(waiting), _why(here), pods, confirmed)
+                )
+    return tuple(reserved_units)
 
 
 def _stakes(holder: ContainerDevices, unknown: Iterable[str]) -> Iterator[_Stake]:

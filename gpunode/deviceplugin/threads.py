@@ -33,7 +33,7 @@ class Calls:
         key = (call, arguments)
         done: asyncio.Future[T] | None = self._made.get(key)
         if done is None:
-            done = self._made[key] = _started(call, *arguments)
+            done = self._made[key] = _start(call, *arguments)
             done.add_done_callback(lambda done: self._end(key, done))
         await asyncio.wait((done,), timeout=seconds)  # wait_for can swallow a cancellation before Python 3.12
         if not done.done():
@@ -45,7 +45,7 @@ class Calls:
         done.exception()  # retrieved, else asyncio warns about an exception without a waiter
 
 
-def _started(call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+def _start(call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
     """A future for what `call` returns or raises in a new thread."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()

@@ -109,8 +109,8 @@ def main(arguments: list[str] | None = None, library: Any = None) -> int:
         print(json.dumps({"passed": passed, "cuda": version, "gpus": gpus}))
     else:
         for r in results:
-            words = f"max error {r.max_error:g}: Test PASSED" if r.passed else f"Test FAILED: {r.error}"
-            print(f"GPU {r.index} {r.uuid} {r.name}: {r.elements} elements: {words}")
+            outcome = f"max error {r.max_error:g}: Test PASSED" if r.passed else f"Test FAILED: {r.error}"
+            print(f"GPU {r.index} {r.uuid} {r.name}: {r.elements} elements: {outcome}")
         print("Test PASSED" if passed else "Test FAILED")
     return 0 if passed else 1
 

@@ -83,7 +83,7 @@ class GpuWatch(NvmlThread):
                 self._read_energy()
             now = time.monotonic()
             for device in self.devices:
-                self._update(device, lambda health: self._probed(health, probe, now))  # noqa: B023 (called at once)
+                self._update(device, lambda health: self._record_probe(health, probe, now))  # noqa: B023 (called at once)
             if events is None and probe.problem is None and self._xid_policy.events:
                 events = self._subscribe()
             self.due = time.monotonic() + self._interval + DEADLINE
@@ -102,13 +102,13 @@ class GpuWatch(NvmlThread):
         if health.why != before:
             self._report(device.uuid, health.why)
 
-    def _probed(self, health: Health, probe: Probe, now: float) -> None:
+    def _record_probe(self, health: Health, probe: Probe, now: float) -> None:
         """Record a probe; a lasting Xid ends where the driver decides, or with a reset of the GPU."""
         known = health.lasting.energy if health.lasting else None
         reset = known is not None and self._energy is not None and self._energy < known
         if reset or self._driver_decides:
             health.lasting = None
-        health.probed(probe.problem, now)
+        health.record_probe(probe.problem, now)
 
     def _read_energy(self) -> None:
         """At each probe: a GPU that is lost with its Xid does not say any more."""
@@ -202,12 +202,12 @@ def examine(handles: Handles, gpu: str) -> Probe:
         action = _recovery_action(nvml, handle)
         decides = action is not None
         if action in _ACTIONS:
-            words = f"the driver asks for a recovery action: {_ACTIONS[action]}"
-            return Probe(Reason("recovery-action", words), driver_decides=decides)
+            message = f"the driver asks for a recovery action: {_ACTIONS[action]}"
+            return Probe(Reason("recovery-action", message), driver_decides=decides)
         rows = ask(nvml, nvml.nvmlDeviceGetRemappedRows, handle)
         if rows is not None and rows[3]:
-            words = "memory row remapping has failed: the GPU has to be replaced"
-            return Probe(Reason("row-remap-failed", words), driver_decides=decides)
+            message = "memory row remapping has failed: the GPU has to be replaced"
+            return Probe(Reason("row-remap-failed", message), driver_decides=decides)
     except nvml.NVMLError as error:
         handles.drop(gpu)
         return Probe(reason_of(error), failed=True)
@@ -297,7 +297,7 @@ class GpuWatches:
             health = self.health[device.uuid]
             before = health.why
             # Each time: the quiet time counts from the end of the problem.
-            health.probed(why, time.monotonic())
+            health.record_probe(why, time.monotonic())
             if before is None:
                 self._judge(device.uuid, why)
 
@@ -305,8 +305,8 @@ class GpuWatches:
         """Mark GPUs Unhealthy whose watch hangs in NVML."""
         for watch in self._watches.values():
             if watch.stuck():
-                words = f"NVML does not answer within {DEADLINE:.0f} s about this GPU"
-                self.set_unhealthy(watch.devices, Reason(NVML_SILENT, words))
+                message = f"NVML does not answer within {DEADLINE:.0f} s about this GPU"
+                self.set_unhealthy(watch.devices, Reason(NVML_SILENT, message))
 
     @property
     def due(self) -> float:

@@ -91,17 +91,17 @@ class FakeApiServer:
     @property
     def events(self) -> list[Object]:
         """The Event objects."""
-        return [one for one in list(self.objects.values()) if one.get("kind") == "Event"]
+        return [item for item in list(self.objects.values()) if item.get("kind") == "Event"]
 
     def said(self) -> list[tuple[str, int]]:
         """Reason and count of each."""
-        return [(one["reason"], one["count"]) for one in self.events]
+        return [(event["reason"], event["count"]) for event in self.events]
 
 
-def _merged(one: Object, other: Object) -> Object:
+def _merged(before: Object, change: Object) -> Object:
     """As by a merge patch."""
-    found = {key: value for key, value in one.items() if key not in other}
-    for key, value in other.items():
+    merged = {key: value for key, value in before.items() if key not in change}
+    for key, value in change.items():
         if value is not None:
-            found[key] = _merged(one.get(key) or {}, value) if isinstance(value, dict) else value
-    return found
+            merged[key] = _merged(before.get(key) or {}, value) if isinstance(value, dict) else value
+    return merged

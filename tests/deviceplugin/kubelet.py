@@ -148,7 +148,7 @@ class FakeKubelet:
 
     def write_down(self) -> None:
         """What containers have, as the kubelet's device manager does it."""
-        data = {"PodDeviceEntries": [one.json() for one in self.given], "RegisteredDevices": {}}
+        data = {"PodDeviceEntries": [entry.json() for entry in self.given], "RegisteredDevices": {}}
         new = self.directory / f".{FILE_NAME}"
         new.write_text(json.dumps({"Data": data, "Checksum": 1}))
         new.rename(self.directory / FILE_NAME)

@@ -226,7 +226,7 @@ class FakeNvml:
         assert limits.nameSpace == "/sys/fs/cgroup"
         limits.hardLimit = pynvml.NVML_DEVICE_MEMORY_LIMIT_MAX
 
-    def nvmlDeviceGetTopologyCommonAncestor(self, one: Gpu, other: Gpu) -> int:
+    def nvmlDeviceGetTopologyCommonAncestor(self, gpu: Gpu, other: Gpu) -> int:
         return pynvml.NVML_TOPOLOGY_SYSTEM
 
     def nvmlDeviceGetNvLinkState(self, handle: Gpu, link: int) -> int:

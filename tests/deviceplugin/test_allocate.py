@@ -309,12 +309,12 @@ def test_links_of_gpus_that_come_later_count(play, plugin):
     """How GPUs are connected is asked again when there are others."""
 
     async def scene(kubelet: FakeKubelet) -> None:
-        one = Gpu("GPU-a", bus="00000000:1A:00.0")
-        two = Gpu("GPU-b", minor=1, bus="00000000:2A:00.0")
-        nvml = FakeNvml(one, two)
+        first = Gpu("GPU-a", bus="00000000:1A:00.0")
+        second = Gpu("GPU-b", minor=1, bus="00000000:2A:00.0")
+        nvml = FakeNvml(first, second)
         async with plugin(nvml):
             await kubelet.until(lambda: len(kubelet.devices()) == 2)
-            two.nvlinks = ("00000000:3A:00.0",)
+            second.nvlinks = ("00000000:3A:00.0",)
             nvml.gpus.append(Gpu("GPU-c", minor=2, bus="00000000:3A:00.0", nvlinks=("00000000:2A:00.0",)))
             every = list(await kubelet.until(lambda: len(kubelet.devices()) == 3 and kubelet.devices()))
             assert sorted(await kubelet.prefer(every, [], 2)) == ["GPU-b", "GPU-c"]

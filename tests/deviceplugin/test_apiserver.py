@@ -85,8 +85,8 @@ def test_a_watch_begins_with_what_is_there_and_tells_changes(api: InCluster) -> 
     node = {**NODE, "metadata": {"name": "watched"}}
     api.send("POST", "/api/v1/nodes", node)
     seen = []
-    for kind, found in api.watch("/api/v1/nodes?fieldSelector=metadata.name%3Dwatched", 1):
-        seen.append((kind, found["metadata"].get("labels")))
+    for kind, item in api.watch("/api/v1/nodes?fieldSelector=metadata.name%3Dwatched", 1):
+        seen.append((kind, item["metadata"].get("labels")))
         if len(seen) == 1:
             api.send("PATCH", "/api/v1/nodes/watched", {"metadata": {"labels": {"a": "b"}}})
             api.send("POST", "/api/v1/nodes", {**NODE, "metadata": {"name": "other"}})
@@ -105,15 +105,15 @@ def test_a_server_that_is_not_the_clusters_gets_no_token(
 
 
 @pytest.mark.parametrize(
-    ("missing", "words"),
+    ("missing", "message"),
     [("token", "no service account token"), ("ca.crt", "ca.crt cannot be read")],
 )
-def test_what_is_not_mounted_is_named(api: InCluster, account: Path, missing: str, words: str) -> None:
+def test_what_is_not_mounted_is_named(api: InCluster, account: Path, missing: str, message: str) -> None:
     """A pod without a service account token, which is how gpunode runs it unless asked otherwise."""
     (account / missing).unlink()
     error = refused(api)
     assert error.code == 0
-    assert words in str(error)
+    assert message in str(error)
 
 
 @pytest.mark.parametrize("token", [b"\xff\xfe", b"a\nb", "\N{SNOWMAN}".encode()])
@@ -182,9 +182,9 @@ def test_a_watch_that_breaks_off_is_no_good_answer(account: Path) -> None:
 
 def test_a_watch_that_the_server_ends_for_a_reason_has_that_reason(account: Path) -> None:
     """With 200 and, in the stream, a Status: 410, when it remembers too little."""
-    said = b'{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old resource version"}}\n'
-    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(said)}\r\n\r\n".encode()
-    with answering(account, head + said) as api, pytest.raises(ApiError, match="too old") as caught:
+    body = b'{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old resource version"}}\n'
+    head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with answering(account, head + body) as api, pytest.raises(ApiError, match="too old") as caught:
         list(api.watch("/api/v1/nodes?fieldSelector=x", 1))
     assert caught.value.code == 410
 
@@ -196,17 +196,17 @@ def test_what_the_server_has_done_is_done_though_its_answer_breaks_off(account: 
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"),
+    ("answer", "message"),
     [
         (b"", "cannot be reached"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "cannot be reached"),
         (b'HTTP/1.1 500 No\r\nContent-Length: 500\r\n\r\n{"kind', "HTTP status 500"),
     ],
 )
-def test_what_is_no_answer_is_an_error_as_any_other(account: Path, answer: bytes, words: str) -> None:
+def test_what_is_no_answer_is_an_error_as_any_other(account: Path, answer: bytes, message: str) -> None:
     """Nothing, something else, or a refusal that breaks off."""
     with answering(account, answer) as api:
-        assert words in str(refused(api))
+        assert message in str(refused(api))
 
 
 DRIP = b" " * 30  # six seconds, each byte well within the deadline of one second

@@ -258,7 +258,8 @@ def test_several_specifications_are_one_by_device(tmp_path):
     put(static, toolkit("GPU-a", "GPU-c", driver="590.1"))  # newest, but in the directory that counts less
     assert specs.refresh(names("GPU-a", "GPU-c")) == {}
     mounts = {
-        name: [one["hostPath"] for one in edits.get("mounts", ())] for name, edits in named(tmp_path).items()
+        name: [mount["hostPath"] for mount in edits.get("mounts", ())]
+        for name, edits in named(tmp_path).items()
     }
     assert mounts["GPU-a"] == ["/usr/lib/libcuda.so.580.1"]
     assert mounts["GPU-c"] == ["/usr/lib/libcuda.so.590.1"]

@@ -9,7 +9,7 @@ import pytest
 
 from gpunode.contract.checkpoint import Entry, entries, healthy_ids
 from gpunode.contract.status import Pod
-from gpunode.deviceplugin.kubelet.reclaim import pod_names, unreported
+from gpunode.deviceplugin.kubelet.reclaim import pod_names, unreported_entries
 from gpunode.deviceplugin.state import ContainerDevices
 from gpunode.sim.node import v1beta1_pb2
 
@@ -31,10 +31,10 @@ def written(path, *devices: object) -> None:
             "PodUID": "1-2-3",
             "ContainerName": f"c{number}",
             "ResourceName": GPU,
-            "DeviceIDs": one,
+            "DeviceIDs": device_ids,
             "AllocResp": "CgA=",
         }
-        for number, one in enumerate(devices)
+        for number, device_ids in enumerate(devices)
     ]
     data = {"PodDeviceEntries": entries or None, "RegisteredDevices": {GPU: ["GPU-a"]}}
     path.write_text(json.dumps({"Data": data, "Checksum": 4242}))
@@ -79,7 +79,7 @@ def test_the_gpu_that_a_plugin_named_in_its_answer_is_read(tmp_path, envs, index
     text = (tmp_path / "file").read_text()
     kept = base64.b64encode(answer.SerializeToString()).decode()
     (tmp_path / "file").write_text(text.replace("CgA=", kept))
-    assert [one.index for one in entries(tmp_path / "file")] == [index]
+    assert [entry.index for entry in entries(tmp_path / "file")] == [index]
 
 
 def test_a_kubelet_before_1_20_is_not_believed(tmp_path) -> None:
@@ -136,23 +136,23 @@ def test_what_registers_no_units_is_an_error(text) -> None:
 
 def test_a_device_that_a_pod_uses_twice_counts_once() -> None:
     """Init containers pass theirs on to the others, and to each other."""
-    told = [ContainerDevices(Pod("ml/train"), "main", GPU, ("GPU-a",))]
+    reported = [ContainerDevices(Pod("ml/train"), "main", GPU, ("GPU-a",))]
     found = (has("load", "GPU-a", "GPU-b"), has("main", "GPU-a"), has("more", "GPU-b", "GPU-c"))
-    assert unreported(found, told) == (has("load", "GPU-b"), has("more", "GPU-c"))
+    assert unreported_entries(found, reported) == (has("load", "GPU-b"), has("more", "GPU-c"))
 
 
 def test_a_pod_has_the_name_under_which_the_kubelet_tells_one_of_its_containers() -> None:
     """The record has its UID alone, and the kubelet does not tell that."""
-    told = [
+    reported = [
         ContainerDevices(Pod("ml/train"), "main", GPU, ("GPU-a",)),
         ContainerDevices(Pod("ml/other"), "main", GPU, ("GPU-c",)),
     ]
     found = (has("main", "GPU-a"), has("load", "GPU-b"), has("main", "GPU-d", pod="4-5-6"))
-    assert pod_names(found, told) == {"1-2-3": "ml/train"}
+    assert pod_names(found, reported) == {"1-2-3": "ml/train"}
 
 
 @pytest.mark.parametrize(
-    ("data", "found"),
+    ("data", "units"),
     [
         ({"Data": {"RegisteredDevices": {GPU: ["GPU-a", "GPU-b"]}}}, {GPU: {"GPU-a", "GPU-b"}}),
         ({"Data": {"RegisteredDevices": {GPU: None}}}, {GPU: set()}),
@@ -160,6 +160,6 @@ def test_a_pod_has_the_name_under_which_the_kubelet_tells_one_of_its_containers(
         ({"Entries": {}}, {}),
     ],
 )
-def test_the_units_that_a_kubelet_counts_are_in_its_file(data, found) -> None:
+def test_the_units_that_a_kubelet_counts_are_in_its_file(data, units) -> None:
     """Healthy ones; kubelets before 1.11 wrote another file."""
-    assert healthy_ids(json.dumps(data)) == found
+    assert healthy_ids(json.dumps(data)) == units

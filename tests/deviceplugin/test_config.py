@@ -94,8 +94,8 @@ def test_every_mistake_in_the_file_is_named_with_its_line_column_and_key(tmp_pat
     [
         *(
             (f"flags: {{failOnInitError: {word}}}\n", "fail_on_init_error", value)
-            for value, words in ((True, "true TRUE yes On '1'"), (False, "false no off OFF 'false'"))
-            for word in words.split()
+            for value, message in ((True, "true TRUE yes On '1'"), (False, "false no off OFF 'false'"))
+            for word in message.split()
         ),
         ("flags: {nvidiaDriverRoot: 1.0}\n", "nvidia_driver_root", "1.0"),
         (
@@ -197,7 +197,7 @@ def test_imex_channels_are_refused_wherever_they_are_asked_for(arguments, enviro
 
 
 @pytest.mark.parametrize(
-    ("environ", "words"),
+    ("environ", "message"),
     [
         ({"FAIL_ON_INIT_ERROR": "yes"}, "FAIL_ON_INIT_ERROR: 'yes' is neither true nor false"),
         (
@@ -207,11 +207,11 @@ def test_imex_channels_are_refused_wherever_they_are_asked_for(arguments, enviro
         ({"HEALTH_INTERVAL": "-1"}, "HEALTH_INTERVAL: '-1' is not a number of seconds"),
     ],
 )
-def test_a_mistake_in_the_environment_names_the_variable(environ, words):
+def test_a_mistake_in_the_environment_names_the_variable(environ, message):
     """Not the flag: the person looks where they wrote it."""
     with pytest.raises(BadConfig) as caught:
         read([], environ)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [f":{'9' * 5000}", ":٣", ":-1"])

@@ -191,7 +191,7 @@ def test_strategy_single_says_why_it_cannot(gpus, why):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "strategy", "shares", "told"),
+    ("gpus", "strategy", "shares", "messages"),
     [
         ((Gpu("GPU-a"), h100("GPU-b", Mig("MIG-1"))), "mixed", (), []),
         (
@@ -230,9 +230,9 @@ def test_strategy_single_says_why_it_cannot(gpus, why):
         "a resource that is not there",
     ],
 )
-def test_what_comes_to_nothing_is_reported(gpus, strategy, shares, told):
+def test_what_comes_to_nothing_is_reported(gpus, strategy, shares, messages):
     """A GPU that nobody can ask for, a share of nothing: no error, but not silent either."""
-    assert warnings(described(*gpus), strategy, shares) == told
+    assert warnings(described(*gpus), strategy, shares) == messages
 
 
 def sixteen(replicas: int, rename: str = "nvidia.com/gpu") -> dict[str, tuple[Unit, ...]]:
@@ -269,7 +269,9 @@ def test_why_a_gpu_is_not_offered_is_in_the_log_once(play, plugin, caplog):
             await kubelet.until(kubelet.devices)
             nvml.gpus.append(Gpu("GPU-c", minor=2))  # another look has been taken when it is there
             await kubelet.until(lambda: "GPU-c" in kubelet.devices())
-        lines = [one for one in caplog.messages if one.startswith("GPU 1 is not offered: MIG is on")]
+        lines = [
+            message for message in caplog.messages if message.startswith("GPU 1 is not offered: MIG is on")
+        ]
         assert len(lines) == 1
 
     play(scene)
@@ -277,7 +279,7 @@ def test_why_a_gpu_is_not_offered_is_in_the_log_once(play, plugin, caplog):
 
 def test_a_gpu_that_is_left_out_again_is_said_again(play, plugin, caplog):
     """And that it was not meanwhile: whoever reads the log is to know how things are."""
-    said = "GPU 1 is not offered: MIG is on, but the plugin sees no MIG device there"
+    message = "GPU 1 is not offered: MIG is on, but the plugin sees no MIG device there"
     part = "nvidia.com/mig-1g.10gb"
 
     async def scene(kubelet: FakeKubelet) -> None:
@@ -285,13 +287,13 @@ def test_a_gpu_that_is_left_out_again_is_said_again(play, plugin, caplog):
         with caplog.at_level("INFO"):
             async with plugin(FakeNvml(Gpu("GPU-a"), gpu), mig_strategy="mixed"):
                 await kubelet.until(kubelet.devices)
-                assert said in caplog.messages
+                assert message in caplog.messages
                 gpu.mig = [Mig("MIG-1")]
                 await kubelet.until(lambda: kubelet.devices(part))
-                assert f"resolved: {said}" in caplog.messages
+                assert f"resolved: {message}" in caplog.messages
                 gpu.mig = []
                 await kubelet.until(lambda: not kubelet.devices(part))
-                assert caplog.messages.count(said) == 2
+                assert caplog.messages.count(message) == 2
 
     play(scene)
 
@@ -379,8 +381,8 @@ def test_nvml_that_cannot_start_is_waited_for_when_told_so(play, plugin, caplog)
             await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
 
     play(scene)
-    told = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
-    assert sum("Driver/library version mismatch" in one for one in told) == 1
+    messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert sum("Driver/library version mismatch" in message for message in messages) == 1
 
 
 def test_a_node_without_gpus_registers_nothing_and_says_so(play, plugin, caplog):

@@ -26,11 +26,11 @@ NOW = 1_700_000_000.0
 
 def written(events: PendingEvents, now: float = NOW) -> list[tuple[str, Any]]:
     """Write all that is due; method and body of each."""
-    found = []
+    writes = []
     while (write := events.due(now)) is not None:
         assert events.done(write, 200, now)
-        found.append((write.method, write.body))
-    return found
+        writes.append((write.method, write.body))
+    return writes
 
 
 def test_an_event_is_about_the_node_as_kubectl_describe_looks_for_it() -> None:
@@ -148,7 +148,7 @@ NO_DRIVER = Reason("driver-not-loaded", "NVML: Driver Not Loaded")
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "messages"),
     [
         (Snapshot(), WELL, []),
         (WELL, WELL, []),
@@ -197,9 +197,11 @@ NO_DRIVER = Reason("driver-not-loaded", "NVML: Driver Not Loaded")
     ],
     ids=["start", "same", "xid", "well again", "no driver", "driver", "gone", "repartitioned"],
 )
-def test_what_is_news(before: Snapshot, after: Snapshot, told: list[str]) -> None:
+def test_what_is_news(before: Snapshot, after: Snapshot, messages: list[str]) -> None:
     """What happened to which GPU, and what to do; nothing where nothing happened."""
-    assert [f"{event.type} {event.reason} {event.message}" for event in events_between(before, after)] == told
+    assert [
+        f"{event.type} {event.reason} {event.message}" for event in events_between(before, after)
+    ] == messages
 
 
 def test_what_is_merely_not_offered_any_more_is_no_news() -> None:

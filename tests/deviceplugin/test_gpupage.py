@@ -37,12 +37,17 @@ def test_the_probes_port_serves_the_page(play, plugin, sockets) -> None:
             await kubelet.until(kubelet.devices)
             status, text = await get(port, usage.PATH)
             assert status == 200
-            one, other = usage.loads(text)
-            assert (one.uuid, one.memory, one.utilization, one.unhealthy) == ("GPU-a", 16 * GIB, 97, None)
-            assert one.users == (usage.User("ml/train", "main", "nvidia.com/gpu", 1),)
-            assert other.users == ()
-            assert one.offered == other.offered == (usage.Offered("nvidia.com/gpu", 1, "whole"),)
-            assert one.driver == other.driver != ""
+            first, second = usage.loads(text)
+            assert (first.uuid, first.memory, first.utilization, first.unhealthy) == (
+                "GPU-a",
+                16 * GIB,
+                97,
+                None,
+            )
+            assert first.users == (usage.User("ml/train", "main", "nvidia.com/gpu", 1),)
+            assert second.users == ()
+            assert first.offered == second.offered == (usage.Offered("nvidia.com/gpu", 1, "whole"),)
+            assert first.driver == second.driver != ""
 
     play(scene)
 
@@ -51,8 +56,8 @@ def test_users_of_mig_devices_are_those_of_their_gpu() -> None:
     gpu = Device("GPU-a", "0", "A100", "GPU-a", "", 0)
     part = Device("MIG-1", "0:0", "A100", "GPU-a", "", 0, profile="1g.10gb")
     labels = {"namespace": "ml", "pod": "p", "container": "c", "resource": "nvidia.com/gpu", "gpu": "MIG-1"}
-    found = by_gpu([("pod_devices", labels, 2.0)], [gpu, part])
-    assert found == {"GPU-a": (usage.User("ml/p", "c", "nvidia.com/gpu", 2),)}
+    users = by_gpu([("pod_devices", labels, 2.0)], [gpu, part])
+    assert users == {"GPU-a": (usage.User("ml/p", "c", "nvidia.com/gpu", 2),)}
 
 
 def test_since_is_when_the_device_became_unhealthy() -> None:

@@ -432,7 +432,7 @@ def test_a_recorded_xid_ends_with_the_hosts_boot(tmp_path):
         '{"boot": "tw',
         "[]",
         "\udcff",
-        *(json.dumps({"boot": "two", "xids": {"GPU-a": one}}) for one in foreign),
+        *(json.dumps({"boot": "two", "xids": {"GPU-a": record}}) for record in foreign),
     ):
         (tmp_path / FILE).write_text(text, errors="surrogateescape")
         assert XidRecord(tmp_path, boot).get("GPU-a") is None
@@ -530,7 +530,9 @@ def test_events_that_cannot_even_be_freed_are_subscribed_again(play, plugin):
         async with plugin(nvml):
             await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets)
             (watching,) = (
-                one for one in threading.enumerate() if one.name == "watch GPU-a" and one not in others
+                thread
+                for thread in threading.enumerate()
+                if thread.name == "watch GPU-a" and thread not in others
             )
             nvml.nvmlEventSetFree = free
             a.sets[0].put(pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN))
@@ -549,11 +551,11 @@ def test_unhealthy_lasts_as_long_as_trouble_comes():
     health.xid(95, now=0)
     assert health.why is not None
     assert "uncontained memory error" in health.why.words
-    health.probed(None, now=50)
+    health.record_probe(None, now=50)
     health.xid(95, now=55)
-    health.probed(None, now=100)
+    health.record_probe(None, now=100)
     assert health.why
-    health.probed(None, now=115)
+    health.record_probe(None, now=115)
     assert health.why is None
 
 
@@ -565,12 +567,12 @@ def test_relapses_double_the_quiet_time_up_to_an_hour():
         began = now
         while health.why:
             now += 60
-            health.probed(None, now)
+            health.record_probe(None, now)
         waits.append(now - began)
     assert waits == [600, 1200, 2400, 3600, 3600]
     now += 7200
     health.xid(95, now)
-    health.probed(None, now + 600)
+    health.record_probe(None, now + 600)
     assert health.why is None
 
 

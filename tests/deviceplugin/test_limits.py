@@ -40,7 +40,7 @@ UNTOLD = "the driver does not enforce memory limits, so containers may exceed th
 
 @pytest.fixture
 def cgroup2(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "unified", lambda: True)
+    monkeypatch.setattr(limits, "only_cgroup2", lambda: True)
 
 
 def settings(directory: Path, **more: Any) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def settings(directory: Path, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("lacks", "words"),
+    ("lacks", "message"),
     [
         ({}, None),
         ({"driver": "driver 580 is too old"}, "driver 580 is too old"),
@@ -65,10 +65,10 @@ def settings(directory: Path, **more: Any) -> dict[str, Any]:
         ({"hook": False}, "NVIDIA Container Toolkit 1.20.1 is the first with one"),
     ],
 )
-def test_everything_that_is_missing_is_named(lacks, words):
+def test_everything_that_is_missing_is_named(lacks, message):
     """Driver, kernel, toolkit, strategy."""
     why = limits.obstacles(**{"driver": None, "cgroup2": True, "cdi": True, "hook": True, **lacks})
-    assert why == words if words is None else words in why
+    assert why == message if message is None else message in why
 
 
 def test_all_reasons_are_reported_at_once():
@@ -80,9 +80,9 @@ def test_all_reasons_are_reported_at_once():
 def test_the_hook_is_seen_in_the_toolkits_edits():
     """By its name among the arguments; other hooks are none."""
     other = {**HOOK, "args": ["nvidia-cdi-hook", "update-ldcache"]}
-    assert limits.hooked({"hooks": [other, HOOK]})
-    assert not limits.hooked({"hooks": [other]})
-    assert not limits.hooked({"deviceNodes": [{"path": "/dev/nvidia0"}]})
+    assert limits.has_hook({"hooks": [other, HOOK]})
+    assert not limits.has_hook({"hooks": [other]})
+    assert not limits.has_hook({"deviceNodes": [{"path": "/dev/nvidia0"}]})
 
 
 def test_the_hook_is_shown_the_plugins_limit_and_nothing_of_the_container(tmp_path):
@@ -98,8 +98,8 @@ sys.exit(3)
 """
     )
     hook.chmod(0o755)
-    fixed = limits.fixed({**HOOK, "path": str(hook)}, {**limits.variables(4096), "OTHER": "x"})
-    env = dict(line.split("=", 1) for line in fixed["env"])
+    bound = limits.bind_hook({**HOOK, "path": str(hook)}, {**limits.variables(4096), "OTHER": "x"})
+    env = dict(line.split("=", 1) for line in bound["env"])
     assert env == {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "NVIDIA_CTK_DEBUG": "false"}
     annotations = {"bundle": "/evil", 'a"bundle":"b': "c"}
     state = {
@@ -109,10 +109,10 @@ sys.exit(3)
         "bundle": "/run/their/bundle",
         "annotations": annotations,
     }
-    for said in (json.dumps(state), json.dumps(state, separators=(",", ":"))):
+    for stdin in (json.dumps(state), json.dumps(state, separators=(",", ":"))):
         ran = subprocess.run(
-            [fixed["path"], *fixed["args"][1:]],
-            input=said,
+            [bound["path"], *bound["args"][1:]],
+            input=stdin,
             capture_output=True,
             text=True,
             env={**env, "PATH": os.environ["PATH"], "TMPDIR": str(tmp_path)},
@@ -131,21 +131,21 @@ sys.exit(3)
 def test_other_hooks_and_other_containers_are_left_alone():
     """A hook without the words, and an allocation without a limit."""
     other = {"hookName": "createContainer", "path": "/x", "args": ["x", "update-ldcache"]}
-    assert limits.fixed(other, limits.variables(1)) is other
-    assert limits.fixed(HOOK, {"A": "1"}) is HOOK
+    assert limits.bind_hook(other, limits.variables(1)) is other
+    assert limits.bind_hook(HOOK, {"A": "1"}) is HOOK
 
 
 def test_cgroup_v2_alone_counts(tmp_path):
     """Where v1 is mounted, v2's tree, if there, lies one floor below."""
     (tmp_path / "unified").mkdir()
     (tmp_path / "unified/cgroup.controllers").touch()
-    assert not limits.unified(tmp_path)
+    assert not limits.only_cgroup2(tmp_path)
     (tmp_path / "cgroup.controllers").touch()
-    assert limits.unified(tmp_path)
+    assert limits.only_cgroup2(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("taken", "words"),
+    ("taken", "message"),
     [
         (handles(Gpu("GPU-a"), driver=R615), None),
         (handles(Gpu("GPU-a")), "driver 580.178.04 is too old: 615 is the first that limits memory"),
@@ -156,10 +156,10 @@ def test_cgroup_v2_alone_counts(tmp_path):
         (handles(Gpu("GPU-a", error=NVML_ERROR_GPU_IS_LOST), driver=R615), "GPU is lost"),
     ],
 )
-def test_the_driver_is_asked_itself(taken, words):
+def test_the_driver_is_asked_itself(taken, message):
     """By its branch, and then for this very GPU."""
     why = limits.refusal(taken, "GPU-a", limits.CGROUPS)
-    assert why is None if words is None else words in why
+    assert why is None if message is None else message in why
 
 
 def test_a_driver_is_not_asked_about_a_cgroup_that_is_not_there():
@@ -190,7 +190,7 @@ def test_where_all_is_there_a_container_is_limited_by_a_cdi_device_of_its_own(
             assert answer.envs["NVIDIA_GPU_MEMORY_LIMIT"] == "3072"
             edits = named(tmp_path)[name]
             assert edits["env"] == ["NVIDIA_GPU_MEMORY_REQUEST=3072", "NVIDIA_GPU_MEMORY_LIMIT=3072"]
-            assert edits["hooks"] == [limits.fixed(HOOK, limits.variables(3072))]
+            assert edits["hooks"] == [limits.bind_hook(HOOK, limits.variables(3072))]
 
     play(scene)
     assert "the driver enforces memory limits" in caplog.text
@@ -220,7 +220,7 @@ def test_a_container_that_starts_again_finds_its_device_again(play, plugin, tmp_
 
 
 @pytest.mark.parametrize(
-    ("driver", "hooks", "strategy", "words"),
+    ("driver", "hooks", "strategy", "message"),
     [
         ("580.178.04", [HOOK], "cdi-cri", "driver 580.178.04 is too old"),
         (R615, [], "cdi-cri", "NVIDIA Container Toolkit 1.20.1 is the first with one"),
@@ -228,7 +228,7 @@ def test_a_container_that_starts_again_finds_its_device_again(play, plugin, tmp_
     ],
 )
 def test_where_something_is_missing_the_container_runs_and_the_log_says_why(
-    play, plugin, tmp_path, cgroup2, caplog, driver, hooks, strategy, words
+    play, plugin, tmp_path, cgroup2, caplog, driver, hooks, strategy, message
 ):
     """The hook would fail the container; so no variable is set."""
     put(tmp_path, toolkit("GPU-a", **({"hooks": hooks} if hooks else {})))
@@ -245,7 +245,7 @@ def test_where_something_is_missing_the_container_runs_and_the_log_says_why(
 
     play(scene)
     assert caplog.text.count(UNTOLD) == 1
-    assert words in caplog.text
+    assert message in caplog.text
 
 
 def test_a_gpu_that_cannot_is_no_others_trouble(play, plugin, tmp_path, cgroup2, caplog):
@@ -328,8 +328,8 @@ def test_the_metrics_say_whether_and_why_not():
 
 def test_the_node_says_so_in_an_event():
     """Once for each GPU and reason; nothing where limits are enforced."""
-    one = Device("GPU-a", "0", "H100", "GPU-a", "0000:3b:00.0", GIB)
-    seen = Snapshot(devices={"GPU-a": one}, memory_limits={"GPU-a": "the host has cgroup v1"})
+    gpu = Device("GPU-a", "0", "H100", "GPU-a", "0000:3b:00.0", GIB)
+    seen = Snapshot(devices={"GPU-a": gpu}, memory_limits={"GPU-a": "the host has cgroup v1"})
     (event,) = events_between(Snapshot(devices=seen.devices), seen)
     assert (event.reason, event.type) == ("GPUMemoryNotLimited", "Warning")
     assert "GPU 0 (H100, 0000:3b:00.0, GPU-a) is shared by memory, and containers may exceed" in event.message

@@ -99,18 +99,18 @@ def test_time_slices_of_mig_devices_go_beside_it():
 
 
 @pytest.mark.parametrize(
-    ("device", "words"),
+    ("device", "message"),
     [
         (gpu(3, 40000, mig_enabled=True), "MIG is on for GPU 3"),
         (replace(gpu(3, 0), memory=None), "the memory of GPU 3 is shared with the host"),
         (gpu(3, 512), "GPU 3 has 512 MiB, less than one unit of 1 GiB"),
     ],
 )
-def test_a_gpu_that_cannot_be_shared_is_named_with_the_way_out(device, words):
+def test_a_gpu_that_cannot_be_shared_is_named_with_the_way_out(device, message):
     """Never left out in silence."""
     with pytest.raises(CannotOffer) as caught:
         offers((gpu(0, 2048), device), "none", (), GIBS)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "name only the other GPUs in sharing.memory.devices" in str(caught.value)
 
 
@@ -134,13 +134,13 @@ def test_the_lists_length_is_foreseen(mib, numa):
 
 def test_the_most_that_the_kubelet_can_take_is_offered_and_one_more_is_refused():
     """The refusal names the smallest chunk that fits; that chunk does fit."""
-    one = next(mib for mib in range(60000, 80000) if list_bytes([gpu(0, mib + 1)], 1) > MAX_LIST)
-    assert len(offered(gpu(0, one), sharing=MIBS)) == one
+    most = next(mib for mib in range(60000, 80000) if list_bytes([gpu(0, mib + 1)], 1) > MAX_LIST)
+    assert len(offered(gpu(0, most), sharing=MIBS)) == most
     with pytest.raises(CannotOffer) as caught:
-        offered(gpu(0, one + 1), sharing=MIBS)
-    assert f"{one + 1} units of 1 MiB make a list of up to" in str(caught.value)
+        offered(gpu(0, most + 1), sharing=MIBS)
+    assert f"{most + 1} units of 1 MiB make a list of up to" in str(caught.value)
     assert "set sharing.memory.chunk to 2 or more (MiB), or sharing.memory.unit to GiB" in str(caught.value)
-    assert offered(gpu(0, one + 1), sharing=MemorySharing(chunk=2))
+    assert offered(gpu(0, most + 1), sharing=MemorySharing(chunk=2))
 
 
 def test_the_smallest_chunk_that_fits_is_the_smallest():
@@ -188,11 +188,13 @@ def left(*free: int) -> tuple[list[str], dict[str, Unit]]:
     """Ids of which so many are free on GPU 0, 1 …, and all units; 8 GiB each."""
     units = offered(*(gpu(number, 8192) for number in range(len(free))))
     ids = list(units)
-    return [one for number, count in enumerate(free) for one in ids[number * 8 : number * 8 + count]], units
+    return [
+        unit_id for number, count in enumerate(free) for unit_id in ids[number * 8 : number * 8 + count]
+    ], units
 
 
 def on(ids: list[str], units: dict[str, Unit]) -> list[str]:
-    return [units[one].device.index for one in ids]
+    return [units[unit_id].device.index for unit_id in ids]
 
 
 @pytest.mark.parametrize(
@@ -232,14 +234,14 @@ def test_what_no_gpu_has_left_is_answered_all_the_same():
     ids = prefer_units(available, [], 6, units, {}, packed=True)
     assert len(ids) == 6
     with pytest.raises(AllocationRefused) as caught:
-        check_one_gpu([units[one] for one in ids], {"0": 4, "1": 3})
+        check_one_gpu([units[unit_id] for unit_id in ids], {"0": 4, "1": 3})
     assert str(caught.value) == (
         "6 GiB asked for, but a container gets memory of one GPU, and the most that is free on one is 4 GiB (GPU 0)"
     )
 
 
 @pytest.mark.parametrize(
-    ("free", "words"),
+    ("free", "message"),
     [
         (None, "the kubelet chose from 2 without asking the plugin"),
         (
@@ -248,12 +250,12 @@ def test_what_no_gpu_has_left_is_answered_all_the_same():
         ),
     ],
 )
-def test_a_choice_of_several_gpus_is_refused_for_its_own_reason(free, words):
+def test_a_choice_of_several_gpus_is_refused_for_its_own_reason(free, message):
     """Kubelets of before 1.19 do not ask; init containers bind the pod to their GPU."""
     _, units = left(8, 8)
     with pytest.raises(AllocationRefused) as caught:
         check_one_gpu(list(units.values())[7:9], free)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 # What a container gets.
@@ -315,7 +317,7 @@ def test_all_units_of_an_unhealthy_gpu_are_unhealthy_and_of_no_other(play, plugi
             await kubelet.until(lambda: len(kubelet.devices(GPU_MEM)) == 4 and nvml.gpus[0].sets)
             nvml.gpus[0].raise_xid(79)
             await kubelet.until(lambda: "Unhealthy" in kubelet.devices(GPU_MEM).values())
-            sick = {one for one, health in kubelet.devices(GPU_MEM).items() if health == "Unhealthy"}
+            sick = {unit_id for unit_id, health in kubelet.devices(GPU_MEM).items() if health == "Unhealthy"}
             assert sick == {"GPU-a:1024:0", "GPU-a:1024:1"}
 
     play(scene)

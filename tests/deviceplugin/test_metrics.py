@@ -126,8 +126,8 @@ def test_readyz_names_the_other_plugin_that_has_taken_over(play, plugin):
         async with plugin(FakeNvml(Gpu("GPU-old")), metrics_address=f"127.0.0.1:{port}"):
             await kubelet.until(lambda: "GPU-old" in kubelet.devices())
             async with plugin(FakeNvml(Gpu("GPU-new"))):
-                said = f"another device plugin on this node has taken over {name}; remove it: this one stands by\n"
-                while (await get(port, "/readyz")) != (503, said):
+                reason = f"another device plugin on this node has taken over {name}; remove it: this one stands by\n"
+                while (await get(port, "/readyz")) != (503, reason):
                     await asyncio.sleep(0.01)
             await until_ready(port)
 
@@ -254,7 +254,7 @@ def test_how_long_allocations_took_is_a_histogram():
     """Each bucket has what took no longer than its bound."""
     metrics = Metrics()
     for seconds in (0.0004, 0.003, 2.0):
-        metrics.allocated("r", seconds)
+        metrics.observe_allocation("r", seconds)
     page = render(metrics.samples())
     buckets = re.findall(r'allocate_seconds_bucket\{le="([^"]+)",resource="r"\} (\d+)', page)
     assert [

@@ -50,8 +50,8 @@ def limits(share: Share, gpu: Device) -> ClientLimits | None:
 def test_each_client_gets_an_equal_part_as_with_nvidias_plugin():
     """Memory in whole MiB, threads in whole percent, both rounded down; replicas can differ from GPU to GPU."""
     offered = offers([device(0), device(1), device(2)], "none", [share(3, ("0",)), share(10, ("GPU-b",))])
-    found = {unit.device.uuid: unit.mps for unit in offered[GPU]}
-    assert found == {"GPU-a": ClientLimits(5461, 33), "GPU-b": ClientLimits(1638, 10), "GPU-c": None}
+    limits_by_gpu = {unit.device.uuid: unit.mps for unit in offered[GPU]}
+    assert limits_by_gpu == {"GPU-a": ClientLimits(5461, 33), "GPU-b": ClientLimits(1638, 10), "GPU-c": None}
     assert len(offered[GPU]) == 3 + 10 + 1
 
 
@@ -64,7 +64,7 @@ def test_memory_and_threads_can_be_said_for_each_client(tmp_path):
     )
     shares = read([f"--config-file={file}"], {}).shares
     assert shares == (share(4, ("0",), memory=6000), share(4, ("1",), threads=50))
-    assert [limits(one, device(int(one.devices[0]))) for one in shares] == [
+    assert [limits(share, device(int(share.devices[0]))) for share in shares] == [
         ClientLimits(6000, 25),
         ClientLimits(4096, 50),
     ]
@@ -76,7 +76,7 @@ def test_a_gpu_that_does_not_tell_its_memory_has_no_memory_limit():
 
 
 @pytest.mark.parametrize(
-    ("share", "gpu", "words"),
+    ("share", "gpu", "message"),
     [
         (share(49), device(0), "49 replicas of GPU 0, which takes 48 clients at most"),
         (share(17), device(0, capability=(6, 0)), "17 replicas of GPU 0, which takes 16 clients at most"),
@@ -84,9 +84,9 @@ def test_a_gpu_that_does_not_tell_its_memory_has_no_memory_limit():
         (share(2), device(0, mig_enabled=True), "MPS is for whole GPUs, but MIG is on for GPU 0"),
     ],
 )
-def test_what_mps_cannot_do_is_reported(share, gpu, words):
+def test_what_mps_cannot_do_is_reported(share, gpu, message):
     """Before any pod finds out."""
-    with pytest.raises(CannotOffer, match=words):
+    with pytest.raises(CannotOffer, match=message):
         limits(share, gpu)
 
 
@@ -183,7 +183,7 @@ def test_shares_are_offered_while_their_daemon_serves_with_their_limits(play, pl
                 answer = await kubelet.allocate("GPU-a::mps-0")
                 pipe = f"{sockets}/GPU-a/pipe"
                 assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == pipe
-                mounts = {(one.container_path, one.host_path, one.read_only) for one in answer.mounts}
+                mounts = {(mount.container_path, mount.host_path, mount.read_only) for mount in answer.mounts}
                 assert mounts == {(pipe, pipe, False), ("/dev/shm", f"{sockets}/shm", False)}
                 report_server.publish({"GPU-a": DaemonState(both, "it has ended by signal 9")})
                 await kubelet.until(lambda: kubelet.devices() == sick)

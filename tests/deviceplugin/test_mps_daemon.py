@@ -87,9 +87,9 @@ class Scene:
             await asyncio.wait_for(self._news.wait(), 100)
 
     def pid(self) -> int:
-        found = self.daemon._process
-        assert found
-        return found.pid
+        process = self.daemon._process
+        assert process
+        return process.pid
 
 
 def play(root: Path, scene: Callable[[Scene], Awaitable[None]], modes: Any = None) -> Scene:
@@ -275,10 +275,10 @@ def test_a_gpu_that_is_lost_is_reported(tmp_path):
 def test_a_gpu_that_is_used_without_mps_is_left_as_it_is(tmp_path, version):
     """Exclusive, it would let its user start no process more; one that is exclusive already lets MPS alone have it."""
     gpu = Gpu(GPU, mode=DEFAULT, pids=(os.getpid(), 2**22 + 1), lists=version)
-    words = rf"process {os.getpid()} \(.+\) and 1 more use this GPU without MPS"
+    message = rf"process {os.getpid()} \(.+\) and 1 more use this GPU without MPS"
 
     async def scene() -> None:
-        with pytest.raises(InUse, match=words):
+        with pytest.raises(InUse, match=message):
             await modes(tmp_path, gpu).exclusive(GPU)
         assert gpu.mode == DEFAULT
         gpu.mode = EXCLUSIVE
@@ -326,10 +326,10 @@ def test_a_gpu_that_a_pod_has_without_mps_is_left_as_it_is(sockets, unit, waits)
     kubelet = FakeKubelet(sockets)
     kubelet.given = [Entry("1-2-3", "main", "nvidia.com/gpu", [unit])]
     kubelet.write_down()
-    words = "container main of pod with UID 1-2-3 still uses this GPU without MPS"
+    message = "container main of pod with UID 1-2-3 still uses this GPU without MPS"
 
     async def scene() -> None:
-        with pytest.raises(InUse, match=words) if waits else contextlib.nullcontext():
+        with pytest.raises(InUse, match=message) if waits else contextlib.nullcontext():
             await modes(sockets, gpu).exclusive(GPU)
 
     asyncio.run(scene())
@@ -361,7 +361,7 @@ def test_a_daemon_starts_as_soon_as_nobody_uses_its_gpu_without_mps(stand_in, so
     with caplog.at_level(logging.INFO, logger=daemons.__name__):
         stage = play(sockets, scene, ComputeModes(handles(gpu), str(sockets), sockets / FILE_NAME))
     assert len(stage.said) == 2
-    assert len([one for one in caplog.records if one.getMessage().startswith("waiting: ")]) == 1
+    assert len([record for record in caplog.records if record.getMessage().startswith("waiting: ")]) == 1
 
 
 # All daemons of a node.
@@ -388,16 +388,16 @@ def test_a_change_of_the_configuration_disturbs_only_the_gpus_it_is_about(stand_
         async with report_server.open(status_path(str(sockets))):
             reader, writer = await asyncio.open_unix_connection(status_path(str(sockets)))
 
-            async def told(**threads: int) -> None:
+            async def until_reported(**threads: int) -> None:
                 wanted = {name: (percent, None) for name, percent in threads.items()}
                 while True:
                     line = json.loads(await asyncio.wait_for(reader.readline(), 60))
-                    if {gpu[4:]: (one["threads"], one["why"]) for gpu, one in line.items()} == wanted:
+                    if {gpu[4:]: (state["threads"], state["why"]) for gpu, state in line.items()} == wanted:
                         return
 
             async def kept(config: Config, **threads: int) -> None:
                 running = asyncio.create_task(supervisor.run(config))
-                await told(**threads)
+                await until_reported(**threads)
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
 

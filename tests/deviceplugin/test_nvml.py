@@ -58,14 +58,14 @@ int nvmlEventSetWait_v2(void *set, unsigned long long *data, u ms)
 """
 
 
-@pytest.mark.parametrize("ours", STRUCTURES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("ours", STRUCTURES, ids=lambda structure: structure.__name__)
 def test_structures_are_laid_out_as_nvidias(ours):
     """The library writes into them."""
     theirs = STRUCTURES[ours]
     assert ctypes.sizeof(ours) == ctypes.sizeof(theirs)
     for name, *_ in ours._fields_:
-        one, other = getattr(ours, name), getattr(theirs, name)
-        assert (name, one.offset, one.size) == (name, other.offset, other.size)
+        mine, other = getattr(ours, name), getattr(theirs, name)
+        assert (name, mine.offset, mine.size) == (name, other.offset, other.size)
 
 
 def test_constants_and_functions_are_nvidias():
@@ -99,7 +99,10 @@ def test_calls_go_through_a_library(monkeypatch, library):
     assert ours.nvmlDeviceGetMinorNumber(handle) == 1
     assert ours.nvmlDeviceGetRemappedRows(handle) == (1, 2, 3, 4)
     assert ours.nvmlDeviceGetTotalEnergyConsumption(handle) == 1 << 40
-    assert [one.pid for one in ours.nvmlDeviceGetComputeRunningProcesses(handle)] == [100, 101, 102]
+    assert [
+        nvmlDeviceGetComputeRunningProcess.pid
+        for nvmlDeviceGetComputeRunningProcess in ours.nvmlDeviceGetComputeRunningProcesses(handle)
+    ] == [100, 101, 102]
     (value,) = ours.nvmlDeviceGetFieldValues(handle, [ours.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     assert value.nvmlReturn == ours.NVML_ERROR_NOT_SUPPORTED
     event = ours.nvmlEventSetWait_v2(ours.nvmlEventSetCreate(), 70)

@@ -81,7 +81,7 @@ class Lister:
             await server.stop(grace=None)
 
 
-async def told(port: int) -> list[str]:
+async def scrape(port: int) -> list[str]:
     """The lines of /metrics about pods, without the prefix."""
     status, body = await get(port, "/metrics")
     assert status == 200
@@ -103,14 +103,14 @@ def test_every_containers_devices_are_reported_with_the_gpu_behind_them(play, pl
         async with lister.serving(socket), plugin(gpus, **settings):
             await kubelet.until(kubelet.devices)
             where = 'namespace="ml",pod="{}",container="main",resource="nvidia.com/gpu",gpu="{}"'
-            assert await told(port) == [
+            assert await scrape(port) == [
                 f"pod_devices{{{where.format('old', 'GPU-gone')}}} 1",
                 f"pod_devices{{{where.format('train', 'GPU-a')}}} 1",
                 f"pod_devices{{{where.format('train', 'GPU-b')}}} 1",
                 "pod_resources_up{} 1",
             ]
             await lister.until(2)  # before and after the devices were offered
-            await told(port)
+            await scrape(port)
             assert lister.asked == 2  # the answer is still fresh
 
     play(scene)
@@ -120,7 +120,7 @@ def test_allocations_do_not_wait_for_a_long_page(play, plugin, sockets, monkeypa
     """Of tens of thousands of units it takes a while to say whose they are."""
     port, socket = free_port(), sockets / "pods" / "kubelet.sock"
     socket.parent.mkdir()
-    begun, go_on, given = threading.Event(), threading.Event(), podresources.given
+    begun, go_on, given = threading.Event(), threading.Event(), podresources.pod_samples
 
     def slow(*arguments: Any) -> Any:
         begun.set()
@@ -131,8 +131,8 @@ def test_allocations_do_not_wait_for_a_long_page(play, plugin, sockets, monkeypa
         settings = {"metrics_address": f"127.0.0.1:{port}", "pod_resources_socket": str(socket)}
         async with Lister(pod("train")).serving(socket), plugin(FakeNvml(Gpu("GPU-a")), **settings):
             await kubelet.until(kubelet.devices)
-            monkeypatch.setattr(podresources, "given", slow)
-            page = asyncio.create_task(told(port))
+            monkeypatch.setattr(podresources, "pod_samples", slow)
+            page = asyncio.create_task(scrape(port))
             assert await asyncio.to_thread(begun.wait, 5)
             await kubelet.allocate("GPU-a")
             assert not page.done()
@@ -149,7 +149,9 @@ def test_shares_count_for_their_gpu() -> None:
     gpu = Device("GPU-a", "0", "Tesla P100", "GPU-a", "0000:3b:00.0", 0)
     offers = {"nvidia.com/gpu": tuple(Unit(f"GPU-a::{n}", gpu, shared=True) for n in range(4))}
     answer = api.ListPodResourcesResponse(pod_resources=[pod("train", gpu=["GPU-a::1", "GPU-a::3"])])
-    ((name, labels, count),) = podresources.given(containers_devices(answer.SerializeToString()), offers)
+    ((name, labels, count),) = podresources.pod_samples(
+        containers_devices(answer.SerializeToString()), offers
+    )
     assert (name, labels["gpu"], count) == ("pod_devices", "GPU-a", 2)
 
 
@@ -157,8 +159,8 @@ def test_what_an_earlier_configuration_gave_counts_for_its_gpu_too() -> None:
     """Not each piece of memory for itself: there may be thousands."""
     ids = [f"GPU-a:1:{n}" for n in range(3)] + ["GPU-a", "GPU-a::mps-0", "MIG-b::1", "GPU-c-_-5", "words"]
     answer = api.ListPodResourcesResponse(pod_resources=[pod("train", gpu=ids)])
-    told = podresources.given(containers_devices(answer.SerializeToString()), {"nvidia.com/gpu": ()})
-    assert {labels["gpu"]: count for _, labels, count in told} == {
+    scrape = podresources.pod_samples(containers_devices(answer.SerializeToString()), {"nvidia.com/gpu": ()})
+    assert {labels["gpu"]: count for _, labels, count in scrape} == {
         "GPU-a": 5,
         "MIG-b": 1,
         "GPU-c-_-5": 1,
@@ -187,18 +189,18 @@ def test_a_kubelet_that_does_not_tell_costs_only_that(
             async with plugin(FakeNvml(Gpu("GPU-a")), **settings):
                 await kubelet.until(kubelet.devices)
                 for _ in range(2):
-                    assert await told(port) == ["pod_resources_up{} 0"]
+                    assert await scrape(port) == ["pod_resources_up{} 0"]
                 await first.aclose()
                 lister.slow = False
                 await then.enter_async_context(lister.serving(socket))  # until after the plugin's end
-                assert (await told(port))[-1] == "pod_resources_up{} 1"
+                assert (await scrape(port))[-1] == "pod_resources_up{} 1"
 
     with caplog.at_level(logging.WARNING, logger="gpunode.deviceplugin.kubelet.podresources"):
         play(scene)
-    (line,) = [one.getMessage() for one in caplog.records if one.name.endswith("podresources")]
-    words = {
+    (line,) = [record.getMessage() for record in caplog.records if record.name.endswith("podresources")]
+    problems = {
         "nobody listens": "UNAVAILABLE",
         "it hangs": "DEADLINE_EXCEEDED",
         "it knows no v1": "UNIMPLEMENTED",
     }
-    assert f"the kubelet does not report which pods have GPUs: {words[how]}" in line
+    assert f"the kubelet does not report which pods have GPUs: {problems[how]}" in line

@@ -228,14 +228,14 @@ def test_another_user_than_root_will_do_where_the_directory_is_its_own(play, soc
 
 @as_root
 @pytest.mark.parametrize(
-    ("mode", "told"),
+    ("mode", "advice"),
     [
         (0o700, "user 65534 may not use {sockets}, which belongs to user 0 (mode 0700)"),
         (0o755, "user 65534 may not use {sockets}, which belongs to user 0 (mode 0755)"),
         (0o777, "user 65534 may not use {sockets}/kubelet.sock, which belongs to user 0 (mode 0755)"),
     ],
 )
-def test_a_user_that_may_not_use_the_kubelets_directory_is_told_what_to_do(play, sockets, mode, told):
+def test_a_user_that_may_not_use_the_kubelets_directory_is_told_what_to_do(play, sockets, mode, advice):
     """Not that there is no kubelet; and it is tried again, as the directory may become its own."""
 
     async def scene(kubelet: FakeKubelet) -> None:
@@ -244,7 +244,7 @@ def test_a_user_that_may_not_use_the_kubelets_directory_is_told_what_to_do(play,
         async with process(sockets, environment={"TEST_USER": str(NOBODY)}) as child:
             while "not registered: user" not in (line := (await child.stderr.readline()).decode()):
                 assert line
-            assert f"not registered: {told.format(sockets=sockets)}: run the plugin as user 0" in line
+            assert f"not registered: {advice.format(sockets=sockets)}: run the plugin as user 0" in line
             os.chown(sockets, NOBODY, NOBODY)
             os.chown(sockets / "kubelet.sock", NOBODY, NOBODY)
             await kubelet.until(kubelet.devices)

@@ -43,8 +43,8 @@ class Bound:
         self.asked: list[str] = []
         self._events: queue.SimpleQueue[Object] = queue.SimpleQueue()
 
-    def bind(self, one: Object) -> None:
-        self._events.put(one | {"metadata": one["metadata"] | {"resourceVersion": "2"}})
+    def bind(self, pod: Object) -> None:
+        self._events.put(pod | {"metadata": pod["metadata"] | {"resourceVersion": "2"}})
 
     def get(self, path: str) -> Object:
         self.asked.append(path)
@@ -74,9 +74,9 @@ def scene(play: Any, plugin: Any, sockets: Any, monkeypatch: pytest.MonkeyPatch)
                 "node_name": "n",
                 "pod_resources_socket": str(socket),
             }
-            found = FakeNvml(Gpu("GPU-a", memory=4 * GIB), Gpu("GPU-b", minor=1, memory=8 * GIB))
+            gpus = FakeNvml(Gpu("GPU-a", memory=4 * GIB), Gpu("GPU-b", minor=1, memory=8 * GIB))
             listing = lister or Lister()
-            async with listing.serving(socket), plugin(found, api=api, **settings):
+            async with listing.serving(socket), plugin(gpus, api=api, **settings):
                 await kubelet.until(lambda: kubelet.devices(GPU_MEM) and kubelet.devices(GPU_COUNT))
                 await act(kubelet, listing)
 
@@ -87,11 +87,14 @@ def scene(play: Any, plugin: Any, sockets: Any, monkeypatch: pytest.MonkeyPatch)
 
 async def chosen(kubelet: FakeKubelet, size: int, *used: str) -> dict[str, int]:
     """Units by GPU that the plugin prefers for a container, and then allocates."""
-    free = [one for one in kubelet.devices(GPU_MEM) if one not in used]
+    free = [device for device in kubelet.devices(GPU_MEM) if device not in used]
     ids = await kubelet.prefer(free, [], size, GPU_MEM)
     assert len(ids) == size
     await kubelet.allocate(*ids, resource=GPU_MEM)
-    return {gpu: sum(one.startswith(gpu) for one in ids) for gpu in {one.partition(":")[0] for one in ids}}
+    return {
+        gpu: sum(unit_id.startswith(gpu) for unit_id in ids)
+        for gpu in {unit_id.partition(":")[0] for unit_id in ids}
+    }
 
 
 def holding(name: str, container: str, *ids: str) -> podresources_pb2.PodResources:
@@ -168,7 +171,7 @@ def test_memory_of_several_gpus_that_nobody_promised_is_refused(scene: Any) -> N
 
     async def act(kubelet: FakeKubelet, lister: Lister) -> None:
         with pytest.raises(grpc.aio.AioRpcError, match="a container gets memory of one GPU"):
-            await chosen(kubelet, 6, *(f"GPU-b:1024:{one}" for one in range(4)))
+            await chosen(kubelet, 6, *(f"GPU-b:1024:{n}" for n in range(4)))
 
     scene(api, act)
 
@@ -200,7 +203,7 @@ def test_without_a_promise_that_can_be_kept_the_plugin_chooses(scene: Any, why: 
 
     async def act(kubelet: FakeKubelet, lister: Lister) -> None:
         lister.slow = why == "no answer"
-        used = [f"GPU-b:1024:{one}" for one in range(6)] if why == "full" else []
+        used = [f"GPU-b:1024:{n}" for n in range(6)] if why == "full" else []
         assert await chosen(kubelet, 3, *used) == {"GPU-a": 3}
 
     scene(api, act)
@@ -214,8 +217,8 @@ def test_each_gpus_memory_is_published_as_the_extender_reads_it(play: Any, plugi
     publisher = Publisher(annotation=Writer(api, PendingAnnotation("n"), "annotation"))
 
     def notes() -> dict[str, str | None]:
-        found: dict[str, str | None] = api.objects[path]["metadata"].get("annotations", {})
-        return found
+        gpus: dict[str, str | None] = api.objects[path]["metadata"].get("annotations", {})
+        return gpus
 
     def seen() -> Any:
         annotations = {key: text for key, text in notes().items() if text}
@@ -264,10 +267,10 @@ def test_a_container_on_another_gpu_is_published_with_an_event_until_it_is_noted
     async def act(kubelet: FakeKubelet) -> None:
         settings = {"memory": MemorySharing(), "follow_promises": True, "node_name": "n"}
         settings["pod_resources_socket"] = str(socket)
-        found = FakeNvml(Gpu("GPU-a", memory=4 * GIB), Gpu("GPU-b", minor=1, memory=8 * GIB))
-        async with lister.serving(socket), plugin(found, publisher=publisher, api=api, **settings):
+        gpus = FakeNvml(Gpu("GPU-a", memory=4 * GIB), Gpu("GPU-b", minor=1, memory=8 * GIB))
+        async with lister.serving(socket), plugin(gpus, publisher=publisher, api=api, **settings):
             await server.until(lambda: moved() == {"uid-a": (Part("c0", "1", 2, "GPU-b"),)})
-            await server.until(lambda: "GPUElsewhere" in [one["reason"] for one in server.events])
+            await server.until(lambda: "GPUElsewhere" in [event["reason"] for event in server.events])
             api.bind(pod("a", 2, on="n", **{INDEX: "1"}))
             await server.until(lambda: not moved())
 
@@ -275,7 +278,7 @@ def test_a_container_on_another_gpu_is_published_with_an_event_until_it_is_noted
         play(act)
     finally:
         publisher.close()
-    (event,) = [one for one in server.events if one["reason"] == "GPUElsewhere"]
+    (event,) = [event for event in server.events if event["reason"] == "GPUElsewhere"]
     assert "Container c0 of pod default/a has memory of GPU 1 " in event["message"]
 
 
@@ -298,17 +301,17 @@ def test_whatever_the_order_each_gpu_gives_what_was_promised_of_it() -> None:
                 waiting.append((f"default/p{step}", size))
             elif waiting:
                 name, size = waiting.pop(chance.randrange(len(waiting)))
-                places = bound.waiting(size, held, index, 0)
+                places = bound.wait_for_places(size, held, index, 0)
                 held[name, "c0"] = places[0]
         while waiting:
             name, size = waiting.pop(chance.randrange(len(waiting)))
-            held[name, "c0"] = bound.waiting(size, held, index, 0)[0]
+            held[name, "c0"] = bound.wait_for_places(size, held, index, 0)[0]
         used = dict.fromkeys(sizes, 0)
         for place in held.values():
             for gpu, units in place:
                 used[gpu] += units
         assert used == promised, schedule
-        assert bound.waiting(2, held, index, 0) == []
+        assert bound.wait_for_places(2, held, index, 0) == []
         for key in [key for key in held if chance.random() < 0.5]:
             del held[key]  # ended on the node; the API server still has it
-        assert bound.waiting(2, held, index, 0) == []
+        assert bound.wait_for_places(2, held, index, 0) == []

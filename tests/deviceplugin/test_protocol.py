@@ -262,18 +262,20 @@ def test_a_kubelet_that_drops_us_again_and_again_is_tried_ever_more_seldom(play,
                 await kubelet.drop("nvidia.com/gpu")
             await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
 
-    monkeypatch.setattr(server.log, "warning", lambda words, *values, **_: said.append(values))
-    said: list[tuple[str, float]] = []
+    monkeypatch.setattr(server.log, "warning", lambda message, *values, **_: warnings.append(values))
+    warnings: list[tuple[str, float]] = []
     play(scene)
-    assert [pause for _, pause in said] == [0.01, 0.02, 0.04, 0.08, 0.16]
-    assert ["does another device plugin on this node register nvidia.com/gpu?" in why for why, _ in said] == [
+    assert [pause for _, pause in warnings] == [0.01, 0.02, 0.04, 0.08, 0.16]
+    assert [
+        "does another device plugin on this node register nvidia.com/gpu?" in why for why, _ in warnings
+    ] == [
         False,
         False,
         True,
         True,
         True,
     ]
-    assert "5 times in a row" in said[-1][0]
+    assert "5 times in a row" in warnings[-1][0]
 
 
 def test_a_kubelet_that_refuses_is_quoted_and_tried_again(play, plugin, caplog):
@@ -331,8 +333,8 @@ def test_a_new_kubelet_that_does_not_listen_yet_is_tried_again_soon(play, plugin
 
     def dead(path) -> None:
         path.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX) as one:
-            one.bind(str(path))
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(path))
 
     async def scene(kubelet: FakeKubelet) -> None:
         await kubelet.stop()

@@ -56,7 +56,7 @@ def note(api: FakeApiServer) -> str | None:
 def lost_by(api: FakeApiServer) -> list[tuple[str, str, bool]] | None:
     """Device, code, and whether it is listed, of each that the annotation calls lost; None without one."""
     text = note(api)
-    return [(one.device, one.code, one.listed) for one in loads(text).lost] if text else None
+    return [(lost.device, lost.code, lost.listed) for lost in loads(text).lost] if text else None
 
 
 def test_an_xid_and_the_recovery_are_events_and_in_the_annotation(play, plugin, api, publisher) -> None:
@@ -92,8 +92,8 @@ def test_a_gpu_that_is_cut_into_mig_devices_is_not_called_gone(play, plugin, api
             await kubelet.until(lambda: kubelet.devices("nvidia.com/mig-1g.10gb"))
             gpu.mig = []
             await api.until(lambda: ("GPUGone", 1) in api.said())
-            told = [event["message"] for event in api.events if event["reason"] == "GPUGone"]
-            assert "MIG device 0:0 (1g.10gb of GPU-a, MIG-1) is gone" in told[0]
+            messages = [event["message"] for event in api.events if event["reason"] == "GPUGone"]
+            assert "MIG device 0:0 (1g.10gb of GPU-a, MIG-1) is gone" in messages[0]
 
     play(scene)
 
@@ -200,11 +200,11 @@ def test_an_api_server_that_hangs_or_refuses_does_not_disturb(play, plugin, api,
 
     with caplog.at_level(logging.INFO, logger="gpunode.deviceplugin"):
         play(scene)
-    told = [record.getMessage() for record in caplog.records if record.name.endswith("writer")]
-    assert [line for line in told if line.startswith("events")] == [
+    messages = [record.getMessage() for record in caplog.records if record.name.endswith("writer")]
+    assert [line for line in messages if line.startswith("events")] == [
         f"events cannot be written: {NO}; trying again, at last every 0 s"
     ]
-    assert "the API server accepts events again" in told
+    assert "the API server accepts events again" in messages
 
 
 def test_what_the_api_server_finds_invalid_holds_nothing_up(api, publisher, caplog) -> None:
@@ -244,7 +244,7 @@ def test_nothing_is_said_that_the_configuration_does_not_ask_for() -> None:
     """No thread that could."""
     silent = Publisher.of(Config(node_name="gpu-01"), {})
     silent.publish_event(NodeEvent("R", "x"))
-    assert not [one.name for one in threading.enumerate() if one.name.startswith("writer of ")]
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("writer of ")]
     silent.close()
 
 

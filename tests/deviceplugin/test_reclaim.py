@@ -104,7 +104,7 @@ def test_a_pod_of_gpushare_keeps_the_gpu_that_its_plugin_gave_it(play, after, en
         theirs.containers[0].devices[0].resource_name = GPU_MEM
         async with after(theirs, **BY_MEMORY) as lister:
             await kubelet.until(lambda: kubelet.devices(GPU_MEM))
-            assert {one.partition(":")[0] for one in sick(kubelet)} == reserved
+            assert {unit_id.partition(":")[0] for unit_id in sick(kubelet)} == reserved
             kubelet.given = []
             lister.pods.remove(theirs)
             await kubelet.until(lambda: not sick(kubelet))
@@ -117,10 +117,10 @@ def test_an_xid_counts_while_the_kubelet_is_waited_for(play, plugin, lists, monk
     ask = PodResources.ask
 
     async def scene(kubelet: FakeKubelet) -> None:
-        told = asyncio.Event()
+        answered = asyncio.Event()
 
         async def slowly(self: PodResources, age: float = 0.0) -> tuple[ContainerDevices, ...] | None:
-            await told.wait()
+            await answered.wait()
             return await ask(self, age)
 
         monkeypatch.setattr(PodResources, "ask", slowly)
@@ -134,7 +134,7 @@ def test_an_xid_counts_while_the_kubelet_is_waited_for(play, plugin, lists, monk
             nvml.gpus[0].raise_xid(79)
             while "unhealthy: Xid 79" not in caplog.text:
                 await asyncio.sleep(0.01)
-            told.set()
+            answered.set()
             await kubelet.until(kubelet.devices)
             assert kubelet.plugins[GPU].lists[0] == {"GPU-a": "Unhealthy", "GPU-b": "Healthy"}
 
@@ -179,7 +179,7 @@ def test_a_kubelet_that_starts_again_and_knows_no_pods_yet_has_forgotten_nothing
             for early in ([], [pod("kube-proxy")], [NAMESAKE]):
                 lister.pods = early
                 await lister.until(lister.asked + 5)
-            assert [set(one.values()) for one in kubelet.plugins[GPU_MEM].lists] == [
+            assert [set(devices.values()) for devices in kubelet.plugins[GPU_MEM].lists] == [
                 {"Healthy", "Unhealthy"} for _ in kubelet.plugins[GPU_MEM].lists
             ]
             with pytest.raises(grpc.aio.AioRpcError, match=WHY):  # by its name, which it is not told now
@@ -192,7 +192,7 @@ def alive(kubelet: FakeKubelet, lister: Lister, *uids: str) -> None:
     """These pods run, and the kubelet has learned of it: the next time that it is asked it forgets what others had."""
 
     def forget() -> None:
-        kubelet.given = [one for one in kubelet.given if one.pod in uids]
+        kubelet.given = [entry for entry in kubelet.given if entry.pod in uids]
 
     lister.asking = forget
 
@@ -218,7 +218,7 @@ def test_what_an_init_container_has_is_held_back_until_its_pod_is_gone(play, aft
 
     with caplog.at_level(logging.INFO, logger=reclaim.__name__):
         play(scene)
-    lines = [one.getMessage() for one in caplog.records if one.name == reclaim.__name__]
+    lines = [record.getMessage() for record in caplog.records if record.name == reclaim.__name__]
     assert [line.partition(":")[0] for line in lines] == ["reserved", "no longer reserved"]
 
 
@@ -235,7 +235,7 @@ def test_a_pod_that_ended_after_the_kubelet_wrote_is_not_spoken_of(play, after, 
 
     with caplog.at_level(logging.INFO, logger=reclaim.__name__):
         play(scene)
-    assert [one.getMessage() for one in caplog.records if one.name == reclaim.__name__] == []
+    assert [record.getMessage() for record in caplog.records if record.name == reclaim.__name__] == []
 
 
 def test_a_record_that_cannot_be_read_is_reported_once_and_the_kubelet_believed(play, after, caplog) -> None:
@@ -252,7 +252,11 @@ def test_a_record_that_cannot_be_read_is_reported_once_and_the_kubelet_believed(
 
     with caplog.at_level(logging.WARNING, logger=reclaim.__name__):
         play(scene)
-    lines = [one.getMessage() for one in caplog.records if "devices of init containers" in one.getMessage()]
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if "devices of init containers" in record.getMessage()
+    ]
     assert len(lines) == len(set(lines)) == 2
 
 
@@ -329,7 +333,7 @@ def test_a_kubelet_that_never_tells_is_not_waited_for(play, plugin, lists, monke
 
     with caplog.at_level(logging.WARNING, logger=reclaim.__name__):
         play(scene)
-    (line,) = [one.getMessage() for one in caplog.records if one.name == reclaim.__name__]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == reclaim.__name__]
     assert "drain this node before you change how its GPUs are shared" in line
 
 
@@ -442,5 +446,5 @@ def test_it_is_reported_where_people_look(play, after, api, publisher, caplog) -
 
     with caplog.at_level(logging.INFO, logger=reclaim.__name__):
         play(scene)
-    lines = [one.getMessage() for one in caplog.records if one.name == reclaim.__name__]
+    lines = [record.getMessage() for record in caplog.records if record.name == reclaim.__name__]
     assert lines == [f"reserved: {WHY}", "no longer reserved"]

@@ -19,7 +19,7 @@ from gpunode.contract.config import LABEL, BadConfig
 from gpunode.deviceplugin import reload
 from gpunode.deviceplugin.cluster import apiserver, incluster
 from gpunode.deviceplugin.cluster.apiserver import ApiError, NodeLabel
-from gpunode.deviceplugin.reload import ConfigSource, chosen
+from gpunode.deviceplugin.reload import ConfigSource, choose_file
 from gpunode.sim.cluster import Cluster
 
 from ..sim.clusters import Client
@@ -48,7 +48,7 @@ def folder(path: Path, **files: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("files", "label", "default", "found"),
+    ("files", "label", "default", "name"),
     [
         ("a b default", "b", "", "b"),
         ("a b default", "b", "a", "b"),
@@ -68,36 +68,36 @@ def folder(path: Path, **files: str) -> Path:
         "empty",
     ],
 )
-def test_the_file_is_chosen_as_nvidias_config_manager_chooses(tmp_path, files, label, default, found) -> None:
+def test_the_file_is_chosen_as_nvidias_config_manager_chooses(tmp_path, files, label, default, name) -> None:
     """By the label, else by name, else the only one, else none at all."""
     there = folder(tmp_path / "config", **dict.fromkeys(files.split(), ""))
-    assert chosen(there, label, LABEL, default) == (str(there / found) if found else "")
+    assert choose_file(there, label, LABEL, default) == (str(there / name) if name else "")
 
 
 @pytest.mark.parametrize(
-    ("label", "default", "words"),
+    ("label", "default", "message"),
     [
         ("c", "", f"the node's label {LABEL} names c, which is not there; there are a, b"),
         ("", "c", "--default-config names c, which is not there"),
     ],
 )
-def test_a_name_that_is_not_there_is_reported_with_those_that_are(tmp_path, label, default, words) -> None:
+def test_a_name_that_is_not_there_is_reported_with_those_that_are(tmp_path, label, default, message) -> None:
     """Not silently another one."""
     with pytest.raises(BadConfig) as caught:
-        chosen(folder(tmp_path / "config", a="", b=""), label, LABEL, default)
-    assert words in str(caught.value)
+        choose_file(folder(tmp_path / "config", a="", b=""), label, LABEL, default)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "message"),
     [
         (["--config-dir=/etc/x"], "--config-dir needs --node-name"),
         (["--config-dir=/etc/x", "--config-file=/etc/y"], "only one of them"),
     ],
 )
-def test_what_does_not_go_together_is_reported(flags, words) -> None:
+def test_what_does_not_go_together_is_reported(flags, message) -> None:
     """Before anything is asked."""
-    with pytest.raises(BadConfig, match=words):
+    with pytest.raises(BadConfig, match=message):
         ConfigSource(flags, {})
 
 
@@ -222,9 +222,9 @@ def test_the_nodes_label_chooses_while_the_plugin_runs(play, sockets, tmp_path, 
             await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"})
             assert len(kubelet.requests) == 5
         events = client.ask("GET", "/api/v1/namespaces/default/events")[1]["items"]
-        (refused,) = [one for one in events if one["reason"] == "ConfigRefused"]
+        (refused,) = [event for event in events if event["reason"] == "ConfigRefused"]
         assert "names nothing, which is not there" in refused["message"]
-        (accepted,) = [one for one in events if one["reason"] == "ConfigTaken"]
+        (accepted,) = [event for event in events if event["reason"] == "ConfigTaken"]
         assert (accepted["type"], accepted["count"]) == ("Normal", 1)
 
     play(scene)
@@ -254,7 +254,7 @@ def test_a_start_guesses_no_label(tmp_path, api, monkeypatch, caplog) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "said"),
+    ("label", "line"),
     [
         ("a", "the configuration is read {folder}/a"),
         (
@@ -264,13 +264,13 @@ def test_a_start_guesses_no_label(tmp_path, api, monkeypatch, caplog) -> None:
         ),
     ],
 )
-def test_the_log_says_which_file_is_in_force(tmp_path, api, monkeypatch, caplog, label, said) -> None:
+def test_the_log_says_which_file_is_in_force(tmp_path, api, monkeypatch, caplog, label, line) -> None:
     """From the start on; that none is, too, as with a file that was forgotten the node would look right."""
     monkeypatch.setattr(incluster, "InCluster", lambda *_: api)
     api.label("gpu-01", **({"config": label} if label else {"other": "x"}))
     there = folder(tmp_path / "config", a="version: v1", b="version: v1")
     with caplog.at_level(logging.INFO, logger="gpunode.deviceplugin.reload"):
         ConfigSource([f"--config-dir={there}", "--node-name=gpu-01"], {})
-    assert [f"{one.getMessage()} {getattr(one, 'file', '')}" for one in caplog.records] == [
-        said.format(folder=there)
+    assert [f"{record.getMessage()} {getattr(record, 'file', '')}" for record in caplog.records] == [
+        line.format(folder=there)
     ]

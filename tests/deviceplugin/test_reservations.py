@@ -38,12 +38,15 @@ def has(resource: str, *ids: str, pod: str = "ml/train") -> ContainerDevices:
 
 def waiting(config: Config, *holders: ContainerDevices, devices=(A, B), before=()) -> dict[str, list[str]]:
     """Ids that are held back, by resource."""
-    found = reservations(offered(config, *devices), devices, holders, before)
+    reserved = reservations(offered(config, *devices), devices, holders, before)
     return {
         resource: sorted(
-            one for reservation in found if reservation.resource == resource for one in reservation.ids
+            unit_id
+            for reservation in reserved
+            if reservation.resource == resource
+            for unit_id in reservation.ids
         )
-        for resource in dict.fromkeys(reservation.resource for reservation in found)
+        for resource in dict.fromkeys(reservation.resource for reservation in reserved)
     }
 
 
@@ -87,7 +90,7 @@ def test_what_a_container_has_otherwise_is_not_given_to_another(now, held, resou
 
 
 GPUSHARES = has(GPU_MEM, "GPU-a-_-3", pod="ml/theirs")
-CROSSED = tuple(replace(one, nodes=(f"/dev/nvidia{minor}",)) for one, minor in ((A, 1), (B, 0)))
+CROSSED = tuple(replace(gpu, nodes=(f"/dev/nvidia{minor}",)) for gpu, minor in ((A, 1), (B, 0)))
 
 
 @pytest.mark.parametrize(
@@ -103,9 +106,9 @@ CROSSED = tuple(replace(one, nodes=(f"/dev/nvidia{minor}",)) for one, minor in (
 )
 def test_a_pod_of_gpushare_reserves_the_gpu_that_its_plugin_gave_or_all(index, devices, gpus) -> None:
     """As a whole: how much a unit of gpushare's was is not known."""
-    found = reservations(offered(GIBS, *devices), devices, [replace(GPUSHARES, index=index)])
-    assert {one.device for one in found} == gpus
-    assert all(len(one.ids) == 2 for one in found)
+    reserved = reservations(offered(GIBS, *devices), devices, [replace(GPUSHARES, index=index)])
+    assert {reservation.device for reservation in reserved} == gpus
+    assert all(len(reservation.ids) == 2 for reservation in reserved)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +149,7 @@ def test_another_chunk_holds_back_as_much_memory_as_containers_have(chunk, held,
     """No more: the rest of the GPU is free for others, and so are the other GPUs."""
     (ids,) = waiting(by_memory(chunk), has(GPU_MEM, *held)).values()
     assert len(ids) == units
-    assert all(one.startswith(f"GPU-a:{chunk}:") for one in ids)
+    assert all(unit_id.startswith(f"GPU-a:{chunk}:") for unit_id in ids)
     assert not set(ids) & set(held)
 
 

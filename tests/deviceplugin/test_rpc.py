@@ -113,28 +113,28 @@ def test_grpcs_own_client_is_answered(sockets):
     """Messages, refusals with any text, mistakes, unknown methods, on two connections at once."""
 
     async def scene() -> None:
-        async with serving(sockets) as (_, path, _), channel(path) as one, channel(path) as other:
-            for client in (one, other, one):
+        async with serving(sockets) as (_, path, _), channel(path) as first, channel(path) as other:
+            for client in (first, other, first):
                 assert await client.unary_unary("/s/echo")(b"") == b""
                 assert await client.unary_unary("/s/echo")(b"x" * 100_000) == b"x" * 100_000
             long = channel(path, max_receive_message_length=-1)
             assert len(await long.unary_unary("/s/large")(b"%d" % (6 * MIB))) == 6 * MIB
             await long.close()
-            for method, code, words in (
+            for method, code, details in (
                 ("/s/refuse", grpc.StatusCode.INVALID_ARGUMENT, "nicht möglich: 100 % of it\n…"),
                 ("/s/fail", grpc.StatusCode.UNKNOWN, "ValueError: a mistake"),
                 ("/s/none", grpc.StatusCode.UNIMPLEMENTED, "unknown method /s/none"),
             ):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
-                    await one.unary_unary(method)(b"it")
-                assert (caught.value.code(), caught.value.details()) == (code, words)
+                    await first.unary_unary(method)(b"it")
+                assert (caught.value.code(), caught.value.details()) == (code, details)
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await one.unary_unary("/s/echo")(bytes(5 * MIB))
+                await first.unary_unary("/s/echo")(bytes(5 * MIB))
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await one.unary_unary("/s/echo")(bytes(100), compression=grpc.Compression.Gzip)
+                await first.unary_unary("/s/echo")(bytes(100), compression=grpc.Compression.Gzip)
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-            assert await one.unary_unary("/s/echo")(b"still") == b"still"
+            assert await first.unary_unary("/s/echo")(b"still") == b"still"
 
     play(scene())
 
@@ -179,7 +179,7 @@ def test_a_server_that_stops_lets_calls_end(sockets):
     async def scene() -> None:
         async with serving(sockets) as (service, path, server), channel(path) as client:
             waiting = asyncio.ensure_future(client.unary_unary("/s/wait")(b""))
-            await until(lambda: any(one.streams for one in server._connections))
+            await until(lambda: any(connection.streams for connection in server._connections))
             stopping = asyncio.ensure_future(server.stop(grace=30))
             await asyncio.sleep(0.05)
             service.go_on.set()
@@ -219,7 +219,7 @@ def test_grpcs_own_server_is_asked(sockets):
             20 * MIB
         )
         waiting = asyncio.ensure_future(call(path, "/s/wait", b"", seconds=30))
-        for method, seconds, code, words in (
+        for method, seconds, code, details in (
             ("/s/refuse", 30, Code.NOT_FOUND, "nicht möglich: 100 %\n…"),
             ("/s/none", 30, Code.UNIMPLEMENTED, "Method not found!"),
             ("/s/wait", 0.1, Code.DEADLINE_EXCEEDED, "Deadline Exceeded"),
@@ -227,7 +227,7 @@ def test_grpcs_own_server_is_asked(sockets):
         ):
             with pytest.raises(RpcError) as caught:
                 await call(path, method, b"%d" % (5 * MIB), seconds=seconds)
-            assert (caught.value.code, caught.value.details) == (code, words)
+            assert (caught.value.code, caught.value.details) == (code, details)
         await server.stop(grace=None)
         for asking in (waiting, call(path, "/s/wait", b"", seconds=30)):
             with pytest.raises(RpcError) as caught:
@@ -258,9 +258,9 @@ class Peer:
 @contextlib.asynccontextmanager
 async def peer(path: Path, settings: bytes = b"") -> AsyncIterator[Peer]:
     reader, writer = await asyncio.open_unix_connection(str(path))
-    one = Peer(reader, writer)
-    one.send(PREFACE, frame(SETTINGS, 0, 0, settings))
-    yield one
+    peer = Peer(reader, writer)
+    peer.send(PREFACE, frame(SETTINGS, 0, 0, settings))
+    yield peer
     writer.close()
 
 
@@ -492,11 +492,11 @@ def test_messages_are_those_of_protobuf():
 
         cdi = [beta.CDIDevice(name=name) for name in given.cdi]
         whole = edits(beta.ContainerAllocateResponse, beta, annotations=given.annotations, cdi_devices=cdi)
-        answer = beta.AllocateResponse.FromString(messages.allocated([given, given]))
+        answer = beta.AllocateResponse.FromString(messages.allocate_response([given, given]))
         assert list(answer.container_responses) == [whole, whole]
-        ours = alpha.AllocateResponse.FromString(messages.allocated_1_9(given))
+        ours = alpha.AllocateResponse.FromString(messages.allocate_response_1_9(given))
         assert ours == edits(alpha.AllocateResponse, alpha)
-        old = alpha.AllocateResponse18.FromString(messages.allocated_1_8(given, ["a", "b"]))
+        old = alpha.AllocateResponse18.FromString(messages.allocate_response_1_8(given, ["a", "b"]))
         first = edits(alpha.DeviceRuntimeSpec, alpha, ID="a")
         assert list(old.spec) == [first, alpha.DeviceRuntimeSpec(ID="b")]
 
@@ -518,30 +518,32 @@ def test_messages_are_those_of_protobuf():
         topology = None if node is None else beta.TopologyInfo(nodes=[beta.NUMANode(ID=node)])
         assert list(listed.devices) == [beta.Device(ID=name, health="Healthy", topology=topology)]
 
-        one, two, size = texts(), texts(), chance.choice((0, 1, -1, 70_000, 2**31 - 1, -(2**31)))
-        wish = beta.ContainerPreferredAllocationRequest(
-            available_deviceIDs=one, must_include_deviceIDs=two, allocation_size=size
+        some, others, size = texts(), texts(), chance.choice((0, 1, -1, 70_000, 2**31 - 1, -(2**31)))
+        preference = beta.ContainerPreferredAllocationRequest(
+            available_deviceIDs=some, must_include_deviceIDs=others, allocation_size=size
         )
-        asked = beta.PreferredAllocationRequest(container_requests=[wish, wish]).SerializeToString()
-        assert messages.preferences(asked) == [(one, two, size)] * 2
-        preferred = beta.PreferredAllocationResponse.FromString(messages.preferred([one, two]))
-        assert [list(each.deviceIDs) for each in preferred.container_responses] == [one, two]
+        asked = beta.PreferredAllocationRequest(
+            container_requests=[preference, preference]
+        ).SerializeToString()
+        assert messages.preferences(asked) == [(some, others, size)] * 2
+        preferred = beta.PreferredAllocationResponse.FromString(messages.preferred_response([some, others]))
+        assert [list(each.deviceIDs) for each in preferred.container_responses] == [some, others]
         allocate = beta.AllocateRequest(
-            container_requests=[beta.ContainerAllocateRequest(devices_ids=ids) for ids in (one, two)]
+            container_requests=[beta.ContainerAllocateRequest(devices_ids=ids) for ids in (some, others)]
         )
-        assert messages.ids_by_container(allocate.SerializeToString()) == [one, two]
-        assert messages.ids(alpha.AllocateRequest(devicesIDs=one).SerializeToString()) == one
-        assert messages.ids(beta.PreStartContainerRequest(devices_ids=two).SerializeToString()) == two
+        assert messages.ids_by_container(allocate.SerializeToString()) == [some, others]
+        assert messages.ids(alpha.AllocateRequest(devicesIDs=some).SerializeToString()) == some
+        assert messages.ids(beta.PreStartContainerRequest(devices_ids=others).SerializeToString()) == others
 
-        devices = pods.ContainerDevices(resource_name=resource, device_ids=one)
+        devices = pods.ContainerDevices(resource_name=resource, device_ids=some)
         container = pods.ContainerResources(name=endpoint, devices=[devices])
         pod = pods.PodResources(name="p", namespace="n", containers=[container])
         unknown = b"\x78\x05" + b"\x7d1234" + b"\x7912345678"  # fields 15 of three types
-        found = messages.containers_devices(
+        reported = messages.containers_devices(
             pods.ListPodResourcesResponse(pod_resources=[pod]).SerializeToString() + unknown
         )
-        assert [(each.pod.name, each.container, each.resource, each.ids) for each in found] == [
-            ("n/p", endpoint, resource, tuple(sorted(set(one))))
+        assert [(each.pod.name, each.container, each.resource, each.ids) for each in reported] == [
+            ("n/p", endpoint, resource, tuple(sorted(set(some))))
         ]
 
 

@@ -96,9 +96,9 @@ def test_the_last_status_of_a_log_counts_whatever_was_logged_since() -> None:
         f"2026-01-01T10:00:01Z INFO {MARK} {dumps(WHOLE)}",
         '2026-01-01T10:00:02Z WARNING not ready: {"version":1}',
     ]
-    found = find_last("\n".join(lines))
-    assert found is not None
-    assert loads(found) == WHOLE
+    published = find_last("\n".join(lines))
+    assert published is not None
+    assert loads(published) == WHOLE
     assert find_last(lines[2]) is None
 
 
@@ -162,9 +162,9 @@ def test_the_configuration_in_force_is_in_it(config: Config, sharing: str) -> No
 def test_a_gpu_that_nvml_lists_no_more_is_lost_until_it_is_back() -> None:
     """A MIG device is not: its GPU was cut again. While NVML does not answer, nothing is concluded."""
     part = Device("MIG-1", "1:0", "H100", "GPU-1", TWO.bus, GIB, profile="1g.10gb")
-    known = {one.uuid: one for one in (ONE, TWO, part)}
+    known = {device.uuid: device for device in (ONE, TWO, part)}
     gone = gone_gpus({}, known, state(TWO))
-    assert [(one.device, one.code, one.listed) for one in gone.values()] == [("GPU-0", "gone", False)]
+    assert [(lost.device, lost.code, lost.listed) for lost in gone.values()] == [("GPU-0", "gone", False)]
     assert gone_gpus(gone, {}, state(TWO)) == gone
     assert gone_gpus(gone, {}, NodeState()) == gone
     assert gone_gpus(gone, known, state(ONE, TWO)) == {}
@@ -172,7 +172,7 @@ def test_a_gpu_that_nvml_lists_no_more_is_lost_until_it_is_back() -> None:
 
 def statuses(caplog: pytest.LogCaptureFixture) -> list[Status]:
     """Those logged so far, in order."""
-    lines = [one.getMessage() for one in caplog.records]
+    lines = [record.getMessage() for record in caplog.records]
     return [loads(text) for line in lines if (text := find_last(f" {line}"))]
 
 
@@ -186,12 +186,12 @@ def test_every_change_is_in_the_log_once(play, plugin, caplog) -> None:
             await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Healthy")
 
     play(scene)
-    found = statuses(caplog)
-    assert found[0].problem == found[0].not_ready == STARTING
-    assert all(one != other for one, other in itertools.pairwise(found))
-    whole = [one for one in found if one.not_ready is None]
-    assert [[lost.code for lost in one.lost] for one in whole] == [[], ["xid-79"], []]
-    assert all(one.resources == {GPU: Resource(2, True)} for one in whole)
+    published = statuses(caplog)
+    assert published[0].problem == published[0].not_ready == STARTING
+    assert all(before != after for before, after in itertools.pairwise(published))
+    whole = [status for status in published if status.not_ready is None]
+    assert [[lost.code for lost in status.lost] for status in whole] == [[], ["xid-79"], []]
+    assert all(status.resources == {GPU: Resource(2, True)} for status in whole)
 
 
 @pytest.mark.parametrize("level", ["error", "critical"])
@@ -211,7 +211,7 @@ def test_a_refused_configuration_is_in_the_status_until_one_can_be_used(caplog) 
     publisher.config_refused(BadConfig("flags.x: unknown key"))
     publisher.publish(state(ONE), Config(), {GPU: True}, None)
     publisher.config_accepted()
-    refused = [one.configuration.refused for one in statuses(caplog)]
+    refused = [statuse.configuration.refused for statuse in statuses(caplog)]
     assert refused == [None, Reason("config-refused", "flags.x: unknown key"), None]
 
 

@@ -206,7 +206,7 @@ def test_a_kernel_that_does_nothing_is_caught(capsys):
 
 
 @pytest.mark.parametrize(
-    ("fake", "status", "words"),
+    ("fake", "status", "message"),
     [
         (
             FakeCuda(init=100),
@@ -219,10 +219,10 @@ def test_a_kernel_that_does_nothing_is_caught(capsys):
         (FakeCuda(launch=222), 1, "this driver is too old"),
     ],
 )
-def test_what_goes_wrong_is_reported_with_cause_and_way_out(capsys, fake, status, words):
+def test_what_goes_wrong_is_reported_with_cause_and_way_out(capsys, fake, status, message):
     """No driver error is left as a bare number."""
-    assert (found := play(capsys, fake))[0] == status
-    assert f"Test FAILED: {words}" in found[1] or words in found[1]
+    assert (answer := play(capsys, fake))[0] == status
+    assert f"Test FAILED: {message}" in answer[1] or message in answer[1]
 
 
 @pytest.mark.parametrize(
@@ -231,26 +231,26 @@ def test_what_goes_wrong_is_reported_with_cause_and_way_out(capsys, fake, status
 def test_a_memory_limit_that_is_not_enforced_fails(capsys, monkeypatch, limit, status):
     """Somebody was promised the rest. What is no number the toolkit itself would have refused."""
     monkeypatch.setenv("NVIDIA_GPU_MEMORY_LIMIT", limit)
-    found = play(capsys, FakeCuda())
-    assert found[0] == status
-    words = f"the driver lets this container have 16280 MiB, but NVIDIA_GPU_MEMORY_LIMIT is {limit}"
-    assert (words in found[1]) == bool(status)
+    answer = play(capsys, FakeCuda())
+    assert answer[0] == status
+    message = f"the driver lets this container have 16280 MiB, but NVIDIA_GPU_MEMORY_LIMIT is {limit}"
+    assert (message in answer[1]) == bool(status)
 
 
 def test_a_gpu_that_one_process_may_use_is_reported(capsys):
     """Whether that is wrong, who runs this program knows."""
-    code, said = play(capsys, FakeCuda(exclusive=True), "--json")
+    code, output = play(capsys, FakeCuda(exclusive=True), "--json")
     assert code == 0
-    assert json.loads(said)["gpus"][0]["exclusive"] is True
+    assert json.loads(output)["gpus"][0]["exclusive"] is True
 
 
 def test_a_limit_that_is_only_shown_fails(capsys, monkeypatch):
     """The driver says that there is no more, and gives it. What is tried is given back."""
     monkeypatch.setenv("NVIDIA_GPU_MEMORY_LIMIT", "16280")
     fake = FakeCuda(lies=True)
-    code, said = play(capsys, fake)
+    code, output = play(capsys, fake)
     assert code == 1
-    assert "the driver lets this container have 16281 MiB, but NVIDIA_GPU_MEMORY_LIMIT is 16280" in said
+    assert "the driver lets this container have 16281 MiB, but NVIDIA_GPU_MEMORY_LIMIT is 16280" in output
     assert not fake.memory
 
 

@@ -88,7 +88,7 @@ def test_the_plugin_compares_notes_with_the_kubelets_record(
     bound = BoundPods("n", MEM)
     for one in pods:
         bound.kind.seen(one)
-    seen, left = bound.compared(held, GPUS)
+    seen, left = bound.compare(held, GPUS)
     names = [(one.pod.removeprefix("default/"), one.container, one.more) for one in seen]
     assert (names, left) == (found, waits)
 
@@ -224,7 +224,7 @@ class Node:
     def start(self, one: Object, units: int) -> bool:
         """Whether the kubelet admits it: some GPU has room."""
         self.bound.kind.seen(one)
-        promised = self.bound.waiting(units, self.held, self.index, 0)
+        promised = self.bound.wait_for_places(units, self.held, self.index, 0)
         room = [f"GPU-n-{number}" for number, left in enumerate(self.left()) if left >= units]
         fits = [one for one in promised if all(uuid in room for uuid, _ in one)]
         if not room:
@@ -238,7 +238,7 @@ class Node:
         self.held.pop((f"default/{one['metadata']['name']}", "c0"), None)
 
     def published(self) -> Object:
-        found, _ = self.bound.compared(self.held, self.index)
+        found, _ = self.bound.compare(self.held, self.index)
         return publishing(self.there, found)
 
 

@@ -166,5 +166,5 @@ def test_the_time_of_another_clock_decides_nothing(skew: int) -> None:
     bound = BoundPods("n", MEM)
     for one in pods:
         bound.kind.seen(one)
-    places = bound.waiting(4, {}, {"0": "GPU-a", "1": "GPU-b"}, 0)
+    places = bound.wait_for_places(4, {}, {"0": "GPU-a", "1": "GPU-b"}, 0)
     assert places == [frozenset({("GPU-a", 4)}), frozenset({("GPU-b", 4)})]

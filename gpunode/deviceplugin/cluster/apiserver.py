@@ -108,13 +108,13 @@ class Follower(threading.Thread):
         path = (
             f"{self._kind.path}{self._mark}resourceVersion={quote(version, safe='')}&allowWatchBookmarks=true"
         )
-        for what, one in self._api.watch(path, WATCH):
+        for what, item in self._api.watch(path, WATCH):
             try:
                 if what == "DELETED":
-                    self._kind.gone(self._kind.name(one))
+                    self._kind.gone(self._kind.name(item))
                 elif what != "BOOKMARK":
-                    self._kind.seen(one)
-                version = str(one["metadata"]["resourceVersion"])
+                    self._kind.seen(item)
+                version = str(item["metadata"]["resourceVersion"])
             except (LookupError, TypeError, AttributeError) as error:
                 raise ApiError(0, f"an event that cannot be read: {error!r}") from None
             if self._stop_following.is_set():

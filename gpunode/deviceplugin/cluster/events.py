@@ -74,7 +74,7 @@ class PendingEvents:
         recorded.event, recorded.last, recorded.count = event, now, recorded.count + 1
         self._events[key] = recorded
         if len(self._events) > KEPT:
-            settled = (one for one, about in self._events.items() if about.written == about.count)
+            settled = (key for key, about in self._events.items() if about.written == about.count)
             del self._events[next(settled, next(iter(self._events)))]
 
     def due(self, now: float) -> Write | None:
@@ -185,7 +185,7 @@ def snapshot(state: NodeState) -> Snapshot:
         },
         not_offered={uuid: why for uuid, why in state.not_offered.items() if uuid in devices},
         unidentified=state.unidentified,
-        elsewhere=frozenset(one for one in state.elsewhere if one.more),
+        elsewhere=frozenset(container for container in state.elsewhere if container.more),
     )
 
 
@@ -199,20 +199,20 @@ def events_between(before: Snapshot, after: Snapshot) -> list[NodeEvent]:
             events.append(
                 NodeEvent(
                     "GPUUnhealthy",
-                    f"{_described(after.devices[uuid])} is Unhealthy: {why}. New pods do not get it; running pods keep it",
+                    f"{_describe(after.devices[uuid])} is Unhealthy: {why}. New pods do not get it; running pods keep it",
                 )
             )
     for uuid, device in after.devices.items():
         if uuid in before.unhealthy and uuid not in after.unhealthy and uuid not in after.idle:
-            words = f"{_described(device)} is Healthy again, after: {before.unhealthy[uuid]}. New pods can get it again"
-            events.append(NodeEvent("GPUHealthy", words, "Normal"))
+            message = f"{_describe(device)} is Healthy again, after: {before.unhealthy[uuid]}. New pods can get it again"
+            events.append(NodeEvent("GPUHealthy", message, "Normal"))
     for uuid, unlimited in after.memory_limits.items():
         if unlimited is not None and before.memory_limits.get(uuid) != unlimited:
-            words = f"{_described(after.devices[uuid])} is shared by memory, and containers may exceed their share: {unlimited}"
-            events.append(NodeEvent("GPUMemoryNotLimited", words))
-    events += _offered_or_not(before, after)
-    events += _reserved(before, after)
-    events += _elsewhere(before, after)
+            message = f"{_describe(after.devices[uuid])} is shared by memory, and containers may exceed their share: {unlimited}"
+            events.append(NodeEvent("GPUMemoryNotLimited", message))
+    events += _offer_events(before, after)
+    events += _reservation_events(before, after)
+    events += _elsewhere_events(before, after)
     if after.problem is None:
         gone = [
             device for uuid, device in before.devices.items() if uuid not in {*after.devices, *before.idle}
@@ -220,8 +220,8 @@ def events_between(before: Snapshot, after: Snapshot) -> list[NodeEvent]:
         for device in gone:
             advice = "its GPU was repartitioned" if device.profile else "see the kernel log, reboot the host"
             kind = "Normal" if device.profile else "Warning"
-            words = f"{_described(device)} is gone: NVML no longer lists it; {advice}"
-            events.append(NodeEvent("GPUGone", words, kind))
+            message = f"{_describe(device)} is gone: NVML no longer lists it; {advice}"
+            events.append(NodeEvent("GPUGone", message, kind))
     if before.problem is not None and after.problem is None:
         counts = ", ".join(f"{count} {resource}" for resource, count in after.units.items())
         events.append(
@@ -230,7 +230,7 @@ def events_between(before: Snapshot, after: Snapshot) -> list[NodeEvent]:
     return events
 
 
-def _offered_or_not(before: Snapshot, after: Snapshot) -> Iterator[NodeEvent]:
+def _offer_events(before: Snapshot, after: Snapshot) -> Iterator[NodeEvent]:
     """GPUs that are not offered now, and those that are offered again."""
     for uuid in after.not_offered.keys() - before.not_offered.keys():
         device = after.devices[uuid]
@@ -239,48 +239,50 @@ def _offered_or_not(before: Snapshot, after: Snapshot) -> Iterator[NodeEvent]:
             f"those made since its start; or switch MIG off (nvidia-smi -i {device.index} -mig 0)"
         )
         yield NodeEvent(
-            "GPUNotOffered", f"{_described(device)} is not offered: {after.not_offered[uuid]}; {advice}"
+            "GPUNotOffered", f"{_describe(device)} is not offered: {after.not_offered[uuid]}; {advice}"
         )
     for uuid in before.not_offered.keys() - after.not_offered.keys():
         if uuid in after.devices:
-            yield NodeEvent("GPUOffered", f"{_described(after.devices[uuid])} is offered again", "Normal")
+            yield NodeEvent("GPUOffered", f"{_describe(after.devices[uuid])} is offered again", "Normal")
     for index, why in after.unidentified.items():
         if before.unidentified.get(index) != why:
-            yield NodeEvent("GPUNotOffered", f"{_numbered(index)} is not offered: {why}")
+            yield NodeEvent("GPUNotOffered", f"{_label(index)} is not offered: {why}")
     for index in before.unidentified.keys() - after.unidentified.keys():
-        yield NodeEvent("GPUOffered", f"{_numbered(index)} is offered again", "Normal")
+        yield NodeEvent("GPUOffered", f"{_label(index)} is offered again", "Normal")
 
 
-def _numbered(index: str) -> str:
+def _label(index: str) -> str:
     return f"{'MIG device' if ':' in index else 'GPU'} {index}"
 
 
-def _reserved(before: Snapshot, after: Snapshot) -> Iterator[NodeEvent]:
+def _reservation_events(before: Snapshot, after: Snapshot) -> Iterator[NodeEvent]:
     """Devices that are reserved now, and those that are no longer."""
     for uuid in after.reserved.keys() - before.reserved.keys():
-        what = f"{_described(after.devices[uuid])} is reserved, whole or in part: {after.reserved[uuid]}"
+        what = f"{_describe(after.devices[uuid])} is reserved, whole or in part: {after.reserved[uuid]}"
         yield NodeEvent("GPUHeld", f"{what}. It is free again when that pod ends")
     for uuid in before.reserved.keys() - after.reserved.keys():
         if uuid in after.devices:
-            what = f"{_described(after.devices[uuid])} is no longer reserved"
+            what = f"{_describe(after.devices[uuid])} is no longer reserved"
             yield NodeEvent("GPUFree", f"{what}: no container uses it by an earlier configuration", "Normal")
 
 
-def _elsewhere(before: Snapshot, after: Snapshot) -> Iterator[NodeEvent]:
+def _elsewhere_events(before: Snapshot, after: Snapshot) -> Iterator[NodeEvent]:
     """Containers that got another GPU than the scheduler extender promised."""
-    for one in sorted(after.elsewhere - before.elsewhere, key=lambda one: (one.pod, one.container)):
+    for container in sorted(
+        after.elsewhere - before.elsewhere, key=lambda container: (container.pod, container.container)
+    ):
         gpus = [
-            _described(after.devices[uuid]) if uuid in after.devices else uuid
-            for uuid, _ in sorted(one.place)
+            _describe(after.devices[uuid]) if uuid in after.devices else uuid
+            for uuid, _ in sorted(container.place)
         ]
         yield NodeEvent(
             "GPUElsewhere",
-            f"Container {one.container} of pod {one.pod} has memory of {', '.join(gpus)}, which it was not promised: its "
+            f"Container {container.container} of pod {container.pod} has memory of {', '.join(gpus)}, which it was not promised: its "
             "promised GPU had no room. The scheduler extender counts both until it has noted this on the pod",
         )
 
 
-def _described(device: Device) -> str:
+def _describe(device: Device) -> str:
     """The device in words: kind, index, product, address and UUID."""
     if device.profile:
         return f"MIG device {device.index} ({device.profile} of {device.gpu}, {device.uuid})"

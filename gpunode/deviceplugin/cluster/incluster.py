@@ -40,12 +40,12 @@ class InCluster:
         with closing(self._connect()) as connection:
             answer = self._ask(connection, "GET", path, None)
             try:
-                found = json.loads(answer.read(LARGEST))
+                content = json.loads(answer.read(LARGEST))
             except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
                 raise ApiError(0, f"the API server's answer broke: {error!r}") from None
-        if not isinstance(found, dict):
+        if not isinstance(content, dict):
             raise ApiError(0, "the API server's answer is no object")
-        return found
+        return content
 
     def send(self, method: str, path: str, body: Object | None = None) -> None:
         with closing(self._connect()) as connection:

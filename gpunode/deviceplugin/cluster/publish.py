@@ -75,9 +75,9 @@ def gone_gpus(
     """The GPUs of `before` and `devices` that NVML no longer lists, by UUID."""
     if state.problem is not None:
         return before
-    words = "NVML no longer lists it; see the kernel log, reboot the host"
+    message = "NVML no longer lists it; see the kernel log, reboot the host"
     missing = {
-        uuid: Unavailable(uuid, device.index, "gone", words, listed=False)
+        uuid: Unavailable(uuid, device.index, "gone", message, listed=False)
         for uuid, device in devices.items()
         if device.profile is None
     }
@@ -128,10 +128,10 @@ def memory_document(state: NodeState, resource: str) -> str | None:
         }
         for device in dict.fromkeys(unit.device for unit in units)
     ]
-    found = {"version": VERSION, "mib": units[0].mib, "gpus": gpus}
+    document = {"version": VERSION, "mib": units[0].mib, "gpus": gpus}
     if state.elsewhere:
-        found[ELSEWHERE] = elsewhere_fields(state.elsewhere)
-    return json.dumps(found, sort_keys=True, separators=(",", ":"))
+        document[ELSEWHERE] = elsewhere_fields(state.elsewhere)
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
 
 LAST_WRITES = 2.0  # seconds for each writer at the end; a pod's grace is ten

@@ -14,7 +14,7 @@ from gpunode.contract.promises import Place
 from gpunode.contract.status import Reason
 
 from .. import limits
-from ..cdi import qualified
+from ..cdi import qualified_name
 from ..gpus import Links
 from ..mps.report import pipe_path, shm_path
 
@@ -60,13 +60,13 @@ def prefer_units(
     known = [units[unit_id] for unit_id in pool if unit_id in units and unit_id not in reserved]
     good = [unit for unit in known if unit.device.uuid not in unhealthy]
     wanted = min(max(size - len(first), 0), len(good))
-    by_promise = None if first else _as_promised(good, promised)
+    by_promise = None if first else _units_at(good, promised)
     if by_promise is not None:
         chosen = by_promise
     elif any(unit.mib for unit in good):
-        chosen = _of_one(good, [units[unit_id] for unit_id in first if unit_id in units], wanted, packed)
+        chosen = _of_one_gpu(good, [units[unit_id] for unit_id in first if unit_id in units], wanted, packed)
     elif all(unit.device.profile is None and not unit.shared for unit in good):
-        chosen = _close(good, [units[unit_id] for unit_id in first if unit_id in units], wanted, links or {})
+        chosen = _linked(good, [units[unit_id] for unit_id in first if unit_id in units], wanted, links or {})
     else:
         chosen = _spread(good, units, wanted, packed)
     ids = [unit.id for unit in chosen]
@@ -74,7 +74,7 @@ def prefer_units(
     return [*first, *ids, *(unit_id for unit_id in pool if unit_id not in taken)][: max(size, 0)]
 
 
-def _as_promised(good: Sequence[Unit], places: Sequence[Place]) -> list[Unit] | None:
+def _units_at(good: Sequence[Unit], places: Sequence[Place]) -> list[Unit] | None:
     """Units of the first of these places that has so many; None if none has."""
     for place in places:
         left = [[unit for unit in good if unit.device.uuid == gpu][:count] for gpu, count in sorted(place)]
@@ -83,7 +83,7 @@ def _as_promised(good: Sequence[Unit], places: Sequence[Place]) -> list[Unit] | 
     return None
 
 
-def _of_one(good: Sequence[Unit], given: Sequence[Unit], wanted: int, packed: bool) -> list[Unit]:
+def _of_one_gpu(good: Sequence[Unit], given: Sequence[Unit], wanted: int, packed: bool) -> list[Unit]:
     """Units of one GPU, that of `given` if there are any; of several GPUs if none has enough."""
     free: dict[str, list[Unit]] = {}
     for unit in good:
@@ -106,13 +106,13 @@ def _spread(good: Sequence[Unit], units: Mapping[str, Unit], wanted: int, packed
     return chosen
 
 
-def _close(good: Sequence[Unit], given: Sequence[Unit], wanted: int, links: Links) -> list[Unit]:
+def _linked(good: Sequence[Unit], given: Sequence[Unit], wanted: int, links: Links) -> list[Unit]:
     if wanted in (0, len(good)) or not links:
         return list(good[:wanted])
     if comb(len(good), wanted) > TRIES:
         return _grow(good, given, wanted, links)
 
-    between = [[_link(one, other, links) for other in good] for one in good]
+    between = [[_link(unit, other, links) for other in good] for unit in good]
     to_given = [sum(_link(unit, other, links) for other in given) for unit in good]
     to_good = [sum(row) for row in between]
 
@@ -120,10 +120,10 @@ def _close(good: Sequence[Unit], given: Sequence[Unit], wanted: int, links: Link
         """How well the set is connected, within itself and with those given; then how well the remaining GPUs are.
         Those lose all links of the set: `to_good`, which counts links within the set twice."""
         some = tuple(chosen)
-        within = sum([between[one][other] for one, other in combinations(some, 2)])
-        return within + sum([to_given[one] for one in some]), within - sum([to_good[one] for one in some])
+        within = sum([between[first][second] for first, second in combinations(some, 2)])
+        return within + sum([to_given[i] for i in some]), within - sum([to_good[i] for i in some])
 
-    return [good[one] for one in max(combinations(range(len(good)), wanted), key=value)]
+    return [good[index] for index in max(combinations(range(len(good)), wanted), key=value)]
 
 
 def _grow(good: Sequence[Unit], given: Sequence[Unit], wanted: int, links: Links) -> list[Unit]:
@@ -230,45 +230,45 @@ def grant(
     units: Sequence[Unit],
     config: Config,
     exists: Callable[[str], bool],
-    made: str | None = None,
+    cdi_device: str | None = None,
     features: Sequence[str] = (),
 ) -> Grant:
     """The edits that give a container exactly the devices of `units`.
 
-    `exists` returns True if a device node exists in the plugin's own container. `made` is the qualified name of a CDI
+    `exists` returns True if a device node exists in the plugin's own container. `cdi_device` is the qualified name of a CDI
     device made for this container to limit its memory; it replaces the devices. `features` are CDI devices that every
     container with a GPU gets.
     """
     devices = list({unit.device.uuid: unit.device for unit in units}.values())
     names = [device.index if config.device_id_strategy == "index" else device.uuid for device in devices]
-    given = Grant()
-    if made is not None:
-        given.envs |= limits.variables(mib_of_each_gpu(units))
+    edits = Grant()
+    if cdi_device is not None:
+        edits.envs |= limits.variables(mib_of_each_gpu(units))
     if config.memory is not None and any(unit.mib for unit in units):
-        given.envs |= gpushare_variables(devices, len(units), config.memory)
+        edits.envs |= gpushare_variables(devices, len(units), config.memory)
     if "envvar" in config.device_list_strategy:
         # "void": an empty value makes the NVIDIA runtime use the image's value, which may be "all".
-        given.envs["NVIDIA_VISIBLE_DEVICES"] = ",".join(names) or "void"
+        edits.envs["NVIDIA_VISIBLE_DEVICES"] = ",".join(names) or "void"
     if "volume-mounts" in config.device_list_strategy:
-        given.envs["NVIDIA_VISIBLE_DEVICES"] = VOLUME_MOUNTS
-        given.mounts += [(f"{VOLUME_MOUNTS}/{name}", "/dev/null") for name in names]
-    by_cdi = [qualified(name) for name in names] if made is None else [made]
+        edits.envs["NVIDIA_VISIBLE_DEVICES"] = VOLUME_MOUNTS
+        edits.mounts += [(f"{VOLUME_MOUNTS}/{name}", "/dev/null") for name in names]
+    by_cdi = [qualified_name(name) for name in names] if cdi_device is None else [cdi_device]
     by_cdi += features if names else ()
     if "cdi-annotations" in config.device_list_strategy and names:
         # One key per resource: a container may have devices of several.
         key = f"{config.cdi_annotation_prefix}gpunode_{file_name(resource)}"
-        given.annotations[key] = ",".join(by_cdi)
+        edits.annotations[key] = ",".join(by_cdi)
     if "cdi-cri" in config.device_list_strategy:
-        given.cdi += by_cdi
+        edits.cdi += by_cdi
     if config.pass_device_specs and set(config.device_list_strategy) - CDI:
         own = dict.fromkeys(node for device in devices for node in device.nodes)
         root = config.dev_root
-        given.nodes += [(node, root + node) for node in (*CONTROL_NODES, *own) if node in own or exists(node)]
+        edits.nodes += [(node, root + node) for node in (*CONTROL_NODES, *own) if node in own or exists(node)]
     for unit in units:
         if unit.mps is not None:
             pipe = str(pipe_path(config.mps_root, unit.device.uuid))
-            given.envs["CUDA_MPS_PIPE_DIRECTORY"] = pipe
-            given.mounts += [(pipe, pipe), ("/dev/shm", str(shm_path(config.mps_root)))]  # noqa: S108
+            edits.envs["CUDA_MPS_PIPE_DIRECTORY"] = pipe
+            edits.mounts += [(pipe, pipe), ("/dev/shm", str(shm_path(config.mps_root)))]  # noqa: S108
     for feature in config.features:
-        given.envs[f"NVIDIA_{feature.upper()}"] = "enabled"
-    return given
+        edits.envs[f"NVIDIA_{feature.upper()}"] = "enabled"
+    return edits

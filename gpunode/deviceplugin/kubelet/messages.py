@@ -122,18 +122,18 @@ class Preference(NamedTuple):
 def preferences(message: bytes) -> list[Preference]:
     """Of a PreferredAllocationRequest."""
     return [
-        Preference(_strings(one, 1), _strings(one, 2), _signed(dict(_fields(one)).get(3, 0)))
-        for one in _parts(message, 1)
+        Preference(_strings(container, 1), _strings(container, 2), _int32(dict(_fields(container)).get(3, 0)))
+        for container in _parts(message, 1)
     ]
 
 
-def _signed(value: int | bytes) -> int:
+def _int32(value: int | bytes) -> int:
     """An int32."""
     low = int(value) & 0xFFFFFFFF if isinstance(value, int) else 0
     return low - (1 << 32) if low >> 31 else low
 
 
-def preferred(answers: Iterable[Iterable[str]]) -> bytes:
+def preferred_response(answers: Iterable[Iterable[str]]) -> bytes:
     """PreferredAllocationResponse, with the ids for each container."""
     return b"".join([_part(1, _texts(1, ids)) for ids in answers])
 
@@ -145,7 +145,7 @@ def ids(message: bytes) -> list[str]:
 
 def ids_by_container(message: bytes) -> list[list[str]]:
     """Of an AllocateRequest."""
-    return [_strings(one, 1) for one in _parts(message, 1)]
+    return [_strings(container, 1) for container in _parts(message, 1)]
 
 
 def _mapping(field: int, pairs: Mapping[str, str]) -> bytes:
@@ -154,36 +154,36 @@ def _mapping(field: int, pairs: Mapping[str, str]) -> bytes:
     )
 
 
-def _edits(given: Grant, first: int = 1) -> bytes:
+def _edits(grant: Grant, first: int = 1) -> bytes:
     """Environment, mounts and nodes, in fields from `first` on."""
-    mounts = [_part(first + 1, _text(1, inside) + _text(2, host)) for inside, host in given.mounts]
+    mounts = [_part(first + 1, _text(1, inside) + _text(2, host)) for inside, host in grant.mounts]
     nodes = [
-        _part(first + 2, _text(1, inside) + _text(2, host) + _text(3, "rw")) for inside, host in given.nodes
+        _part(first + 2, _text(1, inside) + _text(2, host) + _text(3, "rw")) for inside, host in grant.nodes
     ]
-    return _mapping(first, given.envs) + b"".join(mounts + nodes)
+    return _mapping(first, grant.envs) + b"".join(mounts + nodes)
 
 
-def allocated(grants: Iterable[Grant]) -> bytes:
+def allocate_response(grants: Iterable[Grant]) -> bytes:
     """AllocateResponse."""
     return b"".join(
         [
             _part(
                 1,
-                _edits(given)
-                + _mapping(4, given.annotations)
-                + b"".join(_part(5, _text(1, name)) for name in given.cdi),
+                _edits(grant)
+                + _mapping(4, grant.annotations)
+                + b"".join(_part(5, _text(1, name)) for name in grant.cdi),
             )
-            for given in grants
+            for grant in grants
         ]
     )
 
 
-def allocated_1_9(given: Grant) -> bytes:
+def allocate_response_1_9(grant: Grant) -> bytes:
     """AllocateResponse of v1alpha2."""
-    return _edits(given)
+    return _edits(grant)
 
 
-def allocated_1_8(given: Grant, unit_ids: Iterable[str]) -> bytes:
+def allocate_response_1_8(given: Grant, unit_ids: Iterable[str]) -> bytes:
     """AllocateResponse of v1alpha1. Its kubelet expects an entry for every device, and merges the edits of all entries."""
     edits = [_edits(given, first=2)]
     return b"".join([_part(1, _text(1, unit_id) + (edits.pop() if edits else b"")) for unit_id in unit_ids])
@@ -191,11 +191,11 @@ def allocated_1_8(given: Grant, unit_ids: Iterable[str]) -> bytes:
 
 def containers_devices(message: bytes) -> tuple[ContainerDevices, ...]:
     """Of a ListPodResourcesResponse, which reports by NUMA node, in any order."""
-    found: dict[tuple[Pod, str, str], set[str]] = {}
+    by_container: dict[tuple[Pod, str, str], set[str]] = {}
     for pod in _parts(message, 1):
         name = Pod(f"{_string(pod, 2)}/{_string(pod, 1)}")
         for container in _parts(pod, 3):
             for devices in _parts(container, 2):
                 key = (name, _string(container, 1), _string(devices, 1))
-                found.setdefault(key, set()).update(_strings(devices, 2))
-    return tuple(ContainerDevices(*key, tuple(sorted(held))) for key, held in found.items())
+                by_container.setdefault(key, set()).update(_strings(devices, 2))
+    return tuple(ContainerDevices(*key, tuple(sorted(held))) for key, held in by_container.items())

@@ -42,8 +42,8 @@ class PodResources:
         answer = await self.ask(FRESH)
         if answer is None:
             return [("pod_resources_up", {}, 0.0)]
-        found = await asyncio.to_thread(given, answer, offers)
-        return [("pod_resources_up", {}, 1.0), *found]
+        samples = await asyncio.to_thread(pod_samples, answer, offers)
+        return [("pod_resources_up", {}, 1.0), *samples]
 
     async def ask(self, age: float = 0.0) -> tuple[ContainerDevices, ...] | None:
         """Containers' devices as the kubelet reports them, at most `age` seconds old; None, logged, if it does not answer.
@@ -78,7 +78,9 @@ class PodResources:
         self._problem = why
 
 
-def given(containers: Iterable[ContainerDevices], offers: Mapping[str, tuple[Unit, ...]]) -> list[Sample]:
+def pod_samples(
+    containers: Iterable[ContainerDevices], offers: Mapping[str, tuple[Unit, ...]]
+) -> list[Sample]:
     """Number of units by namespace, pod, container, resource and GPU (or MIG device). Pure."""
     gpus = {resource: {unit.id: unit.device.uuid for unit in units} for resource, units in offers.items()}
     counts: Counter[tuple[str, str, str, str, str]] = Counter()

@@ -59,9 +59,9 @@ class BoundPods:
     def kind(self) -> Kind:
         """What a Follower follows to keep this current."""
         path = f"/api/v1/pods?fieldSelector=spec.nodeName%3D{quote(self._node, safe='')}"
-        return Kind(path, lambda pod: str(pod["metadata"]["uid"]), self._seen, self._gone, self._known)
+        return Kind(path, lambda pod: str(pod["metadata"]["uid"]), self._put, self._remove, self._uids)
 
-    def waiting(self, size: int, held: Held, index: Mapping[str, str], seconds: float) -> list[Place]:
+    def wait_for_places(self, size: int, held: Held, index: Mapping[str, str], seconds: float) -> list[Place]:
         """Where containers of `size` units that wait were promised to be, the likeliest first; [] where none that waits was
         promised anything. `index`: UUIDs by GPU's index. Waits so long for one that waits: the kubelet may know of a pod
         first.
@@ -72,53 +72,53 @@ class BoundPods:
             self._changed.wait_for(lambda: self._find(size, held, index) is not None, seconds)
             return self._find(size, held, index) or []
 
-    def compared(self, held: Held, index: Mapping[str, str]) -> tuple[tuple[Elsewhere, ...], bool]:
+    def compare(self, held: Held, index: Mapping[str, str]) -> tuple[tuple[Elsewhere, ...], bool]:
         """The containers that hold other GPUs than are noted, all of a pod's where one does; and whether some still wait.
 
         `more`: a GPU gives it what was promised of none to a container of its size. Else two of a size have swapped.
         """
-        found: list[Elsewhere] = []
+        elsewhere: list[Elsewhere] = []
         waits = False
         with self._changed:
             surplus = self._surplus(held, index)
             for uid, pod in self._pods.items():
-                here = [(one, held.get((one.pod, one.container))) for one in pod]
-                self._had |= {(uid, one.container) for one, place in here if place is not None}
-                waits |= any(place is None and (uid, one.container) not in self._had for one, place in here)
+                here = [(wanted, held.get((wanted.pod, wanted.container))) for wanted in pod]
+                self._had |= {(uid, wanted.container) for wanted, place in here if place is not None}
+                waits |= any(place is None and (uid, w.container) not in self._had for w, place in here)
                 # Units of an earlier configuration are reserved, and count there.
-                known = [(one, place) for one, place in here if _units(place) == one.units and one.alone]
-                if not any(place != _place(one, index) for one, place in known):
+                known = [(w, place) for w, place in here if _units(place) == w.units and w.alone]
+                if not any(place != _place(wanted, index) for wanted, place in known):
                     continue
-                for one, place in known:
-                    more = bool(one.parts) and surplus[one.units, place or frozenset()] > 0
-                    surplus[one.units, place or frozenset()] -= more
-                    found.append(Elsewhere(uid, one.pod, one.container, place or frozenset(), more))
-        return tuple(found), waits
+                for wanted, place in known:
+                    more = bool(wanted.parts) and surplus[wanted.units, place or frozenset()] > 0
+                    surplus[wanted.units, place or frozenset()] -= more
+                    elsewhere.append(Elsewhere(uid, wanted.pod, wanted.container, place or frozenset(), more))
+        return tuple(elsewhere), waits
 
     def _surplus(self, held: Held, index: Mapping[str, str]) -> Counter[tuple[int, Place]]:
         """By size and place: containers that hold it, less those that were promised it."""
-        found = Counter[tuple[int, Place]]()
+        surplus = Counter[tuple[int, Place]]()
         for pod in self._pods.values():
-            for one in pod:
-                if one.parts:
-                    found[one.units, _place(one, index)] -= 1
-                    found[one.units, held.get((one.pod, one.container), frozenset())] += 1
-        return found
+            for wanted in pod:
+                if wanted.parts:
+                    surplus[wanted.units, _place(wanted, index)] -= 1
+                    surplus[wanted.units, held.get((wanted.pod, wanted.container), frozenset())] += 1
+        return surplus
 
     def _find(self, size: int, held: Held, index: Mapping[str, str]) -> list[Place] | None:
         """None where no container of this size waits."""
         waits, mine = False, list[Place]()
         promised, taken = Counter[Place](), Counter[Place]()
         for uid, pod in self._pods.items():
-            for one in pod:
-                if one.units != size:
+            for wanted in pod:
+                if wanted.units != size:
                     continue
-                place = _place(one, index)
-                has = held.get((one.pod, one.container))
+                place = _place(wanted, index)
+                has = held.get((wanted.pod, wanted.container))
                 if has is not None:
-                    self._had.add((uid, one.container))
+                    self._had.add((uid, wanted.container))
                     taken[has] += bool(place)
-                elif (uid, one.container) in self._had:
+                elif (uid, wanted.container) in self._had:
                     continue  # it has ended, which the API server does not say yet
                 else:
                     waits = True
@@ -127,22 +127,22 @@ class BoundPods:
         free = promised - taken
         if not waits:
             return None
-        return list(dict.fromkeys([one for one in (*mine, *free) if free[one] > 0])) if mine else []
+        return list(dict.fromkeys([place for place in (*mine, *free) if free[place] > 0])) if mine else []
 
-    def _seen(self, pod: Object) -> None:
+    def _put(self, pod: Object) -> None:
         wanted = () if has_ended(pod) else self._read(pod)
         with self._changed:
             self.version += self._pods.get(str(pod["metadata"]["uid"])) != wanted
             self._pods[str(pod["metadata"]["uid"])] = wanted
             self._changed.notify_all()
 
-    def _gone(self, uid: str) -> None:
+    def _remove(self, uid: str) -> None:
         with self._changed:
             self._pods.pop(uid, None)
             self.version += 1
-            self._had = {one for one in self._had if one[0] != uid}
+            self._had = {known for known in self._had if known[0] != uid}
 
-    def _known(self) -> set[str]:
+    def _uids(self) -> set[str]:
         with self._changed:
             return set(self._pods)
 
@@ -212,16 +212,16 @@ class Promised:
             if self._bound.version != version:
                 version, pause, left = self._bound.version, TICK, 0.0
             if left <= 0:
-                left, pause = (float("inf") if await self._settled() else pause), min(2 * pause, LONGEST)
+                left, pause = (float("inf") if await self._all_in_place() else pause), min(2 * pause, LONGEST)
 
-    async def _settled(self) -> bool:
+    async def _all_in_place(self) -> bool:
         """Whether every container has its units, where they are noted; those that are elsewhere are recorded."""
         reported, units = await self._pods.ask(), self._state.units.get(self.resource)
         if reported is None or not units:
             return False
-        found, waits = self._bound.compared(self._held(reported, units), _index(units))
-        self._state.set_elsewhere(found)
-        return not found and not waits
+        elsewhere, waits = self._bound.compare(self._places_held(reported, units), _index(units))
+        self._state.set_elsewhere(elsewhere)
+        return not elsewhere and not waits
 
     async def places(self, size: int, offered: Mapping[str, Unit]) -> list[Place]:
         """Where a container that asks for `size` units may have been promised to be, the likeliest first; [] where no
@@ -230,21 +230,21 @@ class Promised:
         if reported is None:
             log.warning("the kubelet does not report which containers have GPUs: no promise is followed")
             return []
-        held = self._held(reported, offered)
-        found = await asyncio.to_thread(self._bound.waiting, size, held, _index(offered), LATE)
-        if not found:
+        held = self._places_held(reported, offered)
+        promised = await asyncio.to_thread(self._bound.wait_for_places, size, held, _index(offered), LATE)
+        if not promised:
             log.info("no promise is known for a container: the plugin chooses", extra={"units": size})
-        return found
+        return promised
 
-    def _held(
+    def _places_held(
         self, reported: Iterable[ContainerDevices], offered: Mapping[str, Unit]
     ) -> dict[tuple[str, str], Place]:
         """By pod and container."""
         held: dict[tuple[str, str], Place] = {}
-        for one in reported:
-            if one.resource == self.resource:
-                gpus = Counter(offered[unit].device.uuid for unit in one.ids if unit in offered)
-                held[one.pod.name, one.container] = frozenset(gpus.items())
+        for container in reported:
+            if container.resource == self.resource:
+                gpus = Counter(offered[unit].device.uuid for unit in container.ids if unit in offered)
+                held[container.pod.name, container.container] = frozenset(gpus.items())
         return held
 
 

@@ -19,25 +19,25 @@ from ..state import ContainerDevices, NodeState, Reservation, reservations
 from .podresources import PodResources
 
 
-def pod_names(found: Iterable[Entry], reported: Iterable[ContainerDevices]) -> dict[str, str]:
+def pod_names(entries: Iterable[Entry], reported: Iterable[ContainerDevices]) -> dict[str, str]:
     """Names of pods by UID, where the kubelet reports the same devices for one of their containers."""
-    by_devices = {(one.container, one.resource, frozenset(one.ids)): one.pod for one in reported}
+    by_devices = {(held.container, held.resource, frozenset(held.ids)): held.pod for held in reported}
     return {
-        one.pod: pod.name
-        for one in found
-        if (pod := by_devices.get((one.container, one.resource, one.ids))) is not None
+        entry.pod: pod.name
+        for entry in entries
+        if (pod := by_devices.get((entry.container, entry.resource, entry.ids))) is not None
     }
 
 
-def unreported(found: Iterable[Entry], reported: Iterable[ContainerDevices]) -> tuple[Entry, ...]:
+def unreported_entries(entries: Iterable[Entry], reported: Iterable[ContainerDevices]) -> tuple[Entry, ...]:
     """The entries with units that the kubelet does not report, each unit once."""
-    known = {(one.resource, unit_id) for one in reported for unit_id in one.ids}
+    known = {(held.resource, unit_id) for held in reported for unit_id in held.ids}
     rest = []
-    for one in found:
-        ids = frozenset(unit_id for unit_id in one.ids if (one.resource, unit_id) not in known)
-        known |= {(one.resource, unit_id) for unit_id in ids}
+    for entry in entries:
+        ids = frozenset(unit_id for unit_id in entry.ids if (entry.resource, unit_id) not in known)
+        known |= {(entry.resource, unit_id) for unit_id in ids}
         if ids:
-            rest.append(replace(one, ids=ids))
+            rest.append(replace(entry, ids=ids))
     return tuple(rest)
 
 
@@ -100,17 +100,17 @@ class Reclaim:
         silent = reported is None and self._never()
         holders = () if silent else tuple(await self._holders(reported))
         before = self._state.reservations
-        found = await asyncio.to_thread(reservations, offers, self._state.devices, holders, before)
-        _log_changes(before, found)
-        self._state.reserve(found)
-        if found and self._unreported:
+        after = await asyncio.to_thread(reservations, offers, self._state.devices, holders, before)
+        _log_changes(before, after)
+        self._state.reserve(after)
+        if after and self._unreported:
             self._state.resend()
         if silent:
             self._warn(
                 "GPUs that pods use by an earlier configuration are not reserved: the kubelet does not report them "
                 "(before Kubernetes 1.20 it cannot); drain this node before you change how its GPUs are shared"
             )
-        if found or (reported is None and not silent):
+        if after or (reported is None and not silent):
             self._open.set()
         else:
             self._open.clear()
@@ -132,30 +132,30 @@ class Reclaim:
         self._reported = self._reported if reported is None else reported
         confirmed = identity(self._record) != self._old  # an old one may have pods that have ended
         try:
-            found = await asyncio.to_thread(entries, self._record)
+            recorded = await asyncio.to_thread(entries, self._record)
         except (OSError, ValueError) as error:
             self._warn(f"devices of init containers are not reserved: {self._record}: {error}")
-            found = ()
-        pods = frozenset(one.pod for one in found)
-        names = {**self._names, **pod_names(found, self._reported)}
+            recorded = ()
+        pods = frozenset(entry.pod for entry in recorded)
+        names = {**self._names, **pod_names(recorded, self._reported)}
         self._names = {uid: name for uid, name in names.items() if uid in pods}
-        before, self._unreported = self._unreported, unreported(found, self._reported)
+        before, self._unreported = self._unreported, unreported_entries(recorded, self._reported)
         self._pause = POLL if confirmed and self._unreported == before else SOON
         # The kubelet reports ids alone.
-        index = {(one.container, one.resource, one.ids): one.index for one in found}
+        index = {(entry.container, entry.resource, entry.ids): entry.index for entry in recorded}
         return chain(
             (
-                replace(one, index=index.get((one.container, one.resource, frozenset(one.ids)), ""))
-                for one in self._reported
+                replace(held, index=index.get((held.container, held.resource, frozenset(held.ids)), ""))
+                for held in self._reported
             ),
-            (_container_devices(one, self._names, confirmed=confirmed) for one in self._unreported),
+            (_container_devices(entry, self._names, confirmed=confirmed) for entry in self._unreported),
         )
 
-    def _warn(self, words: str) -> None:
+    def _warn(self, message: str) -> None:
         """Log a warning once, not at every check."""
-        if words not in self._warned:
-            self._warned.add(words)
-            log.warning("%s", words)
+        if message not in self._warned:
+            self._warned.add(message)
+            log.warning("%s", message)
 
 
 def _container_devices(entry: Entry, names: Mapping[str, str], *, confirmed: bool) -> ContainerDevices:

@@ -135,7 +135,7 @@ class ResourceServer:
         self._promised = promised
         self._kubelet = Path(config.kubelet_socket)
         self._socket = self._kubelet.parent / f"nvidia-{file_name(resource)}.sock"
-        self._stirred = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self.standing_by = False  # another process serves the resource
         self._accepted: Service | None = None  # the service that the kubelet has registered
         self._fields = {"resource": resource}
@@ -154,7 +154,7 @@ class ResourceServer:
         self._changed()
 
     def _stream_changed(self) -> None:
-        self._stirred.set()
+        self._wakeup.set()
         self._changed()
 
     async def run(self) -> None:
@@ -179,7 +179,7 @@ class ResourceServer:
     async def _serve(self) -> None:
         """Serve from one registration until the kubelet restarts, or until another plugin that took over is gone."""
         self._check_permission()
-        with Directory(self._kubelet.parent, self._stirred.set):
+        with Directory(self._kubelet.parent, self._wakeup.set):
             await self._until_kubelet()
             self._check_permission()
             async with self._serving() as (service, mine):
@@ -211,7 +211,7 @@ class ResourceServer:
         """Wait for so many seconds, or until the kubelet restarts; True if it did."""
         before = identity(self._kubelet)
         try:
-            with Directory(self._kubelet.parent, self._stirred.set):
+            with Directory(self._kubelet.parent, self._wakeup.set):
                 return await self._until(lambda: identity(self._kubelet) != before, seconds)
         except OSError:
             await asyncio.sleep(seconds)
@@ -286,9 +286,9 @@ class ResourceServer:
         if identity(self._kubelet) != kubelet or identity(self._socket) is None:
             log.info("the kubelet has restarted", extra=self._fields)
         elif identity(self._socket) == mine:
-            await self._stream_lost(kubelet, since)
+            await self._on_stream_end(kubelet, since)
 
-    async def _stream_lost(self, kubelet: Identity | None, since: float) -> None:
+    async def _on_stream_end(self, kubelet: Identity | None, since: float) -> None:
         """The kubelet ended its stream: return if it restarts or stops, raise StreamDropped if it goes on running."""
         if await self._until(lambda: identity(self._kubelet) != kubelet, SOON):
             return
@@ -330,9 +330,9 @@ class ResourceServer:
             left = end - time.monotonic()
             if left <= 0:
                 return False
-            self._stirred.clear()
+            self._wakeup.clear()
             # Not wait_for: before Python 3.12 it can swallow the cancellation that ends this server.
-            stirred = asyncio.ensure_future(self._stirred.wait())
+            stirred = asyncio.ensure_future(self._wakeup.wait())
             try:
                 await asyncio.wait((stirred,), timeout=min(CHECK_ANYWAY, left))
             finally:

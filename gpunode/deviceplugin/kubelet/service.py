@@ -41,12 +41,12 @@ def options(config: Config) -> bytes:
     """The optional calls that the kubelet should make."""
     # A container with an enforced memory limit needs its own CDI device, also when it restarts after a reboot: the
     # kubelet then reuses the allocation without asking, while /var/run/cdi is empty.
-    made = config.cdi and config.memory is not None
-    return messages.options(pre_start=made, preferred=True)
+    own_device = config.cdi and config.memory is not None
+    return messages.options(pre_start=own_device, preferred=True)
 
 
 class Service:
-    """One server's answers. Calls `stirred` when a ListAndWatch stream begins, and when the kubelet has ended one."""
+    """One server's answers. Calls `on_stream_change` when a ListAndWatch stream begins, and when the kubelet has ended one."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Service:
         config: Config,
         metrics: Metrics,
         specs: Specs | None,
-        stirred: Callable[[], None],
+        on_stream_change: Callable[[], None],
         promised: Promised | None = None,
     ) -> None:
         self.resource = resource
@@ -67,7 +67,7 @@ class Service:
         self._config = config
         self._metrics = metrics
         self._specs = specs
-        self._stirred = stirred
+        self._on_stream_change = on_stream_change
         self._promised = promised if promised is not None and promised.resource == resource else None
         self._preferred: frozenset[str] = frozenset()  # units last preferred because they were promised
         self._fields = {"resource": resource}
@@ -82,7 +82,7 @@ class Service:
     async def changes(self) -> AsyncGenerator[None, None]:
         """Yields at once, then at every change, until `closing` is set."""
         self.streams += 1
-        self._stirred()
+        self._on_stream_change()
         closing = asyncio.ensure_future(self.closing.wait())
         try:
             while not closing.done():
@@ -97,9 +97,9 @@ class Service:
             if not closing.done():
                 closing.cancel()
                 self.lost += 1
-                self._stirred()
+                self._on_stream_change()
 
-    async def listed(self) -> bytes:
+    async def device_list(self) -> bytes:
         """The list of the units offered now.
 
         Made beside the event loop, which it would block: there may be tens of thousands of units.
@@ -107,7 +107,7 @@ class Service:
         units, unhealthy = self.units(), self._state.unhealthy
         reserved = self._state.reserved.get(self.resource, {})
 
-        def made() -> bytes:
+        def encode() -> bytes:
             return b"".join(
                 [
                     messages.device(
@@ -118,9 +118,9 @@ class Service:
                 ]
             )
 
-        return await asyncio.to_thread(made)
+        return await asyncio.to_thread(encode)
 
-    async def given(self, ids: Iterable[str]) -> Grant:
+    async def allocate_units(self, ids: Iterable[str]) -> Grant:
         """The edits for one container. Raises RpcError with the reason if the allocation is refused."""
         began = time.perf_counter()
         free, self._free = self._free, None  # valid for one allocation
@@ -135,18 +135,18 @@ class Service:
             )
             if frozenset(ids) != self._preferred:  # the extender may promise a container memory of several
                 check_one_gpu(units, free)
-            made = await self._limited(units)
+            cdi_device = await self._limit_memory(units)
         except AllocationRefused as refusal:
             self._metrics.count("allocations_refused_total", resource=self.resource)
             log.warning("allocation refused: %s", refusal, extra=self._fields)
             raise RpcError(Code.INVALID_ARGUMENT, f"{self.resource}: {refusal}") from None
         features = self._specs.features(self._config.features)[0] if self._specs else ()
-        answer = grant(self.resource, units, self._config, os.path.exists, made, features)
-        self._metrics.allocated(self.resource, time.perf_counter() - began)
-        log.info("allocated", extra={**self._fields, **_named(units)})
+        answer = grant(self.resource, units, self._config, os.path.exists, cdi_device, features)
+        self._metrics.observe_allocation(self.resource, time.perf_counter() - began)
+        log.info("allocated", extra={**self._fields, **_unit_fields(units)})
         return answer
 
-    async def _limited(self, units: Sequence[Unit]) -> str | None:
+    async def _limit_memory(self, units: Sequence[Unit]) -> str | None:
         """The name of the CDI device that limits a container's memory; None for containers without enforced limit.
 
         Raises AllocationRefused if it cannot be written: without it, the container could use others' memory.
@@ -170,22 +170,22 @@ class Service:
     async def list_and_watch(self, _request: bytes) -> AsyncGenerator[bytes, None]:
         async with aclosing(self.changes()) as changes:
             async for _ in changes:
-                yield await self.listed()
+                yield await self.device_list()
 
     async def preferred_allocation(self, request: bytes) -> bytes:
         offered = self._state.units.get(self.resource, {})
         answers = []
         # Beside the event loop: there may be thousands of ids, and of sets to compare.
-        for wish in await asyncio.to_thread(messages.preferences, request):
+        for preference in await asyncio.to_thread(messages.preferences, request):
             self._free = Counter(
-                offered[unit_id].device.index for unit_id in wish.available if unit_id in offered
+                offered[unit_id].device.index for unit_id in preference.available if unit_id in offered
             )
-            places = await self._promised.places(wish.size, offered) if self._promised else ()
+            places = await self._promised.places(preference.size, offered) if self._promised else ()
             ids = await asyncio.to_thread(
                 prefer_units,
-                wish.available,
-                wish.must,
-                wish.size,
+                preference.available,
+                preference.must,
+                preference.size,
                 offered,
                 self._state.unhealthy,
                 self._state.reserved.get(self.resource, ()),
@@ -193,21 +193,23 @@ class Service:
                 links=self._state.links,
                 promised=places,
             )
-            of_gpus = Counter(offered[one].device.uuid for one in ids if one in offered)
+            of_gpus = Counter(offered[unit_id].device.uuid for unit_id in ids if unit_id in offered)
             self._preferred = frozenset(ids if frozenset(of_gpus.items()) in places else ())
             answers.append(ids)
-        return messages.preferred(answers)
+        return messages.preferred_response(answers)
 
     async def allocate(self, request: bytes) -> bytes:
-        return messages.allocated([await self.given(ids) for ids in messages.ids_by_container(request)])
+        return messages.allocate_response(
+            [await self.allocate_units(ids) for ids in messages.ids_by_container(request)]
+        )
 
     async def allocate_alpha(self, request: bytes) -> bytes:
         ids = messages.ids(request)
-        given = await self.given(ids)
+        edits = await self.allocate_units(ids)
         return (
-            messages.allocated_1_9(given)
+            messages.allocate_response_1_9(edits)
             if self.version == "v1alpha2"
-            else messages.allocated_1_8(given, ids)
+            else messages.allocate_response_1_8(edits, ids)
         )
 
     async def pre_start(self, request: bytes) -> bytes:
@@ -215,7 +217,7 @@ class Service:
         units = [offered[unit_id] for unit_id in messages.ids(request) if unit_id in offered]
         try:
             if units:
-                await self._limited(units)
+                await self._limit_memory(units)
         except AllocationRefused as refusal:
             log.warning("a container cannot start: %s", refusal, extra=self._fields)
             raise RpcError(Code.FAILED_PRECONDITION, f"{self.resource}: {refusal}") from None
@@ -240,7 +242,7 @@ class Service:
         )
 
 
-def _named(units: Sequence[Unit]) -> dict[str, object]:
+def _unit_fields(units: Sequence[Unit]) -> dict[str, object]:
     """Log fields of an allocation: each unit's id; for pieces of memory, which may be thousands, number and GPU."""
     if any(unit.mib for unit in units):
         return {"units": len(units), "mib": sum(unit.mib for unit in units), "gpu": units[0].device.uuid}

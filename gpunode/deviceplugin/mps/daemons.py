@@ -273,7 +273,7 @@ class Supervisor:
         """Apply this configuration until cancelled. Daemons that it does not change are not disturbed."""
         while True:
             try:
-                wanted = await self._wanted(config)
+                wanted = await self._read_limits(config)
             except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
                 # Running daemons stay: their GPUs may still answer.
                 log.error("cannot list the GPUs: %s", explain(error) or "NVML does not answer")  # noqa: TRY400
@@ -288,11 +288,11 @@ class Supervisor:
         """End all daemons, and restore their GPUs' compute mode."""
         await self._apply({}, 0.0)
 
-    async def _wanted(self, config: Config) -> Mapping[str, ClientLimits]:
+    async def _read_limits(self, config: Config) -> Mapping[str, ClientLimits]:
         """ClientLimits by the UUID of each GPU that is shared by MPS. Raises NVMLError, TimeoutError, CannotOffer."""
         number = await self._calls.within(DEADLINE, count_gpus, self._nvml)
         described = await asyncio.gather(*(self._describe(index) for index in range(number)))
-        devices = [device for found in described for device in found]
+        devices = [device for group in described for device in group]
         units = [
             unit for group in offers(devices, config.mig_strategy, config.shares).values() for unit in group
         ]

@@ -26,15 +26,15 @@ def container_using(record: Path, gpu: str) -> str | None:
     The container may be idle. After its pod has ended, the plugin makes the kubelet update the checkpoint soon.
     """
     try:
-        found = entries(record)
+        records = entries(record)
     except (OSError, ValueError) as error:
         log.warning("cannot read which containers have the GPU: %s: %s", record, error, extra={"gpu": gpu})
         return None
-    for one in found:
-        claims = [claim for unit_id in one.ids if (claim := offer.claim_of(unit_id))]
+    for entry in records:
+        claims = [claim for unit_id in entry.ids if (claim := offer.claim_of(unit_id))]
         others = [claim for claim in claims if claim.device == gpu and claim.way != offer.MPS]
         if others or any(claim.way == offer.GPUSHARE for claim in claims):  # any GPU may be that one's
-            return f"container {one.container} of pod with UID {one.pod} still uses this GPU without MPS"
+            return f"container {entry.container} of pod with UID {entry.pod} still uses this GPU without MPS"
     return None
 
 
@@ -44,17 +44,17 @@ def process_using(handles: Handles, gpu: str, proc: Path = Path("/proc")) -> str
     `proc` has the host's processes. Raises NVMLError.
     """
     named = {pid: _name(proc, pid) for pid in sorted(_pids(handles.nvml, handles.of(gpu)))}
-    found = [f"{pid} ({name})" for pid, name in named.items() if name != SERVER]
-    if not found:
+    processes = [f"{pid} ({name})" for pid, name in named.items() if name != SERVER]
+    if not processes:
         return None
-    return f"process {found[0]}{f' and {len(found) - 1} more use' if len(found) > 1 else ' uses'} this GPU without MPS"
+    return f"process {processes[0]}{f' and {len(processes) - 1} more use' if len(processes) > 1 else ' uses'} this GPU without MPS"
 
 
 def _pids(nvml: Any, handle: Any) -> set[int]:
     # The call's version of newer drivers, then that of drivers before R510.
     for ask in (nvml.nvmlDeviceGetComputeRunningProcesses_v3, nvml.nvmlDeviceGetComputeRunningProcesses_v2):
         try:
-            return {int(one.pid) for one in ask(handle)}
+            return {int(process.pid) for process in ask(handle)}
         except nvml.NVMLError as error:
             if not unsupported(nvml, error):
                 raise
@@ -116,21 +116,21 @@ class ComputeModes:
                 return
             if who := container_using(self._record, gpu) or process_using(self._handles, gpu):
                 raise InUse(who)
-            self._kept(gpu).write_text(f"{before}\n")
+            self._mode_file(gpu).write_text(f"{before}\n")
             self._nvml.nvmlDeviceSetComputeMode(handle, self._nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
         except self._nvml.NVMLError as error:
             if not unsupported(self._nvml, error):
                 raise
-            self._kept(gpu).unlink(missing_ok=True)
+            self._mode_file(gpu).unlink(missing_ok=True)
             log.warning("this GPU has no compute modes: processes can bypass MPS", extra={"gpu": gpu})
 
     def _restore(self, gpu: str) -> None:
         try:
-            before = int(self._kept(gpu).read_text())
+            before = int(self._mode_file(gpu).read_text())
         except (FileNotFoundError, ValueError):
             return
         self._nvml.nvmlDeviceSetComputeMode(self._handles.of(gpu), before)
-        self._kept(gpu).unlink()
+        self._mode_file(gpu).unlink()
 
-    def _kept(self, gpu: str) -> Path:
+    def _mode_file(self, gpu: str) -> Path:
         return mode_path(self._root, gpu)

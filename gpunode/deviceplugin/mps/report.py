@@ -84,8 +84,8 @@ def why_not(report: Report, gpu: str, limits: ClientLimits) -> Reason | None:
     if state.why is not None:
         return Reason("mps-daemon", f"MPS control daemon: {state.why}")
     if state.limits != limits:
-        words = "the MPS control daemon has other limits than the configuration, and will be restarted"
-        return Reason("mps-limits", words)
+        message = "the MPS control daemon has other limits than the configuration, and will be restarted"
+        return Reason("mps-limits", message)
     return None
 
 

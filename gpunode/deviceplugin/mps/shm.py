@@ -43,13 +43,13 @@ def propagates(root: str, mountinfo: str) -> bool:
     above = [field for field in fields if Path(root).is_relative_to(field[4].replace("\\040", " "))]
     if not above:
         return False
-    nearest = max(above, key=lambda one: len(Path(one[4]).parts))
+    nearest = max(above, key=lambda mount: len(Path(mount[4]).parts))
     return any(field.startswith("shared:") for field in nearest[6 : nearest.index("-")])
 
 
 def _mount(source: str, target: Path, kind: str | None, flags: int, options: str | None) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    words = [None if text is None else text.encode() for text in (source, str(target), kind, options)]
-    if libc.mount(words[0], words[1], words[2], ctypes.c_ulong(flags), words[3]):
+    arguments = [None if text is None else text.encode() for text in (source, str(target), kind, options)]
+    if libc.mount(*arguments[:3], ctypes.c_ulong(flags), arguments[3]):
         number = ctypes.get_errno()
         raise OSError(number, f"cannot mount {source}: {os.strerror(number)}", str(target))

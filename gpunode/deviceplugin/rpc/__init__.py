@@ -88,7 +88,7 @@ class Message:
         return bytes(self._body[5:])
 
 
-def _framed(message: bytes) -> bytes:
+def _frame_message(message: bytes) -> bytes:
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
@@ -104,7 +104,7 @@ class Server:
 
     async def start(self, path: Path) -> None:
         """Listen. Raises OSError."""
-        self._server = await asyncio.get_running_loop().create_unix_server(self._connected, str(path))
+        self._server = await asyncio.get_running_loop().create_unix_server(self._new_connection, str(path))
 
     async def stop(self, grace: float) -> None:
         """Take no more calls, and end those that are still open after so many seconds."""
@@ -120,7 +120,7 @@ class Server:
         for connection in list(self._connections):
             connection.transport.close()
 
-    def _connected(self) -> Connection:
+    def _new_connection(self) -> Connection:
         def accept(stream: Stream) -> None:
             _Call(self, connection, stream)
 
@@ -145,13 +145,13 @@ class _Call:
     def _headers(self, headers: list[Header]) -> None:
         if self._path:
             return  # trailers
-        found = dict(headers)
-        self._path = found.get(b":path", b"?").decode("latin-1")
-        if not found.get(b"content-type", b"").startswith(b"application/grpc"):
+        fields = dict(headers)
+        self._path = fields.get(b":path", b"?").decode("latin-1")
+        if not fields.get(b"content-type", b"").startswith(b"application/grpc"):
             self._stream.headers(encode([(b":status", b"415")]), end=True)
             self._stream.reset(NO_ERROR)
             return
-        seconds = _seconds(found.get(b"grpc-timeout", b"").decode("latin-1"))
+        seconds = _seconds(fields.get(b"grpc-timeout", b"").decode("latin-1"))
         if seconds is not None:
             late = RpcError(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
             self._timer = asyncio.get_running_loop().call_later(seconds, self._fail, late)
@@ -193,12 +193,12 @@ class _Call:
             if not self._answered:
                 self._answered = True
                 self._stream.headers(_HEADERS)
-            self._stream.data(_framed(message), last)
+            self._stream.data(_frame_message(message), last)
         if last is not None:
-            self._over()
+            self._stop_timer()
 
     def _finish(self, code: Code, details: str = "") -> None:
-        self._over()
+        self._stop_timer()
         status = encode(
             [(b"grpc-status", b"%d" % code), (b"grpc-message", quote(details, safe=PRINTABLE).encode())]
         )
@@ -219,12 +219,12 @@ class _Call:
             if self._stream.number in self._connection.streams:
                 self._stream.reset(NO_ERROR)
 
-    def _over(self) -> None:
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
     def _reset(self, _code: int) -> None:
-        self._over()
+        self._stop_timer()
         if self._task is not None:
             self._task.cancel()
 
@@ -304,7 +304,7 @@ async def call(socket: Path, method: str, request: bytes, *, seconds: float, lon
         ]
         with connection.together():
             stream.headers(encode(headers))
-            stream.data(_framed(request), b"")
+            stream.data(_frame_message(request), b"")
         return await done
     finally:
         timer.cancel()

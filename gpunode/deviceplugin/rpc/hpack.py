@@ -19,7 +19,7 @@ www-authenticate
 """
 STATIC: tuple[Header, ...] = (
     (b":authority", b""),
-    *((name, value) for name, _, value in (one.partition(b" ") for one in VALUES.encode().split(b","))),
+    *((name, value) for name, _, value in (entry.partition(b" ") for entry in VALUES.encode().split(b","))),
     (b"accept-charset", b""),
     (b"accept-encoding", b"gzip, deflate"),
     *((name.encode(), b"") for name in NAMES.split()),
@@ -46,13 +46,13 @@ class Malformed(ValueError):
 def _codes() -> dict[tuple[int, int], int]:
     """Byte by bits and code."""
     bits = [int(word) for word in BITS.split()]
-    found, code, before = {}, 0, 0
+    codes, code, before = {}, 0, 0
     for symbol in sorted(range(len(bits)), key=lambda symbol: (bits[symbol], symbol)):
         code <<= bits[symbol] - before
         before = bits[symbol]
-        found[before, code] = symbol
+        codes[before, code] = symbol
         code += 1
-    return found
+    return codes
 
 
 CODES = _codes()
@@ -68,17 +68,17 @@ class Decoder:
 
     def decode(self, block: bytes) -> list[Header]:
         """The headers of a block. Raises Malformed."""
-        found: list[Header] = []
+        headers: list[Header] = []
         at = 0
         try:
             while at < len(block):
                 first = block[at]
                 if first & 0x80:
                     index, at = _integer(block, at, 7)
-                    found.append(self._entry(index))
+                    headers.append(self._entry(index))
                 elif first & 0xE0 == 0x20:
                     self._bound, at = _integer(block, at, 5)
-                    if found or self._bound > TABLE:
+                    if headers or self._bound > TABLE:
                         raise Malformed("a table's size")
                     self._evict()
                 else:
@@ -86,14 +86,14 @@ class Decoder:
                     index, at = _integer(block, at, 6 if kept else 4)
                     name, at = (self._entry(index)[0], at) if index else _string(block, at)
                     value, at = _string(block, at)
-                    found.append((name, value))
+                    headers.append((name, value))
                     if kept:
                         self._dynamic.appendleft((name, value))
                         self._size += len(name) + len(value) + OVERHEAD
                         self._evict()
         except IndexError:
             raise Malformed("it ends too early, or has no such entry") from None
-        return found
+        return headers
 
     def _entry(self, index: int) -> Header:
         if not index:
@@ -128,10 +128,10 @@ def _string(block: bytes, at: int) -> tuple[bytes, int]:
     if at + length > len(block):
         raise Malformed("a text ends too early")
     data = block[at : at + length]
-    return (_decoded(data) if coded else data), at + length
+    return (_decode_huffman(data) if coded else data), at + length
 
 
-def _decoded(data: bytes) -> bytes:
+def _decode_huffman(data: bytes) -> bytes:
     out = bytearray()
     code = bits = 0
     for byte in data:

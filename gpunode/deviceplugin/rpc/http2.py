@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol):
                 self._TAKE[kind](self, flags, number, content)
         del buffer[:at]
 
-    def _known(self, number: int) -> Stream | None:
+    def _stream(self, number: int) -> Stream | None:
         """The stream; None for one that is over. Raises Broken for one that nobody has opened."""
         stream = self.streams.get(number)
         ours = number % 2 == (self._accept is None)
@@ -248,26 +248,26 @@ class Connection(asyncio.Protocol):
         return stream
 
     def _data(self, flags: int, number: int, content: bytes) -> None:
-        stream = self._known(number)
+        stream = self._stream(number)
         self._taken += len(content)
         if self._taken > LARGEST // 2:
             self.send(WINDOW_UPDATE, 0, 0, struct.pack(">I", self._taken))
             self._taken = 0
-        data = _unpadded(flags, content)
+        data = _strip_padding(flags, content)
         if stream is None:
             return
         if stream.over[1]:
             raise Broken(STREAM_CLOSED, "data after the end of a stream")
         stream.on_data(data)
         if flags & END_STREAM:
-            self._ended(stream)
+            self._end_of_peer(stream)
 
-    def _ended(self, stream: Stream) -> None:
+    def _end_of_peer(self, stream: Stream) -> None:
         self.half_close(stream, 1)
         stream.on_end()
 
     def _headers(self, flags: int, number: int, content: bytes) -> None:
-        block = _unpadded(flags, content)
+        block = _strip_padding(flags, content)
         if flags & WITH_PRIORITY:
             if len(block) < 5:
                 raise Broken(FRAME_SIZE_ERROR, "no room for a priority")
@@ -290,19 +290,19 @@ class Connection(asyncio.Protocol):
         )  # also of a stream that is refused: the tables are the connection's
         stream = self.streams.get(number)
         if stream is None:
-            stream = self._begun(number)
+            stream = self._open_for_peer(number)
         elif stream.over[1]:
             raise Broken(STREAM_CLOSED, "headers after the end of a stream")
         if stream is None:
             return
         stream.on_headers(headers)
         if first & END_STREAM and number in self.streams:
-            self._ended(stream)
+            self._end_of_peer(stream)
 
-    def _begun(self, number: int) -> Stream | None:
+    def _open_for_peer(self, number: int) -> Stream | None:
         """The stream that the peer opens; None for one that is over, or refused."""
         if self._accept is None or not number % 2:
-            self._known(number)
+            self._stream(number)
             return None
         if number <= self._newest:
             return None
@@ -320,7 +320,7 @@ class Connection(asyncio.Protocol):
 
     def _rst_stream(self, _flags: int, number: int, content: bytes) -> None:
         (code,) = _numbers(content, ">I")
-        stream = self._known(number)
+        stream = self._stream(number)
         if stream is not None:
             self.forget(stream)
             stream.on_reset(code)
@@ -367,7 +367,7 @@ class Connection(asyncio.Protocol):
 
     def _window_update(self, _flags: int, number: int, content: bytes) -> None:
         more = _numbers(content, ">I")[0] & LARGEST
-        stream = self._known(number) if number else None
+        stream = self._stream(number) if number else None
         if not number:
             self._window += more
         elif stream is not None:
@@ -400,7 +400,7 @@ def _numbers(content: bytes, form: str) -> tuple[int, ...]:
         raise Broken(FRAME_SIZE_ERROR, "a frame has another size") from None
 
 
-def _unpadded(flags: int, content: bytes) -> bytes:
+def _strip_padding(flags: int, content: bytes) -> bytes:
     if not flags & PADDED:
         return content
     if not content or content[0] >= len(content):
