@@ -23,11 +23,11 @@ def sha256(data: bytes) -> str:
 
 def read_files(patterns: List[str]) -> Dict[str, Dict[str, Any]]:
     """Files by path. A plain path is always in the answer; a pattern adds the paths that it matches."""
-    found = {}
+    files = {}
     for pattern in patterns:
         for path in glob_of(pattern) if glob.has_magic(pattern) else [pattern]:
-            found[path] = read_file(path)
-    return found
+            files[path] = read_file(path)
+    return files
 
 
 def read_file(path: str) -> Dict[str, Any]:
@@ -45,17 +45,17 @@ def read_file(path: str) -> Dict[str, Any]:
         return {"exists": False}
     except OSError as error:
         return {"exists": True, "error": error.strerror}
-    found: Message = {"exists": True, "sha256": digest.hexdigest(), "mode": stat.S_IMODE(status.st_mode)}
-    found["mtime"], found["ctime"] = status.st_mtime, status.st_ctime
+    facts: Message = {"exists": True, "sha256": digest.hexdigest(), "mode": stat.S_IMODE(status.st_mode)}
+    facts["mtime"], facts["ctime"] = status.st_mtime, status.st_ctime
     if status.st_size > CONTENT_LIMIT:
-        return dict(found, error="larger than %d KiB" % (CONTENT_LIMIT // 1024))
+        return dict(facts, error="larger than %d KiB" % (CONTENT_LIMIT // 1024))
     try:
-        return dict(found, content=data.decode("utf-8"))
+        return dict(facts, content=data.decode("utf-8"))
     except UnicodeDecodeError:
-        return dict(found, error="not UTF-8")
+        return dict(facts, error="not UTF-8")
 
 
-def current(path: str) -> Optional[bytes]:
+def read_current(path: str) -> Optional[bytes]:
     try:
         with open(below(path), "rb") as file:
             return file.read()
@@ -67,8 +67,8 @@ def state_of(path: str) -> Optional[str]:
     """What is at a path, for comparison: a file's digest, `-> TARGET` of a link, None if it does not exist."""
     if os.path.islink(below(path)):
         return "-> " + os.readlink(below(path))
-    found = current(path)
-    return None if found is None else sha256(found)
+    data = read_current(path)
+    return None if data is None else sha256(data)
 
 
 def sync(path: str) -> None:
@@ -131,15 +131,15 @@ def copy_labels(source: str, target: str) -> None:
 
 def changed_files(this: Run) -> Dict[str, Message]:
     """The changed files by path: each as it was before its first change, with all that the run wrote there."""
-    found: Dict[str, Message] = {}
+    entries: Dict[str, Message] = {}
     journal = this.record + "/journal.jsonl"
     for line in (text_of(journal) or "").splitlines():
         try:
             entry = check_format(json.loads(line), journal)
         except ValueError:
             continue  # incomplete, so its write never began
-        found.setdefault(entry["path"], dict(entry, wrote=[]))["wrote"].append(entry["wrote"])
-    return found
+        entries.setdefault(entry["path"], dict(entry, wrote=[]))["wrote"].append(entry["wrote"])
+    return entries
 
 
 def keep(this: Run, path: str, wrote: Optional[str]) -> None:
@@ -156,8 +156,8 @@ def keep(this: Run, path: str, wrote: Optional[str]) -> None:
     journal = below(this.record + "/journal.jsonl")
     with naming(journal), open(journal, "ab") as file:
         file.write(json.dumps(entry).encode() + b"\n")
-    for made in ("/journal.jsonl", "/files", "", "/..", "/../..", "/../../.."):
-        sync(below(this.record + made))
+    for part in ("/journal.jsonl", "/files", "", "/..", "/../..", "/../../.."):
+        sync(below(this.record + part))
 
 
 def put_files_back(this: Run, paths: Iterable[str]) -> Tuple[List[str], List[str]]:
@@ -187,11 +187,11 @@ def put_files_back(this: Run, paths: Iterable[str]) -> Tuple[List[str], List[str
     return done, kept
 
 
-def unexpected(program: str, path: str, wrong: List[str]) -> Failure:
+def unexpected_result(program: str, path: str, wrong: List[str]) -> Failure:
     sentence = "%s would read the new %s otherwise than planned: %s" % (program, path, wrong[0])
     return Failure("check-failed", sentence, wrong[:8])
 
 
-def rejected(path: str, temporary: str, program: str, answer: Answer) -> None:
-    words = [line.replace(temporary, path) for line in last(answer.words, 8)]
-    raise Failure("check-failed", "%s does not accept the new %s: %s" % (program, path, words[-1]), words)
+def refuse_file(path: str, temporary: str, program: str, answer: Answer) -> None:
+    lines = [line.replace(temporary, path) for line in last(answer.message, 8)]
+    raise Failure("check-failed", "%s does not accept the new %s: %s" % (program, path, lines[-1]), lines)

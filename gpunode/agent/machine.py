@@ -11,13 +11,13 @@ from gpunode.agent.system import Answer, below, last, line_of, number, run, text
 
 
 def read_os() -> Dict[str, str]:
-    found = {}
+    release = {}
     text = text_of("/etc/os-release") or text_of("/usr/lib/os-release") or ""
     for line in text.splitlines():
         key, equals, value = line.partition("=")
         if equals and not key.startswith("#"):
-            found[key.strip()] = " ".join(shlex.split(value))
-    return found
+            release[key.strip()] = " ".join(shlex.split(value))
+    return release
 
 
 def read_arch() -> str:
@@ -64,14 +64,14 @@ RUNC = (
 def read_versions() -> Dict[str, str]:
     """Version of systemd, nvidia-ctk and each runc, by its name or path; those that are there."""
     programs = {"systemd": "systemctl", "nvidia-ctk": "nvidia-ctk", "runc": "runc"}
-    found = {}
+    versions = {}
     for name, program in [*programs.items(), *((path, below(path)) for path in RUNC)]:
         number = re.search(
             r"(?m)^(?:systemd|runc version|.* CLI version) v?(\d[\w.]*)", run(program, "--version").out
         )
         if number:
-            found[name] = number.group(1)
-    return found
+            versions[name] = number.group(1)
+    return versions
 
 
 UNIT_PROPERTIES = (
@@ -84,14 +84,14 @@ def show_units(names: Iterable[str]) -> List[Dict[str, str]]:
     """`systemctl show` of all units at once, in the order asked for."""
     answer = run("systemctl", "show", "--no-pager", "-p", UNIT_PROPERTIES, "--", *names)
     if answer.status:
-        raise OSError(answer.words)
+        raise OSError(answer.message)
     blocks = answer.out.strip("\n").split("\n\n")
     return [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in blocks]
 
 
 def read_units(names: List[str]) -> Dict[str, Dict[str, Any]]:
     names = list(dict.fromkeys([*names, "kubelet.service"]))
-    found = {}
+    units = {}
     booted = time.time() - time.monotonic()
     answers = show_units(names)
     if len(answers) != len(names) or not all("LoadState" in answer for answer in answers):
@@ -102,7 +102,7 @@ def read_units(names: List[str]) -> Dict[str, Dict[str, Any]]:
             for key in ("ActiveEnterTimestampMonotonic", "NRestarts", "MainPID")
         )
         active = shown.get("ActiveState") in ("active", "reloading")
-        found[name] = {
+        units[name] = {
             "load": shown.get("LoadState", ""),
             "active": shown.get("ActiveState", ""),
             "sub": shown.get("SubState", ""),
@@ -111,13 +111,13 @@ def read_units(names: List[str]) -> Dict[str, Dict[str, Any]]:
             "restarts": restarts,
             "pid": pid,
         }
-    return found
+    return units
 
 
-def transient(*arguments: str) -> Answer:
+def run_transient(*arguments: str) -> Answer:
     """Run systemd-run with these arguments. Before systemd 236 a unit that failed stays until `systemctl reset-failed`."""
     answer = run("systemd-run", "--quiet", "--collect", *arguments)
-    if answer.status and "unrecognized option '--collect'" in answer.words:
+    if answer.status and "unrecognized option '--collect'" in answer.message:
         return run("systemd-run", "--quiet", *arguments)
     return answer
 

@@ -37,14 +37,14 @@ def wait_for_lock(this: Run, name: str, holder: Callable[[], Optional[int]], cod
         if pid is None:
             return
         if time.monotonic() > deadline:
-            raise in_use(name, pid, code)
+            raise locked_failure(name, pid, code)
         if time.monotonic() - reported > 5:
             reported = time.monotonic()
             this.progress("waiting for %s: %s (pid %d) is using it" % (name, command_of(pid), pid))
         time.sleep(0.25)
 
 
-def in_use(name: str, pid: Optional[int], code: str = "") -> Failure:
+def locked_failure(name: str, pid: Optional[int], code: str = "") -> Failure:
     """The failure of a package manager whose lock another process holds. `code`: `NAME-locked` where none is given."""
     holder = "%s (pid %d)" % (command_of(pid), pid) if pid else "another program"
     return Failure(code or name + "-locked", "%s is in use by %s" % (name, holder))
@@ -116,14 +116,14 @@ def run_exclusively(
             if size_of(logs_to) != logged:
                 logged, this.last_output = size_of(logs_to), time.monotonic()
             if time.monotonic() - this.last_output > patience:
-                raise hangs(process, patience, what)
+                raise hang_failure(process, patience, what)
             time.sleep(0.05)
     finally:  # also of an abort
         end(process)
-        from gpunode.agent.redaction import redacted  # only here: a probe must not wait for its tables
+        from gpunode.agent.redaction import redact  # only here: a probe must not wait for its tables
 
         with open(path, "rb") as log:
-            text = redacted(log.read().decode("utf-8", "replace"))
+            text = redact(log.read().decode("utf-8", "replace"))
         try:
             with open(below(this.record + "/output.log"), "ab") as kept:
                 kept.write(text.encode())
@@ -156,7 +156,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
             return
 
 
-def hangs(process: "subprocess.Popen[bytes]", patience: float, what: str) -> Failure:
+def hang_failure(process: "subprocess.Popen[bytes]", patience: float, what: str) -> Failure:
     """The failure of a silent package manager, with the chain of processes that it waits for."""
     names: List[str] = []
     children = [str(process.pid)]
@@ -169,7 +169,7 @@ def hangs(process: "subprocess.Popen[bytes]", patience: float, what: str) -> Fai
     return Failure("packages-hang", sentence % (what, patience // 60, " > ".join(names), pid))
 
 
-def room(needs: Iterable[Tuple[str, float]]) -> None:
+def check_space(needs: Iterable[Tuple[str, float]]) -> None:
     """Raises Failure if a file system has less space than these folders need together, in bytes."""
     by_device: Dict[int, Tuple[str, float]] = {}
     for path, amount in needs:

@@ -24,11 +24,11 @@ def links(folder: str) -> Iterator[str]:
 
 def command_of(pid: int) -> str:
     """A process's program and, for an interpreter, the script. Never other arguments, which may be secrets."""
-    words = (text_of("/proc/%d/cmdline" % pid) or "").split("\0")
-    if not words[0]:
+    argv = (text_of("/proc/%d/cmdline" % pid) or "").split("\0")
+    if not argv[0]:
         return line_of("/proc/%d/comm" % pid) or "?"
-    names = [os.path.basename(word) for word in words[:2] if word]
-    script = len(names) > 1 and not words[1].startswith("-")
+    names = [os.path.basename(argument) for argument in argv[:2] if argument]
+    script = len(names) > 1 and not argv[1].startswith("-")
     return (
         " ".join(names)
         if script and re.match(r"(python|platform-python|perl|ruby|bash|sh\b)", names[0])
@@ -88,7 +88,7 @@ def read_containers() -> int:
         CONTAINER.findall(cgroup) or POD.findall(cgroup) or MACHINE.findall(cgroup) or [task(cgroup)]
         for cgroup in cgroups
     ]
-    return len({found[-1] for found in owners if found[-1]})
+    return len({ids[-1] for ids in owners if ids[-1]})
 
 
 def task(cgroup: str) -> Optional[str]:
@@ -110,15 +110,15 @@ def pod_of(uid: str) -> Optional[str]:
 
 def name_of(container: str) -> Optional[str]:
     """What Kubernetes, docker, nerdctl or podman call the container."""
-    made = read_json(DOCKER % container)
-    labels: Dict[str, Any] = (made.get("Config") or {}).get("Labels") or {}
+    config = read_json(DOCKER % container)
+    labels: Dict[str, Any] = (config.get("Config") or {}).get("Labels") or {}
     for pattern in BUNDLES:
         for path in glob.glob(below(pattern % glob.escape(container))):
             labels = dict(labels, **(read_json(unrooted(path)).get("annotations") or {}))
     for namespace, name in PODS:
         if labels.get(name):
             return "%s/%s" % (labels.get(namespace, "default"), labels[name])
-    return labels.get(NERDCTL) or str(made.get("Name") or "").lstrip("/") or podman(container)
+    return labels.get(NERDCTL) or str(config.get("Name") or "").lstrip("/") or podman(container)
 
 
 def podman(container: str) -> Optional[str]:
@@ -133,7 +133,7 @@ def read_json(path: str, otherwise: Any = None) -> Any:
     """The JSON of a file, of the kind of `otherwise` (None: an object); that where there is none."""
     otherwise = {} if otherwise is None else otherwise
     try:
-        found = json.loads(text_of(path) or "")
+        document = json.loads(text_of(path) or "")
     except ValueError:
         return otherwise
-    return found if isinstance(found, type(otherwise)) else otherwise
+    return document if isinstance(document, type(otherwise)) else otherwise

@@ -75,9 +75,9 @@ class Run:
 
         Facts are not recorded: they hold other files of the host, passwords among them.
         """
-        from gpunode.agent.redaction import redacted_values  # only here: a probe must not wait for its tables
+        from gpunode.agent.redaction import redact_values  # only here: a probe must not wait for its tables
 
-        recorded = message if message["type"] == "facts" else redacted_values(message)
+        recorded = message if message["type"] == "facts" else redact_values(message)
         line = json.dumps(recorded).encode() + b"\n"
         with naming(below(self.places[0])), open(below(self.places[0]), "ab") as file:
             file.write(line)
@@ -121,12 +121,12 @@ class Run:
         return below("%s/payload-%s" % (self.record, which))
 
 
-def check_format(found: Message, path: str) -> Message:
+def check_format(record: Message, path: str) -> Message:
     """`found`, read from `path`. Raises Failure if a newer gpunode wrote it: its keys may have other meanings."""
-    if found.get("version", 0) > VERSION:
+    if record.get("version", 0) > VERSION:
         sentence = "%s was written by a newer gpunode, in format %d; this one reads formats up to %d"
-        raise Failure("newer-record", sentence % (path, found["version"], VERSION))
-    return found
+        raise Failure("newer-record", sentence % (path, record["version"], VERSION))
+    return record
 
 
 def whole_lines(file: BinaryIO) -> Iterator[bytes]:
@@ -140,7 +140,7 @@ def whole_lines(file: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def settling(this: Run) -> float:
+def settle_time(this: Run) -> float:
     return float(this.load().get("settle", 5))
 
 

@@ -9,7 +9,7 @@ import re
 from functools import partial
 from typing import Any, Iterable, Iterator, List, Match, Pattern, Tuple
 
-from gpunode.agent.values import NAME, PLAIN, QUOTES, SPACE, WORD, folded, holds, secret, spans
+from gpunode.agent.values import NAME, PLAIN, QUOTES, SPACE, WORD, is_secret, is_secret_at, lower_case, spans
 
 # --- Shapes -------------------------------------------------------------------------------------------------
 #
@@ -142,63 +142,63 @@ RULES = [
 MANY = 10000  # secrets, or their names; a text with more of them has no reader
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """The text with keys, passwords and tokens replaced by their kind and length. Idempotent."""
     if "---BEGIN" in text or "--- BEGIN" in text or "$ANSIBLE_VAULT" in text:
         text = PEM.sub(_block, text)
     text = re.sub(r"<secret, (\d+) characters>", "\0\\1\0", text)
-    for find in (partial(_found, SHAPES), _logins, _named, _proxies, _before_names):
-        text = _without(text, find(text))
-    lower = folded(text)
+    for find in (partial(_matches, SHAPES), _logins, _secrets, _proxies, _before_names):
+        text = _hide(text, find(text))
+    lower = lower_case(text)
     for hints, pattern in RULES:
         if any(hint in lower for hint in hints):
-            text = _without(text, _found(pattern, lower))
-            lower = folded(text)
+            text = _hide(text, _matches(pattern, lower))
+            lower = lower_case(text)
     return re.sub(r"\0(\d+)\0", r"<secret, \1 characters>", text)
 
 
-def redacted_values(value: Any) -> Any:
+def redact_values(value: Any) -> Any:
     """A document of JSON with the strings in it redacted."""
     if isinstance(value, str):
-        return redacted(value)
+        return redact(value)
     if isinstance(value, dict):
-        return {key: redacted_values(item) for key, item in value.items()}
-    return [redacted_values(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {key: redact_values(item) for key, item in value.items()}
+    return [redact_values(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def placeholder(secret: str) -> str:
     return "<secret, %d characters>" % len(secret)
 
 
-def _without(text: str, spans: Iterable[Span]) -> str:
+def _hide(text: str, spans: Iterable[Span]) -> str:
     """The text with placeholders for these spans: each is one word that no pattern matches."""
     shown: List[str] = []
     done = 0
     for start, end in spans:
-        if start >= done and _hides(text, start, end):
+        if start >= done and _is_secret(text, start, end):
             end = len(text) if len(shown) > 2 * MANY else end
             shown += [text[done:start], "\0%d\0" % (end - start)]
             done = end
     return "".join([*shown, text[done:]])
 
 
-def _hides(text: str, start: int, end: int) -> bool:
+def _is_secret(text: str, start: int, end: int) -> bool:
     value = text[start:end]
     return not PLAIN.fullmatch(value) and not ("\0" in value and not value.strip("\0 0123456789"))
 
 
-def _block(found: Match[str]) -> str:
-    kind = found[1].lower() if found[1] else "ansible vault"
+def _block(match: Match[str]) -> str:
+    kind = match[1].lower() if match[1] else "ansible vault"
     return (
-        found[0]
+        match[0]
         if kind.endswith(("certificate", "public key"))
-        else "<%s, %d characters>" % (kind, len(found[0]))
+        else "<%s, %d characters>" % (kind, len(match[0]))
     )
 
 
-def _found(pattern: Pattern[str], text: str) -> Iterator[Span]:
-    for found in pattern.finditer(text):
-        yield found.span(found.lastindex or 0)
+def _matches(pattern: Pattern[str], text: str) -> Iterator[Span]:
+    for match in pattern.finditer(text):
+        yield match.span(match.lastindex or 0)
 
 
 def _logins(text: str) -> Iterator[Span]:
@@ -207,35 +207,35 @@ def _logins(text: str) -> Iterator[Span]:
         before = text[max(0, login.start() - 21) : login.start()]
         lead = before.rstrip(WORD + "+")
         quote = login[1].find("'") if lead.endswith("'") else -1
-        found = login if quote < 0 else LOGIN.match(text, login.start(), login.start(1) + quote)
+        match = login if quote < 0 else LOGIN.match(text, login.start(), login.start(1) + quote)
         user = before[len(lead) :].lower().endswith(("ssh", "sftp", "rsync"))  # alone, it is no secret
-        if found and (":" in found[1] or not user):
-            yield found.span(1)
+        if match and (":" in match[1] or not user):
+            yield match.span(1)
 
 
-def _named(text: str) -> Iterator[Span]:
+def _secrets(text: str) -> Iterator[Span]:
     """The values of names that hold a secret."""
     done = 0
-    for count, found in enumerate(NAME.finditer(folded(text))):
+    for count, match in enumerate(NAME.finditer(lower_case(text))):
         if count > MANY:
-            yield max(done, found.start()), len(text)
+            yield max(done, match.start()), len(text)
             return
-        if found.start() >= done and holds(text, found):
-            for start, end in spans(text, found):
+        if match.start() >= done and is_secret_at(text, match):
+            for start, end in spans(text, match):
                 yield start, end
-                done = end if _hides(text, start, end) else done
+                done = end if _is_secret(text, start, end) else done
 
 
 def _proxies(text: str) -> Iterator[Span]:
     """Logins of proxies without a scheme."""
-    for found in PROXY.finditer(folded(text)):
-        at = (found[1] or "").rfind("@")
-        if at >= 0 and not found[1].startswith("@sha256:", at):
-            yield found.start(1), found.start(1) + at
+    for match in PROXY.finditer(lower_case(text)):
+        at = (match[1] or "").rfind("@")
+        if at >= 0 and not match[1].startswith("@sha256:", at):
+            yield match.start(1), match.start(1) + at
 
 
 def _before_names(text: str) -> Iterator[Span]:
     """Values that stand before their names, as in lists of variables."""
-    for found in BEFORE_NAME.finditer(folded(text)):
-        if found["name"] and secret(text[found.start("name") : found.end("name")]):
-            yield found.span(1)
+    for match in BEFORE_NAME.finditer(lower_case(text)):
+        if match["name"] and is_secret(text[match.start("name") : match.end("name")]):
+            yield match.span(1)

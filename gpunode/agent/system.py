@@ -103,7 +103,7 @@ class Answer(NamedTuple):
     err: str
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """Its stderr, else its stdout, else its status."""
         return (self.err.strip() or self.out.strip()) or "exit status %d" % self.status
 

@@ -53,19 +53,21 @@ PLAIN = re.compile(
 )
 
 
-def secret(name: str) -> bool:
+def is_secret(name: str) -> bool:
     """True if a field or variable of this name holds a secret."""
-    return any(found.end() == len(name) and holds(name, found) for found in NAME.finditer(folded(name)))
+    return any(
+        stem.end() == len(name) and is_secret_at(name, stem) for stem in NAME.finditer(lower_case(name))
+    )
 
 
-def folded(text: str) -> str:
+def lower_case(text: str) -> str:
     """The text in lower case, with each character at its place."""
     return text.replace("İ", "i").lower()  # no other character gets longer
 
 
-def holds(text: str, found: Match[str]) -> bool:
+def is_secret_at(text: str, match: Match[str]) -> bool:
     """True if the name that ends with this stem holds a secret."""
-    stem, start = found[0][: found.start("suffix") - found.start()], found.start()
+    stem, start = match[0][: match.start("suffix") - match.start()], match.start()
     stem = "key" if stem == "keys" else stem
     known = PREFIXES.get("key" if stem.startswith("key") and stem != "key" else stem)
     before = text[max(0, start - 16) : start]
@@ -149,22 +151,22 @@ PACKAGE = re.compile(r"[a-z][a-z\d.+]*(?:-[a-z\d.+]+)+")
 DASHED = re.compile(r"-.*|" + PROSE.pattern, re.IGNORECASE)
 
 
-def spans(text: str, found: Match[str]) -> Spans:
+def spans(text: str, match: Match[str]) -> Spans:
     """Where the values of a name are."""
-    end, before = found.end(), text[max(0, found.start() - 128) : found.start()]
+    end, before = match.end(), text[max(0, match.start() - 128) : match.start()]
     lead = before.rstrip(WORD)
-    name = before[len(lead) :] + text[found.start() : end]
+    name = before[len(lead) :] + text[match.start() : end]
     line = lead[lead.rfind("\n") + 1 :]
     alone = len(line) < 99 and ALONE.fullmatch(line) is not None and not name.startswith("--")
     assigned = ASSIGNED.match(text, end)
     if assigned is None:
-        return _spoken(text, end, name, line, alone)
+        return _unassigned_values(text, end, name, line, alone)
     if name == "PASS" and assigned["sign"] == ":":  # of tests
         return []
-    return _assigned(text, assigned, name, line, alone)[0]
+    return _assigned_values(text, assigned, name, line, alone)[0]
 
 
-def _assigned(text: str, assigned: Match[str], name: str, line: str, alone: bool) -> Tuple[Spans, int]:
+def _assigned_values(text: str, assigned: Match[str], name: str, line: str, alone: bool) -> Tuple[Spans, int]:
     """Where the values behind a sign are, and where they end."""
     start, spaced = assigned.end(), text[assigned.end() - 1].isspace()
     if re.search("pull_?secrets$" if assigned["sign"] == "=" else "secrets$", name, re.IGNORECASE):
@@ -212,7 +214,7 @@ def _assigned(text: str, assigned: Match[str], name: str, line: str, alone: bool
     return [(start, end)], end
 
 
-def _spoken(text: str, end: int, name: str, line: str, alone: bool) -> Spans:
+def _unassigned_values(text: str, end: int, name: str, line: str, alone: bool) -> Spans:
     """Where the value of a name is that has no sign behind it: an argument, an element, a field of a pair, a sentence."""
     if name.startswith("-"):
         argument = ARGUMENT.match(text, end)
@@ -227,7 +229,7 @@ def _spoken(text: str, end: int, name: str, line: str, alone: bool) -> Spans:
             return [element.span("value")]
     paired = PAIRED.match(text, end)
     if paired and (paired["sign"] != "," or line.rstrip("\"' \t")[-1:] == "("):  # an argument of a function
-        return _assigned(text, paired, name, "" if "\n" in paired[0] else "{", "\n" in paired[0])[0]
+        return _assigned_values(text, paired, name, "" if "\n" in paired[0] else "{", "\n" in paired[0])[0]
     if line.rstrip().endswith("|"):
         cell = CELL.match(text, end)
         return [cell.span("value")] if cell else []
@@ -311,7 +313,7 @@ def _members(text: str, start: int, name: str) -> Tuple[Spans, int]:
         key, start, bracket = member["key"] or key, member.end(), member["bracket"]
         if not bracket:
             span, start = (member.span("item"), start) if member["item"] else _string(text, start)
-            if brackets == "[" or (_held(name, key) if key else not member["item"]):
+            if brackets == "[" or (_is_secret_field(name, key) if key else not member["item"]):
                 spans.append(span)
         elif bracket in "{[" and len(brackets) < 2:  # each is read again for the names in it
             brackets += bracket
@@ -322,7 +324,7 @@ def _members(text: str, start: int, name: str) -> Tuple[Spans, int]:
     return ([*spans, (start, len(text))], len(text)) if spans else ([], start)
 
 
-def _held(name: str, key: str) -> bool:
+def _is_secret_field(name: str, key: str) -> bool:
     """True if this field of what has the name of a secret is a secret."""
     return not REFERS.match(key) if PASSWORD.match(name) else VALUES.match(key) is not None
 
@@ -347,7 +349,7 @@ def _below(text: str, start: int, name: str, line: str) -> Spans:
         begin, end = below.end(1) if block else below.start(4), start + len(below[0].rstrip())
         if joined == start and not field:
             spans[-1] = spans[-1][0], max(end, spans[-1][1])
-        elif begin < end and (not field or _held(name, below[3].strip("\"':"))):
+        elif begin < end and (not field or _is_secret_field(name, below[3].strip("\"':"))):
             if not field and not block and text[begin] in "[{":
                 return _members(text, begin, name)[0]
             spans.append(_string(text, begin)[0] if field and OPENED.match(text, begin) else (begin, end))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from gpunode.agent.redaction import redacted
+from gpunode.agent.redaction import redact
 from gpunode.engine.listener import Listener
 from gpunode.engine.member import Member
 from gpunode.engine.record import Record
@@ -70,7 +70,7 @@ def run_gates(
         listener.event(Event("stage", None, f"gate before batch {batch[0]} of {batch[1]}: {gate.command}"))
         result = run(gate, variables, folder)
         seen = {
-            "gate": redacted(gate.command),
+            "gate": redact(gate.command),
             "hosts": hosts,
             "status": result.status,
             "seconds": round(result.seconds, 3),
@@ -120,5 +120,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _tail(output: IO[bytes]) -> str:
     size = output.seek(0, os.SEEK_END)
     output.seek(max(0, size - TAIL))
-    text = redacted(output.read().decode("utf-8", "replace"))
+    text = redact(output.read().decode("utf-8", "replace"))
     return "\n".join([line.rstrip() for line in text.splitlines() if line.strip()][-LINES:])

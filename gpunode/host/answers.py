@@ -41,14 +41,14 @@ def read(kind: Any, value: Any, place: str) -> Any:
             raise unexpected_value(value, f"one of {', '.join(inner)}", place)
         return value
     if kind in NAMES:
-        return _simple(kind, value, place)
+        return _read_simple(kind, value, place)
     if origin is tuple:
         if not isinstance(value, list):
             raise unexpected_value(value, "a list", place)
         return tuple(read(inner[0], item, f"{place}[{n}]") for n, item in enumerate(value))
     if not isinstance(value, dict):
         raise unexpected_value(value, "an object", place)
-    if declared := _declared(kind):
+    if declared := _members_of(kind):
         members = {
             name: read(member, value.get(name), f"{place}.{name}")
             for name, (member, needed) in declared.items()
@@ -56,12 +56,12 @@ def read(kind: Any, value: Any, place: str) -> Any:
         }
         return kind(**members)
     return {
-        read(str, key, place): read(inner[1], _keyed(inner[1], key, item), f"{place}[{key}]")
+        read(str, key, place): read(inner[1], _with_key(inner[1], key, item), f"{place}[{key}]")
         for key, item in value.items()
     }
 
 
-def _simple(kind: Any, value: Any, place: str) -> Any:
+def _read_simple(kind: Any, value: Any, place: str) -> Any:
     if kind is str and isinstance(value, str):
         return value.encode(errors="replace").decode()
     if kind is bool and isinstance(value, bool):
@@ -73,7 +73,7 @@ def _simple(kind: Any, value: Any, place: str) -> Any:
 
 
 @cache
-def _declared(kind: Any) -> Mapping[str, tuple[Any, bool]]:
+def _members_of(kind: Any) -> Mapping[str, tuple[Any, bool]]:
     """The type of each member of a dataclass, and whether it has no default; {} for what is none."""
     kinds = get_type_hints(kind) if is_dataclass(kind) else {}
     return {
@@ -82,17 +82,17 @@ def _declared(kind: Any) -> Mapping[str, tuple[Any, bool]]:
     }
 
 
-def _keyed(kind: Any, key: str, value: Any) -> Any:
-    name = next(iter(_declared(kind)), "")
+def _with_key(kind: Any, key: str, value: Any) -> Any:
+    name = next(iter(_members_of(kind)), "")
     return {**value, name: key} if name in ("name", "path") and isinstance(value, dict) else value
 
 
 def unexpected_value(value: Any, expected: str, place: str) -> UnexpectedAnswer:
     """The error for a value of another type than `expected`."""
-    return UnexpectedAnswer(f"{_shown(value)} where {expected} is expected, in {place:.200}")
+    return UnexpectedAnswer(f"{_describe(value)} where {expected} is expected, in {place:.200}")
 
 
-def _shown(value: Any) -> str:
+def _describe(value: Any) -> str:
     if isinstance(value, (dict, list)):
         return "an object" if isinstance(value, dict) else "a list"
     names = {None: "nothing", True: "true", False: "false"}
@@ -145,15 +145,15 @@ def _mig(listed: str) -> dict[str, tuple[MigDevice, ...]]:
 
     (https://docs.nvidia.com/datacenter/tesla/mig-user-guide/)
     """
-    found: dict[str, tuple[MigDevice, ...]] = {}
+    devices: dict[str, tuple[MigDevice, ...]] = {}
     gpu = ""
     for line in listed.splitlines():
         if head := re.match(r"GPU \d+: .*\(UUID: (\S+)\)", line):
             gpu = head[1]
-            found[gpu] = ()
+            devices[gpu] = ()
         elif part := re.match(rf"\s+MIG (\S+)\s+Device\s+({NUMBER}): \(UUID: (\S+)\)", line):
-            found[gpu] = (*found.get(gpu, ()), MigDevice(int(part[2]), part[3], part[1]))
-    return found
+            devices[gpu] = (*devices.get(gpu, ()), MigDevice(int(part[2]), part[3], part[1]))
+    return devices
 
 
 def _gpu(row: Sequence[str], mig: Mapping[str, tuple[MigDevice, ...]], place: str) -> Gpu:

@@ -46,7 +46,7 @@ def sources() -> Mapping[str, str]:
     """The text of every module that is sent, by name; packages are empty."""
     paths = sorted({path for pattern in PATTERNS for path in ROOT.glob(pattern)})
     sent = {
-        ".".join(("gpunode", *path.relative_to(ROOT).with_suffix("").parts)): bare(
+        ".".join(("gpunode", *path.relative_to(ROOT).with_suffix("").parts)): without_docstrings(
             path.read_text(encoding="utf-8")
         )
         for path in paths
@@ -61,9 +61,9 @@ def packages(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({".".join(part[:depth]) for part in parts for depth in range(1, len(part))}))
 
 
-def bare(text: str) -> str:
+def without_docstrings(text: str) -> str:
     """A module without its docstrings; every statement keeps its line."""
-    return DOCSTRING.sub(lambda found: found[1] + '""' + "\n" * found[0].count("\n"), text)
+    return DOCSTRING.sub(lambda match: match[1] + '""' + "\n" * match[0].count("\n"), text)
 
 
 @functools.cache
@@ -136,24 +136,24 @@ def command(sudo: bool, password: bool, python: str = "", install: str = "") -> 
             f'[ -n "$p$2" ] || {{ {none} $(command -v python3); exit 1; }}; '
             f'PATH={ROOT_PATH}; export PATH; exec "$s" {ask} -- {run}'
         )
-    look = _look()
+    search = _search_python()
     if python:
-        look = f"p={python}; [ -x $p ] || {{ echo {_NOT_THERE} $p; exit 1; }}"
-    script = f"LC_ALL=C; export LC_ALL; {look}; {start}"
-    words = [f"exec /bin/sh -c '{script}' gpunode '{BOOTSTRAP}'"]
+        search = f"p={python}; [ -x $p ] || {{ echo {_NOT_THERE} $p; exit 1; }}"
+    script = f"LC_ALL=C; export LC_ALL; {search}; {start}"
+    parts = [f"exec /bin/sh -c '{script}' gpunode '{BOOTSTRAP}'"]
     if install:
-        words.append(f"'{{ {install}; }} >&2; {_look()}; exec {plain}'")
-    return " ".join(words)
+        parts.append(f"'{{ {install}; }} >&2; {_search_python()}; exec {plain}'")
+    return " ".join(parts)
 
 
-def _look() -> str:
+def _search_python() -> str:
     """Sets `p`, for a shell: the first of PYTHONS that is new enough, else the first that is there."""
     new = '"$p" -I -S -c "import sys;sys.exit(sys.version_info<(3,6))"'
     each = f'[ -x "$p" ] && {{ o=${{o:-$p}}; {new} && break; }}; p='
     return f"o=; for p in {' '.join(PYTHONS)}; do {each}; done 2>/dev/null; p=${{p:-$o}}"
 
 
-def unpacks(build: PythonBuild) -> str:
+def unpack_command(build: PythonBuild) -> str:
     """The command by which plain sh fetches a build, compares its SHA-256, and unpacks it below PLACE; without quotes
     that a login shell would take for its own."""
     fetch = f'{{ curl -fsSL -o $t/p "{build.url}" || wget -q -O $t/p "{build.url}"; }}'
@@ -188,17 +188,17 @@ def explain(
                 hint=Advice(
                     "`", Command("provision"), f"` unpacks the one of {build.url} into {PLACE}/python."
                 ),
-                install=unpacks(build),
+                install=unpack_command(build),
             )
         if line.startswith(_NO_PYTHON):
-            found = [name for name in INSTALLS if f"{_INSTALLER} {name}" in printed]
+            installers = [name for name in INSTALLS if f"{_INSTALLER} {name}" in printed]
             return AgentUnusable(
                 host,
                 "it has no python3",
-                hint=Advice("`", Command("provision"), f"` installs it: `{INSTALLS[found[0]]}`.")
-                if found
+                hint=Advice("`", Command("provision"), f"` installs it: `{INSTALLS[installers[0]]}`.")
+                if installers
                 else "Install Python 3.6 or newer.",
-                install=INSTALLS[found[0]] if found else "",
+                install=INSTALLS[installers[0]] if installers else "",
             )
         if line.startswith(_NO_SUDO):
             return SudoRefused(
@@ -218,17 +218,17 @@ def explain(
                 f"its python3 ({version}) has no module{'s' if len(missing) > 1 else ''} {', '.join(missing)}",
                 hint="Install all of it: `apt install python3` (python3-minimal is not enough).",
             )
-    refused = _sudo(host, stderr)
+    refused = _sudo_error(host, stderr)
     if refused:
         return refused
-    words = "\n".join(line for line in [*printed, *stderr.splitlines()] if line.strip())[-800:]
+    output = "\n".join(line for line in [*printed, *stderr.splitlines()] if line.strip())[-800:]
     ended = "lost its connection" if status is None else f"ended with exit status {status}"
     return AgentFailed(
-        host, f"the agent {ended} before its answer was complete; output:\n{words or '(none)'}"
+        host, f"the agent {ended} before its answer was complete; output:\n{output or '(none)'}"
     )
 
 
-def _sudo(host: str, stderr: str) -> SudoRefused | None:
+def _sudo_error(host: str, stderr: str) -> SudoRefused | None:
     """sudo's refusal, by its English messages (the command sets LC_ALL=C)."""
     needs = r"a password is required|a terminal is required|no tty present|must have a tty"
     if re.search(r"incorrect password|Sorry, try again|no password was provided", stderr):

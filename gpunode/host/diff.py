@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from pathlib import Path
 
-from gpunode.agent.redaction import redacted
+from gpunode.agent.redaction import redact
 from gpunode.model import (
     Change,
     InstallDriver,
@@ -47,7 +47,9 @@ def headline(change: Change, *, reload: bool = False) -> str:
             return f"load image {change.reference} into {change.runtime}"
         case InstallDriver():
             source = change.url or f"{Path(change.archive or '').name} of this machine"
-            return f"install driver {change.version} ({change.flavour}) by NVIDIA's installer: {redacted(source)}"
+            return (
+                f"install driver {change.version} ({change.flavour}) by NVIDIA's installer: {redact(source)}"
+            )
         case UninstallDriver():
             return f"uninstall driver {change.version} by nvidia-uninstall"
         case SelinuxBoolean():
@@ -82,9 +84,9 @@ def _versions(install: tuple[PackageSpec, ...]) -> str:
 def lines(change: Change) -> list[str]:
     """The unified diff of a file's change without its header; [] for other changes."""
     if isinstance(change, WriteFile):
-        before, after = redacted(change.before or ""), redacted(change.content)
+        before, after = redact(change.before or ""), redact(change.content)
     elif isinstance(change, RemoveFile):
-        before, after = redacted(change.before), ""
+        before, after = redact(change.before), ""
     else:
         return []
     whole = isinstance(change, RemoveFile) or change.before is None

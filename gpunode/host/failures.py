@@ -171,7 +171,7 @@ CAUSES: Mapping[str, Cause] = MappingProxyType({
 })  # fmt: skip
 
 
-def failure(code: str, way: Way, **found: object) -> NoConnection:
+def failure(code: str, way: Way, **fields: object) -> NoConnection:
     """The failure with this code, in words."""
     cause = CAUSES[code]
     accepts = (
@@ -179,7 +179,7 @@ def failure(code: str, way: Way, **found: object) -> NoConnection:
     )
     values = {
         "place": way.place, "by_hand": way.by_hand, "timeout": way.timeout, "proxy": way.proxy, "accepts": accepts,
-        "why": "", "note": "", "advice": "", **found,
+        "why": "", "note": "", "advice": "", **fields,
     }  # fmt: skip
     what, hint = cause.message.format(**values), cause.hint.format(**values)
     return NoConnection(what, hint=hint, code=code, passes=cause.passes)
@@ -197,13 +197,13 @@ def diagnose(printed: str, way: Way) -> NoConnection:
                 line for line in printed.splitlines() if line.strip() and not re.search(cause.pattern, line)
             ]
             return failure("proxy-failed", way, why=f": {' '.join(lines)[-SEEN:]}" if lines else "")
-        found = {name: value or "nothing" for name, value in match.groupdict().items()}
+        fields = {name: value or "nothing" for name, value in match.groupdict().items()}
         if code == "host-key-changed":
-            found["known"] = _known(Path(match["file"]), int(match["line"]))
+            fields["known"] = _known_fingerprint(Path(match["file"]), int(match["line"]))
         if code == "permission-denied":
-            found["note"] = f"; it allows {found['methods']}"
-            found["advice"] = " An encrypted key has to be in an agent (`ssh-add`)."
-        return failure(code, way, **found)
+            fields["note"] = f"; it allows {fields['methods']}"
+            fields["advice"] = " An encrypted key has to be in an agent (`ssh-add`)."
+        return failure(code, way, **fields)
     return failure("ssh-failed", way, why=" ".join(printed.split())[-SEEN:] or "ssh printed nothing")
 
 
@@ -221,7 +221,7 @@ def fingerprint(kind: str, blob: bytes) -> str:
     return f"{kind} SHA256:{base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip('=')}"
 
 
-def _known(file: Path, line: int) -> str:
+def _known_fingerprint(file: Path, line: int) -> str:
     """The fingerprint of a line of a known_hosts file."""
     try:
         text = file.read_text(errors="replace").splitlines()[line - 1]

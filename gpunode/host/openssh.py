@@ -57,20 +57,20 @@ class Master:
         cls, program: str, place: Path, options: Sequence[str], address: str, timeout: float
     ) -> Master | NotOpened:
         """Log in. The process goes on in the background, apart from the terminal and its Ctrl-C."""
-        words = [
+        command = [
             program,
             "-M",
             "-N",
             "-f",
             "-T",
             "-S",
-            _plain(place),
+            _escape(place),
             "-o",
             f"ControlPersist={IDLE}",
             *options,
         ]
         process = subprocess.Popen(
-            [*words, "--", address],
+            [*command, "--", address],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -78,7 +78,7 @@ class Master:
         )
         with process:
             try:
-                printed, late = _watched(process, timeout)
+                printed, late = _wait_for_master(process, timeout)
             finally:
                 if process.poll() is None:
                     process.kill()
@@ -94,14 +94,14 @@ class Master:
                 return False
         return True
 
-    def words(self, *options: str) -> list[str]:
+    def command(self, *options: str) -> list[str]:
         """The ssh command with these options through this master, never by a connection of its own."""
-        client = [self.program, "-F", "none", "-S", _plain(self.socket), "-o", "ProxyCommand=false"]
+        client = [self.program, "-F", "none", "-S", _escape(self.socket), "-o", "ProxyCommand=false"]
         return [*client, "-o", "LogLevel=ERROR", *options, NOBODY]
 
     def proxy(self) -> str:
         """A ProxyCommand that reaches other hosts through this one."""
-        return f"{shlex.join(self.words('-W')[:-1]).replace('%', '%%')} '[%h]:%p' {NOBODY}"
+        return f"{shlex.join(self.command('-W')[:-1]).replace('%', '%%')} '[%h]:%p' {NOBODY}"
 
     def connected(self) -> bool:
         """True if it answers: one whose connection broke does not, though it may accept for a moment more."""
@@ -117,7 +117,7 @@ class Master:
         """Whether it did as ssh's control command asks."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             done = subprocess.run(
-                self.words("-O", what),
+                self.command("-O", what),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=EXITS_SECONDS,
@@ -128,12 +128,12 @@ class Master:
         return False
 
 
-def _plain(path: Path) -> str:
+def _escape(path: Path) -> str:
     """A path as ssh's ControlPath, in which % begins a token."""
     return str(path).replace("%", "%%")
 
 
-def _watched(process: subprocess.Popen[bytes], timeout: float) -> tuple[str, bool]:
+def _wait_for_master(process: subprocess.Popen[bytes], timeout: float) -> tuple[str, bool]:
     """What it prints until it goes to the background, ends or prints too much; True if it takes too long."""
     assert process.stderr is not None
     printed = streams.Errors()
@@ -175,8 +175,8 @@ class Remote(Child):
 class Connection:
     """A host with its master connection, which is opened again if it has ended between two commands."""
 
-    def __init__(self, host: str, master: Master, again: Callable[[], Master]) -> None:
-        self._host, self._master, self._again = host, master, again
+    def __init__(self, host: str, master: Master, reopen: Callable[[], Master]) -> None:
+        self._host, self._master, self._reopen = host, master, reopen
         self._lock = threading.Lock()
         self._remote: Remote | None = None
         self._closed = False
@@ -186,11 +186,11 @@ class Connection:
     ) -> Remote:
         if not self._closed and not self._master.alive():
             self._master.close()
-            self._master = self._again()
+            self._master = self._reopen()
         pipe = subprocess.PIPE
         with self._lock:
             process = subprocess.Popen(
-                [*self._master.words("-T"), command],
+                [*self._master.command("-T"), command],
                 stdin=pipe,
                 stdout=pipe,
                 stderr=pipe,
@@ -275,7 +275,7 @@ class Dialer:
                 "`connection: openssh` needs ssh, which is not installed here",
                 hint="Install OpenSSH's client (`openssh-client`, `openssh-clients`), or set `connection: ssh`.",
             )
-        if ssh.key is not None and not any(map(Path.exists, ssh_options.halves(ssh.key))):
+        if ssh.key is not None and not any(map(Path.exists, ssh_options.key_files(ssh.key))):
             raise NoConnection(
                 f"cannot read {ssh.key}: no such file", hint="Check `ssh.key`.", code="key-missing"
             )
@@ -288,15 +288,15 @@ class Dialer:
             ssh.key,
             option("proxycommand"),
         )
-        words = ssh_options.master_options(ssh, resolved, self._file, self._proven)
+        arguments = ssh_options.master_options(ssh, resolved, self._file, self._proven)
         jump = None if ssh.jump == "none" else option("proxyjump")
         if jump:
             # The first of ssh's ProxyJump and ProxyCommand counts.
             proxy = self._jump(ssh, jump, behind).proxy()
-            words = ["-o", f"ProxyCommand={proxy}", "-o", "ProxyUseFdpass=no", *words]
+            arguments = ["-o", f"ProxyCommand={proxy}", "-o", "ProxyUseFdpass=no", *arguments]
         limit = ssh.timeout + LOGIN_SECONDS
         with self._gate if jump or way.proxy else contextlib.nullcontext():
-            master = Master.open(self._program, self._place(), words, ssh.address, limit)
+            master = Master.open(self._program, self._place(), arguments, ssh.address, limit)
         if isinstance(master, NotOpened):
             raise failure("login-timeout", way, limit=limit) if master.late else diagnose(master.printed, way)
         self._masters.append(master)

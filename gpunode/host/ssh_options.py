@@ -24,12 +24,12 @@ Options = Mapping[str, Sequence[str]]
 
 def inventory_options(ssh: Ssh, file: Path | None) -> list[str]:
     """The options of an ssh command for what the inventory sets. `file`: the one configuration file, as with -F."""
-    found = []
+    arguments = []
     if file is not None:
-        found += ["-F", str(file) if localfile.exists(file) else "none"]
-    found += ["-l", ssh.user] if ssh.user else []
-    found += ["-p", str(ssh.port)] if ssh.port else []
-    return [*found, "-o", f"ProxyJump={ssh.jump}"] if ssh.jump else found
+        arguments += ["-F", str(file) if localfile.exists(file) else "none"]
+    arguments += ["-l", ssh.user] if ssh.user else []
+    arguments += ["-p", str(ssh.port)] if ssh.port else []
+    return [*arguments, "-o", f"ProxyJump={ssh.jump}"] if ssh.jump else arguments
 
 
 def resolve(program: str, ssh: Ssh, file: Path | None) -> Options:
@@ -104,24 +104,24 @@ BARE = tuple(
 
 def master_options(ssh: Ssh, options: Options, file: Path | None, proven: bool) -> list[str]:
     """Those of a master connection; `options` are what ssh's configuration says without them."""
-    words = [
-        *_discarded(ssh, options, proven),
+    arguments = [
+        *_discard_new_keys(ssh, options, proven),
         *options_by_hand(ssh, file),
-        *_checks(ssh, options, proven),
+        *_check_keys(ssh, options, proven),
         *BARE,
         *GONE,
     ]
-    return [*words, "-o", f"ConnectTimeout={math.ceil(ssh.timeout)}"]
+    return [*arguments, "-o", f"ConnectTimeout={math.ceil(ssh.timeout)}"]
 
 
 def options_by_hand(ssh: Ssh, file: Path | None) -> list[str]:
     """Those that a user gives who tries it by hand: what the inventory sets."""
-    words = inventory_options(ssh, file)
-    words += ["-i", str(Path(ssh.key).expanduser())] if ssh.key else []
-    return [*words, "-o", f"UserKnownHostsFile={_known_hosts(ssh)}"] if ssh.known_hosts else words
+    arguments = inventory_options(ssh, file)
+    arguments += ["-i", str(Path(ssh.key).expanduser())] if ssh.key else []
+    return [*arguments, "-o", f"UserKnownHostsFile={_known_hosts(ssh)}"] if ssh.known_hosts else arguments
 
 
-def halves(key: str) -> tuple[Path, Path]:
+def key_files(key: str) -> tuple[Path, Path]:
     """A private key and its public half, which is enough where an agent has the other."""
     path = Path(key).expanduser()
     return path, path.with_name(f"{path.name}.pub")
@@ -133,7 +133,7 @@ def _known_hosts(ssh: Ssh) -> str:
     return f'"{text}"' if " " in text else text
 
 
-def _discarded(ssh: Ssh, options: Options, proven: bool) -> list[str]:
+def _discard_new_keys(ssh: Ssh, options: Options, proven: bool) -> list[str]:
     """With `host_key_check: off` new keys go nowhere: ssh writes them to the first of its files."""
     if ssh.host_key_check != "off" or proven:
         return []
@@ -141,18 +141,18 @@ def _discarded(ssh: Ssh, options: Options, proven: bool) -> list[str]:
     return ["-o", f"UserKnownHostsFile=/dev/null {files}"]
 
 
-def _checks(ssh: Ssh, options: Options, proven: bool) -> list[str]:
+def _check_keys(ssh: Ssh, options: Options, proven: bool) -> list[str]:
     """The options about host keys: as strict as the inventory, ssh's configuration and a password ask for."""
     configured = option(options, "stricthostkeychecking").lower() in ("yes", "true")
     asks = _asks()
     strict = proven or asks or ssh.host_key_check == "strict" or (configured and ssh.host_key_check != "off")
-    words = [
+    settings = [
         f"StrictHostKeyChecking={'yes' if strict else 'accept-new'}",
         "NoHostAuthenticationForLocalhost=no",
     ]
-    words += ["VerifyHostKeyDNS=no"] if proven else []
-    words += [] if asks else ["BatchMode=yes"]
-    return [word for setting in words for word in ("-o", setting)]
+    settings += ["VerifyHostKeyDNS=no"] if proven else []
+    settings += [] if asks else ["BatchMode=yes"]
+    return [word for setting in settings for word in ("-o", setting)]
 
 
 def _asks() -> bool:
@@ -173,24 +173,24 @@ LINE = re.compile(r"\s*(\w+)\s*(?:=\s*|\s)(.*)")
 def aliases(file: Path) -> tuple[str, ...]:
     """The names of `Host` lines in the order of the file and its Includes, without patterns, and without accounts of code
     hosting (`User git`). Raises OSError where the file itself cannot be read."""
-    found: dict[str, bool] = {}
+    hosts: dict[str, bool] = {}
     names: list[str] = []
-    for keyword, words in _directives(localfile.text(file), file.parent, DEEPEST):
+    for keyword, values in _directives(localfile.text(file), file.parent, DEEPEST):
         if keyword in ("host", "match"):
-            names = [word for word in words if keyword == "host" and not set(word) & set("*?!")]
-            found |= {name: found.get(name, True) for name in names}
-        elif keyword == "user" and words == ["git"]:
-            found |= dict.fromkeys(names, False)
-    return tuple(name for name, wanted in found.items() if wanted)
+            names = [value for value in values if keyword == "host" and not set(value) & set("*?!")]
+            hosts |= {name: hosts.get(name, True) for name in names}
+        elif keyword == "user" and values == ["git"]:
+            hosts |= dict.fromkeys(names, False)
+    return tuple(name for name, kept in hosts.items() if kept)
 
 
 def jump_hosts(file: Path) -> frozenset[str]:
     """The jump hosts of the file and its Includes, by name. Raises OSError where the file itself cannot be read."""
     text = localfile.text(file)
     ways = [
-        words[0]
-        for keyword, words in _directives(text, file.parent, DEEPEST)
-        if keyword == "proxyjump" and words
+        values[0]
+        for keyword, values in _directives(text, file.parent, DEEPEST)
+        if keyword == "proxyjump" and values
     ]
     places = (hop.rpartition("@")[2] for way in ways for hop in way.removeprefix("ssh://").split(","))
     return frozenset(place.partition(":")[0] for place in places)
@@ -202,16 +202,16 @@ def _directives(text: str, folder: Path, depth: int) -> Iterator[tuple[str, list
         if parts is None or line.lstrip().startswith("#"):
             continue
         try:
-            words = shlex.split(parts[2], comments=True)
+            values = shlex.split(parts[2], comments=True)
         except ValueError:  # an open quote, which ssh reports
             continue
         keyword = parts[1].lower()
         if keyword != "include":
-            yield keyword, words
+            yield keyword, values
             continue
-        for pattern in (word for word in words if "\0" not in word):
-            wanted = folder / localfile.full(pattern)
-            for path in map(Path, sorted(glob.glob(str(wanted)))):  # noqa: PTH207 - Path.glob raises for some of ssh's patterns
+        for pattern in (value for value in values if "\0" not in value):
+            included = folder / localfile.full(pattern)
+            for path in map(Path, sorted(glob.glob(str(included)))):  # noqa: PTH207 - Path.glob raises for some of ssh's patterns
                 if not depth:
                     raise OSError(errno.ELOOP, f"its Includes go deeper than {DEEPEST}", str(path))
                 if localfile.is_file(path):

@@ -123,12 +123,12 @@ def read(message: Mapping[str, Any]) -> dict[str, Any]:
     """The message with its members as they are declared, and Facts for its facts. Raises UnexpectedAnswer."""
     kind = message["type"]
     members = MEMBERS.get(kind, {})
-    found = {
+    values = {
         name: answers.read(member, message.get(name), f"{kind}.{name}") for name, member in members.items()
     }
     if kind == "facts":
-        found["facts"] = parse_facts(found["facts"])
-    return {**message, **found}
+        values["facts"] = parse_facts(values["facts"])
+    return {**message, **values}
 
 
 # --- Jobs --------------------------------------------------------------------------------------------

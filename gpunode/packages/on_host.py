@@ -22,8 +22,8 @@ SYSTEMS = {
 
 def name_of_system() -> str:
     """What the distribution itself is made of, whatever other package managers are installed on it; else by a program."""
-    found = read_os()
-    names = {found.get("ID", ""), *found.get("ID_LIKE", "").split()}
+    release = read_os()
+    names = {release.get("ID", ""), *release.get("ID_LIKE", "").split()}
     fits = [system for system, (ids, _) in SYSTEMS.items() if ids & names]
     fits += [system for system, (_, programs) in SYSTEMS.items() if any(map(have, programs))]
     return fits[0] if fits else ""
@@ -63,8 +63,8 @@ def packages(this: Run, change: Message) -> Message:
         system.make(this, specs, remove, change["purge"])
     if change["hold"]:
         system.hold(this, change["hold"])
-    there = system.read(names) if names else {}
-    return {"packages": {name: there[name]["version"] for name in there}}
+    present = system.read(names) if names else {}
+    return {"packages": {name: present[name]["version"] for name in present}}
 
 
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -80,22 +80,22 @@ def read_rpms(patterns: Iterable[str], is_held: Callable[[str, str, str], bool])
     Packages of kernels, which are installed side by side, are called NAME-VERSION-RELEASE; those of another
     architecture NAME.ARCH.
     """
-    wanted = list(patterns)
+    globs = list(patterns)
     answer = run("rpm", "-qa", "--qf", "%{NAME}\t%{EVR}\t%{ARCH}\n")
     if answer.status not in (0, 127):
-        raise OSError("rpm -qa: " + last(answer.words, 1)[0])
+        raise OSError("rpm -qa: " + last(answer.message, 1)[0])
     native = MACHINES.get(read_arch(), os.uname().machine)
-    found: Dict[str, Dict[str, Any]] = {}
+    rpms: Dict[str, Dict[str, Any]] = {}
     for line in answer.out.splitlines():
         name, version, arch = line.split("\t")
         key = name if arch in (native, "noarch", "(none)") else name + "." + arch
         if name.startswith("kernel"):
             key = name + "-" + version
-        if any(fnmatchcase(name, pattern) or fnmatchcase(key, pattern) for pattern in wanted):
-            there = found.get(key, {}).get("version", version)
+        if any(fnmatchcase(name, pattern) or fnmatchcase(key, pattern) for pattern in globs):
+            known = rpms.get(key, {}).get("version", version)
             # SUSE has those side by side, as kernels; "(none)" are the keys that were imported, all of one name
-            if there != version and "-kmp-" not in key and arch != "(none)":
+            if known != version and "-kmp-" not in key and arch != "(none)":
                 sentence = "rpm has %s in two versions, %s and %s: a transaction was cut off (`dnf remove --duplicates`)"
-                raise OSError(sentence % (key, there, version))
-            found[key] = {"version": version, "held": is_held(name, version, arch)}
-    return found
+                raise OSError(sentence % (key, known, version))
+            rpms[key] = {"version": version, "held": is_held(name, version, arch)}
+    return rpms

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gpunode.agent.redaction import redacted_values
+from gpunode.agent.redaction import redact_values
 from gpunode.errors import Problem
 from gpunode.host import diff as diffs
 from gpunode.model import Disturbed, Event, Host, Outcome, Verdict
@@ -134,7 +134,7 @@ class Lines:
 
     def _write(self, line: dict[str, Any]) -> None:
         try:
-            sys.stdout.write(json.dumps(redacted_values(line), default=str) + "\n")
+            sys.stdout.write(json.dumps(redact_values(line), default=str) + "\n")
             sys.stdout.flush()
         except BrokenPipeError:
             closed(sys.stdout)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import IO, Any, NoReturn, TypeAlias
 
-from gpunode.agent.redaction import redacted
+from gpunode.agent.redaction import redact
 
 Part: TypeAlias = str | tuple[str, str]  # text with its style; a line's last part ends with a newline
 
 
 def plain(text: str) -> str:
     """The text as one line: secrets redacted, control and invisible characters escaped as Python does. Tabs stay."""
-    text = redacted(text)
+    text = redact(text)
     if text.isprintable():
         return text
     return "".join(
@@ -23,7 +23,7 @@ def plain(text: str) -> str:
 
 def lines(text: str) -> list[str]:
     """The lines of a text, each plain; secrets that span lines are redacted first."""
-    return [plain(line) for line in redacted(text).splitlines()]
+    return [plain(line) for line in redact(text).splitlines()]
 
 
 def _escaped(character: str) -> str:

@@ -150,7 +150,7 @@ def test_the_smallest_package_needs_more_than_a_full_disk_has(monkeypatch: pytes
     full = SimpleNamespace(f_bavail=0, f_frsize=4096)
     monkeypatch.setattr(attendance.os, "statvfs", lambda _: full)
     with pytest.raises(Failure, match=r"^the packages need 1 MB, and /\S* has 0 MB free"):
-        attendance.room(apt.needs("Need to get 2,052 B of archives.\n"))
+        attendance.check_space(apt.needs("Need to get 2,052 B of archives.\n"))
 
 
 REFRESH: list[tuple[str, str, int, str, str]] = [

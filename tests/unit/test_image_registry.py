@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from gpunode.agent.redaction import redacted
+from gpunode.agent.redaction import redact
 from gpunode.errors import UsageError
 from gpunode.links.plugin.image import registry, write
 from gpunode.links.plugin.image.registry import Login, login
@@ -288,7 +288,7 @@ def test_a_place_that_cannot_be_looked_at_has_no_login(
 def test_a_login_is_a_secret() -> None:
     """In a file's text, and in a header's."""
     for text in (f'{{"auths": {{"a.example": {{"auth": "{LOGIN}"}}}}}}', f"Authorization: Basic {LOGIN}"):
-        assert LOGIN not in redacted(text)
+        assert LOGIN not in redact(text)
     assert LOGIN not in repr(Login(LOGIN, Path()))
 
 

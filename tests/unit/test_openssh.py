@@ -141,7 +141,7 @@ def test_what_ssh_prints_at_its_very_end_is_read(monkeypatch: pytest.MonkeyPatch
     words = ["/bin/sh", "-c", "sleep 0.2; echo the cause >&2; exit 255"]
     with subprocess.Popen(words, stderr=subprocess.PIPE) as process:
         monkeypatch.setattr(process, "poll", process.wait)
-        assert openssh._watched(process, 30) == ("the cause\n", False)
+        assert openssh._wait_for_master(process, 30) == ("the cause\n", False)
 
 
 @needs_ssh

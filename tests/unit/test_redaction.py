@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from gpunode.agent import redaction
-from gpunode.agent.redaction import redacted
-from gpunode.agent.values import secret
+from gpunode.agent.redaction import redact
+from gpunode.agent.values import is_secret
 
 CASES = Path(__file__).parents[1] / "cases" / "redaction"
 HIDDEN, FORMATS, KEPT = (
@@ -22,7 +22,7 @@ SECRETS = [*HIDDEN.values(), *FORMATS]
 
 def test_secrets_appear_by_their_size() -> None:
     """In whichever format."""
-    shown = {text: redacted(text) for text in SECRETS}
+    shown = {text: redact(text) for text in SECRETS}
     leaked = [
         (text, after)
         for text, after in shown.items()
@@ -33,14 +33,14 @@ def test_secrets_appear_by_their_size() -> None:
 
 def test_what_is_redacted_stays_as_it_is() -> None:
     """Redacting again changes nothing."""
-    shown = [redacted(text) for text in SECRETS]
-    changed = [(once, twice) for once in shown if (twice := redacted(once)) != once]
+    shown = [redact(text) for text in SECRETS]
+    changed = [(once, twice) for once in shown if (twice := redact(once)) != once]
     assert not changed
 
 
 def test_usual_text_is_kept() -> None:
     """Settings, hashes, identifiers, paths, versions, and what programs report about secrets."""
-    changed = [(text, shown) for text in KEPT if (shown := redacted(text)) != text]
+    changed = [(text, shown) for text in KEPT if (shown := redact(text)) != text]
     assert not changed
 
 
@@ -69,19 +69,19 @@ def test_each_pattern_finds_a_case() -> None:
 )  # fmt: skip
 def test_what_is_around_a_secret_is_left(text: str, shown: str) -> None:
     """Who reads it sees where it is."""
-    assert redacted(text) == shown
+    assert redact(text) == shown
 
 
 def test_names_of_secrets() -> None:
     """Of variables and fields, where name and value are told apart."""
     hold = ["TOKEN", "DB_PASS", "dbPass", "registry-password", "AWS_SECRET_ACCESS_KEY", "api_key", "auth"]
     others = ["TOKEN_FILE", "COMPASS", "AUTHOR", "KEY", "PASSED", "NODE_NAME"]
-    assert [name for name in hold + others if secret(name)] == hold
+    assert [name for name in hold + others if is_secret(name)] == hold
 
 
 def test_a_text_with_very_many_names_ends_hidden() -> None:
     """No reader reads so many, and each takes time."""
-    shown = redacted("a token=hunter2 " * 12_000)
+    shown = redact("a token=hunter2 " * 12_000)
     assert "hunter2" not in shown
     assert shown.startswith("a token=<secret, 7 characters> a token=<secret, 7 characters>")
 
@@ -100,7 +100,7 @@ def test_hostile_text_costs_no_more_than_its_length() -> None:
             times = []
             for count in (500, 4000):
                 begin = time.process_time()
-                redacted(start + unit * count)
+                redact(start + unit * count)
                 times.append(time.process_time() - begin)
             if times[1] > 40 * max(times[0], 0.005):
                 slow.append((start, unit, times))
@@ -113,6 +113,6 @@ def test_names_below_each_other_are_read_a_bounded_number_of_times() -> None:
     for depth in (100, 400):
         text = "".join(f"{' ' * deep}password:\n{' ' * deep} name: x\n" for deep in range(depth))
         begin = time.process_time()
-        redacted(text)
+        redact(text)
         times.append((time.process_time() - begin) / len(text))
     assert times[1] < 10 * max(times[0], 1e-6)

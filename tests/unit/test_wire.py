@@ -299,7 +299,7 @@ def test_a_host_without_a_python_that_is_new_enough_gets_the_inventorys_build(
     assert isinstance(error, AgentUnusable)
     assert "unpacks the one of http://mirror.example/python.tar.gz" in error.hint
     assert not place.exists()
-    failed = machine.run(sudo=True, stdin=stdin, install=bootstrap.unpacks(wrong))
+    failed = machine.run(sudo=True, stdin=stdin, install=bootstrap.unpack_command(wrong))
     assert b"ran" not in failed.stdout
     assert list(place.iterdir()) == []
     done = machine.run(sudo=True, stdin=stdin, install=error.install)

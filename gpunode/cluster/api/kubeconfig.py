@@ -127,7 +127,7 @@ def load(cluster: Cluster) -> Access:
     if configuration.proxy and not str(configuration.proxy).startswith(("http://", "https://")):
         raise ClusterError(
             f"{source}: the proxy-url of context `{context}` is not that of an HTTP proxy: "
-            f"`{redaction.redacted(str(configuration.proxy))}`",
+            f"`{redaction.redact(str(configuration.proxy))}`",
             hint="It looks like http://proxy:3128; a SOCKS proxy cannot be used.",
         )
     if not str(configuration.host).startswith(("http://", "https://")):

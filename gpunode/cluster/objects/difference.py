@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import yaml
 
-from gpunode.agent.redaction import placeholder, redacted
-from gpunode.agent.values import secret
+from gpunode.agent.redaction import placeholder, redact
+from gpunode.agent.values import is_secret
 from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.api.notes import KEYS, PREFIX
 from gpunode.errors import Claim
@@ -120,14 +120,14 @@ def _yaml(shown: Object) -> list[str]:
     if shown.get("kind") == "Secret":
         shown = shown | {"data": dict.fromkeys(shown.get("data") or {}, "(hidden)")}
     text = yaml.dump(_hidden(shown), Dumper=_dumper(), sort_keys=True, width=200)
-    return redacted(text).splitlines()
+    return redact(text).splitlines()
 
 
 def _hidden(value: Any) -> Any:
     """Without the values of environment variables that have a secret's name."""
     if isinstance(value, dict):
         kept = {key: _hidden(part) for key, part in value.items()}
-        if isinstance(plain := value.get("value"), str) and secret(str(value.get("name", ""))):
+        if isinstance(plain := value.get("value"), str) and is_secret(str(value.get("name", ""))):
             return kept | {"value": placeholder(plain)}
         return kept
     return [_hidden(part) for part in value] if isinstance(value, list) else value

@@ -7,13 +7,13 @@ import time
 from typing import Callable, Dict, Optional
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.files import current, keep, put, sha256
+from gpunode.agent.files import keep, put, read_current, sha256
 from gpunode.agent.machine import journal
 from gpunode.agent.package_manager import SILENCE
-from gpunode.agent.record import Run, settling
+from gpunode.agent.record import Run, settle_time
 from gpunode.agent.system import Message, below, last, resolve, run
 from gpunode.engine.on_host.confirmation import wait_for_confirmation
-from gpunode.engine.on_host.guard import arm, disarm, node_units, read_guard, reasons, restart, what_worked
+from gpunode.engine.on_host.guard import arm, disarm, find_worked, node_units, read_guard, reasons, restart
 from gpunode.links.driver.on_host.gpus import next_kernel, read_kernels, spare_newcomers
 from gpunode.links.driver.on_host.modules import kernel_module
 from gpunode.links.driver.on_host.runfile import install_driver, uninstall_driver
@@ -25,10 +25,10 @@ from gpunode.links.runtime.on_host.selinux import relabel, selinux_boolean
 from gpunode.packages.on_host import packages
 
 
-def refuse_if_changed(path: str, found: Optional[bytes], expected: Optional[str]) -> None:
-    if (sha256(found) if found is not None else None) == expected:
+def refuse_if_changed(path: str, data: Optional[bytes], expected: Optional[str]) -> None:
+    if (sha256(data) if data is not None else None) == expected:
         return
-    if found is None:
+    if data is None:
         what = "is gone"
     elif expected is None:
         what = "exists now"
@@ -42,13 +42,13 @@ def refuse_if_changed(path: str, found: Optional[bytes], expected: Optional[str]
 def write_file(this: Run, change: Message) -> Message:
     path, data = change["path"], change["content"].encode("utf-8")
     real = resolve(path)
-    found = current(real)
-    if found == data:
+    before = read_current(real)
+    if before == data:
         return {"unchanged": True}
-    refuse_if_changed(path, found, change["before_sha256"])
+    refuse_if_changed(path, before, change["before_sha256"])
     os.makedirs(os.path.dirname(below(real)), exist_ok=True)
     mode, owner = change["mode"], None
-    if found is not None:
+    if before is not None:
         status = os.stat(below(real))
         mode, owner = stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)
     keep(this, real, sha256(data))
@@ -56,17 +56,17 @@ def write_file(this: Run, change: Message) -> Message:
     check = CHECKS[change["check"]] if change.get("check") else None
     expected = change.get("expected")
     put(real, data, mode, owner, this.name, (lambda name: check(path, name, expected)) if check else None)
-    if found is None:
+    if before is None:
         relabel(real)
     return {}
 
 
 def remove_file(this: Run, change: Message) -> Message:
     path = change["path"]
-    found = current(resolve(path))
-    if found is None and not os.path.lexists(below(path)):
+    before = read_current(resolve(path))
+    if before is None and not os.path.lexists(below(path)):
         return {"unchanged": True}
-    refuse_if_changed(path, found, change["before_sha256"])
+    refuse_if_changed(path, before, change["before_sha256"])
     parent = resolve(os.path.dirname(path))
     real = parent.rstrip("/") + "/" + os.path.basename(path)
     keep(this, real, None)
@@ -97,16 +97,16 @@ def service(this: Run, change: Message) -> Message:
     guard = read_guard(this)
     guarded = guard is not None and guard["unit"] == unit
     if guard is None or not guarded:
-        guard = {"worked": what_worked(node_units(unit)), "settle": settling(this)}
+        guard = {"worked": find_worked(node_units(unit)), "settle": settle_time(this)}
     contained = unit != "nvidia-fabricmanager.service"
     # Before systemd is reloaded, too: that alone may take the GPUs from containers.
-    spare_newcomers(change["ends"], 2 * settling(this), "%s is not restarted" % unit, contained=contained)
+    spare_newcomers(change["ends"], 2 * settle_time(this), "%s is not restarted" % unit, contained=contained)
     started = time.time()
     run("systemctl", "daemon-reload", timeout=60)
     if change["enable"]:
         answer = run("systemctl", "enable", unit, timeout=60)
         if answer.status:
-            raise Failure("unit-failed", "systemctl enable %s: %s" % (unit, last(answer.words, 1)[0]))
+            raise Failure("unit-failed", "systemctl enable %s: %s" % (unit, last(answer.message, 1)[0]))
     if not change["start"]:
         return {}
     lost = restart(unit, "restart" if change["restart"] else "start", guard)
@@ -154,11 +154,11 @@ def reboot(this: Run, change: Message) -> Message:
     since the plan; `work` does it after the last message."""
     kernel = next_kernel()
     if read_kernels().get(kernel) is False:
-        words = build(this, kernel)
+        log = build(this, kernel)
         if not read_kernels().get(kernel):
             sentence = "not rebooted: the kernel %s boots next and has no nvidia module" % kernel
-            raise Failure("module-missing", sentence, last(words, 5))
-    spare_newcomers(change["ends"], 2 * settling(this), "not rebooted")
+            raise Failure("module-missing", sentence, last(log, 5))
+    spare_newcomers(change["ends"], 2 * settle_time(this), "not rebooted")
     return {}
 
 

@@ -54,8 +54,8 @@ def confirmed_file(this: Run, n: int) -> str:
 
 def record_unconfirmed(this: Run, unit: str, by: str) -> None:
     """Record for the next run that this restart is unconfirmed."""
-    found = {"version": VERSION, "code": KEPT, "run": this.name, "unit": unit, "by": by, "since": time.time()}
-    put("%s/unconfirmed-%d.json" % (this.record, this.n), json.dumps(found).encode(), 0o600, None, this.name)
+    entry = {"version": VERSION, "code": KEPT, "run": this.name, "unit": unit, "by": by, "since": time.time()}
+    put("%s/unconfirmed-%d.json" % (this.record, this.n), json.dumps(entry).encode(), 0o600, None, this.name)
 
 
 def confirm(this: Run, n: Optional[int] = None) -> None:
@@ -68,14 +68,14 @@ def confirm(this: Run, n: Optional[int] = None) -> None:
         sync(os.path.dirname(path))
 
 
-def unconfirmed() -> List[Dict[str, Any]]:
+def read_unconfirmed() -> List[Dict[str, Any]]:
     """What earlier runs kept unconfirmed: {code, run, unit, by, since}, the oldest first. Raises Failure."""
-    found = [
+    records = [
         check_format(dict(json.loads(text_of(unrooted(path)) or "{}")), unrooted(path))
         for path in unconfirmed_files("*")
     ]
     keys = ("code", "run", "unit", "by", "since")
-    return sorted(({key: each[key] for key in keys} for each in found), key=lambda each: each["since"])
+    return sorted(({key: each[key] for key in keys} for each in records), key=lambda each: each["since"])
 
 
 def unconfirmed_files(run: str) -> Iterable[str]:
@@ -113,9 +113,9 @@ def kubeconfig_path() -> str:
         pid = "0"
     started = (text_of("/proc/%s/cmdline" % pid) or "").replace("\0", " ")
     for text in (started, run("systemctl", "cat", "--no-pager", KUBELET).out):
-        found = re.search(r"(?<![\w-])--?kubeconfig[= ]\s*[\"']*(/[^\s\"']+)", text)
-        if found:
-            return found.group(1)
+        match = re.search(r"(?<![\w-])--?kubeconfig[= ]\s*[\"']*(/[^\s\"']+)", text)
+        if match:
+            return match.group(1)
     return KUBECONFIG
 
 
@@ -163,5 +163,5 @@ def authority(path: str, text: str) -> Tuple[Optional[str], Optional[str]]:
 
 def kubeconfig_value(text: str, key: str) -> Optional[str]:
     """The first value of a key in YAML or JSON: the kubelet's kubeconfig names one cluster."""
-    found = re.search(r"(?m)(?:^|[\s{,\"'-])%s[\"']?\s*:\s*[\"']?([^\s\"',}]+)" % re.escape(key), text)
-    return found.group(1) if found else None
+    match = re.search(r"(?m)(?:^|[\s{,\"'-])%s[\"']?\s*:\s*[\"']?([^\s\"',}]+)" % re.escape(key), text)
+    return match.group(1) if match else None

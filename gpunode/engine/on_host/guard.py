@@ -10,8 +10,8 @@ from typing import Dict, Iterator, List, Optional, Tuple
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import put, put_files_back, sync
-from gpunode.agent.machine import show_units, transient
-from gpunode.agent.record import RECORDS, VERSION, Run, check_format, settling, take_lock
+from gpunode.agent.machine import run_transient, show_units
+from gpunode.agent.record import RECORDS, VERSION, Run, check_format, settle_time, take_lock
 from gpunode.agent.system import (
     Message,
     below,
@@ -85,10 +85,10 @@ def arm(this: Run, path: str) -> None:
         "version": VERSION,
         "unit": unit,
         "paths": paths,
-        "worked": what_worked(units),
+        "worked": find_worked(units),
         "pid": units.get(unit, {}).get("MainPID"),
         "boot": line_of("/proc/sys/kernel/random/boot_id"),
-        "settle": settling(this),
+        "settle": settle_time(this),
         "by": job["by"],
     }
     shutil.copyfile(below(this.live + "/agent.py"), below(this.record + "/agent.py"))
@@ -107,9 +107,9 @@ def arm(this: Run, path: str) -> None:
         name = "gpunode-restore-" + this.name
         after = "--on-active=%d" % job.get("restore", RESTORE_SECONDS)
         exactly = "--timer-property=AccuracySec=1s"  # else systemd may take a minute more
-        answer = transient(after, exactly, "--unit", name, *this.command("restore"))
+        answer = run_transient(after, exactly, "--unit", name, *this.command("restore"))
         if answer.status:
-            sentence = "cannot set the timer that would restore the files of %s: %s" % (unit, answer.words)
+            sentence = "cannot set the timer that would restore the files of %s: %s" % (unit, answer.message)
             raise Failure("unit-failed", sentence)
 
 
@@ -118,18 +118,18 @@ def put_back(this: Run, guard: Message, start: bool = True) -> Tuple[List[str], 
 
     The unit is restarted (if `start`) only if it was restarted since: else it never read the changed files.
     """
-    restored, words = put_files_back(this, guard["paths"])
+    restored, problems = put_files_back(this, guard["paths"])
     unit = guard["unit"]
     if restored:
         run("systemctl", "daemon-reload", timeout=60)
-    if start and (restored or not words) and not same_process(guard):
+    if start and (restored or not problems) and not same_process(guard):
         lost = restart(unit, "restart", guard)
         state = lost[unit] if unit in lost else "runs again"
-        words.append("with its files restored, %s %s" % (unit, state))
+        problems.append("with its files restored, %s %s" % (unit, state))
         if lost and unit not in lost:
-            words.append("still not working: " + ", ".join(sorted(lost)))
+            problems.append("still not working: " + ", ".join(sorted(lost)))
     disarm(this)
-    return restored, words
+    return restored, problems
 
 
 def same_process(guard: Message) -> bool:
@@ -150,20 +150,20 @@ def restore_later(this: Run, wait: bool = True) -> None:
     lock = take_lock(holder, wait)  # a running apply of its own ends first
     guard = read_guard(this)
     if lock is not None and guard is not None:
-        restored, words = put_back(this, guard, start=wait)
-        for line in ["put back " + path for path in restored] + words:
+        restored, problems = put_back(this, guard, start=wait)
+        for line in ["put back " + path for path in restored] + problems:
             print("gpunode: " + line)
         this.forget()
         this.close()
 
 
-def leftovers() -> Iterator[str]:
+def end_killed_runs() -> Iterator[str]:
     """Restore files of killed applies; yields sentences about it. An unreadable guard is renamed for the operator."""
     for path in sorted(glob.glob(below(RECORDS + "/*/guard.json"))):
         killed = Run(os.path.basename(os.path.dirname(path)))
         try:
             guard = read_guard(killed)
-            restored, words = put_back(killed, guard) if guard is not None else ([], [])
+            restored, problems = put_back(killed, guard) if guard is not None else ([], [])
         except Exception as error:
             why = failure_of(error)
             if why.code in ("disk-full", "read-only", "newer-record"):
@@ -171,11 +171,12 @@ def leftovers() -> Iterator[str]:
             aside = path + ".unusable"
             disarm(killed, aside)
             where = unrooted(aside)
-            restored, words = [], ["%s names the files to restore, but cannot be used: %s" % (where, error)]
-            words.append("compare the originals in %s/files with the current files" % killed.record)
+            sentence = "%s names the files to restore, but cannot be used: %s" % (where, error)
+            advice = "compare the originals in %s/files with the current files" % killed.record
+            restored, problems = [], [sentence, advice]
         for file in restored:
             yield "put back %s, which a killed apply had changed" % file
-        for sentence in words:
+        for sentence in problems:
             yield sentence
         killed.forget()
         killed.close()
@@ -207,40 +208,40 @@ def node_units(unit: str) -> Dict[str, Dict[str, str]]:
     return dict(zip(names, show_units(names)))  # noqa: B905 - Python 3.10 has `strict`
 
 
-def working(units: Dict[str, Dict[str, str]]) -> Dict[str, str]:
+def find_working(units: Dict[str, Dict[str, str]]) -> Dict[str, str]:
     """What works now: units, each with its process; containerd's CRI plugins; runtime handlers."""
-    found = {
+    works = {
         name: shown.get("MainPID", "")
         for name, shown in units.items()
         if shown.get("ActiveState") == "active"
     }
     for unit, ctr in CTR.items():
         # With an invalid CRI section, containerd stays up and only this plugin is in error.
-        listed = run(*ctr, "plugins", "ls", timeout=10).out if unit in found else ""
+        listed = run(*ctr, "plugins", "ls", timeout=10).out if unit in works else ""
         for cells in map(str.split, listed.splitlines()):
             if cells[-1:] == ["ok"] and "cri" in cells[0].split(".") + cells[1:2]:
-                found["containerd's plugin %s.%s" % (cells[0], cells[1])] = ""
-    if "containerd.service" in found:
+                works["containerd's plugin %s.%s" % (cells[0], cells[1])] = ""
+    if "containerd.service" in works:
         dump = run("containerd", "config", "dump")
         for name in HANDLER.findall("" if dump.status else dump.out):
-            found["containerd's runtime " + name.strip("\"'")] = ""
+            works["containerd's runtime " + name.strip("\"'")] = ""
     try:
-        docker = read_docker() if "docker.service" in found else None
+        docker = read_docker() if "docker.service" in works else None
     except OSError:
         docker = None
     for name in docker["runtimes"] if docker else ():
-        found["docker's runtime " + name] = ""
-    return found
+        works["docker's runtime " + name] = ""
+    return works
 
 
-def what_worked(units: Dict[str, Dict[str, str]]) -> List[str]:
+def find_worked(units: Dict[str, Dict[str, str]]) -> List[str]:
     """What must still work after a restart. What did not work before is no reason to restore files."""
-    found = working(units)
+    works = find_working(units)
     for name, shown in units.items():
         up = time.monotonic() - count_of(shown, "ActiveEnterTimestampMonotonic") / 1e6
         if count_of(shown, "NRestarts") and up < 60:
-            found.pop(name, None)  # active between two crashes
-    return sorted(found)
+            works.pop(name, None)  # active between two crashes
+    return sorted(works)
 
 
 def count_of(shown: Dict[str, str], key: str) -> int:
@@ -259,7 +260,7 @@ def restart(unit: str, verb: str, guard: Message) -> Dict[str, str]:
     run("systemctl", "reset-failed", unit)
     answer = run("systemctl", verb, unit, timeout=RESTORE_SECONDS - 60)
     begun = since = time.monotonic()
-    wanted = list(dict.fromkeys([unit, *guard["worked"]]))
+    expected = list(dict.fromkeys([unit, *guard["worked"]]))
     before: Dict[str, Optional[str]] = {}
     restarts: Optional[int] = None
     while True:
@@ -270,13 +271,13 @@ def restart(unit: str, verb: str, guard: Message) -> Dict[str, str]:
         count = restarts or 0
         try:
             units = node_units(unit)
-            shown, works = units.get(unit, {}), working(units)
+            shown, works = units.get(unit, {}), find_working(units)
             count = count_of(shown, "NRestarts")
         except OSError as error:  # systemctl may fail for a moment while the unit is healthy
             why = "has an unknown state: %s" % error
-        ended = not answer.status and shown.get("Type") == "oneshot" and not skipped(shown)
-        lost = {name: why for name in wanted if name not in works and not (ended and name == unit)}
-        seen = {name: works.get(name) for name in wanted}
+        ended = not answer.status and shown.get("Type") == "oneshot" and not was_skipped(shown)
+        lost = {name: why for name in expected if name not in works and not (ended and name == unit)}
+        seen = {name: works.get(name) for name in expected}
         if lost or seen != before:
             before, since = seen, now
         elif now - since >= settle:
@@ -293,14 +294,14 @@ def restart(unit: str, verb: str, guard: Message) -> Dict[str, str]:
         if down or late:
             if shown and unit not in works:
                 state = "is %s (%s)" % (shown.get("ActiveState", "unknown"), shown.get("SubState", ""))
-                if skipped(shown):
+                if was_skipped(shown):
                     state = "was skipped: a condition of its own is not met"
-                lost[unit] = last(answer.words, 3)[0] if answer.status else state
+                lost[unit] = last(answer.message, 3)[0] if answer.status else state
             return lost or {unit: "restarts again and again"}
         time.sleep(min(0.5, settle / 5.0))
 
 
-def skipped(shown: Dict[str, str]) -> bool:
+def was_skipped(shown: Dict[str, str]) -> bool:
     """Whether the unit did nothing at its last start, as a condition was not met: of that `systemctl restart` is no failure."""
     return shown.get("ConditionResult") == "no" or shown.get("Result") == "exec-condition"
 

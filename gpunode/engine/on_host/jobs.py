@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, BinaryIO, Callable, Dict, Iterator, Optional
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.machine import transient
+from gpunode.agent.machine import run_transient
 from gpunode.agent.processes import send_signal, started_at
 from gpunode.agent.record import Run, check_format, lock_holder, take_lock
 from gpunode.agent.system import (
@@ -27,7 +27,7 @@ from gpunode.agent.system import (
 )
 from gpunode.engine.on_host.changes import make, why_unknown
 from gpunode.engine.on_host.confirmation import confirm
-from gpunode.engine.on_host.guard import forget_payloads, leftovers, put_back, read_guard, restore_later
+from gpunode.engine.on_host.guard import end_killed_runs, forget_payloads, put_back, read_guard, restore_later
 from gpunode.engine.on_host.probe import PROBE_SECONDS, probe
 from gpunode.links.driver.on_host.runfile import fetch
 from gpunode.links.plugin.on_host import spool
@@ -70,8 +70,8 @@ def follow(this: Run, beat: float = BEAT_SECONDS) -> Iterator[Message]:
     if not message:
         raise OSError("the apply did not start: " + (crash or ["its process printed nothing"])[-1])
     if begun is not None:
-        words = "the apply was killed, or the machine went down, during this change"
-        yield Failure("interrupted", words, crash).message(begun)
+        sentence = "the apply was killed, or the machine went down, during this change"
+        yield Failure("interrupted", sentence, crash).message(begun)
     yield {"type": "end", "ok": False}
 
 
@@ -110,9 +110,9 @@ def launch(this: Run) -> None:
     """Start `work` so that it outlives this process."""
     command = this.command("work")
     if has_systemd():
-        answer = transient("--unit", "gpunode-" + this.name, *command)
+        answer = run_transient("--unit", "gpunode-" + this.name, *command)
         if answer.status:
-            raise OSError(answer.words)
+            raise OSError(answer.message)
         return
     null = subprocess.DEVNULL
     subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
@@ -147,7 +147,7 @@ def abort(patience: float, beat: float) -> Iterator[Message]:
     mine = {"run": "abort", "by": "gpunode abort", "since": time.time(), "pid": os.getpid()}
     lock = take_lock(mine)
     if lock is not None:  # else the next apply has begun, which does this itself
-        for sentence in leftovers():
+        for sentence in end_killed_runs():
             yield {"type": "progress", "text": sentence}
         forget_payloads()
         lock.close()
@@ -156,7 +156,7 @@ def abort(patience: float, beat: float) -> Iterator[Message]:
 
 def activity(this: Run) -> str:
     """What an apply is doing: its change and the last progress message."""
-    found = "nothing yet"
+    text = "nothing yet"
     path = this.live + "/job.json"
     changes = check_format(json.loads(text_of(path) or "{}"), path).get("changes", [])
     for message in this.story():
@@ -168,18 +168,18 @@ def activity(this: Run) -> str:
                 for name in names
             ]
             what = change.get("path") or change.get("unit") or change.get("reference") or " ".join(names)
-            found = "%s %s" % ("restart" if change.get("restart") else change["kind"].replace("_", " "), what)
+            text = "%s %s" % ("restart" if change.get("restart") else change["kind"].replace("_", " "), what)
         elif message["type"] == "progress":
-            found = found.split(" (")[0] + " (%s)" % message["text"]
+            text = text.split(" (")[0] + " (%s)" % message["text"]
         elif message["type"] == "done":
-            found = "nothing, after " + found
-    return found.strip()
+            text = "nothing, after " + text
+    return text.strip()
 
 
 def answer(program: bytes, job: Message) -> Iterator[Message]:
     """The messages that answer a job."""
     try:
-        for message in OPERATIONS.get(job["op"], unknown)(program, job):
+        for message in OPERATIONS.get(job["op"], refuse_unknown)(program, job):
             yield message
     except Failure as failure:  # the whole job is refused
         yield failure.message(None)
@@ -215,7 +215,7 @@ def answer_abort(_program: bytes, job: Message) -> Iterator[Message]:
     return abort(job.get("patience", ABORT_SECONDS), job.get("beat", BEAT_SECONDS))
 
 
-def unknown(_program: bytes, job: Message) -> Iterator[Message]:
+def refuse_unknown(_program: bytes, job: Message) -> Iterator[Message]:
     raise Failure("unknown-operation", "the agent knows no operation `%s`" % job["op"])
 
 
@@ -310,8 +310,8 @@ def undo(this: Run, why: Failure) -> Failure:
     try:
         guard = read_guard(this)
         if guard is not None:
-            why.restored, words = put_back(this, guard)
-            why.detail += words
+            why.restored, problems = put_back(this, guard)
+            why.detail += problems
     except Exception as error:  # the guard stays: for the timer, the next boot, or the next apply
         why.detail.append("the files were not restored: %s" % failure_of(error).error)
     return why
@@ -323,8 +323,8 @@ def go_down(this: Run) -> None:
     time.sleep(1)  # for a follower to read the end
     answer = run("systemctl", "reboot")
     if answer.status > 0:  # negative: the reboot itself killed it
-        sentence = "the host does not reboot: " + last(answer.words, 1)[0]
-        this.send(Failure("reboot-failed", sentence, last(answer.words, 5)).message(this.n))
+        sentence = "the host does not reboot: " + last(answer.message, 1)[0]
+        this.send(Failure("reboot-failed", sentence, last(answer.message, 5)).message(this.n))
         this.send({"type": "end", "ok": False})  # for new followers; the first `end` was read
         return
     deadline = time.monotonic() + REBOOT_SECONDS
@@ -335,7 +335,7 @@ def go_down(this: Run) -> None:
 def restore_leftovers(this: Run) -> bool:
     """Restore now what timers of killed applies would restore in the middle of this one; False if it failed."""
     try:
-        for sentence in leftovers():
+        for sentence in end_killed_runs():
             this.progress(sentence)
         forget_payloads(this.name)
     except Exception as error:

@@ -18,7 +18,7 @@ from gpunode.agent.machine import (
 from gpunode.agent.processes import read_containers
 from gpunode.agent.record import lock_holder
 from gpunode.agent.system import Message, line_of
-from gpunode.engine.on_host.confirmation import unconfirmed
+from gpunode.engine.on_host.confirmation import read_unconfirmed
 from gpunode.links.driver.on_host.gpus import (
     read_boot_default,
     read_gpu_users,
@@ -72,7 +72,7 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
         "containers": begin(read_containers),
         "kubelet": kubelet,
         "gpu_users": users,
-        "unconfirmed": begin(unconfirmed),
+        "unconfirmed": begin(read_unconfirmed),
         "images": begin(read_images, watch["images"]),
         "files": begin(read_watched_files, watch["files"], kubelet),
     }

@@ -155,14 +155,14 @@ class Dialer:
     def _target(self, ssh: Ssh) -> Target:
         if ssh not in self._targets:
             target = self._config.target(ssh, proven=self._proven)
-            _disabled(target)  # may refuse, before any host is contacted
+            _disabled_algorithms(target)  # may refuse, before any host is contacted
             self._targets[ssh] = target
         return self._targets[ssh]
 
     def _open(self, ssh: Ssh, target: Target) -> paramiko.Transport:
         if target.jump is None:
             try:
-                sock: Any = _connected(target)
+                sock: Any = _connect_socket(target)
             except UnicodeError as error:
                 # No host can have such a name: a..b, or 64 characters without a dot.
                 raise socket.gaierror(str(error)) from error
@@ -186,7 +186,7 @@ class Dialer:
             if transport is None or not transport.is_active():
                 try:
                     way = ssh_options.jump_host(ssh, target.jump)
-                    transport = self._open(way, _last(self._target(way)))
+                    transport = self._open(way, _refuse_jump(self._target(way)))
                 except (NoConnection, paramiko.SSHException, OSError, EOFError) as error:
                     raise jump_failed(target, error) from error
                 transports.append(transport)
@@ -200,7 +200,7 @@ class Dialer:
         """A session with the host, after its host key is checked and it accepted one of the user's keys."""
         transport = None
         try:
-            transport = _Transport(sock, disabled_algorithms=_disabled(target))
+            transport = _Transport(sock, disabled_algorithms=_disabled_algorithms(target))
             known = self._known.kinds(target)
             first = [
                 name
@@ -233,7 +233,7 @@ class Dialer:
         return transport
 
 
-def _connected(target: Target) -> socket.socket:
+def _connect_socket(target: Target) -> socket.socket:
     """A connection to the first of the host's addresses that answers."""
     error: OSError | None = None
     for family, kind, _, _, place in socket.getaddrinfo(
@@ -252,7 +252,7 @@ def _connected(target: Target) -> socket.socket:
     raise error or OSError(f"{target.address} has no address")
 
 
-def _disabled(target: Target) -> dict[str, list[str]]:
+def _disabled_algorithms(target: Target) -> dict[str, list[str]]:
     """Algorithms of paramiko by kind that ssh's configuration does not allow. Raises NoConnection if none is left."""
     disabled = {}
     for kind, allowed in target.algorithms.items():
@@ -266,7 +266,7 @@ def _disabled(target: Target) -> dict[str, list[str]]:
     return disabled
 
 
-def _last(target: Target) -> Target:
+def _refuse_jump(target: Target) -> Target:
     if target.jump is not None:
         raise unsupported(
             f"ssh's configuration reaches it through {target.jump}, but gpunode's client supports only one jump host",
@@ -288,23 +288,23 @@ def may_pass(error: Exception) -> bool:
         return False
     if isinstance(error, OSError) and error.errno in PASSING_NUMBERS:
         return True
-    return isinstance(error, EOFError) or any(words in str(error) for words in PASSING)
+    return isinstance(error, EOFError) or any(phrase in str(error) for phrase in PASSING)
 
 
 def explain(host: Host, target: Target | None, error: Exception) -> Unreachable:
     """The error for a failed connection. `target` is None if ssh's configuration could not be read."""
-    found = _failure(target, error)
-    return Unreachable(host.name, found.message, hint=found.hint, code=found.problem.code)
+    failure = _failure(target, error)
+    return Unreachable(host.name, failure.message, hint=failure.hint, code=failure.problem.code)
 
 
 def jump_failed(target: Target, error: Exception) -> NoConnection:
     """No connection to the jump host of `target`."""
-    found = error
-    if not isinstance(found, NoConnection):
+    failure = error
+    if not isinstance(failure, NoConnection):
         hint = f"Try it with `ssh -J {target.jump} {target.user}@{target.address}`."
         code = _failure(target, error).problem.code
-        found = NoConnection(str(error), hint=hint, code=code, passes=may_pass(error))
-    return failures.jump_failed(str(target.jump), found)
+        failure = NoConnection(str(error), hint=hint, code=code, passes=may_pass(error))
+    return failures.jump_failed(str(target.jump), failure)
 
 
 def _failure(target: Target | None, error: Exception) -> NoConnection:

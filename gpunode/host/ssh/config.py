@@ -135,18 +135,18 @@ class Config:
         }  # fmt: skip
 
         def path(text: str) -> str:
-            text = re.sub(r"\$\{(\w+)\}", lambda found: os.environ.get(found[1], found[0]), text)
-            text = re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
+            text = re.sub(r"\$\{(\w+)\}", lambda match: os.environ.get(match[1], match[0]), text)
+            text = re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), text)
             return self._home + text[1:] if text == "~" or text.startswith("~/") else text
 
         def files(name: str, default: str) -> tuple[Path, ...]:
-            words = [path(word) for word in " ".join(options.get(name, [default])).split()]
-            if any(not word.startswith("/") for word in words[1:]):
+            paths = [path(word) for word in " ".join(options.get(name, [default])).split()]
+            if any(not word.startswith("/") for word in paths[1:]):
                 raise unsupported(
                     f"ssh's configuration has a path with a space in {name} for {ssh.address}",
                     otherwise="Or set `ssh.known_hosts`, or use a path without spaces.",
                 )
-            return tuple(Path(word) for word in words if word.lower() != "none")
+            return tuple(Path(word) for word in paths if word.lower() != "none")
 
         known = (localfile.full(ssh.known_hosts),) if ssh.known_hosts else None
         strict = option("stricthostkeychecking").lower() in ("yes", "true") and ssh.host_key_check != "off"
@@ -207,9 +207,9 @@ class Config:
         usual = (Path(self._home, ".ssh/config"), SYSTEM)
         for file in [self._file] if self._file is not None else usual:
             text = self._text(file)
-            if (found := _NEEDS_SSH.search(text)) is not None:
+            if (match := _NEEDS_SSH.search(text)) is not None:
                 raise NoConnection(
-                    f"{file} has `{found[0].strip()}`, which only ssh can evaluate, and ssh is not installed here",
+                    f"{file} has `{match[0].strip()}`, which only ssh can evaluate, and ssh is not installed here",
                     hint="Install OpenSSH's client (`openssh-client`, `openssh-clients`).",
                 )
             try:

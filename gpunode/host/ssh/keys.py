@@ -36,7 +36,7 @@ class Identity:
 
     @property
     def fido(self) -> bool:
-        return _fido(self.public or b"")
+        return _is_fido(self.public or b"")
 
 
 class Keys:
@@ -52,15 +52,15 @@ class Keys:
             named = self._identity(Path(target.key).expanduser(), named=True)
             identities = [named] if named else []
         else:
-            found = [self._identity(path) for path in target.identities]
-            identities = [identity for identity in found if identity is not None]
+            candidates = [self._identity(path) for path in target.identities]
+            identities = [identity for identity in candidates if identity is not None]
         agent = _Agent(os.environ.get("SSH_AUTH_SOCK", "") if target.agent is None else target.agent)
         try:
             offered = list(_order(identities, agent, target))
             tried = 0
             for key in offered:
                 tried += 1
-                if _accepted(transport, target, key):
+                if _accepts(transport, target, key):
                     return
                 if not transport.is_active():  # sshd disconnects after MaxAuthTries
                     break
@@ -83,7 +83,7 @@ class Keys:
                 hint=f"Run `chmod 600 {exposed}`.",
                 code="key-permissions",
             )
-        fido = any(identity.fido for identity in identities) or any(map(_fido, agent.blobs))
+        fido = any(identity.fido for identity in identities) or any(map(_is_fido, agent.blobs))
         if fido and not offered:
             raise unsupported(
                 f"{target.place}: {FIDO}, and there is no other key",
@@ -103,7 +103,7 @@ class Keys:
         with self._lock:
             if path not in self._read:
                 try:
-                    self._read[path] = _identity(path)
+                    self._read[path] = _read_identity(path)
                 except OSError:  # a folder, or a file of another user: ssh skips it
                     if named:
                         raise
@@ -128,7 +128,7 @@ class Keys:
 def _order(identities: list[Identity], agent: _Agent, target: Target) -> Iterator[paramiko.PKey]:
     """ssh's order: agent keys that match files, other agent keys, files. A key set by `ssh.key` comes first."""
     files = {identity.public: identity for identity in identities if identity.public}
-    held = {key.blob: key for key in agent.get_keys() if not _fido(key.blob)}
+    held = {key.blob: key for key in agent.get_keys() if not _is_fido(key.blob)}
     first = [held[blob] for blob in files if blob in held]
     rest = [] if target.identities_only else [key for blob, key in held.items() if blob not in files]
     own = [
@@ -140,7 +140,7 @@ def _order(identities: list[Identity], agent: _Agent, target: Target) -> Iterato
     yield from [*first, *own, *rest] if target.key else [*first, *rest, *own]
 
 
-def _accepted(transport: paramiko.Transport, target: Target, key: paramiko.PKey) -> bool:
+def _accepts(transport: paramiko.Transport, target: Target, key: paramiko.PKey) -> bool:
     try:
         more = transport.auth_publickey(target.user, key)
     except paramiko.BadAuthenticationType:
@@ -181,21 +181,21 @@ class _Agent(AgentSSH):
         self._close()  # type: ignore[attr-defined]
 
 
-def _identity(path: Path) -> Identity | None:
+def _read_identity(path: Path) -> Identity | None:
     """The identity of a file, or of its .pub file; None if both are missing."""
     beside = path.with_name(f"{path.name}.pub")
     try:
         data = localfile.read(path)
     except FileNotFoundError:
-        public = _public(beside)
+        public = _read_public(beside)
         return Identity(path, public) if public else None
-    if public := _public(path):
+    if public := _read_public(path):
         return Identity(path, public)
-    public = _header(data) or _public(beside)
+    public = _public_of_private(data) or _read_public(beside)
     status = path.stat()
     if status.st_uid == os.getuid() and status.st_mode & 0o077:
         return Identity(path, public, exposed=True)
-    if _fido(public or b""):
+    if _is_fido(public or b""):
         return Identity(path, public)
     try:
         private = paramiko.PKey.from_path(path)
@@ -208,17 +208,17 @@ def _identity(path: Path) -> Identity | None:
     return Identity(path, private.asbytes(), private)
 
 
-def _public(path: Path) -> bytes | None:
+def _read_public(path: Path) -> bytes | None:
     """The key of a public key file: `TYPE BASE64 comment`."""
     try:
-        words = localfile.read(path).split(None, 2)
-        blob = base64.b64decode(words[1], validate=True)
+        fields = localfile.read(path).split(None, 2)
+        blob = base64.b64decode(fields[1], validate=True)
     except (OSError, ValueError, IndexError):
         return None
-    return blob if blob[4:].startswith(words[0]) else None
+    return blob if blob[4:].startswith(fields[0]) else None
 
 
-def _header(data: bytes) -> bytes | None:
+def _public_of_private(data: bytes) -> bytes | None:
     """The public key at the start of a private key in OpenSSH's format, encrypted or not; None in other formats."""
     try:
         body = base64.b64decode(b"".join(data.strip().splitlines()[1:-1]))
@@ -233,5 +233,5 @@ def _header(data: bytes) -> bytes | None:
         return None
 
 
-def _fido(blob: bytes) -> bool:
+def _is_fido(blob: bytes) -> bool:
     return blob[4:].startswith((b"sk-", b"webauthn-sk-"))

@@ -123,7 +123,7 @@ class KnownHosts:
                 return str(file)
         if target.revoked is None:
             return None
-        data = _content(target.revoked, "RevokedHostKeys")
+        data = _read(target.revoked, "RevokedHostKeys")
         if data.startswith(b"SSHKRL"):
             raise unsupported(
                 f"{target.revoked} (RevokedHostKeys) is a key revocation list in KRL format, which gpunode's client cannot read",
@@ -134,7 +134,7 @@ class KnownHosts:
     def _file(self, path: Path) -> _File:
         with self._lock:
             if path not in self._files:
-                self._files[path] = _File(path, _content(path, KNOWN).decode(errors="replace"))
+                self._files[path] = _File(path, _read(path, KNOWN).decode(errors="replace"))
             return self._files[path]
 
     def _write(self, target: Target, key: paramiko.PKey, ip: str | None) -> None:
@@ -158,7 +158,7 @@ class KnownHosts:
                 self._files[path].add(added)
 
 
-def _content(path: Path, what: str) -> bytes:
+def _read(path: Path, what: str) -> bytes:
     """A file's bytes; none where known hosts are missing. Raises NoConnection where it cannot be read."""
     try:
         return localfile.read(path)
@@ -186,17 +186,17 @@ class _File:
     def add(self, text: str) -> None:
         first = self.text.count("\n") + 1
         self.text += text
-        for number, words in enumerate((line.split() for line in text.split("\n")), first):
-            marker = words.pop(0) if words and words[0].startswith("@") else ""
+        for number, fields in enumerate((line.split() for line in text.split("\n")), first):
+            marker = fields.pop(0) if fields and fields[0].startswith("@") else ""
             if (
-                len(words) < 3
-                or words[0].startswith("#")
+                len(fields) < 3
+                or fields[0].startswith("#")
                 or marker not in ("", "@cert-authority", "@revoked")
             ):
                 continue
             try:
-                blob = base64.b64decode(words[2], validate=True)
-                self._add(words[0], Line(marker, words[1], blob, f"{self._path}:{number}"))
+                blob = base64.b64decode(fields[2], validate=True)
+                self._add(fields[0], Line(marker, fields[1], blob, f"{self._path}:{number}"))
             except ValueError:  # includes binascii.Error
                 continue
 
@@ -220,9 +220,9 @@ class _File:
             if version == "1":
                 self._hashed.append((base64.b64decode(salt), base64.b64decode(digest), line))
         elif re.search(r"[*?!]", names):
-            words = names.lower().split(",")
-            without = [word[1:] for word in words if word.startswith("!")]
-            self._patterns.append((_any(set(words) - {f"!{word}" for word in without}), _any(without), line))
+            patterns = names.lower().split(",")
+            negated = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+            self._patterns.append((_any(set(patterns) - {f"!{p}" for p in negated}), _any(negated), line))
         else:
             for name in names.lower().split(","):
                 self._exact.setdefault(name, []).append(line)

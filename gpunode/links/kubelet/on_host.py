@@ -6,8 +6,8 @@ import re
 import shutil
 from typing import Any, Dict, List, Optional
 
-from gpunode.agent.files import read_file, read_files, unexpected
-from gpunode.agent.machine import journal, transient
+from gpunode.agent.files import read_file, read_files, unexpected_result
+from gpunode.agent.machine import journal, run_transient
 from gpunode.agent.system import Message, below, glob_of, have, resolve, run, text_of
 
 # Units that a kubelet runs in, and the command that prints its version, where it brings the kubelet.
@@ -25,9 +25,9 @@ BROUGHT = {
 
 def unit_of(units: Dict[str, Dict[str, Any]]) -> str:
     """The unit that this host's kubelet runs in, an active one first, then one that brings a runtime."""
-    there = [name for name in ("kubelet.service", *BROUGHT) if units.get(name, {}).get("load") == "loaded"]
-    there.sort(key=lambda name: (units[name]["active"] != "active", name not in BROUGHT))
-    return there[0] if there else "kubelet.service"
+    loaded = [name for name in ("kubelet.service", *BROUGHT) if units.get(name, {}).get("load") == "loaded"]
+    loaded.sort(key=lambda name: (units[name]["active"] != "active", name not in BROUGHT))
+    return loaded[0] if loaded else "kubelet.service"
 
 
 def read_kubelet(units: "concurrent.futures.Future[Dict[str, Dict[str, Any]]]") -> Optional[Dict[str, Any]]:
@@ -57,34 +57,34 @@ def read_watched_files(
     patterns: List[str], kubelet: "concurrent.futures.Future[Optional[Dict[str, Any]]]"
 ) -> Dict[str, Dict[str, Any]]:
     """The files that match, and those that this host's kubelet is started with, wherever they are."""
-    found = read_files(patterns)
+    files = read_files(patterns)
     try:
         seen = kubelet.result()
     except Exception:
-        return found  # reported as the error of the section `kubelet`
+        return files  # reported as the error of the section `kubelet`
     if seen is None:
-        return found
+        return files
     texts = [seen["unit_text"], " ".join(seen["arguments"])]
     for path in re.findall(r"(?m)^# (/\S+\.service(?:\.d/\S+\.conf)?)\s*$", seen["unit_text"]):
-        found.setdefault(path, read_file(path))
+        files.setdefault(path, read_file(path))
     unit = re.search(r"(?m)^# /\S+/([^/\s]+)\.service\s*$", seen["unit_text"])
     name = unit.group(1) if unit else "kubelet"
     for pattern in re.findall(r"(?m)^\s*EnvironmentFile\s*=\s*-?(/.*\S)\s*$", seen["unit_text"]):
         # systemd, too, reads all files that match
-        there = read_files([re.sub("%[Np]", name, pattern)])
-        found.update({path: file for path, file in there.items() if path not in found})
-        texts.extend(file.get("content", "") for file in there.values())
+        more = read_files([re.sub("%[Np]", name, pattern)])
+        files.update({path: file for path, file in more.items() if path not in files})
+        texts.extend(file.get("content", "") for file in more.values())
     whole = "\n".join(texts)
     for folder in re.findall(r"--?dynamic-config-dir[= ]\s*[\"']*(/[^\s\"'\\]+)", whole):
         target = folder.rstrip("/") + "/store/meta/assigned"
-        found.setdefault(target, read_file(target))
+        files.setdefault(target, read_file(target))
     for kind, path, name in re.findall(
         r"(?<![\w-])--?config(-dir)?[= ]\s*[\"']*(?:(/[^\s\"'\\]+)|\$\{?(\w+))", whole
     ):
         for target in [path] if path else re.findall(r"\b%s=[\"']*(/[^\s\"'\\]+)" % name, whole):
             for each in glob_of(target + "/**/*.conf") if kind else [target]:
-                found.setdefault(each, read_file(each))
-    return found
+                files.setdefault(each, read_file(each))
+    return files
 
 
 def check_kubelet_file(path: str, temporary: str, _expected: Optional[Message]) -> None:
@@ -99,7 +99,7 @@ def check_kubelet_file(path: str, temporary: str, _expected: Optional[Message]) 
         lost, got = [word for word in old if word not in new], [word for word in new if word not in old]
         wrong = ["it would lose " + word.split("=")[0] for word in lost]  # the value may be a secret
         wrong += ["it would get " + word.split("=")[0] for word in got]
-        raise unexpected("systemd", path, wrong or ["its words would be in another order"])
+        raise unexpected_result("systemd", path, wrong or ["its words would be in another order"])
 
 
 def effective_unit(file: str) -> Optional[str]:
@@ -124,8 +124,8 @@ def effective_environment(file: str) -> Optional[str]:
     """The variables that systemd sets from an environment file; None if systemd does not answer."""
     if not os.path.isdir(below("/run/systemd/system")):
         return None
-    given = ["-p", "EnvironmentFile=-" + file]
-    answer = transient("--wait", "--pipe", *given, "env")
+    options = ["-p", "EnvironmentFile=-" + file]
+    answer = run_transient("--wait", "--pipe", *options, "env")
     own = r"(?m)^(INVOCATION_ID|JOURNAL_STREAM|SYSTEMD_EXEC_PID|MEMORY_PRESSURE_WATCH)=.*\n"
     return None if answer.status else re.sub(own, "", answer.out)
 
@@ -133,7 +133,7 @@ def effective_environment(file: str) -> Optional[str]:
 def without_gates(text: str) -> List[str]:
     """The words of systemd's answer without quotes and feature gates, and without variables that are empty then."""
     plain = re.sub(r"--?feature-gates[= ]\S*", "", re.sub(r"[\"'\\]", "", text))
-    words = re.sub(r"(?<![^\s=])(\w+=)", r" \1 ", plain).split()
+    tokens = re.sub(r"(?<![^\s=])(\w+=)", r" \1 ", plain).split()
     empty = re.compile(r"\w*=$").match
-    following = [*words[1:], "="]
-    return [word for word, after in zip(words, following) if not (empty(word) and empty(after))]  # noqa: B905
+    following = [*tokens[1:], "="]
+    return [token for token, after in zip(tokens, following) if not (empty(token) and empty(after))]  # noqa: B905

@@ -64,9 +64,9 @@ def load_image(this: Run, change: Message) -> Message:
         answer = run(*argv, stdin=archive, timeout=900)
     os.unlink(path)
     if answer.status:
-        full = "no space left" in answer.words
-        sentence = "%s failed to load the image: %s" % (argv[0], last(answer.words, 1)[0])
-        raise Failure("disk-full" if full else "image-failed", sentence, last(answer.words, 8))
+        full = "no space left" in answer.message
+        sentence = "%s failed to load the image: %s" % (argv[0], last(answer.message, 1)[0])
+        raise Failure("disk-full" if full else "image-failed", sentence, last(answer.message, 8))
     loaded = image_of(runtime, change["reference"])
     if loaded != change["image_id"]:
         sentence = "after loading, %s is %s and not %s" % (change["reference"], loaded, change["image_id"])

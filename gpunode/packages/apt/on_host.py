@@ -11,10 +11,10 @@ from gpunode.agent.failures import Failure
 from gpunode.agent.machine import read_arch
 from gpunode.agent.package_manager import (
     PackageSystem,
-    in_use,
+    check_space,
+    locked_failure,
     posix_holder,
     refuse_unplanned,
-    room,
     run_exclusively,
     wait_for_lock,
 )
@@ -35,13 +35,13 @@ APT_LOCKS = (
 
 def read(patterns: List[str], broken: bool = False) -> Dict[str, Dict[str, Any]]:
     """The matching packages that are fully installed; with `broken` also those half installed."""
-    found: Dict[str, Dict[str, Any]] = {}
+    packages: Dict[str, Dict[str, Any]] = {}
     native = read_arch()
     for status, name, version, arch in dpkg_rows(patterns):
         if status[1] == "i" or (broken and status[1] not in "nc"):
             key = name if arch in (native, "all") else name + ":" + arch
-            found[key] = {"version": version, "held": status[0] == "h"}
-    return found
+            packages[key] = {"version": version, "held": status[0] == "h"}
+    return packages
 
 
 def read_half_installed(patterns: List[str]) -> List[str]:
@@ -69,20 +69,20 @@ def refresh(this: Run) -> None:
     status, text = apt_get(this, *patience, "update")
     own = own_repositories()
     problems = update_problems(text)
-    for code, uri, words in problems:
+    for code, uri, message in problems:
         if code == "conflicting-signed-by":
             raise Failure(
-                code, "apt has %s in two lists with different keys" % uri, [words, *lists_with(uri)]
+                code, "apt has %s in two lists with different keys" % uri, [message, *lists_with(uri)]
             )
         if code == "sources-broken":
-            raise Failure(code, "apt cannot read its list of sources: " + words)
+            raise Failure(code, "apt cannot read its list of sources: " + message)
         sentence = {
             "repository-unreachable": "apt could not fetch from %s: %s",
             "repository-unsigned": "apt does not trust the signature of %s: %s",
             "repository-sha1": "apt refuses the signature of %s: %s",
             "repository-damaged": "apt got a file of %s that is not the one its index names: %s",
             "repository-expired": "the index of %s %s",
-        }[code] % (uri, words)
+        }[code] % (uri, message)
         if any((uri + "/").startswith(mine + "/") for mine in own):
             raise Failure(code, sentence, last(text, 12))
         this.warnings.append(sentence)
@@ -94,10 +94,10 @@ def refresh(this: Run) -> None:
 
 
 def own_repositories() -> List[str]:
-    found = []
+    uris = []
     for path in glob.glob(below("/etc/apt/sources.list.d/gpunode-*")):
-        found += re.findall(r"\w+://[^\s\"']+", text_of(unrooted(path)) or "")
-    return [uri.rstrip("/") for uri in found]
+        uris += re.findall(r"\w+://[^\s\"']+", text_of(unrooted(path)) or "")
+    return [uri.rstrip("/") for uri in uris]
 
 
 def lists_with(uri: str) -> List[str]:
@@ -109,10 +109,10 @@ def lists_with(uri: str) -> List[str]:
 def make(this: Run, specs: List[Message], remove: List[str], purge: bool) -> None:
     """Install and remove in one transaction, after a dry run."""
     finish_interrupted(this)
-    wanted = [argument(spec) for spec in specs] + [name + "-" for name in remove]
-    dry_run(this, wanted, specs, remove)
+    arguments = [argument(spec) for spec in specs] + [name + "-" for name in remove]
+    dry_run(this, arguments, specs, remove)
     allow = ["--allow-downgrades", "--allow-change-held-packages"] + ["--purge"] * purge
-    status, text = apt_get(this, "install", *allow, *wanted)
+    status, text = apt_get(this, "install", *allow, *arguments)
     if status:
         raise install_failure(this, text, specs)
 
@@ -121,7 +121,7 @@ def hold(this: Run, names: List[str]) -> None:
     wait_for_apt(this)
     answer = run("apt-mark", "hold", *names, timeout=180)
     if answer.status:
-        raise Failure("apt-failed", "apt-mark hold: " + last(answer.words, 1)[0], last(answer.words, 5))
+        raise Failure("apt-failed", "apt-mark hold: " + last(answer.message, 1)[0], last(answer.message, 5))
 
 
 def finish_interrupted(this: Run) -> None:
@@ -135,20 +135,20 @@ def finish_interrupted(this: Run) -> None:
         raise dpkg_failure(text)
 
 
-def dry_run(this: Run, wanted: List[str], specs: List[Message], remove: List[str]) -> None:
+def dry_run(this: Run, arguments: List[str], specs: List[Message], remove: List[str]) -> None:
     """Raises Failure if apt would remove or downgrade packages that the plan does not name, or fill the disk."""
     allow = ("--allow-downgrades", "--allow-change-held-packages")
-    status, text = apt_get(this, "install", "--print-uris", *allow, *wanted)
+    status, text = apt_get(this, "install", "--print-uris", *allow, *arguments)
     if status:
         raise install_failure(this, text, specs)
     downgrade = [spec["name"] for spec in specs if spec["downgrade"]]
-    gone = [name for name in listed(text, "REMOVED") if name not in remove]
-    back = [name for name in listed(text, "DOWNGRADED") if name not in downgrade]
-    refuse_unplanned("apt", text, gone, back)
-    room(needs(text))
+    gone = [name for name in listed_packages(text, "REMOVED") if name not in remove]
+    downgrades = [name for name in listed_packages(text, "DOWNGRADED") if name not in downgrade]
+    refuse_unplanned("apt", text, gone, downgrades)
+    check_space(needs(text))
 
 
-def listed(text: str, heading: str) -> List[str]:
+def listed_packages(text: str, heading: str) -> List[str]:
     block = re.search(r"^The following packages will be %s:\n((?:  .*\n?)*)" % heading, text, re.M)
     return [name.rstrip("*") for name in block.group(1).split()] if block else []
 
@@ -181,7 +181,7 @@ def apt_get(this: Run, *arguments: str) -> Tuple[int, str]:
     reader.join(1)
     if status and re.search(r"Could not get lock|Unable to (acquire|lock)", text):
         held = re.search(r"held by process (\d+)", text)
-        raise in_use("apt", int(held.group(1)) if held else None)
+        raise locked_failure("apt", int(held.group(1)) if held else None)
     return status, text
 
 
@@ -191,10 +191,10 @@ def follow_apt(this: Run, stream: BinaryIO) -> None:
     for line in stream:
         this.last_output = time.monotonic()
         # A package's name may hold a colon, before its architecture.
-        found = re.match(r"[dp][lm]status:.*?:([\d.]+):(.*)", line.decode("utf-8", "replace"))
-        if found and found.groups() != last and time.monotonic() - sent > 0.5:
-            sent, last = time.monotonic(), (found.group(1), found.group(2))
-            this.progress(found.group(2), round(float(found.group(1)), 1))
+        match = re.match(r"[dp][lm]status:.*?:([\d.]+):(.*)", line.decode("utf-8", "replace"))
+        if match and match.groups() != last and time.monotonic() - sent > 0.5:
+            sent, last = time.monotonic(), (match.group(1), match.group(2))
+            this.progress(match.group(2), round(float(match.group(1)), 1))
 
 
 def wait_for_apt(this: Run) -> None:
@@ -221,7 +221,7 @@ def argument(spec: Message) -> str:
 
 def update_problems(text: str) -> List[Tuple[str, str, str]]:
     """The errors of `apt-get update`: (code, URI, words), one for each repository."""
-    found: Dict[str, Tuple[str, str, str]] = {}
+    problems: Dict[str, Tuple[str, str, str]] = {}
     conflict = re.search(
         SAID + r"(Conflicting values set for option Signed-By regarding source (\S+).*)", text, re.M
     )
@@ -231,22 +231,22 @@ def update_problems(text: str) -> List[Tuple[str, str, str]]:
     if broken:
         return [("sources-broken", "", broken.group(1))]
     refused = r".*?(?:GPG error|OpenPGP signature verification failed): (\S+) [^:]*: (.*)"  # of gpgv, of sqv
-    for uri, words in re.findall(SAID + refused, text, re.M):
-        code = "repository-sha1" if "SHA1 is not considered secure" in words else "repository-unsigned"
-        found.setdefault(site(uri), (code, site(uri), words))
-    for uri, words in re.findall(
+    for uri, message in re.findall(SAID + refused, text, re.M):
+        code = "repository-sha1" if "SHA1 is not considered secure" in message else "repository-unsigned"
+        problems.setdefault(site(uri), (code, site(uri), message))
+    for uri, message in re.findall(
         SAID + r"Release file for (\S+) (is (?:expired|not valid yet).*)", text, re.M
     ):
-        found.setdefault(site(uri), ("repository-expired", site(uri), words))
-    for uri, words in re.findall(SAID + r"Failed to fetch (\S+)\s+(.*)", text, re.M):
-        unsigned = re.search(r"signature|PUBKEY|signed|SHA1", words)
+        problems.setdefault(site(uri), ("repository-expired", site(uri), message))
+    for uri, message in re.findall(SAID + r"Failed to fetch (\S+)\s+(.*)", text, re.M):
+        unsigned = re.search(r"signature|PUBKEY|signed|SHA1", message)
         code = "repository-unsigned" if unsigned else "repository-unreachable"
-        code = "repository-damaged" if re.search(r"Hash Sum mismatch|unexpected size", words) else code
-        found.setdefault(site(uri), (code, site(uri), words))
-    for uri, words in re.findall(SAID + r"The repository '(\S+)[^']*' (.*)", text, re.M):
-        code = "repository-unreachable" if "Release file" in words else "repository-unsigned"
-        found.setdefault(site(uri), (code, site(uri), words))
-    return list(found.values())
+        code = "repository-damaged" if re.search(r"Hash Sum mismatch|unexpected size", message) else code
+        problems.setdefault(site(uri), (code, site(uri), message))
+    for uri, message in re.findall(SAID + r"The repository '(\S+)[^']*' (.*)", text, re.M):
+        code = "repository-unreachable" if "Release file" in message else "repository-unsigned"
+        problems.setdefault(site(uri), (code, site(uri), message))
+    return list(problems.values())
 
 
 def site(uri: str) -> str:
@@ -260,8 +260,8 @@ def install_failure(this: Run, text: str, specs: List[Message]) -> Failure:
         return Failure("disk-full", "the disk is full", detail)
     version = re.search(SAID + r"Version '(\S+)' for '(\S+)' was not found", text, re.M)
     if version:
-        there = re.findall(r"\|\s*(\S+)\s*\|", run("apt-cache", "madison", version.group(2)).out)
-        others = "available: " + ", ".join(list(dict.fromkeys(there))[:8] or ["no version"])
+        versions = re.findall(r"\|\s*(\S+)\s*\|", run("apt-cache", "madison", version.group(2)).out)
+        others = "available: " + ", ".join(list(dict.fromkeys(versions))[:8] or ["no version"])
         sentence = "no repository has %s %s; %s" % (version.group(2), version.group(1), others)
         return Failure("version-missing", sentence, this.warnings)
     missing = re.findall(SAID + r"Unable to locate package (\S+)", text, re.M)
@@ -286,9 +286,9 @@ def install_failure(this: Run, text: str, specs: List[Message]) -> Failure:
         )
     if re.search(r"dpkg: error|Sub-process \S*dpkg", text):
         return dpkg_failure(text)
-    words = re.findall(SAID + "(.*)", text, re.M) or last(text, 1) or ["no output"]
+    errors = re.findall(SAID + "(.*)", text, re.M) or last(text, 1) or ["no output"]
     return Failure(
-        "apt-failed", "apt-get install %s failed: %s" % (" ".join(map(argument, specs)), words[-1]), detail
+        "apt-failed", "apt-get install %s failed: %s" % (" ".join(map(argument, specs)), errors[-1]), detail
     )
 
 

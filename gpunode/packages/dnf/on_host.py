@@ -11,10 +11,10 @@ from gpunode.agent.failures import Failure
 from gpunode.agent.files import put
 from gpunode.agent.package_manager import (
     PackageSystem,
-    in_use,
+    check_space,
+    locked_failure,
     posix_holder,
     refuse_unplanned,
-    room,
     run_exclusively,
     wait_for_lock,
 )
@@ -80,7 +80,7 @@ def dnf(this: Run, *arguments: str) -> Tuple[int, str]:
         re.search(r"already locked by (\d+)|another copy is running as pid (\d+)", text) if status else None
     )
     if taken:
-        raise in_use(ours.program, int(taken.group(1) or taken.group(2)), "dnf-locked")
+        raise locked_failure(ours.program, int(taken.group(1) or taken.group(2)), "dnf-locked")
     return status, text
 
 
@@ -113,19 +113,19 @@ ENTRY = re.compile(r"([^*?\[!#]+)-(\d+:[^*?\[]+)\.\*")  # as `dnf versionlock ad
 
 def read(patterns: Iterable[str], _broken: bool = False) -> Dict[str, Dict[str, Any]]:
     """The matching packages; rpm has none that are half installed."""
-    locks = [*locked(text_of(locklist()) or ""), *toml_locks()]
+    locks = [*locked_packages(text_of(locklist()) or ""), *toml_locks()]
     return read_rpms(patterns, lambda name, version, arch: is_locked(locks, name, version, arch))
 
 
 def toml_locks() -> List[str]:
     """The entries `NAME-EPOCH:VERSION-RELEASE` of dnf 5's list, which its own command writes."""
-    found = []
+    locks = []
     for block in (text_of(TOML_LOCKS) or "").split("[[packages]]")[1:]:
         name = re.search(r'^name\s*=\s*"([^"]+)"', block, re.M)
         evr = re.search(r'^key\s*=\s*"evr"\s*\ncomparator\s*=\s*"="\s*\nvalue\s*=\s*"([^"]+)"', block, re.M)
         if name and evr:
-            found.append("%s-%s" % (name.group(1), with_epoch(evr.group(1))))
-    return found
+            locks.append("%s-%s" % (name.group(1), with_epoch(evr.group(1))))
+    return locks
 
 
 def locklist() -> str:
@@ -134,7 +134,7 @@ def locklist() -> str:
     return named.group(1) if named else usual
 
 
-def locked(text: str) -> Iterator[str]:
+def locked_packages(text: str) -> Iterator[str]:
     """The packages that a list locks."""
     for line in text.splitlines():
         entry = line.strip()
@@ -177,9 +177,9 @@ def change_locks(run_name: str, names: List[str], add: bool) -> Optional[str]:
         if not entry or not goes_with(entry.group(1), entry.group(2), names, versions)
     ]
     if add:
-        there = {name: with_epoch(package["version"]) for name, package in read(["*"]).items()}
-        versions = {upstream(there[name]) for name in names if name in there}
-        lines += [lock_of(n, v) for n, v in sorted(there.items()) if goes_with(n, v, names, versions)]
+        installed = {name: with_epoch(package["version"]) for name, package in read(["*"]).items()}
+        versions = {upstream(installed[name]) for name in names if name in installed}
+        lines += [lock_of(n, v) for n, v in sorted(installed.items()) if goes_with(n, v, names, versions)]
     write_locks(run_name, "".join(line + "\n" for line in lines), before)
     return before
 
@@ -226,7 +226,7 @@ def failure_of_dnf(this: Run, text: str, specs: List[Message]) -> Failure:
         space = re.search(r"^.*(?:No space left|more space needed|needs \d+\w?B).*", text, re.M)
         return Failure("disk-full", space.group(0).strip() if space else "the disk is full", detail)
     if re.search(r"rpmdb open failed|DB_RUNRECOVERY|disk image is malformed|^error: rpmdb", text, re.M):
-        return Failure("rpmdb-broken", "rpm's database is damaged: " + words_of(text), detail)
+        return Failure("rpmdb-broken", "rpm's database is damaged: " + error_of(text), detail)
     hidden = re.findall(r"filtered out by modular filtering for argument: (\S+)", text)
     if hidden:
         sentence = "module filtering hides %s: the enabled stream does not have it" % ", ".join(hidden)
@@ -240,16 +240,16 @@ def failure_of_dnf(this: Run, text: str, specs: List[Message]) -> Failure:
         return no_repositories(text)
     missing = re.findall(r"^No match for argument: (\S+)", text, re.M)
     if missing:
-        return absent(this, missing, specs)
+        return missing_failure(this, missing, specs)
     if re.search(
         r"GPG check FAILED|GPG signature|NOKEY|GPG key retrieval failed|Couldn't read a file:// file", text
     ):
         cause = re.findall(
             r"^(?:Public key for|Package \S+ is not signed|Curl error|GPG key retrieval failed).*", text, re.M
         )
-        words = cause[-1] if cause else words_of(text)
+        error = cause[-1] if cause else error_of(text)
         return Failure(
-            "repository-unsigned", "%s cannot check the signature: %s" % (dialect().program, words), detail
+            "repository-unsigned", "%s cannot check the signature: %s" % (dialect().program, error), detail
         )
     keyless = re.search(r"do not have any GPG public keys installed(?s:.*?)Problem repository: (.*)", text)
     if keyless:
@@ -257,14 +257,14 @@ def failure_of_dnf(this: Run, text: str, specs: List[Message]) -> Failure:
         return Failure("repository-unsigned", sentence, this.warnings)
     repository = re.search(r"Failed to download metadata for repo '([^']*)'", text)
     if repository:
-        return unavailable(repository.group(1), text)
+        return unavailable_failure(repository.group(1), text)
     fetch = re.search(r"^(?:Error: )?Error downloading packages:\n *(.*)", text, re.M)
     damaged = re.search(r"^.*(?:%s).*" % DAMAGED.pattern, text, re.M)
     if damaged:
-        words = fetch.group(1).partition(": ")[0] + ": " if fetch else ""
+        prefix = fetch.group(1).partition(": ")[0] + ": " if fetch else ""
         sentence = "%s fetched a file that is not the one its index names: %s%s"
-        found = (dialect().program, words, damaged.group(0).strip())
-        return Failure("repository-damaged", sentence % found, detail)
+        values = (dialect().program, prefix, damaged.group(0).strip())
+        return Failure("repository-damaged", sentence % values, detail)
     if fetch:
         return Failure("repository-unreachable", "dnf could not fetch a package: " + fetch.group(1), detail)
     nothing = re.findall(r"nothing provides (.+?) needed by (\S+)", text)
@@ -283,11 +283,11 @@ def failure_of_dnf(this: Run, text: str, specs: List[Message]) -> Failure:
         return Failure("file-conflict", conflict.group(1), detail)
     what = " ".join(argument(spec) for spec in specs)
     return Failure(
-        "dnf-failed", ("dnf failed (%s): " % what if what else "dnf failed: ") + words_of(text), detail
+        "dnf-failed", ("dnf failed (%s): " % what if what else "dnf failed: ") + error_of(text), detail
     )
 
 
-def absent(this: Run, missing: List[str], specs: List[Message]) -> Failure:
+def missing_failure(this: Run, missing: List[str], specs: List[Message]) -> Failure:
     """The failure for packages, or versions of them, that no repository has."""
     if any(re.match(r"kernel\S*-devel-\d", name) for name in missing):
         sentence = "no repository of this host has the headers of its running kernel: " + ", ".join(missing)
@@ -297,9 +297,9 @@ def absent(this: Run, missing: List[str], specs: List[Message]) -> Failure:
             shown = ["available"] if dialect().program == "yum" else ["--available"]
             ask = [dialect().program, "-q", "-C", "list", "--showduplicates", *shown, spec["name"]]
             listed = run(*ask, timeout=60).out
-            there = re.findall(r"^%s\.\S+ +(\S+) " % re.escape(spec["name"]), listed, re.M)
-            if there:
-                others = ", ".join(list(dict.fromkeys(reversed(there)))[:8])
+            versions = re.findall(r"^%s\.\S+ +(\S+) " % re.escape(spec["name"]), listed, re.M)
+            if versions:
+                others = ", ".join(list(dict.fromkeys(reversed(versions)))[:8])
                 sentence = "no repository has %s %s; available: %s" % (spec["name"], spec["version"], others)
                 return Failure("version-missing", sentence, this.warnings)
     sentence = "no repository of this host has the package %s" % ", ".join(dict.fromkeys(missing))
@@ -310,14 +310,14 @@ def no_repositories(text: str) -> Failure:
     return Failure("no-repositories", "%s has no enabled repository" % dialect().program, last(text, 5))
 
 
-def unavailable(name: str, text: str) -> Failure:
+def unavailable_failure(name: str, text: str) -> Failure:
     """Why dnf reads nothing of a repository."""
-    found = re.search(
+    match = re.search(
         r"^Error: Failed to download metadata for repo '%s': (.*)" % re.escape(name), text, re.M
     )
-    words = found.group(1) if found else "no reason given"
-    if re.search(r"GPG|signature", words):
-        sentence = "dnf does not trust the signature of the repository %s: %s" % (name, words)
+    error = match.group(1) if match else "no reason given"
+    if re.search(r"GPG|signature", error):
+        sentence = "dnf does not trust the signature of the repository %s: %s" % (name, error)
         return Failure("repository-unsigned", sentence, last(text, 12))
     block = re.search(
         r"^Errors during downloading metadata for repository '%s':\n((?: +- .*\n?)+)" % re.escape(name),
@@ -325,12 +325,12 @@ def unavailable(name: str, text: str) -> Failure:
         re.M,
     )
     if block:
-        words = last(block.group(1), 1)[0].strip(" -")
-    code = "repository-damaged" if DAMAGED.search(words) else "repository-unreachable"
-    return Failure(code, "dnf could not read the repository %s: %s" % (name, words), last(text, 12))
+        error = last(block.group(1), 1)[0].strip(" -")
+    code = "repository-damaged" if DAMAGED.search(error) else "repository-unreachable"
+    return Failure(code, "dnf could not read the repository %s: %s" % (name, error), last(text, 12))
 
 
-def words_of(text: str) -> str:
+def error_of(text: str) -> str:
     """dnf's own error, else its last line."""
     errors = re.findall(r"^Error: *(\S.*)", text, re.M) or last(text, 1) or ["no output"]
     return str(errors[-1])
@@ -365,14 +365,14 @@ def refresh(this: Run) -> None:
             raise Failure("sources-broken", "dnf cannot read %s" % name, last(text, 12))
     for names in re.findall(r"^Ignoring repositories: (.*)", text, re.M):
         for name in names.split(", "):
-            failure = unavailable(name, text)
+            failure = unavailable_failure(name, text)
             if name.startswith(OWN):
                 raise failure
             this.warnings.append(failure.error)
             this.progress(failure.error)
     if status:
         raise Failure(
-            "dnf-failed", "%s makecache failed: %s" % (ours.program, words_of(text)), last(text, 12)
+            "dnf-failed", "%s makecache failed: %s" % (ours.program, error_of(text)), last(text, 12)
         )
 
 
@@ -381,10 +381,10 @@ def missed_by_yum(this: Run, text: str) -> None:
     own = []
     for path in glob_of("/etc/yum.repos.d/%s*.repo" % OWN):
         own += re.findall(r"^baseurl\s*=\s*(\S+)", text_of(path) or "", re.M)
-    for uri, words in dict(re.findall(r"^(\w+://\S+): (.*(?:Errno|signature).*)", text, re.M)).items():
-        code = "repository-unsigned" if "signature" in words else "repository-unreachable"
-        code = "repository-damaged" if DAMAGED.search(words) else code
-        sentence = "yum could not read %s: %s" % (uri, words)
+    for uri, error in dict(re.findall(r"^(\w+://\S+): (.*(?:Errno|signature).*)", text, re.M)).items():
+        code = "repository-unsigned" if "signature" in error else "repository-unreachable"
+        code = "repository-damaged" if DAMAGED.search(error) else code
+        sentence = "yum could not read %s: %s" % (uri, error)
         failure = Failure(code, sentence, last(text, 12))
         if any(uri.startswith(mine) for mine in own):
             raise failure
@@ -417,25 +417,25 @@ def make(this: Run, specs: List[Message], remove: List[str], _purge: bool) -> No
 
 def go_back(this: Run, specs: List[Message]) -> None:
     """yum installs no version earlier than the one that is there; it has another command for that."""
-    there = read([spec["name"] for spec in specs])
-    later = [spec for spec in specs if spec["downgrade"] and not is_there(there, spec)]
+    installed = read([spec["name"] for spec in specs])
+    later = [spec for spec in specs if spec["downgrade"] and not is_installed(installed, spec)]
     if later:
         transact(this, "downgrade", [argument(spec) for spec in later], later, [])
 
 
-def is_there(there: Dict[str, Dict[str, Any]], spec: Message) -> bool:
+def is_installed(installed: Dict[str, Dict[str, Any]], spec: Message) -> bool:
     """Whether a package is installed in the version of a spec."""
-    found = there.get(spec["name"])
-    wanted = spec["version"].rpartition(":")[2]
-    return found is None or not wanted or fnmatchcase(found["version"].rpartition(":")[2], wanted)
+    package = installed.get(spec["name"])
+    version = spec["version"].rpartition(":")[2]
+    return package is None or not version or fnmatchcase(package["version"].rpartition(":")[2], version)
 
 
 def lift(this: Run, names: List[str]) -> List[str]:
     """Remove dnf 5's locks of these packages; returns those that were there."""
     entries = toml_locks()
-    there = [name for name in names if any(re.match(re.escape(name) + r"-\d+:", entry) for entry in entries)]
-    version_lock(this, "delete", there)
-    return there
+    held = [name for name in names if any(re.match(re.escape(name) + r"-\d+:", entry) for entry in entries)]
+    version_lock(this, "delete", held)
+    return held
 
 
 def version_lock(this: Run, verb: str, names: List[str]) -> None:
@@ -443,7 +443,7 @@ def version_lock(this: Run, verb: str, names: List[str]) -> None:
     if names:
         status, text = dnf(this, "versionlock", verb, *names)
         if status:
-            raise Failure("dnf-failed", "dnf versionlock %s: %s" % (verb, words_of(text)), last(text, 5))
+            raise Failure("dnf-failed", "dnf versionlock %s: %s" % (verb, error_of(text)), last(text, 5))
 
 
 def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], remove: List[str]) -> None:
@@ -454,23 +454,23 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
     if kept and "due to versionlock" in text:
         raise Failure("version-locked", "a version lock of the host hides " + ", ".join(kept), last(text, 12))
     if missing:
-        raise absent(this, missing, specs)
+        raise missing_failure(this, missing, specs)
     if not status:
         return  # nothing to do
     if dialect().declined not in text:
         raise failure_of_dnf(this, text, specs)
     rows = list(table(text))
     gone = [row.name for row in rows if row.heading.startswith(("Removing", "replacing"))]
-    back = [row for row in rows if row.heading == "Downgrading"]
+    downgrades = [row for row in rows if row.heading == "Downgrading"]
     come = [row for row in rows if row.heading.startswith(("Installing", "Upgrading", "Updating"))]
     refuse_unplanned(
         dialect().program,
         text,
         [name for name in gone if name not in remove],
-        [row.name for row in back if not any(is_wished(row, spec) for spec in specs)],
+        [row.name for row in downgrades if not any(is_planned(row, spec) for spec in specs)],
         next(("%s %s" % (row.name, row.version) for row in come if KERNEL.match(row.name)), ""),
     )
-    room(needs(text))
+    check_space(needs(text))
     status, text = dnf(this, verb, "-y", *arguments)
     if status:
         raise failure_of_dnf(this, text, specs)
@@ -479,11 +479,11 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
 
 def is_kept(name: str) -> bool:
     """Whether the host's list of locks has another version of a package."""
-    entries = locked(text_of(locklist()) or "")
+    entries = locked_packages(text_of(locklist()) or "")
     return any(re.match(re.escape(name) + r"-\d", entry) for entry in entries)
 
 
-def is_wished(row: Row, spec: Message) -> bool:
+def is_planned(row: Row, spec: Message) -> bool:
     """Whether a downgrade is the spec's: of it, or of a part of the same version."""
     version = row.version.rpartition(":")[2]
     fits = not spec["version"] or fnmatchcase(version, spec["version"].rpartition(":")[2])
@@ -493,29 +493,29 @@ def is_wished(row: Row, spec: Message) -> bool:
 def table(text: str) -> Iterator[Row]:
     """The packages of the transaction that dnf shows. It wraps rows that are too long."""
     heading = ""
-    words: List[str] = []
+    cells: List[str] = []
     for line in [*text.splitlines(), ""]:
         begins = re.match(
             r"((?:Installing|Upgrading|Updating|Downgrading|Reinstalling|Removing)[\w ]*):$", line
         )
         of_dnf5 = re.match(r" +replacing +(\S+) +\S+ +(\S+) +\S+ +\S+", line)
         if of_dnf5:  # by another package, or by a new version
-            if words and of_dnf5.group(1) != words[0]:
+            if cells and of_dnf5.group(1) != cells[0]:
                 yield Row("replacing", *of_dnf5.groups())
             continue
-        if line.startswith("  ") and words and not line.startswith("     replacing "):
-            words += line.split()
+        if line.startswith("  ") and cells and not line.startswith("     replacing "):
+            cells += line.split()
             continue
-        if heading and len(words) > 2:
-            yield Row(heading, words[0], words[2])
-        words = []
+        if heading and len(cells) > 2:
+            yield Row(heading, cells[0], cells[2])
+        cells = []
         if begins:
             heading = begins.group(1)
         elif line.startswith("     replacing "):
             name, version = line.split()[1:3]
             yield Row("replacing", name.rpartition(".")[0], version)
         elif line.startswith(" ") and heading:
-            words = line.split()
+            cells = line.split()
         else:
             heading = ""
 
@@ -527,11 +527,11 @@ def needs(text: str) -> Iterator[Tuple[str, float]]:
         if needed:
             yield path, float(needed.group(1)) * SIZES[needed.group(2)]
     # dnf 5, which says `will be freed` of a removal
-    for path, words in (
+    for path, label in (
         ("/var/cache/libdnf5", r"Need to download %s"),
         ("/usr", r"After this operation, %s extra"),
     ):
-        needed = re.search(words % r"([\d.]+) ([KMG]?)i?B", text)
+        needed = re.search(label % r"([\d.]+) ([KMG]?)i?B", text)
         if needed:
             yield path, float(needed.group(1)) * SIZES[needed.group(2).replace("K", "k")]
 
@@ -561,8 +561,8 @@ def check_scripts(this: Run, text: str, specs: List[Message]) -> None:
 
 def hold(this: Run, names: List[str]) -> None:
     if dialect() is DNF5:
-        there = read(names)
-        free = [name for name in names if not there.get(name, {}).get("held")]
+        installed = read(names)
+        free = [name for name in names if not installed.get(name, {}).get("held")]
         lift(this, free)  # entries of other versions
         version_lock(this, "add", free)
     else:

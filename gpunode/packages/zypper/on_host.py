@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 from gpunode.agent.failures import Failure
 from gpunode.agent.package_manager import (
     PackageSystem,
-    in_use,
+    check_space,
+    locked_failure,
     refuse_unplanned,
-    room,
     run_exclusively,
     wait_for_lock,
 )
@@ -54,7 +54,7 @@ def zypper(this: Run, *arguments: str) -> Tuple[int, str]:
     status, text = run_exclusively(this, [*ZYPPER, *arguments])
     if status == LOCKED:
         taken = re.search(r"pid (\d+)", text)
-        raise in_use("zypper", int(taken.group(1)) if taken else None)
+        raise locked_failure("zypper", int(taken.group(1)) if taken else None)
     return status, text
 
 
@@ -75,22 +75,22 @@ def refresh(this: Run) -> None:
         if key:
             answer = run("rpm", "--import", below(key.group(1)), timeout=60)
             if answer.status:
-                sentence = "rpm does not take the key %s: %s" % (key.group(1), last(answer.words, 1)[0])
+                sentence = "rpm does not take the key %s: %s" % (key.group(1), last(answer.message, 1)[0])
                 raise Failure("repository-unsigned", sentence)
     for path in own:
         name = path.rpartition("/")[2][: -len(".repo")]
         status, text = zypper(this, "refresh", name)
         if status:
-            words = words_of(text)
-            unsigned = re.search(r"signature|not trusted|GPG", words, re.I)
+            error = error_of(text)
+            unsigned = re.search(r"signature|not trusted|GPG", error, re.I)
             code = "repository-unsigned" if unsigned else "repository-unreachable"
             code = "repository-damaged" if DAMAGED.search(text) else code
-            raise Failure(code, "zypper could not read the repository %s: %s" % (name, words), last(text, 12))
+            raise Failure(code, "zypper could not read the repository %s: %s" % (name, error), last(text, 12))
     status, text = zypper(this, "refresh")
     if status == NO_REPOSITORIES:
         raise Failure("no-repositories", "zypper has no enabled repository", last(text, 5))
     if status:
-        sentence = "zypper left a repository out: " + words_of(text)
+        sentence = "zypper left a repository out: " + error_of(text)
         this.warnings.append(sentence)
         this.progress(sentence)
 
@@ -98,15 +98,15 @@ def refresh(this: Run) -> None:
 def make(this: Run, specs: List[Message], remove: List[str], _purge: bool) -> None:
     """Remove, then install, each after a dry run. gpunode's holds of what changes are lifted before, and set again on failure."""
     names = [spec["name"] for spec in specs]
-    there = [name for name in zypp_locks() if name in [*names, *remove]]
-    lock(this, "removelock", there)
+    held = [name for name in zypp_locks() if name in [*names, *remove]]
+    lock(this, "removelock", held)
     try:
         if remove:
             transact(this, "remove", remove, specs, remove)
         if specs:
             transact(this, "install", [argument(spec) for spec in specs], specs, remove)
     except BaseException:
-        lock(this, "addlock", there)
+        lock(this, "addlock", held)
         raise
 
 
@@ -114,11 +114,11 @@ def argument(spec: Message) -> str:
     """A package as zypper takes it; a version `=NAME` is the one that the package NAME has."""
     version = spec["version"]
     if version.startswith("="):
-        there = read([version[1:]]).get(version[1:])
-        if there is None:
+        model = read([version[1:]]).get(version[1:])
+        if model is None:
             sentence = "%s is not installed, whose version %s must have" % (version[1:], spec["name"])
             raise Failure("version-missing", sentence)
-        version = there["version"].rpartition(":")[2].rpartition("-")[0].partition("_")[0]
+        version = model["version"].rpartition(":")[2].rpartition("-")[0].partition("_")[0]
     version = version[:-2] if version.endswith("-*") else version
     return "==".join(filter(None, (spec["name"], version)))
 
@@ -143,7 +143,7 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
         next(("%s %s" % (row.name, row.version) for row in come if KERNEL.match(row.name)), ""),
     )
     needed = (summary.get("download-size") or "0", summary.get("space-usage-diff") or "0")
-    room([("/var/cache/zypp", float(needed[0])), ("/usr", max(0.0, float(needed[1])))])
+    check_space([("/var/cache/zypp", float(needed[0])), ("/usr", max(0.0, float(needed[1])))])
     status, text = zypper(this, verb, *options, *arguments)
     if status not in DONE:
         raise failure_of_zypper(this, status, text, arguments)
@@ -151,8 +151,8 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
 
 def summary_of(text: str) -> Optional[ElementTree.Element]:
     """What zypper would do; None where that is nothing."""
-    found = re.search(r"<install-summary[^>]*/>|<install-summary.*?</install-summary>", text, re.S)
-    return ElementTree.fromstring(found.group(0)) if found else None
+    match = re.search(r"<install-summary[^>]*/>|<install-summary.*?</install-summary>", text, re.S)
+    return ElementTree.fromstring(match.group(0)) if match else None
 
 
 def table(summary: ElementTree.Element) -> Iterator[Row]:
@@ -163,8 +163,8 @@ def table(summary: ElementTree.Element) -> Iterator[Row]:
 
 
 def hold(this: Run, names: List[str]) -> None:
-    there = zypp_locks()
-    lock(this, "addlock", [name for name in names if name not in there])
+    locks = zypp_locks()
+    lock(this, "addlock", [name for name in names if name not in locks])
 
 
 def lock(this: Run, verb: str, names: List[str]) -> None:
@@ -172,7 +172,7 @@ def lock(this: Run, verb: str, names: List[str]) -> None:
         return
     status, text = zypper(this, verb, *names)
     if status:
-        raise Failure("zypper-failed", "zypper %s: %s" % (verb, words_of(text)), last(text, 5))
+        raise Failure("zypper-failed", "zypper %s: %s" % (verb, error_of(text)), last(text, 5))
 
 
 SYSTEM = PackageSystem(read, refresh, make, hold)
@@ -186,42 +186,42 @@ LOCKED, NO_REPOSITORIES, NOT_FOUND, SCRIPT_FAILED = 7, 6, 104, 107
 
 
 def failure_of_zypper(this: Run, status: int, text: str, arguments: List[str]) -> Failure:
-    detail, words = last(text, 12) + this.warnings, words_of(text)
+    detail, error = last(text, 12) + this.warnings, error_of(text)
     text = re.sub(r"<[^>]*>", " ", text)
     if status == NO_REPOSITORIES:
         return Failure("no-repositories", "zypper has no enabled repository", detail)
     if status == SCRIPT_FAILED:
-        return Failure("rpm-failed", "a package's script failed: " + words, detail)
+        return Failure("rpm-failed", "a package's script failed: " + error, detail)
     if status == NOT_FOUND:
-        names = [name for name in arguments if name.partition("==")[0] in text] or [words]
+        names = [name for name in arguments if name.partition("==")[0] in text] or [error]
         code = "version-missing" if any("==" in name for name in names) else "package-missing"
         return Failure(code, "no repository of this host has %s" % ", ".join(names), this.warnings)
     if re.search(r"No space left on device|needs \d+\w?B|Not enough (?:disk )?space", text):
-        return Failure("disk-full", words, detail)
+        return Failure("disk-full", error, detail)
     if re.search(r"rpmdb|RPM database|Rpm database", text) and "corrupt" in text.lower():
-        return Failure("rpmdb-broken", "rpm's database is damaged: " + words, detail)
+        return Failure("rpmdb-broken", "rpm's database is damaged: " + error, detail)
     nothing = re.search(r"nothing provides '?(.+?)'? needed by (?:the to be installed )?(\S+)", text)
     if nothing:
         sentence = "no repository of this host has %s, which %s needs" % nothing.groups()
         return Failure("dependency-missing", sentence, detail)
     if re.search(r"is locked|conflicts with .* lock|\(un\)?lock", text):
-        return Failure("version-locked", "a lock of the host is in the way: " + words, detail)
+        return Failure("version-locked", "a lock of the host is in the way: " + error, detail)
     if DAMAGED.search(text):
         sentence = "zypper fetched a file that is not the one its index names: "
-        return Failure("repository-damaged", sentence + words, detail)
+        return Failure("repository-damaged", sentence + error, detail)
     if re.search(r"Signature verification failed|not signed|GPG check", text):
-        return Failure("repository-unsigned", "zypper cannot check the signature: " + words, detail)
+        return Failure("repository-unsigned", "zypper cannot check the signature: " + error, detail)
     if re.search(r"Problem: |conflicts with", text):
-        return Failure("dependencies", "zypper cannot satisfy this: " + words, detail)
+        return Failure("dependencies", "zypper cannot satisfy this: " + error, detail)
     if re.search(r"Download \(curl\) error|Can't provide file|Connection failed", text):
-        return Failure("repository-unreachable", "zypper could not fetch a package: " + words, detail)
-    return Failure("zypper-failed", "zypper failed with status %d: %s" % (status, words), detail)
+        return Failure("repository-unreachable", "zypper could not fetch a package: " + error, detail)
+    return Failure("zypper-failed", "zypper failed with status %d: %s" % (status, error), detail)
 
 
-def words_of(text: str) -> str:
+def error_of(text: str) -> str:
     """zypper's own error or problem, else its last words."""
-    found = re.findall(r'<message type="error">(.*?)</message>', text, re.S) or re.findall(
+    messages = re.findall(r'<message type="error">(.*?)</message>', text, re.S) or re.findall(
         r"(Problem: .*)", text
     )
-    lines = found[:1] or last(re.sub(r"<[^>]*>", " ", text), 1) or ["no output"]
+    lines = messages[:1] or last(re.sub(r"<[^>]*>", " ", text), 1) or ["no output"]
     return " ".join(lines[0].split())

@@ -16,7 +16,7 @@ from gpunode.agent.system import Answer, below, have, last, line_of, number, res
 def read_pci() -> List[Dict[str, Any]]:
     """Every function of an NVIDIA device: GPUs, and their audio and USB functions, and NVSwitches; of Mellanox those InfiniBand
     functions that manage the NVSwitches of NVLink 5, which are on no PCI bus."""
-    found = []
+    devices = []
     base = "/sys/bus/pci/devices"
     for address in sorted(os.listdir(below(base))) if os.path.isdir(below(base)) else []:
         device = base + "/" + address
@@ -24,7 +24,7 @@ def read_pci() -> List[Dict[str, Any]]:
         if vendor != "10de" and not (vendor == "15b3" and manages_switches(device)):
             continue
         driver = below(device + "/driver")
-        found.append(
+        devices.append(
             {
                 "address": address,
                 "vendor": vendor,
@@ -34,7 +34,7 @@ def read_pci() -> List[Dict[str, Any]]:
                 "driver": os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None,
             }
         )
-    return found
+    return devices
 
 
 def manages_switches(device: str) -> bool:
@@ -43,7 +43,7 @@ def manages_switches(device: str) -> bool:
 
 
 def read_modules() -> Dict[str, Dict[str, Any]]:
-    found = {}
+    modules = {}
     for path in [
         path
         for name in ("nvidia*", "nouveau", "nova*", "ib_umad")
@@ -52,8 +52,8 @@ def read_modules() -> Dict[str, Dict[str, Any]]:
         name = path[len(below("/sys/module/")) :]
         count = "/sys/module/%s/refcnt" % name
         version = line_of("/sys/module/%s/version" % name) or None
-        found[name] = {"version": version, "refcnt": number(line_of(count), count)}
-    return found
+        modules[name] = {"version": version, "refcnt": number(line_of(count), count)}
+    return modules
 
 
 # Debian's own driver gives its modules other names: modprobe.d/nvidia.conf of its nvidia-kernel-support packages. So does
@@ -63,13 +63,13 @@ MODULE = r"(?m)^\S*/nvidia(-current(-open)?|-tesla-\d+|_\d{3})?\.ko"
 
 def read_kernels() -> Dict[str, bool]:
     """The kernels that can be booted, and whether each has an nvidia module."""
-    found = {}
+    kernels = {}
     for path in glob.glob(below("/boot/vmlinuz-*")):
         version = path[len(below("/boot/vmlinuz-")) :]
         listed = text_of("/lib/modules/%s/modules.dep" % version)
         if listed is not None:  # a rescue image has no modules
-            found[version] = re.search(MODULE, listed) is not None
-    return found
+            kernels[version] = re.search(MODULE, listed) is not None
+    return kernels
 
 
 def read_boot_default() -> Optional[str]:
@@ -91,8 +91,8 @@ def read_boot_default() -> Optional[str]:
 def next_kernel() -> str:
     """The kernel of the next boot: as GRUB is told, else the newest; the running one where another would be older; "": not known."""
     running = line_of("/proc/sys/kernel/osrelease")
-    told = read_boot_default()
-    return told or ("" if told is None else max([running, *read_kernels()], key=order))
+    default = read_boot_default()
+    return default or ("" if default is None else max([running, *read_kernels()], key=order))
 
 
 def order(release: str) -> List[int]:
@@ -103,7 +103,7 @@ def read_module_files() -> List[str]:
     """The files of the running kernel that are the driver's module, below its folder in /lib/modules. A program of others decides
     by their names."""
     listed = text_of("/lib/modules/%s/modules.dep" % line_of("/proc/sys/kernel/osrelease")) or ""
-    return sorted(found.group() for found in re.finditer(MODULE + r"[^\s:]*(?=:)", listed))
+    return sorted(match.group() for match in re.finditer(MODULE + r"[^\s:]*(?=:)", listed))
 
 
 def read_library_version() -> Optional[str]:
@@ -111,8 +111,8 @@ def read_library_version() -> Optional[str]:
     for line in run("ldconfig", "-p").out.splitlines():
         name, _, path = line.strip().partition(" => ")
         if name.startswith("libnvidia-ml.so.1 ") and "64" in name:
-            found = re.search(r"\.so\.(\d+\.[\d.]+)$", resolve(path))
-            return found.group(1) if found else None
+            match = re.search(r"\.so\.(\d+\.[\d.]+)$", resolve(path))
+            return match.group(1) if match else None
     return None
 
 
@@ -132,7 +132,7 @@ def read_smi(*before: "concurrent.futures.Future[Any]") -> Optional[Dict[str, An
     if answer.status and "is not a valid field" in answer.out + answer.err:
         answer = query_gpus(SMI_FIELDS)  # before driver branch 450, which brought MIG
     if answer.status:
-        return {"gpus": [], "error": "\n".join(last(answer.out + answer.err, 10)) or answer.words}
+        return {"gpus": [], "error": "\n".join(last(answer.out + answer.err, 10)) or answer.message}
     rows = [[cell.strip() for cell in line.split(",")] for line in answer.out.splitlines() if line.strip()]
     rows = [row for row in rows if len(row) in (len(SMI_FIELDS), len(SMI_FIELDS + SMI_MIG))]
     found: Dict[str, Any] = {"gpus": rows, "error": None, "list": "", "list_error": None}
@@ -140,7 +140,7 @@ def read_smi(*before: "concurrent.futures.Future[Any]") -> Optional[Dict[str, An
         listed = run("nvidia-smi", "-L", timeout=15)
         found["list"] = None if listed.status else listed.out
         found["list_error"] = (
-            (last(listed.out + listed.err, 1) or [listed.words])[-1] if listed.status else None
+            (last(listed.out + listed.err, 1) or [listed.message])[-1] if listed.status else None
         )
     return found
 
@@ -154,15 +154,15 @@ def read_gpu_users() -> List[Dict[str, Any]]:
     those that each has open."""
     if not glob.glob(below("/dev/nvidia*")) and not os.path.isdir(below("/sys/module/nvidia")):
         return []
-    found, minors = [], read_minors()
+    users, minors = [], read_minors()
     for name in os.listdir(below("/proc")):
         process = "/proc/" + name
         if not name.isdigit() or not uses_gpu(process):
             continue
-        there = {minors[path] for path in links(process + "/fd") if path in minors}
-        user = {"pid": int(name), "command": command_of(int(name)), "gpus": sorted(there)}
-        found.append(dict(user, **owner(text_of(process + "/cgroup") or "")))
-    return sorted(found, key=lambda user: int(user["pid"]))
+        opened = {minors[path] for path in links(process + "/fd") if path in minors}
+        user = {"pid": int(name), "command": command_of(int(name)), "gpus": sorted(opened)}
+        users.append(dict(user, **owner(text_of(process + "/cgroup") or "")))
+    return sorted(users, key=lambda user: int(user["pid"]))
 
 
 DAEMONS = (
@@ -206,29 +206,29 @@ NEVER_LINKED = ("nvidia-fs", "nvidia-nvswitch", "nvidia-nvlink")
 def read_unlinked() -> List[str]:
     """NVIDIA's device files without the link in /dev/char that udev makes for those of other drivers, as far as nvidia-ctk
     makes one for them."""
-    found = []
+    paths = []
     for path in sorted(glob.glob(below("/dev/nvidia*")) + glob.glob(below("/dev/nvidia-caps/nvidia-*"))):
         if os.path.basename(path).startswith(NEVER_LINKED):
             continue
         try:
-            there = os.stat(path)
+            status = os.stat(path)
         except OSError:
             continue  # a link to nowhere, or a device that has just gone
-        link = "/dev/char/%d:%d" % (os.major(there.st_rdev), os.minor(there.st_rdev))
-        if stat.S_ISCHR(there.st_mode) and not os.path.lexists(below(link)):
-            found.append(unrooted(path))
-    return found
+        link = "/dev/char/%d:%d" % (os.major(status.st_rdev), os.minor(status.st_rdev))
+        if stat.S_ISCHR(status.st_mode) and not os.path.lexists(below(link)):
+            paths.append(unrooted(path))
+    return paths
 
 
 def read_minors() -> Dict[str, str]:
     """Device file of a GPU -> its PCI address."""
     base = "/proc/driver/nvidia/gpus"
-    found = {}
+    minors = {}
     for address in os.listdir(below(base)) if os.path.isdir(below(base)) else []:
         minor = re.search(r"Device Minor:\s*(\d+)", text_of("%s/%s/information" % (base, address)) or "")
         if minor:
-            found["/dev/nvidia" + minor.group(1)] = address
-    return found
+            minors["/dev/nvidia" + minor.group(1)] = address
+    return minors
 
 
 def uses_gpu(process: str) -> bool:

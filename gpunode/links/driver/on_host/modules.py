@@ -5,7 +5,7 @@ import re
 from typing import List
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.record import Run, settling
+from gpunode.agent.record import Run, settle_time
 from gpunode.agent.system import Answer, Message, below, last, line_of, run, text_of
 from gpunode.links.driver.on_host.gpus import MODULE, newcomers, read_gpu_users, spare_newcomers
 
@@ -16,7 +16,7 @@ def kernel_module(this: Run, change: Message) -> Message:
     them. So they do where nothing is loaded: they would load the old modules again."""
     services = change["services"]  # of an earlier unload, where this one only loads
     if change["unload"]:
-        spare_newcomers([], 2 * settling(this), "the kernel modules stay loaded")  # planned without users
+        spare_newcomers([], 2 * settle_time(this), "the kernel modules stay loaded")  # planned without users
         services = [unit for unit in services if run("systemctl", "is-active", unit).status == 0]
     try:
         for unit in services if change["unload"] else ():
@@ -48,13 +48,13 @@ def reload_modules(change: Message) -> None:
         # source: kmod's tools/modprobe.c, rmmod_do_module
         if not answer.status and os.path.isdir(loaded):
             answer = run("rmmod", name, timeout=120)
-        if answer.status and re.search(r"in use|busy", answer.words):
+        if answer.status and re.search(r"in use|busy", answer.message):
             users = ["%s (pid %d)" % (user["command"], user["pid"]) for user in read_gpu_users()]
             sentence = "the kernel module %s is in use%s" % (
                 name,
                 " by " + ", ".join(users[:8]) if users else "",
             )
-            raise Failure("module-in-use", sentence, last(answer.words, 3) + users)
+            raise Failure("module-in-use", sentence, last(answer.message, 3) + users)
         if answer.status:
             raise module_failure(name, "unloaded", answer)
     for name in change["load"]:
@@ -68,11 +68,12 @@ def module_failure(name: str, what: str, answer: Answer) -> Failure:
     listed = text_of("/lib/modules/%s/modules.dep" % release)
     if what == "loaded" and listed is not None and re.search(MODULE, listed) is None:
         sentence = "the kernel %s has no nvidia module: its build was cut off or has failed" % release
-        return Failure("module-missing", sentence, last(run("dkms", "status").out, 5) + last(answer.words, 3))
+        detail = last(run("dkms", "status").out, 5) + last(answer.message, 3)
+        return Failure("module-missing", sentence, detail)
     kernel = [
         line
         for line in run("dmesg").out.splitlines()
         if re.search(r"NVRM|nvidia|nouveau|[Nn]ova|Lockdown|module", line)
     ]
-    sentence = "the kernel module %s could not be %s: %s" % (name, what, last(answer.words, 1)[0])
-    return Failure("module-failed", sentence, last(answer.words, 3) + kernel[-10:])
+    sentence = "the kernel module %s could not be %s: %s" % (name, what, last(answer.message, 1)[0])
+    return Failure("module-failed", sentence, last(answer.message, 3) + kernel[-10:])

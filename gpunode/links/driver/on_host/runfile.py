@@ -38,11 +38,11 @@ CAUSES = (
 
 def read_installed_run() -> Optional[Dict[str, Any]]:
     """The driver that the installer has brought and can remove; None without one."""
-    found = re.search(r"\((\d+[\d.]+)\)", line_of(RECORD))
-    if not found or not os.path.exists(below(UNINSTALLER)):
+    match = re.search(r"\((\d+[\d.]+)\)", line_of(RECORD))
+    if not match or not os.path.exists(below(UNINSTALLER)):
         return None
     modules = text_of("/lib/modules/%s/modules.dep" % line_of("/proc/sys/kernel/osrelease")) or ""
-    return {"version": found.group(1), "built": re.search(r"(?m)^([^:]*/)?nvidia\.ko", modules) is not None}
+    return {"version": match.group(1), "built": re.search(r"(?m)^([^:]*/)?nvidia\.ko", modules) is not None}
 
 
 def fetch(this: Run, change: Message) -> None:
@@ -52,9 +52,9 @@ def fetch(this: Run, change: Message) -> None:
     path = place(this, change)
     if change.get("payload") is None:
         download(this, change["url"], path)
-    found = digest(path)
-    if found != change["sha256"]:
-        sentence = "the installer's SHA-256 is %s, not %s: it was not run" % (found, change["sha256"])
+    actual = digest(path)
+    if actual != change["sha256"]:
+        sentence = "the installer's SHA-256 is %s, not %s: it was not run" % (actual, change["sha256"])
         raise Failure("checksum-mismatch", sentence, ["nothing was changed"])
 
 
@@ -66,35 +66,36 @@ def place(this: Run, change: Message) -> str:
 def install_driver(this: Run, change: Message) -> Message:
     """The file is removed at the end, with all that it has unpacked."""
     path = place(this, change)
-    room = below(this.record + "/unpacked")  # /tmp is often small, or mounted noexec
+    folder = below(this.record + "/unpacked")  # /tmp is often small, or mounted noexec
     try:
-        os.makedirs(room, 0o700, exist_ok=True)
+        os.makedirs(folder, 0o700, exist_ok=True)
         this.progress("NVIDIA's installer builds and installs %s" % change["version"])
-        words = ["sh", path, *options(change)]
+        command = ["sh", path, *options(change)]
         status, text = run_exclusively(
-            this, words, what="NVIDIA's installer", env={"TMPDIR": room}, logs_to=LOGS["install"]
+            this, command, what="NVIDIA's installer", env={"TMPDIR": folder}, logs_to=LOGS["install"]
         )
     finally:
-        shutil.rmtree(room, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         os.unlink(path)
-    there = read_installed_run()
-    if status or there is None or there["version"] != change["version"]:  # it ends with 0 where it cancels
+    installed = read_installed_run()
+    # It ends with 0 where it cancels.
+    if status or installed is None or installed["version"] != change["version"]:
         raise failure("install", "install driver " + change["version"], status, text)
-    return {"built": there["built"]}
+    return {"built": installed["built"]}
 
 
 def options(change: Message) -> List[str]:
     """`--silent` answers all questions with their defaults. Who uses the GPUs was asked before: X on another GPU may go on."""
-    words = ["--silent", "--no-x-check"]
-    words += ["--dkms"] if have("dkms") else []
+    arguments = ["--silent", "--no-x-check"]
+    arguments += ["--dkms"] if have("dkms") else []
     version = [int(part) for part in change["version"].split(".")]
     if version >= [555, 42]:
-        words.append("--kernel-module-type=" + change["flavour"])
+        arguments.append("--kernel-module-type=" + change["flavour"])
     elif version >= [515] and change["flavour"] == "open":
-        words.append("--kernel-module-build-directory=kernel-open")
+        arguments.append("--kernel-module-build-directory=kernel-open")
     if change["beside"]:
-        words += ["--no-nouveau-check", "--allow-installation-with-running-driver", "--skip-module-load"]
-    return words
+        arguments += ["--no-nouveau-check", "--allow-installation-with-running-driver", "--skip-module-load"]
+    return arguments
 
 
 def uninstall_driver(this: Run, change: Message) -> Message:
@@ -106,23 +107,23 @@ def uninstall_driver(this: Run, change: Message) -> Message:
     return {}
 
 
-def failure(act: str, words: str, status: int, text: str) -> Failure:
+def failure(act: str, task: str, status: int, text: str) -> Failure:
     """With the code of the first cause that the output or the log names."""
     log = text_of(LOGS[act]) or ""
     everything = text + log
     code = next((code for code, cause in CAUSES if re.search(cause, everything)), "installer-failed")
     errors = [line for line in everything.splitlines() if re.match(r"\s*(->)?\s*ERROR", line)]
     why = re.sub(r"^\s*(->)?\s*ERROR:\s*", "", errors[0]) if errors else "exit status %d" % status
-    sentence = "NVIDIA's installer did not %s: %s" % (words, why)
+    sentence = "NVIDIA's installer did not %s: %s" % (task, why)
     return Failure(code, sentence, [*errors[:5], *last(log or text, 8), "all of it: " + LOGS[act]])
 
 
 def digest(path: str) -> str:
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     with open(path, "rb") as file:
         for chunk in iter(lambda: file.read(CHUNK), b""):
-            found.update(chunk)
-    return found.hexdigest()
+            hasher.update(chunk)
+    return hasher.hexdigest()
 
 
 def download(this: Run, url: str, path: str) -> None:
@@ -130,7 +131,7 @@ def download(this: Run, url: str, path: str) -> None:
     from http.client import HTTPException  # only here: a probe must not wait for these imports
     from urllib.request import urlopen
 
-    from gpunode.agent.redaction import redacted
+    from gpunode.agent.redaction import redact
 
     reported, size = time.monotonic(), 0
     try:
@@ -144,9 +145,9 @@ def download(this: Run, url: str, path: str) -> None:
     except Unsaved as error:
         raise error.cause from None
     except (OSError, HTTPException, ValueError) as error:
-        raise Failure("download-failed", redacted("%s: %s" % (url, error))) from None
+        raise Failure("download-failed", redact("%s: %s" % (url, error))) from None
     if total and size < total:
-        raise Failure("download-failed", redacted("%s ended after %d of %d bytes" % (url, size, total)))
+        raise Failure("download-failed", redact("%s ended after %d of %d bytes" % (url, size, total)))
 
 
 class Unsaved(Exception):

@@ -63,10 +63,10 @@ def test_container(runtime: str, reference: str) -> Message:
         image = choose_image(run(*TOOLS[tool][0]).out.split(), reference)
         if image is not None:
             answer = run_container(tool, image, PROGRAMS[0])
-            if answer.status not in (0, 124) and re.search(NO_SHELL, answer.words):
+            if answer.status not in (0, 124) and re.search(NO_SHELL, answer.message):
                 answer = run_container(tool, image, PROGRAMS[1])
-            found = {"tool": tool, "image": image, "status": answer.status, "words": last(answer.words, 5)}
-            return dict(found, **parse_output(answer.out))
+            result = {"tool": tool, "image": image, "status": answer.status, "words": last(answer.message, 5)}
+            return dict(result, **parse_output(answer.out))
     nothing: Message = {"tool": None, "image": None, "tools": tools, "status": 0, "words": []}
     return dict(nothing, **parse_output(""))
 
@@ -75,9 +75,9 @@ def run_container(tool: str, image: str, program: Tuple[str, ...]) -> Answer:
     """A container's end; it is removed where it did not end."""
     if tool == "ctr":  # one that an earlier run left, which keeps its name
         run(*CTR_DELETE)
-    words = (image, NAME, *program) if tool == "ctr" else ("--entrypoint=" + program[0], image, *program[1:])
+    argv = (image, NAME, *program) if tool == "ctr" else ("--entrypoint=" + program[0], image, *program[1:])
     _, start, remove = TOOLS[tool]
-    answer = run(*start, *words, timeout=SECONDS)
+    answer = run(*start, *argv, timeout=SECONDS)
     if answer.status == 124:
         run(*remove)
         if tool == "ctr":  # its task was all that this removed
@@ -104,5 +104,5 @@ def can_answer(tool: str) -> bool:
 
 def choose_image(names: List[str], reference: str) -> Optional[str]:
     """The device plugin's image, which needs nothing but a C library here; else the first that is named after CUDA."""
-    wanted = [name for name in names if reference and (name == reference or name.endswith("/" + reference))]
-    return next(iter(wanted + sorted(name for name in names if re.search(CUDA, name))), None)
+    matches = [name for name in names if reference and (name == reference or name.endswith("/" + reference))]
+    return next(iter(matches + sorted(name for name in names if re.search(CUDA, name))), None)

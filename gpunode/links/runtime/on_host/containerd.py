@@ -5,7 +5,7 @@ import os
 import re
 from typing import Any, Dict, List, Optional, Tuple
 
-from gpunode.agent.files import rejected, unexpected
+from gpunode.agent.files import refuse_file, unexpected_result
 from gpunode.agent.machine import read_arch
 from gpunode.agent.system import Answer, Message, below, have, last, resolve, run
 
@@ -28,7 +28,7 @@ def read_containerd() -> Optional[Dict[str, Any]]:
     return {
         "version": (version.out.split() or [""] * 3)[2].lstrip("v"),
         "dump": "" if dump.status else dump.out,
-        "error": "\n".join(last(dump.words, 5)) if dump.status else None,
+        "error": "\n".join(last(dump.message, 5)) if dump.status else None,
     }
 
 
@@ -43,9 +43,9 @@ def containerd_dump() -> Answer:
 def ctr_of(runtime: str) -> Optional[Tuple[str, ...]]:
     """The command of a containerd's images: the host's own, or the one that k3s or RKE2 brings; None: it is not there."""
     command, socket = CTR[runtime]
-    there = os.path.exists(below(socket)) and have(command[0]) is not None
+    usable = os.path.exists(below(socket)) and have(command[0]) is not None
     # not `-n`: MicroK8s' own command has `--namespace` already, and ctr takes one spelling only
-    return (*command, "--namespace", "k8s.io") if there else None
+    return (*command, "--namespace", "k8s.io") if usable else None
 
 
 def containerd_image(reference: str, runtime: str = "containerd") -> Optional[str]:
@@ -84,13 +84,13 @@ def check_containerd(path: str, temporary: str, expected: Optional[Message]) -> 
     if answer.status == 127:
         return
     if answer.status:
-        rejected(path, temporary, "containerd", answer)
+        refuse_file(path, temporary, "containerd", answer)
     if expected is not None and whole and not before.status:
         wrong = containerd_differences(
             containerd_settings(before.out), containerd_settings(answer.out), expected
         )
         if wrong:
-            raise unexpected("containerd", path, wrong)
+            raise unexpected_result("containerd", path, wrong)
 
 
 def containerd_with(path: str, temporary: str) -> Tuple[Answer, bool]:
@@ -116,7 +116,7 @@ def containerd_settings(dump: str) -> Dict[Tuple[str, ...], str]:
     The CRI plugin's tables are `cri`, whatever this containerd calls it. Keys of options, which have no case, are in
     lower case.
     """
-    found = {}
+    settings = {}
     table: Tuple[str, ...] = ()
     for line in dump.splitlines():
         header = re.match(r"\s*\[+(.*?)\]+\s*$", line)
@@ -135,8 +135,8 @@ def containerd_settings(dump: str) -> Dict[Tuple[str, ...], str]:
         elif equals and not key.lstrip().startswith("#") and value not in ('""', "0", "false", "[]", "{}"):
             key = key.strip().strip("\"'")
             where = (*table, key.lower() if "options" in table else key)
-            found[where] = value
-    return found
+            settings[where] = value
+    return settings
 
 
 def containerd_differences(

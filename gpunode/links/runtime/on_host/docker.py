@@ -5,7 +5,7 @@ import os
 from typing import Any, Dict, List, Optional
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.files import rejected, unexpected
+from gpunode.agent.files import refuse_file, unexpected_result
 from gpunode.agent.system import Message, below, glob_of, have, resolve, run, text_of, unrooted
 
 
@@ -16,7 +16,7 @@ def read_docker() -> Optional[Dict[str, Any]]:
     try:
         info = json.loads(answer.out)
     except ValueError:
-        raise OSError(answer.words) from None
+        raise OSError(answer.message) from None
     if not info.get("ServerVersion"):
         return None  # the socket is there, the daemon is not
     return {
@@ -34,14 +34,14 @@ def v1_containers(root: str) -> List[str]:
     """Names of the containers with a volume of nvidia-docker 1, which only its plugin can mount."""
     if have("nvidia-docker-plugin") is None:
         return []
-    found = []
+    names = []
     for path in glob_of(root + "/containers/*/config.v2.json"):
         config = json.loads(text_of(path) or "{}")
         if any(
             mount.get("Driver") == "nvidia-docker" for mount in (config.get("MountPoints") or {}).values()
         ):
-            found.append(config.get("Name", "").lstrip("/"))
-    return sorted(found)
+            names.append(config.get("Name", "").lstrip("/"))
+    return sorted(names)
 
 
 def docker_image(reference: str) -> Optional[str]:
@@ -58,11 +58,11 @@ def check_docker(path: str, temporary: str, expected: Optional[Message]) -> None
     except ValueError as error:
         raise Failure("check-failed", "%s would not be JSON: %s" % (path, error)) from None
     if wrong:
-        raise unexpected("dockerd", path, wrong)
+        raise unexpected_result("dockerd", path, wrong)
     answer = run("dockerd", "--validate", "--config-file", temporary)
     if answer.status in (0, 127) or "unknown flag: --validate" in answer.err:  # docker has it since 23.0
         return
-    rejected(path, temporary, "dockerd", answer)
+    refuse_file(path, temporary, "dockerd", answer)
 
 
 def docker_differences(before: str, after: str, expected: Optional[Message]) -> List[str]:

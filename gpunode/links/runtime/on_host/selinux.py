@@ -16,6 +16,6 @@ def relabel(path: str) -> None:
 def selinux_boolean(_this: Run, change: Message) -> Message:
     answer = run("setsebool", "-P", change["name"], "on", timeout=300)
     if answer.status:
-        sentence = "setsebool -P %s on: %s" % (change["name"], (last(answer.words, 1) or ["no output"])[0])
-        raise Failure("selinux-failed", sentence, last(answer.words, 5))
+        sentence = "setsebool -P %s on: %s" % (change["name"], (last(answer.message, 1) or ["no output"])[0])
+        raise Failure("selinux-failed", sentence, last(answer.message, 5))
     return {}
