@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from bench import results
 from bench.compare import compare
+from bench.peers import delay
+from bench.peers.table import MEMORY, PROCESSOR, WALL, goals, table
 from bench.results import Results, Row
 
 
@@ -40,3 +48,66 @@ def test_kept_results_are_read_as_they_were(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(results, "FOLDER", tmp_path)
     kept = measured(gpunode_start=[1.0, 2.0])
     assert results.load(kept.save("plugin")) == kept
+
+
+def seconds(*wall: float) -> dict[str, list[float]]:
+    return {WALL: list(wall), PROCESSOR: [0.5], MEMORY: [40.0]}
+
+
+PEERS = {
+    ("floor", "no change, 10 hosts, 0 ms"): seconds(1.0),
+    ("probe", "no change, 10 hosts, 0 ms"): seconds(2.0),
+    ("gpunode", "no change, 10 hosts, 0 ms"): seconds(2.0, 1.0, 3.0),
+    ("pyinfra", "no change, 10 hosts, 0 ms"): seconds(2.5),
+    ("ansible", "no change, 10 hosts, 0 ms"): seconds(10.0),
+    ("gpunode", "no change, 10 hosts, 50 ms"): seconds(2.0),
+    ("pyinfra", "no change, 10 hosts, 50 ms"): seconds(3.0),
+}
+
+
+def test_peers_stand_beside_gpunode_in_the_same_place() -> None:
+    lines = list(table(PEERS))[2:]
+    assert len(lines) == len(PEERS)
+    assert "| no change, 10 hosts, 0 ms | gpunode | 2.00 (1.00 – 3.00) | 1.00 | 0.5 | 40 |" in lines
+    assert "| no change, 10 hosts, 50 ms | pyinfra | 3.00 (3.00 – 3.00) | 1.50 | 0.5 | 40 |" in lines
+
+
+def test_goals_are_reached_or_missed_by_medians() -> None:
+    assert list(goals(PEERS)) == [
+        "reached  no change, 10 hosts, 0 ms: pyinfra takes 1 x as long: 1.25",
+        "missed   no change, 10 hosts, 0 ms: ansible takes 12 x as long: 5.00",
+        "reached  no change, 10 hosts, 0 ms: 1.25 x floor and the probe: 0.89",
+        "missed   no change, 10 hosts, 50 ms: pyinfra takes 2 x as long: 1.50",
+    ]
+
+
+def test_a_slow_network_delays_each_byte_by_half_a_round_trip_and_no_byte_waits_for_others() -> None:
+    """A TCP handshake, a question and its answer; then a megabyte there and back in little more than one round trip."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as free:
+        port, door = server.getsockname()[1], free.getsockname()[1]
+        free.close()
+
+        def echo() -> None:
+            client, _ = server.accept()
+            with client:
+                while data := client.recv(65536):
+                    client.sendall(data)
+
+        threading.Thread(target=echo, daemon=True).start()
+        words = [sys.executable, delay.__file__, json.dumps([["127.0.0.1"], port, [[door, 0.2]]])]
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as network:
+            assert network.stdout.readline() == b"ready\n"
+            began = time.monotonic()
+            with socket.create_connection(("127.0.0.1", door)) as client:
+                client.sendall(b"?")
+                assert client.recv(1) == b"?"
+                first = time.monotonic() - began
+                text = b"x" * 1_000_000
+                threading.Thread(target=client.sendall, args=(text,), daemon=True).start()
+                got = 0
+                while got < len(text):
+                    got += len(client.recv(65536))
+                whole = time.monotonic() - began - first
+            network.terminate()
+    assert first >= 0.4
+    assert 0.2 <= whole < 2.0  # 16 pieces of 64 KiB, one after the other, would take 3.2

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-FOLDER = Path(__file__).parent / "results"
+FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,6 @@ class Results:
     rows: Sequence[Row]
 
     def save(self, name: str) -> Path:
-        FOLDER.mkdir(exist_ok=True)
         path = FOLDER / f"{name}-{self.date}.json"
         path.write_text(json.dumps(asdict(self), indent=1) + "\n")
         return path
