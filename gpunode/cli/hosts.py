@@ -104,15 +104,17 @@ def resume(*, common: options.Deploys, yes: options.Yes = False) -> int:
     from gpunode.wording import Advice, Command
 
     load_inventory(common.inventory, common.origin)  # a file that is not there is explained first
-    run = record.last(common.inventory)
+    run = record.last_run(common.inventory)
     if run is None:
         raise UsageError(
             f"no run of {common.inventory} is recorded on this machine",
-            hint=Advice(f"Records are in {record.runs()}. `", Command("provision"), "` begins a run."),
+            hint=Advice(
+                f"Records are in {record.default_folder()}. `", Command("provision"), "` begins a run."
+            ),
         )
     if not run.not_done:
         typer.echo(f"Run {run.id} has finished all of its hosts: there is nothing to resume.", err=True)
-        if more := record.earlier(common.inventory):
+        if more := record.note_unfinished(common.inventory):
             typer.echo(str(more), err=True)
         return 0
     settings = rollout.ProvisionOptions.of_recorded_run(run, yes=yes, now=time.time())

@@ -93,14 +93,14 @@ def session(common: options.Common, html: Path | None = None, *, accepted: bool 
     from gpunode import inventory as inventories
     from gpunode import report
     from gpunode.engine import record
-    from gpunode.engine.session import opened
+    from gpunode.engine.session import open_session
 
     logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its tracebacks go to stderr
     path = common.inventory
     inventory = (
         in_cluster(common) if isinstance(common, options.InCluster) else load_inventory(path, common.origin)
     )
-    hosts = inventories.select(inventory, record.names(common.limit or (), path), common.exclude or ())
+    hosts = inventories.select(inventory, record.expand_limit(common.limit or (), path), common.exclude or ())
     password = _password() if common.ask_sudo else None
     listener = report.make(json=common.json, quiet=common.quiet, accepted=accepted)
     page = None
@@ -114,7 +114,7 @@ def session(common: options.Common, html: Path | None = None, *, accepted: bool 
     if path != options.usual():
         listener = report.Named(listener, path)
     try:
-        with opened(inventory, hosts, listener, forks=common.forks, password=password) as work:
+        with open_session(inventory, hosts, listener, forks=common.forks, password=password) as work:
             yield work
     except GpunodeError as error:  # it goes past the report
         if path != options.usual():

@@ -151,12 +151,12 @@ def _inspect(
     they have."""
     from gpunode import report
     from gpunode.commands import share_inspect as shares
-    from gpunode.engine.session import opened
+    from gpunode.engine.session import open_session
     from gpunode.model import Cluster, Inventory
 
     inventory = Inventory(
         "", (), Cluster(kubeconfig=str(kubeconfig) if kubeconfig else None, context=context)
     )
-    with opened(inventory, (), report.make(json=json, quiet=True), forks=1) as work:
+    with open_session(inventory, (), report.make(json=json, quiet=True), forks=1) as work:
         code = shares.inspect(work, details=details)
     raise typer.Exit(code)

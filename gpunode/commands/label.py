@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from gpunode.cluster.api import Api
 from gpunode.engine import converge, exit_codes, nodes
-from gpunode.engine.listener import Listener, problem, progress
+from gpunode.engine.listener import Listener, progress, report_reason
 from gpunode.engine.member import Member, outcomes
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem, UsageError
@@ -22,9 +22,9 @@ def label_accelerator(session: Session, *, remove: bool, overwrite: bool, dry_ru
     listener.failures(outcomes(unseen))
     found = nodes.locate(api, [member for member in members if member.facts], seconds=0, notify=listener.note)
     rows = []
-    for member in map(nodes.refused, found):
+    for member in map(nodes.explain_no_node, found):
         if member.node is None or member.facts is None:
-            problem(listener, member.host.name, member.reason)
+            report_reason(listener, member.host.name, member.reason)
             continue
         wanted = {} if remove else labels.accelerator(member.facts.pci)
         writer = labels.ACCELERATOR
@@ -94,7 +94,7 @@ def _count_on_node(
     dry_run: bool,
 ) -> list[tuple[str, str, int | None, int | None, str]]:
     if member.node is None:
-        problem(listener, member.host.name, member.reason)
+        report_reason(listener, member.host.name, member.reason)
         return []
     rows, changes = [], dict[str, str | None]()
     for name, after in counts.items():

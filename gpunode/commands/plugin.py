@@ -11,7 +11,7 @@ from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.cluster.objects import apply
 from gpunode.engine import cluster_diff, nodes, proof
-from gpunode.engine.listener import Listener, accepted, problem, progress
+from gpunode.engine.listener import Listener, confirm, progress, report_reason
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Declined
@@ -48,7 +48,7 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
         deletion = (*rights.of_deletion(gone), *rights.of_wait(gone))
         rights.demand(api, (*rights.of_rollout(spec.namespace), *deletion))
         if going and waiting.objects:
-            accepted(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
+            confirm(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
         going = nodes.apply_labels(api, going)
         if other and all(member.active for member in going) and len(going) == len(found):
             apply.delete(api, other, seconds=proof.PLUGIN_SECONDS, notify=notify)
@@ -74,7 +74,7 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
         rows = overview.status(api, spec.namespace, spec.config)
         show([row for row in rows if row.node in names], listener)
     for one in problems:
-        problem(listener, one.host.name, one.reason)
+        report_reason(listener, one.host.name, one.reason)
     return 1 if problems or refused or not good else 0
 
 
@@ -102,7 +102,7 @@ def _without_gpus(
         except ApiConnectionLost:
             raise
         except ClusterError as error:
-            found.append(member.excluded(error.problem))
+            found.append(member.exclude(error.problem))
     return found
 
 
@@ -119,7 +119,7 @@ def inspect(session: Session, *, selected: bool) -> int:
         rows = tuple(row for row in rows if row.node in names)
     show(rows, listener)
     for one in missing:
-        problem(listener, one.host.name, one.reason)
+        report_reason(listener, one.host.name, one.reason)
     if not rows:
         listener.note(
             Advice(
@@ -153,7 +153,7 @@ def remove(inventory: Inventory, listener: Listener, *, yes: bool) -> None:
     listener.rows("object", ("action", "object"), [("removed", title) for title in removed])
 
 
-def _startable(other: Object, waiting: cluster_diff.Planned, names: Sequence[str]) -> None:
+def _startable(other: Object, waiting: cluster_diff.ClusterPlan, names: Sequence[str]) -> None:
     """Raises ClusterError where it is known that this plugin would not run in the other's place."""
     without = [name for name in waiting.imageless if name in names]
     refused = [

@@ -26,7 +26,7 @@ from gpunode.engine import (
 from gpunode.engine.batch import Interrupt, Run
 from gpunode.engine.batches import Size
 from gpunode.engine.converge import REBOOT_SECONDS
-from gpunode.engine.listener import Listener, accepted, progress
+from gpunode.engine.listener import Listener, confirm, progress
 from gpunode.engine.member import Member, Members, outcomes, update
 from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRun, RunOptions
 from gpunode.engine.session import Session
@@ -67,12 +67,12 @@ class ProvisionOptions:
     def of_recorded_run(cls, run: RecordedRun, *, yes: bool, now: float) -> ProvisionOptions:
         """To go on with a run as it was begun. `now`: in seconds since the epoch."""
         known = run.options
-        hosts = {name: run.hosts[name].since for name in run.having(*BEGUN)}
+        hosts = {name: run.hosts[name].since for name in run.in_state(*BEGUN)}
         return cls(
             yes=yes,
             run=known.run is not False,
             size=Size.parse(known.batch) if known.batch else None,
-            canary=max(0, (known.canary or 0) - len(run.having(DONE))),
+            canary=max(0, (known.canary or 0) - len(run.in_state(DONE))),
             max_fail=known.max_fail,
             fingerprints=known.fingerprints or (),
             rest=run.not_done,
@@ -100,7 +100,7 @@ def provision(session: Session, options: ProvisionOptions) -> int:
         _hold_lease(api, session, record) as lease,
         Interrupt(session.listener, lambda: record.begun) as stop,
     ):
-        work.show_left(api, session.listener, members)
+        work.show_unfinished(api, session.listener, members)
         _sweep_test_pods(session, api, record, lease)
         accepted = {member.host.name: impact.acts(member.changes) for member in members if member.has_changes}
         run = Run(session, api, record, stop, accepted, prove=options.run)
@@ -142,11 +142,11 @@ def _plan_hosts(session: Session, api: Api | None, options: ProvisionOptions) ->
     return Hosts(members, placed, order, frozenset(judged | options.begun.keys()))
 
 
-def _plan_cluster(session: Session, api: Api | None, hosts: Hosts) -> cluster_diff.Planned:
+def _plan_cluster(session: Session, api: Api | None, hosts: Hosts) -> cluster_diff.ClusterPlan:
     """Show what changes in the cluster, and the gates."""
     if api is None:
         session.listener.note(nodes.WITHOUT_PLUGIN)
-    cluster = cluster_diff.Planned(0, ())
+    cluster = cluster_diff.ClusterPlan(0, ())
     if api and hosts.placed:
         cluster = cluster_diff.plan(api, session.inventory, hosts.placed, session.listener, order=hosts.order)
     gate.show(session.inventory, session.listener)
@@ -174,7 +174,7 @@ def _too_many_failed(session: Session, hosts: Hosts, options: ProvisionOptions) 
         or not any(member.host_ok or member.has_changes for member in members)
     ):
         return False
-    names = few([f"{member.host.name}: {batch.end(member)[0]}" for member in bad], NAMED)
+    names = few([f"{member.host.name}: {batch.end_state(member)[0]}" for member in bad], NAMED)
     session.listener.note(
         f"Nothing begins: {several(len(bad), 'host')} ended badly already ({names}), and --max-fail allows {most}. Fix what is wrong there, "
         "exclude it with --exclude, or allow more. Nothing was changed, and no run is recorded."
@@ -187,12 +187,12 @@ def _ask(
     session: Session,
     order: tuple[tuple[Host, ...], ...],
     members: Members,
-    cluster: cluster_diff.Planned,
+    cluster: cluster_diff.ClusterPlan,
     options: ProvisionOptions,
 ) -> None:
     """Show the batches, and raise Declined unless they are accepted."""
     waiting = [member for member in members if member.has_changes]
-    parts = rounds.rows(order, waiting)
+    parts = rounds.batch_rows(order, waiting)
     session.listener.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), parts)
     busy = [part for part in parts if part[2]]
     if way := rounds.faster_way(busy, options.size):
@@ -201,7 +201,7 @@ def _ask(
         question = rounds.question(
             waiting, cluster.objects, session.inventory.path, len(busy), cluster.replaced
         )
-        accepted(session.listener, question, yes=options.yes)
+        confirm(session.listener, question, yes=options.yes)
 
 
 def _begin_record(session: Session, members: Members, options: ProvisionOptions) -> Record:
@@ -210,7 +210,7 @@ def _begin_record(session: Session, members: Members, options: ProvisionOptions)
     record = Record.begin(Path(session.inventory.path), list(names), options.recorded)
     for member in members:
         if not (member.host_ok or member.has_changes):
-            record.host(member.host.name, *batch.end(member))
+            record.host(member.host.name, *batch.end_state(member))
     return record
 
 
@@ -294,7 +294,7 @@ def _report_unwritten(api: Api | None, record: Record, listener: Listener) -> No
 
 def _report_left(members: Members, listener: Listener) -> None:
     """The commands that continue with hosts that this run has not finished; nothing where there is none."""
-    ends = {member.host.name: batch.end(member)[0] for member in members}
+    ends = {member.host.name: batch.end_state(member)[0] for member in members}
     bad = [name for name, state in ends.items() if state in BAD]
     left = [name for name, state in ends.items() if state not in FINISHED]
     if not left:
@@ -328,14 +328,14 @@ def _bad(members: Members, judged: Collection[str]) -> list[Member]:
     return [
         member
         for member in found
-        if (member.reason or not member.has_changes) and batch.end(member)[0] in BAD
+        if (member.reason or not member.has_changes) and batch.end_state(member)[0] in BAD
     ]
 
 
 def _not_begun(run: Run, members: Members, code: str, why: str) -> Members:
     """The members, out before anything was changed there."""
     out = tuple(
-        member.excluded(Problem(code, f"not begun: {why}", fix=RESUME, subject=member.host.name))
+        member.exclude(Problem(code, f"not begun: {why}", fix=RESUME, subject=member.host.name))
         for member in members
     )
     for one in out:

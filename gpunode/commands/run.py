@@ -25,11 +25,11 @@ def run_vectoradd(session: Session, *, image: str | None, logs: bool) -> int:
     api = nodes.connect(session.inventory)
     members = nodes.identify(api, session, notify)
     for member in members:
-        proof.report(listener, member)
+        proof.report_problem(listener, member)
     rights.demand(api, rights.of_proof(session.inventory.cluster.namespace))
     targets = [Target(member.node.name) for member in members if member.node]
     results = proof.run_vectoradd(api, session.inventory, targets, notify, image=image)
-    proof.show(results, listener)
+    proof.show_results(results, listener)
     for result in results:
         if result.why and not (result.busy and result.uncovered):  # the rows show who uses them
             listener.problem(Problem("", result.why, "pod", result.node))

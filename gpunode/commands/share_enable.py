@@ -20,7 +20,7 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.commands import unscheduled_pods
 from gpunode.engine import converge, exit_codes, nodes, proof
 from gpunode.engine.fleet import Visit
-from gpunode.engine.listener import Listener, accepted, progress
+from gpunode.engine.listener import Listener, confirm, progress
 from gpunode.engine.member import Member, outcomes
 from gpunode.engine.session import Session
 from gpunode.errors import AgentFailed, CannotPlan, ClusterError, GpunodeError, Refused, UsageError
@@ -108,7 +108,7 @@ def _accept(
     if words := apply.unguarded(api, manifests, changes):
         listener.note(words)
     if changes:
-        accepted(listener, f"Apply {what}to the cluster ({api.access.context})?", yes=yes)
+        confirm(listener, f"Apply {what}to the cluster ({api.access.context})?", yes=yes)
 
 
 def disable(session: Session, *, yes: bool) -> int:
@@ -146,7 +146,7 @@ def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     there = apply.removable(api, everything, notify=notify)
     if there:
         listener.rows("object", ("action", "object"), [("remove", title) for title in there])
-        accepted(listener, f"Remove these from {api.access.context}?", yes=yes)
+        confirm(listener, f"Remove these from {api.access.context}?", yes=yes)
     removed = deployment.remove(api, namespace, seconds=proof.PLUGIN_SECONDS, notify=notify)
     listener.total(
         f"no scheduler asks the extender, and {len(removed)} objects were removed",
@@ -246,9 +246,7 @@ def _change(
     if todo:
         listener.plans(outcomes([member for member, _ in todo]))
         hosts = ", ".join(member.host.name for member, _ in todo)
-        accepted(
-            listener, f"Change the scheduler's configuration on {hosts}? It starts again there.", yes=yes
-        )
+        confirm(listener, f"Change the scheduler's configuration on {hosts}? It starts again there.", yes=yes)
     for member, volume in todo:
         if why := held.lost_reason(API_SECONDS, progress(listener), lambda: False):
             raise ClusterError(f"not begun: {why}", hint="Run this again.", subject=member.host.name)

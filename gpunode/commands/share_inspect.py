@@ -10,9 +10,9 @@ from gpunode.cluster.api.kinds import Object
 from gpunode.commands import unscheduled_pods
 from gpunode.contract.checkpoint import FILE_NAME, healthy_ids, parse
 from gpunode.engine import converge, nodes
-from gpunode.engine.chain import unmended_note
+from gpunode.engine.chain import unfixed_note
 from gpunode.engine.fleet import Visit
-from gpunode.engine.listener import Listener, accepted
+from gpunode.engine.listener import Listener, confirm
 from gpunode.engine.member import Member, Members, outcomes
 from gpunode.engine.session import Session
 from gpunode.errors import HttpError, Problem
@@ -89,7 +89,7 @@ def fsck(session: Session, *, repair: bool, yes: bool, selected: bool = False) -
     fixable = [one for one in found if one.repair]
     fixed = 0
     if repair and fixable:
-        accepted(
+        confirm(
             listener, f"Write the annotations of {len(fixable)} pods, as the kubelets have them?", yes=yes
         )
         fixed = sum(_repaired(api, one, pods, listener) for one in fixable)
@@ -219,7 +219,7 @@ def _real(session: Session, api: Api) -> tuple[Mapping[str, Real], Members]:
     found = outcomes(members)
     session.listener.failures([one for one in found if one.facts is None])
     for one in found:
-        if broken := unmended_note(one):  # such as a lost GPU, which may have no row
+        if broken := unfixed_note(one):  # such as a lost GPU, which may have no row
             session.listener.note(f"{one.host}: {broken}.")
     hoped = [replace(member, reason=None) for member in members]
     placed = nodes.locate(api, hoped, seconds=0, notify=session.listener.note)

@@ -22,8 +22,8 @@ from gpunode.engine.listener import (
     Part,
     Percent,
     Silent,
-    problem,
     progress,
+    report_reason,
 )
 from gpunode.engine.member import Member, outcomes
 from gpunode.engine.session import Session
@@ -56,7 +56,7 @@ def overlook(
     if selected:
         members = nodes.identify(api, session, progress(listener))
         for one in members:
-            problem(listener, one.host.name, one.reason if one.node is None else None)
+            report_reason(listener, one.host.name, one.reason if one.node is None else None)
         missing = any(member.node is None for member in members)
         only = [member.node.name for member in members if member.node]
     there, pods = api.find("Node")[0], api.find("Pod")[0]
@@ -84,7 +84,7 @@ def overlook(
     for node in found:
         for words in (*_notes(node), *differing(node, resource, promised)):
             listener.note(words)
-        problem(
+        report_reason(
             listener,
             node.node,
             owned.get(node.node) or (node.reason and replace(node.reason, subject=node.node)),

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TypeAlias, get_args
 
 from gpunode.engine import converge, fleet, nodes
-from gpunode.engine.chain import first_broken, judge_host
+from gpunode.engine.chain import judge_host, stop_at_broken
 from gpunode.engine.member import Member, Members
 from gpunode.engine.proof import LAYERS, Walk, prove, read_states
 from gpunode.engine.session import Session
@@ -64,7 +64,7 @@ def judge_chains(session: Session, members: Members, *, run: bool) -> Mapping[st
         judged = above.get(host)
         layers = LAYERS if run or judged is None else LAYERS[:-1]
         found = judged or ()
-        return first_broken([*chain, *found, *map(Verdict.unknown, layers[len(found) :])])
+        return stop_at_broken([*chain, *found, *map(Verdict.unknown, layers[len(found) :])])
 
     return {host: join(host, chain) for host, chain in below.items()}
 

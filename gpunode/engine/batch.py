@@ -13,7 +13,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import answering
 from gpunode.engine import control_plane, gate, rounds, work
 from gpunode.engine.impact import Act
-from gpunode.engine.listener import Listener, problem, progress
+from gpunode.engine.listener import Listener, progress, report_reason
 from gpunode.engine.member import Member, Members
 from gpunode.engine.proof import Walk, prove
 from gpunode.engine.record import Record, State
@@ -43,41 +43,43 @@ class Run:
 
 def finish(run: Run, members: Members) -> Members:
     """The members when all is done for them that can be done; each has come to an end that is recorded."""
-    listener, masters = run.session.listener, control_plane.disturbed(members)
+    listener, masters = run.session.listener, control_plane.disturbed_hosts(members)
     members = control_plane.healthy_before(run.api, members, masters, listener)
     members = work.clear(run.api, run.session, members, run.record, stopped=lambda: run.stopped)
     cordoned = run.record.begun
-    for one in members:
-        if one.has_changes and one.reason is None:
-            run.record.host(one.host.name, "changing")
+    for member in members:
+        if member.has_changes and member.reason is None:
+            run.record.host(member.host.name, "changing")
     if run.record.lost:
-        members = tuple(_given_back(run, member, cordoned) for member in members)
+        members = tuple(_give_back(run, member, cordoned) for member in members)
     begun = [member.host.name for member in members if member.host.name in masters and member.reason is None]
     members = rounds.converge_all(
         run.session,
         members,
         run.accepted,
-        lambda one, visit, emit: work.clear_again(run.api, one, visit, emit, stopped=lambda: run.stopped),
+        lambda member, visit, emit: work.clear_again(
+            run.api, member, visit, emit, stopped=lambda: run.stopped
+        ),
     )
     members = control_plane.healthy_after(run.api, members, begun, listener)
     if run.api is not None and any(member.host_ok for member in members):
-        for one in members:
-            if one.host_ok:
-                run.record.host(one.host.name, "changed")
+        for member in members:
+            if member.host_ok:
+                run.record.host(member.host.name, "changed")
         try:
-            members = _proven(run, run.api, members)
+            members = _prove(run, run.api, members)
         except ClusterError as error:
             listener.problem(error.problem)
             members = tuple(
-                member.excluded(replace(error.problem, code=FAILED)) if member.host_ok else member
+                member.exclude(replace(error.problem, code=FAILED)) if member.host_ok else member
                 for member in members
             )
-    for one in members:
-        run.record.host(one.host.name, *end(one))
+    for member in members:
+        run.record.host(member.host.name, *end_state(member))
     return members
 
 
-def _given_back(run: Run, member: Member, cordoned: Collection[str]) -> Member:
+def _give_back(run: Run, member: Member, cordoned: Collection[str]) -> Member:
     """The member, out before anything is changed there; its node takes pods again."""
     if not member.has_changes or member.reason is not None:
         return member
@@ -85,11 +87,11 @@ def _given_back(run: Run, member: Member, cordoned: Collection[str]) -> Member:
     reason = Problem(rounds.STOPPED, f"{work.NOT_CHANGED}: {run.record.lost}", subject=host)
     if host in cordoned:
         reason = work.lift_cordon(run.api, member, reason, listener.event)
-    problem(listener, host, reason)
-    return member.excluded(reason)
+    report_reason(listener, host, reason)
+    return member.exclude(reason)
 
 
-def _proven(run: Run, api: Api, members: Members) -> Members:
+def _prove(run: Run, api: Api, members: Members) -> Members:
     """The members, brought up and their nodes given back. All of it can be done twice, so an API server may go away once."""
     listener = run.session.listener
     for again in (True, False):
@@ -107,9 +109,9 @@ def _proven(run: Run, api: Api, members: Members) -> Members:
     return members
 
 
-def end(member: Member) -> tuple[State, str]:
+def end_state(member: Member) -> tuple[State, str]:
     """How far the member has come, and why no further."""
-    why = member.wrong.what if member.wrong else (member.outcome.why if member.outcome else "")
+    why = member.problem.what if member.problem else (member.outcome.why if member.outcome else "")
     if member.reason is not None and member.reason.code in (work.BUSY, rounds.STOPPED, gate.CLOSED):
         return "skipped", why
     if member.reason is not None and member.reason.code == control_plane.UNHEALTHY and member.has_changes:
@@ -136,7 +138,7 @@ class Interrupt:
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._pressed)
+            self._before = signal.signal(signal.SIGINT, self._on_sigint)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -151,7 +153,7 @@ class Interrupt:
                 )
             )
 
-    def _pressed(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_sigint(self, _number: int, _frame: FrameType | None) -> None:
         if self.set:
             raise KeyboardInterrupt
         self.set = True

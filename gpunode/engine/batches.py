@@ -73,9 +73,9 @@ def batches(
         waves = [[host for host in wave if host.name not in early] for wave in waves]
     parts = [tuple(wave) for wave in ([first] if first else []) + waves if wave]
     return (
-        *(one for one in lone if one[0].name in begun),
+        *(batch for batch in lone if batch[0].name in begun),
         *parts,
-        *(one for one in lone if one[0].name not in begun),
+        *(batch for batch in lone if batch[0].name not in begun),
     )
 
 

@@ -62,9 +62,9 @@ def watch(image: PluginImage | None, *, lints: bool = False) -> Watch:
     """What a probe reads for all steps, and for what links say about an upgrade where it `lints`."""
     watched = [*(step.watch for step in STEPS), *(link.linted for link in CHAIN if lints)]
     return Watch(
-        files=_unique(path for one in watched for path in one.files),
-        units=_unique(unit for one in watched for unit in one.units),
-        packages=_unique(pattern for one in watched for pattern in one.packages),
+        files=_unique(path for entry in watched for path in entry.files),
+        units=_unique(unit for entry in watched for unit in entry.units),
+        packages=_unique(pattern for entry in watched for pattern in entry.packages),
         images=(image.reference,) if image else (),
     )
 
@@ -88,19 +88,19 @@ def plan(host: Host, facts: Facts, desired: Desired) -> Plan:
         except CannotPlan as error:
             raise error.refusal(host.name, layer) from error
         reboots += [change for change in changes if isinstance(change, Reboot)]
-        changes = tuple(_reloading(facts, desired, change) for change in changes)
+        changes = tuple(_mark_reload(facts, desired, change) for change in changes)
         if host.work == "kill":
             changes = tuple(replace(c, ends=None) if isinstance(c, Service) else c for c in changes)
         steps.append(StepPlan(name, tuple(c for c in changes if not isinstance(c, Reboot))))
     if reboots:
         why = "; ".join(dict.fromkeys(reboot.why for reboot in reboots))
-        _keeps_driver(host, facts, desired, why)
+        _refuse_lost_driver(host, facts, desired, why)
         ends = None if host.work == "kill" else services.user_keys(facts.gpu_users)
         steps.append(StepPlan("reboot", (Reboot(why, ends),)))
-    return Plan(host.name, tuple(_restarted_once(steps)))
+    return Plan(host.name, tuple(_merge_restarts(steps)))
 
 
-def _keeps_driver(host: Host, facts: Facts, desired: Desired, why: str) -> None:
+def _refuse_lost_driver(host: Host, facts: Facts, desired: Desired, why: str) -> None:
     """Refuse a reboot into a kernel that will have no nvidia module. Where a change is to bring it, the agent checks."""
     driver = desired.driver
     if driver is None or not driver.ahead_why:
@@ -114,7 +114,7 @@ def _keeps_driver(host: Host, facts: Facts, desired: Desired, why: str) -> None:
     )
 
 
-def _restarted_once(steps: Sequence[StepPlan]) -> Iterable[StepPlan]:
+def _merge_restarts(steps: Sequence[StepPlan]) -> Iterable[StepPlan]:
     """The steps, each unit restarted by the last one that does: it needs the files of all of them to come up.
 
     k3s and RKE2 run containerd and kubelet in one unit.
@@ -128,10 +128,10 @@ def _restarted_once(steps: Sequence[StepPlan]) -> Iterable[StepPlan]:
                 kept.append(change)
             elif number < last[change.unit]:
                 before = earlier.get(change.unit)
-                earlier[change.unit] = _both(before, change) if before else change
+                earlier[change.unit] = _merge(before, change) if before else change
             else:
                 before = earlier.pop(change.unit, None)
-                kept.append(_both(before, change) if before else change)
+                kept.append(_merge(before, change) if before else change)
         yield replace(step, changes=tuple(kept))
 
 
@@ -139,10 +139,10 @@ def _restarts(step: StepPlan) -> Iterable[str]:
     return [change.unit for change in step.changes if isinstance(change, Service) and change.restart]
 
 
-def _both(first: Service, second: Service) -> Service:
+def _merge(first: Service, second: Service) -> Service:
     """One restart for the reasons of both."""
-    faults = [one.why if one.fault is None else one.fault for one in (first, second)]
-    ends = [one.ends for one in (first, second) if one.ends is not None]
+    faults = [service.why if service.fault is None else service.fault for service in (first, second)]
+    ends = [service.ends for service in (first, second) if service.ends is not None]
     return replace(
         second,
         why="; ".join(_unique((first.why, second.why))),
@@ -155,7 +155,7 @@ def _both(first: Service, second: Service) -> Service:
     )
 
 
-def _reloading(facts: Facts, desired: Desired, change: Change) -> Change:
+def _mark_reload(facts: Facts, desired: Desired, change: Change) -> Change:
     """The change; a Service, for which the agent reloads systemd, as one that ends what uses the GPUs in containers where these
     lose them by that. Links that are made now are too late for containers that run."""
     inside = [user for user in facts.gpu_users if user.container]
@@ -179,32 +179,32 @@ def judge_host(outcome: Outcome) -> tuple[Verdict, ...]:
     if outcome.status == "refused" and (problem := outcome.problem):
         if problem.layer == "ssh":
             chain.insert(0, Verdict.ok("ssh", "it answers"))
-        chain = [_refused(problem, link) for link in chain]
-    return first_broken(chain)
+        chain = [_apply_refusal(problem, link) for link in chain]
+    return stop_at_broken(chain)
 
 
-def by_hand(outcome: Outcome) -> Verdict | None:
+def find_manual_fix(outcome: Outcome) -> Verdict | None:
     """The broken link of a host that has no changes, such as a lost GPU's. None where there is none."""
-    return unmended(outcome) if outcome.status == "right" else None
+    return find_unfixed(outcome) if outcome.status == "right" else None
 
 
-def unmended(outcome: Outcome) -> Verdict | None:
+def find_unfixed(outcome: Outcome) -> Verdict | None:
     """The first broken link that no change of the plan mends: its fix would be the same without the plan."""
     seen = outcome.facts
     if outcome.status not in ("right", "planned") or seen is None:
         return None
     bare = replace(outcome, plan=None)
-    found = ((judge(outcome, seen), judge(bare, seen)) for judge in JUDGES)
-    return next((link for link, alone in found if link.status == "broken" and link.fix == alone.fix), None)
+    pairs = ((judge(outcome, seen), judge(bare, seen)) for judge in JUDGES)
+    return next((link for link, alone in pairs if link.status == "broken" and link.fix == alone.fix), None)
 
 
-def unmended_note(outcome: Outcome) -> str:
+def unfixed_note(outcome: Outcome) -> str:
     """That link in a sentence without its full stop; "" where there is none."""
-    link = unmended(outcome)
+    link = find_unfixed(outcome)
     return f"{link.layer} is broken: {link.text}: see `gpunode verify`" if link else ""
 
 
-def _refused(problem: Problem, link: Verdict) -> Verdict:
+def _apply_refusal(problem: Problem, link: Verdict) -> Verdict:
     """The link broken by the refusal of its layer, unless it is broken already."""
     if link.layer != problem.layer or link.status != "ok":
         return link
@@ -212,7 +212,7 @@ def _refused(problem: Problem, link: Verdict) -> Verdict:
     return Verdict.broken(link.layer, what, why, problem.fix, problem.code)
 
 
-def first_broken(chain: list[Verdict]) -> tuple[Verdict, ...]:
+def stop_at_broken(chain: list[Verdict]) -> tuple[Verdict, ...]:
     """The chain with the links after a broken one `unknown`."""
     judged: list[Verdict] = []
     for link in chain:
@@ -232,12 +232,12 @@ def refusing(host: Host, layer: Layer) -> Iterator[None]:
 
 def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
     """The desired state. Raises Refused where nothing fits, or where a change would break the host."""
-    _readable(host, facts)
+    _check_readable(host, facts)
     with refusing(host, "PCI"):
         machine.check(facts)
     system = packages.system_of_host(facts)
     if system is None and (host.driver != "none" or host.toolkit != "none"):
-        raise _no_packages(host, facts)
+        raise _unknown_system(host, facts)
     with refusing(host, "module"):
         spec = driver_decision.decide(host, facts, system) if system and host.driver != "none" else None
     with refusing(host, "kubelet"):
@@ -294,7 +294,7 @@ NEEDED = (
 )
 
 
-def _readable(host: Host, facts: Facts) -> None:
+def _check_readable(host: Host, facts: Facts) -> None:
     """Refuse facts with a needed section that could not be read: it looks like an empty one."""
     failed = [f"{section}: {error}" for section, error in facts.errors.items() if section in NEEDED]
     if failed:
@@ -306,7 +306,7 @@ def _readable(host: Host, facts: Facts) -> None:
         )
 
 
-def _no_packages(host: Host, facts: Facts) -> Refused:
+def _unknown_system(host: Host, facts: Facts) -> Refused:
     system = f"{facts.os.pretty or facts.os.id or 'a system without /etc/os-release'} on {facts.os.arch or 'an unknown architecture'}"
     reason = releases.refusal(facts.os)
     return Refused(

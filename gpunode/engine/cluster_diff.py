@@ -13,7 +13,7 @@ from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.objects import apply, difference
 from gpunode.cluster.objects.difference import Difference
 from gpunode.engine import impact, nodes
-from gpunode.engine.listener import Listener, problem
+from gpunode.engine.listener import Listener, report_reason
 from gpunode.engine.member import Member, Members
 from gpunode.errors import ClusterError
 from gpunode.links import node as cluster_nodes
@@ -32,9 +32,9 @@ PROOF = "vectoradd"
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """What of the cluster waits: how many objects change, nodes and `replaced` pods among them; and the members, out where another's label
-    is in the way, or another owner has the GPUs."""
+class ClusterPlan:
+    """Pending changes of the cluster: the number of objects, nodes and `replaced` pods included; and the members, excluded where
+    a label conflicts or the GPUs have another owner."""
 
     objects: int
     members: Members
@@ -58,23 +58,23 @@ def plan(
     diff: bool | None = None,
     strict: bool = True,
     order: Sequence[Collection[Host]] = (),
-) -> Planned:
-    """Show what the cluster side would change, as `show` does, where the plugin's image will be on these hosts; and which
-    of them are no nodes yet. `order`: the batches, each proven at a time."""
-    found = nodes.locate(api, members, seconds=0, notify=lambda _: None)
-    planned = show(api, inventory, found, listener, diff=diff, strict=strict, loaded=True, order=order)
-    missing = [one for one in found if one.node is None and one.reason is not None]
+) -> ClusterPlan:
+    """Show the cluster's changes, as `show` does, for hosts that will have the plugin's image; and which of them are no nodes
+    yet. `order`: the batches, each proven at a time."""
+    located = nodes.locate(api, members, seconds=0, notify=lambda _: None)
+    planned = show(api, inventory, located, listener, diff=diff, strict=strict, loaded=True, order=order)
+    missing = [member for member in located if member.node is None and member.reason is not None]
     for member in missing:
         if member.reason and member.reason.code == ANOTHER_MACHINE:
-            problem(listener, member.host.name, member.reason)
-    absent = [one for one in missing if one.reason and one.reason.code != ANOTHER_MACHINE]
-    stopped = [one.host.name for one in absent if _kubelet_starts(one)]
+            report_reason(listener, member.host.name, member.reason)
+    absent = [member for member in missing if member.reason and member.reason.code != ANOTHER_MACHINE]
+    stopped = [member.host.name for member in absent if _kubelet_starts(member)]
     if stopped:
         listener.note(
             f"{few(stopped, NAMED)}: no node of the cluster yet, since no kubelet runs there. The plan starts it; the same "
             "run then labels the node and brings the device plugin."
         )
-    strange = [one.host.name for one in absent if not _kubelet_starts(one)]
+    strange = [member.host.name for member in absent if not _kubelet_starts(member)]
     if strange:
         listener.note(
             Advice(
@@ -87,7 +87,7 @@ def plan(
 
 
 def _kubelet_starts(member: Member) -> bool:
-    """Whether the host's kubelet does not run, and its plan starts it."""
+    """True if the host's kubelet does not run and its plan starts it."""
     kubelet = member.facts.kubelet if member.facts else None
     plan = member.outcome.plan if member.outcome else None
     return bool(
@@ -109,10 +109,10 @@ def show(
     loaded: bool = False,
     order: Sequence[Collection[Host]] = (),
     other: Object | None = None,
-) -> Planned:
-    """Show what deploying the plugin on the members' nodes would change. `diff`: with what is new or removed whole, or
-    (False) without any diff. Not `strict`: also for a user who may look, and not change anything. `loaded`: its image will
-    be on these nodes. `other`: the DaemonSet that it replaces."""
+) -> ClusterPlan:
+    """Show the changes of a deployment of the plugin on the members' nodes. `diff`: True: new and removed objects in full, False: no
+    diff. Not `strict`: also for a user who may read and not write. `loaded`: its image will be on these nodes. `other`: the
+    DaemonSet that it replaces."""
     spec = nodes.spec_of(inventory)
     objects = plugin.plan(api, spec, strict=strict, notify=listener.note)
     nodes.warn(api, inventory, members, listener, but=title(other) if other else "")
@@ -122,62 +122,64 @@ def show(
             f"Whether a DRA driver allocates the GPUs of these nodes is not known: {owners.unknown}."
         )
     members = nodes.exclude_owned(owners, members)
-    _reconfigured(api, inventory, members, listener)
-    imageless = _imageless(api, inventory, members, listener, loaded=loaded)
-    tried = _tried(api, members, strict=strict)
+    _report_sharing(api, inventory, members, listener)
+    imageless = _report_imageless(api, inventory, members, listener, loaded=loaded)
+    tried = _try_labels(api, members, strict=strict)
     would = [
         *([difference.removed(other)] if other else []),
         *objects,
         *(change for _, change in tried if change is not None),
     ]
-    outdated = _replaced(api, spec.namespace, members, order)
+    outdated = _pods_to_replace(api, spec.namespace, members, order)
     would += outdated
-    changes = [one for one in would if one.action not in ("same", "foreign")]
+    changes = [change for change in would if change.action not in ("same", "foreign")]
     listener.cluster(api.access.context, changes, diff=diff)
-    _untried(would, listener)
-    if words := apply.unguarded(api, spec.manifests, changes):
-        listener.note(words)
-    obstructed = _obstacles(api, spec, objects, members, listener)
-    for one, _ in tried:
-        if one.node is not None:
-            problem(listener, one.host.name, one.reason)
-    return Planned(len(changes), tuple(one for one, _ in tried), obstructed, len(outdated), imageless)
+    _report_untried(would, listener)
+    if warning := apply.unguarded(api, spec.manifests, changes):
+        listener.note(warning)
+    obstructed = _report_obstacles(api, spec, objects, members, listener)
+    for member, _ in tried:
+        if member.node is not None:
+            report_reason(listener, member.host.name, member.reason)
+    return ClusterPlan(
+        len(changes), tuple(member for member, _ in tried), obstructed, len(outdated), imageless
+    )
 
 
-def _replaced(
+def _pods_to_replace(
     api: Api, namespace: str, members: Sequence[Member], order: Sequence[Collection[Host]]
 ) -> list[Difference]:
-    """The plugin's pods that `bring_up` replaces, since the hosts' plans outdate their containers."""
+    """The plugin's pods to replace, since the hosts' plans outdate their containers."""
     worked = {host.name for batch in order for host in batch}
     changed = [
         member.node.name
         for member in members
-        if member.node and member.host.name in worked and impact.outdate(member.changes, member.facts)
+        if member.node and member.host.name in worked and impact.outdates_pods(member.changes, member.facts)
     ]
-    found = plugin.pods_on(api, namespace, changed) if changed else []
-    return [difference.replaced(pod, daemonset.place(pod)) for pod in found]
+    replaced = plugin.pods_on(api, namespace, changed) if changed else []
+    return [difference.replaced(pod, daemonset.place(pod)) for pod in replaced]
 
 
-def _reconfigured(api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener) -> None:
-    """Report what another sharing of GPUs means for the nodes, equal ones together. The configuration is the whole cluster's,
-    so nodes beside the members' are named, too."""
-    wish = inventory.cluster
-    if daemonset.image(api, wish.namespace) is None:
+def _report_sharing(api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener) -> None:
+    """Report what a new sharing of GPUs means for the nodes, equal nodes together. The configuration is the whole cluster's, so
+    it names nodes beside the members', too."""
+    cluster = inventory.cluster
+    if daemonset.image(api, cluster.namespace) is None:
         return
-    before = daemonset.config(api, wish.namespace)
-    wished = {member.node.name: nodes.desired_labels(member.host) for member in members if member.node}
-    found: dict[str, list[str]] = {}
+    before = daemonset.config(api, cluster.namespace)
+    desired = {member.node.name: nodes.desired_labels(member.host) for member in members if member.node}
+    nodes_by_text: dict[str, list[str]] = {}
     outside: list[str] = []
     for node in _with_plugin(api, members).values():
-        labels_of = {**node.labels, **wished.get(node.name, {})}
-        words = configuration.meaning(before, wish.plugin_config, labels_of, node.capacity)
-        found.setdefault(words, []).append(node.name)
-        if node.name not in wished and configuration.differ(before, wish.plugin_config, labels_of):
+        labels_of = {**node.labels, **desired.get(node.name, {})}
+        meaning = configuration.meaning(before, cluster.plugin_config, labels_of, node.capacity)
+        nodes_by_text.setdefault(meaning, []).append(node.name)
+        if node.name not in desired and configuration.differ(before, cluster.plugin_config, labels_of):
             outside.append(node.name)
-    for words, names in found.items():
-        if words:
+    for meaning, names in nodes_by_text.items():
+        if meaning:
             each = ", each node" if len(names) > 1 else ""
-            listener.note(f"{few(names, NAMED)}{each}: {words}. {configuration.GIVEN}")
+            listener.note(f"{few(names, NAMED)}{each}: {meaning}. {configuration.GIVEN}")
     if outside:
         listener.note(
             "The plugin's configuration is one for the whole cluster. It reaches nodes that are not among this command's "
@@ -186,14 +188,14 @@ def _reconfigured(api: Api, inventory: Inventory, members: Sequence[Member], lis
         )
 
 
-def _obstacles(
+def _report_obstacles(
     api: Api,
     spec: plugin.Spec,
     objects: Sequence[Difference],
     members: Sequence[Member],
     listener: Listener,
 ) -> tuple[str, ...]:
-    """Tell what of the cluster's own would not admit the plugin's pods, or one that proves a GPU; the pods that it would not."""
+    """Report why the cluster would not admit the plugin's pods or a pod that proves a GPU; returns those pods."""
     node = next((member.node for member in members if member.node), None)
     proofs = []
     if node:
@@ -210,16 +212,16 @@ def _obstacles(
                 amount=1,
             )
         ]
-    found = trial.try_pods(api, spec.manifests, objects, proofs)
-    for one in found:
-        if one.reason:
-            words = f"{one.what} would not be admitted: {one.reason.what}"
-            listener.problem(replace(one.reason, what=words))
+    trials = trial.try_pods(api, spec.manifests, objects, proofs)
+    for attempt in trials:
+        if attempt.reason:
+            what = f"{attempt.what} would not be admitted: {attempt.reason.what}"
+            listener.problem(replace(attempt.reason, what=what))
         else:
             listener.note(
-                f"The API server could not try {one.what}: {one.untried}. Whether they are admitted shows when they are made."
+                f"The API server could not try {attempt.what}: {attempt.untried}. Whether they are admitted shows when they are made."
             )
-    return tuple(one.what for one in found if one.reason)
+    return tuple(attempt.what for attempt in trials if attempt.reason)
 
 
 def _with_plugin(api: Api, members: Sequence[Member]) -> dict[str, cluster_nodes.Node]:
@@ -229,7 +231,7 @@ def _with_plugin(api: Api, members: Sequence[Member]) -> dict[str, cluster_nodes
     return here | {node.name: node for node in every if node.name not in here}
 
 
-def _imageless(
+def _report_imageless(
     api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener, *, loaded: bool
 ) -> tuple[str, ...]:
     """Tell of nodes on which the plugin would end: its DaemonSet is one for all nodes, those of other hosts too."""
@@ -248,35 +250,37 @@ def _imageless(
     return tuple(without)
 
 
-def _tried(api: Api, members: Sequence[Member], *, strict: bool) -> list[tuple[Member, Difference | None]]:
-    """Each member with what `labelled` would do to its node; a member is out where it would be refused.
+def _try_labels(
+    api: Api, members: Sequence[Member], *, strict: bool
+) -> list[tuple[Member, Difference | None]]:
+    """Each member with its node's change of labels; excluded if the API server would refuse it.
 
-    The first that has to be asked about is asked alone: what a user may not try on a node, that user may try on none.
+    The first dry run is made alone: a user who may not try it on one node may try it on none.
     """
 
-    def tried(member: Member, untried: str = "") -> tuple[Member, Difference | None]:
+    def try_label(member: Member, untried: str = "") -> tuple[Member, Difference | None]:
         if not member.active or member.node is None:
             return member, None
-        wish = nodes.desired_labels(member.host)
-        if not untried or labels.holds(member.node, wish):
+        desired = nodes.desired_labels(member.host)
+        if not untried or labels.holds(member.node, desired):
             try:
-                changes = labels.write(api, member.node, wish, dry_run=True)
+                changes = labels.write(api, member.node, desired, dry_run=True)
                 return member, difference.labelled(member.node.name, changes)
             except ClusterError as error:
                 untried = refusal.why_untried(error, strict=strict)
                 if not untried:
-                    return member.excluded(replace(error.problem, code=nodes.CONFLICT)), None
-        return member, difference.labelled(member.node.name, labels.lacking(member.node, wish), untried)
+                    return member.exclude(replace(error.problem, code=nodes.CONFLICT)), None
+        return member, difference.labelled(member.node.name, labels.lacking(member.node, desired), untried)
 
-    alone = 1 + next((number for number, one in enumerate(members) if _to_ask(one)), len(members))
-    done = [tried(member) for member in members[:alone]]
+    alone = 1 + next((number for number, member in enumerate(members) if _to_ask(member)), len(members))
+    done = [try_label(member) for member in members[:alone]]
     untried = next((change.untried for _, change in done if change and change.untried), "")
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return [*done, *pool.map(lambda one: tried(one, untried), members[alone:])]
+        return [*done, *pool.map(lambda member: try_label(member, untried), members[alone:])]
 
 
 def _to_ask(member: Member) -> bool:
-    """Whether the API server has to say what becomes of the node: one that has its labels needs no request."""
+    """True if the node needs a dry run: a node that has its labels needs no request."""
     return (
         member.active
         and member.node is not None
@@ -284,14 +288,14 @@ def _to_ask(member: Member) -> bool:
     )
 
 
-def _untried(would: Sequence[Difference], listener: Listener) -> None:
+def _report_untried(would: Sequence[Difference], listener: Listener) -> None:
     """Report the objects for which the API server rejected the dry run."""
     reasons: dict[str, list[Difference]] = {}
-    for one in would:
-        if one.untried:
-            reasons.setdefault(one.untried, []).append(one)
+    for change in would:
+        if change.untried:
+            reasons.setdefault(change.untried, []).append(change)
     for reason, these in reasons.items():
-        what = ", ".join(one.what for one in these) if len(these) <= FEW else f"{len(these)} objects"
-        there = any(one.action != "created" for one in these)
+        what = ", ".join(change.what for change in these) if len(these) <= FEW else f"{len(these)} objects"
+        there = any(change.action != "created" for change in these)
         rest = " Only fields that gpunode sets were compared with the current ones." if there else ""
         listener.note(f"The API server could not try {what}: {reason}.{rest}")

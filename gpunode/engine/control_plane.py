@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpunode.cluster import control_plane
 from gpunode.cluster.api import Api
-from gpunode.engine.listener import Listener, problem, progress
+from gpunode.engine.listener import Listener, progress, report_reason
 from gpunode.engine.member import Member, Members
 from gpunode.errors import Problem
 from gpunode.links.kubelet import k0s, microk8s, microshift, places
@@ -21,16 +21,16 @@ AFTER = 300.0
 SERVERS = (*(product.units[0] for product in PRODUCTS.values()), k0s.UNITS[1], microshift.UNIT)
 
 
-def disturbed(members: Members) -> frozenset[str]:
+def disturbed_hosts(members: Members) -> frozenset[str]:
     """The hosts of the control plane that the plans disturb."""
     return frozenset(
         member.host.name
         for member in members
-        if member.has_changes and member.disturbs.what and is_of_it(member)
+        if member.has_changes and member.disturbs.what and is_control_plane(member)
     )
 
 
-def is_of_it(member: Member) -> bool:
+def is_control_plane(member: Member) -> bool:
     """Whether the host is of the control plane: by its node's labels, or by the manifests of its kubelet, or as a
     server of k3s, RKE2, k0s, MicroK8s or MicroShift."""
     files = member.facts.files.values() if member.facts else ()
@@ -42,23 +42,23 @@ def is_of_it(member: Member) -> bool:
 
 def refuse_unnamed(inventory: Inventory, members: Members) -> Members:
     """The members; refused where the plan disturbs a host of the control plane that is not named as one."""
-    found = disturbed(members)
-    return tuple(_refused(inventory, member) if member.host.name in found else member for member in members)
+    names = disturbed_hosts(members)
+    return tuple(_refuse(inventory, member) if member.host.name in names else member for member in members)
 
 
 def healthy_before(api: Api | None, members: Members, hosts: Collection[str], listener: Listener) -> Members:
     """The members; those of `hosts` out where the others of the control plane are not healthy: what is wrong with a host
     itself may be what its plan corrects."""
     own = [member.node.name for member in members if member.node and member.host.name in hosts]
-    return _checked(api, members, hosts, BEFORE, own, listener)
+    return _check_health(api, members, hosts, BEFORE, own, listener)
 
 
 def healthy_after(api: Api | None, members: Members, hosts: Collection[str], listener: Listener) -> Members:
     """The members; those of `hosts` out where the control plane does not become healthy."""
-    return _checked(api, members, hosts, AFTER, (), listener)
+    return _check_health(api, members, hosts, AFTER, (), listener)
 
 
-def _checked(
+def _check_health(
     api: Api | None,
     members: Members,
     hosts: Collection[str],
@@ -75,16 +75,16 @@ def _checked(
         fix="See `kubectl get --raw '/readyz?verbose'` and the pods of kube-system; then run again.",
     )
     for host in hosts:
-        problem(listener, host, replace(reason, subject=host))
+        report_reason(listener, host, replace(reason, subject=host))
     return tuple(
-        member.excluded(member.reason or replace(reason, subject=member.host.name))
+        member.exclude(member.reason or replace(reason, subject=member.host.name))
         if member.host.name in hosts
         else member
         for member in members
     )
 
 
-def _refused(inventory: Inventory, member: Member) -> Member:
+def _refuse(inventory: Inventory, member: Member) -> Member:
     if member.outcome is None or (member.host.control_plane and inventory.cluster.plugin):
         return member
     hint = (

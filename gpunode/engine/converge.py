@@ -17,7 +17,7 @@ from typing import Any
 
 from gpunode.engine import chain
 from gpunode.engine.chain import decide
-from gpunode.engine.fleet import Visit, unexpected
+from gpunode.engine.fleet import Visit, unexpected_answer
 from gpunode.errors import AgentFailed, ConnectionLost, HostError, PasswordRefused, Refused, Unreachable
 from gpunode.host import answers, diff, wire
 from gpunode.model import Change, Event, Facts, Host, OnEvent, Outcome, Plan, PluginImage, Reboot, Service
@@ -34,7 +34,7 @@ CONFIRM_SECONDS = 120.0  # after which a host that cannot be reached puts the fi
 def probe_and_plan(visit: Visit, emit: OnEvent) -> Outcome:
     """Probe the host and plan. Refusals are outcomes that keep the facts."""
     emit(Event("stage", visit.host.name, "probe"))
-    return planned(visit.host, _probe(visit), visit.image)
+    return plan_host(visit.host, _probe(visit), visit.image)
 
 
 def wait_until_back(visit: Visit, seconds: float, emit: OnEvent) -> Outcome:
@@ -64,7 +64,7 @@ def follow_running_apply(visit: Visit, outcome: Outcome, emit: OnEvent) -> Outco
 
 def confirm_restarts(visit: Visit, outcome: Outcome, emit: OnEvent) -> Outcome:
     """Confirm what earlier applies kept unconfirmed. The visit's connection must be younger than that, as after `probe_and_plan`."""
-    runs = sorted({one.run for one in outcome.facts.unconfirmed}) if outcome.facts else []
+    runs = sorted({restart.run for restart in outcome.facts.unconfirmed}) if outcome.facts else []
     if runs:
         emit(Event("stage", visit.host.name, "confirm what an earlier apply could not"))
         for _ in visit.ask(wire.confirm_job(runs)):
@@ -127,7 +127,7 @@ def apply(visit: Visit, outcome: Outcome, emit: OnEvent) -> Outcome:
         if refused is not None:
             applied.remove(reboot)
             error = _failure(host, reboot, refused)
-    after = planned(visit.host, seen or _probe(visit), visit.image)
+    after = plan_host(visit.host, seen or _probe(visit), visit.image)
     after = replace(after, applied=(*outcome.applied, *applied))
     if error is not None:
         return replace(after, status="failed", problem=error.problem)
@@ -176,7 +176,7 @@ def _change(host: Host, plan: Plan, message: Mapping[str, Any]) -> Change:
     if 0 <= n < len(plan.changes):
         return plan.changes[n]
     expected = f"the number of one of {len(plan.changes)} changes"
-    raise unexpected(host, answers.unexpected_value(n, expected, f"{message['type']}.n"))
+    raise unexpected_answer(host, answers.unexpected_value(n, expected, f"{message['type']}.n"))
 
 
 def _messages(
@@ -270,11 +270,11 @@ def _probe(visit: Visit) -> Facts:
     return seen
 
 
-def planned(host: Host, seen: Facts, image: PluginImage | None) -> Outcome:
+def plan_host(host: Host, seen: Facts, image: PluginImage | None) -> Outcome:
     """The outcome for these facts: planned, right, or refused."""
     try:
-        wish = decide(host, seen, image)
-        plan = chain.plan(host, seen, wish)
+        desired = decide(host, seen, image)
+        plan = chain.plan(host, seen, desired)
     except Refused as refused:
         return Outcome(host.name, "refused", seen, problem=refused.problem, repository=refused.repository)
-    return Outcome(host.name, "planned" if plan else "right", seen, wish, plan)
+    return Outcome(host.name, "planned" if plan else "right", seen, desired, plan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gpunode.engine import gate
-from gpunode.engine.chain import by_hand
+from gpunode.engine.chain import find_manual_fix
 from gpunode.engine.member import Member, outcomes
 
 REFUSED = 4
@@ -14,9 +14,9 @@ DRIFT, DRIFT_AND_MORE = 5, 6  # all was checked and changes wait; changes wait w
 
 def worst(members: Iterable[Member]) -> int:
     """Of the hosts' own stories; changes that wait are not judged here. A host that is right but broken needs a person."""
-    found = outcomes(members)
-    statuses = {outcome.status for outcome in found}
-    if "failed" in statuses or any(map(by_hand, found)):
+    ended = outcomes(members)
+    statuses = {outcome.status for outcome in ended}
+    if "failed" in statuses or any(map(find_manual_fix, ended)):
         return 1
     if statuses & {"refused", "declined"}:
         return REFUSED
@@ -32,6 +32,6 @@ def of_run(members: Iterable[Member]) -> int:
         for member in members
         if (member.host_ok or member.has_changes) and not (member.proven or member.in_use)
     ]
-    if any(one.reason is None or one.reason.code != gate.CLOSED for one in missed):
+    if any(member.reason is None or member.reason.code != gate.CLOSED for member in missed):
         return 1
     return REFUSED if missed and worst(members) != 1 else worst(members)

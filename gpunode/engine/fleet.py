@@ -37,7 +37,7 @@ def run(hosts: Sequence[Host], task: Task, *, forks: int) -> Iterator[Event | Ou
     pool = ThreadPoolExecutor(max_workers=max(1, min(forks, len(hosts))), thread_name_prefix="host")
     try:
         for host in hosts:
-            pool.submit(_guarded, host, task, results.put).add_done_callback(results.put)
+            pool.submit(_run_task, host, task, results.put).add_done_callback(results.put)
         left = len(hosts)
         while left:
             item = results.get()
@@ -50,10 +50,10 @@ def run(hosts: Sequence[Host], task: Task, *, forks: int) -> Iterator[Event | Ou
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _guarded(host: Host, task: Task, on_event: OnEvent) -> Outcome:
+def _run_task(host: Host, task: Task, emit: OnEvent) -> Outcome:
     start = time.monotonic()
     try:
-        outcome = task(host, on_event)
+        outcome = task(host, emit)
     except HostError as error:
         outcome = failure(error)
     except Exception as error:  # noqa: BLE001 - the other hosts' stories go on
@@ -125,7 +125,7 @@ class Visit:
                 try:
                     known = wire.read(message)
                 except UnexpectedAnswer as error:
-                    raise unexpected(self.host, error) from error
+                    raise unexpected_answer(self.host, error) from error
                 if known["type"] == "failed" and known["n"] is None:
                     code = known["code"]
                     raise AgentFailed(self.host.name, known["error"], hint=hint_of(code), code=code)
@@ -141,7 +141,7 @@ class Visit:
             self._connection = None
 
 
-def unexpected(host: Host, error: UnexpectedAnswer) -> AgentFailed:
+def unexpected_answer(host: Host, error: UnexpectedAnswer) -> AgentFailed:
     """The failure of a host that may answer anything."""
     return AgentFailed(
         host.name,

@@ -35,7 +35,7 @@ class Result:
     output: str
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """`exited with 3`."""
         if self.status is None:
             return f"did not end within {self.seconds:.0f} s"
@@ -77,9 +77,9 @@ def run_gates(
             "output": result.output,
         }
         record.gate(seen)
-        listener.event(Event("gate", None, result.words, seen))
+        listener.event(Event("gate", None, result.text, seen))
         if result.status != 0:
-            why = f"gate `{gate.command}` {result.words}"
+            why = f"gate `{gate.command}` {result.text}"
             listener.problem(Problem("", f"{why}, before batch {batch[0]} of {batch[1]}\n{result.output}"))
             return why
     return ""

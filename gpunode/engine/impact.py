@@ -46,7 +46,7 @@ def disturbance(member: Member) -> Disturbance:
     return disturbance_of(member.changes, driver=installed)
 
 
-def booted(member: Member) -> str:
+def boot_id(member: Member) -> str:
     """The boot id of the host; "" where that is not known."""
     return member.facts.boot_id if member.facts else ""
 
@@ -63,29 +63,31 @@ def locate(api: Api | None, members: Sequence[Member]) -> Members:
 
 
 def find_impact(
-    api: Api | None, namespace: str, members: Sequence[Member], found: Sequence[Member], *, strict: bool
+    api: Api | None, namespace: str, members: Sequence[Member], located: Sequence[Member], *, strict: bool
 ) -> Members:
     """The members with the nodes that were `found`, and what each plan disturbs there. Not `strict`: whose work it is
     remains unknown where the API server does not say. `namespace`: of the device plugin."""
-    node = {member.host.name: member.node for member in found}
+    node = {member.host.name: member.node for member in located}
     placed = [replace(member, node=node.get(member.host.name)) for member in members]
     plugins = (
-        _plugins(api, namespace, strict=strict) if any(disturbance(one).reboot for one in placed) else {}
+        _plugins(api, namespace, strict=strict)
+        if any(disturbance(member).reboot for member in placed)
+        else {}
     )
 
-    def asked(member: Member) -> Member:
+    def assess(member: Member) -> Member:
         if not member.has_changes or member.outcome is None:
             return member
         mine = plugins.get(member.node.name, frozenset()) if member.node else frozenset[str]()
         return replace(
-            member, outcome=replace(member.outcome, disturbs=_disturbed(api, member, mine, strict=strict))
+            member, outcome=replace(member.outcome, disturbs=_assess(api, member, mine, strict=strict))
         )
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return tuple(pool.map(asked, placed))
+        return tuple(pool.map(assess, placed))
 
 
-def _disturbed(api: Api | None, member: Member, plugin: Collection[str], *, strict: bool) -> Disturbed:
+def _assess(api: Api | None, member: Member, plugin: Collection[str], *, strict: bool) -> Disturbed:
     what, users = disturbance(member), member.facts.gpu_users if member.facts else ()
     if not what:
         return Disturbed(what, pods={})
@@ -107,7 +109,7 @@ def _pods(api: Api | None, member: Member, *, strict: bool) -> tuple[Work, ...] 
     if api is None or member.node is None:
         return None
     try:
-        return drain.on_node(api, member.node.name, booted(member), whole=member.host.work == "drain")
+        return drain.on_node(api, member.node.name, boot_id(member), whole=member.host.work == "drain")
     except ClusterError:
         if strict:
             raise
@@ -180,7 +182,7 @@ def disturbance_of(changes: Iterable[Change], *, driver: Collection[str] = ()) -
     )
 
 
-def outdate(changes: Iterable[Change], facts: Facts | None) -> bool:
+def outdates_pods(changes: Iterable[Change], facts: Facts | None) -> bool:
     """Whether these change the driver, or what the runtime makes of a container: those that run keep the libraries and
     the runtime that they were started with. Or whether a reload of systemd takes the GPUs from them. Not by headers
     of the host's kernels: they only build modules."""
@@ -202,15 +204,15 @@ def acts(changes: Iterable[Change]) -> frozenset[Act]:
     return frozenset(act for change in changes for act in _acts(change))
 
 
-def unshown(changes: Iterable[Change], accepted: Collection[Act]) -> str:
+def unaccepted(changes: Iterable[Change], accepted: Collection[Act]) -> str:
     """Those acts that were not accepted, in words; "" when all were."""
     new = sorted(
-        act for act in acts(changes) - frozenset(accepted) if REBOOT not in accepted or not _milder(act)
+        act for act in acts(changes) - frozenset(accepted) if REBOOT not in accepted or not _is_milder(act)
     )
     return few([" ".join(filter(None, act)) for act in new], 5)
 
 
-def _milder(act: Act) -> bool:
+def _is_milder(act: Act) -> bool:
     """True if a reboot does as much: it reloads modules and restarts every unit."""
     return act in MODULES or act[0] == "restart"
 

@@ -86,14 +86,14 @@ def progress(listener: Listener) -> Callable[[str], None]:
     return notify
 
 
-def problem(listener: Listener, host: str, reason: Problem | None) -> None:
-    """Tell why a host takes no part; nothing for None."""
+def report_reason(listener: Listener, host: str, reason: Problem | None) -> None:
+    """Report why a host takes no part; nothing for None."""
     if reason is not None:
         listener.problem(reason, host)
 
 
-def accepted(listener: Listener, question: str, *, yes: bool) -> None:
-    """Raise Declined unless a user accepts what was shown, or has done so beforehand (`yes`)."""
+def confirm(listener: Listener, question: str, *, yes: bool) -> None:
+    """Raise Declined unless the user accepts the shown changes, now or beforehand (`yes`)."""
     if not yes and not listener.ask(question):
         raise Declined(
             "cancelled; nothing of what was shown was changed",
@@ -132,9 +132,9 @@ class Part(int):
     whole: int | None
 
     def __new__(cls, part: int, whole: int | None) -> Part:
-        made = super().__new__(cls, part)
-        made.whole = whole
-        return made
+        number = super().__new__(cls, part)
+        number.whole = whole
+        return number
 
     def __str__(self) -> str:
         return f"{int(self)}" if self.whole is None else f"{int(self)}/{self.whole}"

@@ -14,10 +14,10 @@ from gpunode.model import Change, Disturbance, Disturbed, Facts, Gpu, Host, Outc
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What is known of one host. `outcome`: None while it was not probed. `labels`: the node's, with those of this run.
+    """One host's state in a run. `outcome`: None before its probe. `labels`: the node's, with those of this run.
 
-    `verdicts`: of the cluster's links, as far as they were judged; `result`: what vectoradd showed for the last. `reason`: why else it
-    takes no further part. `idle_pods_left`: whether pods that hold its GPUs and stood still were left on it, which may run by now.
+    `verdicts`: of the cluster's links judged so far; `result`: of vectoradd. `reason`: why it is excluded. `idle_pods_left`: idle pods
+    that hold its GPUs were left on it, and may run by now.
     """
 
     host: Host
@@ -31,14 +31,14 @@ class Member:
 
     @property
     def host_ok(self) -> bool:
-        """Whether the host itself is as it should be."""
+        """True if the host itself is in its desired state."""
         return self.outcome is not None and self.outcome.status in ("right", "changed")
 
     @property
     def has_changes(self) -> bool:
         """Whether the host has changes that may be applied."""
-        found = self.outcome
-        return found is not None and bool(found.plan) and found.status in ("planned", "changed")
+        outcome = self.outcome
+        return outcome is not None and bool(outcome.plan) and outcome.status in ("planned", "changed")
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -48,7 +48,7 @@ class Member:
 
     @property
     def disturbs(self) -> Disturbed:
-        """What its plan disturbs; nothing where that was not asked."""
+        """What its plan interrupts; nothing if that was not asked for."""
         known = self.outcome.disturbs if self.outcome else None
         return known or Disturbed(Disturbance(), pods={})
 
@@ -62,20 +62,20 @@ class Member:
     def proven(self) -> bool:
         """Whether the host is right, and its GPUs are proven as far as that was asked for."""
         return (
-            self.host_ok and self.wrong is None and all(verdict.status == "ok" for verdict in self.verdicts)
+            self.host_ok and self.problem is None and all(verdict.status == "ok" for verdict in self.verdicts)
         )
 
     @property
     def in_use(self) -> bool:
-        """Whether nothing was to change on it, and nothing of its GPUs is free for a proof. Not where an earlier run has
-        changed it and left it cordoned: its proof is due."""
-        right = self.outcome is not None and self.outcome.status == "right" and self.wrong is None
+        """True if it needed no change and none of its GPUs is free for a proof. False if an earlier run changed it and left it
+        cordoned: its proof is due."""
+        right = self.outcome is not None and self.outcome.status == "right" and self.problem is None
         cordoned = self.node is not None and cordon.TAINT in self.node.taints
         return right and not cordoned and self.result is not None and self.result.busy
 
     @property
-    def wrong(self) -> Problem | None:
-        """Why not all of it is proven; None while nothing is known to be wrong."""
+    def problem(self) -> Problem | None:
+        """Why it is not proven; None if no problem is known."""
         broken = (verdict.problem for verdict in self.verdicts if verdict.status == "broken")
         return self.reason or next(broken, None)
 
@@ -89,8 +89,7 @@ class Member:
 
     @property
     def bare(self) -> bool:
-        """Whether the host carries no pod: it is no node, and no kubelet, container or virtual machine runs there. False where
-        that is not known."""
+        """True if the host has no pods: it is no node, and no kubelet, container or virtual machine runs there. False if unknown."""
         seen = self.facts
         if self.node is not None or seen is None or "kubelet" in seen.errors:
             return False
@@ -106,8 +105,8 @@ class Member:
             return "no nvidia module is loaded there"
         return ""
 
-    def excluded(self, reason: Problem | None) -> Member:
-        """The same, taking no further part for this reason (None: as it was)."""
+    def exclude(self, reason: Problem | None) -> Member:
+        """A copy that takes no further part, for this reason; unchanged for None."""
         return self if reason is None else replace(self, reason=reason)
 
 
@@ -115,11 +114,11 @@ Members: TypeAlias = tuple[Member, ...]
 
 
 def update(members: Iterable[Member], changed: Iterable[Member]) -> Members:
-    """The members, those that have changed in place of what they were, by their hosts' names."""
+    """The members, with the changed ones in place of those of the same host."""
     after = {member.host.name: member for member in changed}
     return tuple(after.get(member.host.name, member) for member in members)
 
 
 def outcomes(members: Iterable[Member]) -> list[Outcome]:
-    """How the hosts' own stories ended, of those that were probed."""
+    """The outcomes of the hosts that were probed."""
     return [member.outcome for member in members if member.outcome is not None]

@@ -11,7 +11,7 @@ from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api import connect as api_of
 from gpunode.cluster.api.kubeconfig import choose_context
 from gpunode.engine import converge
-from gpunode.engine.listener import Listener, problem
+from gpunode.engine.listener import Listener, report_reason
 from gpunode.engine.member import Member, Members
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
@@ -44,7 +44,7 @@ def connect(inventory: Inventory) -> Api:
 
 
 def check_kubeconfig(inventory: Inventory) -> None:
-    """Raise KubeconfigUnusable where no kubeconfig leads to the cluster that the inventory wants, before a host is asked."""
+    """Raise KubeconfigUnusable if no kubeconfig leads to the inventory's cluster, before any host is asked."""
     if inventory.cluster.plugin is not None:
         choose_context(inventory.cluster)
 
@@ -61,7 +61,7 @@ def image_of(inventory: Inventory) -> PluginImage:
 
 
 def schedulers(api: Api, inventory: Inventory) -> dict[str, str]:
-    """By resource, the second scheduler that is to place pods with it, once it is there."""
+    """The second scheduler for pods by resource, once it is deployed."""
     share = inventory.cluster.share
     if share is None or share.scheduler is None or not second_serves(api, inventory.cluster.namespace):
         return {}
@@ -69,10 +69,12 @@ def schedulers(api: Api, inventory: Inventory) -> dict[str, str]:
 
 
 def spec_of(inventory: Inventory) -> Spec:
-    """The plugin as the inventory wants it, or a refusal with the key to sets image."""
-    wish = inventory.cluster
+    """The plugin as the inventory configures it, or a refusal with the key that sets its image."""
+    cluster = inventory.cluster
     isolated = any(host.isolation for host in inventory.hosts)
-    return Spec(wish.namespace, image_of(inventory), wish.plugin_config, wish.plugin_publish, isolated)
+    return Spec(
+        cluster.namespace, image_of(inventory), cluster.plugin_config, cluster.plugin_publish, isolated
+    )
 
 
 def desired_labels(host: Host) -> dict[str, str]:
@@ -88,46 +90,47 @@ def locate(api: Api, members: Sequence[Member], *, seconds: float, notify: Calla
     hoped = {member.host.name for member in members if member.reason is None}
     while True:
         there = every(api) if any(member.node is None and member.reason is None for member in members) else ()
-        found = _distinct([_placed(member, there) for member in members])
-        waiting = [one for one in found if one.host.name in hoped]
-        late = [one for one in waiting if one.reason and one.reason.code != ANOTHER_MACHINE]
-        late += [one for one in waiting if one.node and not one.node.ready]
+        located = _drop_shared([_find_node(member, there) for member in members])
+        waiting = [member for member in located if member.host.name in hoped]
+        late = [member for member in waiting if member.reason and member.reason.code != ANOTHER_MACHINE]
+        late += [member for member in waiting if member.node and not member.node.ready]
         if not late or time.monotonic() >= end:
-            return found
-        notify(f"waiting for {', '.join(one.host.name for one in late[:5])} to be a Ready node")
+            return located
+        notify(f"waiting for {', '.join(member.host.name for member in late[:5])} to be a Ready node")
         time.sleep(1)
 
 
 def identify(api: Api, session: Session, notify: Callable[[str], None]) -> Members:
-    """Every host with its node, for commands that need nothing else of the hosts: only those of which neither name nor
-    address is a node's are asked for their own name, as `provision` asks all."""
+    """Every host with its node, for commands that need nothing else of the hosts. Only hosts without a node of their name or
+    address are asked for their own name; `provision` asks all."""
     members = locate(api, [Member(host) for host in session.hosts], seconds=0, notify=notify)
     strangers = [member for member in members if member.node is None and not member.host.node]
     if not strangers:
         return members
     asked = {
-        one.host.name: one for one in session.for_each_host(converge.probe_and_plan, strangers, plans=False)
+        member.host.name: member
+        for member in session.for_each_host(converge.probe_and_plan, strangers, plans=False)
     }
-    again = [_asked(asked.get(member.host.name, member)) for member in members]
+    again = [_clear_reason(asked.get(member.host.name, member)) for member in members]
     return tuple(
-        refused(member) if member.host.name in asked and member.facts else member
+        explain_no_node(member) if member.host.name in asked and member.facts else member
         for member in locate(api, again, seconds=0, notify=notify)
     )
 
 
 def find_gpu_nodes(api: Api, session: Session, notify: Callable[[str], None]) -> list[Node]:
-    """The nodes of the session's hosts. Hosts without one are reported, and so is that there is none at all."""
+    """The nodes of the session's hosts. Reports hosts without a node, and if no host has one."""
     members = identify(api, session, notify)
     for member in members:
-        problem(session.listener, member.host.name, member.reason)
-    found = [member.node for member in members if member.node]
-    if not found:
+        report_reason(session.listener, member.host.name, member.reason)
+    gpu_nodes = [member.node for member in members if member.node]
+    if not gpu_nodes:
         session.listener.note(Advice("No node has GPUs. `", Command("provision"), "` makes hosts GPU nodes."))
-    return found
+    return gpu_nodes
 
 
-def refused(member: Member) -> Member:
-    """The member with why its host is no node: one that is refused need not become one."""
+def explain_no_node(member: Member) -> Member:
+    """The member with the reason why its host is no node: the host is refused."""
     if (
         member.node is not None
         or member.outcome is None
@@ -135,16 +138,16 @@ def refused(member: Member) -> Member:
         or member.reason is None
     ):
         return member
-    words = f"{member.outcome.why}; it is no node of the cluster either"
-    return member.excluded(
-        Problem(member.reason.code, words, fix=member.outcome.problem.fix, subject=member.host.name)
+    what = f"{member.outcome.why}; it is no node of the cluster either"
+    return member.exclude(
+        Problem(member.reason.code, what, fix=member.outcome.problem.fix, subject=member.host.name)
     )
 
 
-def exclude_owned(found: other_owners.Owners, members: Sequence[Member]) -> Members:
-    """The members; one is out where a DRA driver allocates its node's GPUs."""
+def exclude_owned(owners: other_owners.Owners, members: Sequence[Member]) -> Members:
+    """The members; excluded if a DRA driver allocates their node's GPUs."""
     return tuple(
-        member.excluded(found.reason(member.node)) if member.active and member.node else member
+        member.exclude(owners.reason(member.node)) if member.active and member.node else member
         for member in members
     )
 
@@ -152,30 +155,29 @@ def exclude_owned(found: other_owners.Owners, members: Sequence[Member]) -> Memb
 def apply_labels(
     api: Api, members: Sequence[Member], owners: other_owners.Owners = other_owners.NONE
 ) -> Members:
-    """gpunode's labels on the nodes, but those whose GPUs have another owner; a member is out where another's label is in the way."""
+    """Write gpunode's labels to the nodes, except those whose GPUs have another owner; a member is excluded by a label conflict."""
 
-    def stage(member: Member) -> Member:
+    def label(member: Member) -> Member:
         if not member.active or member.node is None or owners.reason(member.node):
             return member
-        wish = desired_labels(member.host)
+        desired = desired_labels(member.host)
         try:
-            cluster_labels.write(api, member.node, wish)
+            cluster_labels.write(api, member.node, desired)
         except ApiConnectionLost:
             raise
         except ClusterError as error:
-            return member.excluded(replace(error.problem, code=CONFLICT))
-        return replace(member, labels={**member.node.labels, **wish})
+            return member.exclude(replace(error.problem, code=CONFLICT))
+        return replace(member, labels={**member.node.labels, **desired})
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return tuple(pool.map(stage, members))
+        return tuple(pool.map(label, members))
 
 
 def warn(
     api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener, *, but: str = ""
 ) -> None:
-    """Tell of other device plugins (`but` the one with this title), and of what the plugin's image and configuration would
-    come to without a word."""
-    for other in [one for one in other_owners.every(api) if one.title != but]:
+    """Warn of other device plugins (except the one with the title `but`), and of pitfalls in the plugin's image and configuration."""
+    for other in [owner for owner in other_owners.every(api) if owner.title != but]:
         where = f"{other.title}, on {several(other.nodes, 'node')}"
         whose = f"It is {other.product.name}: {other.product.way}."
         if other.does == "configures":
@@ -202,24 +204,24 @@ def warn(
         for member in members
         if member.node
     ]
-    for words in warnings(inventory.cluster.plugin_config, places):
-        listener.note(words)
-    if words := floating(image_of(inventory)):
-        listener.note(words)
+    for warning in warnings(inventory.cluster.plugin_config, places):
+        listener.note(warning)
+    if warning := floating(image_of(inventory)):
+        listener.note(warning)
 
 
-def _placed(member: Member, there: Sequence[Node]) -> Member:
-    """The member with its node among these, or with the reason why none is its."""
+def _find_node(member: Member, there: Sequence[Node]) -> Member:
+    """The member with its node among these, or with the reason why it has none."""
     if member.reason is not None or member.node is not None:
         return member
     try:
         node = identity.of(member.host, there, member.facts)
     except ClusterError as error:
-        return member.excluded(replace(error.problem, code=error.problem.code or "no-node"))
+        return member.exclude(replace(error.problem, code=error.problem.code or "no-node"))
     return replace(member, node=node, labels=node.labels)
 
 
-def _distinct(members: Sequence[Member]) -> Members:
+def _drop_shared(members: Sequence[Member]) -> Members:
     """The members; hosts that claim the same node have none."""
     twice = identity.shared({member.host.name: member.node for member in members if member.node})
     return tuple(
@@ -228,14 +230,14 @@ def _distinct(members: Sequence[Member]) -> Members:
     )
 
 
-def _asked(member: Member) -> Member:
-    """A member that is to be found by its host's own name, where that could be had."""
+def _clear_reason(member: Member) -> Member:
+    """The member for another search by its host's own name, if the host could be asked for it."""
     if member.outcome is None or member.reason is None:
         return member
     if member.facts is not None:
         return replace(member, reason=None)
-    words = f"{member.reason.what}, and it could not be asked for its own name: {member.outcome.why}"
-    return member.excluded(replace(member.reason, what=words))
+    what = f"{member.reason.what}, and it could not be asked for its own name: {member.outcome.why}"
+    return member.exclude(replace(member.reason, what=what))
 
 
 def inventory_of_cluster(cluster: Cluster) -> Inventory:
@@ -246,11 +248,11 @@ def inventory_of_cluster(cluster: Cluster) -> Inventory:
     asked = Inventory("", (), cluster)
     api = connect(asked)
     hosts = tuple(Host(node.name, Ssh(node.name), node=node.name) for node in every(api, labels=GPU_LABEL))
-    wish = Cluster(
+    settings = Cluster(
         cluster.kubeconfig,
         cluster.context,
         cluster.namespace,
         daemonset.image(api, cluster.namespace),
         daemonset.config(api, cluster.namespace),
     )
-    return Inventory(f"cluster {api.access.context}", hosts, wish)
+    return Inventory(f"cluster {api.access.context}", hosts, settings)

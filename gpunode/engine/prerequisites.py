@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpunode.engine import converge, rounds
 from gpunode.engine.fleet import Visit
-from gpunode.engine.listener import accepted
+from gpunode.engine.listener import confirm
 from gpunode.engine.member import Member, Members, update
 from gpunode.engine.session import Session
 from gpunode.errors import GpunodeError, WrongKey
@@ -30,33 +30,33 @@ def install_python(session: Session, members: Members, *, yes: bool) -> Members:
     for command in dict.fromkeys(lacking.values()):
         hosts = [name for name, its in lacking.items() if its == command]
         session.listener.note(f"Before any plan, on {few(hosts, 5)}: `{command}`.")
-    accepted(session.listener, f"Install Python on {several(len(lacking), 'host')}?", yes=yes)
+    confirm(session.listener, f"Install Python on {several(len(lacking), 'host')}?", yes=yes)
 
-    def after_it(visit: Visit, emit: OnEvent) -> Outcome:
+    def install(visit: Visit, emit: OnEvent) -> Outcome:
         emit(Event("stage", visit.host.name, "install Python"))
         visit.install = lacking[visit.host.name]
-        outcome = rounds.story(visit, emit)
+        outcome = rounds.probe_host(visit, emit)
         visit.install = ""
         return outcome
 
     those = [member for member in members if member.host.name in lacking]
-    return update(members, session.for_each_host(after_it, those))
+    return update(members, session.for_each_host(install, those))
 
 
-def add_repositories(session: Session, members: Members, given: Collection[str] | None) -> Members:
+def add_repositories(session: Session, members: Members, trusted: Collection[str] | None) -> Members:
     """The members, of which those that were refused for such a repository are planned again with it. Each key is fetched once;
     one that cannot be had or is not trusted is a problem, and the refusal stays. `given`: whole fingerprints that the user
     trusts; None: the plans are only shown, and so is a key of which gpunode knows only the end."""
     got: dict[Signed, Repository | GpunodeError] = {}
     for _ in ("driver", "toolkit"):
-        members = tuple(_plan_with(session, member, given, got) for member in members)
+        members = tuple(_plan_with(session, member, trusted, got) for member in members)
     return members
 
 
 def _plan_with(
     session: Session,
     member: Member,
-    given: Collection[str] | None,
+    trusted: Collection[str] | None,
     got: dict[Signed, Repository | GpunodeError],
 ) -> Member:
     refused = member.outcome
@@ -66,31 +66,33 @@ def _plan_with(
     if source is None:
         return member
     if source not in got:
-        got[source] = _fetch(session, source, given)
-    found = got[source]
-    if isinstance(found, GpunodeError):
+        got[source] = _fetch(session, source, trusted)
+    repository = got[source]
+    if isinstance(repository, GpunodeError):
         return member
-    named: Mapping[str, Repository] = {f"{refused.repository}_repository": found}
+    named: Mapping[str, Repository] = {f"{refused.repository}_repository": repository}
     visit = session.visits[member.host.name]
     visit.host = replace(visit.host, **named)  # type: ignore[arg-type]
-    return replace(member, host=visit.host, outcome=converge.planned(visit.host, refused.facts, visit.image))
+    return replace(
+        member, host=visit.host, outcome=converge.plan_host(visit.host, refused.facts, visit.image)
+    )
 
 
-def _fetch(session: Session, source: Signed, given: Collection[str] | None) -> Repository | GpunodeError:
+def _fetch(session: Session, source: Signed, trusted: Collection[str] | None) -> Repository | GpunodeError:
     adds = f"The plans add NVIDIA's repository for the {source.purpose}, {source.uri}. Its key was fetched from {source.key_uri} and "
     try:
-        found = key(source, given=given or ())
+        fetched = key(source, given=trusted or ())
     except WrongKey as error:
-        if given is not None or not error.text:
+        if trusted is not None or not error.text:
             session.listener.problem(error.problem)
             return error
-        found = Key(error.text, error.fingerprint)
-        words = (
-            f"{adds}has the fingerprint {found.fingerprint}. gpunode knows only that NVIDIA's ends with {source.fingerprint}, and "
+        fetched = Key(error.text, error.fingerprint)
+        text = (
+            f"{adds}has the fingerprint {fetched.fingerprint}. gpunode knows only that NVIDIA's ends with {source.fingerprint}, and "
             "another key can be made to end so. Compare all 40 digits with a source of your own. If they are the same, `"
         )
-        command = Command("provision", f"--fingerprint {found.fingerprint}")
-        session.listener.note(Advice(words, command, "` takes it."))
+        command = Command("provision", f"--fingerprint {fetched.fingerprint}")
+        session.listener.note(Advice(text, command, "` takes it."))
     except GpunodeError as error:
         fix = (
             "Without internet bring the keys, or name a mirror's: `gpunode keys SYSTEM --driver PLACE --toolkit PLACE` "
@@ -100,6 +102,6 @@ def _fetch(session: Session, source: Signed, given: Collection[str] | None) -> R
         session.listener.problem(error.problem)
         return error
     else:
-        whose = "that gpunode knows" if found.fingerprint == source.fingerprint else "that you gave"
-        session.listener.note(f"{adds}has the fingerprint {whose}, {found.fingerprint}.")
-    return Repository(source.uri, found.text, found.fingerprint)
+        whose = "that gpunode knows" if fetched.fingerprint == source.fingerprint else "that you gave"
+        session.listener.note(f"{adds}has the fingerprint {whose}, {fetched.fingerprint}.")
+    return Repository(source.uri, fetched.text, fetched.fingerprint)

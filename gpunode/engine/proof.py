@@ -1,5 +1,5 @@
-"""The cluster's links of hosts, in order: node, plugin, capacity, pod. `provision` makes them right as far as it may, `verify` changes
-nothing; the same judges say in both whether a link holds. A host takes no part in what follows one that does not."""
+"""The cluster's links of hosts, in order: node, plugin, capacity, pod. `provision` makes them, `verify` changes nothing; both judge them
+by the same functions. After a broken link a host takes no further part."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PODS_SECONDS = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What every link needs. `acts`: they are made right before they are judged. `run`: with pods. `holder`: of the cluster's lease."""
+    """The input of every link. `acts`: links are made before they are judged. `run`: with test pods. `holder`: of the cluster's lease."""
 
     api: Api
     inventory: Inventory
@@ -58,14 +58,14 @@ class Walk:
 
 
 def prove(walk: Walk, members: Members) -> Members:
-    """The members with the verdicts of the cluster's links. Where it `acts`, it reports why hosts that are right are not proven."""
+    """The members with the verdicts of the cluster's links. If it `acts`, it reports why hosts that are right are not proven."""
     owners = other_owners.dra_owners(walk.api)
     members = _locate(walk, members)
     if walk.acts:
-        outdated = _outdated_pods(walk, members)  # before labels bring new pods
+        outdated = _find_outdated_pods(walk, members)  # before labels bring new pods
         members = nodes.apply_labels(walk.api, members, owners)
         states = _deploy(
-            walk, [one for one in members if not (one.node and owners.reason(one.node))], outdated
+            walk, [member for member in members if not (member.node and owners.reason(member.node))], outdated
         )
     else:
         states = read_states(walk, members)
@@ -82,13 +82,13 @@ def prove(walk: Walk, members: Members) -> Members:
     if walk.acts:
         for member in members:
             if member.host_ok:
-                report(walk.listener, member)
+                report_problem(walk.listener, member)
     return _judge_pods(walk, members, states) if walk.run else members
 
 
-def report(listener: Listener, member: Member) -> None:
-    """Report why the host is not proven; nothing where nothing is known to be wrong."""
-    if problem := member.wrong:
+def report_problem(listener: Listener, member: Member) -> None:
+    """Report why the host is not proven, if a problem is known."""
+    if problem := member.problem:
         about = problem.subject if member.reason else member.node.name if member.node else member.host.name
         listener.problem(replace(problem, subject=about), member.host.name)
 
@@ -96,40 +96,40 @@ def report(listener: Listener, member: Member) -> None:
 def _judge(members: Members, judge: Callable[[Member, Node], Verdict]) -> Members:
     """The members with one more verdict on each that still takes part."""
 
-    def judged(member: Member) -> Member:
+    def add_verdict(member: Member) -> Member:
         if not member.active or member.node is None:
             return member
         return replace(member, verdicts=(*member.verdicts, judge(member, member.node)))
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return tuple(pool.map(judged, members))
+        return tuple(pool.map(add_verdict, members))
 
 
 def _locate(walk: Walk, members: Members) -> Members:
-    """The members with their nodes, which are waited for where it `acts`, or with the verdict that they have none."""
+    """The members with their nodes (if it `acts`, waits for them), or with the verdict that they have none."""
     seconds = 0.0
     if walk.acts:
-        members, seconds = tuple(map(_able, members)), nodes.REGISTER_SECONDS
-    found = nodes.locate(walk.api, members, seconds=seconds, notify=progress(walk.listener))
+        members, seconds = tuple(map(_begin_proof, members)), nodes.REGISTER_SECONDS
+    located = nodes.locate(walk.api, members, seconds=seconds, notify=progress(walk.listener))
     return tuple(
         replace(after, verdicts=(judge_missing(after.reason),))
         if after.node is None and after.reason and before.reason is None
         else after
-        for before, after in zip(members, found, strict=True)
+        for before, after in zip(members, located, strict=True)
     )
 
 
-def _able(member: Member) -> Member:
-    """The member, out where the host itself is not right."""
+def _begin_proof(member: Member) -> Member:
+    """The member before its proof; excluded if the host itself is not right."""
     if member.reason is not None or member.outcome is None:
         return member
     if member.host_ok:  # what was known of its node is older than the host's changes
         return replace(member, node=None, verdicts=(), result=None)
-    return member.excluded(Problem(member.outcome.status, f"{member.outcome.status}: {member.outcome.why}"))
+    return member.exclude(Problem(member.outcome.status, f"{member.outcome.status}: {member.outcome.why}"))
 
 
 def _judge_node(walk: Walk, member: Member, node: Node, states: Mapping[str, State]) -> Verdict:
-    """The node, and whether its kubelet goes by the gates that its host was to have; only then is it asked."""
+    """The node's verdict; if gates are desired, the kubelet is asked which it has in force."""
     state = states.get(node.name)
     seen = state.node if state else node
     # gpunode lifts its own cordon after the proof; another's is in nobody's way where no pod is run.
@@ -157,34 +157,35 @@ def _judge_plugin(
     return judge_plugin(state, "" if walk.acts else Advice(Command("provision")))
 
 
-def _outdated_pods(walk: Walk, members: Members) -> set[str]:
+def _find_outdated_pods(walk: Walk, members: Members) -> set[str]:
     """UIDs of the plugin's pods whose containers keep a driver or a runtime that this run has changed."""
     changed = [
         member.node.name
         for member in members
-        if member.node and member.outcome and impact.outdate(member.outcome.applied, member.facts)
+        if member.node and member.outcome and impact.outdates_pods(member.outcome.applied, member.facts)
     ]
     return {pod["metadata"]["uid"] for pod in plugin.pods_on(walk.api, walk.namespace, changed)}
 
 
 def read_states(walk: Walk, members: Members) -> dict[str, State]:
     """The plugin's state on the members' nodes, by node."""
-    found = [member.node for member in members if member.node]
+    own_nodes = [member.node for member in members if member.node]
     by_node = daemonset.by_node(walk.api.find("Pod", walk.namespace, labels=daemonset.SELECTOR)[0])
     with ThreadPoolExecutor(AT_ONCE) as pool:
         read = pool.map(
-            lambda node: daemonset.read_state(walk.api, walk.namespace, node, by_node.get(node.name)), found
+            lambda node: daemonset.read_state(walk.api, walk.namespace, node, by_node.get(node.name)),
+            own_nodes,
         )
         return {state.node.name: state for state in read}
 
 
 def _deploy(walk: Walk, members: Sequence[Member], renew: set[str]) -> dict[str, State]:
-    """Bring the plugin to the members' nodes; its state on each. A kubelet that has just started is not Ready for a moment, after its
-    API server still had it as Ready: it is waited for once."""
+    """Deploy the plugin to the members' nodes; its state on each. A node that the API server still reported as Ready can turn NotReady
+    just after its kubelet started: it is waited for once."""
     going = {member.node.name: member for member in members if member.active and member.node}
     if not going:
         return {}
-    hopeless = [name for name, one in going.items() if one.no_driver]
+    hopeless = [name for name, member in going.items() if member.no_driver]
     scope, spec = Scope(only=going, renew=renew, hopeless=hopeless), nodes.spec_of(walk.inventory)
     notify = progress(walk.listener)
     states = plugin.deploy(walk.api, spec, scope, seconds=PLUGIN_SECONDS, notify=notify).states
@@ -197,11 +198,15 @@ def _deploy(walk: Walk, members: Sequence[Member], renew: set[str]) -> dict[str,
         nodes.locate(walk.api, flapped, seconds=nodes.REGISTER_SECONDS, notify=notify)
         states = plugin.deploy(walk.api, spec, scope, seconds=PLUGIN_SECONDS, notify=notify).states
     gone = Problem("no-node", "the node is gone, or has lost its label")
-    return {name: states.get(name) or State(one.node, None, gone) for name, one in going.items() if one.node}
+    return {
+        name: states.get(name) or State(member.node, None, gone)
+        for name, member in going.items()
+        if member.node
+    }
 
 
 def _wait_for_capacity(walk: Walk, members: Members, states: dict[str, State]) -> None:
-    """Wait until the nodes offer all that they should, and put the nodes as they are then into the states."""
+    """Wait until the nodes offer all expected units, and update the nodes in `states`."""
     end, notify = time.monotonic() + PLUGIN_SECONDS, progress(walk.listener)
     for member in members:
         if not member.active or member.node is None:
@@ -222,13 +227,15 @@ def _wait_for_capacity(walk: Walk, members: Members, states: dict[str, State]) -
 
 
 def _judge_pods(walk: Walk, members: Members, states: Mapping[str, State]) -> Members:
-    """The last link: what vectoradd shows on the free GPUs, and with isolation what a pod sees that asks for none."""
+    """The last link: vectoradd on the free GPUs, and for isolated hosts a pod that requests no GPU."""
     notify = progress(walk.listener)
     going = [member for member in members if member.active and member.node]
-    aims = [target(walk.config, one.node.name, one.gpus, one.labels) for one in going if one.node]
+    aims = [
+        target(walk.config, member.node.name, member.gpus, member.labels) for member in going if member.node
+    ]
     results = run_vectoradd(walk.api, walk.inventory, aims, notify, holder=walk.holder) if aims else ()
     if walk.acts:
-        show(results, walk.listener)
+        show_results(results, walk.listener)
     by_node = {result.node: result for result in results}
     isolated = [member.node for member in going if member.node and member.host.isolation]
     strangers: Mapping[str, str] = {}
@@ -243,7 +250,7 @@ def _judge_pods(walk: Walk, members: Members, states: Mapping[str, State]) -> Me
             holder=walk.holder,
         )
 
-    def judged(member: Member) -> Member:
+    def judge(member: Member) -> Member:
         if not member.active or member.node is None:
             return member
         result, pod, verdicts = by_node[member.node.name], states[member.node.name].pod, member.verdicts
@@ -256,11 +263,11 @@ def _judge_pods(walk: Walk, members: Members, states: Mapping[str, State]) -> Me
             verdict = capacity.with_mig(verdict, mig.problem(walk.config, member.gpus, member.labels))
         if member.node.name in strangers:
             verdict = judge_isolation(verdict, strangers[member.node.name])
-        if walk.acts and verdict.status == "broken" and member.wrong is None:
-            report(walk.listener, replace(member, verdicts=(verdict,)))
+        if walk.acts and verdict.status == "broken" and member.problem is None:
+            report_problem(walk.listener, replace(member, verdicts=(verdict,)))
         return replace(member, result=result, verdicts=(*verdicts, verdict))
 
-    return tuple(map(judged, members))
+    return tuple(map(judge, members))
 
 
 def run_vectoradd(
@@ -272,7 +279,7 @@ def run_vectoradd(
     image: str | None = None,
     holder: str = "",
 ) -> tuple[NodeResult, ...]:
-    """Run it on the free GPUs of the nodes; `image`: another one than the plugin's. `holder`: of the cluster's lease."""
+    """Run vectoradd on the free GPUs of the nodes; `image`: another one than the plugin's. `holder`: of the cluster's lease."""
     return pods.run(
         api,
         targets,
@@ -288,32 +295,32 @@ def run_vectoradd(
 
 
 def report_proofs(members: Members, listener: Listener) -> None:
-    """Report a row per host: whether it is verified, what shows it, and the link that does not hold."""
+    """Report a row per host: whether it is verified, the proof, and the broken link."""
     rows = []
     for member in members:
-        problem = member.wrong
+        problem = member.problem
         link = ForPrograms((problem and problem.layer) or ""), ForPrograms(problem.code if problem else "")
         node = member.node.name if member.node else ""
-        rows.append((member.host.name, node, *proof(member), *link))
+        rows.append((member.host.name, node, *describe_proof(member), *link))
     listener.rows("verified", ("host", "node", "result", "proof", "layer", "code"), rows)
 
 
-def proof(member: Member) -> tuple[str, str]:
-    """Whether a host is verified, and what shows it."""
+def describe_proof(member: Member) -> tuple[str, str]:
+    """Whether a host is verified (as text), and the proof."""
     result, uuids = member.result, member.result.wanted if member.result else ()
     if member.in_use and result:
         return "not verified", f"nothing to change; in use, not proven now: {result.why}"
-    if problem := member.wrong:
+    if problem := member.problem:
         texts = [text.splitlines()[0] for text in (problem.what, problem.cause) if text]
         return "not verified", ": ".join(texts)
     if member.outcome and not member.host_ok:
         return "not verified", f"{member.outcome.status}: {member.outcome.why}".splitlines()[0]
     if result is None:
-        offered = next((one.text for one in member.verdicts if one.layer == "capacity"), "")
+        offered = next((verdict.text for verdict in member.verdicts if verdict.layer == "capacity"), "")
         return "not verified", f"{offered}; no pod was run on them"
     if not result.passed:
         return "not verified", result.why
-    seen = dict.fromkeys(one.uuid or one.pod for one in result.results)
+    seen = dict.fromkeys(pod.uuid or pod.pod for pod in result.results)
     if not uuids:  # MIG devices that are not known
         return "verified", f"vectoradd passed on {', '.join(seen)}"
     parts = sum(uuid.startswith("MIG-") for uuid in uuids)
@@ -326,8 +333,8 @@ def proof(member: Member) -> tuple[str, str]:
     return "verified", f"{count}, vectoradd passed on each"
 
 
-def show(results: Sequence[NodeResult], listener: Listener) -> None:
-    """Report a row per GPU, with the number of pods that were on it, and which GPUs had none."""
+def show_results(results: Sequence[NodeResult], listener: Listener) -> None:
+    """Report a row per GPU with the number of its pods, and the GPUs without any."""
     alike: dict[tuple[str, ...], list[Result]] = {}
     for ran in (ran for result in results for ran in result.results):
         end = "passed" if ran.passed else "failed"

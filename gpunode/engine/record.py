@@ -79,7 +79,7 @@ class RecordedRun:
     hosts: Mapping[str, Progress] = field(default_factory=dict)
     ended: bool = False
 
-    def having(self, *states: State) -> tuple[str, ...]:
+    def in_state(self, *states: State) -> tuple[str, ...]:
         """The names of the hosts that are in one of these states."""
         return tuple(name for name, progress in self.hosts.items() if progress.state in states)
 
@@ -116,7 +116,7 @@ class Record:
     ) -> Record:
         """A new record; its name sorts after those that are there, though a clock be set back. Raises GpunodeError where
         it cannot be written."""
-        folder = folder or runs()
+        folder = folder or default_folder()
         began = max(
             [int(time.time()), *(stamp + 1 for path in folder.glob("*.jsonl") if (stamp := _stamp(path)))]
         )
@@ -142,21 +142,21 @@ class Record:
         return record
 
     def host(self, name: str, state: State, why: str = "") -> None:
-        """The host has come to this state."""
+        """Note that the host has reached this state."""
         self._states[name] = state
         self._write(host=name, state=state, time=time.time(), **({"why": why} if why else {}))
 
     def gate(self, seen: Mapping[str, Any]) -> None:
-        """How a gate ended before a batch."""
+        """Note how a gate ended before a batch."""
         self._write(time=time.time(), **seen)
 
     @property
     def begun(self) -> tuple[str, ...]:
-        """The hosts that have begun and come to no end yet."""
+        """The hosts that were begun and have not ended."""
         return tuple(name for name, state in self._states.items() if state in BEGUN)
 
     def end(self) -> None:
-        """Nothing is left to resume, but by a new run."""
+        """Note that the run has ended: there is nothing to resume."""
         self._write(ended=time.time())
 
     def _write(self, **line: Any) -> None:
@@ -182,8 +182,8 @@ def _stamp(path: Path) -> int:
         return 0
 
 
-def runs() -> Path:
-    """Where records are."""
+def default_folder() -> Path:
+    """The folder with the records of this user's runs."""
     state = os.environ.get("XDG_STATE_HOME", "")
     return (Path(state) if state else Path.home() / ".local/state") / "gpunode/runs"
 
@@ -191,7 +191,7 @@ def runs() -> Path:
 def read(path: Path) -> RecordedRun:
     """A record. A last line that was cut off does not count. Raises GpunodeError for a newer format, or no record."""
     try:
-        return _parsed(path, list(_lines(path)))
+        return _parse(path, list(_lines(path)))
     except (UnexpectedAnswer, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise GpunodeError(
             f"{path}: not the record of a run ({error})",
@@ -199,7 +199,7 @@ def read(path: Path) -> RecordedRun:
         ) from None
 
 
-def _parsed(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
+def _parse(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
     head: Mapping[str, Any] = lines[0] if lines else {}
     written = head.get("format")
     if isinstance(written, int) and written > FORMAT:
@@ -230,13 +230,13 @@ def _time(value: Any) -> float:
     return float(value)
 
 
-def last(inventory: Path, *, folder: Path | None = None) -> RecordedRun | None:
+def last_run(inventory: Path, *, folder: Path | None = None) -> RecordedRun | None:
     """The newest run of this inventory; None if there is none. Raises GpunodeError where its record is damaged."""
     return next(_newest_first(inventory, folder, strict=True), None)
 
 
-def left_before(inventory: Path, *, folder: Path | None = None) -> tuple[str, ...]:
-    """Hosts that runs before the last one have not finished, and that no later run has taken up."""
+def find_unfinished(inventory: Path, *, folder: Path | None = None) -> tuple[str, ...]:
+    """Hosts that a run before the last one did not finish and no later run includes."""
     left, later = list[str](), set[str]()
     for number, run in enumerate(_newest_first(inventory, folder)):
         left += [host for host in run.not_done if number and host not in later]
@@ -244,9 +244,9 @@ def left_before(inventory: Path, *, folder: Path | None = None) -> tuple[str, ..
     return tuple(left)
 
 
-def earlier(inventory: Path, *, folder: Path | None = None) -> Advice | str:
-    """Which hosts runs before the last one left, and what goes on with them; empty where they left none."""
-    left = left_before(inventory, folder=folder)
+def note_unfinished(inventory: Path, *, folder: Path | None = None) -> Advice | str:
+    """Advice on the hosts that runs before the last one left; "" if there are none."""
+    left = find_unfinished(inventory, folder=folder)
     if not left:
         return ""
     limit = f"--limit {','.join(left)}"
@@ -254,19 +254,19 @@ def earlier(inventory: Path, *, folder: Path | None = None) -> Advice | str:
 
 
 def _newest_first(inventory: Path, folder: Path | None, *, strict: bool = False) -> Iterator[RecordedRun]:
-    """`strict`: raises GpunodeError for a record of this inventory that cannot be read; else it is passed over."""
-    for path in sorted((folder or runs()).glob("*.jsonl"), reverse=True):
+    """`strict`: raises GpunodeError for an unreadable record of this inventory; else it is skipped."""
+    for path in sorted((folder or default_folder()).glob("*.jsonl"), reverse=True):
         try:
             run = read(path)
         except GpunodeError:
-            if strict and _names(path, inventory):
+            if strict and _is_of(path, inventory):
                 raise
             continue
         if run.inventory == str(inventory.resolve()):
             yield run
 
 
-def _names(path: Path, inventory: Path) -> bool:
+def _is_of(path: Path, inventory: Path) -> bool:
     """Whether a record that cannot be read as one names this inventory."""
     try:
         return next(_lines(path), {}).get("inventory") == str(inventory.resolve())
@@ -274,34 +274,34 @@ def _names(path: Path, inventory: Path) -> bool:
         return False
 
 
-def names(limit: Sequence[str], inventory: Path, *, folder: Path | None = None) -> list[str]:
+def expand_limit(limit: Sequence[str], inventory: Path, *, folder: Path | None = None) -> list[str]:
     """`limit` with the hosts of the inventory's last run in the place of `@failed` and `@not-done`.
 
     Raises UsageError where no run is recorded, the word is another, or the run has no such host.
     """
-    found: list[str] = []
+    selected: list[str] = []
     for part in (part for entry in limit for part in entry.split(",")):
         if not part.startswith("@"):
-            found.append(part)
+            selected.append(part)
             continue
         if part not in ("@failed", "@not-done"):
             raise UsageError(
                 f"--limit {part}: no such choice", hint="Write `--limit @failed` or `--limit @not-done`."
             )
-        run = last(inventory, folder=folder)
+        run = last_run(inventory, folder=folder)
         if run is None:
             raise UsageError(
                 f"--limit {part}: no run of {inventory} is recorded on this machine",
-                hint=f"Records are in {folder or runs()}. Name the hosts instead.",
+                hint=f"Records are in {folder or default_folder()}. Name the hosts instead.",
             )
-        hosts = run.having(*BAD) if part == "@failed" else run.not_done
+        hosts = run.in_state(*BAD) if part == "@failed" else run.not_done
         if not hosts:
             raise UsageError(
                 f"--limit {part}: run {run.id}, the last one, has no such host",
-                hint=earlier(inventory, folder=folder) or "No host is left to continue with.",
+                hint=note_unfinished(inventory, folder=folder) or "No host is left to continue with.",
             )
-        found += hosts
-    return found
+        selected += hosts
+    return selected
 
 
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -311,9 +311,9 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         raise GpunodeError(f"{path}: {error.strerror}", hint="Name an existing run.") from error
     for line in text.splitlines():
         try:
-            found = json.loads(line)
+            entry = json.loads(line)
         except (ValueError, RecursionError):
             return  # cut off by what ended the run
-        if not isinstance(found, dict):
+        if not isinstance(entry, dict):
             return
-        yield found
+        yield entry

@@ -11,7 +11,7 @@ from gpunode.engine import control_plane, converge, impact
 from gpunode.engine.batches import Size, batches
 from gpunode.engine.fleet import Visit
 from gpunode.engine.impact import Act
-from gpunode.engine.listener import problem
+from gpunode.engine.listener import report_reason
 from gpunode.engine.member import Member, Members, update
 from gpunode.engine.session import Session
 from gpunode.errors import Problem
@@ -29,15 +29,15 @@ AGAIN = Advice("Run `", Command("provision"), "` again: it shows the whole plan 
 def probe_all(
     session: Session, away: Mapping[str, float], members: Sequence[Member] | None = None
 ) -> Members:
-    """The members (None: one for every host), probed and planned, once an apply that is still under way there has ended. Earlier restarts that were
-    kept unconfirmed are confirmed. `away`: host → seconds for which it may still reboot."""
+    """The members (None: one for every host), probed and planned once no earlier apply runs there any more. Restarts that stayed
+    unconfirmed are confirmed. `away`: host → seconds for which it may still reboot."""
     return session.for_each_host(
-        lambda visit, emit: story(visit, emit, away.get(visit.host.name, 0.0)), members
+        lambda visit, emit: probe_host(visit, emit, away.get(visit.host.name, 0.0)), members
     )
 
 
-def story(visit: Visit, emit: OnEvent, away: float = 0.0) -> Outcome:
-    """One host's, as `probe_all` has it."""
+def probe_host(visit: Visit, emit: OnEvent, away: float = 0.0) -> Outcome:
+    """The outcome of one host, as in `probe_all`."""
     return converge.confirm_restarts(
         visit, converge.follow_running_apply(visit, converge.wait_until_back(visit, away, emit), emit), emit
     )
@@ -47,60 +47,59 @@ def converge_all(
     session: Session,
     members: Members,
     accepted: Mapping[str, frozenset[Act]],
-    ready: Ready = lambda one, _visit, _emit: one,
+    ready: Ready = lambda member, _visit, _emit: member,
 ) -> Members:
-    """The members after all rounds. What is known only after an act comes in a later round; a host whose later plan holds
-    an act that was not accepted is stopped before it."""
+    """The members after all rounds. Changes that are known only after an act come in a later round; a host whose later plan
+    needs an act that was not accepted is stopped before it."""
 
     def within(member: Member) -> Member:
-        return _within(member, accepted.get(member.host.name, frozenset()))
+        return _stop_unaccepted(member, accepted.get(member.host.name, frozenset()))
 
     for _ in range(converge.ROUNDS):
         members = tuple(map(within, members))
-        waiting = [member for member in members if _goes(member)]
+        waiting = [member for member in members if _may_change(member)]
         if not waiting:
             break
-        members = _applied(session, members, waiting, lambda *one: within(ready(*one)))
-    return tuple(_ended(member) for member in members)
+        members = _apply_round(session, members, waiting, lambda *args: within(ready(*args)))
+    return tuple(_fail_unconverged(member) for member in members)
 
 
 def order_batches(
     members: Members, *, begun: Collection[str] = (), size: Size | None = None, canary: int = 0
 ) -> tuple[tuple[Host, ...], ...]:
-    """The hosts that can be worked on, as `batches` has them."""
+    """The batches of the hosts that are right or have changes."""
     return batches(
         [member.host for member in members if member.host_ok or member.has_changes],
         [member.host.name for member in members if member.has_changes and member.disturbs.anybody],
-        alone=control_plane.disturbed(members),
+        alone=control_plane.disturbed_hosts(members),
         begun=begun,
         size=size,
         canary=canary,
     )
 
 
-def rows(order: Sequence[Sequence[Host]], waiting: Sequence[Member]) -> list[tuple[object, ...]]:
-    """The batches by number: their hosts, those with changes, those that are disturbed, and by what, in words. () where all
-    changes are made at once."""
-    known = {one.host.name: one for one in waiting}
-    found: list[tuple[object, ...]] = []
+def batch_rows(order: Sequence[Sequence[Host]], waiting: Sequence[Member]) -> list[tuple[object, ...]]:
+    """A row per batch: its number, its hosts, those with changes, those that are disturbed, and the causes as text. [] if one batch
+    makes all changes."""
+    known = {member.host.name: member for member in waiting}
+    table: list[tuple[object, ...]] = []
     for number, batch in enumerate(order, 1):
         here = [known[host.name] for host in batch if host.name in known]
         heavy = [member for member in here if member.disturbs.what]
-        words = list(dict.fromkeys(one.disturbs.what.describe(_reboot(one)) for one in heavy))
+        causes = list(dict.fromkeys(member.disturbs.what.describe(_reboot(member)) for member in heavy))
         names = [
             [host.name for host in batch],
-            [one.host.name for one in here],
-            [one.host.name for one in heavy],
+            [member.host.name for member in here],
+            [member.host.name for member in heavy],
         ]
-        found.append((number, *names, words))
-    return found if len([row for row in found if row[2]]) > 1 else []
+        table.append((number, *names, causes))
+    return table if len([row for row in table if row[2]]) > 1 else []
 
 
 def question(
     waiting: Sequence[Member], objects: int, inventory: str, batches: int = 0, replaced: int = 0
 ) -> str:
-    """What is asked before anything is changed: what it costs, pods of the plugin that are `replaced` among it, and the
-    inventory."""
+    """The question before any change: its costs, `replaced` pods of the plugin included, and the inventory."""
     if not waiting:
         return f"Apply {inventory} to the cluster?"
     what = f"{several(len(waiting), 'host')}{' and the cluster' if objects else ''}"
@@ -110,24 +109,25 @@ def question(
 
 
 def faster_way(rows: Sequence[Sequence[object]], size: Size | None) -> str:
-    """The way to fewer batches, where there are many and the user has chosen no `size`; else ""."""
+    """Advice to use fewer batches if there are many and the user chose no `size`; else ""."""
     if len(rows) <= MANY or size is not None:
         return ""
-    words = f"{len(rows)} batches, one after the other: `"
-    return Advice(words, Command("provision", "--batch 25%"), "` is faster, and disturbs more hosts at once.")
+    text = f"{len(rows)} batches, one after the other: `"
+    return Advice(text, Command("provision", "--batch 25%"), "` is faster, and disturbs more hosts at once.")
 
 
 def _costs(waiting: Sequence[Member]) -> list[str]:
-    """`1 reboot`, `2 restarts of docker`, `nobody works there`: of these plans together."""
-    found = [member.disturbs for member in waiting]
-    reboots = sum(one.what.reboot and not one.reload for one in found)
-    tried = sum(one.reload for one in found)
-    reloads = sum(one.what.modules and not one.reload for one in found)
-    units = Counter(unit.removesuffix(".service") for one in found for unit in one.what.restarts)
-    busy = [one for one in found if one.anybody]
-    pods, unknown = sum(len(one.pods or ()) for one in busy), sum(one.pods is None for one in busy)
-    processes = sum(len(one.processes) for one in busy)
-    quiet = "nobody works there" if any(one.what for one in found) else "nothing interrupted"
+    """The costs of all these plans: `1 reboot`, `2 restarts of docker`, `nobody works there`."""
+    effects = [member.disturbs for member in waiting]
+    reboots = sum(effect.what.reboot and not effect.reload for effect in effects)
+    tried = sum(effect.reload for effect in effects)
+    reloads = sum(effect.what.modules and not effect.reload for effect in effects)
+    units = Counter(unit.removesuffix(".service") for effect in effects for unit in effect.what.restarts)
+    busy = [effect for effect in effects if effect.anybody]
+    pods = sum(len(effect.pods or ()) for effect in busy)
+    unknown = sum(effect.pods is None for effect in busy)
+    processes = sum(len(effect.processes) for effect in busy)
+    quiet = "nobody works there" if any(effect.what for effect in effects) else "nothing interrupted"
     return [
         *([several(reboots, "reboot")] if reboots else []),
         *([f"{several(tried, 'reload')} of the modules (a reboot where it fails)"] if tried else []),
@@ -144,10 +144,10 @@ def _reboot(member: Member) -> str:
     return "reload of the modules or reboot" if member.disturbs.reload else "reboot"
 
 
-def _within(member: Member, accepted: frozenset[Act]) -> Member:
+def _stop_unaccepted(member: Member, accepted: frozenset[Act]) -> Member:
     if not member.has_changes or member.outcome is None or member.outcome.plan is None:
         return member
-    new = impact.unshown(member.outcome.plan.changes, accepted)
+    new = impact.unaccepted(member.outcome.plan.changes, accepted)
     if not new:
         return member
     error = f"what is known only now asks for more than was shown: {new}"
@@ -156,29 +156,29 @@ def _within(member: Member, accepted: frozenset[Act]) -> Member:
     )
 
 
-def _goes(member: Member) -> bool:
+def _may_change(member: Member) -> bool:
     return member.has_changes and member.reason is None
 
 
-def _applied(session: Session, members: Members, waiting: Sequence[Member], ready: Ready) -> Members:
-    """One round: the members, of which those that wait have their plans applied and are planned again."""
-    now = {one.host.name: one for one in waiting}
+def _apply_round(session: Session, members: Members, waiting: Sequence[Member], ready: Ready) -> Members:
+    """One round: the members after the plans of those that wait were applied, and planned again."""
+    now = {member.host.name: member for member in waiting}
 
-    def story(visit: Visit, emit: OnEvent) -> Outcome:
+    def apply_plan(visit: Visit, emit: OnEvent) -> Outcome:
         name = visit.host.name
-        one = now[name] = ready(now[name], visit, emit)
-        assert one.outcome is not None
-        return converge.apply(visit, one.outcome, emit) if _goes(one) else one.outcome
+        member = now[name] = ready(now[name], visit, emit)
+        assert member.outcome is not None
+        return converge.apply(visit, member.outcome, emit) if _may_change(member) else member.outcome
 
-    done = session.each(story, [one.host for one in waiting])
+    done = session.each(apply_plan, [member.host for member in waiting])
     session.listener.failures(done)
     after = [replace(now[outcome.host], outcome=outcome) for outcome in done]
     for member in after:
-        problem(session.listener, member.host.name, member.reason)
+        report_reason(session.listener, member.host.name, member.reason)
     return update(members, after)
 
 
-def _ended(member: Member) -> Member:
+def _fail_unconverged(member: Member) -> Member:
     """A host that still has a plan after all rounds is not right."""
     if (
         not member.has_changes

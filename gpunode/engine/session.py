@@ -40,7 +40,7 @@ class Session:
         with self.listener.live(hosts):
             for item in fleet.run(
                 hosts,
-                lambda host, on_event: task(self.visits[host.name], on_event),
+                lambda host, emit: task(self.visits[host.name], emit),
                 forks=self.forks,
             ):
                 if isinstance(item, Outcome):
@@ -61,7 +61,9 @@ class Session:
         """The members (None: one for every host) with the outcomes of `task`, reported as `each` does."""
         members = [Member(host) for host in self.hosts] if members is None else members
         outcomes = self.each(task, [member.host for member in members], plans=plans)
-        return tuple(replace(one, outcome=outcome) for one, outcome in zip(members, outcomes, strict=True))
+        return tuple(
+            replace(member, outcome=outcome) for member, outcome in zip(members, outcomes, strict=True)
+        )
 
 
 class Dialer(Protocol):
@@ -73,7 +75,7 @@ class Dialer(Protocol):
 
 
 @contextmanager
-def opened(
+def open_session(
     inventory: Inventory,
     hosts: tuple[Host, ...],
     listener: Listener,

@@ -10,7 +10,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import answering
 from gpunode.engine import converge, impact, nodes
 from gpunode.engine.fleet import Visit
-from gpunode.engine.listener import Listener, problem
+from gpunode.engine.listener import Listener, report_reason
 from gpunode.engine.member import Member, Members
 from gpunode.engine.record import Record
 from gpunode.engine.session import Session
@@ -36,44 +36,46 @@ def clear(
     happen in time, and its cordon is lifted again. Without a node only processes outside Kubernetes are waited for.
     A pod of which nothing runs is not waited for: see `clear_again`."""
     going = [member for member in members if member.has_changes and member.reason is None]
-    heavy = [one for one in going if impact.disturbance(one).ends_gpu_work]
+    heavy = [member for member in going if impact.disturbance(member).ends_gpu_work]
     reasons: dict[str, Problem] = {}
     idle_left: dict[str, bool] = {}
-    by_host = {one.host.name: one for one in heavy}
+    by_host = {member.host.name: member for member in heavy}
 
-    def story(visit: Visit, emit: OnEvent) -> Outcome:
-        one = by_host[visit.host.name]
-        assert one.outcome is not None
-        node = one.node.name if api and one.node else ""
+    def clear_host(visit: Visit, emit: OnEvent) -> Outcome:
+        member = by_host[visit.host.name]
+        assert member.outcome is not None
+        node = member.node.name if api and member.node else ""
         try:
             if api and node:
                 answering(
                     api, seconds=API_SECONDS, notify=lambda text: emit(Event("stage", visit.host.name, text))
                 )
                 cordon.cordon(api, node, record.owner)
-                record.host(one.host.name, "cordoned")
-            end = ended(api, one, visit, emit, stopped)
-            outcome, idle_left[one.host.name] = end.outcome, end.idle_pods_left
+                record.host(member.host.name, "cordoned")
+            end = wait_for_end(api, member, visit, emit, stopped)
+            outcome, idle_left[member.host.name] = end.outcome, end.idle_pods_left
             if end.left:
-                reasons[one.host.name] = lift_cordon(api, one, _busy(one, end.left, stopped()), emit)
-                return one.outcome
-            if api and one.node:
+                reasons[member.host.name] = lift_cordon(api, member, _busy(member, end.left, stopped()), emit)
+                return member.outcome
+            if api and member.node:
                 cordon.cordon(
                     api, node, record.owner
                 )  # the node may have been deleted meanwhile, or uncordoned
-                outcome = _unplugged(api, session, replace(one, outcome=outcome), visit, record.owner, emit)
+                outcome = _pause_plugin(
+                    api, session, replace(member, outcome=outcome), visit, record.owner, emit
+                )
         except ClusterError as error:
-            reasons[one.host.name] = lift_cordon(api, one, _named(one, error), emit)
-            return one.outcome
-        record.host(one.host.name, "drained")
+            reasons[member.host.name] = lift_cordon(api, member, _cluster_problem(member, error), emit)
+            return member.outcome
+        record.host(member.host.name, "drained")
         return outcome
 
-    after = {one.host.name: one for one in session.for_each_host(story, heavy)} if heavy else {}
+    after = {member.host.name: member for member in session.for_each_host(clear_host, heavy)} if heavy else {}
     for host, reason in reasons.items():
-        problem(session.listener, host, reason)
+        report_reason(session.listener, host, reason)
     return tuple(
         replace(
-            after.get(member.host.name, member).excluded(reasons.get(member.host.name)),
+            after.get(member.host.name, member).exclude(reasons.get(member.host.name)),
             idle_pods_left=idle_left.get(member.host.name, False),
         )
         for member in members
@@ -90,7 +92,7 @@ def clear_again(
     before = member.outcome
     what = NOT_FINISHED if before.applied else NOT_CHANGED
     try:
-        end = ended(api, member, visit, emit, stopped)
+        end = wait_for_end(api, member, visit, emit, stopped)
         if not end.left:
             changed = before.applied and end.outcome.status in ("right", "planned")
             status = "changed" if changed else end.outcome.status
@@ -98,9 +100,9 @@ def clear_again(
             return replace(member, outcome=outcome, idle_pods_left=end.idle_pods_left)
         reason = _busy(member, end.left, stopped(), what)
     except ClusterError as error:
-        reason = _named(member, error, what)
+        reason = _cluster_problem(member, error, what)
     if not before.applied:
-        return member.excluded(lift_cordon(api, member, reason, emit))
+        return member.exclude(lift_cordon(api, member, reason, emit))
     return replace(member, outcome=replace(before, status="failed", problem=reason))
 
 
@@ -111,7 +113,7 @@ def release(api: Api, members: Members) -> None:
             cordon.uncordon(api, member.node.name)
 
 
-def show_left(api: Api | None, listener: Listener, members: Sequence[Member]) -> None:
+def show_unfinished(api: Api | None, listener: Listener, members: Sequence[Member]) -> None:
     """Tell of nodes that an earlier run cordoned and did not finish; those of this run are taken over."""
     here = {member.node.name for member in members if member.node}
     if api is None:
@@ -155,12 +157,12 @@ def lift_cordon(api: Api | None, member: Member, reason: Problem, emit: OnEvent)
     return reason
 
 
-def _named(member: Member, error: ClusterError, what: str = NOT_CHANGED) -> Problem:
-    found = replace(error.problem, code=BUSY)
-    return replace(found, what=f"{what}: {found.what}", subject=member.host.name)
+def _cluster_problem(member: Member, error: ClusterError, what: str = NOT_CHANGED) -> Problem:
+    problem = replace(error.problem, code=BUSY)
+    return replace(problem, what=f"{what}: {problem.what}", subject=member.host.name)
 
 
-def _unplugged(
+def _pause_plugin(
     api: Api, session: Session, member: Member, visit: Visit, owner: str, emit: OnEvent
 ) -> Outcome:
     """The host as it is without gpunode's device plugin, where that is in the way of another driver: then the modules are
@@ -173,20 +175,18 @@ def _unplugged(
     if not (what.reboot or what.modules or what.packages) or not any(user.pod in pods for user in users):
         return member.outcome
 
-    def sentence(text: str) -> None:
+    def notify(text: str) -> None:
         emit(Event("stage", member.host.name, text))
 
     try:
-        gone = daemonset.pause(
-            api, namespace, member.node, nodes.desired_labels(member.host), owner, sentence
-        )
+        gone = daemonset.pause(api, namespace, member.node, nodes.desired_labels(member.host), owner, notify)
     except ClusterError as error:
-        sentence(f"the device plugin stays: {error.problem.what}")
+        notify(f"the device plugin stays: {error.problem.what}")
         return member.outcome
     outcome = converge.probe_and_plan(visit, emit)
     users = outcome.facts.gpu_users if outcome.facts else ()
     if gone and users and impact.disturbance(replace(member, outcome=outcome)).reboot:
-        sentence(
+        notify(
             f"no reload of the modules, as these use the GPUs: {few([str(user) for user in users], NAMED)}"
         )
     return outcome
@@ -198,8 +198,7 @@ def _busy(member: Member, left: str, interrupted: bool, what: str = NOT_CHANGED)
     return Problem(BUSY, f"{what}: {after} {left} still used its GPUs", fix=hint, subject=member.host.name)
 
 
-LOOK = 5.0  # seconds between two looks at the processes of a host
-NAMED = 3
+PROBE_SECONDS = 5.0  # seconds between two looks at the processes of a host
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,53 +211,55 @@ class End:
     idle_pods_left: bool = False
 
 
-def ended(api: Api | None, member: Member, visit: Visit, emit: OnEvent, stopped: Callable[[], bool]) -> End:
+def wait_for_end(
+    api: Api | None, member: Member, visit: Visit, emit: OnEvent, stopped: Callable[[], bool]
+) -> End:
     """Wait until nothing that is work uses the GPUs, as `work` of the host has it."""
     assert member.outcome is not None
     mode, seconds = member.host.work, member.host.work_timeout
     if mode == "kill":
         return End("", member.outcome)
 
-    def sentence(text: str) -> None:
+    def notify(text: str) -> None:
         emit(Event("stage", member.host.name, text))
 
     end = time.monotonic() + seconds
     services: set[str] | None = (
         None  # pods, by uid and by name: that of a static pod's processes is not its object's
     )
-    found: Sequence[Work] = ()
+    idle: Sequence[Work] = ()
     while True:
-        if api and member.node and (services is None or found):  # what stood still may run by now
-            node, concerns, boot = member.node.name, _concerns(mode), impact.booted(member)
-            seconds, evict, before = max(0.0, end - time.monotonic()), mode == "drain", found
-            answering(api, seconds=seconds, notify=sentence)
-            found = drain.wait(
-                api, node, concerns, evict=evict, seconds=seconds, notify=sentence, stopped=stopped, boot=boot
+        if api and member.node and (services is None or idle):  # what stood still may run by now
+            node, concerns, boot = member.node.name, _concerns(mode), impact.boot_id(member)
+            seconds, evict, before = max(0.0, end - time.monotonic()), mode == "drain", idle
+            answering(api, seconds=seconds, notify=notify)
+            idle = drain.wait(
+                api, node, concerns, evict=evict, seconds=seconds, notify=notify, stopped=stopped, boot=boot
             )
-            if left := [pod for pod in found if not pod.standstill]:
+            if left := [pod for pod in idle if not pod.standstill]:
                 blocked = "; ".join(pod.obstacle for pod in left if pod.obstacle)
                 names = few([pod.name for pod in left], NAMED)
                 return End(names + (f" ({blocked})" if blocked else ""), member.outcome)
             services = {key for pod in drain.on_node(api, node) if pod.service for key in (pod.uid, pod.name)}
-            if found and not before:
-                names = few([f"{pod.name} ({pod.standstill})" for pod in found], NAMED)
-                sentence(f"not waited for, as nothing runs there on GPUs: {names}")
+            if idle and not before:
+                names = few([f"{pod.name} ({pod.standstill})" for pod in idle], NAMED)
+                notify(f"not waited for, as nothing runs there on GPUs: {names}")
         outcome = converge.probe_and_plan(visit, emit)
         users = users_of(outcome.facts.gpu_users if outcome.facts else (), services)
         if not users or time.monotonic() >= end or stopped():
-            return End(users, outcome, bool(found))
-        sentence(f"waiting for {users} to leave the GPUs")
-        time.sleep(LOOK)
+            return End(users, outcome, bool(idle))
+        notify(f"waiting for {users} to leave the GPUs")
+        time.sleep(PROBE_SECONDS)
 
 
 def users_of(users: Iterable[GpuUser], services: Collection[str] | None) -> str:
     """Processes that use the GPUs and are no service's. `services` None: pods are not known, and none is waited for."""
     work = [
-        one
-        for one in impact.work_of(users)
-        if (one.pod is None if services is None else one.pod not in services and one.name not in services)
+        user
+        for user in impact.work_of(users)
+        if (user.pod is None if services is None else user.pod not in services and user.name not in services)
     ]
-    return few([str(one) for one in work], NAMED)
+    return few([str(user) for user in work], NAMED)
 
 
 def _concerns(mode: str) -> Callable[[Work], bool]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpunode import __version__
-from gpunode.engine.chain import by_hand
+from gpunode.engine.chain import find_manual_fix
 from gpunode.errors import Problem, UsageError
 from gpunode.model import Event, Gpu, Host, Outcome, Verdict
 from gpunode.report.plain import Part, lines, plain
@@ -86,7 +86,7 @@ class Card:
             return f"{broken.layer}: {first(broken.cause or broken.text)}"
         if self.outcome is not None and self.outcome.problem:
             return first(self.outcome.why)
-        if self.status == "broken" and self.outcome is not None and (link := by_hand(self.outcome)):
+        if self.status == "broken" and self.outcome is not None and (link := find_manual_fix(self.outcome)):
             return f"{link.layer}: {first(link.cause or link.text)}"
         if self.result is not None:
             return first(self.result[1])

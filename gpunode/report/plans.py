@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gpunode.engine.chain import by_hand, unmended_note
+from gpunode.engine.chain import find_manual_fix, unfixed_note
 from gpunode.host import diff as diffs
 from gpunode.links.machine import pci
 from gpunode.links.machine.pci import gpus
@@ -78,7 +78,7 @@ def headline(facts: Facts, desired: Desired | None = None) -> str:
 
 def status_of(outcome: Outcome) -> Status:
     """Its status, but `broken` for a host that is right and still cannot work."""
-    return "broken" if by_hand(outcome) else outcome.status
+    return "broken" if find_manual_fix(outcome) else outcome.status
 
 
 def notes(outcome: Outcome) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ def notes(outcome: Outcome) -> tuple[str, ...]:
     texts = outcome.desired.notes if outcome.desired else ()
     if outcome.facts is None:
         return texts
-    if broken := unmended_note(outcome):
+    if broken := unfixed_note(outcome):
         texts += (broken,)
     texts += tuple(map(str, outcome.facts.unconfirmed))
     run = outcome.facts.running

@@ -103,7 +103,7 @@ def _killed(
             return done, resumes
         assert code == -9, f"seed {seed}, exit code {code}: {operators.last_words(demo)}"
         done += 1
-        last = record.last(demo.inventory)
+        last = record.last_run(demo.inventory)
         if last and not last.ended:  # else it was killed before it had a record
             words = ["resume", "inventory.yaml", "--yes"]
         resumes += words[0] == "resume"

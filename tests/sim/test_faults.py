@@ -50,7 +50,7 @@ def demo(nodes: Demo, records: None) -> Iterator[Demo]:
 
 def states(demo: Demo) -> dict[str, str]:
     """How far each host has come in the last run."""
-    found = record.last(demo.inventory)
+    found = record.last_run(demo.inventory)
     assert found is not None
     return {name: progress.state for name, progress in found.hosts.items()}
 

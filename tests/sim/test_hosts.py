@@ -12,7 +12,7 @@ from typer.core import TyperOption
 from typer.main import get_command
 
 from gpunode.cli import demo
-from gpunode.engine.chain import FAULTS, first_broken, judge_host
+from gpunode.engine.chain import FAULTS, judge_host, stop_at_broken
 from gpunode.links.plugin.link import judge_image
 from gpunode.model import Outcome
 from gpunode.sim import faults
@@ -215,7 +215,7 @@ def test_verify_names_the_first_broken_link_and_provision_fixes_it(
     try:
         seen = fleet.look(name)[name]
         links = [*judge_host(seen), *filter(None, [judge_image(seen)])]
-        broken = [link for link in first_broken(links) if link.status == "broken"]
+        broken = [link for link in stop_at_broken(links) if link.status == "broken"]
     finally:
         if FAULTS[fault].by_hand:
             for path, text in texts.items():

@@ -79,7 +79,7 @@ def test_a_run_that_is_killed_at_any_state_is_resumed_to_the_same_end(demo: Demo
         demo.inventory.write_text(written)
         operators.back(demo.states[HOST])
     assert code == -signal.SIGKILL, f"no run came to {state}: {operators.output(demo)}"
-    found = record.last(demo.inventory)
+    found = record.last_run(demo.inventory)
     assert found is not None
     assert (found.hosts[HOST].state, found.ended) == (state, False)
 

@@ -14,7 +14,7 @@ from gpunode import report
 from gpunode.engine import converge, prerequisites
 from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member
-from gpunode.engine.session import Session, opened
+from gpunode.engine.session import Session, open_session
 from gpunode.errors import GpunodeError
 from gpunode.model import OnEvent, Outcome, WriteFile
 from gpunode.packages import keys, signing
@@ -53,7 +53,7 @@ def bare(folder: Path, *machines: Machine) -> Iterator[tuple[Fleet, Session]]:
     with serving(folder, machines) as fleet:
         hosts = tuple(replace(one, driver_repository=None, toolkit_repository=None) for one in fleet.hosts())
         listener = report.make(json=True, quiet=False)
-        with opened(fleet.inventory, hosts, listener, forks=8) as session:
+        with open_session(fleet.inventory, hosts, listener, forks=8) as session:
             yield fleet, session
 
 

@@ -160,11 +160,11 @@ def test_a_host_with_nothing_to_do_whose_gpus_are_in_use_ends_neither_badly_nor_
     """It stops no batch and leaves nothing to resume. A host that was changed owes its proof."""
     one = Member(HOSTS[0], Outcome("a1", status), replace(NODE, taints=taints), result=result)
     one = replace(one, verdicts=(judge_pod(result),))
-    assert batch.end(one)[0] == state
+    assert batch.end_state(one)[0] == state
     assert exit_codes.of_run([one]) == code
     assert not one.proven
-    assert proof.proof(one)[0] == "not verified"
-    assert ("in use, not proven now" in proof.proof(one)[1]) is (state == "in use")
+    assert proof.describe_proof(one)[0] == "not verified"
+    assert ("in use, not proven now" in proof.describe_proof(one)[1]) is (state == "in use")
 
 
 def waiting(
@@ -192,7 +192,7 @@ def test_the_batches_are_shown_before_the_question(capsys: pytest.CaptureFixture
     ]
     order = [(a1, b1), (a2,), (a3, b2)]
 
-    rows = rounds.rows(order, members)
+    rows = rounds.batch_rows(order, members)
 
     assert rows == [
         (1, ["a1", "b1"], ["a1"], [], []),
@@ -219,7 +219,7 @@ def test_the_batches_are_shown_before_the_question(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("order", [(), (HOSTS[:2],), (HOSTS[:1], HOSTS[1:2])])
 def test_where_all_changes_are_made_at_once_no_batches_are_shown(order: tuple[list[Host], ...]) -> None:
     members = [waiting(HOSTS[0], Reboot("why"))]
-    assert rounds.rows(order, members) == []
+    assert rounds.batch_rows(order, members) == []
     assert rounds.question(members, 0, "x.yaml") == "1 host: 1 reboot, nobody works there. Apply x.yaml?"
     assert (
         rounds.question(members, 2, "x.yaml", replaced=2)
@@ -302,14 +302,14 @@ def test_what_was_not_shown_is_named() -> None:
         Packages("why", install=(PackageSpec("x", "2"), PackageSpec("y"))),
         Reboot("why"),
     ]
-    assert impact.unshown(later, shown) == "install y, reboot"
-    assert impact.unshown([WriteFile("/b", "", "why")], shown) == ""
+    assert impact.unaccepted(later, shown) == "install y, reboot"
+    assert impact.unaccepted([WriteFile("/b", "", "why")], shown) == ""
 
 
 def test_an_accepted_reboot_covers_restarts_and_modules_that_come_after_it() -> None:
     later = [Service("kubelet.service", "why", restart=True), KernelModule("nvidia", "why")]
-    assert impact.unshown(later, {("reboot", "")}) == ""
-    assert impact.unshown(later, {("write", "files")}) == "load modules, restart kubelet.service"
+    assert impact.unaccepted(later, {("reboot", "")}) == ""
+    assert impact.unaccepted(later, {("write", "files")}) == "load modules, restart kubelet.service"
 
 
 def test_what_comes_with_the_drivers_packages_is_shown_before_they_are_installed() -> None:
@@ -323,7 +323,7 @@ def test_what_comes_with_the_drivers_packages_is_shown_before_they_are_installed
     seen = cases.applied(seen, shown)
     seen = cases.overlaid(seen, {"units": {"nvidia-persistenced.service": "active"}})
     later = pipeline.plan(host, seen, decide(host, seen, None)).changes
-    assert impact.unshown(later, impact.acts(shown)) == ""
+    assert impact.unaccepted(later, impact.acts(shown)) == ""
 
 
 def test_daemons_of_the_driver_are_no_work() -> None:

@@ -201,7 +201,7 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
 QUESTION = """
 import sys
 from gpunode import cli
-from gpunode.engine.listener import accepted
+from gpunode.engine.listener import confirm
 from gpunode.report import make
 
 class Terminal:
@@ -213,7 +213,7 @@ class Terminal:
 @cli.app.command("ask")
 def ask():
     sys.stdin = Terminal()
-    accepted(make(json=False, quiet=True), "Apply?", yes=False)
+    confirm(make(json=False, quiet=True), "Apply?", yes=False)
 
 sys.argv = ["gpunode", "ask"]
 cli.main()

@@ -126,10 +126,10 @@ def test_drift_of_the_cluster_is_reported_as_that_of_hosts(
 ) -> None:
     """Also where a label of one host is refused. A cluster that does not answer (None) was not checked."""
 
-    def waiting(*_: object, **__: object) -> cluster_diff.Planned:
+    def waiting(*_: object, **__: object) -> cluster_diff.ClusterPlan:
         if objects is None:
             raise ClusterError("it does not answer")
-        return cluster_diff.Planned(objects, (REFUSED,) if conflict else ())
+        return cluster_diff.ClusterPlan(objects, (REFUSED,) if conflict else ())
 
     monkeypatch.setattr(nodes, "connect", lambda _: SimpleNamespace(find=lambda *_, **__: ([], "")))
     monkeypatch.setattr(nodes, "check_kubeconfig", lambda _: None)

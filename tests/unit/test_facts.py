@@ -177,4 +177,4 @@ def test_whatever_stands_anywhere_is_planned_on_or_refused(odd: object) -> None:
         raw = copy.deepcopy(RAW)
         functools.reduce(lambda value, key: value[key], path[:-1], raw)[path[-1]] = odd
         with contextlib.suppress(UnexpectedAnswer):
-            judge_host(converge.planned(host, answers.parse_facts(raw), None))
+            judge_host(converge.plan_host(host, answers.parse_facts(raw), None))

@@ -37,7 +37,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
         "c": ("waiting", ""),
         "d": ("in use", ""),
     }
-    assert (found.not_done, found.having("failed"), found.options) == (
+    assert (found.not_done, found.in_state("failed"), found.options) == (
         ("b", "c"),
         ("b",),
         record.RunOptions(batch="2"),
@@ -100,10 +100,10 @@ def test_the_last_run_is_that_of_the_same_inventory(tmp_path: Path) -> None:
     (runs / "99999999T000000Z-0001.jsonl").write_text(
         json.dumps({"format": 1, "hosts": [], "inventory": "/other"}) + "\n"
     )
-    found = record.last(tmp_path / "inventory.yaml", folder=runs)
+    found = record.last_run(tmp_path / "inventory.yaml", folder=runs)
     assert found is not None
     assert found.id == mine.id
-    assert record.last(tmp_path / "none.yaml", folder=runs) is None
+    assert record.last_run(tmp_path / "none.yaml", folder=runs) is None
 
 
 def test_a_damaged_record_of_the_same_inventory_is_not_passed_over(tmp_path: Path) -> None:
@@ -114,12 +114,12 @@ def test_a_damaged_record_of_the_same_inventory_is_not_passed_over(tmp_path: Pat
     head = {"format": 1, "hosts": ["a"], "inventory": str(inventory), "options": {"batch": 1}}
     path.write_text(json.dumps(head) + "\n")
     with pytest.raises(GpunodeError) as error:
-        record.last(inventory, folder=path.parent)
+        record.last_run(inventory, folder=path.parent)
     assert (
         error.value.message
         == f"{path}: not the record of a run (1 where text is expected, in line 1.options.batch)"
     )
-    assert record.left_before(inventory, folder=path.parent) == ()
+    assert record.find_unfinished(inventory, folder=path.parent) == ()
 
 
 def test_where_no_record_can_be_written_nothing_begins(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_the_last_run_is_the_last_though_the_clock_was_set_back(
         monkeypatch.setattr(record.time, "time", lambda now=now: now)
         run = begun(tmp_path, "a")
         assert run.id.startswith(expected)
-        found = record.last(tmp_path / "inventory.yaml", folder=tmp_path / "runs")
+        found = record.last_run(tmp_path / "inventory.yaml", folder=tmp_path / "runs")
         assert found is not None
         assert found.id == run.id
 
@@ -222,9 +222,9 @@ def test_hosts_that_an_earlier_run_left_are_not_forgotten(tmp_path: Path) -> Non
     folder, inventory = tmp_path / "runs", tmp_path / "inventory.yaml"
     begun(tmp_path, "a", "b", "c").host("a", "proven")
     begun(tmp_path, "c").host("c", "proven")
-    assert record.left_before(inventory, folder=folder) == ("b",)
+    assert record.find_unfinished(inventory, folder=folder) == ("b",)
     with pytest.raises(UsageError) as error:
-        record.names(["@failed"], inventory, folder=folder)
+        record.expand_limit(["@failed"], inventory, folder=folder)
     assert "`gpunode provision --limit b` continues there" in error.value.hint
     begun(tmp_path, "b").host("b", "proven")
-    assert record.left_before(inventory, folder=folder) == ()
+    assert record.find_unfinished(inventory, folder=folder) == ()

@@ -204,7 +204,7 @@ def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
     monkeypatch.setattr(shares, "_real", lambda *_: ({"n1": object()}, placed))
     monkeypatch.setattr(shares, "_state", lambda _: (there, []))
     monkeypatch.setattr(shares, "_repaired", lambda *_: True)
-    monkeypatch.setattr(shares, "accepted", lambda *_, **__: None)
+    monkeypatch.setattr(shares, "confirm", lambda *_, **__: None)
     monkeypatch.setattr(shares.picture, "find_mismatches", lambda *_: tuple(found))
     monkeypatch.setattr(strays, "note", lambda *_: None)
     monkeypatch.setattr(shares.other_owners, "every", lambda _: ())

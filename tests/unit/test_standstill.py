@@ -47,7 +47,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[work.End | ClusterError]
                 raise how
             return how
 
-        monkeypatch.setattr(work, "ended", ended)
+        monkeypatch.setattr(work, "wait_for_end", ended)
         return asked
 
     return end
@@ -163,7 +163,7 @@ def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_fo
     """Processes outside Kubernetes may take minutes to end; a container that was started meanwhile may have no GPU open yet."""
     stands = Work("ml/train", "u", {"nvidia.com/gpu": 1}, service=False, standstill="CrashLoopBackOff")
     pods, users = [(stands,), (replace(stands, standstill=""),)], [(GpuUser(7, "python3"),), ()]
-    monkeypatch.setattr(work, "LOOK", 0)
+    monkeypatch.setattr(work, "PROBE_SECONDS", 0)
     monkeypatch.setattr(work, "answering", lambda *_, **__: None)
     monkeypatch.setattr(drain, "wait", lambda *_, **__: pods.pop(0))
     monkeypatch.setattr(drain, "on_node", lambda *_, **__: ())
@@ -172,7 +172,7 @@ def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_fo
         converge, "probe_and_plan", lambda *_: Outcome("h", "planned", replace(seen, gpu_users=users.pop(0)))
     )
     one = replace(member(REBOOT), node=cast("Any", SimpleNamespace(name="n")))
-    end = work.ended(cast("Api", object()), one, cast("Visit", None), lambda _: None, lambda: False)
+    end = work.wait_for_end(cast("Api", object()), one, cast("Visit", None), lambda _: None, lambda: False)
     assert (end.left, pods) == ("ml/train", [])
 
 

@@ -61,7 +61,7 @@ def broken(then: Mapping[str, Any]) -> Verdict:
 
 def first(host: Host, seen: Facts) -> Verdict:
     """The first broken link of a host that is seen like this."""
-    outcome = converge.planned(host, seen, None)
+    outcome = converge.plan_host(host, seen, None)
     return next(link for link in judge_host(outcome) if link.status == "broken")
 
 
@@ -80,7 +80,7 @@ def test_a_gpu_for_a_virtual_machine_breaks_nothing_of_the_others(owner: str) ->
         {"address": "0000:19:00.0", "device": "2330", "driver": "nvidia"},
         {"address": "0000:3b:00.0", "device": "1db4", "driver": owner},
     ]
-    outcome = converge.planned(host, cases.overlaid(seen, {"pci": beside}), None)
+    outcome = converge.plan_host(host, cases.overlaid(seen, {"pci": beside}), None)
     chain = judge_host(outcome)
     assert {link.status for link in chain} == {"ok"}
     assert "1x Tesla V100-PCIE-16GB (10de:1db4)" in chain[0].text
@@ -198,7 +198,7 @@ def test_a_hook_that_runc_does_not_know_of_is_said_beside_a_runtime_that_works()
     host = cases.host("modern", {"toolkit": "1.17.8"})
     _, seen = right()
     seen = cases.applied(seen, pipeline.plan(host, seen, decide(host, seen, None)).changes)
-    link = next(one for one in judge_host(converge.planned(host, seen, None)) if one.layer == "runtime")
+    link = next(one for one in judge_host(converge.plan_host(host, seen, None)) if one.layer == "runtime")
     assert (link.status, "passDeviceSpecs" in link.fix) == ("ok", True)
     assert "NVIDIA's toolkit is 1.17.8: its hook" in link.cause
 
@@ -319,7 +319,7 @@ def test_a_kernel_that_boots_next_without_a_module_is_named_at_the_module(
 ) -> None:
     """Broken where the plan gives it one; else the GPUs work until then, and a user has to act."""
     host, seen = right()
-    outcome = converge.planned(host, cases.overlaid(seen, then), None)
+    outcome = converge.plan_host(host, cases.overlaid(seen, then), None)
     link = next(link for link in judge_host(outcome) if link.layer == "module")
     assert link.status == status
     assert link.cause.startswith(cause)

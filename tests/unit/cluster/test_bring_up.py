@@ -464,7 +464,7 @@ def test_a_pod_of_the_plugin_is_outdated_by_another_driver_runtime_or_toolkit(
     """containerd keeps containers over its restart, with the runtime that they were started with. It is renewed then,
     test_plugin.py."""
     facts = replace(cases.facts("modern"), kernels={"6.1.0-41-amd64": False})
-    assert impact.outdate([change], facts) == outdated
+    assert impact.outdates_pods([change], facts) == outdated
 
 
 def test_a_plan_names_the_plugins_pods_that_the_run_replaces(
@@ -656,7 +656,7 @@ def test_a_gpu_with_several_shares_is_one_line(capsys: pytest.CaptureFixture[str
         Result("a", "pod-2", "GPU-1", "H100", True, 1.0, "", ()),
         Result("a", "pod-3", "GPU-1", "H100", False, 1.0, "wrong", ()),
     ]
-    proof.show([NodeResult("a", tuple(ran))], report.make(json=True, quiet=True))
+    proof.show_results([NodeResult("a", tuple(ran))], report.make(json=True, quiet=True))
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(one["uuid"], one["result"], one["pods"], one["seconds"]) for one in lines] == [
         ("GPU-0", "passed", 2, 2.0),
@@ -888,11 +888,12 @@ def test_the_proof_of_a_host_does_not_repeat_its_name() -> None:
     """Its row names it already; another host's name stays."""
     (one, *_) = seen(HOSTS)
     name = one.host.name
-    out = one.excluded(
-        Problem("stopped", f"not begun: 1 host ended badly (other: {name}: why)", subject=name)
-    )
+    out = one.exclude(Problem("stopped", f"not begun: 1 host ended badly (other: {name}: why)", subject=name))
     assert str(out.reason) == f"{name}: not begun: 1 host ended badly (other: {name}: why)"
-    assert proof.proof(out) == ("not verified", f"not begun: 1 host ended badly (other: {name}: why)")
+    assert proof.describe_proof(out) == (
+        "not verified",
+        f"not begun: 1 host ended badly (other: {name}: why)",
+    )
 
 
 @pytest.mark.parametrize(
@@ -932,7 +933,7 @@ def test_what_provision_proves_is_what_verify_says(
         for them in (provisioned.verdicts, verified.verdicts)
     ]
     assert told[0] == told[1]
-    assert (provisioned.wrong.layer if provisioned.wrong else None) == link
+    assert (provisioned.problem.layer if provisioned.problem else None) == link
     assert provisioned.proven == verified.proven == (link is None)
 
 

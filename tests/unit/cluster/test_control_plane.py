@@ -155,7 +155,7 @@ def test_a_host_whose_control_plane_is_not_healthy_is_out(
     assert "cp1: the control plane is not healthy" in capsys.readouterr().out
     assert provision._unhealthy((one, other)) == one.reason.what  # no further batch begins
     assert provision._unhealthy((other,)) == ""
-    assert batch.end(one)[0] == "skipped"  # nothing was changed there
+    assert batch.end_state(one)[0] == "skipped"  # nothing was changed there
     assert one.outcome is not None
     changed = replace(one, outcome=replace(one.outcome, status="changed", plan=None))
-    assert batch.end(changed)[0] == "failed"
+    assert batch.end_state(changed)[0] == "failed"

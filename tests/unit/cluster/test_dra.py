@@ -228,8 +228,8 @@ def test_provision_leaves_the_labels_of_such_a_node_alone(
     (one,) = prove(Walk(api, INVENTORY, report.make(json=False, quiet=True), acts=True, run=False), members)
 
     assert not one.proven
-    assert one.wrong is not None
-    assert one.wrong.code == other_owners.OTHER_OWNER
+    assert one.problem is not None
+    assert one.problem.code == other_owners.OTHER_OWNER
     assert "gpunode.dev/gpu" not in fake.all("Node")[0]["metadata"]["labels"]
     assert not fake.all("Pod")
 

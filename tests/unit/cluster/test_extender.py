@@ -315,7 +315,7 @@ def test_who_may_not_bind_its_roles_is_reported_before_anything_is_changed(
     def asked(*_: Any, **__: Any) -> None:
         raise AssertionError("asked before")
 
-    monkeypatch.setattr(share, "accepted", asked)
+    monkeypatch.setattr(share, "confirm", asked)
     cluster = Cluster(plugin=PluginImage("plugin:1"), share=Share(scheduler=SecondScheduler(IMAGE)))
     listener = SimpleNamespace(cluster=lambda *_: None, event=None)
     session: Any = SimpleNamespace(inventory=Inventory("i.yaml", (), cluster), listener=listener)
@@ -333,7 +333,7 @@ def test_one_that_the_inventory_does_not_name_is_removed_without_a_host_of_the_c
     api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, kind: str, host_asks: bool
 ) -> None:
     """Also what an interrupted removal left. Where schedulers on hosts ask, too, these are visited first."""
-    monkeypatch.setattr(share, "accepted", lambda *_, **__: None)
+    monkeypatch.setattr(share, "confirm", lambda *_, **__: None)
     (left,) = [one for one in deployment.second_objects("gpunode") if one["kind"] == kind]
     fake.put(left)
     if host_asks:

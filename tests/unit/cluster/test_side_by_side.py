@@ -30,7 +30,7 @@ def written(api: Api, members: Sequence[Member]) -> int:
 
 
 def tried(api: Api, members: Sequence[Member]) -> int:
-    return len([change for _, change in cluster_diff._tried(api, members, strict=True) if change])
+    return len([change for _, change in cluster_diff._try_labels(api, members, strict=True) if change])
 
 
 @pytest.mark.parametrize(("room", "ask", "alone"), [(stages, written, 0), (cluster_diff, tried, 1)])
