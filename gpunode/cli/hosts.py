@@ -45,10 +45,10 @@ def plan(
 
     Example: gpunode plan inventory.yaml --limit p100 --exit-code
     """
-    from gpunode.commands.plan import drift
+    from gpunode.commands.plan import show_plan
 
     with session(common, html) as work:
-        return drift(work, diff=diff, waits=exit_with, why=why)
+        return show_plan(work, diff=diff, waits=exit_with, why=why)
 
 
 @visits_hosts
@@ -236,7 +236,7 @@ def status(
 
     Example: gpunode status --watch 2
     """
-    from gpunode.commands.status import overlook
+    from gpunode.commands.status import show_status
     from gpunode.model import Event
 
     hosts = not common.alone
@@ -244,13 +244,13 @@ def status(
         if sys.stderr.isatty() and not common.json:
             work.listener.event(Event("stage", None, "asking the cluster and its device plugins"))
         if watch is None:
-            return overlook(work, selected=common.selects, hosts=hosts)
+            return show_status(work, selected=common.selects, hosts=hosts)
         clear = CLEAR if not common.json and sys.stdout.isatty() else ""
         try:
-            overlook(work, selected=common.selects, hosts=hosts)
+            show_status(work, selected=common.selects, hosts=hosts)
             while True:
                 time.sleep(watch)
-                overlook(
+                show_status(
                     work, selected=common.selects, hosts=hosts, fresh=lambda: typer.echo(clear, nl=False)
                 )
         except KeyboardInterrupt:  # the way out of it, so nothing was interrupted

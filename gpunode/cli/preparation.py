@@ -68,7 +68,7 @@ def init(
         if json or not sys.stdin.isatty():
             raise UsageError("no source of hosts is named, and there is no terminal to ask on", hint=WAYS)
         known, user = _asked(cluster, user)
-    known = start.limited(known, limit or ())
+    known = start.limit_hosts(known, limit or ())
     known = replace(
         start.in_context(known, cluster),
         user=user,

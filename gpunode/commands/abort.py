@@ -1,4 +1,4 @@
-"""The end of what an earlier run still does on hosts."""
+"""Ends the apply of an earlier run on hosts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from gpunode.model import OnEvent, Outcome
 
 
 def abort(session: Session) -> int:
-    """End it, and tell what was ended; the exit code."""
+    """End running applies, and report them; the exit code."""
     ended: dict[str, Ended] = {}
 
-    def story(visit: Visit, emit: OnEvent) -> Outcome:
+    def end_apply(visit: Visit, emit: OnEvent) -> Outcome:
         name = visit.host.name
         ended[name] = converge.abort(visit, emit)
         return Outcome(name, "changed" if ended[name] != Ended() else "right")
 
-    members = session.for_each_host(story)
+    members = session.for_each_host(end_apply)
     session.listener.rows(
         "abort",
         ("host", "ended", "by", "since", "results"),
         [
-            (name, one.doing or "nothing was under way", one.by, one.since, "; ".join(one.results))
-            for name, one in ((host.name, ended[host.name]) for host in session.hosts if host.name in ended)
+            (name, end.doing or "nothing was under way", end.by, end.since, "; ".join(end.results))
+            for name, end in ((host.name, ended[host.name]) for host in session.hosts if host.name in ended)
         ],
     )
     session.listener.failures(outcomes(members))

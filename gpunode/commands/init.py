@@ -38,7 +38,7 @@ def from_ssh(file: Path = SSH_CONFIG) -> Starter:
 
     try:
         place = localfile.full(str(file))
-        found, jumps = aliases(place), jump_hosts(place)
+        names, jumps = aliases(place), jump_hosts(place)
     except OSError as error:
         raise UsageError(
             f"{error.filename or file} cannot be read: {error.strerror}",
@@ -47,8 +47,8 @@ def from_ssh(file: Path = SSH_CONFIG) -> Starter:
     own = place.absolute() == SSH_CONFIG.expanduser()
     return Starter(
         str(file),
-        tuple(Entry(name) if own else _copied(name, place) for name in found if name not in jumps),
-        jumps=tuple(name for name in found if name in jumps),
+        tuple(Entry(name) if own else _copy_options(name, place) for name in names if name not in jumps),
+        jumps=tuple(name for name in names if name in jumps),
     )
 
 
@@ -73,12 +73,12 @@ def from_names(text: str) -> Starter:
     """Hosts by name or range, separated by commas or spaces."""
     wanted = text.replace(",", " ").split()
     try:
-        return Starter("names", tuple(Entry(name) for one in wanted for name in expand_range(one)))
+        return Starter("names", tuple(Entry(name) for part in wanted for name in expand_range(part)))
     except ValueError as error:
         raise UsageError(str(error), hint="Write ranges as gpu-[01:04].") from error
 
 
-def limited(known: Starter, limit: Sequence[str]) -> Starter:
+def limit_hosts(known: Starter, limit: Sequence[str]) -> Starter:
     """The same with those hosts that match one of the names or globs; all without any. Raises UsageError where none is left."""
     globs = [part.strip() for entry in limit for part in entry.split(",") if part.strip()]
     left = tuple(host for host in known.hosts if not globs or _matches(host.name, globs))
@@ -98,34 +98,34 @@ def in_context(known: Starter, cluster: Cluster) -> Starter:
     return known
 
 
-def _copied(name: str, file: Path) -> Entry:
+def _copy_options(name: str, file: Path) -> Entry:
     """What the file sets for the host, and the options of it that no key of an inventory holds. Raises UsageError for a file that ssh cannot read."""
     from gpunode.host.ssh.config import Config
 
     try:
-        found, usual = (Config(one).options(Ssh(name)) for one in (file, Path(os.devnull)))
+        options, usual = (Config(path).options(Ssh(name)) for path in (file, Path(os.devnull)))
     except NoConnection as error:
         raise UsageError(error.message, hint=error.hint) from error
 
     def value(option: str) -> str:
-        words = [one for one in found.get(option, ()) if one not in usual.get(option, ())]
-        return words[0] if words and words[0].lower() != "none" else ""
+        values = [value for value in options.get(option, ()) if value not in usual.get(option, ())]
+        return values[0] if values and values[0].lower() != "none" else ""
 
     values = {key: value(option) for key, option in SSH_KEYS.items()}
     if " " in values["known_hosts"]:  # several; the key takes one
         values["known_hosts"] = ""
     if value("stricthostkeychecking") in ("true", "yes"):
         values["host_key_check"] = "strict"
-    values["jump"], beyond = _jump(values["jump"], found, file) if values["jump"] else ("", ())
+    values["jump"], beyond = _jump(values["jump"], options, file) if values["jump"] else ("", ())
     # ssh derives updatehostkeys from the others.
     held = {"hostname", "updatehostkeys", *(option for key, option in OPTIONS.items() if values.get(key))}
-    left = tuple(one for one in found if one not in held and found[one] != usual.get(one))
+    left = tuple(option for option in options if option not in held and options[option] != usual.get(option))
     return Entry(
         name, value("hostname"), tuple((key, text) for key, text in values.items() if text), left + beyond
     )
 
 
-def _jump(jump: str, found: Options, file: Path) -> tuple[str, tuple[str, ...]]:
+def _jump(jump: str, options: Options, file: Path) -> tuple[str, tuple[str, ...]]:
     """A host's jump host with the user, address and port that the file sets for it; its name as it is, and that of its section,
     where the file sets more for it than for the host. `found`: the host's options. "" for a chain, which is named as an option."""
     from gpunode.host.ssh.config import Config
@@ -137,8 +137,8 @@ def _jump(jump: str, found: Options, file: Path) -> tuple[str, tuple[str, ...]]:
         ssh = jump_host(Ssh(""), jump)
     except NoConnection:
         return "", ()
-    its, usual = (Config(one).options(ssh) for one in (file, Path(os.devnull)))
-    own = {one for one in its if its[one] not in (usual.get(one), found.get(one))}
+    its, usual = (Config(path).options(ssh) for path in (file, Path(os.devnull)))
+    own = {option for option in its if its[option] not in (usual.get(option), options.get(option))}
     if own - {"hostname", "user", "port", "updatehostkeys"}:
         return jump, (f"Host {ssh.address}",)
     address, user = its.get("hostname", [ssh.address])[0], ssh.user or ""
@@ -163,5 +163,5 @@ def _has_gpus(node: Node) -> bool:
 
 def _address(node: Node, there: Sequence[Node]) -> str:
     """Its first address that is not its name, and no other node's; "" for none."""
-    others = {address for one in there if one.name != node.name for address in one.addresses}
+    others = {address for other in there if other.name != node.name for address in other.addresses}
     return next((address for address in node.addresses if address != node.name and address not in others), "")

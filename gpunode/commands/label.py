@@ -20,9 +20,11 @@ def label_accelerator(session: Session, *, remove: bool, overwrite: bool, dry_ru
     members = session.for_each_host(converge.probe_and_plan, plans=False)
     unseen = [member for member in members if member.facts is None]
     listener.failures(outcomes(unseen))
-    found = nodes.locate(api, [member for member in members if member.facts], seconds=0, notify=listener.note)
+    placed = nodes.locate(
+        api, [member for member in members if member.facts], seconds=0, notify=listener.note
+    )
     rows = []
-    for member in map(nodes.explain_no_node, found):
+    for member in map(nodes.explain_no_node, placed):
         if member.node is None or member.facts is None:
             report_reason(listener, member.host.name, member.reason)
             continue
@@ -36,14 +38,14 @@ def label_accelerator(session: Session, *, remove: bool, overwrite: bool, dry_ru
             listener.problem(error.problem, member.host.name)
             continue
         if wanted and (others := labels.others(member.facts.pci)):
-            words = f"{member.node.name} also has {', '.join(others)}; a node has one accelerator label"
-            listener.note(words)
+            warning = f"{member.node.name} also has {', '.join(others)}; a node has one accelerator label"
+            listener.note(warning)
         value = wanted.get(ACCELERATOR_LABEL)
         before, after = changes.get(ACCELERATOR_LABEL, (value, value))
         result = "same" if before == after else "would change" if dry_run else "changed"
         rows.append((member.node.name, before or "", after or "", result))
     listener.rows("label", ("node", "before", "accelerator", "result"), rows)
-    return exit_codes.worst(unseen) or (1 if len(rows) < len(found) else 0)
+    return exit_codes.worst(unseen) or (1 if len(rows) < len(placed) else 0)
 
 
 # The API server's rule for names of extended resources; kubernetes.io is its own.
@@ -54,10 +56,10 @@ NAME = re.compile(
 MOST = 2**31 - 1
 
 
-def parse_counts(words: list[str], *, remove: bool) -> dict[str, int | None]:
+def parse_counts(pairs: list[str], *, remove: bool) -> dict[str, int | None]:
     """Resources and their counts in `NAME=COUNT`; None for names to `remove`. Raises UsageError."""
     counts: dict[str, int | None] = {}
-    for word in words:
+    for word in pairs:
         name, sign, number = word.partition("=")
         right = not sign if remove else number.isascii() and number.isdecimal() and len(number) < 11
         if not NAME.fullmatch(name) or not right or (not remove and int(number) > MOST):
@@ -98,8 +100,8 @@ def _count_on_node(
         return []
     rows, changes = [], dict[str, str | None]()
     for name, after in counts.items():
-        found = member.node.resources.get(name)
-        before = found.capacity if found else None
+        resource = member.node.resources.get(name)
+        before = resource.capacity if resource else None
         result = "would change" if dry_run else "changed"
         if before == after:
             result = "same"

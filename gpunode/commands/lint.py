@@ -12,32 +12,32 @@ from gpunode.wording import several
 
 
 def lint(session: Session, target: int) -> int:
-    """Judge and tell; the exit code: 1 where something would break, 3 where hosts were but unreachable."""
+    """Judge and report; the exit code: 1 if something would break, 3 if hosts were only unreachable."""
 
-    def story(visit: Visit, emit: OnEvent) -> Outcome:
+    def probe(visit: Visit, emit: OnEvent) -> Outcome:
         visit.watch = chain.watch(visit.image, lints=True)
         return converge.probe_and_plan(visit, emit)
 
     listener = session.listener
-    members = session.for_each_host(story)
+    members = session.for_each_host(probe)
     unseen = [member for member in members if member.facts is None]
     listener.failures(outcomes(unseen))
-    found = [
+    findings = [
         (member.host.name, each.code, each.what, each.fix)
         for member in members
         if member.facts is not None
         for each in chain.lint(member.host, member.facts, target)
     ]
-    listener.rows("finding", ("host", "code", "cause", "fix"), found)
+    listener.rows("finding", ("host", "code", "cause", "fix"), findings)
     if target > upgrade.NEWEST:
         listener.note(f"gpunode knows Kubernetes up to 1.{upgrade.NEWEST}: what came after is not judged.")
-    hosts, broken = len(members) - len(unseen), len({host for host, *_ in found})
+    hosts, broken = len(members) - len(unseen), len({host for host, *_ in findings})
     judged = several(hosts, "host")
-    words = f"nothing is known that Kubernetes 1.{target} would break on {judged}"
+    text = f"nothing is known that Kubernetes 1.{target} would break on {judged}"
     if broken:
-        words = f"{broken} of {judged} would break with Kubernetes 1.{target}"
+        text = f"{broken} of {judged} would break with Kubernetes 1.{target}"
     elif not hosts:
-        words = "no host could be judged"
-    numbers = {"hosts": len(members), "broken": broken, "findings": len(found), "unreachable": len(unseen)}
-    listener.total(words, numbers)
-    return 1 if found else exit_codes.worst(unseen)
+        text = "no host could be judged"
+    numbers = {"hosts": len(members), "broken": broken, "findings": len(findings), "unreachable": len(unseen)}
+    listener.total(text, numbers)
+    return 1 if findings else exit_codes.worst(unseen)

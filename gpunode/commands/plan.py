@@ -1,4 +1,4 @@
-"""What waits on hosts and in the cluster, shown and not applied."""
+"""Pending changes of hosts and cluster, shown and not applied."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ from gpunode.packages import releases
 from gpunode.planning.versions import upstream
 
 
-def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False) -> int:
-    """Show it; the exit code. `diff`: as in `cluster_diff.show`. `waits`: changes that wait have exit codes of their own.
-    `why`: with the choices that each plan rests on."""
+def show_plan(session: Session, *, diff: bool | None, waits: bool, why: bool = False) -> int:
+    """Show the plan; the exit code. `diff`: as in `cluster_diff.show`. `waits`: pending changes have exit codes of their own.
+    `why`: with the choices behind each plan."""
     listener, inventory = session.listener, session.inventory
     nodes.check_kubeconfig(inventory)
     members = prerequisites.add_repositories(session, session.for_each_host(converge.probe_and_plan), None)
     api: Api | None = None
-    found: Members = ()
+    placed: Members = ()
     wrong: ClusterError | None = None
     try:
         api = nodes.connect(inventory) if inventory.cluster.plugin else None
-        found = impact.locate(api, members)
+        placed = impact.locate(api, members)
     except ClusterError as error:  # the hosts' plans are shown and counted
         wrong = error
     namespace = inventory.cluster.namespace
     members = control_plane.refuse_unnamed(
-        inventory, impact.find_impact(api, namespace, members, found, strict=False)
+        inventory, impact.find_impact(api, namespace, members, placed, strict=False)
     )
     listener.plans(outcomes(members), diff=diff is not False)
     if why:
@@ -59,7 +59,7 @@ def drift(session: Session, *, diff: bool | None, waits: bool, why: bool = False
     elif api is not None and wrong is None:
         try:
             order = rounds.order_batches(members)
-            shown = cluster_diff.plan(api, inventory, found, listener, diff=diff, strict=False, order=order)
+            shown = cluster_diff.plan(api, inventory, placed, listener, diff=diff, strict=False, order=order)
             objects, conflicts = shown.objects, bool(shown.conflicts or shown.obstructed)
         except ClusterError as error:
             wrong = error
@@ -81,14 +81,14 @@ def _choices(members: Members) -> Iterator[tuple[str, ...]]:
 
 
 def reasons(host: Host, facts: Facts, desired: Desired | None) -> tuple[Choice, ...]:
-    """All choices; where the host was refused (None), those before the decision."""
+    """All choices; for a refused host (None), those before the decision."""
     models = list({device.device: pci.gpu(device.device) for device in pci.driven(facts.pci)}.values())
-    found = [_system(facts), *map(_gpu, models)]
+    choices = [_system(facts), *map(_gpu, models)]
     if desired is not None:
-        found += [Choice("repository", source.uri, "the inventory names it") for source in desired.sources]
-        found += _driver(facts, desired.driver, models)
-        found += [_toolkit(host, desired), *_kubelet(facts, desired)]
-    return tuple(found)
+        choices += [Choice("repository", source.uri, "the inventory names it") for source in desired.sources]
+        choices += _driver(facts, desired.driver, models)
+        choices += [_toolkit(host, desired), *_kubelet(facts, desired)]
+    return tuple(choices)
 
 
 def _system(facts: Facts) -> Choice:
@@ -107,37 +107,39 @@ def _gpu(model: pci.Model) -> Choice:
     return Choice("gpu", model.name, f"{ids}, driven from branch {model.first}{until}{opens}")
 
 
-def _driver(facts: Facts, wish: DriverSpec | None, models: Sequence[pci.Model]) -> Iterator[Choice]:
-    if wish is None:
+def _driver(facts: Facts, spec: DriverSpec | None, models: Sequence[pci.Model]) -> Iterator[Choice]:
+    if spec is None:
         yield Choice("branch", "none", "the inventory has `driver: none`")
         return
-    yield Choice("branch", wish.version or str(wish.branch), wish.why)
+    yield Choice("branch", spec.version or str(spec.branch), spec.why)
     system = packages.system_of_host(facts)
-    offered = system.names.flavours if system and wish.run is None else driver.FLAVOURS
-    usable = [flavour for flavour in driver.flavours(models, wish.branch) if flavour in offered]
+    offered = system.names.flavours if system and spec.run is None else driver.FLAVOURS
+    usable = [flavour for flavour in driver.flavours(models, spec.branch) if flavour in offered]
     if len(usable) == 1:
-        why = f"branch {wish.branch} has no others that drive all GPUs"
-    elif wish.flavour == usable[0]:
+        why = f"branch {spec.branch} has no others that drive all GPUs"
+    elif spec.flavour == usable[0]:
         why = f"{' and '.join(usable)} ones drive all GPUs; the first is chosen"
     else:
         why = "they are installed, and drive all GPUs"
-    if wish.run is not None and wish.run.flavour:
+    if spec.run is not None and spec.run.flavour:
         why = "the inventory asks for them"
-    if wish.modules:
-        who = "built by NVIDIA" if wish.modules[0].origin == "nvidia" else "signed by the distribution"
-        why = f"{why}; {wish.modules[0].name} has them, {who}"
-    yield Choice("modules", wish.flavour, why)
-    names = ", ".join(spec.name for spec in wish.headers)
-    builds = ", and NVIDIA's installer builds its module" if wish.run else ""
+    if spec.modules:
+        who = "built by NVIDIA" if spec.modules[0].origin == "nvidia" else "signed by the distribution"
+        why = f"{why}; {spec.modules[0].name} has them, {who}"
+    yield Choice("modules", spec.flavour, why)
+    names = ", ".join(package.name for package in spec.headers)
+    builds = ", and NVIDIA's installer builds its module" if spec.run else ""
     why = f"kernel {facts.kernel} runs{builds}" if names else f"no package is known for {facts.kernel}"
-    if wish.modules or (system and system.names.prebuilt and wish.run is None):
+    if spec.modules or (system and system.names.prebuilt and spec.run is None):
         why = "the modules are built already"
     yield Choice("headers", names or "none", why)
-    if wish.fabric:
-        parts = ", ".join(spec.name for spec in wish.fabric)
-        why = "NVSwitches need it" if wish.switches else "it is installed"
+    if spec.fabric:
+        parts = ", ".join(package.name for package in spec.fabric)
+        why = "NVSwitches need it" if spec.switches else "it is installed"
         beside = (
-            f"; with {' and '.join(spec.name for spec in wish.subnet)} for NVLink 5" if wish.subnet else ""
+            f"; with {' and '.join(package.name for package in spec.subnet)} for NVLink 5"
+            if spec.subnet
+            else ""
         )
         yield Choice("fabric", parts, f"{why}, in exactly the driver's version{beside}")
 

@@ -28,42 +28,44 @@ NAMED = 5  # nodes that a note names
 
 
 def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
-    """Label the nodes, deploy it, and wait until each offers GPUs; the exit code. `replace`: NAMESPACE/NAME of another
-    plugin's DaemonSet, which is deleted first."""
+    """Label the nodes, deploy the plugin, and wait until each node offers GPUs; the exit code. `replace`: NAMESPACE/NAME of
+    another plugin's DaemonSet, which is deleted first."""
     listener, inventory = session.listener, session.inventory
     spec = nodes.spec_of(inventory)  # or nothing is begun
     api, notify = nodes.connect(inventory), progress(listener)
     members = nodes.identify(api, session, notify)
     missing = [member for member in members if member.node is None]
-    found = [member for member in members if member.node is not None]
+    placed = [member for member in members if member.node is not None]
     going: tuple[Member, ...] = ()
-    if found:
-        names = [one.node.name for one in found if one.node]
+    if placed:
+        names = [member.node.name for member in placed if member.node]
         other = other_owners.find_replaceable(api, replace, names) if replace else None
-        waiting = cluster_diff.show(api, inventory, found, listener, other=other)
+        waiting = cluster_diff.show(api, inventory, placed, listener, other=other)
         going = tuple(member for member in waiting.members if member.active)
         if other and going:
-            _startable(other, waiting, names)
+            _check_replacement(other, waiting, names)
         gone = [other] if other else []
         deletion = (*rights.of_deletion(gone), *rights.of_wait(gone))
         rights.demand(api, (*rights.of_rollout(spec.namespace), *deletion))
         if going and waiting.objects:
             confirm(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
         going = nodes.apply_labels(api, going)
-        if other and all(member.active for member in going) and len(going) == len(found):
+        if other and all(member.active for member in going) and len(going) == len(placed):
             apply.delete(api, other, seconds=proof.PLUGIN_SECONDS, notify=notify)
         elif other:
             listener.note(f"{title(other)} stays: not every node that it serves gets this plugin.")
-    refused = len(going) < len(found)  # `show` has reported them
-    problems = [*missing, *(one for one in going if one.reason)]
+    refused = len(going) < len(placed)  # `show` has reported them
+    problems = [*missing, *(member for member in going if member.reason)]
     going = tuple(member for member in going if member.active)
     good = True
     if going:
-        names = [one.node.name for one in going if one.node]
+        names = [member.node.name for member in going if member.node]
         scope = Scope(only=names)
         rollout = plugin.deploy(api, spec, scope, seconds=proof.PLUGIN_SECONDS, notify=notify)
         good = rollout.good
-        running = [one for one in going if one.node and rollout.states[one.node.name].reason is None]
+        running = [
+            member for member in going if member.node and rollout.states[member.node.name].reason is None
+        ]
         problems += _without_gpus(api, inventory, running, notify)
         changed = [
             (difference.action, difference.what)
@@ -73,17 +75,17 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
         listener.rows("object", ("action", "object"), changed)
         rows = overview.status(api, spec.namespace, spec.config)
         show([row for row in rows if row.node in names], listener)
-    for one in problems:
-        report_reason(listener, one.host.name, one.reason)
+    for member in problems:
+        report_reason(listener, member.host.name, member.reason)
     return 1 if problems or refused or not good else 0
 
 
 def _without_gpus(
     api: Api, inventory: Inventory, members: Sequence[Member], notify: OnProgress
 ) -> list[Member]:
-    """Those of the members whose nodes offer no GPU in time, with the reason."""
+    """Members whose nodes offer no GPU in time, with the reason."""
     config, end = inventory.cluster.plugin_config, time.monotonic() + proof.PLUGIN_SECONDS
-    found = []
+    late = []
     for member in members:
         if member.node is None:
             continue
@@ -102,15 +104,15 @@ def _without_gpus(
         except ApiConnectionLost:
             raise
         except ClusterError as error:
-            found.append(member.exclude(error.problem))
-    return found
+            late.append(member.exclude(error.problem))
+    return late
 
 
 def inspect(session: Session, *, selected: bool) -> int:
-    """Tell how it is on every GPU node of the cluster, or of the session's hosts (`selected`); the exit code."""
-    listener, wish = session.listener, session.inventory.cluster
+    """Report the plugin on every GPU node of the cluster, or of the session's hosts (`selected`); the exit code."""
+    listener, cluster = session.listener, session.inventory.cluster
     api = nodes.connect(session.inventory)
-    rows = overview.status(api, wish.namespace, wish.plugin_config, dra_owners(api))
+    rows = overview.status(api, cluster.namespace, cluster.plugin_config, dra_owners(api))
     missing: list[Member] = []
     if selected:
         members = nodes.identify(api, session, progress(listener))
@@ -118,8 +120,8 @@ def inspect(session: Session, *, selected: bool) -> int:
         names = {member.node.name for member in members if member.node}
         rows = tuple(row for row in rows if row.node in names)
     show(rows, listener)
-    for one in missing:
-        report_reason(listener, one.host.name, one.reason)
+    for member in missing:
+        report_reason(listener, member.host.name, member.reason)
     if not rows:
         listener.note(
             Advice(
@@ -134,7 +136,7 @@ def inspect(session: Session, *, selected: bool) -> int:
 
 
 def remove(inventory: Inventory, listener: Listener, *, yes: bool) -> None:
-    """Take it and all that was made for it out of the cluster."""
+    """Remove the plugin and all its objects from the cluster."""
     api, namespace = nodes.connect(inventory), inventory.cluster.namespace
     notify, stays = progress(listener), list[str]()
     there = plugin.removable(api, namespace, notify=stays.append)
@@ -153,8 +155,8 @@ def remove(inventory: Inventory, listener: Listener, *, yes: bool) -> None:
     listener.rows("object", ("action", "object"), [("removed", title) for title in removed])
 
 
-def _startable(other: Object, waiting: cluster_diff.ClusterPlan, names: Sequence[str]) -> None:
-    """Raises ClusterError where it is known that this plugin would not run in the other's place."""
+def _check_replacement(other: Object, waiting: cluster_diff.ClusterPlan, names: Sequence[str]) -> None:
+    """Raises ClusterError if this plugin is known not to start in the other's place."""
     without = [name for name in waiting.imageless if name in names]
     refused = [
         what for what in waiting.obstructed if not what.endswith(f"/{cluster_diff.PROOF}")
@@ -175,7 +177,7 @@ def _startable(other: Object, waiting: cluster_diff.ClusterPlan, names: Sequence
 
 
 def show(rows: Sequence[Row], listener: Listener) -> None:
-    """A row per node, and what looks wrong there and is not."""
+    """Report a row per node, its fixes and its notes."""
     listener.rows(
         "plugin",
         ("node", "pod", "phase", "restarts", "resource", "capacity", "allocatable", "trouble", "log"),

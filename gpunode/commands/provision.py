@@ -1,4 +1,4 @@
-"""The whole job: what would change is shown and accepted, then batch after batch is worked on, each to its proof."""
+"""The whole job: shows the plan, asks, then works on batch after batch, each to its proof."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ RESUME = Advice("`", Command("resume"), "` continues with them.")
 
 @dataclass(frozen=True, slots=True)
 class ProvisionOptions:
-    """How a fleet is worked on. `run`: with vectoradd. `size`, `canary`: see `batches`. `max_fail`: so many hosts may end
-    badly, those included that the plan showed refused or unreachable, before no further batch is begun; None: none but
-    those that the plan showed. `fingerprints`: whole ones of keys that the user trusts. `rest`: hosts that the run which this one resumes has not finished; `begun`: those of them
-    that it had begun → seconds for which they may still reboot."""
+    """How a fleet is worked on. `run`: with vectoradd. `size`, `canary`: see `batches`. `max_fail`: hosts that may end badly,
+    those that the plan showed as refused or unreachable included, before no further batch begins; None: only those. `fingerprints`:
+    of keys that the user trusts, in full. `rest`: unfinished hosts of the run to resume; `begun`: those already begun → seconds for
+    which they may still reboot."""
 
     yes: bool = False
     run: bool = True
@@ -59,13 +59,13 @@ class ProvisionOptions:
 
     @property
     def recorded(self) -> RunOptions:
-        """As the record of a run keeps it."""
+        """The options for the record of a run."""
         size = self.size.text if self.size else None
         return RunOptions(self.run, self.max_fail, self.canary, size, self.fingerprints)
 
     @classmethod
     def of_recorded_run(cls, run: RecordedRun, *, yes: bool, now: float) -> ProvisionOptions:
-        """To go on with a run as it was begun. `now`: in seconds since the epoch."""
+        """The options that resume a recorded run. `now`: in seconds since the epoch."""
         known = run.options
         hosts = {name: run.hosts[name].since for name in run.in_state(*BEGUN)}
         return cls(
@@ -84,7 +84,7 @@ class ProvisionOptions:
 def provision(session: Session, options: ProvisionOptions) -> int:
     """Provision the session's hosts batch by batch. Returns the exit code.
 
-    Nothing changes before the whole plan was shown and accepted, but for a Python on hosts that have none, which is asked for first.
+    Nothing changes before the whole plan was shown and accepted, except that a missing Python is installed first, after a question.
     """
     wanted = session.inventory.cluster.plugin is not None
     api = nodes.connect(session.inventory) if wanted else None  # before any host is touched
@@ -154,7 +154,7 @@ def _plan_cluster(session: Session, api: Api | None, hosts: Hosts) -> cluster_di
 
 
 def _check_rights(session: Session, api: Api | None, members: Members, options: ProvisionOptions) -> None:
-    """Raise ClusterError where this user may not do all that the run needs."""
+    """Raise ClusterError if this user lacks a right that the run needs."""
     if api is None:
         return
     drains = any(
@@ -165,9 +165,9 @@ def _check_rights(session: Session, api: Api | None, members: Members, options: 
 
 
 def _too_many_failed(session: Session, hosts: Hosts, options: ProvisionOptions) -> bool:
-    """Whether more hosts than --max-fail allows have ended badly before anything is asked or recorded; the user is told."""
+    """True, with a note, if more hosts than --max-fail allows ended badly before anything is asked or recorded."""
     members, most = hosts.members, options.max_fail
-    bad = _bad(members, hosts.judged)
+    bad = _failed_hosts(members, hosts.judged)
     if (
         most is None
         or len(bad) <= most
@@ -257,31 +257,31 @@ def _run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options:
             why = stop_reason()  # meanwhile
         code = gate.CLOSED if shut and not why else rounds.STOPPED
         why = why or shut
-        members = update(members, _not_begun(run, now, code, why) if why else batch.finish(run, now))
+        members = update(members, _skip(run, now, code, why) if why else batch.finish(run, now))
     return members
 
 
 def _report_end(session: Session, api: Api | None, record: Record, lease: Held, members: Members) -> None:
-    """What became of the hosts, and how to continue. `api`: None where no host took part in the cluster's part."""
+    """Report the hosts' ends, and how to continue. `api`: None if no host reached the cluster's stages."""
     if lease.lost:
         session.listener.note(
             f"Meanwhile {lease.lost}. Whoever holds it may have deleted this run's test pods."
         )
     if record.lost:
-        _report_unwritten(api, record, session.listener)
+        _report_lost_record(api, record, session.listener)
     if api is not None:
         proof.report_proofs(members, session.listener)
-    _report_left(members, session.listener)
+    _report_unfinished(members, session.listener)
     session.listener.summary(outcomes(members), cluster=_changes_left(session))
 
 
 def _changes_left(session: Session) -> int | None:
-    """Changes of the cluster that wait at the end: none, or not known where it was not asked."""
+    """Pending changes of the cluster at the end: 0, or None without a cluster."""
     return 0 if session.inventory.cluster.plugin is not None else None
 
 
-def _report_unwritten(api: Api | None, record: Record, listener: Listener) -> None:
-    """Report the record that cannot be written, and which of the run's cordons stand."""
+def _report_lost_record(api: Api | None, record: Record, listener: Listener) -> None:
+    """Report the unwritable record, and the run's remaining cordons."""
     nodes = ""
     try:
         mine = [node for node, owner in cordon.left(api).items() if owner == record.owner] if api else []
@@ -292,8 +292,8 @@ def _report_unwritten(api: Api | None, record: Record, listener: Listener) -> No
     listener.problem(Problem("", f"No further host was begun: {record.lost}.{nodes}", fix=hint))
 
 
-def _report_left(members: Members, listener: Listener) -> None:
-    """The commands that continue with hosts that this run has not finished; nothing where there is none."""
+def _report_unfinished(members: Members, listener: Listener) -> None:
+    """Report the commands that continue with the unfinished hosts, if there are any."""
     ends = {member.host.name: batch.end_state(member)[0] for member in members}
     bad = [name for name, state in ends.items() if state in BAD]
     left = [name for name, state in ends.items() if state not in FINISHED]
@@ -301,45 +301,45 @@ def _report_left(members: Members, listener: Listener) -> None:
         return
     first = "Fix what is wrong there, then `" if bad else "`"
     them = "it" if len(left) == 1 else "them"
-    words = [Advice(f"Not done: {few(left, NAMED)}. {first}", Command("resume"), f"` continues with {them}")]
+    parts = [Advice(f"Not done: {few(left, NAMED)}. {first}", Command("resume"), f"` continues with {them}")]
     if bad and len(bad) < len(left):
-        words += [Advice("`", Command("provision", "--limit @failed"), f"` with {few(bad, NAMED)} alone")]
-    listener.note(lines((lines(words, ", "), "."), ""))
+        parts += [Advice("`", Command("provision", "--limit @failed"), f"` with {few(bad, NAMED)} alone")]
+    listener.note(lines((lines(parts, ", "), "."), ""))
 
 
 def _unhealthy(members: Members) -> str:
-    """Why no further batch is begun: the control plane; "" while it may go on."""
-    found = [
+    """Why no further batch begins: the control plane; "" if it is healthy."""
+    reasons = [
         member.reason for member in members if member.reason and member.reason.code == control_plane.UNHEALTHY
     ]
-    return found[0].what if found else ""
+    return reasons[0].what if reasons else ""
 
 
 def _too_many(members: Members, judged: Collection[str], most: int | None) -> str:
-    """Why no further batch is begun: how many hosts have ended badly; "" while it may go on."""
-    bad = _bad(members, judged)
+    """Why no further batch begins: the number of hosts that ended badly; "" if it is allowed."""
+    bad = _failed_hosts(members, judged)
     if len(bad) <= (most or 0):
         return ""
-    return f"{several(len(bad), 'host')} ended badly ({few([one.host.name for one in bad], NAMED)})"
+    return f"{several(len(bad), 'host')} ended badly ({few([member.host.name for member in bad], NAMED)})"
 
 
-def _bad(members: Members, judged: Collection[str]) -> list[Member]:
-    found = [member for member in members if member.host.name in judged]
+def _failed_hosts(members: Members, judged: Collection[str]) -> list[Member]:
+    counted = [member for member in members if member.host.name in judged]
     return [
         member
-        for member in found
+        for member in counted
         if (member.reason or not member.has_changes) and batch.end_state(member)[0] in BAD
     ]
 
 
-def _not_begun(run: Run, members: Members, code: str, why: str) -> Members:
-    """The members, out before anything was changed there."""
+def _skip(run: Run, members: Members, code: str, why: str) -> Members:
+    """The members, excluded before any change."""
     out = tuple(
         member.exclude(Problem(code, f"not begun: {why}", fix=RESUME, subject=member.host.name))
         for member in members
     )
-    for one in out:
-        run.record.host(one.host.name, "skipped", one.reason.what if one.reason else "")
-    names = few([one.host.name for one in out], NAMED)
+    for member in out:
+        run.record.host(member.host.name, "skipped", member.reason.what if member.reason else "")
+    names = few([member.host.name for member in out], NAMED)
     run.session.listener.note(lines((f"Not begun: {names}: {why}.", RESUME), " "))
     return out

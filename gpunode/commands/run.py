@@ -133,7 +133,7 @@ def remove_notebook(inventory: Inventory, listener: Listener) -> int:
     gone = notebook.remove(
         api, inventory.cluster.namespace, seconds=REMOVE_SECONDS, notify=progress(listener)
     )
-    listener.rows("object", ("action", "object"), [("removed", one) for one in gone])
+    listener.rows("object", ("action", "object"), [("removed", title) for title in gone])
     if not gone:
         listener.note(f"Namespace {inventory.cluster.namespace} has no notebook of gpunode's.")
     return 0

@@ -1,4 +1,4 @@
-"""The scheduler extender: deployed, and asked by the cluster's scheduler; and taken back."""
+"""The scheduler extender: deploys it and makes the cluster's scheduler ask it, or removes it."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ STEP = "scheduler"
 
 
 def enable(session: Session, *, yes: bool) -> int:
-    """Deploy the extender, then tell the schedulers of it; the exit code."""
+    """Deploy the extender, then configure the schedulers to ask it; the exit code."""
     _share(session.inventory)
     nodes.image_of(session.inventory)
     api = nodes.connect(session.inventory)
-    with _alone(api, session.listener) as held:
+    with _hold_lease(api, session.listener) as held:
         return _enable(session, api, held, yes=yes)
 
 
@@ -68,9 +68,9 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     ):  # its address may not be known yet, but the user's rights to its roles are
         _refuse_asking_hosts(api)
         scheduler(desired.scheduler).plan(api, before=extender.manifests)
-    found, code = ([], 0) if desired.scheduler else _schedulers(session, api)
+    hosts, code = ([], 0) if desired.scheduler else _schedulers(session, api)
     differences = *plugin.plan(api, spec, notify=listener.note), *extender.plan(api)
-    _accept(api, listener, differences, [*spec.manifests, *extender.manifests], yes=yes)
+    _confirm(api, listener, differences, [*spec.manifests, *extender.manifests], yes=yes)
     rollout = plugin.deploy(api, spec, seconds=proof.PLUGIN_SECONDS, notify=notify)
     for name, state in rollout.states.items():
         if state.reason:
@@ -78,22 +78,22 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     extender.deploy(api, notify)
     if desired.scheduler is not None:
         name, second = desired.scheduler.name, scheduler(desired.scheduler)
-        _accept(api, listener, second.plan(api), second.manifests, "the second scheduler ", yes=yes)
+        _confirm(api, listener, second.plan(api), second.manifests, "the second scheduler ", yes=yes)
         second.deploy(api, notify)
-        words = f"the extender leads, and the scheduler {name} asks it for pods with `schedulerName: {name}`"
-        listener.total(words, {"schedulers": 1, "asking": 1})
+        text = f"the extender leads, and the scheduler {name} asks it for pods with `schedulerName: {name}`"
+        listener.total(text, {"schedulers": 1, "asking": 1})
         unscheduled_pods.note(inventory, api.find("Pod")[0], listener)
         return 0 if rollout.good else 1
     secret = schedulers.Wanted(deployment.address(api, spec.namespace), desired.resource, wanted.secret)
-    done = _change(session, api, held, found, lambda files: schedulers.enable(files, minor, secret), yes=yes)
+    done = _change(session, api, held, hosts, lambda files: schedulers.enable(files, minor, secret), yes=yes)
     listener.total(
-        f"the extender leads, and {done} of {len(found)} schedulers ask it",
-        {"schedulers": len(found), "asking": done},
+        f"the extender leads, and {done} of {len(hosts)} schedulers ask it",
+        {"schedulers": len(hosts), "asking": done},
     )
     return code or (0 if rollout.good else 1)
 
 
-def _accept(
+def _confirm(
     api: Api,
     listener: Listener,
     differences: Sequence[Difference],
@@ -102,24 +102,24 @@ def _accept(
     *,
     yes: bool,
 ) -> None:
-    """Show what changes in the cluster, and ask. Raises Declined."""
+    """Show the cluster's changes, and ask. Raises Declined."""
     changes = [difference for difference in differences if difference.action not in ("same", "foreign")]
     listener.cluster(api.access.context, changes)
-    if words := apply.unguarded(api, manifests, changes):
-        listener.note(words)
+    if warning := apply.unguarded(api, manifests, changes):
+        listener.note(warning)
     if changes:
         confirm(listener, f"Apply {what}to the cluster ({api.access.context})?", yes=yes)
 
 
 def disable(session: Session, *, yes: bool) -> int:
-    """Take it out of the schedulers, then out of the cluster; the exit code."""
+    """Remove the extender from the schedulers, then from the cluster; the exit code."""
     api = nodes.connect(session.inventory)
-    with _alone(api, session.listener) as held:
+    with _hold_lease(api, session.listener) as held:
         return _disable(session, api, held, yes=yes)
 
 
-def _alone(api: Api, listener: Listener) -> AbstractContextManager[Held]:
-    """As the only one that changes the cluster's nodes."""
+def _hold_lease(api: Api, listener: Listener) -> AbstractContextManager[Held]:
+    """Hold the cluster's lease, so that no other run changes its nodes."""
     holder = f"share {secrets.token_hex(2)} of {getpass.getuser()}@{socket.gethostname()}"
     return lease.hold(api, holder, progress(listener))
 
@@ -131,8 +131,8 @@ def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     everything = deployment.everything(namespace)
     asking = deployment.asking_nodes(api)
     if not apply.removable(api, everything, notify=notify) and not asking:
-        words = "nothing is enabled: the cluster has no extender, and no scheduler asks one"
-        listener.total(words, {"schedulers": 0, "removed": 0})
+        text = "nothing is enabled: the cluster has no extender, and no scheduler asks one"
+        listener.total(text, {"schedulers": 0, "removed": 0})
         return 0
     share = session.inventory.cluster.share
     if share and share.scheduler:
@@ -141,8 +141,8 @@ def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     beside = (share and share.scheduler) or (
         not asking and apply.present(api, deployment.second_objects(namespace))
     )
-    found, code = ([], 0) if beside else _schedulers(session, api)
-    _change(session, api, held, found, lambda files: (schedulers.disable(files), ""), yes=yes)
+    hosts, code = ([], 0) if beside else _schedulers(session, api)
+    _change(session, api, held, hosts, lambda files: (schedulers.disable(files), ""), yes=yes)
     there = apply.removable(api, everything, notify=notify)
     if there:
         listener.rows("object", ("action", "object"), [("remove", title) for title in there])
@@ -150,7 +150,7 @@ def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     removed = deployment.remove(api, namespace, seconds=proof.PLUGIN_SECONDS, notify=notify)
     listener.total(
         f"no scheduler asks the extender, and {len(removed)} objects were removed",
-        {"schedulers": len(found), "removed": len(removed)},
+        {"schedulers": len(hosts), "removed": len(removed)},
     )
     return code
 
@@ -175,9 +175,9 @@ def _refuse_asking_hosts(api: Api) -> None:
 
 
 def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
-    """The hosts with a scheduler's manifest, with their nodes, and the exit code for hosts that were not seen."""
+    """The hosts with a scheduler's manifest, with their nodes, and the exit code for hosts that were not probed."""
 
-    def story(visit: Visit, emit: OnEvent) -> Outcome:
+    def probe(visit: Visit, emit: OnEvent) -> Outcome:
         files = (*visit.watch.files, *schedulers.FILES)
         visit.watch = replace(visit.watch, files=files)
         outcome = converge.probe_and_plan(visit, emit)
@@ -187,13 +187,13 @@ def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
         visit.watch = replace(visit.watch, files=(*files, *more))
         return converge.probe_and_plan(visit, emit)
 
-    members = session.for_each_host(story)
+    members = session.for_each_host(probe)
     unseen = [member for member in members if member.facts is None]
     session.listener.failures(outcomes(unseen))
     seen = [replace(member, reason=None) for member in members if member.facts]
     placed = nodes.locate(api, seen, seconds=0, notify=session.listener.note)
-    found = [one for one in placed if _files(one).get(MANIFEST, _NONE).exists]
-    if not found:
+    masters = [member for member in placed if _files(member).get(MANIFEST, _NONE).exists]
+    if not masters:
         raise ClusterError(
             f"none of these hosts has {MANIFEST}",
             hint=SIMULATED
@@ -201,20 +201,22 @@ def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
             else "Add the hosts of the control plane to the inventory, with `control_plane: true`. Where it is somebody "
             "else's, name a second scheduler: `scheduler: {image: …}` below `cluster.share`.",
         )
-    for one in found:
-        if not one.host.control_plane:
+    for member in masters:
+        if not member.host.control_plane:
             raise Refused(
-                one.host.name,
+                member.host.name,
                 "it is of the control plane, and its scheduler would start again",
                 hint="Set `control_plane: true` for it in the inventory.",
             )
-    if others := sorted(control_plane.schedulers(api) - {one.node.name for one in placed if one.node}):
+    if others := sorted(
+        control_plane.schedulers(api) - {member.node.name for member in placed if member.node}
+    ):
         raise ClusterError(
             f"the schedulers of {few(others, NAMED)} were not inspected: nothing was changed",
             hint="Add these nodes of the control plane to the inventory, make them reachable, and leave out --limit: all "
             "schedulers ask the extender, or none.",
         )
-    return found, exit_codes.worst(unseen)
+    return masters, exit_codes.worst(unseen)
 
 
 _NONE = File("", exists=False)
@@ -242,7 +244,7 @@ def _change(
         except CannotPlan as error:
             raise Refused(member.host.name, error.message, hint=error.hint) from None
         if changes:
-            todo.append((_with(member, changes), volume))
+            todo.append((_with_plan(member, changes), volume))
     if todo:
         listener.plans(outcomes([member for member, _ in todo]))
         hosts = ", ".join(member.host.name for member, _ in todo)
@@ -254,7 +256,7 @@ def _change(
     return len(members)
 
 
-def _with(member: Member, changes: tuple[Change, ...]) -> Member:
+def _with_plan(member: Member, changes: tuple[Change, ...]) -> Member:
     assert member.outcome is not None
     plan = Plan(member.host.name, (StepPlan(STEP, changes),) if changes else ())
     status: Literal["planned", "right"] = "planned" if changes else "right"
@@ -262,30 +264,30 @@ def _with(member: Member, changes: tuple[Change, ...]) -> Member:
 
 
 def _apply(session: Session, api: Api, member: Member, volume: str) -> None:
-    """Make the changes; where the scheduler does not come back, or this ends before, they are taken back. Raises GpunodeError."""
+    """Apply the changes; revert them if the scheduler does not come back, or this process ends before. Raises GpunodeError."""
     node = member.node.name if member.node else member.host.name
     try:
         _make(session, member)
         why = deployment.wait_for_scheduler(api, node, volume, progress(session.listener))
     except BaseException:
-        session.listener.note(f"{member.host.name}: {_put_back(session, member)}.")
+        session.listener.note(f"{member.host.name}: {_restore(session, member)}.")
         raise
     if why:
         raise AgentFailed(
             member.host.name,
-            f"the scheduler did not come back within {deployment.BACK:.0f} s: {why}; {_put_back(session, member)}",
+            f"the scheduler did not come back within {deployment.BACK:.0f} s: {why}; {_restore(session, member)}",
             hint=f"See `kubectl -n kube-system logs kube-scheduler-{node}`, and the kubelet's log on the host.",
         )
 
 
-def _put_back(session: Session, member: Member) -> str:
-    """What became of putting the scheduler's files back as they were."""
+def _restore(session: Session, member: Member) -> str:
+    """Restore the scheduler's files; returns the result as a sentence."""
     session.listener.note(f"{member.host.name}: putting the scheduler's earlier configuration back.")
     try:
         now = _inspect(session, member)
         changes = schedulers.restore(_files(member), _files(now))
         if changes:
-            _make(session, _with(now, changes))
+            _make(session, _with_plan(now, changes))
     except GpunodeError as error:
         return f"its earlier configuration could not be put back: {error.message}"
     return "its earlier configuration was put back" if changes else "its configuration is as it was"
@@ -294,15 +296,15 @@ def _put_back(session: Session, member: Member) -> str:
 def _inspect(session: Session, member: Member) -> Member:
     """The member with its files as they are now. Raises AgentFailed."""
 
-    def story(visit: Visit, emit: OnEvent) -> Outcome:
+    def probe(visit: Visit, emit: OnEvent) -> Outcome:
         visit.watch = replace(visit.watch, files=(*visit.watch.files, *_files(member)))
         return converge.probe_and_plan(visit, emit)
 
-    return _run(session, member, story)
+    return _run(session, member, probe)
 
 
 def _make(session: Session, member: Member) -> Member:
-    """The member after its plan, with new facts. Raises AgentFailed where not all of it was made."""
+    """The member after its plan, with new facts. Raises AgentFailed if not all of it was applied."""
     outcome = member.outcome
     assert outcome is not None
     return _run(
@@ -311,9 +313,9 @@ def _make(session: Session, member: Member) -> Member:
 
 
 def _run(
-    session: Session, member: Member, story: Callable[[Visit, OnEvent], Outcome], changes: int = 0
+    session: Session, member: Member, task: Callable[[Visit, OnEvent], Outcome], changes: int = 0
 ) -> Member:
-    (after,) = session.for_each_host(story, [member])
+    (after,) = session.for_each_host(task, [member])
     if after.facts is None or after.outcome is None or len(after.outcome.applied) < changes:
         problem = after.outcome.problem if after.outcome else None
         what, fix = (problem.what, problem.fix) if problem else ("", "")

@@ -28,39 +28,46 @@ NAMED = 5  # hosts of a reason
 
 
 def inspect(session: Session, *, details: bool, selected: bool = False, hosts: bool = True) -> int:
-    """Show every GPU of the cluster with its pods, and what the kubelets gave them: as the session's hosts say, or else the plugins.
-    `selected`: only those of the session's hosts. `hosts`: they are reached over SSH; else they are names of nodes."""
+    """Show every GPU of the cluster with its pods and their allocations, read on the session's hosts, else from the plugins.
+    `selected`: only the session's hosts. `hosts`: reach them over SSH; else they are names of nodes."""
     api, listener = nodes.connect(session.inventory), session.listener
-    real, placed = _real(session, api) if hosts else ({}, ())
+    real, placed = _read_allocations(session, api) if hosts else ({}, ())
     chosen = set() if hosts else {host.node for host in session.hosts}
     there, pods = _state(api)
     if selected:
-        there = _of(placed, there) if hosts else [one for one in there if one["metadata"]["name"] in chosen]
-    others = [one for one in there if one["metadata"]["name"] not in real]
+        there = (
+            _nodes_of(placed, there)
+            if hosts
+            else [node for node in there if node["metadata"]["name"] in chosen]
+        )
+    others = [node for node in there if node["metadata"]["name"] not in real]
     asked = usage(api, session.inventory.cluster.namespace, others, pods) if others else ()
-    real = {**{one.node: picture.of_plugin(one.gpus, pods) for one in asked if one.reason is None}, **real}
-    found = picture.rows(there, pods, _share(session.inventory).resource, real)
-    show(found, listener, details=details)
-    for one in asked:
-        if one.reason is not None and any(row.node == one.node for row in found):
-            listener.note(f"{one.node}: what its pods use is not known: {one.reason.what}.")
+    real = {
+        **{node.node: picture.of_plugin(node.gpus, pods) for node in asked if node.reason is None},
+        **real,
+    }
+    rows = picture.rows(there, pods, _share(session.inventory).resource, real)
+    show(rows, listener, details=details)
+    for node in asked:
+        if node.reason is not None and any(row.node == node.node for row in rows):
+            listener.note(f"{node.node}: what its pods use is not known: {node.reason.what}.")
     unscheduled_pods.note(session.inventory, pods, listener)
     return 0
 
 
 def fsck(session: Session, *, repair: bool, yes: bool, selected: bool = False) -> int:
-    """Show what is wrong; with `repair` note on pods which GPUs they have. The exit code: 1 where something stays wrong.
+    """Show mismatches; with `repair` annotate the pods with their GPUs. The exit code: 1 if a mismatch remains.
     `selected`: only on the session's nodes."""
     api, listener = nodes.connect(session.inventory), session.listener
-    real, placed = _real(session, api)
+    real, placed = _read_allocations(session, api)
     there, pods = _state(api)
     if selected:
-        there = _of(placed, there)
+        there = _nodes_of(placed, there)
     share = _share(session.inventory)
     asks = share.scheduler.name if share.scheduler else ""
-    found = picture.find_mismatches(there, pods, share.resource, real, asks)
+    findings = picture.find_mismatches(there, pods, share.resource, real, asks)
     if session.inventory.cluster.share is None:
-        found = tuple(one for one in found if one.problem.code != "not-noted")
+        findings = tuple(finding for finding in findings if finding.problem.code != "not-noted")
         listener.note(
             "The inventory has no `cluster.share`: no extender notes which GPU a pod has, and none has to."
         )
@@ -69,13 +76,13 @@ def fsck(session: Session, *, repair: bool, yes: bool, selected: bool = False) -
         ("node", "pod", "code", "words", "repair"),
         [
             (
-                one.problem.subject,
-                one.pod,
-                one.problem.code,
-                one.problem.what,
-                "annotations" if one.repair else "",
+                finding.problem.subject,
+                finding.pod,
+                finding.problem.code,
+                finding.problem.what,
+                "annotations" if finding.repair else "",
             )
-            for one in found
+            for finding in findings
         ],
     )
     for other in other_owners.every(api):
@@ -84,24 +91,24 @@ def fsck(session: Session, *, repair: bool, yes: bool, selected: bool = False) -
             f"{other.product.way}."
         )
     unscheduled_pods.note(session.inventory, pods, listener)
-    for reason in _uncompared(placed, there):
+    for reason in _find_uncompared(placed, there):
         listener.note(f"Not compared with its kubelet: {reason}.")
-    fixable = [one for one in found if one.repair]
+    fixable = [finding for finding in findings if finding.repair]
     fixed = 0
     if repair and fixable:
         confirm(
             listener, f"Write the annotations of {len(fixable)} pods, as the kubelets have them?", yes=yes
         )
-        fixed = sum(_repaired(api, one, pods, listener) for one in fixable)
+        fixed = sum(_repair(api, finding, pods, listener) for finding in fixable)
     listener.total(
-        _sentence(found, fixed, repair=repair, compared=f"{len(real)} of {len(there)} nodes"),
-        {"findings": len(found), "repaired": fixed, "nodes": len(there), "compared": len(real)},
+        _sentence(findings, fixed, repair=repair, compared=f"{len(real)} of {len(there)} nodes"),
+        {"findings": len(findings), "repaired": fixed, "nodes": len(there), "compared": len(real)},
     )
-    return 1 if len(found) > fixed else 0
+    return 1 if len(findings) > fixed else 0
 
 
 def simulate(inventory: Inventory, listener: Listener, units: Sequence[int], count: int) -> int:
-    """Show where so many pods would go; exit code 1 where not all do."""
+    """Show where `count` pods would be placed; exit code 1 if not all fit."""
     api, share = nodes.connect(inventory), _share(inventory)
     there, pods = _state(api)
     placed, free = simulation.place(
@@ -110,33 +117,33 @@ def simulate(inventory: Inventory, listener: Listener, units: Sequence[int], cou
     listener.rows(
         "simulated",
         ("pod", "node", "gpu", "why"),
-        [(one.pod, one.node, ",".join(one.gpus), _why(one.why)) for one in placed],
+        [(pod.pod, pod.node, ",".join(pod.gpus), _format_why(pod.why)) for pod in placed],
     )
     listener.rows(
         "free",
         ("node", "free", "largest", "gpus"),
-        [(one.node, one.free, one.largest, " ".join(map(str, one.by_gpu))) for one in free],
+        [(node.node, node.free, node.largest, " ".join(map(str, node.by_gpu))) for node in free],
     )
-    fit = sum(bool(one.node) for one in placed)
+    fit = sum(bool(pod.node) for pod in placed)
     listener.total(f"{fit} of {count} pods would be placed", {"pods": count, "placed": fit})
     return 0 if fit == count else 1
 
 
-def show(found: Sequence[Row], listener: Listener, *, details: bool) -> None:
-    """A row for each GPU, with `details` for each container, and what of all is promised."""
+def show(rows: Sequence[Row], listener: Listener, *, details: bool) -> None:
+    """Report a row per GPU, with `details` one per container, and the sums by resource."""
     table = [
         (
-            one.node,
-            one.gpu,
-            one.device,
-            one.resource,
-            one.promised,
-            one.total,
-            one.used,
-            one.unit,
-            _pods(one),
+            row.node,
+            row.gpu,
+            row.device,
+            row.resource,
+            row.promised,
+            row.total,
+            row.used,
+            row.unit,
+            _pods(row),
         )
-        for one in found
+        for row in rows
     ]
     listener.rows(
         "share", ("node", "gpu", "device", "resource", "promised", "total", "used", "unit", "pods"), table
@@ -146,24 +153,24 @@ def show(found: Sequence[Row], listener: Listener, *, details: bool) -> None:
             "use",
             ("node", "gpu", "resource", "pod", "container", "promised", "used", "unit"),
             [
-                (one.node, one.gpu, one.resource, use.pod, use.container, use.promised, use.used, one.unit)
-                for one in found
-                for use in one.uses
+                (row.node, row.gpu, row.resource, use.pod, use.container, use.promised, use.used, row.unit)
+                for row in rows
+                for use in row.uses
             ],
         )
     sums: dict[str, list[int]] = {}
-    for one in found:
-        both = sums.setdefault(one.resource, [0, 0])
-        both[0] += one.promised
+    for row in rows:
+        both = sums.setdefault(row.resource, [0, 0])
+        both[0] += row.promised
         # Of a device whose units are not known those count that pods have.
-        unknown = 0 if one.gpu == picture.UNKNOWN else one.used or 0
-        both[1] += unknown if one.total is None else one.total
-    words = ", ".join(f"{resource} {promised}/{total}" for resource, (promised, total) in sums.items())
-    listener.total(words or "no node offers GPUs", {"resources": sums})
+        unknown = 0 if row.gpu == picture.UNKNOWN else row.used or 0
+        both[1] += unknown if row.total is None else row.total
+    text = ", ".join(f"{resource} {promised}/{total}" for resource, (promised, total) in sums.items())
+    listener.total(text or "no node offers GPUs", {"resources": sums})
 
 
-def _repaired(api: Api, finding: Mismatch, pods: Sequence[Object], listener: Listener) -> bool:
-    """Write a pod's annotations; not those of another pod that has its name by now."""
+def _repair(api: Api, finding: Mismatch, pods: Sequence[Object], listener: Listener) -> bool:
+    """Write a pod's annotations, unless another pod has its name by now."""
     namespace, _, name = finding.pod.partition("/")
     (seen,) = [
         pod["metadata"]
@@ -181,61 +188,65 @@ def _repaired(api: Api, finding: Mismatch, pods: Sequence[Object], listener: Lis
     return True
 
 
-def _sentence(found: Sequence[Mismatch], fixed: int, *, repair: bool, compared: str) -> str:
+def _sentence(findings: Sequence[Mismatch], fixed: int, *, repair: bool, compared: str) -> str:
     checked = f"{compared} compared with their kubelets"
-    if not found:
+    if not findings:
         return f"nothing is wrong; {checked}"
-    fixable = sum(bool(one.repair) for one in found)
+    fixable = sum(bool(finding.repair) for finding in findings)
     if fixable == 0:
         way = "none can be repaired by annotations"
     else:
         way = f"{fixed} repaired" if repair else f"--repair can fix {fixable}"
-    return f"{several(len(found), 'finding')}; {way}; {checked}"
+    return f"{several(len(findings), 'finding')}; {way}; {checked}"
 
 
 def _state(api: Api) -> tuple[list[Object], list[Object]]:
     return api.find("Node")[0], api.find("Pod")[0]
 
 
-def _of(placed: Sequence[Member], there: Sequence[Object]) -> list[Object]:
+def _nodes_of(placed: Sequence[Member], there: Sequence[Object]) -> list[Object]:
     """Those of the nodes that are the members'."""
-    mine = {one.node.name for one in placed if one.node}
-    return [one for one in there if one["metadata"]["name"] in mine]
+    mine = {member.node.name for member in placed if member.node}
+    return [node for node in there if node["metadata"]["name"] in mine]
 
 
 def _share(inventory: Inventory) -> Share:
     return inventory.cluster.share or Share()
 
 
-def _real(session: Session, api: Api) -> tuple[Mapping[str, Real], Members]:
+def _read_allocations(session: Session, api: Api) -> tuple[Mapping[str, Real], Members]:
     """Allocations by node, from the kubelets of the session's hosts, and the hosts with their nodes. Reports hosts that did not
     answer."""
 
-    def story(visit: Visit, emit: OnEvent) -> Outcome:
+    def probe(visit: Visit, emit: OnEvent) -> Outcome:
         visit.watch = replace(visit.watch, files=(*visit.watch.files, RECORD))
         return converge.probe_and_plan(visit, emit)
 
-    members = session.for_each_host(story)
-    found = outcomes(members)
-    session.listener.failures([one for one in found if one.facts is None])
-    for one in found:
-        if broken := unfixed_note(one):  # such as a lost GPU, which may have no row
-            session.listener.note(f"{one.host}: {broken}.")
+    members = session.for_each_host(probe)
+    probed = outcomes(members)
+    session.listener.failures([outcome for outcome in probed if outcome.facts is None])
+    for outcome in probed:
+        if broken := unfixed_note(outcome):  # such as a lost GPU, which may have no row
+            session.listener.note(f"{outcome.host}: {broken}.")
     hoped = [replace(member, reason=None) for member in members]
     placed = nodes.locate(api, hoped, seconds=0, notify=session.listener.note)
-    real = {one.node.name: said for one in placed if one.node and (said := _of_host(one, session.listener))}
+    real = {
+        member.node.name: said
+        for member in placed
+        if member.node and (said := _of_host(member, session.listener))
+    }
     return real, placed
 
 
-def _uncompared(placed: Sequence[Member], there: Sequence[Object]) -> list[str]:
+def _find_uncompared(placed: Sequence[Member], there: Sequence[Object]) -> list[str]:
     """Why some nodes are not compared with their kubelets; failures, which are reported elsewhere, left out."""
-    answered = [one for one in placed if one.facts]
-    seen = {one.node.name for one in answered if one.node}
-    reasons = [str(one.reason) for one in answered if one.reason]
+    answered = [member for member in placed if member.facts]
+    seen = {member.node.name for member in answered if member.node}
+    reasons = [str(member.reason) for member in answered if member.reason]
     bare = [member.host.name for member in answered if member.node and not _record(member)]
     if bare:
         reasons.append(f"{few(bare, NAMED)}: the kubelet has no {RECORD}: it never allocated a device")
-    if others := sorted({one["metadata"]["name"] for one in there} - seen):
+    if others := sorted({node["metadata"]["name"] for node in there} - seen):
         reasons.append(
             f"{few(others, NAMED)}: no host of the inventory that was asked and answered is this node"
         )
@@ -271,6 +282,6 @@ def _pods(row: Row) -> str:
     return ", ".join(dict.fromkeys(use.pod for use in row.uses))
 
 
-def _why(why: Mapping[str, int] | None) -> str:
-    found = (why or {}).items()
-    return "; ".join(f"{several(count, 'node')}: {words}" for words, count in found)
+def _format_why(why: Mapping[str, int] | None) -> str:
+    counts = (why or {}).items()
+    return "; ".join(f"{several(count, 'node')}: {reason}" for reason, count in counts)

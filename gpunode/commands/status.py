@@ -1,4 +1,4 @@
-"""The GPUs of a cluster at this moment: node, GPU, and who uses it."""
+"""The GPUs of a cluster now: node, GPU, and its users."""
 
 from __future__ import annotations
 
@@ -44,53 +44,55 @@ SHARED = "shared with the host"  # the memory of GPUs that have none of their ow
 FSCK = "`gpunode share fsck` compares them with the kubelet's record"
 
 
-def overlook(
+def show_status(
     session: Session, *, selected: bool, hosts: bool, fresh: Callable[[], None] = lambda: None
 ) -> int:
-    """Report a row for each GPU, and what is wrong; the exit code. `selected`: only on the session's nodes. `hosts`: the
-    session's can be asked by name who uses GPUs outside Kubernetes. `fresh` is called right before the first row."""
-    listener, wish = session.listener, session.inventory.cluster
+    """Report a row per GPU, and the problems; the exit code. `selected`: only the session's nodes. `hosts`: the session's hosts can
+    be asked for processes outside Kubernetes. `fresh` is called right before the first row."""
+    listener, cluster = session.listener, session.inventory.cluster
     api = nodes.connect(session.inventory)
     only: list[str] | None = None
     missing = False
     if selected:
         members = nodes.identify(api, session, progress(listener))
-        for one in members:
-            report_reason(listener, one.host.name, one.reason if one.node is None else None)
+        for member in members:
+            report_reason(listener, member.host.name, member.reason if member.node is None else None)
         missing = any(member.node is None for member in members)
         only = [member.node.name for member in members if member.node]
     there, pods = api.find("Node")[0], api.find("Pod")[0]
-    found = usage(api, wish.namespace, there, pods, only)
-    resource = (wish.share or Share()).resource
+    usages = usage(api, cluster.namespace, there, pods, only)
+    resource = (cluster.share or Share()).resource
     # Without the extender a pod's GPU is not recorded: it was promised what the plugin says.
-    known = {} if wish.share else {one.node: picture.of_plugin(one.gpus, pods) for one in found}
+    known = {} if cluster.share else {node.node: picture.of_plugin(node.gpus, pods) for node in usages}
     promised = {
-        (one.node, one.gpu): one
-        for one in picture.rows(there, pods, resource, known)
-        if one.resource == resource and (wish.share or one.gpu != picture.UNKNOWN)
+        (entry.node, entry.gpu): entry
+        for entry in picture.rows(there, pods, resource, known)
+        if entry.resource == resource and (cluster.share or entry.gpu != picture.UNKNOWN)
     }
-    table = [row(one, gpu, promised.get((one.node, gpu.index))) for one in found for gpu in one.gpus]
-    judged, here = dra_owners(api), {one.node for one in found}
-    owned = {one.name: why for one in map(parse, there) if one.name in here and (why := judged.reason(one))}
+    table = [row(node, gpu, promised.get((node.node, gpu.index))) for node in usages for gpu in node.gpus]
+    judged, here = dra_owners(api), {node.node for node in usages}
+    owned = {
+        node.name: why for node in map(parse, there) if node.name in here and (why := judged.reason(node))
+    }
     fresh()
     listener.rows("gpu", COLUMNS, table)
-    if names := nodes_with_processes(found):
+    if names := nodes_with_processes(usages):
         if hosts:
             show_processes(api, session, names)
         else:
             listener.note(
                 f"Processes outside Kubernetes use GPUs on {few(names, NAMED)}; with an inventory, `gpunode status FILE` names them."
             )
-    for node in found:
-        for words in (*_notes(node), *differing(node, resource, promised)):
-            listener.note(words)
+    for node in usages:
+        for text in (*_notes(node), *find_differences(node, resource, promised)):
+            listener.note(text)
         report_reason(
             listener,
             node.node,
             owned.get(node.node) or (node.reason and replace(node.reason, subject=node.node)),
         )
-    numbers = totals(found)
-    unhealthy = [one.node for one in found if one.reason or any(gpu.unhealthy for gpu in one.gpus)]
+    numbers = totals(usages)
+    unhealthy = [node.node for node in usages if node.reason or any(gpu.unhealthy for gpu in node.gpus)]
     if wrong := list(dict.fromkeys([*unhealthy, *owned])):
         limit = f"--limit {','.join(wrong[:NAMED])}"
         listener.note(
@@ -105,14 +107,14 @@ def overlook(
             Advice("Device plugins report this. `", Command("verify"), "` checks whether new pods get a GPU.")
         )
     unscheduled_pods.note(session.inventory, pods, listener)
-    parts, models = shares(found, there, pods, resource), by_model(found)
+    parts, models = shares(usages, there, pods, resource), by_model(usages)
     more = {**({"models": models} if models else {}), **({"shares": parts} if parts else {})}
     listener.total(sentence(numbers, parts, models), {**numbers, **more})
     return 1 if missing or owned or numbers["unhealthy"] or numbers["unknown"] else 0
 
 
 def row(node: NodeUsage, gpu: Gpu, promised: Row | None = None) -> tuple[object, ...]:
-    """The cells of COLUMNS. `promised`: of its memory, where it is shared so."""
+    """The cells of COLUMNS. `promised`: of its memory, if that is shared."""
     users = gpu.users if gpu.users is not None else ()
     return (
         node.node,
@@ -138,16 +140,16 @@ def row(node: NodeUsage, gpu: Gpu, promised: Row | None = None) -> tuple[object,
     )
 
 
-def totals(found: Sequence[NodeUsage]) -> dict[str, int]:
+def totals(usages: Sequence[NodeUsage]) -> dict[str, int]:
     """Numbers of nodes (`unknown`: whose GPUs are not known) and GPUs."""
-    gpus = [gpu for one in found for gpu in one.gpus]
+    gpus = [gpu for node in usages for gpu in node.gpus]
     counts = Counter(
         "unhealthy" if gpu.unhealthy else "unseen" if gpu.users is None else "used" if gpu.users else "free"
         for gpu in gpus
     )
     return {
-        "nodes": len(found),
-        "unknown": sum(one.reason is not None for one in found),
+        "nodes": len(usages),
+        "unknown": sum(node.reason is not None for node in usages),
         "gpus": len(gpus),
         "used": sum(bool(gpu.users) for gpu in gpus),
         "free": counts["free"],
@@ -156,19 +158,19 @@ def totals(found: Sequence[NodeUsage]) -> dict[str, int]:
     }
 
 
-def by_model(found: Sequence[NodeUsage]) -> dict[str, int]:
+def by_model(usages: Sequence[NodeUsage]) -> dict[str, int]:
     """GPUs by model, the most frequent first."""
-    return dict(Counter(gpu.name for one in found for gpu in one.gpus).most_common())
+    return dict(Counter(gpu.name for node in usages for gpu in node.gpus).most_common())
 
 
 def shares(
-    found: Sequence[NodeUsage], there: Sequence[Object], pods: Sequence[Object], memory: str
+    usages: Sequence[NodeUsage], there: Sequence[Object], pods: Sequence[Object], memory: str
 ) -> dict[str, list[int]]:
-    """By resource that is a part of a GPU, MIG devices too: the units that no pod has, and all that pods can have. `memory`: the
-    resource of GPUs shared by it."""
-    gpus = {one.node: len(one.gpus) for one in found if one.reason is None}
+    """Free and total units by resource, of resources that are parts of GPUs (MIG devices too). `memory`: the resource of GPUs
+    shared by memory."""
+    gpus = {node.node: len(node.gpus) for node in usages if node.reason is None}
     sums: dict[str, list[int]] = {}
-    for node in (one for one in map(parse, there) if one.name in gpus):
+    for node in (node for node in map(parse, there) if node.name in gpus):
         here = [pod for pod in pods if pod["spec"].get("nodeName") == node.name]
         for resource, count in node.units.items():
             whole = resource == GPU and count <= gpus[node.name]
@@ -201,7 +203,7 @@ def sentence(
 
 
 def _notes(node: NodeUsage) -> Iterator[str]:
-    """What the table does not say: why GPUs are unhealthy, and who has some where the kubelet does not say which."""
+    """Why GPUs are unhealthy, and users of GPUs that the kubelet does not name."""
     for gpu in node.gpus:
         if gpu.unhealthy:
             yield f"{node.node}: GPU {gpu.index} ({gpu.uuid}) is unhealthy: {gpu.unhealthy.words}"
@@ -209,19 +211,21 @@ def _notes(node: NodeUsage) -> Iterator[str]:
         yield f"{node.node}: {few(node.holders, NAMED)} use GPUs there; which is not known"
 
 
-def differing(node: NodeUsage, resource: str, promised: Mapping[tuple[str, str], Row]) -> Iterator[str]:
-    """Pods that have memory of the node's GPUs otherwise than it was promised."""
+def find_differences(
+    node: NodeUsage, resource: str, promised: Mapping[tuple[str, str], Row]
+) -> Iterator[str]:
+    """Sentences on pods whose memory of the node's GPUs differs from what was promised."""
     if unknown := promised.get((node.node, picture.UNKNOWN)):
         names = few(list(dict.fromkeys(use.pod for use in unknown.uses)), NAMED)
         yield f"{node.node}: nobody noted which GPU {names} has: {FSCK}"
     wanted, real = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
     for gpu in node.gpus:
         of = promised.get((node.node, gpu.index))
-        wanted.update({(one.pod, one.container, gpu.index): one.promised for one in (of.uses if of else ())})
+        wanted.update({(use.pod, use.container, gpu.index): use.promised for use in (of.uses if of else ())})
         users = [user for user in gpu.users or () if user.resource == resource]
         real.update({(user.pod, user.container, gpu.index): user.units for user in users})
-    started, noted = {one[:2] for one in real}, {one[:2] for one in wanted}
-    differ = {one[0] for one in (wanted - real) + (real - wanted) if one[:2] in started & noted}
+    started, noted = {use[:2] for use in real}, {use[:2] for use in wanted}
+    differ = {use[0] for use in (wanted - real) + (real - wanted) if use[:2] in started & noted}
     if differ:
         yield f"{node.node}: {few(sorted(differ), NAMED)} got another GPU than was promised: {FSCK}"
 
@@ -229,12 +233,12 @@ def differing(node: NodeUsage, resource: str, promised: Mapping[tuple[str, str],
 PROCESS_COLUMNS = ("node", "pid", "command", "container", "gpus")
 
 
-def nodes_with_processes(found: Sequence[NodeUsage]) -> tuple[str, ...]:
-    """Nodes with a GPU that processes use and no pod has."""
+def nodes_with_processes(usages: Sequence[NodeUsage]) -> tuple[str, ...]:
+    """Nodes with a GPU that has processes and no pod."""
     return tuple(
-        one.node
-        for one in found
-        if any(gpu.processes and gpu.users is not None and not gpu.users for gpu in one.gpus)
+        node.node
+        for node in usages
+        if any(gpu.processes and gpu.users is not None and not gpu.users for gpu in node.gpus)
     )
 
 
@@ -253,7 +257,7 @@ def show_processes(api: Api, session: Session, names: Sequence[str]) -> None:
         [Member(member.host) for member in members if member.host.name in theirs],
         plans=False,
     )
-    session.listener.failures(outcomes([one for one in asked if one.facts is None]))
+    session.listener.failures(outcomes([member for member in asked if member.facts is None]))
     rows = [
         (
             theirs[member.host.name],

@@ -1,4 +1,4 @@
-"""Pods that ask for memory of GPUs, and that the second scheduler does not place."""
+"""Pods that request memory of GPUs, but are not placed by the second scheduler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpunode.wording import few
 NAMED = 5
 
 
-def found(pods: Iterable[Object], resource: str, scheduler: str) -> list[str]:
+def find(pods: Iterable[Object], resource: str, scheduler: str) -> list[str]:
     """namespace/name of unfinished pods that ask for the resource and name another scheduler."""
     names = []
     for pod in pods:
@@ -24,12 +24,12 @@ def found(pods: Iterable[Object], resource: str, scheduler: str) -> list[str]:
 
 
 def note(inventory: Inventory, pods: Sequence[Object], listener: Listener) -> None:
-    """Name them, where the inventory has a second scheduler."""
+    """Report these pods, if the inventory has a second scheduler."""
     share = inventory.cluster.share
     if share is None or share.scheduler is None:
         return
     name = share.scheduler.name
-    if names := found(pods, share.resource, name):
+    if names := find(pods, share.resource, name):
         listener.note(
             f"{len(names)} pods ask for {share.resource} past the scheduler {name}, by the sum of a node: {few(names, NAMED)}. "
             f"Set `schedulerName: {name}` in their templates."

@@ -48,11 +48,11 @@ def verify(session: Session, *, run: bool) -> int:
 
 
 def judge_chains(session: Session, members: Members, *, run: bool) -> Mapping[str, Chain]:
-    """Every link of every host; those above the kubelet only where the inventory names a plugin. `run`: with pods."""
+    """Every link of every host; those above the kubelet only if the inventory names a plugin. `run`: with pods."""
     below = {member.host.name: judge_host(member.outcome) for member in members if member.outcome}
     if session.inventory.cluster.plugin is None:
         return below
-    lost = tuple(member for member in members if any(map(_is_lost, below[member.host.name])))
+    lost = tuple(member for member in members if any(map(_has_lost_gpus, below[member.host.name])))
     reported = _read_lost_gpus(session, lost) if lost else {}
     below = {host: _explain(chain, reported.get(host, "")) for host, chain in below.items()}
     sound = tuple(
@@ -63,8 +63,8 @@ def judge_chains(session: Session, members: Members, *, run: bool) -> Mapping[st
     def join(host: str, chain: Chain) -> Chain:
         judged = above.get(host)
         layers = LAYERS if run or judged is None else LAYERS[:-1]
-        found = judged or ()
-        return stop_at_broken([*chain, *found, *map(Verdict.unknown, layers[len(found) :])])
+        verdicts = judged or ()
+        return stop_at_broken([*chain, *verdicts, *map(Verdict.unknown, layers[len(verdicts) :])])
 
     return {host: join(host, chain) for host, chain in below.items()}
 
@@ -83,21 +83,21 @@ def _judge_cluster(session: Session, members: Members, *, run: bool) -> Mapping[
         return {member.host.name: chain for member in members}
 
 
-def _is_lost(link: Verdict) -> bool:
-    """Whether GPUs do not answer the driver."""
+def _has_lost_gpus(link: Verdict) -> bool:
+    """True if GPUs do not answer the driver."""
     return link.layer == "NVML" and link.status == "broken"
 
 
 def _explain(chain: Chain, why: str) -> Chain:
-    """The chain with what the plugin reports of GPUs that do not answer."""
+    """The chain with the plugin's report on GPUs that do not answer."""
     return tuple(
-        link.with_cause(lines((why, link.cause))) if why and _is_lost(link) else link for link in chain
+        link.with_cause(lines((why, link.cause))) if why and _has_lost_gpus(link) else link for link in chain
     )
 
 
 def _read_lost_gpus(session: Session, members: Members) -> Mapping[str, str]:
-    """Why GPUs do not answer, as the device plugin reports it, which has heard their Xid. A cluster that cannot be asked has its own
-    link."""
+    """Why GPUs do not answer, by host, from the device plugin, which receives their Xids. Ignores a cluster that cannot be asked: it
+    has its own link."""
     reasons: dict[str, str] = {}
     with suppress(ClusterError):
         walk = Walk(
@@ -115,7 +115,7 @@ def _read_lost_gpus(session: Session, members: Members) -> Mapping[str, str]:
 def _with_containers(
     session: Session, members: Sequence[Member], chains: Mapping[str, Chain]
 ) -> Mapping[str, Chain]:
-    """The chains with the link `container` where no pod can run."""
+    """The chains, with the link `container` for hosts where no pod can run."""
     outcomes = {
         member.host.name: member.outcome
         for member in members
@@ -124,9 +124,9 @@ def _with_containers(
     plugin = session.inventory.cluster.plugin
     verdicts: dict[str, Verdict] = {}
 
-    def task(host: Host, on_event: OnEvent) -> Outcome:
+    def task(host: Host, emit: OnEvent) -> Outcome:
         outcome = outcomes[host.name]
-        on_event(Event("stage", host.name, "run a GPU container"))
+        emit(Event("stage", host.name, "run a GPU container"))
         job = wire.container_job(runtime.runtime_of(outcome), plugin.reference if plugin else "")
         for message in session.visits[host.name].ask(job):
             if message["type"] == "container" and outcome.facts is not None:
@@ -154,10 +154,10 @@ Chains = Mapping[str, Sequence[Verdict]]  # by host
 
 def find_broken(chains: Chains) -> dict[str, Layer]:
     """Host -> its first broken link, of hosts that have one."""
-    found = (
+    pairs = (
         (host, [link.layer for link in links if link.status == "broken"]) for host, links in chains.items()
     )
-    return {host: layers[0] for host, layers in found if layers}
+    return {host: layers[0] for host, layers in pairs if layers}
 
 
 def list_unchecked(links: Iterable[Verdict]) -> tuple[Layer, ...]:
@@ -180,9 +180,9 @@ def summarize(chains: Chains) -> str:
     good = f"{several(len(chains) - len(bad), 'host')} OK: "
     if len(alike) == 1:
         (missing,) = alike
-        parts.append(good + _checked(missing, "; "))
+        parts.append(good + _format_checked(missing, "; "))
     elif alike:
-        each = (f"{few(hosts, NAMED)}: {_checked(missing, ', ')}" for missing, hosts in alike.items())
+        each = (f"{few(hosts, NAMED)}: {_format_checked(missing, ', ')}" for missing, hosts in alike.items())
         parts.append(good + "; ".join(each))
     return "; ".join(parts)
 
@@ -200,6 +200,6 @@ def count_links(chains: Chains) -> dict[str, object]:
     }
 
 
-def _checked(missing: Sequence[Layer], mark: str) -> str:
-    words = f"{len(CHAIN) - len(missing)} of {len(CHAIN)} links checked"
-    return f"{words}{mark}not checked: {', '.join(missing)}" if missing else words
+def _format_checked(missing: Sequence[Layer], mark: str) -> str:
+    text = f"{len(CHAIN) - len(missing)} of {len(CHAIN)} links checked"
+    return f"{text}{mark}not checked: {', '.join(missing)}" if missing else text

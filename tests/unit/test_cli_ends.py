@@ -446,7 +446,7 @@ def test_a_watched_status_ends_in_silence(command: Command, monkeypatch: pytest.
         print("table")
         return 1
 
-    monkeypatch.setattr("gpunode.commands.status.overlook", overlook)
+    monkeypatch.setattr("gpunode.commands.status.show_status", overlook)
     done = command("status", "--watch", "0.5")
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout == "table\ntable\n"

@@ -59,7 +59,7 @@ def test_a_scheduler_that_does_not_come_back_is_put_back(
     monkeypatch.setattr(share, "_inspect", again)
     monkeypatch.setattr(share.deployment, "wait_for_scheduler", came_back)
     facts = replace(cases.facts("modern"), files=state)
-    member = share._with(Member(cases.host("cp-1"), Outcome("cp-1", "refused", facts)), changes)
+    member = share._with_plan(Member(cases.host("cp-1"), Outcome("cp-1", "refused", facts)), changes)
     session: Any = SimpleNamespace(listener=SimpleNamespace(note=notes.append))
     api: Any = None
     with pytest.raises((AgentFailed, KeyboardInterrupt)) as caught:
@@ -201,9 +201,9 @@ def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
     )
     there = [{"metadata": {"name": name}} for name in ("n1", "n2", "n3", "n4")]
     monkeypatch.setattr(shares.nodes, "connect", lambda _: None)
-    monkeypatch.setattr(shares, "_real", lambda *_: ({"n1": object()}, placed))
+    monkeypatch.setattr(shares, "_read_allocations", lambda *_: ({"n1": object()}, placed))
     monkeypatch.setattr(shares, "_state", lambda _: (there, []))
-    monkeypatch.setattr(shares, "_repaired", lambda *_: True)
+    monkeypatch.setattr(shares, "_repair", lambda *_: True)
     monkeypatch.setattr(shares, "confirm", lambda *_, **__: None)
     monkeypatch.setattr(shares.picture, "find_mismatches", lambda *_: tuple(found))
     monkeypatch.setattr(strays, "note", lambda *_: None)
@@ -226,7 +226,7 @@ def test_without_the_extender_no_pod_needs_a_note(
 ) -> None:
     """There it is the plugin alone that chooses."""
     monkeypatch.setattr(shares.nodes, "connect", lambda _: None)
-    monkeypatch.setattr(shares, "_real", lambda *_: ({}, ()))
+    monkeypatch.setattr(shares, "_read_allocations", lambda *_: ({}, ()))
     monkeypatch.setattr(shares, "_state", lambda _: ([memory_node("n1", 16)], [pod("a", 4, on="n1")]))
     monkeypatch.setattr(shares.other_owners, "every", lambda _: ())
     session: Any = SimpleNamespace(inventory=Inventory("", (), Cluster(share=share)), listener=mock.Mock())
@@ -305,7 +305,7 @@ def test_inspect_asks_plugins_where_no_host_answers_and_keeps_to_the_limit(
     found: list[Any] = []
     placed = (SimpleNamespace(node=SimpleNamespace(name="n1")),)
     monkeypatch.setattr(shares.nodes, "connect", lambda _: None)
-    monkeypatch.setattr(shares, "_real", lambda *_: ({"n1": Real(())}, placed))
+    monkeypatch.setattr(shares, "_read_allocations", lambda *_: ({"n1": Real(())}, placed))
     monkeypatch.setattr(shares, "_state", lambda _: (there, [pod("a", 4, on="n2")]))
     monkeypatch.setattr(shares, "usage", usage)
     monkeypatch.setattr(shares, "show", lambda rows, *_, **__: found.extend(rows))
@@ -317,7 +317,7 @@ def test_inspect_asks_plugins_where_no_host_answers_and_keeps_to_the_limit(
     assert used == [("n1", "0", 0)] + ([] if selected else [("n2", "0", 4)])
     assert asked == ([] if selected else [["n2"]])
 
-    monkeypatch.setattr(shares, "_real", None)  # without an inventory no host is dialled
+    monkeypatch.setattr(shares, "_read_allocations", None)  # without an inventory no host is dialled
     session.hosts = (Host("n2", Ssh("n2"), node="n2"),)
     shares.inspect(session, details=False, selected=selected, hosts=False)
     assert asked[-1] == (["n2"] if selected else ["n1", "n2"])
@@ -325,5 +325,6 @@ def test_inspect_asks_plugins_where_no_host_answers_and_keeps_to_the_limit(
 
 def test_why_a_pod_fits_nowhere_counts_nodes() -> None:
     assert (
-        shares._why({"it offers no x": 2, "it is full": 1}) == "2 nodes: it offers no x; 1 node: it is full"
+        shares._format_why({"it offers no x": 2, "it is full": 1})
+        == "2 nodes: it offers no x; 1 node: it is full"
     )

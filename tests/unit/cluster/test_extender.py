@@ -122,8 +122,8 @@ def test_a_repair_leaves_a_pod_alone_that_has_its_name_from_another_by_now(api: 
     shown = report.make(json=False, quiet=True)
     seen = [deepcopy(before)]
     seen[0]["metadata"] |= {"uid": "another", "resourceVersion": "0"}
-    assert not shares._repaired(api, finding, seen, shown)
-    assert shares._repaired(api, finding, [deepcopy(before)], shown)
+    assert not shares._repair(api, finding, seen, shown)
+    assert shares._repair(api, finding, [deepcopy(before)], shown)
     (now,) = fake.all("Pod")
     assert now["metadata"]["annotations"] == {"x": "1"}
 

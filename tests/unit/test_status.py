@@ -12,7 +12,7 @@ import pytest
 
 from gpunode.commands import status as overlook
 from gpunode.commands import status as processes
-from gpunode.commands.status import COLUMNS, by_model, differing, row, sentence, shares, totals
+from gpunode.commands.status import COLUMNS, by_model, find_differences, row, sentence, shares, totals
 from gpunode.contract import status, usage
 from gpunode.engine.member import Member
 from gpunode.errors import Problem
@@ -152,7 +152,7 @@ def test_without_the_extender_a_pod_was_promised_what_it_has(
     monkeypatch.setattr(overlook, "usage", lambda *_: (NodeUsage("n", (using("0", ("default/a", 4)),)),))
     listener = mock.Mock()
     session = SimpleNamespace(listener=listener, inventory=Inventory("", (), Cluster(share=share)))
-    overlook.overlook(session, selected=False, hosts=False)  # type: ignore[arg-type]
+    overlook.show_status(session, selected=False, hosts=False)  # type: ignore[arg-type]
     (shown,) = listener.rows.call_args.args[2]
     assert shown[COLUMNS.index("promised")] == promised
     *found, scope = (call.args[0] for call in listener.note.call_args_list)
@@ -175,7 +175,7 @@ def test_pods_whose_gpu_is_not_the_promised_one_are_named(
 ) -> None:
     node = NodeUsage("n", tuple(using(index, *used.get(index, ())) for index in "01"))
     rows = {("n", gpu): sharing(gpu, *uses) for gpu, uses in promised.items()}
-    found = list(differing(node, MEM, rows))
+    found = list(find_differences(node, MEM, rows))
     assert len(found) == len(words)
     for one, expected in zip(found, words, strict=True):
         assert expected in one
