@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpunode.contract.config import IGNORED_FLAGS, OPTIONS, BadConfig, Config, parse_option
 
@@ -25,8 +25,8 @@ def read(arguments: Sequence[str], environ: Mapping[str, str], program: str = PR
 def settings(arguments: Sequence[str], environ: Mapping[str, str], program: str = PROGRAM) -> dict[str, Any]:
     """Values for fields of Config, from flags and environment.
 
-    `program` is the one whose flags they are: its command, a colon, and what it does. Raises BadConfig; `--help` and
-    unknown flags end the process as argparse does.
+    `program` is the one whose flags they are: its command, a colon, and what it does. Raises BadConfig; `--help` ends
+    the process.
     """
     flags = vars(_parser(program).parse_args(arguments)) if arguments else {}  # a DaemonSet has variables
     values: dict[str, Any] = {}
@@ -43,6 +43,8 @@ def settings(arguments: Sequence[str], environ: Mapping[str, str], program: str 
             place = next((name for name in names if environ.get(name)), "")
             text = environ[place] if place else None
         if text is not None:
+            if text == []:
+                text = "--"  # argparse before Python 3.13 takes it away where it is a flag's value
             try:
                 values[option.field] = parse_option(option, text)
             except ValueError as error:
@@ -58,6 +60,8 @@ def build(values: Mapping[str, Any]) -> Config:
         config = config_file.read(Path(path), values)
     else:
         config = Config(**values)
+    if not config.node_name.isascii():
+        raise BadConfig(f"--node-name (NODE_NAME): no node is called {config.node_name!r}")
     if not config.node_name and (config.node_events or config.node_annotation or config.follow_promises):
         raise BadConfig("--node-name (NODE_NAME) is not set: whose events, annotation or pods is not known")
     return config
@@ -72,9 +76,13 @@ def _parser(program: str) -> argparse.ArgumentParser:
         def __call__(self, _parser: Any, _namespace: Any, _values: Any, flag: str | None = None) -> None:
             log.warning("%s has no meaning for this plugin", flag)
 
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise BadConfig(f"{message} (--help lists the flags)")
+
     command, _, does = program.partition(": ")
     command = command.strip("`")
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=command,
         description=f"{does[:1].upper()}{does[1:]} Each option can be set in the environment too, in capitals with "
         "underscores, and in --config-file; a flag wins over the environment, that over the file.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 
@@ -237,3 +238,19 @@ def test_a_file_that_never_ends_is_refused(tmp_path, path):
         file.truncate((1 << 20) + 1)
     with pytest.raises(BadConfig, match=r"it is no regular file|it has more than 1 MiB"):
         read([f"--config-file={tmp_path / path}"], {})
+
+
+@pytest.mark.parametrize(
+    ("flags", "refusal"),
+    [
+        (["--mig-strategy=--"], "--mig-strategy: '--'"),
+        (["--config-file=--"], "--: "),
+        (["--no-such-flag\x1b[31m"], "unrecognized arguments: --no-such-flag"),
+        (["--mig-strategy"], "expected one argument"),
+        (["--node-name=\udcff", "--node-events"], "no node is called '\\udcff'"),
+    ],
+)
+def test_flags_that_cannot_be_read_are_refused_as_a_configuration_is(flags, refusal):
+    """In one line of the log, which escapes control characters; not with a page of usage."""
+    with pytest.raises(BadConfig, match=re.escape(refusal)):
+        read(flags, {})

@@ -11,7 +11,7 @@ import pynvml
 import pytest
 
 from gpunode.contract.config import BadConfig, Config
-from gpunode.contract.status import ANNOTATION, loads
+from gpunode.contract.status import ANNOTATION, MARK, Reason, loads
 from gpunode.deviceplugin.cluster import writer as writer_module
 from gpunode.deviceplugin.cluster.apiserver import ApiError
 from gpunode.deviceplugin.cluster.events import NodeEvent, PendingEvents
@@ -19,6 +19,7 @@ from gpunode.deviceplugin.cluster.publish import Publisher
 from gpunode.deviceplugin.cluster.writer import PendingAnnotation, Writer
 from gpunode.deviceplugin.health import Health
 from gpunode.deviceplugin.settings import read
+from gpunode.deviceplugin.state import NodeState
 
 from .apiserver import FakeApiServer
 from .kubelet import FakeKubelet
@@ -246,6 +247,20 @@ def test_nothing_is_said_that_the_configuration_does_not_ask_for() -> None:
     silent.publish_event(NodeEvent("R", "x"))
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("writer of ")]
     silent.close()
+
+
+def test_a_refused_configuration_is_told_until_one_is_accepted(publisher, caplog) -> None:
+    """A start again with the earlier configuration, by SIGHUP, does not make the file valid."""
+
+    def refusal() -> Reason | None:
+        publisher.publish(NodeState(), Config(), {}, None, again=True)
+        return loads(caplog.messages[-1].removeprefix(MARK)).configuration.refused
+
+    publisher.config_refused(BadConfig("config.yaml: Permission denied"))
+    publisher.begin()
+    assert refusal() == Reason("config-refused", "config.yaml: Permission denied")
+    publisher.config_accepted()
+    assert refusal() is None
 
 
 def test_whose_node_it_is_must_be_known() -> None:

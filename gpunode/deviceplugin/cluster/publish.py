@@ -182,7 +182,7 @@ class Publisher:
 
     def begin(self) -> None:
         """Begin to publish for another configuration."""
-        self._since, self._refused = _now(), None
+        self._since = _now()
 
     def config_refused(self, why: Exception) -> None:
         """Publish that a new configuration was refused."""
