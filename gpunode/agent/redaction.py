@@ -61,7 +61,7 @@ PLACES = (
     rf"(?:machine|login)[ \t]+\S{{1,256}}\s{{1,99}}(?:login[ \t]+\S{{1,256}}\s{{1,99}})?(?:password|account)[ \t]+{VALUE}",  # netrc
     rf"psk[ \t]+(?=\"){VALUE}|(?<=:[ \t])(?:eap|xauth|ntlm|pin|ppk)[ \t]+{VALUE}(?=\"?[ \t]*$)",  # ipsec.secrets
     rf"(?:pass(?:in|out)?[ \t]+\"?pass:|stats[ \t]+auth[ \t]+[^\s:]{{1,64}}:|login=[^\s:]{{1,64}}:|static:[\w.@+-]{{1,99}}:(?!//)|tf_token_\w{{1,99}}=){VALUE}",
-    rf"(?:(?:vault|wandb|cargo)[ \t]+login|kinit --password|operator unseal|secret set \S{{1,64}} --body|auth init -t|_authtoken|encrypt_string|auth-pass \S{{1,99}}"
+    rf"(?:(?:vault|wandb|cargo)[ \t]+login|(?:pro|ua|ubuntu-advantage)[ \t]+attach|kinit --password|operator unseal|secret set \S{{1,64}} --body|auth init -t|_authtoken|encrypt_string|auth-pass \S{{1,99}}"
     r"|add_user \S{1,64}|change_password \S{1,64}|user set password \d+|config http-basic\.\S{1,99} \S{1,64}|alias set \S{1,64} \S{1,256} \S{1,64}"
     rf")[ \t]{{0,9}}(?!-){VALUE}|from-literal[ \t=]?{FIELD}",
     rf"(?:microk8s join [\w.:-]{{1,99}}/|bundle config[ \t]+\S{{1,256}}[ \t]+[^\s:]{{1,64}}:){VALUE}",
@@ -108,6 +108,7 @@ WITH = (
     ("sshpass|mysql|mysqldump|mysqladmin|mariadb|mongo|mongosh|7z|7za|sqlcmd|ipmitool|zip|unzip", rf"{FLAG}p{TO}(?!-|/|\d+(?!\S)){VALUE}"),
     ("redis-cli|snmpwalk|snmpget|snmpbulkwalk", rf"{FLAG}[axc]{TO}(?!-){VALUE}"),
     ("ldapsearch|ldapadd|ldapmodify|ldapwhoami|ldapdelete|ldappasswd|ipa-client-install", rf"{FLAG}[was]{TO}(?!-){VALUE}"),
+    ("suseconnect", rf"{FLAG}r{TO}(?!-){VALUE}"),
     ("openssl", rf"{FLAG}k{TO}(?!-){VALUE}"),
     ("smbclient|mount.cifs|rpcclient|net ads", rf"{FLAG}u{TO}[^\s%\"']{{1,99}}%([^\s\"']+)"),
     ("iscsiadm|nmcli", rf"\b(?:password(?:_in)?|psk|wep-key\d)[ \t]+(?:-v[ \t]+)?(?!-){VALUE}"),

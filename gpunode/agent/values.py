@@ -5,7 +5,7 @@ from typing import List, Match, Pattern, Tuple
 
 # Names that end like this hold a secret, in English and in other languages of Europe. Lower case.
 STEMS = (
-    r"passw(?:or)?ds?|passphrase|passcode|passwort|passwörter|passord|passe|pass|kennwort|contrase(?:n|ñ|n\u0303)a|senha|wachtwoord|parola"
+    r"passw(?:or)?ds?|passphrase|regcode|passcode|passwort|passwörter|passord|passe|pass|kennwort|contrase(?:n|ñ|n\u0303)a|senha|wachtwoord|parola"
     r"|has[lł]o|senord|salasana|adgangskode|heslo|jelsz[óo]|пароль|κωδικός"
     r"|secrets?[_-]?(?:id|key)|secrets?|tokens?|credentials?|creds?|cookie|authorization|docker(?:cfg|configjson)|art-api|connection_?string"
     r"|access_?signature|private-mac|auth_?tok|masterauth|chpasswd|auth|key[_-]?data|keys?|psk|salt|community|pwd|pw|pat|mdp|otp"
