@@ -1,4 +1,4 @@
-"""Pods that a run will make, tried before anything is changed: what in the cluster's admission would refuse them.
+"""Dry runs of the pods that a run will create, before any change: would the cluster's admission refuse them?
 
 A dry run asks quotas, limits, pod security, policies and webhooks, and keeps nothing. It is this user's; a DaemonSet's pods are its
 controller's, so what counts by user (PodSecurityPolicies, exemptions) may differ.
@@ -35,9 +35,9 @@ def try_pods(
     would: Sequence[Difference],
     pods: Sequence[Object],
 ) -> tuple[Trial, ...]:
-    """Those that would be refused, or could not be tried: a pod of each DaemonSet among the manifests that changes, and these pods.
-    `would`: what applying the manifests does. Nothing in a namespace that comes with them: it has no quotas, and their label. One
-    pod of each is tried: a quota that has room for it, and not for all, refuses the others when they are made."""
+    """Trials that would be refused or could not be made: a pod of each changed DaemonSet among the manifests, and these pods.
+    `would`: the changes by applying the manifests. () if their namespace is new: it has no quotas. One pod of each kind is tried, so
+    a quota with room for one but not for all refuses the others later."""
     actions = {change.what: change.action for change in would}
     if not api.served.dry_run or any(
         manifest["kind"] == "Namespace" and actions.get(title(manifest)) == "created"
@@ -70,32 +70,32 @@ def _try(api: Api, pod: Object, actions: Mapping[str, str]) -> Trial:
     spec = {
         key: value
         for key, value in pod["spec"].items()
-        if not any(key == field and _named(actions, kind, str(value)) for field, kind in OPTIONAL)
+        if not any(key == field and _is_new(actions, kind, str(value)) for field, kind in OPTIONAL)
     }
-    wished = {**pod, "metadata": {**meta, "generateName": f"{name}-"}, "spec": spec}
+    draft = {**pod, "metadata": {**meta, "generateName": f"{name}-"}, "spec": spec}
     what = f"pods like {namespace}/{name}"
     try:
-        api.create(api.served.fit(wished) or wished, dry_run=True)
+        api.create(api.served.fit(draft) or draft, dry_run=True)
     except HttpError as error:
         if error.untried:
             return Trial(what, None, error.untried if error.status == 400 else "")
         if error.status in BUSY:
             return Trial(what, None, error.message)
-        known = obstacles.admission(error.detail) or Problem(UNKNOWN, "", fix=error.hint)
+        known = obstacles.match_admission(error.detail) or Problem(UNKNOWN, "", fix=error.hint)
         reason = replace(known, what=error.message)
         if not _passes(reason.code, name, namespace, actions):
             return Trial(what, reason)
     return Trial(what, None)
 
 
-def _named(actions: Mapping[str, str], kind: str, name: str) -> bool:
-    """Whether an object of this kind and name comes with the manifests, so that no pod can have it yet."""
+def _is_new(actions: Mapping[str, str], kind: str, name: str) -> bool:
+    """True if the manifests create this object, so no pod can use it yet."""
     new = [what for what, action in actions.items() if action == "created"]
     return any(what.startswith(f"{kind} ") and what.split(" ")[1].rpartition("/")[2] == name for what in new)
 
 
 def _passes(code: str, name: str, namespace: str, actions: Mapping[str, str]) -> bool:
-    """What the manifests themselves put right: the namespace's level, and the place of the pods that a DaemonSet's new ones take."""
+    """True if the manifests remove the obstacle: the namespace's level, or the quota used by pods that a DaemonSet replaces."""
     if code == "pod-security":
         return actions.get(f"Namespace {namespace}") == "changed"
     return code == obstacles.QUOTA and actions.get(f"DaemonSet {namespace}/{name}") == "changed"

@@ -1,4 +1,4 @@
-"""The control plane: which nodes are of it, and whether its API server and etcd are healthy."""
+"""The control plane: its nodes, and the health of API server and etcd."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from http import HTTPStatus
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress
-from gpunode.cluster.pods import ready
+from gpunode.cluster.pods import is_ready
 from gpunode.errors import ClusterError
 from gpunode.wording import few
 
@@ -18,16 +18,16 @@ LABELS = frozenset({"node-role.kubernetes.io/control-plane", "node-role.kubernet
 CHECKS = (("/readyz", "/healthz"), ("/readyz/etcd", "/healthz/etcd"))
 PARTS = "tier=control-plane"  # kubeadm's label of its static pods
 NAMED = 3
-LOOK = 1.0
+RETRY = 1.0
 
 
 def has_label(labels: Collection[str]) -> bool:
-    """Whether a node with these labels is of the control plane."""
+    """True if a node with these labels is of the control plane."""
     return not LABELS.isdisjoint(labels)
 
 
 def schedulers(api: Api) -> set[str]:
-    """The nodes that have a scheduler: by their pods, and all of the control plane."""
+    """The nodes with a scheduler: those with its pods, and all of the control plane."""
     pods, _ = api.find("Pod", "kube-system", labels="component=kube-scheduler")
     nodes, _ = api.find("Node")
     running = {str(pod["spec"].get("nodeName") or "") for pod in pods} - {""}
@@ -35,33 +35,33 @@ def schedulers(api: Api) -> set[str]:
 
 
 def problem(api: Api, but: Collection[str] = ()) -> str:
-    """Why API server or etcd are not healthy on every node of the control plane `but` these; "" where they are."""
+    """Why API server or etcd are unhealthy on the control plane's nodes, except those in `but`; "" if healthy."""
     try:
         for where, older in CHECKS:
-            if why := _unready(api, where, older):
+            if why := _check(api, where, older):
                 return why
         pods, _ = api.find("Pod", "kube-system", labels=PARTS)
         nodes, _ = api.find("Node")
     except ClusterError as error:
         return error.message
-    down = [name for name, node in _members(nodes).items() if not ready(node) and name not in but]
+    down = [name for name, node in _members(nodes).items() if not is_ready(node) and name not in but]
     broken = [
         str(pod["metadata"]["name"])
         for pod in pods
-        if not ready(pod) and pod["spec"].get("nodeName") not in but
+        if not is_ready(pod) and pod["spec"].get("nodeName") not in but
     ]
     return f"not Ready: {few(sorted(down or broken), NAMED)}" if down or broken else ""
 
 
 def wait(api: Api, seconds: float, notify: OnProgress, but: Collection[str] = ()) -> str:
-    """Wait until there is no `problem`; what it is after `seconds`, "" for none."""
+    """Wait until there is no `problem`; returns the one that remains after `seconds`, "" for none."""
     end = time.monotonic() + seconds
     while True:
         why = problem(api, but)
         if not why or time.monotonic() >= end:
             return why
         notify(f"waiting for the control plane: {why}")
-        time.sleep(LOOK)
+        time.sleep(RETRY)
 
 
 def _members(nodes: Iterable[Object]) -> dict[str, Object]:
@@ -73,12 +73,12 @@ def _members(nodes: Iterable[Object]) -> dict[str, Object]:
     }
 
 
-def _unready(api: Api, where: str, older: str) -> str:
+def _check(api: Api, where: str, older: str) -> str:
     status, text = api.health(where)
     if status == HTTPStatus.OK:
         return ""
     if status == HTTPStatus.NOT_FOUND and older:
-        return _unready(api, older, "")
+        return _check(api, older, "")
     if status in (HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND) and where.endswith("/etcd"):
         return ""  # its pods say it, and /readyz holds it
     failed = [line for line in text.splitlines() if line.startswith("[-]")] or text.splitlines()[:1]

@@ -21,12 +21,12 @@ from gpunode.errors import ClusterError, HttpError
 NAMESPACE, NAME = "kube-system", "gpunode"
 SECONDS = 15  # without renewal, until another may take it
 RENEW = 5.0
-LOOK = 1.0
+RETRY = 1.0
 
 
 class Held:
-    """A Lease that this run holds. `lost`: why it does not any more; nothing new may be begun then. `renewed`: when it was
-    last seen to hold it, by `clock`. `waited`: another run held it first, and may have changed nodes and hosts."""
+    """A Lease that this run holds. `lost`: why it holds it no more; nothing new may begin then. `renewed`: the last time, by
+    `clock`, at which it certainly held it. `waited`: another run held it before, and may have changed nodes and hosts."""
 
     def __init__(self, holder: str) -> None:
         self.holder = holder
@@ -37,19 +37,18 @@ class Held:
 
     @property
     def exclusive(self) -> bool:
-        """Whether there is a Lease, which keeps others away."""
+        """True if there is a Lease, which excludes other runs."""
         return self.renewed != math.inf
 
     def lost_reason(self, seconds: float, notify: OnProgress, stopped: Callable[[], bool]) -> str:
-        """Why nothing new may be begun; "" where no other run can hold the Lease. Where it could not be renewed in
-        time, as without an API server, another may have taken it: this waits until that is known, for so many
-        seconds."""
+        """Why nothing new may begin; "" if no other run can hold the Lease. If it could not be renewed in time, as without an
+        API server, another run may have taken it: waits up to `seconds` until that is known."""
         end = clock() + seconds
         while not self.lost and not stopped() and clock() - self.renewed >= SECONDS:
             if clock() >= end:
                 self.lost = f"its lease could not be renewed for {seconds / 60:.0f} min"
             notify("waiting for the API server: nothing starts before this run holds the lease")
-            time.sleep(LOOK)
+            time.sleep(RETRY)
         return self.lost
 
 
@@ -57,8 +56,8 @@ class Held:
 def hold(api: Api, holder: str, notify: OnProgress) -> Iterator[Held]:
     """Hold the cluster's Lease within the block. Raises ClusterError with the name of another live holder.
 
-    One whose holder does not renew it for SECONDS is taken over. While the API server is away, hosts that have begun go on;
-    `Held.lost_reason` is asked before others begin.
+    A Lease that its holder did not renew for SECONDS is taken over. While the API server is away, started hosts continue;
+    `Held.lost_reason` is asked before others start.
     """
     held = Held(holder)
     if not api.served.has("Lease"):
@@ -81,7 +80,7 @@ def hold(api: Api, holder: str, notify: OnProgress) -> Iterator[Held]:
 
 
 def holder(api: Api) -> str:
-    """Who holds the cluster's Lease now, by the API server; "" where it has no holder."""
+    """The holder of the cluster's Lease, by the API server; "" without one."""
     return _holder_of(api.get("Lease", NAME, NAMESPACE))
 
 
@@ -117,7 +116,7 @@ def _acquire(api: Api, held: Held, notify: OnProgress) -> Object:
             if error.reason not in ("Conflict", "AlreadyExists"):
                 raise
             continue  # another client was faster
-        time.sleep(LOOK)
+        time.sleep(RETRY)
 
 
 def _renew(api: Api, lease: Object, held: Held) -> None:

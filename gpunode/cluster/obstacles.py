@@ -1,4 +1,4 @@
-"""What keeps a pod from being admitted or scheduled: the API server's and the scheduler's sentences, with what to do. Pure.
+"""Why a pod is not admitted or scheduled: the API server's and the scheduler's sentences, each with its fix. Pure.
 
 source: apiserver/pkg/admission/plugin/resourcequota/controller.go, plugin/pkg/admission/{limitranger,podsecurity,priority,runtimeclass,
 serviceaccount,security/podsecuritypolicy} and scheduler/framework/plugins of kubernetes/kubernetes, 1.8 to 1.36.
@@ -28,7 +28,7 @@ class Rule:
     fix: str
 
     def reason(self, text: str) -> Problem | None:
-        """The reason where the text has the sentence; its words are the cluster's own."""
+        """The reason, in the cluster's own words, if the text has the sentence."""
         match = re.search(self.pattern, text)
         if match is None:
             return None
@@ -158,11 +158,11 @@ SCHEDULING = (
 )
 
 
-def admission(text: str) -> Problem | None:
+def match_admission(text: str) -> Problem | None:
     """Why a pod was not admitted; None where the text has none of the known sentences."""
     return next(filter(None, (rule.reason(text) for rule in ADMISSION)), None)
 
 
-def scheduling(text: str) -> Problem | None:
+def match_scheduling(text: str) -> Problem | None:
     """Why a pod is on no node, by the scheduler's message; the first cause of those that it has."""
     return next(filter(None, (rule.reason(text) for rule in SCHEDULING)), None)

@@ -29,33 +29,33 @@ def holds(pod: Object, resource: str = GPU) -> int:
     return 0 if has_ended(pod) else bound_demand(pod, resource).units
 
 
-def ready(pod: Object) -> bool:
-    """Whether the pod is Ready."""
+def is_ready(pod: Object) -> bool:
+    """True if the pod is Ready."""
     conditions = pod.get("status", {}).get("conditions") or []
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
-def running(pod: Object) -> bool:
-    """Whether all its containers run, ready or not."""
+def is_running(pod: Object) -> bool:
+    """True if all its containers run, ready or not."""
     states = pod.get("status", {}).get("containerStatuses") or []
     return bool(states) and all("running" in state.get("state", {}) for state in states)
 
 
-def waiting(pod: Object) -> set[str]:
+def waiting_reasons(pod: Object) -> set[str]:
     """The waiting reasons of its containers."""
     states = pod.get("status", {}).get("containerStatuses") or []
     return {state.get("state", {}).get("waiting", {}).get("reason", "") for state in states}
 
 
 class Pulls:
-    """Since when pods wait for images that cannot be pulled. The kubelet tries again, so a pod is given up after `PULL`."""
+    """Pods that wait for images that cannot be pulled. The kubelet retries, so a pod is given up after `PULL` seconds."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}  # uid of a pod -> monotonic
 
-    def hopeless(self, pod: Object) -> bool:
-        """Whether waiting for the pod's image does not help."""
-        reasons, uid = waiting(pod), pod["metadata"]["uid"]
+    def is_hopeless(self, pod: Object) -> bool:
+        """True if waiting for the pod's image does not help."""
+        reasons, uid = waiting_reasons(pod), pod["metadata"]["uid"]
         if not reasons & PULLING:
             self._since.pop(uid, None)
             return bool(reasons & IMAGELESS)
@@ -63,23 +63,23 @@ class Pulls:
 
 
 def restarts(pod: Object) -> int:
-    """How often its containers were restarted."""
+    """The number of restarts of its containers."""
     return sum(
-        statuse.get("restartCount", 0) for statuse in pod.get("status", {}).get("containerStatuses") or []
+        status.get("restartCount", 0) for status in pod.get("status", {}).get("containerStatuses") or []
     )
 
 
-def ended(pod: Object, container: str) -> Object | None:
-    """How a container ended (exitCode, reason, startedAt, finishedAt); None while it has not."""
-    for statuse in pod.get("status", {}).get("containerStatuses") or []:
-        if statuse["name"] == container:
-            end: Object | None = statuse.get("state", {}).get("terminated")
+def end_of(pod: Object, container: str) -> Object | None:
+    """The end of a container (exitCode, reason, startedAt, finishedAt); None while it runs."""
+    for status in pod.get("status", {}).get("containerStatuses") or []:
+        if status["name"] == container:
+            end: Object | None = status.get("state", {}).get("terminated")
             return end
     return None
 
 
-def lasted(end: Object) -> float:
-    """How long a container that ended had run, in seconds (the API counts whole ones)."""
+def duration(end: Object) -> float:
+    """Seconds that an ended container ran (the API counts whole ones)."""
     try:
         start, stop = (
             datetime.fromisoformat(end[key].replace("Z", "+00:00")) for key in ("startedAt", "finishedAt")
@@ -106,7 +106,9 @@ def problem(pod: Object, events: Sequence[Object] = ()) -> str:
         state = container.get("state", {})
         reason = state.get("waiting", {}).get("reason", "")
         if reason == "CrashLoopBackOff":
-            return f"{container['name']} is in CrashLoopBackOff: {_ended(container.get('lastState', {}))}"
+            return (
+                f"{container['name']} is in CrashLoopBackOff: {_describe_end(container.get('lastState', {}))}"
+            )
         if reason in {"ImagePullBackOff", "ErrImagePull"}:
             messages = [warning for warning in warnings if "pull" in warning] or [
                 state["waiting"].get("message", "")
@@ -115,22 +117,22 @@ def problem(pod: Object, events: Sequence[Object] = ()) -> str:
         if reason and reason not in VAGUE:
             return f"{reason}: {state['waiting'].get('message', '')}"
         if state.get("terminated", {}).get("exitCode"):
-            return f"{container['name']} ended: {_ended(state)}"
+            return f"{container['name']} ended: {_describe_end(state)}"
     if status.get("phase") == "Pending" and warnings:
         return warnings[-1]  # only events report a sandbox or a volume that failed
     return ""
 
 
 def obstacle(pod: Object) -> Problem | None:
-    """Why the scheduler has no node for the pod, with what to do; None where it has, or the cause is another."""
+    """Why the scheduler has no node for the pod, with the fix; None if it has one, or for another cause."""
     for condition in pod.get("status", {}).get("conditions") or []:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            return obstacles.scheduling(str(condition.get("message", "")))
+            return obstacles.match_scheduling(str(condition.get("message", "")))
     return None
 
 
 def refusal(deployment: Object) -> tuple[str, str]:
-    """Why a Deployment gets no pod: the condition's reason, and the words of quotas and admission; "" where nothing is known."""
+    """Why a Deployment gets no pod: the condition's reason, and the message of quotas and admission; "" if unknown."""
     for condition in deployment.get("status", {}).get("conditions") or []:
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
             reason = str(condition.get("reason") or "")
@@ -143,11 +145,11 @@ def events(api: Api, about: Object) -> list[Object]:
     items = api.find(
         "Event", about["metadata"].get("namespace"), fields=f"involvedObject.uid={about['metadata']['uid']}"
     )[0]
-    return sorted(items, key=_when)
+    return sorted(items, key=_time_of)
 
 
 def last_lines(api: Api, pod: Object, container: str, *, lines: int = 3) -> str:
-    """The last lines of a container's log, or of its previous run's; "" where they cannot be read."""
+    """The last lines of a container's log, or of its previous run's; "" if they cannot be read."""
     meta = pod["metadata"]
     for previous in (False, True):
         with suppress(ClusterError):
@@ -157,17 +159,17 @@ def last_lines(api: Api, pod: Object, container: str, *, lines: int = 3) -> str:
     return ""
 
 
-def _ended(state: Object) -> str:
+def _describe_end(state: Object) -> str:
     ended = state.get("terminated") or {}
-    words = [f"exit code {ended.get('exitCode', '?')}"]
+    parts = [f"exit code {ended.get('exitCode', '?')}"]
     if ended.get("reason") not in {None, "Error", "Completed"}:
-        words.insert(0, ended["reason"])
+        parts.insert(0, ended["reason"])
     if ended.get("message"):
-        words.append(ended["message"].strip().splitlines()[-1])
-    return ", ".join(words)
+        parts.append(ended["message"].strip().splitlines()[-1])
+    return ", ".join(parts)
 
 
-def _when(event: Object) -> str:
+def _time_of(event: Object) -> str:
     series = event.get("series") or {}
     return str(
         series.get("lastObservedTime")

@@ -1,4 +1,4 @@
-"""What the user of the kubeconfig needs to be allowed, asked of the API server before anything is changed."""
+"""The rights that the kubeconfig's user needs, asked of the API server before any change."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Right:
     namespace: str = ""
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         return f"{self.verb} {self.resource}" + (f" in namespace {self.namespace}" if self.namespace else "")
 
 
@@ -34,7 +34,7 @@ SCHEDULERS = (Right("get", "pods", "kube-system"),)  # that they are back
 
 
 def of_run(namespace: str, *, drains: bool, proves: bool) -> tuple[Right, ...]:
-    """What a run does beside deploying the plugin to this namespace. `proves`: with vectoradd."""
+    """Rights for a run, the plugin's deployment to this namespace included. `proves`: with vectoradd."""
     return (
         *_each("leases.coordination.k8s.io", "get", "create", "update", namespace=lease.NAMESPACE),
         *_each("nodes", "get", "list"),
@@ -51,7 +51,7 @@ def of_rollout(namespace: str) -> tuple[Right, ...]:
 
 
 def of_proof(namespace: str) -> tuple[Right, ...]:
-    """What pods of vectoradd take, in their namespace."""
+    """Rights for vectoradd's pods, in their namespace."""
     return (
         *_each("pods", "create", "delete", "list", "watch", namespace=namespace),
         *_each("pods/log", "get", namespace=namespace),
@@ -60,7 +60,7 @@ def of_proof(namespace: str) -> tuple[Right, ...]:
 
 
 def of_notebook(namespace: str) -> tuple[Right, ...]:
-    """What a notebook takes, in its namespace."""
+    """Rights for a notebook, in its namespace."""
     return (
         *_each("deployments.apps", "get", "create", "delete", namespace=namespace),
         *_each("services", "get", "create", "delete", namespace=namespace),
@@ -81,12 +81,12 @@ def of_share(namespace: str) -> tuple[Right, ...]:
 
 
 def of_deletion(objects: Iterable[Object]) -> tuple[Right, ...]:
-    """What deleting these objects takes."""
+    """Rights to delete these objects."""
     return tuple(right for live in objects for right in _on(live, "delete"))
 
 
 def of_wait(objects: Iterable[Object]) -> tuple[Right, ...]:
-    """What waiting until these objects are gone takes."""
+    """Rights to wait until these objects are gone."""
     return tuple(right for live in objects for right in _on(live, "list", "watch"))
 
 
@@ -104,23 +104,23 @@ def _events(namespace: str) -> tuple[Right, ...]:
 
 
 def demand(api: Api, rights: Iterable[Right]) -> None:
-    """Raises ClusterError that names the rights which the user does not have."""
+    """Raises ClusterError with the rights that the user lacks."""
     rights = tuple(dict.fromkeys(rights))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         missing = [
             right
-            for right, granted in zip(rights, pool.map(lambda right: _given(api, right), rights), strict=True)
+            for right, granted in zip(rights, pool.map(lambda right: _has(api, right), rights), strict=True)
             if not granted
         ]
     if missing:
         raise ClusterError(
-            f"the Kubernetes API does not let this user {few([right.words for right in missing], NAMED)}: nothing was changed",
+            f"the Kubernetes API does not let this user {few([right.text for right in missing], NAMED)}: nothing was changed",
             hint=f"See `kubectl auth can-i {missing[0].verb} {missing[0].resource}`. "
             f"A ClusterRole with all that a run needs: {page('safety.md')}",
         )
 
 
-def _given(api: Api, right: Right) -> bool:
+def _has(api: Api, right: Right) -> bool:
     whole, _, part = right.resource.partition("/")
     name, _, group = whole.partition(".")
     asked = {

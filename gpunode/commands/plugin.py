@@ -139,7 +139,7 @@ def remove(inventory: Inventory, listener: Listener, *, yes: bool) -> None:
     """Remove the plugin and all its objects from the cluster."""
     api, namespace = nodes.connect(inventory), inventory.cluster.namespace
     notify, stays = progress(listener), list[str]()
-    there = plugin.removable(api, namespace, notify=stays.append)
+    there = plugin.find_removable(api, namespace, notify=stays.append)
     for why in stays if not (yes and there) else ():  # else it is reported when it happens
         notify(why)
     if not there:

@@ -105,7 +105,7 @@ def _confirm(
     """Show the cluster's changes, and ask. Raises Declined."""
     changes = [difference for difference in differences if difference.action not in ("same", "foreign")]
     listener.cluster(api.access.context, changes)
-    if warning := apply.unguarded(api, manifests, changes):
+    if warning := apply.unguarded_note(api, manifests, changes):
         listener.note(warning)
     if changes:
         confirm(listener, f"Apply {what}to the cluster ({api.access.context})?", yes=yes)
@@ -130,7 +130,7 @@ def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     rights.demand(api, (*deployment.rights_to_remove(api, namespace), *rights.SCHEDULERS))
     everything = deployment.everything(namespace)
     asking = deployment.asking_nodes(api)
-    if not apply.removable(api, everything, notify=notify) and not asking:
+    if not apply.find_removable(api, everything, notify=notify) and not asking:
         text = "nothing is enabled: the cluster has no extender, and no scheduler asks one"
         listener.total(text, {"schedulers": 0, "removed": 0})
         return 0
@@ -139,11 +139,11 @@ def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
         _refuse_asking_hosts(api)
     # Whatever the inventory names: where a second scheduler asks alone, no host is needed.
     beside = (share and share.scheduler) or (
-        not asking and apply.present(api, deployment.second_objects(namespace))
+        not asking and apply.find_present(api, deployment.second_objects(namespace))
     )
     hosts, code = ([], 0) if beside else _schedulers(session, api)
     _change(session, api, held, hosts, lambda files: (schedulers.disable(files), ""), yes=yes)
-    there = apply.removable(api, everything, notify=notify)
+    there = apply.find_removable(api, everything, notify=notify)
     if there:
         listener.rows("object", ("action", "object"), [("remove", title) for title in there])
         confirm(listener, f"Remove these from {api.access.context}?", yes=yes)

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from gpunode.cluster.api import Api
-from gpunode.cluster.api.watch import answering
+from gpunode.cluster.api.watch import wait_for_api
 from gpunode.engine import control_plane, gate, rounds, work
 from gpunode.engine.impact import Act
 from gpunode.engine.listener import Listener, progress, report_reason
@@ -95,7 +95,7 @@ def _prove(run: Run, api: Api, members: Members) -> Members:
     """The members, brought up and their nodes given back. All of it can be done twice, so an API server may go away once."""
     listener = run.session.listener
     for again in (True, False):
-        answering(api, seconds=work.API_SECONDS, notify=progress(listener))
+        wait_for_api(api, seconds=work.API_SECONDS, notify=progress(listener))
         try:
             walk = Walk(
                 api, run.session.inventory, listener, acts=True, run=run.prove, holder=run.record.owner

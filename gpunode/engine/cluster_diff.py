@@ -126,7 +126,7 @@ def show(
     imageless = _report_imageless(api, inventory, members, listener, loaded=loaded)
     tried = _try_labels(api, members, strict=strict)
     would = [
-        *([difference.removed(other)] if other else []),
+        *([difference.removal(other)] if other else []),
         *objects,
         *(change for _, change in tried if change is not None),
     ]
@@ -135,7 +135,7 @@ def show(
     changes = [change for change in would if change.action not in ("same", "foreign")]
     listener.cluster(api.access.context, changes, diff=diff)
     _report_untried(would, listener)
-    if warning := apply.unguarded(api, spec.manifests, changes):
+    if warning := apply.unguarded_note(api, spec.manifests, changes):
         listener.note(warning)
     obstructed = _report_obstacles(api, spec, objects, members, listener)
     for member, _ in tried:
@@ -157,7 +157,7 @@ def _pods_to_replace(
         if member.node and member.host.name in worked and impact.outdates_pods(member.changes, member.facts)
     ]
     replaced = plugin.pods_on(api, namespace, changed) if changed else []
-    return [difference.replaced(pod, daemonset.place(pod)) for pod in replaced]
+    return [difference.replacement(pod, daemonset.place(pod)) for pod in replaced]
 
 
 def _report_sharing(api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener) -> None:
@@ -265,12 +265,12 @@ def _try_labels(
         if not untried or labels.holds(member.node, desired):
             try:
                 changes = labels.write(api, member.node, desired, dry_run=True)
-                return member, difference.labelled(member.node.name, changes)
+                return member, difference.labelling(member.node.name, changes)
             except ClusterError as error:
                 untried = refusal.why_untried(error, strict=strict)
                 if not untried:
                     return member.exclude(replace(error.problem, code=nodes.CONFLICT)), None
-        return member, difference.labelled(member.node.name, labels.lacking(member.node, desired), untried)
+        return member, difference.labelling(member.node.name, labels.lacking(member.node, desired), untried)
 
     alone = 1 + next((number for number, member in enumerate(members) if _to_ask(member)), len(members))
     done = [try_label(member) for member in members[:alone]]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gpunode.cluster.api import Api
-from gpunode.cluster.api.watch import answering
+from gpunode.cluster.api.watch import wait_for_api
 from gpunode.engine import converge, impact, nodes
 from gpunode.engine.fleet import Visit
 from gpunode.engine.listener import Listener, report_reason
@@ -47,7 +47,7 @@ def clear(
         node = member.node.name if api and member.node else ""
         try:
             if api and node:
-                answering(
+                wait_for_api(
                     api, seconds=API_SECONDS, notify=lambda text: emit(Event("stage", visit.host.name, text))
                 )
                 cordon.cordon(api, node, record.owner)
@@ -145,7 +145,7 @@ def lift_cordon(api: Api | None, member: Member, reason: Problem, emit: OnEvent)
         return reason
     node = member.node.name
     try:
-        answering(api, seconds=API_SECONDS, notify=lambda text: emit(Event("stage", None, text)))
+        wait_for_api(api, seconds=API_SECONDS, notify=lambda text: emit(Event("stage", None, text)))
         if (item := api.get("Node", node)) is not None:
             if (now := node_of(item)).labels.get(GPU_LABEL) == daemonset.PAUSED:
                 labels.write(api, now, nodes.desired_labels(member.host))
@@ -232,7 +232,7 @@ def wait_for_end(
         if api and member.node and (services is None or idle):  # what stood still may run by now
             node, concerns, boot = member.node.name, _concerns(mode), impact.boot_id(member)
             seconds, evict, before = max(0.0, end - time.monotonic()), mode == "drain", idle
-            answering(api, seconds=seconds, notify=notify)
+            wait_for_api(api, seconds=seconds, notify=notify)
             idle = drain.wait(
                 api, node, concerns, evict=evict, seconds=seconds, notify=notify, stopped=stopped, boot=boot
             )

@@ -337,7 +337,7 @@ def test_the_plugin_is_planned_deployed_and_removed(cluster: Cluster) -> None:
         assert actions(plugin.plan(cluster.api, SPEC)) == {"same"}
         assert actions(apply.apply(cluster.api, SPEC.manifests)) == {"same"}
         assert versions(cluster) == seen
-        removable = plugin.removable(cluster.api, NS, notify=lambda _: None)
+        removable = plugin.find_removable(cluster.api, NS, notify=lambda _: None)
         removed = plugin.remove(cluster.api, NS, seconds=15, notify=lambda _: None)
         assert removed == removable
         assert "Namespace gpunode" in removed

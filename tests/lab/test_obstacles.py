@@ -14,7 +14,7 @@ import pytest
 
 from gpunode.cluster import admission as trial
 from gpunode.cluster.api import Api, connect
-from gpunode.cluster.obstacles import admission
+from gpunode.cluster.obstacles import match_admission
 from gpunode.errors import HttpError
 from gpunode.model import Cluster
 
@@ -115,7 +115,7 @@ def refused(api: Api, namespace: str, container: dict[str, Any] | None = None, *
         error = one
     if error is None:
         return ""
-    found = admission(error.message)
+    found = match_admission(error.message)
     assert found is not None, error.message
     assert error.hint == found.fix
     return found.code

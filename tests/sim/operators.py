@@ -34,7 +34,7 @@ from .clusters import Client
 SHORT = {
     "gpunode.cluster.lease.SECONDS": 2,
     "gpunode.cluster.lease.RENEW": 0.5,
-    "gpunode.cluster.lease.LOOK": 0.2,
+    "gpunode.cluster.lease.RETRY": 0.2,
 }
 GONE = {"gpunode.engine.converge.RECONNECT_SECONDS": 1.0, "gpunode.engine.converge.CONFIRM_SECONDS": 2.0}
 SETTLE = 0.4

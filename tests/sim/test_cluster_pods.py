@@ -221,7 +221,7 @@ def test_plugins_of_several_hosts_serve_their_metrics_side_by_side(deployed: Fle
     meta = {"name": "two", "namespace": "default"}
     deployed.wait(NEW, 2)
     deployed.api.create({"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": spec})
-    until(lambda: pods.ready(deployed.api.get("Pod", "two", "default") or {}))
+    until(lambda: pods.is_ready(deployed.api.get("Pod", "two", "default") or {}))
 
     def metrics(machine: Machine) -> str:
         with urllib.request.urlopen(deployed.cluster.metrics[machine.name], timeout=10) as answer:

@@ -265,7 +265,7 @@ def test_a_budget_holds_a_pod_whose_other_containers_run(
 def test_one_operator_holds_the_cluster(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second run is refused by the first one's name, and goes on when that has ended."""
     monkeypatch.setattr(lease, "RENEW", 0.1)
-    monkeypatch.setattr(lease, "LOOK", 0.3)
+    monkeypatch.setattr(lease, "RETRY", 0.3)
     with lease.hold(api, "ada", lambda _: None) as held:
         with (
             pytest.raises(ClusterError, match="ada is changing this cluster's nodes"),
@@ -281,7 +281,7 @@ def test_one_operator_holds_the_cluster(api: Api, monkeypatch: pytest.MonkeyPatc
 def test_a_dead_operators_lease_is_taken_over(api: Api, monkeypatch: pytest.MonkeyPatch, year: int) -> None:
     """Whatever its clock said: what counts is whether the Lease changes."""
     monkeypatch.setattr(lease, "SECONDS", 1)
-    monkeypatch.setattr(lease, "LOOK", 0.1)
+    monkeypatch.setattr(lease, "RETRY", 0.1)
     clock_says(monkeypatch, year)
     live = api.get("Lease", lease.NAME, lease.NAMESPACE)
     (api.replace if live else api.create)(lease._lease("dead", live or {}))
@@ -300,7 +300,7 @@ def test_a_live_operator_whose_clock_is_wrong_keeps_its_lease(
     api: Api, monkeypatch: pytest.MonkeyPatch, year: int
 ) -> None:
     monkeypatch.setattr(lease, "RENEW", 0.1)
-    monkeypatch.setattr(lease, "LOOK", 0.3)
+    monkeypatch.setattr(lease, "RETRY", 0.3)
     clock_says(monkeypatch, year)
     with (
         lease.hold(api, "ada", lambda _: None),
@@ -355,7 +355,7 @@ def test_nothing_begins_while_the_lease_may_be_another_s(
 
 
 def test_a_lease_that_cannot_be_renewed_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "LOOK", 0.01)
+    monkeypatch.setattr(lease, "RETRY", 0.01)
     held = lease.Held("ada")
     held.renewed = lease.clock() - 60
     assert held.lost_reason(0.05, lambda _: None, lambda: False) == "its lease could not be renewed for 0 min"

@@ -121,7 +121,7 @@ def test_disable_where_nothing_is_enabled_says_so_and_visits_no_host(
         raise ClusterError("hosts are visited")
 
     monkeypatch.setattr(share.rights, "demand", lambda *_: None)
-    monkeypatch.setattr(share.apply, "removable", lambda *_, **__: there)
+    monkeypatch.setattr(share.apply, "find_removable", lambda *_, **__: there)
     pods = [{"spec": {"nodeName": name, "volumes": [{"name": plan.VOLUME}]}} for name in asking]
     api: Any = SimpleNamespace(
         find=lambda *_, **__: (pods, ""), get=lambda *_: None, served=SimpleNamespace(has=lambda _: True)

@@ -164,7 +164,7 @@ def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_fo
     stands = Work("ml/train", "u", {"nvidia.com/gpu": 1}, service=False, standstill="CrashLoopBackOff")
     pods, users = [(stands,), (replace(stands, standstill=""),)], [(GpuUser(7, "python3"),), ()]
     monkeypatch.setattr(work, "PROBE_SECONDS", 0)
-    monkeypatch.setattr(work, "answering", lambda *_, **__: None)
+    monkeypatch.setattr(work, "wait_for_api", lambda *_, **__: None)
     monkeypatch.setattr(drain, "wait", lambda *_, **__: pods.pop(0))
     monkeypatch.setattr(drain, "on_node", lambda *_, **__: ())
     seen = cases.facts("modern")

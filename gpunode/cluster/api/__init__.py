@@ -43,17 +43,17 @@ class Api:
         self._connection.pool.clear()
 
     def version(self) -> str:
-        """The API server's version, `v1.36.3`: the cheapest question that shows it is there (any client may ask it)."""
+        """The API server's version, `v1.36.3`: the cheapest request that any client may send."""
         return str(self._object("GET", "/version", needs="gitVersion")["gitVersion"])
 
     @property
     def simulated(self) -> bool:
-        """Whether it is the cluster of `gpunode demo`."""
+        """True for the cluster of `gpunode demo`."""
         return self.version().endswith("+simulated")
 
     @cached_property
     def served(self) -> Served:
-        """What this API server has and can do. Raises ClusterError for one that is too old."""
+        """The kinds and features of this API server. Raises ClusterError if it is too old."""
         return discover(self.read)
 
     def get(self, kind: str, name: str, namespace: str | None = None) -> Object | None:
@@ -127,13 +127,13 @@ class Api:
         """Create an object that must not exist yet."""
         where = self._path(manifest["kind"], manifest["metadata"].get("namespace"))
         query = {"fieldManager": manager, "dryRun": "All" if dry_run else ""}
-        return self._object("POST", where, query, self._served(manifest))
+        return self._object("POST", where, query, self._with_version(manifest))
 
     def replace(self, manifest: Object) -> Object:
         """Put an object in the place of the one that was read: refused (Conflict) if that has changed since."""
         meta = manifest["metadata"]
         where = self._path(manifest["kind"], meta.get("namespace"), meta["name"])
-        return self._object("PUT", where, {"fieldManager": MANAGER}, self._served(manifest))
+        return self._object("PUT", where, {"fieldManager": MANAGER}, self._with_version(manifest))
 
     def evict(self, pod: Object) -> str:
         """Ask for the pod's eviction, which honours its grace period and PodDisruptionBudgets. Returns why it is not
@@ -148,9 +148,9 @@ class Api:
         version = "policy/v1" if self.served.minor >= EVICTION else "policy/v1beta1"
         response, data = self._send("POST", where, body={"apiVersion": version, **eviction})
         if response.status == 429:
-            return refusal.words(data)
+            return refusal.message_of(data)
         if response.status >= 300:
-            error = refusal.http(self.access, response.status, data)
+            error = refusal.http_error(self.access, response.status, data)
             if error.reason not in ("NotFound", "Conflict"):  # gone, or another by now
                 raise error
         return ""
@@ -215,9 +215,9 @@ class Api:
             end.start()
             try:
                 if response.status != 200:
-                    raise refusal.http(self.access, response.status, data)
+                    raise refusal.http_error(self.access, response.status, data)
                 for line in _lines(response.stream(65536)):
-                    yield refusal.event(self.access, line)
+                    yield refusal.parse_event(self.access, line)
             finally:
                 end.cancel()
                 response.close()
@@ -228,7 +228,7 @@ class Api:
     def _kind(self, kind: str) -> Kind:
         return self.served.kind(kind) if kind in OLDER else KINDS[kind]
 
-    def _served(self, manifest: Object) -> Object:
+    def _with_version(self, manifest: Object) -> Object:
         return {**manifest, "apiVersion": self._kind(manifest["kind"]).api}
 
     def _object(self, *request: Any, needs: str = "") -> Object:
@@ -255,7 +255,7 @@ class Api:
             asked = response.headers.get("Retry-After", "")
             time.sleep(min(int(asked), 5) if re.fullmatch("[0-9]{1,9}", asked) else 1)  # it may be a date
         if response.status >= 300:
-            raise refusal.http(self.access, response.status, data)
+            raise refusal.http_error(self.access, response.status, data)
         return data
 
 

@@ -62,7 +62,7 @@ class Connection:
         """The answer, of whatever status, and its body: whole, or not read yet where a good one is `following` events. Credentials
         that a plugin answered are renewed as they end, and once they are refused (401). Raises the HTTP client's exceptions, OSError for
         an answer that does not end, and ClusterError for a plugin that fails."""
-        shown = self._shown()
+        shown = self._credential()
         asked = urlencode({key: value for key, value in query.items() if value})
         url = f"{self._access.server}{where}{'?' if asked else ''}{asked}"
         data = None if body is None else json.dumps(body).encode()
@@ -81,13 +81,13 @@ class Connection:
 
         answer = exchange(shown)
         if answer[0].status == 401 and shown is not None:
-            other = self._shown(refused=shown)
+            other = self._credential(refused=shown)
             if other != shown:
                 answer = exchange(other)
         return answer
 
-    def _shown(self, refused: Credential | None = None) -> Credential | None:
-        """What a plugin answered, with connections that show its certificate; None where there is no plugin."""
+    def _credential(self, refused: Credential | None = None) -> Credential | None:
+        """The plugin's credential, with connections that use its certificate; None without a plugin."""
         began, login = time.monotonic(), self._access.login
         if login is None:
             return None
@@ -99,7 +99,7 @@ class Connection:
             if self._failed is not None and self._failed[0] >= began:
                 raise self._failed[1]  # of another thread: a plugin that hangs is not waited for by each
             try:
-                credential = login.current(refused)
+                credential = login.renew(refused)
             except ClusterError as error:
                 self._failed = time.monotonic(), error
                 raise

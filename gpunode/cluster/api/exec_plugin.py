@@ -81,13 +81,13 @@ class ExecPlugin:
             )
         except (OSError, ValueError) as error:  # a NUL in its words
             hint = self.section.get("installHint") if isinstance(error, FileNotFoundError) else None
-            raise self._failed(str(error), *([str(hint).strip()] if hint else ())) from error
+            raise self._failure(str(error), *([str(hint).strip()] if hint else ())) from error
         try:
-            out, err = _printed(process, patience)
+            out, err = _read_output(process, patience)
         except BaseException as error:  # Ctrl-C, too: it does not reach a group of its own
             _end(process, grouped=not asks)
             if isinstance(error, OverflowError):
-                raise self._failed(str(error)) from error
+                raise self._failure(str(error)) from error
             if isinstance(error, subprocess.TimeoutExpired):
                 raise ClusterError(
                     f"{self.where} has a credential plugin that has not answered within {patience:g} seconds: `{shlex.join(self.command)}`",
@@ -97,7 +97,7 @@ class ExecPlugin:
         if process.returncode:
             printed = "its output is above" if asks else err.strip()[-SHOWN:]
             no_input = "" if asks else " It was given no input: log in first where it asks for something."
-            raise self._failed(
+            raise self._failure(
                 f"it ended with status {process.returncode}{printed and f': {printed}'}{'' if printed or asks else '.'}{'' if printed else no_input}",
                 *([no_input.strip()] if printed and no_input else ()),
             )
@@ -108,7 +108,7 @@ class ExecPlugin:
         try:
             return trust.context(*credential.pair)
         except (OSError, ValueError) as error:
-            raise self._failed(f"a certificate or key of its answer cannot be read: {error}") from error
+            raise self._failure(f"a certificate or key of its answer cannot be read: {error}") from error
 
     def _info(self, asks: bool) -> dict[str, Any]:
         spec: dict[str, Any] = {"interactive": asks}
@@ -131,19 +131,19 @@ class ExecPlugin:
             key, end = status.get("clientKeyData") or "", status.get("expirationTimestamp")
             ends = _time(end) if end else None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise self._failed("it did not print an ExecCredential with a status") from error
+            raise self._failure("it did not print an ExecCredential with a status") from error
         if answer.get("apiVersion") != self.section.get("apiVersion"):
-            raise self._failed(
+            raise self._failure(
                 f"it answered in {answer.get('apiVersion')}, and the kubeconfig asks for {self.section.get('apiVersion')}"
             )
         if not token and not (certificate and key):
-            raise self._failed("its answer has neither a token nor a certificate with its key")
+            raise self._failure("its answer has neither a token nor a certificate with its key")
         return Credential(token, certificate, key, ends)
 
-    def _failed(self, words: str, *more: str) -> ClusterError:
+    def _failure(self, why: str, *more: str) -> ClusterError:
         hint = f"Run it by hand (`{shlex.join(self.command)}`), or log in again with the tool it belongs to."
         return ClusterError(
-            f"{self.where}: its credential plugin failed: {words}", hint="\n".join([hint, *more])
+            f"{self.where}: its credential plugin failed: {why}", hint="\n".join([hint, *more])
         )
 
 
@@ -157,17 +157,17 @@ class Login:
         self, plugin: ExecPlugin, credential: Credential, trust: Trust | None, tls: ssl.SSLContext | None
     ) -> None:
         self._plugin, self._credential, self._trust, self.tls = plugin, credential, trust, tls
-        self._due = _due(credential)
+        self._due = _due_time(credential)
 
     @property
     def valid(self) -> Credential | None:
-        """The last answer; None where it has ended."""
+        """The last credential; None if it has ended."""
         kept = self._credential
         return kept if kept.ends is None or kept.ends > datetime.now(timezone.utc) else None
 
-    def current(self, refused: Credential | None = None) -> Credential:
-        """What to show now; another than was `refused`, where the plugin has one. Raises ClusterError as the plugin does, but keeps
-        what has not ended: it asks again after half of the time that is left."""
+    def renew(self, refused: Credential | None = None) -> Credential:
+        """The credential to use now; if the plugin has one, another than `refused`. Raises ClusterError as the plugin does, but
+        keeps a credential that has not ended: it asks again after half of the time that is left."""
         due = self._due is not None and self._due <= datetime.now(timezone.utc)
         if due or refused is self._credential:
             try:
@@ -177,14 +177,14 @@ class Login:
             except ClusterError:
                 if refused is self._credential or self.valid is None:
                     raise
-                self._due = _due(self._credential)
+                self._due = _due_time(self._credential)
             else:
-                self._credential, self._due = after, _due(after)
+                self._credential, self._due = after, _due_time(after)
         return self._credential
 
 
-def _due(credential: Credential) -> datetime | None:
-    """When to ask for another. Some live for less than SKEW, and some plugins give the same until its end."""
+def _due_time(credential: Credential) -> datetime | None:
+    """When to ask for another credential. Some live for less than SKEW, and some plugins return the same until its end."""
     now = datetime.now(timezone.utc)
     return credential.ends and max(credential.ends - SKEW, now + (credential.ends - now) / 2)
 
@@ -195,8 +195,8 @@ def _time(text: str) -> datetime:
     return read if read.tzinfo else read.replace(tzinfo=timezone.utc)
 
 
-def _printed(process: subprocess.Popen[bytes], patience: float) -> tuple[str, str]:
-    """What it writes to stdout and stderr until both end, where they are pipes. Raises TimeoutExpired, and OverflowError for more
+def _read_output(process: subprocess.Popen[bytes], patience: float) -> tuple[str, str]:
+    """Its output on stdout and stderr until both end, if they are pipes. Raises TimeoutExpired, and OverflowError for more
     than MOST bytes."""
     deadline = time.monotonic() + patience
     outputs: list[bytearray] = []
@@ -298,8 +298,8 @@ def _settle(context: ssl.SSLContext) -> None:
     thread begins at that moment, for which Python lets go of its lock, would send what lies there then: the server ends the
     handshake with `decode error`, once in some thousand (Python 3.11, OpenSSL 3.0)."""
     context.set_alpn_protocols(["http/1.1"])
-    context.set_alpn_protocols = _kept  # type: ignore[method-assign]
+    context.set_alpn_protocols = _ignore  # type: ignore[method-assign]
 
 
-def _kept(alpn_protocols: Iterable[str]) -> None:
-    """They are those of before."""
+def _ignore(alpn_protocols: Iterable[str]) -> None:
+    """Keep the protocols that are set."""

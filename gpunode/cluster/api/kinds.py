@@ -98,8 +98,8 @@ def title(manifest: Object) -> str:
     return f"{manifest['kind']} {place}{meta['name']}"
 
 
-def ours(live: Object) -> bool:
-    """Whether gpunode made this object."""
+def is_ours(live: Object) -> bool:
+    """True if gpunode made this object."""
     return bool((live["metadata"].get("labels") or {}).get(OURS) == "gpunode")
 
 
@@ -127,7 +127,7 @@ class Served:
 
     @property
     def apply(self) -> bool:
-        """Whether server-side apply keeps who set what."""
+        """True if server-side apply records the manager of each field."""
         return self.minor >= APPLY
 
     @property
@@ -136,18 +136,18 @@ class Served:
 
     @property
     def untried(self) -> str:
-        """Why there are no dry runs; "" where there are."""
+        """Why there are no dry runs; "" if there are."""
         return "" if self.dry_run else f"Kubernetes {self.version} has no dry run"
 
     def has(self, kind: str) -> bool:
         """Whether the API server has this kind, in whatever version."""
-        return self._found(kind) is not None
+        return self._find(kind) is not None
 
     def kind(self, kind: str) -> Kind:
         """The kind in the newest version that the API server has; where it has none, as the newest API servers have it."""
-        return self._found(kind) or KINDS[kind]
+        return self._find(kind) or KINDS[kind]
 
-    def _found(self, kind: str) -> Kind | None:
+    def _find(self, kind: str) -> Kind | None:
         if self.minor < SINCE.get(kind, 0):
             return None
         every = (KINDS[kind], *OLDER.get(kind, ()))

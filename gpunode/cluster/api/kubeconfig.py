@@ -64,7 +64,7 @@ def choose_context(cluster: Cluster) -> tuple[str, str]:
 def _select(cluster: Cluster) -> tuple[str, str, _Entry, _Entry]:
     """The kubeconfig, the context, and its user and cluster."""
     source = cluster.kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
-    sections, current = _merged(source)
+    sections, current = _merge(source)
     contexts, users = sections["contexts"], sections["users"]
     context = cluster.context or current or ""
     if context not in contexts:
@@ -116,7 +116,7 @@ def load(cluster: Cluster) -> Access:
             tls = trust.context(*pair) if trust else None
         except (ConfigException, binascii.Error, KeyError, TypeError, ValueError, OSError) as error:
             raise ClusterError(
-                f"{source}: context `{context}` cannot be used: {_words(error)}",
+                f"{source}: context `{context}` cannot be used: {_cause(error)}",
                 hint="Fix the kubeconfig, or name another with cluster.kubeconfig or cluster.context.",
             ) from error
         except AttributeError as error:  # the library's, of a provider without a token that it could renew
@@ -183,7 +183,7 @@ def _with_authority(cluster: Mapping[str, Any], where: str, folder: Path) -> Map
         data = localfile.read(folder / str(file))
     except OSError as error:
         raise KubeconfigUnusable(
-            f"{where}: its certificate-authority {file} cannot be read: {_words(error)}",
+            f"{where}: its certificate-authority {file} cannot be read: {_cause(error)}",
             hint="Fix the kubeconfig, or write that cluster again with the tool that it is of.",
         ) from error
     return {**rest, "certificate-authority-data": base64.b64encode(data).decode()}
@@ -205,7 +205,7 @@ def _pair(configuration: Any) -> Iterator[bytes | None]:
         yield localfile.read(Path(file)) if file else None
 
 
-def _merged(source: str) -> tuple[dict[str, dict[str, _Entry]], str | None]:
+def _merge(source: str) -> tuple[dict[str, dict[str, _Entry]], str | None]:
     """Per section, the entries of all files of `source` by name; and the first current-context."""
     sections: dict[str, dict[str, _Entry]] = {"contexts": {}, "clusters": {}, "users": {}}
     current: str | None = None
@@ -218,22 +218,22 @@ def _merged(source: str) -> tuple[dict[str, dict[str, _Entry]], str | None]:
         )
     for path, data in files:
         for section, entries in sections.items():
-            for entry in _typed(path, data, section, list) or ():
+            for entry in _get(path, data, section, list) or ():
                 name = entry.get("name") if isinstance(entry, dict) else None
                 if not isinstance(name, str):
                     raise KubeconfigUnusable(
                         f"{path}: an entry of `{section}` has the name {name!r}, which is not text",
                         hint='YAML reads no, on and bare numbers as other things; quote the name: "no".',
                     )
-                content = _typed(path, entry, section.removesuffix("s"), dict) or {}
+                content = _get(path, entry, section.removesuffix("s"), dict) or {}
                 for key in ("cluster", "user") if section == "contexts" else ():
-                    _typed(path, content, key, str)
+                    _get(path, content, key, str)
                 entries.setdefault(name, _Entry(name, content, path.absolute().parent))
-        current = current or _typed(path, data, "current-context", str) or None
+        current = current or _get(path, data, "current-context", str) or None
     return sections, current
 
 
-def _typed(path: Path, mapping: Mapping[str, Any], key: str, kind: type) -> Any:
+def _get(path: Path, mapping: Mapping[str, Any], key: str, kind: type) -> Any:
     """The key's value, None without one. Raises KubeconfigUnusable if it is not of this kind."""
     value = mapping.get(key)
     if isinstance(value, kind | None):
@@ -254,14 +254,14 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
     except PermissionError as error:
         raise KubeconfigUnusable(
-            f"{path} cannot be read as a kubeconfig: {_words(error)}",
+            f"{path} cannot be read as a kubeconfig: {_cause(error)}",
             hint=f"It is another user's, often root's: "
             f'`sudo install -m 600 -o "$USER" {shlex.quote(str(path))} gpus.kubeconfig` and name that with cluster.kubeconfig or '
             "$KUBECONFIG.",
         ) from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise KubeconfigUnusable(
-            f"{path} cannot be read as a kubeconfig: {_words(error)}",
+            f"{path} cannot be read as a kubeconfig: {_cause(error)}",
             hint="Name a kubeconfig with cluster.kubeconfig or $KUBECONFIG.",
         ) from error
     if not isinstance(data, dict):
@@ -272,7 +272,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     return data
 
 
-def _words(error: BaseException) -> str:
+def _cause(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     return str(error) or type(error).__name__

@@ -82,21 +82,21 @@ def apply(api: Objects, manifest: Object, *, manager: str, force: bool, dry_run:
 
 
 def make_result(live: Object | None, manifest: Object, manager: str, *, force: bool) -> Object:
-    """The object as it is to be, with the note. Raises HttpError (Conflict) where fields would be taken from others."""
+    """The desired object, with the note. Raises HttpError (Conflict) if it takes fields from other managers."""
     desired = {**manifest, "metadata": {k: v for k, v in manifest["metadata"].items() if k != "uid"}}
     if live is None:
-        return _noted(desired, desired, manager)
+        return _with_note(desired, desired, manager)
     last = read(live).get(manager, {})
-    result, taken = merge(live, _known(live, last), desired)
+    result, taken = merge(live, _restore_values(live, last), desired)
     if taken and not force:
         claims = tuple(Claim(field, "") for field in taken)
         many = "s" if len(taken) > 1 else ""
         raise _conflict(f"Apply failed with {len(taken)} conflict{many}: {', '.join(taken)}", claims)
-    return _noted(result, _ours(live, last, desired), manager)
+    return _with_note(result, _ours(live, last, desired), manager)
 
 
 def _ours(live: Object, last: Object, desired: Object) -> Object:
-    """The manifest without labels and annotations that others had set before, with the same value: they stay theirs."""
+    """The manifest without labels and annotations that others had set to the same value: they stay theirs."""
     current, before, meta = live["metadata"], last.get("metadata") or {}, dict(desired["metadata"])
     for name in ("labels", "annotations"):
         have, noted = current.get(name) or {}, before.get(name) or {}
@@ -107,8 +107,8 @@ def _ours(live: Object, last: Object, desired: Object) -> Object:
     return {**desired, "metadata": meta}
 
 
-def _known(live: Object, last: Object) -> Object:
-    """The last manifest, with the values of a Secret that are still as they were noted."""
+def _restore_values(live: Object, last: Object) -> Object:
+    """The last manifest, with those values of a Secret that still match their noted hash."""
     if live.get("kind") != "Secret" or "data" not in last:
         return last
     have = live.get("data") or {}
@@ -125,8 +125,8 @@ def _hash(value: str) -> str:
     return f"sha256:{hashlib.sha256(value.encode()).hexdigest()}"
 
 
-def _noted(result: Object, desired: Object, manager: str) -> Object:
-    """The object with the note of this manifest; without one where that sets nothing."""
+def _with_note(result: Object, desired: Object, manager: str) -> Object:
+    """The object with the note of this manifest; without it if the manifest sets nothing."""
     meta = result["metadata"]
     notes = {key: value for key, value in (meta.get("annotations") or {}).items() if key != PREFIX + manager}
     of = {
@@ -240,7 +240,7 @@ def _map(live: Object, last: Object, desired: Object, place: str, taken: list[st
 def _items(
     live: list[Any], last: list[Any], desired: list[Any], place: str, by: str, taken: list[str]
 ) -> list[Any]:
-    """Items in the order of the manifest; those of others stay before the item that they preceded."""
+    """Items in the order of the manifest; other managers' items stay before the item that they preceded."""
     current, before = _by(live, by), _by(last, by)
     wanted = _by(desired, by)
     left = [item for item in live if item.get(by) in wanted or item.get(by) not in before]
@@ -252,8 +252,8 @@ def _items(
             result.append(item)
             continue
         left.remove(current[key])
-        words = f"{place}[{by}={json.dumps(key)}]"
-        result.append(_map(current[key], before.get(key, {}), item, words, taken))
+        where = f"{place}[{by}={json.dumps(key)}]"
+        result.append(_map(current[key], before.get(key, {}), item, where, taken))
     return result + left
 
 

@@ -33,7 +33,7 @@ MANAGER = re.compile(r'conflict with "(?P<manager>[^"]*)"')
 
 
 def why_untried(error: ClusterError, *, strict: bool) -> str:
-    """Why only the dry run was refused; "" where the change is refused too. `strict`: missing rights refuse the
+    """Why only the dry run was refused; "" if the change is refused too. `strict`: missing rights refuse the
     change."""
     if not isinstance(error, HttpError) or (strict and error.status == 403):
         return ""
@@ -92,9 +92,9 @@ def _lost(access: Access, why: str) -> ApiConnectionLost:
 
 
 def parse(access: Access, code: int, body: bytes, needs: str = "") -> Object:
-    """The object in a response body. `needs`: a key without which it is not what was asked for."""
+    """The object in a response body. `needs`: a key that it must have."""
     answer = _json(body)
-    if not _shaped(answer) or (needs and needs not in answer):
+    if not _is_answer(answer) or (needs and needs not in answer):
         raise ClusterError(
             f"{access.server} answered {code} in a way no Kubernetes API does: {_page(body) or 'an empty page'}",
             hint=f"Is the server of context `{access.context}` in {access.source} right? A proxy may be between.",
@@ -104,7 +104,7 @@ def parse(access: Access, code: int, body: bytes, needs: str = "") -> Object:
 
 
 def _json(body: bytes) -> Any:
-    """The value in a response body; None where it is no JSON, as of a proxy or a load balancer."""
+    """The value in a response body; None if it is not JSON, as of a proxy or a load balancer."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
@@ -115,8 +115,8 @@ def _page(body: bytes) -> str:
     return " ".join(body.decode(errors="replace").split())[:200]
 
 
-def _shaped(answer: Any) -> bool:
-    """Whether it is an object, a list of objects, or the API server's version."""
+def _is_answer(answer: Any) -> bool:
+    """True for an object, a list of objects, or the API server's version."""
     if not isinstance(answer, dict) or not ("kind" in answer or isinstance(answer.get("gitVersion"), str)):
         return False
     items, meta = answer.get("items") or [], answer.get("metadata", {})
@@ -124,27 +124,27 @@ def _shaped(answer: Any) -> bool:
     return whole and all(isinstance(part, dict) for part in (meta, *(item.get("metadata") for item in items)))
 
 
-def event(access: Access, line: bytes) -> tuple[str, Object]:
-    """One line of a watch: what happened, and the object. Raises ApiConnectionLost for one that is cut or garbled."""
+def parse_event(access: Access, line: bytes) -> tuple[str, Object]:
+    """The event and the object in a line of a watch. Raises ApiConnectionLost for a cut or garbled line."""
     try:
         read = json.loads(line)
         change, item = str(read["type"]), {**read["object"]}
     except (ValueError, RecursionError, KeyError, TypeError) as error:
         raise _lost(access, "a line of its watch is garbled") from error
     if change == "ERROR":
-        raise status(access, item)
+        raise status_error(access, item)
     return change, item
 
 
-def http(access: Access, code: int, body: bytes) -> HttpError:
+def http_error(access: Access, code: int, body: bytes) -> HttpError:
     """The error for an HTTP status of 400 and above."""
     if (code == 429 or code >= 500) and not isinstance(_json(body), dict):  # of a load balancer
-        return status(access, {"code": code, "message": _page(body)})
-    return status(access, {**parse(access, code, body), "code": code})
+        return status_error(access, {"code": code, "message": _page(body)})
+    return status_error(access, {**parse(access, code, body), "code": code})
 
 
-def words(body: bytes) -> str:
-    """What a Status object says, its details first: those of an eviction name the budget that is in the way."""
+def message_of(body: bytes) -> str:
+    """The message of a Status object, or its details: an eviction's name the budget that prevents it."""
     answer = _json(body)
     try:
         causes = [str(cause["message"]) for cause in (answer.get("details") or {}).get("causes") or []]
@@ -153,7 +153,7 @@ def words(body: bytes) -> str:
         return _page(body)
 
 
-def status(access: Access, answer: Object) -> HttpError:
+def status_error(access: Access, answer: Object) -> HttpError:
     """The error for a Status object."""
     code = int(answer.get("code") or 500)
     detail = str(answer.get("message") or "no reason given")
@@ -188,7 +188,7 @@ def status(access: Access, answer: Object) -> HttpError:
         hint = (
             f"Grant the user these rights, too. A ClusterRole with all that a run needs: {page('safety.md')}"
         )
-    elif obstacle := obstacles.admission(detail):  # webhooks choose their own code
+    elif obstacle := obstacles.match_admission(detail):  # webhooks choose their own code
         message, hint = f"the cluster's admission refused it: {detail}", obstacle.fix
     elif code == 403:
         message = f"the cluster's admission refused it: {detail}"

@@ -1,4 +1,4 @@
-"""Waiting for the cluster: the objects that match, again after every change, until a deadline."""
+"""Waits for the cluster: yields the matching objects after every change, until a deadline."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.errors import ApiConnectionLost, HttpError, Problem
 
-# Gets what is being waited for as a sentence; the same one may come several times.
+# Gets a sentence on what is waited for; it may be repeated.
 OnProgress = Callable[[str], None]
 
 BEAT = 5  # seconds: what is seen is given again at least this often, for reasons that no watched object shows
 PAUSE = 1.0  # seconds before an API server that is away is asked again
-LOOK = 2.0  # seconds between two searches for reasons
+SEARCH = 2.0  # seconds between two searches for reasons
 USUAL = 15.0  # seconds that things take where all is well: reasons are looked for only after them
 AGAIN = {410, 429, 500, 502, 503, 504}  # an expired watch, or an API server that restarts
 
@@ -31,7 +31,7 @@ def follow(
 ) -> Iterator[dict[str, Object]]:
     """The matching objects by name: at once, after each change, and every BEAT, until `seconds` have passed.
 
-    Outlives restarts of the API server. The first look is not forgiven: what is refused then is refused.
+    Outlives restarts of the API server, but raises the errors of the first request.
     """
     for seen, _ in changes(
         api, kind, namespace, seconds=seconds, labels=labels, fields=fields, notify=notify
@@ -95,8 +95,8 @@ def changes(
         yield seen, None
 
 
-def answering(api: Api, *, seconds: float, notify: OnProgress) -> None:
-    """Wait for an API server that is away. Raises ClusterError where it stays away for so long."""
+def wait_for_api(api: Api, *, seconds: float, notify: OnProgress) -> None:
+    """Wait until the API server answers. Raises ClusterError if it does not within `seconds`."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -110,18 +110,18 @@ def answering(api: Api, *, seconds: float, notify: OnProgress) -> None:
 
 
 class Patience:
-    """Tells how a wait goes on: shortly while it is as usual, then with the reason, which has to be asked for."""
+    """Reports the progress of a wait: shortly at first, later with the reason, which costs a request."""
 
     def __init__(self, notify: OnProgress) -> None:
         self._notify = notify
         self._begun, self._looked = time.monotonic(), 0.0
 
     def notify(self, so_far: str, why: Callable[[], Problem]) -> Problem | None:
-        """Report the progress, not too often. Returns the reason where it was asked for."""
+        """Report the progress, not too often. Returns the reason if it was asked for."""
         now, reason = time.monotonic(), None
         if now - self._begun < USUAL:
             self._notify(so_far)
-        elif now - self._looked >= LOOK:
+        elif now - self._looked >= SEARCH:
             self._looked, reason = now, why()
             self._notify(f"{so_far}; {reason}")
         return reason

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from gpunode.cluster import rights
 from gpunode.cluster.api import AT_ONCE, MANAGER, Api, notes
-from gpunode.cluster.api.kinds import Object, ours, title
+from gpunode.cluster.api.kinds import Object, is_ours, title
 from gpunode.cluster.api.refusal import why_untried
 from gpunode.cluster.api.watch import OnProgress, follow
 from gpunode.cluster.objects import dependents, difference
@@ -45,8 +45,8 @@ ORDER = (  # the reverse when removing
 class Component(Generic[Result]):
     """Objects of gpunode's that make one thing in the cluster: the plugin, the extender, a second scheduler.
 
-    `manifests`: its desired state. `surplus`: what other settings may have left of it. `wait` returns once it works, with what is
-    known of it then, and raises ClusterError with the reason why it does not.
+    `manifests`: its desired state. `surplus`: objects that other settings may have left. `wait` returns once it works, with its state,
+    and raises ClusterError with the reason if it does not.
     """
 
     manifests: Sequence[Object]
@@ -61,12 +61,12 @@ class Component(Generic[Result]):
         strict: bool = True,
         notify: OnProgress = lambda _: None,
     ) -> tuple[Difference, ...]:
-        """What `deploy` would change once `before` is applied, such as its namespace. `strict`, `notify`: as of `diff`."""
+        """The changes of `deploy` after `before` (such as a namespace) is applied. `strict`, `notify`: as in `diff`."""
         return diff(api, [*before, *self.manifests], self.surplus, strict=strict, notify=notify)
 
     def deploy(self, api: Api, notify: OnProgress) -> tuple[tuple[Difference, ...], Result]:
-        """Apply it and wait until it works. What is left of other settings goes last: what worked before may need its rights to
-        remove what it has published."""
+        """Apply it, wait until it works, then remove the surplus: the component that worked before may need its rights to remove
+        what it published."""
         done = apply(api, self.manifests)
         result = self.wait(api, notify)
         return done + prune(api, self.manifests, self.surplus), result
@@ -80,37 +80,37 @@ def diff(
     strict: bool = True,
     notify: OnProgress = lambda _: None,
 ) -> tuple[Difference, ...]:
-    """What `apply`, and `prune` after it, would change by a dry run of the API server, defaults and admission included.
+    """The changes of `apply`, then `prune`, by a dry run of the API server, defaults and admission included.
 
-    Where the server cannot dry-run a change, the manifest is compared with the current object. Unless `strict`, so it
-    is where this user may read but not write.
+    If the server cannot dry-run a change, the manifest is compared with the current object; unless `strict`, also if this
+    user may read but not write.
     """
-    manifests = _fitted(api, manifests)
+    manifests = _fit(api, manifests)
     namespaces = [manifest for manifest in manifests if manifest["kind"] == "Namespace"]
-    would = [_would(api, namespace, frozenset(), strict=strict) for namespace in namespaces]
+    would = [_diff(api, namespace, frozenset(), strict=strict) for namespace in namespaces]
     # A dry run creates no namespace, so objects inside a new one cannot be dry-run.
     absent = {
-        one["metadata"]["name"]
-        for one, found in zip(namespaces, would, strict=True)
-        if found.action == "created"
+        namespace["metadata"]["name"]
+        for namespace, change in zip(namespaces, would, strict=True)
+        if change.action == "created"
     }
-    others = _ordered([manifest for manifest in manifests if manifest["kind"] != "Namespace"])
+    others = _sort([manifest for manifest in manifests if manifest["kind"] != "Namespace"])
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        would += pool.map(lambda one: _would(api, one, absent, strict=strict), others)
-    left = [surplu for surplu in surplus if surplu["metadata"].get("namespace") not in absent]
+        would += pool.map(lambda manifest: _diff(api, manifest, absent, strict=strict), others)
+    left = [manifest for manifest in surplus if manifest["metadata"].get("namespace") not in absent]
     return (*would, *prune(api, manifests, left, dry_run=True, strict=strict, notify=notify))
 
 
 def apply(api: Api, manifests: Sequence[Object]) -> tuple[Difference, ...]:
     """Apply the manifests. A second apply of the same changes nothing."""
     done: list[Difference] = []
-    for manifest in _ordered(_fitted(api, manifests)):
+    for manifest in _sort(_fit(api, manifests)):
         live = _live(api, manifest)
-        if live is not None and not ours(live):
-            done.append(_foreign(manifest, live))
+        if live is not None and not is_ours(live):
+            done.append(_check_foreign(manifest, live))
             continue
-        result = api.apply(manifest, force=live is not None, noted=_noted(live))
-        done.append(difference.created(manifest) if live is None else difference.changed(live, result))
+        result = api.apply(manifest, force=live is not None, noted=_has_note(live))
+        done.append(difference.creation(manifest) if live is None else difference.change(live, result))
     return tuple(done)
 
 
@@ -123,34 +123,34 @@ def prune(
     strict: bool = False,
     notify: OnProgress = lambda _: None,
 ) -> tuple[Difference, ...]:
-    """Remove gpunode's objects that are in `surplus` and not in the manifests (by kind, namespace and name): rights
-    and settings of an earlier apply. `strict`: raises ClusterError, before anything is removed, where the user may not."""
+    """Remove gpunode's objects in `surplus` that are not in the manifests (by kind, namespace and name): rights and
+    settings of an earlier apply. `strict`: raises ClusterError, before any removal, if the user lacks a right."""
     wanted = {title(manifest) for manifest in manifests}
-    beyond = present(api, [surplu for surplu in surplus if title(surplu) not in wanted], notify)
+    beyond = find_present(api, [manifest for manifest in surplus if title(manifest) not in wanted], notify)
     if strict:
         rights.demand(api, rights.of_deletion(beyond))
     if not dry_run:
         for live in beyond:
             meta = live["metadata"]
             api.delete(live["kind"], meta["name"], meta.get("namespace"), uid=meta["uid"])
-    return tuple(difference.removed(live) for live in beyond)
+    return tuple(difference.removal(live) for live in beyond)
 
 
-def present(api: Api, manifests: Sequence[Object], notify: OnProgress = lambda _: None) -> list[Object]:
+def find_present(api: Api, manifests: Sequence[Object], notify: OnProgress = lambda _: None) -> list[Object]:
     """The objects of these manifests that exist and are gpunode's, in the order in which they are removed."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        lives = pool.map(lambda each: _live(api, each), reversed(_ordered(_sought(api, manifests, notify))))
-    return [live for live in lives if live is not None and ours(live)]
+        lives = pool.map(lambda each: _live(api, each), reversed(_sort(_readable(api, manifests, notify))))
+    return [live for live in lives if live is not None and is_ours(live)]
 
 
-def removable(api: Api, manifests: Sequence[Object], *, notify: OnProgress) -> tuple[str, ...]:
-    """Titles of what `remove` would delete now; `notify` gets what would stay and why."""
+def find_removable(api: Api, manifests: Sequence[Object], *, notify: OnProgress) -> tuple[str, ...]:
+    """Titles of the objects that `remove` would delete now; `notify` gets the reason of each that would stay."""
     titles = []
-    for manifest in reversed(_ordered(_sought(api, manifests, notify))):
+    for manifest in reversed(_sort(_readable(api, manifests, notify))):
         live = _live(api, manifest)
         if live is None:
             continue
-        if why := _stays(api, live, manifests):
+        if why := _why_kept(api, live, manifests):
             notify(f"{title(manifest)} stays: {why}")
         else:
             titles.append(title(manifest))
@@ -158,16 +158,16 @@ def removable(api: Api, manifests: Sequence[Object], *, notify: OnProgress) -> t
 
 
 def remove(api: Api, manifests: Sequence[Object], *, seconds: float, notify: OnProgress) -> tuple[str, ...]:
-    """Delete what `apply` made and wait until it is gone. Returns the titles of what was removed.
+    """Delete the objects of `apply` and wait until they are gone. Returns the titles of those removed.
 
     An object that others use stays, and so does one whose users are unknown; `notify` gets the reason.
     """
     removed = []
-    for manifest in reversed(_ordered(_sought(api, manifests, notify))):
+    for manifest in reversed(_sort(_readable(api, manifests, notify))):
         live = _live(api, manifest)
         if live is None:
             continue
-        if why := _stays(api, live, manifests):
+        if why := _why_kept(api, live, manifests):
             notify(f"{title(manifest)} stays: {why}")
             continue
         if delete(api, live, seconds=seconds, notify=notify):
@@ -190,8 +190,8 @@ def delete(api: Api, live: Object, *, seconds: float, notify: OnProgress) -> boo
     )
 
 
-def unguarded(api: Api, manifests: Sequence[Object], changes: Collection[Difference]) -> str:
-    """Which accounts get rights by these changes that no admission policy holds in, as this API server has none; "" for none."""
+def unguarded_note(api: Api, manifests: Sequence[Object], changes: Collection[Difference]) -> str:
+    """Accounts that these changes give rights which no admission policy limits, since this API server has none; "" for none."""
     rights = {manifest["metadata"]["name"] for manifest in manifests if manifest["kind"] == POLICY}
     granted = [
         name for name in sorted(rights) if f"ClusterRole {name}" in {change.what for change in changes}
@@ -210,9 +210,9 @@ def _live(api: Api, manifest: Object) -> Object | None:
     return api.get(manifest["kind"], manifest["metadata"]["name"], manifest["metadata"].get("namespace"))
 
 
-def _sought(api: Api, manifests: Sequence[Object], notify: OnProgress) -> list[Object]:
-    """These, which are to be removed: without admission policies where this user may not read them, as by a ClusterRole of
-    before gpunode had any; `notify` gets that."""
+def _readable(api: Api, manifests: Sequence[Object], notify: OnProgress) -> list[Object]:
+    """The manifests to remove, without admission policies if this user may not read them (a ClusterRole older than gpunode's
+    policies); `notify` is told so."""
     policies = {manifest["kind"]: manifest for manifest in manifests if manifest["kind"].startswith(POLICY)}
     try:
         for policy in policies.values():
@@ -228,14 +228,14 @@ def _sought(api: Api, manifests: Sequence[Object], notify: OnProgress) -> list[O
     return list(manifests)
 
 
-def _would(api: Api, manifest: Object, absent: Collection[str], *, strict: bool) -> Difference:
-    """What applying this manifest would change; `absent` are namespaces that do not exist."""
+def _diff(api: Api, manifest: Object, absent: Collection[str], *, strict: bool) -> Difference:
+    """The change by applying this manifest; `absent`: namespaces that do not exist."""
     namespace = manifest["metadata"].get("namespace")
     if namespace in absent:
-        return difference.created(manifest, f"namespace {namespace} does not exist yet")
+        return difference.creation(manifest, f"namespace {namespace} does not exist yet")
     live = _live(api, manifest)
-    if live is not None and not ours(live):
-        return _foreign(manifest, live)
+    if live is not None and not is_ours(live):
+        return _check_foreign(manifest, live)
     try:
         return _dry_run(api, manifest, live)
     except HttpError as error:
@@ -244,27 +244,27 @@ def _would(api: Api, manifest: Object, absent: Collection[str], *, strict: bool)
             untried = f"its {manifest['roleRef']['kind']} does not exist yet"
         if not untried:
             raise
-        return difference.compared(live, manifest, untried)
+        return difference.comparison(live, manifest, untried)
 
 
 def _dry_run(api: Api, manifest: Object, live: Object | None) -> Difference:
-    """What applying would change by a dry run, with the fields that others have set since."""
+    """The change by a dry run, with the fields that other managers have set since."""
     untried = api.served.untried
     if live is None:
         api.apply(manifest, dry_run=True)
-        return difference.created(manifest, untried)
+        return difference.creation(manifest, untried)
     claims: tuple[Claim, ...] = ()
     try:
-        result = api.apply(manifest, dry_run=True, noted=_noted(live))
+        result = api.apply(manifest, dry_run=True, noted=_has_note(live))
     except HttpError as error:
         if error.reason != "Conflict":
             raise
         claims = error.claims
-        result = api.apply(manifest, force=True, dry_run=True, noted=_noted(live))
-    return difference.changed(live, result, claims, untried)
+        result = api.apply(manifest, force=True, dry_run=True, noted=_has_note(live))
+    return difference.change(live, result, claims, untried)
 
 
-def _foreign(manifest: Object, live: Object) -> Difference:
+def _check_foreign(manifest: Object, live: Object) -> Difference:
     """An object of that name that is not gpunode's: usable as it is, or an error."""
     if manifest["kind"] == "RuntimeClass" and live.get("handler") != manifest["handler"]:
         raise ClusterError(
@@ -280,23 +280,23 @@ def _foreign(manifest: Object, live: Object) -> Difference:
     return Difference(title(manifest), "foreign")
 
 
-def _fitted(api: Api, manifests: Sequence[Object]) -> list[Object]:
+def _fit(api: Api, manifests: Sequence[Object]) -> list[Object]:
     """The manifests as this API server can keep them, without kinds that it does not have."""
     every = (api.served.fit(manifest) for manifest in manifests)
     return [fitting for fitting in every if fitting is not None]
 
 
-def _noted(live: Object | None) -> bool:
+def _has_note(live: Object | None) -> bool:
     return live is not None and MANAGER in notes.read(live)
 
 
-def _ordered(manifests: Sequence[Object]) -> list[Object]:
+def _sort(manifests: Sequence[Object]) -> list[Object]:
     return sorted(manifests, key=lambda manifest: ORDER.index(manifest["kind"]))
 
 
-def _stays(api: Api, live: Object, manifests: Sequence[Object]) -> str:
-    """Why an object must not be removed; "" where it may."""
-    if not ours(live):
+def _why_kept(api: Api, live: Object, manifests: Sequence[Object]) -> str:
+    """Why an object must not be removed; "" if it may be."""
+    if not is_ours(live):
         return "it is not gpunode's"
     known, name = [title(manifest) for manifest in manifests], live["metadata"]["name"]
     if live["kind"] == "Namespace":

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpunode.cluster.api import Api
-from gpunode.cluster.api.kinds import Kind, Object, ours, title
+from gpunode.cluster.api.kinds import Kind, Object, is_ours, title
 from gpunode.errors import ClusterError
 from gpunode.wording import few
 
@@ -37,10 +37,10 @@ class Served:
 def in_namespace(api: Api, namespace: str, known: Collection[str]) -> str:
     """The objects in a namespace that are neither gpunode's (`known` by title, or made for one of those) nor in every
     namespace, or why they are unknown; "" for none."""
-    return _listed(
+    return _list_users(
         api,
         lambda served: served.kind.namespaced and served.kind.resource not in EVENTS,
-        lambda kind, item: not _native(kind, item, known) and not _made(kind, item, known),
+        lambda kind, item: not _is_native(kind, item, known) and not _is_own(kind, item, known),
         namespace,
         "it also holds",
     )
@@ -49,16 +49,16 @@ def in_namespace(api: Api, namespace: str, known: Collection[str]) -> str:
 def of_runtime_class(api: Api, name: str, known: Collection[str]) -> str:
     """The objects in the cluster that name this RuntimeClass and are not gpunode's, or why they are unknown; "" for
     none."""
-    return _listed(
+    return _list_users(
         api,
         lambda served: served.name in LEADING or not OWN.fullmatch(served.kind.api),
-        lambda kind, item: _names(item, name) and not _made(kind, item, known),
+        lambda kind, item: _uses_class(item, name) and not _is_own(kind, item, known),
         None,
         "it is named by",
     )
 
 
-def _listed(
+def _list_users(
     api: Api,
     of_kind: Callable[[Served], bool],
     counts: Callable[[str, Object], bool],
@@ -66,12 +66,12 @@ def _listed(
     verb: str,
 ) -> str:
     try:
-        served, unknown = _served(api)
+        served, unknown = _find_kinds(api)
     except ClusterError as error:
         return f"its dependents are unknown: {error.message}"
     titles: list[str] = []
 
-    def found_of(served: Served) -> tuple[list[str], str]:
+    def read(served: Served) -> tuple[list[str], str]:
         if "list" not in served.verbs:
             return [], f"{served.kind.resource} cannot be listed"
         try:
@@ -81,7 +81,7 @@ def _listed(
         return [_title(served.name, item, namespace) for item in items if counts(served.name, item)], ""
 
     with ThreadPoolExecutor(8) as pool:
-        for names, why in pool.map(found_of, [kind for kind in served if of_kind(kind)]):
+        for names, why in pool.map(read, [kind for kind in served if of_kind(kind)]):
             titles += names
             unknown += [why] if why else []
     if titles:
@@ -89,8 +89,8 @@ def _listed(
     return f"its dependents are unknown: {few(unknown, 2)}" if unknown else ""
 
 
-def _served(api: Api) -> tuple[list[Served], list[str]]:
-    """Each kind once whose objects can be deleted, and why some kinds are unknown."""
+def _find_kinds(api: Api) -> tuple[list[Served], list[str]]:
+    """Each kind with objects that can be deleted, once, and why some kinds are unknown."""
     groups = api.read("/apis").get("groups") or []
     versions = ["/api/v1"]
     for group in groups:
@@ -119,8 +119,8 @@ def _title(kind: str, item: Object, namespace: str | None) -> str:
     return f"{kind}/{meta['name']}" if namespace else title({"kind": kind, **item})
 
 
-def _native(kind: str, item: Object, known: Collection[str]) -> bool:
-    """Whether Kubernetes creates it on its own: before 1.24 also a token for each service account."""
+def _is_native(kind: str, item: Object, known: Collection[str]) -> bool:
+    """True if Kubernetes creates it on its own: before 1.24 also a token for each service account."""
     meta = item["metadata"]
     if kind == "Secret" and item.get("type") == TYPE:
         account = (meta.get("annotations") or {}).get(ACCOUNT, "")
@@ -129,18 +129,18 @@ def _native(kind: str, item: Object, known: Collection[str]) -> bool:
     return f"{kind}/{meta['name']}" in NATIVE
 
 
-def _made(kind: str, item: Object, known: Collection[str]) -> bool:
-    """Whether it is gpunode's: one of `known`, made by Kubernetes for one of those, or a pod of a test."""
+def _is_own(kind: str, item: Object, known: Collection[str]) -> bool:
+    """True if it is gpunode's: one of `known`, made by Kubernetes for one of those, or a test pod."""
     meta = item["metadata"]
-    return ours(item) and (
+    return is_ours(item) and (
         title({"kind": kind, **item}) in known
         or bool(meta.get("ownerReferences"))
         or (kind == "Pod" and f"Namespace {meta['namespace']}" in known)
     )
 
 
-def _names(value: Any, runtime_class: str) -> bool:
-    """Whether a pod, or a pod template at any depth, names this class."""
+def _uses_class(value: Any, runtime_class: str) -> bool:
+    """True if a pod, or a pod template at any depth, names this class."""
     todo: list[Any] = [value]
     while todo:
         part = todo.pop()

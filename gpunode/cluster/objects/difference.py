@@ -41,29 +41,31 @@ class Difference:
     node: str = ""
 
 
-def created(manifest: Object, untried: str = "") -> Difference:
+def creation(manifest: Object, untried: str = "") -> Difference:
     """An object that does not exist yet."""
     return Difference(title(manifest), "created", _all("+", manifest), untried=untried)
 
 
-def removed(live: Object) -> Difference:
+def removal(live: Object) -> Difference:
     """An object that is deleted."""
     return Difference(title(live), "removed", _all("-", as_manifest(live)))
 
 
-def changed(live: Object, result: Object, claims: tuple[Claim, ...] = (), untried: str = "") -> Difference:
+def change(live: Object, result: Object, claims: tuple[Claim, ...] = (), untried: str = "") -> Difference:
     """An object before, and as the API server returned it, or would where there is no dry run."""
-    return _between(title(live), as_manifest(live), as_manifest(result), claims, untried)
+    return _diff(title(live), as_manifest(live), as_manifest(result), claims, untried)
 
 
-def compared(live: Object | None, manifest: Object, untried: str) -> Difference:
+def comparison(live: Object | None, manifest: Object, untried: str) -> Difference:
     """An object's fields that the manifest sets: no defaults, and no fields of an earlier manifest."""
     if live is None:
-        return created(manifest, untried)
-    return _between(title(manifest), _part(live, manifest), manifest, untried=untried)
+        return creation(manifest, untried)
+    return _diff(title(manifest), _part(live, manifest), manifest, untried=untried)
 
 
-def labelled(node: str, labels: Mapping[str, tuple[str | None, str | None]], untried: str = "") -> Difference:
+def labelling(
+    node: str, labels: Mapping[str, tuple[str | None, str | None]], untried: str = ""
+) -> Difference:
     """A node whose labels change: label → before, after."""
     if not labels:
         return Difference(f"Node {node}", "same", untried=untried)
@@ -74,7 +76,7 @@ def labelled(node: str, labels: Mapping[str, tuple[str | None, str | None]], unt
     return Difference(f"Node {node}", "labelled", lines, untried=untried)
 
 
-def replaced(pod: Object, node: str) -> Difference:
+def replacement(pod: Object, node: str) -> Difference:
     """A pod that is deleted, and that its controller makes again."""
     meta = pod["metadata"]
     return Difference(f"Pod {meta['namespace']}/{meta['name']}", "replaced", node=node)
@@ -92,7 +94,7 @@ def as_manifest(live: Object) -> Object:
     return shown | {"metadata": meta | ({"annotations": notes} if notes else {})}
 
 
-def _between(
+def _diff(
     what: str, before: Object, after: Object, claims: tuple[Claim, ...] = (), untried: str = ""
 ) -> Difference:
     if before == after:
@@ -119,18 +121,18 @@ def _all(sign: str, shown: Object) -> tuple[str, ...]:
 def _yaml(shown: Object) -> list[str]:
     if shown.get("kind") == "Secret":
         shown = shown | {"data": dict.fromkeys(shown.get("data") or {}, "(hidden)")}
-    text = yaml.dump(_hidden(shown), Dumper=_dumper(), sort_keys=True, width=200)
+    text = yaml.dump(_hide(shown), Dumper=_dumper(), sort_keys=True, width=200)
     return redact(text).splitlines()
 
 
-def _hidden(value: Any) -> Any:
+def _hide(value: Any) -> Any:
     """Without the values of environment variables that have a secret's name."""
     if isinstance(value, dict):
-        kept = {key: _hidden(part) for key, part in value.items()}
+        kept = {key: _hide(part) for key, part in value.items()}
         if isinstance(plain := value.get("value"), str) and is_secret(str(value.get("name", ""))):
             return kept | {"value": placeholder(plain)}
         return kept
-    return [_hidden(part) for part in value] if isinstance(value, list) else value
+    return [_hide(part) for part in value] if isinstance(value, list) else value
 
 
 @cache

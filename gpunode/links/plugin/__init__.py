@@ -5,10 +5,10 @@ from gpunode.links.plugin.deployment import (
     Scope,
     Spec,
     deploy,
+    find_removable,
     plan,
     pods_on,
-    removable,
     remove,
 )
 
-__all__ = ["Rollout", "Scope", "Spec", "deploy", "plan", "pods_on", "removable", "remove"]
+__all__ = ["Rollout", "Scope", "Spec", "deploy", "find_removable", "plan", "pods_on", "remove"]

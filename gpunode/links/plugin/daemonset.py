@@ -75,7 +75,7 @@ def generations(api: Api, namespace: str) -> Mapping[str, str]:
 
 
 def up(pod: Object | None, current: Mapping[str, str]) -> bool:
-    if pod is None or ending(pod) or not pods.ready(pod):
+    if pod is None or ending(pod) or not pods.is_ready(pod):
         return False
     owners = [reference["name"] for reference in pod["metadata"].get("ownerReferences") or []]
     generation = pod["metadata"]["labels"].get(POD_GENERATION, "")
@@ -100,7 +100,7 @@ def read_state(api: Api, namespace: str, node: Node, pod: Object | None, *, late
     """`late`: the pod is not of the version that was deployed."""
     if not node.ready:
         return State(node, pod, Problem(NOT_READY, f"the node is not Ready: {node.why_not_ready}"))
-    runs = pod is not None and not ending(pod) and pods.ready(pod) and not late
+    runs = pod is not None and not ending(pod) and pods.is_ready(pod) and not late
     return State(node, pod, None if runs else why(api, namespace, node, pod))
 
 
@@ -115,23 +115,23 @@ def why(api: Api, namespace: str, node: Node, pod: Object | None) -> Problem:
         return Problem("no-label", words)
     if pod is None:
         words = _no_pod(api, namespace, node)
-        return obstacles.admission(words) or Problem("no-pod", words)
+        return obstacles.match_admission(words) or Problem("no-pod", words)
     if ending(pod):
         return Problem("pod-ending", "its old pod is still ending")
     problem = pods.problem(pod, pods.events(api, pod))
-    if not problem and pods.ready(pod):
+    if not problem and pods.is_ready(pod):
         return Problem(
             "pod-replaced",
             "its pod waits for its replacement: a new version rolls out to a tenth of the nodes at a time",
         )
-    if not problem and not pods.running(pod):
+    if not problem and not pods.is_running(pod):
         return Problem("pod-starting", "its pod is starting")
     if not problem:  # it runs and offers nothing yet
         if waiting := mps_problem(api, namespace, node):
             return Problem("mps", waiting)
         why = published.why_not_ready(published.read(api, node, pod))
         return why or Problem("not-ready", "it is not ready yet")
-    if "CrashLoopBackOff" in pods.waiting(pod) and (lines := pods.last_lines(api, pod, CONTAINER)):
+    if "CrashLoopBackOff" in pods.waiting_reasons(pod) and (lines := pods.last_lines(api, pod, CONTAINER)):
         problem += f"; its log: {' / '.join(lines.splitlines())}"
     obstacle = pods.obstacle(pod)
     return Problem(
@@ -163,10 +163,14 @@ def mps_problem(api: Api, namespace: str, node: Node) -> str:
     """Why the node's pod of control daemons does not run; "" where it does, and where there is none."""
     of = f"app.kubernetes.io/name={MPS}"
     for pod in api.find("Pod", namespace, labels=of, fields=f"spec.nodeName={node.name}")[0]:
-        if pods.ready(pod):
+        if pods.is_ready(pod):
             continue
         why = pods.problem(pod, pods.events(api, pod)) or "it is starting"
-        lines = pods.last_lines(api, pod, MPS_CONTAINER) if "CrashLoopBackOff" in pods.waiting(pod) else ""
+        lines = (
+            pods.last_lines(api, pod, MPS_CONTAINER)
+            if "CrashLoopBackOff" in pods.waiting_reasons(pod)
+            else ""
+        )
         log = f"; its log: {' / '.join(lines.splitlines())}" if lines else ""
         return f"{pod['metadata']['name']}, the pod of the MPS control daemons, does not run: {why}{log}"
     return ""

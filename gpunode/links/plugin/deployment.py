@@ -186,7 +186,7 @@ def _waited(
         if not waiting or time.monotonic() - progress > seconds:
             break
         if changed is None:
-            hopeless = [name for name in waiting if name in by_node and pulls.hopeless(by_node[name])]
+            hopeless = [name for name in waiting if name in by_node and pulls.is_hopeless(by_node[name])]
             if hopeless == list(waiting):
                 break  # its state says why
         advance(api, namespace, every, by_node, waiting, bare)
@@ -229,7 +229,7 @@ def waves(count: int) -> int:
 
 def without(nodes: Iterable[Node], by_node: Mapping[str, Object]) -> set[str]:
     """Nodes without a ready pod."""
-    ready = {name for name, pod in by_node.items() if not daemonset.ending(pod) and pods.ready(pod)}
+    ready = {name for name, pod in by_node.items() if not daemonset.ending(pod) and pods.is_ready(pod)}
     return {node.name for node in nodes if not node.ready or node.name not in ready}
 
 
@@ -272,7 +272,7 @@ EXTENDER = "gpunode-share"  # has pods of its own
 OWN_LABELS = (GPU_LABEL, RUNTIME_LABEL)  # that mean nothing without the plugin; the inventory's stay
 
 
-def removable(api: Api, namespace: str, *, notify: OnProgress) -> tuple[str, ...]:
+def find_removable(api: Api, namespace: str, *, notify: OnProgress) -> tuple[str, ...]:
     """Titles of what `remove` would delete now; `notify` gets what would stay and why. Raises UsageError where the plugin is in
     other namespaces, and not in this one: what is the whole cluster's would be taken from under it."""
     if places := _elsewhere(api, namespace):
@@ -282,7 +282,7 @@ def removable(api: Api, namespace: str, *, notify: OnProgress) -> tuple[str, ...
         )
     left = tuple(title(pod) for pod in _leftovers(api, namespace))
     annotations = tuple(published.annotation_title(node) for node in published.read_annotations(api))
-    objects = apply.removable(api, everything(namespace), notify=notify)
+    objects = apply.find_removable(api, everything(namespace), notify=notify)
     return left + objects + annotations + tuple(_label(node) for node in _labelled(api))
 
 
@@ -291,7 +291,7 @@ def remove(api: Api, namespace: str, *, seconds: float, notify: OnProgress) -> t
     that brought the plugin to nodes, where gpunode set them. Returns the titles of what was deleted. Raises ClusterError,
     before anything is, where the user may not delete all."""
     left = _leftovers(api, namespace)
-    live_objects = [*left, *apply.present(api, everything(namespace))]
+    live_objects = [*left, *apply.find_present(api, everything(namespace))]
     rights.demand(api, (*rights.of_deletion(live_objects), *rights.of_wait(live_objects), *rights.LABELS))
     for pod in left:
         api.delete("Pod", pod["metadata"]["name"], namespace)

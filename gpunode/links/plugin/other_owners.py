@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpunode.cluster.api import Api
-from gpunode.cluster.api.kinds import Object, ours, title
+from gpunode.cluster.api.kinds import Object, is_ours, title
 from gpunode.cluster.pods import GPU
 from gpunode.errors import ClusterError, HttpError, Problem
 from gpunode.links.node import GPU_LABEL, Node
@@ -153,7 +153,7 @@ def _others(daemonsets: Iterable[Object]) -> Iterable[Other]:
         pod = live["spec"]["template"]["spec"]
         names = [live["metadata"]["name"], *(container["image"] for container in pod["containers"])]
         names += [owner["name"] for owner in live["metadata"].get("ownerReferences") or () if "name" in owner]
-        if not count or ours(live):
+        if not count or is_ours(live):
             continue
         words, where = " ".join(names).lower(), live["metadata"].get("namespace", "")
         product = next((product for product in PRODUCTS if product.owns(where, words)), None)

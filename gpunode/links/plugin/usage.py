@@ -74,7 +74,7 @@ def _ask(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu,
         fix = f"`-n {place}` asks it; in the inventory, `cluster.namespace: {place}`."
         return Problem("no-plugin", f"its device plugin is in namespace {place}, not in {namespace}", fix=fix)
     problem = pods.problem(pod)
-    if problem or not pods.running(pod):
+    if problem or not pods.is_running(pod):
         return Problem(
             "plugin-not-running", f"its device plugin does not run: {problem or 'its pod is starting'}"
         )
@@ -100,7 +100,7 @@ def _ask(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu,
         return Problem("plugin-newer", words, fix="Update gpunode on this computer.")
     except ValueError as error:
         return Problem("bad-answer", f"the plugin's answer cannot be read: {error}", fix=UPDATE)
-    if gpus or pods.ready(pod):
+    if gpus or pods.is_ready(pod):
         return gpus
     # Its container may have got no library: the node's GPUs are not none.
     why = published.why_not_ready(published.read(api, node, pod))

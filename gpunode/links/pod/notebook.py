@@ -10,7 +10,7 @@ import yaml
 
 from gpunode.cluster import obstacles, pods
 from gpunode.cluster.api import Api
-from gpunode.cluster.api.kinds import Object, ours, title
+from gpunode.cluster.api.kinds import Object, is_ours, title
 from gpunode.cluster.api.watch import OnProgress, follow
 from gpunode.cluster.objects import apply
 from gpunode.errors import ClusterError
@@ -59,7 +59,7 @@ def start(api: Api, wanted: Sequence[Object], *, seconds: float, notify: OnProgr
     try:
         for manifest in wanted:
             live = api.get(manifest["kind"], NAME, namespace)
-            if live is not None and not ours(live):
+            if live is not None and not is_ours(live):
                 raise ClusterError(
                     f"{title(manifest)} exists and is not gpunode's",
                     hint="Remove it, or choose another namespace with --namespace.",
@@ -90,13 +90,13 @@ def _awaited(api: Api, namespace: str, seconds: float, notify: OnProgress) -> tu
         if not there:
             why = _refused(api, namespace)
             if why:
-                known = obstacles.admission(why)
+                known = obstacles.match_admission(why)
                 return "", why, known.fix if known else ""
             notify("waiting for its pod")
             continue
         pod = max(there, key=lambda one: str(one["metadata"].get("creationTimestamp")))
         node = str(pod["spec"].get("nodeName", ""))
-        if pods.ready(pod):
+        if pods.is_ready(pod):
             return node, "", ""
         why = pods.problem(pod, pods.events(api, pod))
         if wait.is_hopeless(pod, why):

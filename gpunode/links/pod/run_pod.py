@@ -55,8 +55,8 @@ class Wait:
     def is_hopeless(self, pod: Object, why: str) -> bool:
         """Whether waiting does not help; `why`: what is wrong with the pod, "" for nothing."""
         late = not pod["spec"].get("nodeName") and time.monotonic() - self._begun >= PENDING
-        never = not pods.waiting(pod).isdisjoint(self._never)
-        return never or self._pulls.hopeless(pod) or bool(why and late)
+        never = not pods.waiting_reasons(pod).isdisjoint(self._never)
+        return never or self._pulls.is_hopeless(pod) or bool(why and late)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def _read(api: Api, name: str, pod: Object | None, container: str) -> Ran:
     """How far the pod has come; its `code` once it has ended."""
     if pod is None:
         return Ran(name, why="the pod was deleted by another client")
-    node, end = str(pod["spec"].get("nodeName", "")), pods.ended(pod, container)
+    node, end = str(pod["spec"].get("nodeName", "")), pods.end_of(pod, container)
     if end is None:
         kept = pods.obstacle(pod)
         return Ran(name, node, why=pods.problem(pod, pods.events(api, pod)), fix=kept.fix if kept else "")

@@ -203,9 +203,9 @@ class _Run:
             elif found[name].get("status", {}).get("reason") == "UnexpectedAdmissionError":
                 self.again(job, name)
             elif (
-                pods.ended(found[name], CONTAINER)
+                pods.end_of(found[name], CONTAINER)
                 or found[name].get("status", {}).get("phase") in pods.OVER
-                or self.pulls.hopeless(found[name])
+                or self.pulls.is_hopeless(found[name])
             ):
                 job.results[name] = self.result(job, found[name])
         if job.names and job.done:
@@ -217,7 +217,7 @@ class _Run:
 
     def result(self, job: Job, pod: Object) -> list[Result]:
         """The results of a pod, one for each GPU, from its exit status and log."""
-        node, name, ended = job.target.node, pod["metadata"]["name"], pods.ended(pod, CONTAINER)
+        node, name, ended = job.target.node, pod["metadata"]["name"], pods.end_of(pod, CONTAINER)
         if ended is None:
             return [failed_result(node, name, self.why(pod))]
         code, unread, log = ended.get("exitCode"), "", ""
@@ -239,7 +239,7 @@ class _Run:
                     uuid=str(gpu.get("uuid") or ""),
                     gpu=str(gpu.get("name") or ""),
                     passed=passed and not why,
-                    seconds=pods.lasted(ended),
+                    seconds=pods.duration(ended),
                     why=why or unread,
                     log=tuple(log.splitlines()[-TAIL:]),
                     limit=gpu.get("limit_mib"),

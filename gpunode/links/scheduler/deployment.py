@@ -273,7 +273,7 @@ def wait_for_deployment(
         now, (reason, refusal) = time.monotonic(), pods.refusal(live)
         made = made if refusal else now
         if refusal and now - made >= (REFUSED if reason in RETRIED else FINAL):
-            known = obstacles.admission(refusal)
+            known = obstacles.match_admission(refusal)
             fix = known.fix if known else f"See `kubectl -n {namespace} describe deployments {name}`."
             raise ClusterError(
                 f"waited {now - begun:.0f} s for {what}: the cluster makes no pods: {refusal}",
@@ -342,4 +342,4 @@ def _not_back(api: Api, node: str, volume: str) -> str:
     own = [name for name in names if name.startswith(VOLUME)]
     if own != ([volume] if volume else []):
         return "the kubelet has not started it again yet"
-    return "" if pods.ready(pod) else pods.problem(pod, []) or "it is not Ready yet"
+    return "" if pods.is_ready(pod) else pods.problem(pod, []) or "it is not Ready yet"

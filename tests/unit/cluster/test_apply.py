@@ -180,7 +180,7 @@ def test_a_namespace_with_other_things_in_it_stays(
     apply.apply(api, ALL)
     fake.put(guest)
     named = f"Namespace gpunode stays: it also holds {guest['kind']}/{guest['metadata']['name']}"
-    announced = apply.removable(api, ALL, notify=told.append)
+    announced = apply.find_removable(api, ALL, notify=told.append)
     assert told == [named]
     removed = apply.remove(api, ALL, seconds=5, notify=told.append)
     assert removed == announced
@@ -285,7 +285,7 @@ def test_a_runtime_class_that_others_name_stays(
     fake.put(by_gpunode("Pod", "vectoradd-1", NS) | {"spec": {"runtimeClassName": "nvidia"}})
     fake.put(user)
     stays = f"RuntimeClass nvidia stays: it is named by {named}"
-    assert "RuntimeClass nvidia" not in apply.removable(api, ALL, notify=told.append)
+    assert "RuntimeClass nvidia" not in apply.find_removable(api, ALL, notify=told.append)
     assert told[0] == stays
     assert "RuntimeClass nvidia" not in apply.remove(api, ALL, seconds=5, notify=told.append)
     assert told.count(stays) == 2
@@ -407,7 +407,7 @@ def container(**fields: Any) -> Object:
 def test_a_text_of_several_lines_is_compared_line_by_line() -> None:
     """The plugin's configuration is one value of a ConfigMap."""
     before, after = config_map(a="x: 1\ny: 2\n"), config_map(a="x: 1\ny: 3\n")
-    shown = difference.changed(before, after)
+    shown = difference.change(before, after)
     assert (shown.what, shown.action) == ("ConfigMap n/c", "changed")
     assert [line for line in shown.lines if line[0] in "+-"] == ["-    y: 2", "+    y: 3"]
 
@@ -425,8 +425,8 @@ def test_bookkeeping_of_others_is_no_difference(noise: Object) -> None:
     """Of the API server and of kubectl; nor is the status."""
     plain = config_map(a="b")
     busy = {**plain, "metadata": {**plain["metadata"], **noise}, "status": {"phase": "Active"}}
-    assert difference.changed(busy, plain).action == "same"
-    assert difference.removed(busy).lines == difference.removed(plain).lines
+    assert difference.change(busy, plain).action == "same"
+    assert difference.removal(busy).lines == difference.removal(plain).lines
 
 
 @pytest.mark.parametrize(
@@ -451,20 +451,20 @@ def test_a_secret_appears_by_its_size(item: Object) -> None:
     other["metadata"]["labels"] = {"x": "y"}
     longer = json.loads(json.dumps(item).replace("hunter2", "hunter2hunter2"))
     for shown in (
-        difference.created(item),
-        difference.removed(item),
-        difference.changed(item, other),
-        difference.changed(item, longer),
-        difference.compared(item, longer, "why"),
+        difference.creation(item),
+        difference.removal(item),
+        difference.change(item, other),
+        difference.change(item, longer),
+        difference.comparison(item, longer, "why"),
     ):
         assert "hunter2" not in str(shown.lines)
         assert shown.lines
-    assert "characters>" in str(difference.created(item).lines)
+    assert "characters>" in str(difference.creation(item).lines)
 
 
 def test_a_secret_that_changes_is_not_silent() -> None:
     """The person sees that something does, and not what."""
-    assert difference.changed(config_map(a="password: aaaa\n"), config_map(a="password: bbbb\n")).lines == (
+    assert difference.change(config_map(a="password: aaaa\n"), config_map(a="password: bbbb\n")).lines == (
         "(a secret changes)",
     )
 
@@ -476,7 +476,7 @@ def test_what_is_no_secret_is_shown() -> None:
         automountServiceAccountToken=False,
         env=[{"name": "FAIL_ON_INIT_ERROR", "value": "false"}],
     )
-    lines = "\n".join(difference.created(item).lines)
+    lines = "\n".join(difference.creation(item).lines)
     assert "secretName: shown" in lines
     assert "automountServiceAccountToken: false" in lines
     assert "characters>" not in lines
@@ -488,16 +488,16 @@ def test_objects_of_ours_hold_no_secret() -> None:
     for manifest in Spec(
         "n", PluginImage("i:1", "id"), PluginConfig("version: v1\n", mps_root="/m"), publish
     ).manifests:
-        assert "characters>" not in "\n".join(difference.created(manifest).lines)
+        assert "characters>" not in "\n".join(difference.creation(manifest).lines)
 
 
 def test_labels_read_as_what_goes_and_what_comes() -> None:
     """As `kubectl label` takes them."""
     changes = {"a": (None, "1"), "b": ("1", "2"), "c": ("3", None)}
-    shown = difference.labelled("gpu-1", changes)
+    shown = difference.labelling("gpu-1", changes)
     assert (shown.what, shown.action) == ("Node gpu-1", "labelled")
     assert shown.lines == ("+a=1", "-b=1", "+b=2", "-c=3")
-    assert difference.labelled("gpu-1", {}).action == "same"
+    assert difference.labelling("gpu-1", {}).action == "same"
 
 
 COMPARED = {
@@ -531,12 +531,12 @@ COMPARED = {
 def test_without_a_dry_run_what_is_wished_is_compared_with_what_is_there(what: str) -> None:
     """As far as it is wished: defaults, and what others added, are no difference."""
     wish, live, lines = COMPARED[what]
-    shown = difference.compared(live, wish, "why")
+    shown = difference.comparison(live, wish, "why")
     assert tuple(line for line in shown.lines if line[0] in "+-") == lines
     assert shown.untried == "why"
 
 
 def test_without_a_dry_run_what_is_not_there_is_new() -> None:
     """It is reported as not tried."""
-    shown = difference.compared(None, config_map(a="b"), "why")
+    shown = difference.comparison(None, config_map(a="b"), "why")
     assert (shown.action, shown.untried) == ("created", "why")

@@ -107,7 +107,7 @@ def test_a_plan_shows_no_key() -> None:
         )
         for _ in range(2)
     )
-    shown = [difference.created(one), difference.changed(one, other), difference.removed(one)]
+    shown = [difference.creation(one), difference.change(one, other), difference.removal(one)]
     assert [each.action for each in shown] == ["created", "changed", "removed"]
     text = "\n".join(line for each in shown for line in each.lines)
     assert NAME in text

@@ -404,7 +404,7 @@ def test_a_token_that_has_ended_is_known(tmp_path: Path, token: str, ended: str)
     source = written(tmp_path, users=[{"name": "u", "user": {"token": token}}])
     access = kubeconfig.load(Cluster(kubeconfig=source))
     assert access.ended == ended
-    hint = refusal.status(access, {"code": 401, "message": "Unauthorized"}).hint
+    hint = refusal.status_error(access, {"code": 401, "message": "Unauthorized"}).hint
     assert hint.startswith(ended or "Those of context `prod`")
 
 
@@ -524,7 +524,7 @@ def test_what_a_plugin_answers_is_used_and_asked_for_again_before_it_ends(tmp_pa
     assert info["spec"] == {"interactive": False, "cluster": {"server": "https://10.0.0.1:6443"}}
     assert access.login is not None
     assert access.login._credential.token == "me1"
-    assert access.login.current().token == "me2"
+    assert access.login.renew().token == "me2"
 
 
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[datetime]:
@@ -558,7 +558,7 @@ def test_a_token_is_kept_for_half_of_its_time_at_least(
     access = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **run)))
     now[0] += timedelta(seconds=passed)
     assert access.login is not None
-    access.login.current()
+    access.login.renew()
     assert len((tmp_path / "asked").read_text().splitlines()) == asked
 
 
@@ -572,13 +572,13 @@ def test_what_a_plugin_answered_holds_to_its_end_where_it_has_no_other(
     assert login is not None
     for passed, asked in ((121, 2), (30, 2), (30, 3)):
         now[0] += timedelta(seconds=passed)
-        assert login.current().token == "t"
+        assert login.renew().token == "t"
         assert len((tmp_path / "asked").read_text().splitlines()) == asked
     with pytest.raises(ClusterError, match="its credential plugin failed"):
-        login.current(refused=login.current())
+        login.renew(refused=login.renew())
     now[0] += timedelta(seconds=60)
     with pytest.raises(ClusterError, match="its credential plugin failed"):
-        login.current()
+        login.renew()
 
 
 def test_a_plugin_that_fails_is_waited_for_once() -> None:
@@ -588,7 +588,7 @@ def test_a_plugin_that_fails_is_waited_for_once() -> None:
     class Hung:
         tls = valid = None
 
-        def current(self, _refused: object = None) -> None:
+        def renew(self, _refused: object = None) -> None:
             asked.append(self)
             if len(asked) == 1:
                 waiting.wait(60)
@@ -629,14 +629,14 @@ def test_a_credential_that_holds_is_used_while_another_thread_waits_for_the_next
     access: Any = SimpleNamespace(tls=None, configuration=Configuration(), login=login)
     connection: Any = Connection(access)
     with ThreadPoolExecutor(2) as pool:
-        renewing = pool.submit(connection._shown, refused=old)
+        renewing = pool.submit(connection._credential, refused=old)
         assert asked.wait(60)
         if ends == timedelta(seconds=-1):
-            waiting = pool.submit(connection._shown)
+            waiting = pool.submit(connection._credential)
             answer.set()
             assert waiting.result().token == "new"
         else:
-            assert connection._shown().token == "old"
+            assert connection._credential().token == "old"
             answer.set()
         assert renewing.result().token == "new"
 
@@ -653,7 +653,7 @@ def test_a_plugin_that_answers_a_token_and_a_certificate_gives_both(tmp_path: Pa
     access = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **answering(**status))))
     assert access.tls is not None
     assert access.login is not None
-    assert access.login.current().token == "t"
+    assert access.login.renew().token == "t"
 
 
 def test_a_plugin_that_fails_without_a_word_is_told_so(tmp_path: Path) -> None:
@@ -675,7 +675,7 @@ def test_an_interrupt_ends_the_plugin_too(tmp_path: Path, monkeypatch: pytest.Mo
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(exec_plugin, "_printed", interrupted)
+    monkeypatch.setattr(exec_plugin, "_read_output", interrupted)
     source = written(tmp_path, **plugin("/bin/sh", "-c", f"exec sleep 600 9<>{tmp_path}/held"))
     with pytest.raises(KeyboardInterrupt):
         kubeconfig.load(Cluster(kubeconfig=source))
@@ -773,7 +773,7 @@ def test_a_renewed_certificate_that_is_none_is_the_plugins_fault(tmp_path: Path)
     login = kubeconfig.load(Cluster(kubeconfig=written(tmp_path, **changes))).login
     assert login is not None
     with pytest.raises(ClusterError, match="a certificate or key of its answer cannot be read"):
-        login.current(refused=login.current())
+        login.renew(refused=login.renew())
 
 
 def test_a_plugin_gets_the_bytes_of_an_authority_in_a_file(tmp_path: Path) -> None:

@@ -485,7 +485,7 @@ def test_policies_are_applied_where_the_api_server_has_them(api: Api, fake: Fake
     """The group's v1 is older than they are. Where there are none, it is said once, with the right that is given."""
     fake.minor = minor
     changes = apply.diff(api, PLUGIN)
-    words = apply.unguarded(api, PLUGIN, changes)
+    words = apply.unguarded_note(api, PLUGIN, changes)
     apply.apply(api, PLUGIN)
     assert (
         has(fake, POLICY, "gpunode-device-plugin")
@@ -500,7 +500,7 @@ def test_policies_are_applied_where_the_api_server_has_them(api: Api, fake: Fake
         assert not any("validating" in where for _, where, _ in fake.requests), "nobody may have the right"
     apply.apply(api, PLUGIN)
     plain = [one for one in apply.diff(api, PLUGIN) if one.action != "same"]
-    assert (plain, apply.unguarded(api, PLUGIN, plain)) == ([], "")
+    assert (plain, apply.unguarded_note(api, PLUGIN, plain)) == ([], "")
     apply.remove(api, everything(NS), seconds=5, notify=lambda _: None)
     assert not has(fake, POLICY, "gpunode-device-plugin")
 

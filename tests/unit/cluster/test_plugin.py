@@ -155,7 +155,7 @@ def test_removing_takes_only_labels_that_gpunode_set_for_the_plugin(
     own = {"manager": labels.PROVISION, "operation": "Apply", "fieldsV1": fields}
     fake.update("Node", "a", metadata={"managedFields": [own]})
     title = "Node a label gpunode.dev/gpu"
-    assert plugin.removable(api, NS, notify=told.append) == (title,)
+    assert plugin.find_removable(api, NS, notify=told.append) == (title,)
     assert plugin.remove(api, NS, seconds=5, notify=told.append) == (title,)
     ours, others = nodes.every(api)
     assert "gpunode.dev/gpu" not in ours.labels
@@ -546,7 +546,7 @@ def test_removing_takes_all_of_it_and_leaves_labels_of_others(
             "spec": {"nodeName": ""},
         }
     )
-    announced = plugin.removable(api, NS, notify=told.append)
+    announced = plugin.find_removable(api, NS, notify=told.append)
     removed = plugin.remove(api, NS, seconds=5, notify=told.append)
     assert announced == removed
     assert removed[0] == "Pod gpunode/left"
@@ -586,7 +586,7 @@ def test_pods_of_mps_control_daemons_are_no_leftovers_and_are_renewed_with_the_d
     daemon = {**pod("gpunode-mps-a", node="a"), "status": UP}
     daemon["metadata"]["labels"] = {OURS: "gpunode", "app.kubernetes.io/name": "gpunode-mps"}
     fake.put(daemon)
-    assert plugin.removable(api, NS, notify=told.append) == ()
+    assert plugin.find_removable(api, NS, notify=told.append) == ()
     assert [one["metadata"]["name"] for one in plugin.pods_on(api, NS, {"a"})] == ["gpunode-mps-a"]
     assert plugin.pods_on(api, NS, {"b"}) == []
 
@@ -643,7 +643,7 @@ def test_removing_the_plugin_takes_what_it_said_with_it(api: Api, fake: FakeApi,
     add_node(fake, "a", 2, labels=GPU_NODE)
     fake.update("Node", "a", metadata={"annotations": {ANNOTATION: "{}"}})
     title = f"Node a annotation {ANNOTATION}"
-    assert plugin.removable(api, NS, notify=told.append) == (title,)
+    assert plugin.find_removable(api, NS, notify=told.append) == (title,)
     assert plugin.remove(api, NS, seconds=5, notify=told.append) == (title,)
     assert annotated(fake) == {}
 

@@ -280,7 +280,7 @@ WEBHOOKS = [
 def test_what_admission_forbids_has_a_code_and_a_fix(text: str, code: str, fix: str) -> None:
     """The words stay the API server's, also in the event that a DaemonSet gets."""
     for words in (POD + text, f"Error creating: {POD}{text}"):
-        reason = obstacles.admission(words)
+        reason = obstacles.match_admission(words)
         assert reason is not None
         assert (reason.code, reason.what) == (code, words)
         assert fix in reason.fix
@@ -289,7 +289,7 @@ def test_what_admission_forbids_has_a_code_and_a_fix(text: str, code: str, fix: 
 @pytest.mark.parametrize("text", WEBHOOKS)
 def test_a_webhook_that_refuses_is_named(text: str) -> None:
     """It has no `is forbidden`, and any status."""
-    reason = obstacles.admission(text)
+    reason = obstacles.match_admission(text)
     assert reason is not None
     assert reason.code == "webhook-denied"
     assert text.split('"')[1] in reason.fix
@@ -297,8 +297,8 @@ def test_a_webhook_that_refuses_is_named(text: str) -> None:
 
 def test_what_is_not_known_has_no_reason() -> None:
     """An event of another kind."""
-    assert obstacles.admission('Error creating: Post "https://10.96.0.1": EOF') is None
-    assert obstacles.scheduling("no nodes available to schedule pods") is None
+    assert obstacles.match_admission('Error creating: Post "https://10.96.0.1": EOF') is None
+    assert obstacles.match_scheduling("no nodes available to schedule pods") is None
 
 
 @pytest.mark.parametrize(
