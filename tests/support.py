@@ -259,7 +259,7 @@ def branches() -> Iterator[tuple[str, ...]]:
 def minors() -> Iterator[tuple[str, ...]]:
     """Kubernetes versions that are alike to gpunode."""
     yield "kubelet", "gate DevicePlugins", "docker", "cgroup v1", "gpunode's cluster part", "proof"
-    for alike, group in groupby(range(8, upgrade.NEWEST + 1), key=kubernetes):
+    for alike, group in groupby(range(8, upgrade.removals()["known"] + 1), key=kubernetes):
         found = list(group)
         name = f"1.{found[0]}" + (f"–1.{found[-1]}" if len(found) > 1 else "")
         ran = [f"1.{minor}: {proof(f'1.{minor}')}" for minor in found if f"1.{minor}" in RAN]

@@ -29,8 +29,8 @@ def lint(session: Session, target: int) -> int:
         for each in chain.lint(member.host, member.facts, target)
     ]
     listener.rows("finding", ("host", "code", "cause", "fix"), findings)
-    if target > upgrade.NEWEST:
-        listener.note(f"gpunode knows Kubernetes up to 1.{upgrade.NEWEST}: what came after is not judged.")
+    if target > (newest := upgrade.removals()["known"]):
+        listener.note(f"gpunode knows Kubernetes up to 1.{newest}: what came after is not judged.")
     hosts, broken = len(members) - len(unseen), len({host for host, *_ in findings})
     judged = several(hosts, "host")
     text = f"nothing is known that Kubernetes 1.{target} would break on {judged}"

@@ -37,7 +37,7 @@ def causes(over: dict[str, Any], target: int) -> str:
 
 def test_a_flag_that_is_gone_is_found() -> None:
     """From the minor that does not know it, with a value or without."""
-    for name, (gone, _) in upgrade.TABLE["kubelet_flags"].items():
+    for name, (gone, _) in upgrade.removals()["kubelet_flags"].items():
         for words in (f"--{name}=x", f"--{name}"):
             assert f"--{name} is gone since 1.{gone}" in causes(arguments(words), gone)
             assert f"--{name} " not in causes(arguments(words), gone - 1)
@@ -45,7 +45,7 @@ def test_a_flag_that_is_gone_is_found() -> None:
 
 def test_a_gate_that_is_gone_is_found() -> None:
     """Of the removed ones: from the last minor that documents it, whatever it is set to."""
-    for name, last in upgrade.TABLE["last_documented"].items():
+    for name, last in upgrade.removals()["last_documented"].items():
         for state in ("true", "false"):
             over = arguments(f"--feature-gates={name}={state}", "1.7.0")
             assert f"the gate {name} is gone" in causes(over, last)
@@ -71,14 +71,14 @@ def scheduler(words: str) -> str:
 
 
 def test_a_scheduling_policy_is_found() -> None:
-    for name, gone in upgrade.TABLE["scheduler_flags"].items():
+    for name, gone in upgrade.removals()["scheduler_flags"].items():
         over = {"files": {MANIFEST: scheduler(f"--{name}=x")}, **OLD}
         assert f"--{name} in {MANIFEST}" in causes(over, gone)
         assert name not in causes(over, gone - 1)
 
 
 def test_a_schedulers_configuration_of_an_old_version_is_found() -> None:
-    for version, gone in upgrade.TABLE["scheduler_config"].items():
+    for version, gone in upgrade.removals()["scheduler_config"].items():
         over = {"files": {"/etc/kubernetes/scheduler-config.yaml": f"apiVersion: {version}\n"}, **OLD}
         assert f"has apiVersion {version}" in causes(over, gone)
         assert version not in causes(over, gone - 1)

@@ -18,8 +18,6 @@ from gpunode.planning.tables import table
 from gpunode.planning.versions import numbers
 
 SCHEDULER = "kube-scheduler"
-TABLE = table(__package__, "upgrades.yaml")  # what each minor takes away
-NEWEST: int = TABLE["known"]
 UNREADABLE = "Fix the file: the kubelet reads it too."
 # Its configuration may be anywhere; `*.conf` beside it are kubeconfigs.
 FILES = (
@@ -30,6 +28,11 @@ FILES = (
     microshift.CONFIG,
     f"{microshift.DROP_INS}*.yaml",
 )
+
+
+def removals() -> Mapping[str, Any]:
+    """What each minor takes away; `known`: the newest that is judged."""
+    return table(__package__, "upgrades.yaml")
 
 
 def lint(host: Host, facts: Facts, target: int) -> tuple[Problem, ...]:
@@ -55,7 +58,7 @@ def _findings(host: Host, facts: Facts, now: int, target: int) -> Iterator[Probl
     if start.problem:
         yield Problem("unreadable", start.problem, fix=UNREADABLE)
     yield from _gates(host, start, target)
-    for name, (gone, fix) in TABLE["kubelet_flags"].items():
+    for name, (gone, fix) in removals()["kubelet_flags"].items():
         if target >= gone and has_flag(start.argv[1:], name):
             cause = f"--{name} is gone since 1.{gone}: a kubelet 1.{target} does not start with it"
             yield Problem("flag", cause, fix=fix)
@@ -65,7 +68,7 @@ def _findings(host: Host, facts: Facts, now: int, target: int) -> Iterator[Probl
         cause = f"a kubelet 1.{target} refuses cgroup v1, which this host runs"
         fix = f"Boot with systemd.unified_cgroup_hierarchy=1, or set `failCgroupV1: false` in {start.config_path}."
         yield Problem("cgroup-v1", cause, fix=fix)
-    only, have = TABLE["kubelet_config"], str(start.config.get("apiVersion") or "none")
+    only, have = removals()["kubelet_config"], str(start.config.get("apiVersion") or "none")
     if not brings and start.config and target >= only["from"] and have != only["version"]:
         cause = (
             f"{start.config_path} has apiVersion {have}; a kubelet 1.{target} reads {only['version']} only"
@@ -102,7 +105,7 @@ def _gate(name: str, state: bool, target: int, what: str) -> str:
         return f"the gate {name} is gone since 1.{known.gone}: a {what} 1.{target} does not start with it"
     if known is not None and not state and known.is_locked(target):
         return f"the gate {name} is locked to true since 1.{known.locked}: a {what} 1.{target} does not start with false"
-    last = TABLE["last_documented"].get(name)
+    last = removals()["last_documented"].get(name)
     if last is not None and target >= last:
         return f"the gate {name} is gone since 1.{last} or 1.{last + 1}: a {what} does not start with it then"
     return ""
@@ -118,7 +121,7 @@ def _runtime(facts: Facts, start: KubeletStart, now: int, target: int) -> Iterat
         return
     endpoint = flag(start.argv[1:], "container-runtime-endpoint")
     endpoint = str(endpoint or start.config.get("containerRuntimeEndpoint") or "containerd")
-    floors = [row for row in TABLE["containerd"] if row["from"] <= target]
+    floors = [row for row in removals()["containerd"] if row["from"] <= target]
     if not floors or facts.containerd is None or "containerd" not in endpoint:
         return
     have, needs = facts.containerd.version, floors[-1]["needs"]
@@ -137,7 +140,7 @@ def _control_plane(facts: Facts, start: KubeletStart, target: int) -> Iterator[P
         for words in _commands(data):
             yield from _component(path, words, target)
         version = str(data.get("apiVersion") or "")
-        gone = TABLE["scheduler_config"].get(version, target + 1)
+        gone = removals()["scheduler_config"].get(version, target + 1)
         if target >= gone:
             cause = f"{path} has apiVersion {version}, which kube-scheduler 1.{gone} and newer do not read"
             yield Problem(
@@ -153,7 +156,7 @@ def _component(path: str, words: tuple[str, ...], target: int) -> Iterator[Probl
             yield Problem(
                 "gate", f"{cause}; {path} sets it", fix=f"Take {gate} out there before the upgrade."
             )
-    for option, gone in TABLE["scheduler_flags"].items() if name == SCHEDULER else ():
+    for option, gone in removals()["scheduler_flags"].items() if name == SCHEDULER else ():
         if target >= gone and has_flag(words, option):
             cause = f"--{option} in {path} is gone since 1.{gone}: scheduling policies are no more"
             fix = "Write a KubeSchedulerConfiguration with profiles in its place."

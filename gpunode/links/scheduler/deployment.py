@@ -11,11 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from typing import TYPE_CHECKING
 
 from gpunode.cluster import obstacles, pods, rights
 from gpunode.cluster.api import Api
@@ -31,6 +27,10 @@ from gpunode.links.scheduler.configuration import Extender
 from gpunode.links.scheduler.plan import VOLUME
 from gpunode.model import PluginImage, SecondScheduler, Share
 from gpunode.wording import Advice, Command, lines
+
+if TYPE_CHECKING:  # most runs make no certificate: the import is late
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
 
 NAME = "gpunode-share"
 STAYS = Advice(
@@ -131,6 +131,9 @@ FILES = ("ca.crt", "tls.crt", "tls.key", "client.crt", "client.key")
 
 def make_certificates() -> dict[str, str]:
     """A new set as a Secret has it: base64 of PEM text, by file name."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
     key = ec.generate_private_key(ec.SECP256R1())
     ca = _certificate("gpunode-share-ca", key, None)
     files = {"ca.crt": ca.public_bytes(serialization.Encoding.PEM)}
@@ -146,6 +149,8 @@ def make_certificates() -> dict[str, str]:
 
 def are_usable(data: Mapping[str, str] | None) -> bool:
     """Whether a Secret's data is such a set, and stays valid for a year."""
+    from cryptography import x509
+
     if data is None or not set(FILES) <= set(data):
         return False
     try:
@@ -166,6 +171,10 @@ def _certificate(
     key: ec.EllipticCurvePrivateKey,
     issuer: tuple[x509.Certificate, ec.EllipticCurvePrivateKey] | None,
 ) -> x509.Certificate:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
     by, signer = (issuer[0].subject, issuer[1]) if issuer else (name, key)
     now, public = datetime.now(timezone.utc), key.public_key()
