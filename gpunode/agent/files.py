@@ -1,10 +1,8 @@
 """Files of the host: read as facts, checked, written atomically, and restored from the run's journal after a failure."""
 
 import glob
-import hashlib
 import json
 import os
-import shutil
 import stat
 import sys
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
@@ -13,12 +11,20 @@ from gpunode.agent.failures import Failure
 from gpunode.agent.record import VERSION, Run, check_format
 from gpunode.agent.system import Answer, Message, below, glob_of, last, naming, resolve, text_of
 
+try:  # hashlib loads OpenSSL, which costs a probe more than all that it hashes
+    from _sha256 import sha256 as new_sha256  # type: ignore[import-not-found]  # up to Python 3.11
+except ImportError:
+    try:
+        from _sha2 import sha256 as new_sha256  # type: ignore[import-not-found]
+    except ImportError:  # RHEL's Python has no other
+        from hashlib import sha256 as new_sha256
+
 CONTENT_LIMIT = 256 * 1024
 CHUNK = 1024 * 1024
 
 
 def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    return str(new_sha256(data).hexdigest())
 
 
 def read_files(patterns: List[str]) -> Dict[str, Dict[str, Any]]:
@@ -36,7 +42,7 @@ def read_file(path: str) -> Dict[str, Any]:
         status = os.stat(real)
         if not stat.S_ISREG(status.st_mode):
             return {"exists": True, "error": "not a regular file"}
-        digest, data = hashlib.sha256(), b""
+        digest, data = new_sha256(), b""
         with open(real, "rb") as file:
             for chunk in iter(lambda: file.read(CHUNK), b""):
                 digest.update(chunk)
@@ -151,6 +157,8 @@ def keep(this: Run, path: str, wrote: Optional[str]) -> None:
         status = os.stat(below(path))
         entry["file"] = "files/%d" % len(os.listdir(below(this.record + "/files")))
         entry.update(mode=stat.S_IMODE(status.st_mode), uid=status.st_uid, gid=status.st_gid)
+        import shutil
+
         shutil.copyfile(below(path), below(this.record + "/" + entry["file"]))
         sync(below(this.record + "/" + entry["file"]))
     journal = below(this.record + "/journal.jsonl")

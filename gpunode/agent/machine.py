@@ -1,13 +1,12 @@
 """The machine's distribution, architecture, cgroup version and firmware; systemd's units, and their lines in the journal."""
 
-import glob
 import os
 import re
 import shlex
 import time
 from typing import Any, Dict, Iterable, List, Optional
 
-from gpunode.agent.system import Answer, below, last, line_of, number, run, text_of
+from gpunode.agent.system import Answer, below, glob_of, last, line_of, number, run, text_of
 
 
 def read_os() -> Dict[str, str]:
@@ -45,8 +44,8 @@ def read_secure_boot() -> Optional[bool]:
     """Whether Secure Boot is on; None if unknown: no firmware folder (a container), or no such variable."""
     if not os.path.isdir(below("/sys/firmware/efi")):
         return False if os.path.isdir(below("/sys/firmware")) else None
-    for path in glob.glob(below("/sys/firmware/efi/efivars/SecureBoot-*")):
-        with open(path, "rb") as file:
+    for path in glob_of("/sys/firmware/efi/efivars/SecureBoot-*"):
+        with open(below(path), "rb") as file:
             return file.read()[4:5] == b"\1"
     return None
 

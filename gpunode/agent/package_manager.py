@@ -25,7 +25,8 @@ class PackageSystem(NamedTuple):
     refresh: Callable[[Run], None]
     make: Callable[[Run, List[Message], List[str], bool], None]
     hold: Callable[[Run, List[str]], None]
-    read_half_installed: Callable[[List[str]], List[str]] = lambda _patterns: []
+    # Of a probe, with the machine's architecture; None: there is no package that is half installed.
+    read_all: Optional[Callable[[List[str], str], Tuple[Dict[str, Dict[str, Any]], List[str]]]] = None
 
 
 def wait_for_lock(this: Run, name: str, holder: Callable[[], Optional[int]], code: str = "") -> None:

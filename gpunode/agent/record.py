@@ -4,14 +4,13 @@ import fcntl
 import glob
 import json
 import os
-import shutil
 import sys
 import time
 from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Union
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.processes import started_at
-from gpunode.agent.system import Message, below, naming, text_of
+from gpunode.agent.system import Message, below, glob_of, naming, text_of
 
 LIVE = "/run/gpunode"  # for root alone: a user who can open the lock's file can hold the lock
 RECORDS = "/var/lib/gpunode/runs"
@@ -54,6 +53,8 @@ class Run:
 
     def close(self) -> None:
         """After the last message: keep the messages in the record alone, if they were all recorded."""
+        import shutil
+
         if self.recorded:
             shutil.rmtree(below(self.live), ignore_errors=True)
 
@@ -142,6 +143,17 @@ def whole_lines(file: BinaryIO) -> Iterator[bytes]:
 
 def settle_time(this: Run) -> float:
     return float(this.load().get("settle", 5))
+
+
+def read_unconfirmed() -> List[Dict[str, Any]]:
+    """What earlier runs kept unconfirmed: {code, run, unit, by, since}, the oldest first. Raises Failure."""
+    records = [check_format(dict(json.loads(text_of(path) or "{}")), path) for path in unconfirmed_files("*")]
+    keys = ("code", "run", "unit", "by", "since")
+    return sorted(({key: each[key] for key in keys} for each in records), key=lambda each: each["since"])
+
+
+def unconfirmed_files(run: str) -> List[str]:
+    return glob_of("%s/%s/unconfirmed-*.json" % (RECORDS, run))
 
 
 LOCK = LIVE + "/lock"

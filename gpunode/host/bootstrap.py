@@ -18,7 +18,7 @@ PATTERNS = ("agent/*.py", "**/on_host.py", "**/on_host/*.py")
 DOCSTRING = re.compile(r'(?m)^( *)"""[^\n"](?s:.*?)"""$')
 LOADER = '''\
 """gpunode's agent: SOURCES holds its modules by name, without their docstrings."""
-import sys, traceback
+import sys
 from importlib.machinery import ModuleSpec
 SOURCES = {sources}
 class Modules:
@@ -34,7 +34,10 @@ class Modules:
     def get_source(self, name):
         return SOURCES[name]
 sys.meta_path.insert(0, Modules())
-sys.excepthook = traceback.print_exception
+def excepthook(*error):
+    import traceback
+    traceback.print_exception(*error)
+sys.excepthook = excepthook
 from gpunode.engine.on_host.jobs import detached, main
 if __name__ == "__main__":
     detached(*sys.argv[1:])
@@ -76,9 +79,9 @@ def program() -> str:
 # One line without quotes, backslashes or exclamation marks, so that every login shell passes it on unchanged.
 # It prints READY when sudo has its password: from then on this program reads the input.
 BOOTSTRAP = (
-    "import sys;from importlib.util import find_spec as s;"
-    "m=[n for n in (#json#,#zlib#,#fcntl#,#subprocess#,#concurrent#,#typing#)"
-    "if s(n) is None]or[#3.6#]*(sys.version_info<(3,6));"
+    "import sys;"
+    "m=[n for n in (#json#,#zlib#,#fcntl#,#subprocess#,#typing#)"
+    "if not any(f.find_spec(n,None)for f in sys.meta_path)]or[#3.6#]*(sys.version_info<(3,6));"
     "m and sys.exit(print(#@gpunode-unusable#,sys.version.split()[0],*m)or 3);"
     "print(chr(10)+#@gpunode-ready#,flush=True);import zlib;f=sys.stdin.buffer;"
     "h=next((l.split()for l in iter(f.readline,b##)if l.startswith(b#gpunode-agent 1 #)),0)or sys.exit(4);"
@@ -148,8 +151,9 @@ def command(sudo: bool, password: bool, python: str = "", install: str = "") -> 
 
 def _search_python() -> str:
     """Sets `p`, for a shell: the first of PYTHONS that is new enough, else the first that is there."""
-    new = '"$p" -I -S -c "import sys;sys.exit(sys.version_info<(3,6))"'
-    each = f'[ -x "$p" ] && {{ o=${{o:-$p}}; {new} && break; }}; p='
+    # -V ends before Python is set up: a tenth of what a program costs. Python 2 answers on stderr.
+    new = 'case $("$p" -V) in "Python 3."[0-5].*) ;; "Python 3."*) break ;; esac'
+    each = f'[ -x "$p" ] && {{ o=${{o:-$p}}; {new}; }}; p='
     return f"o=; for p in {' '.join(PYTHONS)}; do {each}; done 2>/dev/null; p=${{p:-$o}}"
 
 

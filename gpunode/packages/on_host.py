@@ -4,12 +4,13 @@ import os
 import re
 from fnmatch import fnmatchcase
 from importlib import import_module
-from typing import Any, Callable, Dict, Iterable, List
+from typing import Any, Callable, Dict, Iterable, List, Tuple
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.machine import read_arch, read_os
 from gpunode.agent.package_manager import PackageSystem
 from gpunode.agent.record import Run
+from gpunode.agent.section import Section
 from gpunode.agent.system import Message, have, last, run
 
 # The distributions that are made of each, as os-release names them and those that they are like, and its programs.
@@ -35,18 +36,13 @@ def half_of(name: str) -> PackageSystem:
     return half
 
 
-def read_packages(patterns: List[str]) -> Dict[str, Dict[str, Any]]:
-    """The matching packages that are fully installed."""
-    if not patterns:
-        return {}
-    name = name_of_system()
-    return half_of(name).read(patterns) if name else read_rpms(patterns, lambda *_: False)
-
-
-def read_half_installed(patterns: List[str]) -> List[str]:
-    """The matching packages that are unpacked, or begun to be, and not configured."""
+def read_packages(patterns: List[str], arch: Section) -> Tuple[Dict[str, Dict[str, Any]], List[str]]:
+    """The matching packages that are fully installed, and those that are unpacked, or begun to be, and not configured."""
     name = name_of_system() if patterns else ""
-    return half_of(name).read_half_installed(patterns) if name else []
+    if not name:
+        return read_rpms(patterns, lambda *_: False) if patterns else {}, []
+    system = half_of(name)
+    return system.read_all(patterns, arch.result()) if system.read_all else (system.read(patterns), [])
 
 
 def packages(this: Run, change: Message) -> Message:

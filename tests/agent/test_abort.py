@@ -13,7 +13,7 @@ import pytest
 
 from gpunode.agent import system
 from gpunode.agent.record import Run
-from gpunode.engine.on_host.jobs import activity
+from gpunode.engine.on_host.runs import activity
 from gpunode.host import wire
 from gpunode.model import WriteFile
 from tests.agent.conftest import DAEMON, DOCKER, START, Host, wait_until

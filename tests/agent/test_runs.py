@@ -11,8 +11,8 @@ import pytest
 
 from gpunode.agent import system
 from gpunode.agent.record import Run, whole_lines
-from gpunode.engine.on_host import jobs
-from gpunode.engine.on_host.jobs import KEPT_RUNS
+from gpunode.engine.on_host import runs
+from gpunode.engine.on_host.runs import KEPT_RUNS
 from gpunode.host import answers, bootstrap, wire
 from gpunode.model import Packages, PackageSpec, Watch, WriteFile
 from tests.agent.conftest import Host, collect, wait_until
@@ -197,8 +197,8 @@ def test_an_apply_that_begins_while_it_is_looked_for_is_not_taken_for_killed(
         run.send(next(told))
         return seen
 
-    monkeypatch.setattr(jobs, "lock_holder", look)
-    assert [message["type"] for message in jobs.follow(run)] == ["start", "done", "end"]
+    monkeypatch.setattr(runs, "lock_holder", look)
+    assert [message["type"] for message in runs.follow(run)] == ["start", "done", "end"]
 
 
 def test_an_apply_that_is_killed_is_reported_as_interrupted(host: Host) -> None:

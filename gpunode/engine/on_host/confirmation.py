@@ -1,19 +1,17 @@
 """Confirmation from outside: a restart is kept when gpunode can connect to the host again, or its API server answers."""
 
-import base64
 import glob
 import json
 import os
 import re
 import time
-from typing import Any, Dict, Iterable, List, Optional, Tuple
-from urllib.parse import urlsplit
+from typing import Any, Optional, Tuple
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import put, sync
 from gpunode.agent.machine import show_units
-from gpunode.agent.record import RECORDS, VERSION, Run, check_format
-from gpunode.agent.system import Message, below, line_of, run, text_of, unrooted
+from gpunode.agent.record import VERSION, Run, unconfirmed_files
+from gpunode.agent.system import Message, below, line_of, run, text_of
 
 KEPT = "api-server-answered"  # code: why an unconfirmed restart was kept
 
@@ -63,23 +61,9 @@ def confirm(this: Run, n: Optional[int] = None) -> None:
     if n is not None and os.path.isdir(below(this.live)):
         with open(below(confirmed_file(this, n)), "wb"):
             pass
-    for path in unconfirmed_files(this.name):
+    for path in map(below, unconfirmed_files(this.name)):
         os.unlink(path)
         sync(os.path.dirname(path))
-
-
-def read_unconfirmed() -> List[Dict[str, Any]]:
-    """What earlier runs kept unconfirmed: {code, run, unit, by, since}, the oldest first. Raises Failure."""
-    records = [
-        check_format(dict(json.loads(text_of(unrooted(path)) or "{}")), unrooted(path))
-        for path in unconfirmed_files("*")
-    ]
-    keys = ("code", "run", "unit", "by", "since")
-    return sorted(({key: each[key] for key in keys} for each in records), key=lambda each: each["since"])
-
-
-def unconfirmed_files(run: str) -> Iterable[str]:
-    return sorted(glob.glob(below("%s/%s/unconfirmed-*.json" % (RECORDS, run))))
 
 
 KUBELET = "kubelet.service"
@@ -121,7 +105,8 @@ def kubeconfig_path() -> str:
 
 def server_answers(path: str, text: str) -> bool:
     """True if the server that a kubeconfig names answers over TLS, as its CA proves, and HTTP. Raises OSError, ValueError."""
-    import socket  # only here: a probe, which imports this module, needs no TLS
+    import socket  # only here: a probe, which imports this module, needs none of it
+    from urllib.parse import urlsplit
 
     server = kubeconfig_value(text, "server")
     url = urlsplit(server or "")
@@ -153,6 +138,8 @@ def tls_context(path: str, text: str) -> Any:
 
 def authority(path: str, text: str) -> Tuple[Optional[str], Optional[str]]:
     """The CA of a kubeconfig: its file, relative to the kubeconfig's, and its text."""
+    import base64
+
     data = kubeconfig_value(text, "certificate-authority-data")
     file = kubeconfig_value(text, "certificate-authority")
     return (

@@ -1,10 +1,8 @@
 """The facts of a host, read in parallel."""
 
-import concurrent.futures
 import sys
-import threading
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Dict, List, Optional
 
 from gpunode.agent.machine import (
     read_arch,
@@ -16,12 +14,13 @@ from gpunode.agent.machine import (
     read_versions,
 )
 from gpunode.agent.processes import read_containers
-from gpunode.agent.record import lock_holder
+from gpunode.agent.record import lock_holder, read_unconfirmed
+from gpunode.agent.section import Section
 from gpunode.agent.system import Message, line_of
-from gpunode.engine.on_host.confirmation import read_unconfirmed
 from gpunode.links.driver.on_host.gpus import (
     read_boot_default,
     read_gpu_users,
+    read_installed_run,
     read_kernels,
     read_library_version,
     read_module_files,
@@ -30,12 +29,11 @@ from gpunode.links.driver.on_host.gpus import (
     read_smi,
     read_unlinked,
 )
-from gpunode.links.driver.on_host.runfile import read_installed_run
 from gpunode.links.kubelet.on_host import read_kubelet, read_watched_files
 from gpunode.links.plugin.on_host import read_images
 from gpunode.links.runtime.on_host.containerd import read_containerd
 from gpunode.links.runtime.on_host.docker import read_docker
-from gpunode.packages.on_host import read_half_installed, read_packages
+from gpunode.packages.on_host import read_packages
 
 PROBE_SECONDS = 60
 
@@ -46,35 +44,34 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
     `own` is the apply that probes, which is not reported as `running`.
     """
     deadline = time.monotonic() + patience
-    units = begin(read_units, watch["units"])
-    modules, users, kubelet = begin(read_modules), begin(read_gpu_users), begin(read_kubelet, units)
-    sections: Dict[str, concurrent.futures.Future[Any]] = {
-        "os": begin(read_os),
-        "arch": begin(read_arch),
-        "uptime": begin(read_uptime),
-        "cgroup": begin(read_cgroup),
-        "secure_boot": begin(read_secure_boot),
-        "pci": begin(read_pci),
+    arch, units = Section(read_arch), Section(read_units, watch["units"])
+    modules, users, kubelet = Section(read_modules), Section(read_gpu_users), Section(read_kubelet, units)
+    sections: Dict[str, Section] = {
+        "os": Section(read_os),
+        "arch": arch,
+        "uptime": Section(read_uptime),
+        "cgroup": Section(read_cgroup),
+        "secure_boot": Section(read_secure_boot),
+        "pci": Section(read_pci),
         "modules": modules,
-        "kernels": begin(read_kernels),
-        "boot_default": begin(read_boot_default),
-        "module_files": begin(read_module_files),
-        "versions": begin(read_versions),
-        "unlinked": begin(read_unlinked),
-        "library_version": begin(read_library_version),
-        "installed_run": begin(read_installed_run),
-        "smi": begin(read_smi, modules, users),
-        "packages": begin(read_packages, watch["packages"]),
-        "half_installed": begin(read_half_installed, watch["packages"]),
+        "kernels": Section(read_kernels),
+        "boot_default": Section(read_boot_default),
+        "module_files": Section(read_module_files),
+        "versions": Section(read_versions),
+        "unlinked": Section(read_unlinked),
+        "library_version": Section(read_library_version),
+        "installed_run": Section(read_installed_run),
+        "smi": Section(read_smi, modules, users),
+        "packages": Section(read_packages, watch["packages"], arch),
         "units": units,
-        "docker": begin(read_docker),
-        "containerd": begin(read_containerd),
-        "containers": begin(read_containers),
+        "docker": Section(read_docker),
+        "containerd": Section(read_containerd),
+        "containers": Section(read_containers),
         "kubelet": kubelet,
         "gpu_users": users,
-        "unconfirmed": begin(read_unconfirmed),
-        "images": begin(read_images, watch["images"]),
-        "files": begin(read_watched_files, watch["files"], kubelet),
+        "unconfirmed": Section(read_unconfirmed),
+        "images": Section(read_images, watch["images"]),
+        "files": Section(read_watched_files, watch["files"], kubelet),
     }
     facts: Message = {
         "time": time.time(),
@@ -92,14 +89,14 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
     if holder and holder["run"] != own:
         facts["running"] = holder
     for name, section in sections.items():
+        facts[name] = None
         try:
-            facts[name] = section.result(max(0.0, deadline - time.monotonic()))
-        except concurrent.futures.TimeoutError:
-            facts[name] = None
-            facts["errors"][name] = "no answer within %g seconds" % patience
+            facts[name] = section.result(deadline, patience)
         except Exception as error:
-            facts[name] = None
             facts["errors"][name] = sentence(error)
+    facts["packages"], facts["half_installed"] = facts["packages"] or (None, None)
+    if "packages" in facts["errors"]:
+        facts["errors"]["half_installed"] = facts["errors"]["packages"]
     return facts
 
 
@@ -108,17 +105,3 @@ def sentence(error: Exception) -> str:
     if not isinstance(error, OSError):
         return "gpunode does not understand the host's answer (%s: %.200s)" % (type(error).__name__, error)
     return "%s: %s" % (error.filename, error.strerror) if error.filename else str(error)
-
-
-def begin(read: Callable[..., Any], *arguments: Any) -> "concurrent.futures.Future[Any]":
-    """Read in a thread that nothing waits for at exit: it may hang in the kernel, e.g. on a dead file server."""
-    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-
-    def work() -> None:
-        try:
-            future.set_result(read(*arguments))
-        except Exception as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, daemon=True).start()
-    return future

@@ -1,13 +1,12 @@
 """The kubelet: its command line, the files it is started with, and the check of a new one of them."""
 
-import concurrent.futures
 import os
 import re
-import shutil
 from typing import Any, Dict, List, Optional
 
 from gpunode.agent.files import read_file, read_files, unexpected_result
 from gpunode.agent.machine import journal, run_transient
+from gpunode.agent.section import Section
 from gpunode.agent.system import Message, below, glob_of, have, resolve, run, text_of
 
 # Units that a kubelet runs in, and the command that prints its version, where it brings the kubelet.
@@ -30,7 +29,7 @@ def unit_of(units: Dict[str, Dict[str, Any]]) -> str:
     return loaded[0] if loaded else "kubelet.service"
 
 
-def read_kubelet(units: "concurrent.futures.Future[Dict[str, Dict[str, Any]]]") -> Optional[Dict[str, Any]]:
+def read_kubelet(units: Section) -> Optional[Dict[str, Any]]:
     try:
         shown = units.result()
     except Exception:
@@ -53,9 +52,7 @@ def read_kubelet(units: "concurrent.futures.Future[Dict[str, Dict[str, Any]]]") 
     }
 
 
-def read_watched_files(
-    patterns: List[str], kubelet: "concurrent.futures.Future[Optional[Dict[str, Any]]]"
-) -> Dict[str, Dict[str, Any]]:
+def read_watched_files(patterns: List[str], kubelet: Section) -> Dict[str, Dict[str, Any]]:
     """The files that match, and those that this host's kubelet is started with, wherever they are."""
     files = read_files(patterns)
     try:
@@ -105,6 +102,8 @@ def check_kubelet_file(path: str, temporary: str, _expected: Optional[Message]) 
 def effective_unit(file: str) -> Optional[str]:
     """A unit or drop-in as systemd reads it, under a temporary name; None if systemd cannot read it."""
     name = "gpunode-check-%d.service" % os.getpid()
+    import shutil
+
     copy = below("/run/systemd/system/" + name)
     if not os.path.isdir(os.path.dirname(copy)):
         return None

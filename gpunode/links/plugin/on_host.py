@@ -1,6 +1,5 @@
 """Images of the runtimes, and the change `load_image`."""
 
-import hashlib
 import json
 import os
 from typing import BinaryIO, Dict, List, Optional, Tuple
@@ -75,6 +74,8 @@ def load_image(this: Run, change: Message) -> Message:
 
 
 def spool(path: str, payload: Message, stdin: BinaryIO) -> None:
+    import hashlib
+
     digest, left = hashlib.sha256(), payload["size"]
     with naming(path), open(path, "wb") as file:
         while left:

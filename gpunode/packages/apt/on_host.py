@@ -35,18 +35,22 @@ APT_LOCKS = (
 
 def read(patterns: List[str], broken: bool = False) -> Dict[str, Dict[str, Any]]:
     """The matching packages that are fully installed; with `broken` also those half installed."""
+    return installed(dpkg_rows(patterns), read_arch(), broken)
+
+
+def read_all(patterns: List[str], native: str) -> Tuple[Dict[str, Dict[str, Any]], List[str]]:
+    """The matching packages that are fully installed, and those that dpkg has unpacked, or begun to, and not configured."""
+    rows = dpkg_rows(patterns)
+    return installed(rows, native), sorted({name for status, name, _, _ in rows if status[1] in "HUF"})
+
+
+def installed(rows: List[List[str]], native: str, broken: bool = False) -> Dict[str, Dict[str, Any]]:
     packages: Dict[str, Dict[str, Any]] = {}
-    native = read_arch()
-    for status, name, version, arch in dpkg_rows(patterns):
+    for status, name, version, arch in rows:
         if status[1] == "i" or (broken and status[1] not in "nc"):
             key = name if arch in (native, "all") else name + ":" + arch
             packages[key] = {"version": version, "held": status[0] == "h"}
     return packages
-
-
-def read_half_installed(patterns: List[str]) -> List[str]:
-    """The matching packages that dpkg has unpacked, or begun to, and not configured."""
-    return sorted({name for status, name, _, _ in dpkg_rows(patterns) if status[1] in "HUF"})
 
 
 def dpkg_rows(patterns: List[str]) -> List[List[str]]:
@@ -201,7 +205,7 @@ def wait_for_apt(this: Run) -> None:
     wait_for_lock(this, "apt", lambda: next((pid for pid in map(posix_holder, APT_LOCKS) if pid), None))
 
 
-SYSTEM = PackageSystem(read, refresh, make, hold, read_half_installed)
+SYSTEM = PackageSystem(read, refresh, make, hold, read_all)
 
 
 HINTS = {

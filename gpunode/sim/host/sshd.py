@@ -36,7 +36,10 @@ LOCALE = {"LC_ALL": "C"}  # of the agent; Python reads it at its own start
 LOAD = """
 import sys
 finders, known = list(sys.meta_path), set(sys.modules)
-exec(compile({agent!r}, "py", "exec"), {{"__name__": "agent"}})
+agent = {{"__name__": "agent"}}
+exec(compile({agent!r}, "py", "exec"), agent)
+for name in agent["SOURCES"]:
+    __import__(name)
 sys.meta_path[:], sys.excepthook = finders, sys.__excepthook__
 for name in set(sys.modules) - known:
     if name.partition(".")[0] == "gpunode":

@@ -1,7 +1,5 @@
 """The GPUs, their kernel modules and libraries, and the processes that use them."""
 
-import concurrent.futures
-import glob
 import os
 import re
 import stat
@@ -10,7 +8,21 @@ from typing import Any, Dict, List, Optional
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.processes import command_of, links, owner
-from gpunode.agent.system import Answer, below, have, last, line_of, number, resolve, run, text_of, unrooted
+from gpunode.agent.section import Section
+from gpunode.agent.system import (
+    Answer,
+    below,
+    fits,
+    glob_of,
+    have,
+    last,
+    line_of,
+    names_in,
+    number,
+    resolve,
+    run,
+    text_of,
+)
 
 
 def read_pci() -> List[Dict[str, Any]]:
@@ -44,12 +56,8 @@ def manages_switches(device: str) -> bool:
 
 def read_modules() -> Dict[str, Dict[str, Any]]:
     modules = {}
-    for path in [
-        path
-        for name in ("nvidia*", "nouveau", "nova*", "ib_umad")
-        for path in glob.glob(below("/sys/module/" + name))
-    ]:
-        name = path[len(below("/sys/module/")) :]
+    patterns = ("nvidia*", "nouveau", "nova*", "ib_umad")
+    for name in [name for name in names_in("/sys/module") if any(fits(name, each) for each in patterns)]:
         count = "/sys/module/%s/refcnt" % name
         version = line_of("/sys/module/%s/version" % name) or None
         modules[name] = {"version": version, "refcnt": number(line_of(count), count)}
@@ -64,8 +72,8 @@ MODULE = r"(?m)^\S*/nvidia(-current(-open)?|-tesla-\d+|_\d{3})?\.ko"
 def read_kernels() -> Dict[str, bool]:
     """The kernels that can be booted, and whether each has an nvidia module."""
     kernels = {}
-    for path in glob.glob(below("/boot/vmlinuz-*")):
-        version = path[len(below("/boot/vmlinuz-")) :]
+    for path in glob_of("/boot/vmlinuz-*"):
+        version = path[len("/boot/vmlinuz-") :]
         listed = text_of("/lib/modules/%s/modules.dep" % version)
         if listed is not None:  # a rescue image has no modules
             kernels[version] = re.search(MODULE, listed) is not None
@@ -75,8 +83,8 @@ def read_kernels() -> Dict[str, bool]:
 def read_boot_default() -> Optional[str]:
     """The kernel that GRUB is told to start; "" where that is its first entry, the newest; None where it is not known."""
     text, asked = "", text_of("/etc/default/grub") or ""
-    for path in sorted(glob.glob(below("/etc/default/grub.d/*.cfg"))):
-        asked += "\n" + (text_of(unrooted(path)) or "")
+    for path in glob_of("/etc/default/grub.d/*.cfg"):
+        asked += "\n" + (text_of(path) or "")
     entry = (re.findall(r"(?m)^\s*GRUB_DEFAULT=[\"']?([^\"'\n#]*)", asked) or [""])[-1].strip()
     for path in ("/boot/grub2/grubenv", "/boot/grub/grubenv"):
         text += text_of(path) or ""
@@ -116,16 +124,31 @@ def read_library_version() -> Optional[str]:
     return None
 
 
+# Of NVIDIA's own installer (.run).
+RECORD = "/var/lib/nvidia/log"  # first line: `1.0-58017804 (580.178.04)` (nvidia-installer's backup.c)
+UNINSTALLER = "/usr/bin/nvidia-uninstall"
+
+
+def read_installed_run() -> Optional[Dict[str, Any]]:
+    """The driver that NVIDIA's installer has brought and can remove; None without one."""
+    match = re.search(r"\((\d+[\d.]+)\)", line_of(RECORD))
+    if not match or not os.path.exists(below(UNINSTALLER)):
+        return None
+    modules = text_of("/lib/modules/%s/modules.dep" % line_of("/proc/sys/kernel/osrelease")) or ""
+    return {"version": match.group(1), "built": re.search(r"(?m)^([^:]*/)?nvidia\.ko", modules) is not None}
+
+
 SMI_FIELDS = ["index", "uuid", "name", "pci.bus_id", "memory.total"]
 SMI_MIG = ["mig.mode.current", "mig.mode.pending"]
 
 
-def read_smi(*before: "concurrent.futures.Future[Any]") -> Optional[Dict[str, Any]]:
+def read_smi(*before: Section) -> Optional[Dict[str, Any]]:
     """The GPUs as nvidia-smi lists them. It runs after `before`, since it uses the GPUs and their module itself.
 
     `list` is `nvidia-smi -L`, run only if MIG is on: each call may take a second or more. None: it failed.
     """
-    concurrent.futures.wait(before)
+    for section in before:
+        section.wait()
     if have("nvidia-smi") is None:
         return None
     answer = query_gpus(SMI_FIELDS + SMI_MIG)
@@ -152,7 +175,7 @@ def query_gpus(fields: List[str]) -> Answer:
 def read_gpu_users() -> List[Dict[str, Any]]:
     """Processes with a GPU's device file open, or a device file or driver library mapped. `gpus`: the PCI addresses of
     those that each has open."""
-    if not glob.glob(below("/dev/nvidia*")) and not os.path.isdir(below("/sys/module/nvidia")):
+    if not glob_of("/dev/nvidia*") and not os.path.isdir(below("/sys/module/nvidia")):
         return []
     users, minors = [], read_minors()
     for name in os.listdir(below("/proc")):
@@ -207,16 +230,16 @@ def read_unlinked() -> List[str]:
     """NVIDIA's device files without the link in /dev/char that udev makes for those of other drivers, as far as nvidia-ctk
     makes one for them."""
     paths = []
-    for path in sorted(glob.glob(below("/dev/nvidia*")) + glob.glob(below("/dev/nvidia-caps/nvidia-*"))):
+    for path in glob_of("/dev/nvidia*") + glob_of("/dev/nvidia-caps/nvidia-*"):
         if os.path.basename(path).startswith(NEVER_LINKED):
             continue
         try:
-            status = os.stat(path)
+            status = os.stat(below(path))
         except OSError:
             continue  # a link to nowhere, or a device that has just gone
         link = "/dev/char/%d:%d" % (os.major(status.st_rdev), os.minor(status.st_rdev))
         if stat.S_ISCHR(status.st_mode) and not os.path.lexists(below(link)):
-            paths.append(unrooted(path))
+            paths.append(path)
     return paths
 
 

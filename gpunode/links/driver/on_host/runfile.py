@@ -1,20 +1,19 @@
-"""NVIDIA's own installer (.run): what it has installed, and the changes `install_driver` and `uninstall_driver`."""
+"""NVIDIA's own installer (.run): the changes `install_driver` and `uninstall_driver`."""
 
 import hashlib
 import os
 import re
 import shutil
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, List
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import CHUNK
 from gpunode.agent.package_manager import run_exclusively
 from gpunode.agent.record import Run
-from gpunode.agent.system import Message, below, have, last, line_of, text_of
+from gpunode.agent.system import Message, below, have, last, text_of
+from gpunode.links.driver.on_host.gpus import read_installed_run
 
-RECORD = "/var/lib/nvidia/log"  # first line: `1.0-58017804 (580.178.04)` (nvidia-installer's backup.c)
-UNINSTALLER = "/usr/bin/nvidia-uninstall"
 LOGS = {"install": "/var/log/nvidia-installer.log", "uninstall": "/var/log/nvidia-uninstall.log"}
 # The installer ends with 0 or 1 only; its log has the cause. Codes by its sentences (its misc.c, kernel.c, install-from-cwd.c).
 CAUSES = (
@@ -34,15 +33,6 @@ CAUSES = (
         r"kernel module was not created|([Ee]rror|[Ff]ail)[^\n]*([Bb]uilding|DKMS|dkms)|dkms[^\n]*[Ff]ail",
     ),
 )
-
-
-def read_installed_run() -> Optional[Dict[str, Any]]:
-    """The driver that the installer has brought and can remove; None without one."""
-    match = re.search(r"\((\d+[\d.]+)\)", line_of(RECORD))
-    if not match or not os.path.exists(below(UNINSTALLER)):
-        return None
-    modules = text_of("/lib/modules/%s/modules.dep" % line_of("/proc/sys/kernel/osrelease")) or ""
-    return {"version": match.group(1), "built": re.search(r"(?m)^([^:]*/)?nvidia\.ko", modules) is not None}
 
 
 def fetch(this: Run, change: Message) -> None:
