@@ -83,7 +83,9 @@ def measure(kubelet: Path, command: Sequence[str], env: dict[str, str], idle: fl
             time.sleep(0.01)
         enter = ["unshare", "--mount", "--propagation", "private", "sh", "-c", ENTER, "sh", folder]
         began = time.time()
-        plugin = subprocess.Popen([*enter, *command], env={**os.environ, **env}, stdout=log, stderr=log)
+        plugin = subprocess.Popen(
+            [*enter, *command], cwd=folder, env={**os.environ, **env}, stdout=log, stderr=log
+        )
         try:
             registered = json.loads(asking.stdout.readline())["registered"]
             start = cpu(plugin.pid)

@@ -68,7 +68,7 @@ class MemoryLimits:
 START_DEADLINE = 60.0  # seconds; NVML may wake sleeping GPUs when it starts
 RETRY = 30.0  # seconds between two attempts to start NVML
 RESCAN = 60.0  # seconds between two scans for devices
-TICK = 5.0  # seconds at least between two checks for stuck watches
+TICK = 5.0  # seconds between two checks of the CDI specification
 
 
 class NvmlUnavailable(Exception):
@@ -274,14 +274,11 @@ class Discovery:
             return known
 
     async def _wait(self, seconds: float) -> None:
-        """Wait for so many seconds; meanwhile retry CDI and mark GPUs Unhealthy whose watch hangs in NVML."""
+        """Wait for so many seconds; meanwhile follow the toolkit's CDI specification."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            # An idle plugin wakes when a watch could be late at the earliest.
-            pause = TICK if self._specs else max(TICK, self._watches.due - time.monotonic())
-            await asyncio.sleep(min(pause, left))
+            await asyncio.sleep(min(TICK, left) if self._specs else left)
             await self._refresh_cdi()
-            self._watches.check_stuck()
 
     def _broken(self) -> bool:
         """True if NVML answers about no GPU. A restart for one would miss the Xids of the others."""

@@ -82,9 +82,9 @@ MemoryLimits = _structure(
 )
 
 Text = c_char * 96  # the longest of the buffers for a name, a UUID, a version
-_HANDLE = None
-# Calls that only take values and write answers: the library's function, the types that it takes (None: a handle, as it came), and those
-# that it writes through pointers, which are the answer.
+_HANDLE = c_void_p  # an address, which is an int here
+# Calls that only take values and write answers: the library's function, the types that it takes, and those that it writes through
+# pointers, which are the answer.
 CALLS: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {
     "nvmlShutdown": ("nvmlShutdown", (), ()),
     "nvmlSystemGetDriverVersion": ("nvmlSystemGetDriverVersion", (), (Text,)),
@@ -173,7 +173,7 @@ class Nvml:
 
         def call(*given: Any) -> Any:
             answers = [kind() for kind in writes]
-            values = [arg if kind is None else kind(arg) for kind, arg in zip(takes, given, strict=True)]
+            values = [kind(value) for kind, value in zip(takes, given, strict=True)]
             for answer in answers:
                 values += [answer, c_uint(96)] if isinstance(answer, Text) else [byref(answer)]
             self._call(function, *values)
@@ -210,7 +210,7 @@ class Nvml:
 
     def nvmlDeviceGetFieldValues(self, handle: Any, fields: list[int]) -> Any:
         values = (FieldValue * len(fields))(*(FieldValue(fieldId=number) for number in fields))
-        self._call("nvmlDeviceGetFieldValues", handle, c_int(len(fields)), byref(values))
+        self._call("nvmlDeviceGetFieldValues", c_void_p(handle), c_int(len(fields)), byref(values))
         return values
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]:
@@ -224,26 +224,26 @@ class Nvml:
     def _processes(self, name: str, handle: Any) -> list[Any]:
         """The first call tells their number; between the two, some more may start."""
         function, count = self._function(name), c_uint(0)
-        code = function(handle, byref(count), None)
+        code = function(c_void_p(handle), byref(count), None)
         if code != self.NVML_ERROR_INSUFFICIENT_SIZE:
             self._check(code)
             return []
         count.value = count.value * 2 + 5
         processes = (ProcessInfo * count.value)()
-        self._check(function(handle, byref(count), processes))
+        self._check(function(c_void_p(handle), byref(count), processes))
         return list(processes[: count.value])
 
     def nvmlDeviceGetMemoryLimits_v1(self, handle: Any, limits: Any) -> None:
-        self._call("nvmlDeviceGetMemoryLimits_v1", handle, byref(limits))
+        self._call("nvmlDeviceGetMemoryLimits_v1", c_void_p(handle), byref(limits))
 
     def nvmlEventSetWait_v2(self, events: Any, milliseconds: int) -> Any:
         answer = EventData()
-        self._call("nvmlEventSetWait_v2", events, byref(answer), c_uint(milliseconds))
+        self._call("nvmlEventSetWait_v2", c_void_p(events), byref(answer), c_uint(milliseconds))
         return answer
 
 
 def _read(answer: Any) -> Any:
-    """Texts and numbers by their value; handles and structures as they are."""
+    """Texts, numbers and handles by their value; structures as they are."""
     if isinstance(answer, Text):
         return answer.value.decode()
-    return answer.value if isinstance(answer, (c_uint, c_int, c_ulonglong)) else answer
+    return answer.value if isinstance(answer, (c_uint, c_int, c_ulonglong, c_void_p)) else answer

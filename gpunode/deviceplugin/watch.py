@@ -1,4 +1,4 @@
-"""Watches the GPUs: a thread for each waits for its Xid events and probes it, so that one that hangs does not affect others."""
+"""Watches the GPUs: a thread probes them and waits for their Xid events. One that hangs keeps it, and the others get another."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from gpunode.contract.config import Config
 from gpunode.contract.offer import Device
 from gpunode.contract.status import Reason
 
-from .gpus import NVML_SILENT, Handles, ask, explain, reason_of, unsupported
+from .gpus import NVML_SILENT, Handles, ask, explain, reason_of, text, unsupported
 from .health import Health, Lasting, Verdict, XidPolicy, XidRecord, verdict, xid_name
 from .metrics import Metrics
 from .state import NodeState
@@ -26,162 +27,237 @@ from .threads import NvmlThread, post
 log = logging.getLogger(__name__)
 
 DEADLINE = 10.0  # seconds that one NVML call may take before the GPU counts as not answering
+PATIENCE = 2.0  # seconds that a call may take before the other GPUs get another watch
+TICK = 2.0  # seconds between two checks for such calls, at least
+PAUSE = 1.0  # seconds before a wait for events that failed begins again
 NO_INSTANCE = 0xFFFFFFFF  # NVML: the event concerns no particular MIG instance
 
 
-class GpuWatch(NvmlThread):
-    """Updates the `Health` of a GPU and its MIG devices, and calls `report(uuid, reason or None)` at every change.
+Change = Callable[[Health], None]
 
-    `report` is called in this thread.
+
+@dataclass(eq=False, slots=True)
+class WatchedGpu:
+    """A GPU with its MIG devices, and what its watch knows of it."""
+
+    devices: tuple[Device, ...]
+    usable: bool = False  # it had no problem at the last probe
+    failing: bool = False  # NVML returned an error for it then
+    driver_decides: bool = False  # by its recovery action: whether the GPU can be used after an Xid
+    energy: int | None = None  # mJ since the driver has initialised the GPU, as it last said
+    mute: bool = False  # it reports no Xid events
+
+    @property
+    def uuid(self) -> str:
+        return self.devices[0].gpu
+
+
+@dataclass(eq=False, slots=True)
+class EventSet:
+    """An event set of NVML, and the GPUs that are registered in it, by handle."""
+
+    handle: Any = None
+    gpus: dict[Any, WatchedGpu] = field(default_factory=dict)
+
+
+class GpuWatch(NvmlThread):
+    """Probes GPUs, one after the other, and waits for the Xid events of all by one event set. Calls `update(device, change)` with
+    what it finds, and `blame()` where the wait fails though every GPU answers: which of them is at fault is then unknown.
+
+    Both are called in this thread.
     """
 
     def __init__(
         self,
         handles: Handles,
-        devices: tuple[Device, ...],
-        health: Mapping[str, Health],
+        gpus: tuple[WatchedGpu, ...],
+        update: Callable[[Device, Change], None],
+        blame: Callable[[GpuWatch], None],
         *,
         xid_policy: XidPolicy,
-        record: XidRecord,
-        report: Callable[[str, Reason | None], None],
         metrics: Metrics,
         interval: float = 10.0,
+        events: EventSet | None = None,
     ) -> None:
-        super().__init__(name=f"watch {devices[0].gpu}", daemon=True)
-        self.gpu = devices[0].gpu
-        self.devices = devices
-        self.failing = False  # NVML returned an error for this GPU at the last probe
+        super().__init__(name="watch " + ",".join(gpu.uuid for gpu in gpus), daemon=True)
+        self.gpus = gpus
         self._handles = handles
         self._nvml = handles.nvml
-        self._health = health
+        self._update = update
+        self._blame = blame
         self._xid_policy = xid_policy
-        self._record = record
-        self._driver_decides = False  # by its recovery action: whether the GPU can be used after an Xid
-        self._energy: int | None = None  # mJ since the driver has initialised the GPU, as it last said
-        self._report = report
         self._metrics = metrics
         self._interval = interval
         self._halt = threading.Event()
-        self.due = time.monotonic() + DEADLINE  # when the call that it makes, or its next one, is late
+        self._lock = threading.Lock()  # for what `leave` takes
+        self._asked: WatchedGpu | None = None  # the GPU that an NVML call is about
+        self._events = events or EventSet()
+        self._failed = -math.inf  # when the wait did last
+        self.since = time.monotonic()  # when the NVML call began, or a wait should have returned; monotonic
 
-    def stuck(self) -> bool:
-        """True if an NVML call for this GPU takes longer than its deadline."""
-        return self.is_alive() and time.monotonic() > self.due
+    def late(self, seconds: float) -> bool:
+        """True if an NVML call takes longer."""
+        return self.is_alive() and time.monotonic() > self.since + seconds
 
     def stop(self) -> None:
         """Ask the thread to end. It ends within one interval, unless it is stuck."""
         self._halt.set()
 
+    def leave(self) -> tuple[tuple[WatchedGpu, ...], EventSet]:
+        """Keep only the GPU that an NVML call is about: the others, and the event set, in which events may wait. No others where
+        there is no such call."""
+        with self._lock:
+            if self._asked is None:
+                return (), EventSet()
+            others = tuple(gpu for gpu in self.gpus if gpu is not self._asked)
+            events, self._events = self._events, EventSet()
+            self.gpus = (self._asked,)
+            return others, events
+
     def run(self) -> None:
-        events: Any = None
         while not self._halt.is_set():
-            self.due = time.monotonic() + DEADLINE
-            probe = examine(self._handles, self.gpu)
-            self.failing = probe.failed
-            if not probe.failed:
-                self._driver_decides = probe.driver_decides
-                self._read_energy()
+            self._probe(*self.gpus)
+            self._subscribe()
+            self._await_events(time.monotonic() + self._interval)
+        self._free()
+
+    @contextlib.contextmanager
+    def _asking(self, gpu: WatchedGpu) -> Iterator[bool]:
+        """While entered, NVML calls are about this GPU; False if it has another watch by now."""
+        with self._lock:
+            own = gpu in self.gpus
+            self._asked, self.since = gpu if own else None, time.monotonic()
+        yield own
+        with self._lock:
+            self._asked = None
+
+    def _probe(self, *gpus: WatchedGpu) -> bool:
+        """Probe these GPUs; True if NVML answers for all of them."""
+        for gpu in gpus:
+            with self._asking(gpu) as own:
+                if not own:
+                    continue
+                probe = examine(self._handles, gpu.uuid)
+                if not probe.failed:
+                    gpu.driver_decides = probe.driver_decides
+                    with contextlib.suppress(
+                        self._nvml.NVMLError
+                    ):  # at each: a GPU that is lost says it no more
+                        handle = self._handles.of(gpu.uuid)
+                        gpu.energy = int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
+            gpu.failing, gpu.usable = probe.failed, probe.problem is None
             now = time.monotonic()
-            for device in self.devices:
-                self._update(device, lambda health: self._record_probe(health, probe, now))  # noqa: B023 (called at once)
-            if events is None and probe.problem is None and self._xid_policy.events:
-                events = self._subscribe()
-            self.due = time.monotonic() + self._interval + DEADLINE
-            if events is None:
-                self._halt.wait(self._interval)
-            elif not self._await_event(events):
-                events = None
-        if events is not None:
-            self._free(events)
+            for device in gpu.devices:
+                self._update(device, lambda health: _record_probe(health, gpu, probe, now))  # noqa: B023 (called at once)
+        return not any(gpu.failing for gpu in gpus)
 
-    def _update(self, device: Device, change: Callable[[Health], None]) -> None:
-        health = self._health[device.uuid]
-        before = health.why
-        change(health)
-        self._record.set(device.uuid, health.lasting)
-        if health.why != before:
-            self._report(device.uuid, health.why)
+    def _subscribe(self) -> None:
+        """Register the GPUs for Xid events that have no problem, and report such events."""
+        nvml, events = self._nvml, self._events
+        for gpu in self.gpus if self._xid_policy.events else ():
+            if not gpu.usable or gpu.mute or gpu in events.gpus.values():
+                continue
+            with self._asking(gpu) as own:
+                if not own:
+                    return
+                try:
+                    if events.handle is None:
+                        events.handle = nvml.nvmlEventSetCreate()
+                    handle = self._handles.of(gpu.uuid)
+                    nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events.handle)
+                    events.gpus[handle] = gpu
+                except nvml.NVMLError as error:
+                    gpu.mute = unsupported(nvml, error)
+                    message = f"cannot subscribe to Xid events: {explain(error)}"
+                    if gpu.mute:
+                        message = "this GPU reports no Xid events; only probes check its health"
+                    log.warning("%s", message, extra={"gpu": gpu.uuid})
 
-    def _record_probe(self, health: Health, probe: Probe, now: float) -> None:
-        """Record a probe; a lasting Xid ends where the driver decides, or with a reset of the GPU."""
-        known = health.lasting.energy if health.lasting else None
-        reset = known is not None and self._energy is not None and self._energy < known
-        if reset or self._driver_decides:
-            health.lasting = None
-        health.record_probe(probe.problem, now)
+    def _free(self) -> None:
+        events, self._events = self._events, EventSet()
+        if events.handle is not None:
+            with contextlib.suppress(self._nvml.NVMLError):  # as for a lost GPU; it is dropped either way
+                self._nvml.nvmlEventSetFree(events.handle)
 
-    def _read_energy(self) -> None:
-        """At each probe: a GPU that is lost with its Xid does not say any more."""
-        with contextlib.suppress(self._nvml.NVMLError):
-            self._energy = int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handles.of(self.gpu)))
-
-    def _subscribe(self) -> Any:
-        """An NVML event set for this GPU; None, logged, if there are no such events."""
+    def _await_events(self, end: float) -> None:
+        """Handle events until `end` (monotonic), or until the event set fails: those who answer are then registered in another."""
         nvml = self._nvml
-        events = None
+        while not self._halt.is_set() and (left := end - time.monotonic()) > 0:
+            self.since = end
+            if not self._events.gpus:
+                self._halt.wait(left)
+                return
+            try:
+                event = nvml.nvmlEventSetWait_v2(self._events.handle, math.ceil(left * 1000))
+            except nvml.NVMLError as error:
+                if getattr(error, "value", None) != nvml.NVML_ERROR_TIMEOUT:
+                    self._recover(error)
+                return
+            if not self._halt.is_set() and event.eventType == nvml.nvmlEventTypeXidCriticalError:
+                gpu = self._gpu_of(event)
+                if gpu is not None and gpu in self.gpus:  # else it has a new watch, which gets the event too
+                    self._xid(gpu, event)
+                    self._probe(gpu)
+
+    def _recover(self, error: Exception) -> None:
+        """One lost GPU fails the wait for all. A probe tells which, and the others are registered again at once."""
+        log.warning(
+            "waiting for Xid events failed: %s",
+            explain(error),
+            extra={"gpus": ",".join(gpu.uuid for gpu in self.gpus)},
+        )
+        self._free()
+        answer, before, self._failed = self._probe(*self.gpus), self._failed, time.monotonic()
+        if answer and len(self.gpus) > 1:
+            self._blame(self)
+        if answer or self._failed - before < PAUSE:
+            self._halt.wait(PAUSE)  # against a busy loop of immediate errors
+
+    def _gpu_of(self, event: Any) -> WatchedGpu | None:
+        """The GPU of an event; None, logged, where NVML does not name one that is registered."""
+        if event.device in self._events.gpus:
+            return self._events.gpus[event.device]
         try:
-            events = nvml.nvmlEventSetCreate()
-            nvml.nvmlDeviceRegisterEvents(
-                self._handles.of(self.gpu), nvml.nvmlEventTypeXidCriticalError, events
-            )
-        except nvml.NVMLError as error:
-            if events is not None:
-                self._free(events)
-            if unsupported(nvml, error):
-                log.warning(
-                    "this GPU reports no Xid events; only probes check its health", extra={"gpu": self.gpu}
-                )
-                self._xid_policy = XidPolicy(ignore_all=True)
-            else:
-                log.warning("cannot subscribe to Xid events: %s", explain(error), extra={"gpu": self.gpu})
-            return None
-        return events
+            uuid = text(self._nvml.nvmlDeviceGetUUID(event.device))
+        except self._nvml.NVMLError as error:
+            uuid = f"an unknown GPU ({explain(error)})"
+        log.error("Xid %d of %s, which is not watched", event.eventData, uuid)
+        return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
 
-    def _free(self, events: Any) -> None:
-        with contextlib.suppress(
-            self._nvml.NVMLError
-        ):  # as for a lost GPU; the event set is dropped either way
-            self._nvml.nvmlEventSetFree(events)
-
-    def _await_event(self, events: Any) -> bool:
-        """Wait one interval for an event and handle it. False: the event set can no longer be used."""
-        nvml = self._nvml
-        try:
-            event = nvml.nvmlEventSetWait_v2(events, int(self._interval * 1000))
-        except nvml.NVMLError as error:
-            if getattr(error, "value", None) == nvml.NVML_ERROR_TIMEOUT:
-                return True
-            log.warning("waiting for Xid events failed: %s", explain(error), extra={"gpu": self.gpu})
-            self._free(events)
-            self._halt.wait(1)  # against a busy loop of immediate errors
-            return False
-        if self._halt.is_set():
-            return True  # the GPU has a new watch, which gets the event too
-        if event.eventType == nvml.nvmlEventTypeXidCriticalError:
-            self._xid(int(event.eventData), int(event.gpuInstanceId), int(event.computeInstanceId))
-        return True
-
-    def _xid(self, number: int, gpu_instance: int, compute_instance: int) -> None:
-        fields = {"gpu": self.gpu, "xid": number}
-        self._metrics.count("xids_total", gpu=self.gpu, xid=str(number))
+    def _xid(self, gpu: WatchedGpu, event: Any) -> None:
+        number, instance = int(event.eventData), (int(event.gpuInstanceId), int(event.computeInstanceId))
+        fields = {"gpu": gpu.uuid, "xid": number}
+        self._metrics.count("xids_total", gpu=gpu.uuid, xid=str(number))
         if not self._xid_policy.counts(number):
             log.info("Xid %d (%s) does not make the GPU Unhealthy", number, xid_name(number), extra=fields)
             return
-        log.error("Xid %d (%s): %s", number, xid_name(number), verdict(number).value, extra=fields)
-        concerned = [
-            device
-            for device in self.devices
-            if device.instance is not None
-            and device.instance[0] == gpu_instance
-            and compute_instance in (device.instance[1], NO_INSTANCE)
-        ]
-        everyone = gpu_instance == NO_INSTANCE or not concerned
-        affected = self.devices if everyone else tuple(concerned)
         needed, now = verdict(number), time.monotonic()
-        energy = self._energy if needed is Verdict.RESET else None
-        lasting = None if self._driver_decides or needed is Verdict.APPLICATION else Lasting(number, energy)
-        for device in affected:
+        log.error("Xid %d (%s): %s", number, xid_name(number), needed.value, extra=fields)
+        energy = gpu.energy if needed is Verdict.RESET else None
+        lasting = None if gpu.driver_decides or needed is Verdict.APPLICATION else Lasting(number, energy)
+        for device in _concerned(gpu.devices, *instance):
             self._update(device, lambda health: health.xid(number, now, lasting))
+
+
+def _concerned(devices: tuple[Device, ...], gpu_instance: int, compute_instance: int) -> Sequence[Device]:
+    """The MIG devices that an event names; all of the GPU's where it names none that is known."""
+    concerned = [
+        device
+        for device in devices
+        if device.instance is not None
+        and device.instance[0] == gpu_instance
+        and compute_instance in (device.instance[1], NO_INSTANCE)
+    ]
+    return devices if gpu_instance == NO_INSTANCE or not concerned else concerned
+
+
+def _record_probe(health: Health, gpu: WatchedGpu, probe: Probe, now: float) -> None:
+    """A lasting Xid ends where the driver decides, or with a reset of the GPU."""
+    known = health.lasting.energy if health.lasting else None
+    reset = known is not None and gpu.energy is not None and gpu.energy < known
+    if reset or gpu.driver_decides:
+        health.lasting = None
+    health.record_probe(probe.problem, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +308,7 @@ _ACTIONS = {  # nvmlDeviceGpuRecoveryAction_t; the ones that only concern peers 
 
 
 class GpuWatches:
-    """The watches of this machine's GPUs. `health` has the devices' health, by UUID."""
+    """Watches this machine's GPUs: all by one thread, but for those that hang in NVML. `health` has the devices' health, by UUID."""
 
     def __init__(
         self,
@@ -243,44 +319,57 @@ class GpuWatches:
         metrics: Metrics,
         before: Mapping[str, Health],
     ) -> None:
-        self._handles = handles
         self._state = state
         self._config = config
         self._xid_policy = xid_policy
-        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._make = partial(
+            GpuWatch,
+            handles,
+            update=self._update,
+            blame=lambda watch: post(self._loop, lambda: self._separate(watch)),
+            xid_policy=xid_policy,
+            metrics=metrics,
+            interval=config.health_interval,
+        )
         # Copies: a watch of the earlier configuration may still be running.
         quiet = config.recovery_seconds
         self.health = {uuid: replace(known, quiet=quiet) for uuid, known in before.items()}
         self._record = XidRecord(Path(config.kubelet_socket).parent)
-        self._watches: dict[str, GpuWatch] = {}  # by the GPU's UUID
+        self._lock = threading.Lock()  # of `health`: an event of a GPU and its probe may be of two threads
+        self._watches: list[GpuWatch] = []
+        self._checking: asyncio.Handle = self._loop.call_soon(self._check)
 
     def keep(self, devices: Iterable[Device]) -> None:
         """Watch exactly these GPUs, with their current MIG devices."""
         groups: dict[str, tuple[Device, ...]] = {}
         for device in devices:
             groups[device.gpu] = (*groups.get(device.gpu, ()), device)
-        for gpu, watch in list(self._watches.items()):
-            if not watch.is_alive() or watch.devices != groups.get(gpu):
+        for watch in self._watches:
+            watch.gpus = tuple(gpu for gpu in watch.gpus if gpu.devices == groups.get(gpu.uuid))
+            if not watch.gpus:
                 watch.stop()
-                del self._watches[gpu]
-        for gpu, group in groups.items():
-            if gpu in self._watches:
-                continue
-            for device in group:
-                if device.uuid not in self.health:
-                    self._begin(device)
-            watch = GpuWatch(
-                self._handles,
-                group,
-                self.health,
-                xid_policy=self._xid_policy,
-                record=self._record,
-                report=self._reporter(),
-                metrics=self._metrics,
-                interval=self._config.health_interval,
-            )
-            self._watches[gpu] = watch
-            watch.start()
+        self._watches = [watch for watch in self._watches if watch.gpus and watch.is_alive()]
+        known = {gpu.uuid for watch in self._watches for gpu in watch.gpus}
+        new = tuple(WatchedGpu(group) for uuid, group in groups.items() if uuid not in known)
+        for device in (device for gpu in new for device in gpu.devices if device.uuid not in self.health):
+            self._begin(device)
+        if new:
+            self._start(self._make(new))
+        self._checking.cancel()
+        self._check()
+
+    def _start(self, watch: GpuWatch) -> None:
+        self._watches.append(watch)
+        watch.start()
+
+    def _separate(self, watch: GpuWatch) -> None:
+        """Give each GPU a watch of its own."""
+        if watch in self._watches:
+            self._watches.remove(watch)
+            watch.stop()
+            for gpu in watch.gpus:
+                self._start(self._make((gpu,)))
 
     def _begin(self, device: Device) -> None:
         """A device's health, with the Xid that an earlier process of the plugin recorded."""
@@ -301,43 +390,58 @@ class GpuWatches:
             if before is None:
                 self._judge(device.uuid, why)
 
-    def check_stuck(self) -> None:
-        """Mark GPUs Unhealthy whose watch hangs in NVML."""
-        for watch in self._watches.values():
-            if watch.stuck():
-                message = f"NVML does not answer within {DEADLINE:.0f} s about this GPU"
-                self.set_unhealthy(watch.devices, Reason(NVML_SILENT, message))
+    def _check(self) -> None:
+        """Mark a GPU Unhealthy that hangs in NVML; before that, the others get another watch, which has all their events.
 
-    @property
-    def due(self) -> float:
-        """When the first watch can be stuck, at the earliest; monotonic."""
-        return min((watch.due for watch in self._watches.values()), default=math.inf)
+        Called again when the next call could hang, at the earliest.
+        """
+        for watch in tuple(self._watches):
+            if len(watch.gpus) > 1 and watch.late(min(PATIENCE, DEADLINE)):
+                others, events = watch.leave()
+                if others:
+                    self._start(self._make(others, events=events))
+                elif watch.late(DEADLINE):
+                    self._separate(watch)  # the wait for all hangs
+            if len(watch.gpus) == 1 and watch.late(DEADLINE):
+                words = f"NVML does not answer within {DEADLINE:.0f} s about this GPU"
+                self.set_unhealthy(watch.gpus[0].devices, Reason(NVML_SILENT, words))
+        ends = [watch.since + (PATIENCE if len(watch.gpus) > 1 else DEADLINE) for watch in self._watches]
+        now = self._loop.time()  # time.monotonic
+        self._checking = self._loop.call_at(max(now + TICK, min(ends, default=now + DEADLINE)), self._check)
 
     @property
     def answering(self) -> bool:
         """True if NVML answers about any GPU."""
-        return any(not watch.failing and not watch.stuck() for watch in self._watches.values())
+        return any(
+            not gpu.failing for watch in self._watches if not watch.late(DEADLINE) for gpu in watch.gpus
+        )
 
     def stop(self) -> None:
         """Ask all watches to end, without waiting."""
-        for watch in self._watches.values():
+        self._checking.cancel()
+        for watch in self._watches:
             watch.stop()
 
     async def end(self) -> bool:
         """End all watches; False if one hangs in NVML."""
         self.stop()
         until = time.monotonic() + self._config.health_interval + 1
-        while any(watch.is_alive() for watch in self._watches.values()):
+        while any(watch.is_alive() for watch in self._watches):
             if time.monotonic() > until:
                 return False
             await asyncio.sleep(0.05)
         self._watches.clear()
         return True
 
-    def _reporter(self) -> Callable[[str, Reason | None], None]:
-        """A callback that passes a watch's findings from its thread to this event loop."""
-        loop = asyncio.get_running_loop()
-        return lambda uuid, why: post(loop, lambda: self._judge(uuid, why))
+    def _update(self, device: Device, change: Change) -> None:
+        """Change a device's health; for any thread."""
+        with self._lock:
+            health = self.health[device.uuid]
+            before = health.why
+            change(health)
+            self._record.set(device.uuid, health.lasting)
+            if (why := health.why) != before:
+                post(self._loop, lambda: self._judge(device.uuid, why))
 
     def _judge(self, uuid: str, why: Reason | None) -> None:
         if why is None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpunode.contract.config import Config
-from gpunode.deviceplugin import discovery
+from gpunode.deviceplugin import discovery, watch
 from gpunode.deviceplugin.cluster.apiserver import ApiServer
 from gpunode.deviceplugin.cluster.publish import Publisher
 from gpunode.deviceplugin.health import Health, XidPolicy
@@ -55,6 +55,7 @@ def plugin(sockets: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     """An async context in which the whole plugin runs on a FakeNvml, with short waits; settings as keywords."""
     for name, seconds in (("TICK", 0.05), ("RESCAN", 0.1), ("RETRY", 0.1)):
         monkeypatch.setattr(discovery, name, seconds)
+    monkeypatch.setattr(watch, "TICK", 0.05)
     for name, seconds in (("POLL", 0.05), ("SOON", 0.05)):
         monkeypatch.setattr(reclaim, name, seconds)
 

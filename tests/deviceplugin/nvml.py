@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
+import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -59,6 +61,7 @@ class Gpu:
         for events in self.sets:
             events.put(
                 SimpleNamespace(
+                    device=self,
                     eventType=pynvml.nvmlEventTypeXidCriticalError,
                     eventData=number,
                     gpuInstanceId=instance[0],
@@ -249,13 +252,17 @@ class FakeNvml:
         handle.sets.append(events)
 
     def nvmlEventSetWait_v2(self, events: queue.Queue[Any], milliseconds: int) -> Any:
-        try:
-            event = events.get(timeout=milliseconds / 1000)
-        except queue.Empty:
-            raise NVMLError(pynvml.NVML_ERROR_TIMEOUT) from None
-        if isinstance(event, Exception):
-            raise event
-        return event
+        """One that is lost fails it for all."""
+        end, lost = time.monotonic() + milliseconds / 1000, pynvml.NVML_ERROR_GPU_IS_LOST
+        while time.monotonic() < end:
+            with contextlib.suppress(queue.Empty):
+                event = events.get(timeout=0.005)
+                if isinstance(event, Exception):
+                    raise event
+                return event
+            if any(gpu.error == lost for gpu in self.gpus if events in gpu.sets):
+                raise NVMLError(lost)
+        raise NVMLError(pynvml.NVML_ERROR_TIMEOUT)
 
     def nvmlEventSetFree(self, events: queue.Queue[Any]) -> None:
         for gpu in self.gpus:

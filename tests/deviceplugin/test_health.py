@@ -483,13 +483,13 @@ def test_an_event_wait_that_fails_is_started_again(play, plugin):
     """An error of nvmlEventSetWait makes no GPU Unhealthy by itself, and Xids still arrive afterwards."""
 
     async def scene(kubelet: FakeKubelet) -> None:
-        a, _, nvml = pair()
+        a, b, nvml = pair()
         async with plugin(nvml):
             await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets)
             first = a.sets[0]
             first.put(pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN))
-            while not a.sets or a.sets[0] is first:
-                await asyncio.sleep(0.01)
+            while not a.sets or not b.sets or a.sets[0] in (first, *b.sets):
+                await asyncio.sleep(0.01)  # which is at fault is not known: each GPU has its own set
             assert kubelet.devices() == BOTH_WELL
             a.raise_xid(119)
             await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
@@ -521,26 +521,48 @@ def test_events_that_cannot_even_be_freed_are_subscribed_again(play, plugin):
     """A GPU that is lost may fail that too; its next Xid is heard all the same, and no watch dies of it."""
 
     async def scene(kubelet: FakeKubelet) -> None:
-        a, _, nvml = pair()
-        others = threading.enumerate()  # an earlier test's may still be ending
+        gpu = Gpu("GPU-a")
+        nvml, others = FakeNvml(gpu), threading.enumerate()  # an earlier test's may still be ending
 
         def free(_events) -> None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
 
         async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets)
-            (watching,) = (
-                thread
-                for thread in threading.enumerate()
-                if thread.name == "watch GPU-a" and thread not in others
-            )
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Healthy"} and gpu.sets)
+            (watching,) = (t for t in threading.enumerate() if t.name == "watch GPU-a" and t not in others)
             nvml.nvmlEventSetFree = free
-            a.sets[0].put(pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN))
-            while len(a.sets) < 2:
+            gpu.sets[0].put(pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN))
+            while len(gpu.sets) < 2:
                 await asyncio.sleep(0.01)
             assert watching.is_alive()
-            a.raise_xid(79)
-            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+            gpu.raise_xid(79)
+            await kubelet.until(lambda: kubelet.devices() == {"GPU-a": "Unhealthy"})
+
+    play(scene)
+
+
+@pytest.mark.parametrize("trouble", ["lost", "hangs"])
+def test_no_xid_is_missed_while_another_gpu_is_in_trouble(play, plugin, monkeypatch, trouble):
+    """They share an event set and a thread. A lost one fails the wait for all; one that hangs keeps the thread."""
+    monkeypatch.setattr(watch, "PATIENCE", 0.2)
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        a, b, nvml = pair()
+        async with plugin(nvml, health_interval=0.05 if trouble == "hangs" else 60.0, recovery_seconds=60.0):
+            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL and a.sets and b.sets)
+            assert a.sets == b.sets
+            if trouble == "hangs":
+                a.hang = hung = threading.Event()
+                await asyncio.sleep(0.1)  # its watch is inside NVML
+                b.raise_xid(48)
+            else:
+                a.error = pynvml.NVML_ERROR_GPU_IS_LOST
+                await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
+                b.raise_xid(48)
+            await kubelet.until(lambda: kubelet.devices()["GPU-b"] == "Unhealthy")
+            if trouble == "hangs":
+                assert kubelet.devices()["GPU-a"] == "Healthy"  # it has some seconds more
+                hung.set()
 
     play(scene)
 

@@ -99,10 +99,7 @@ def test_calls_go_through_a_library(monkeypatch, library):
     assert ours.nvmlDeviceGetMinorNumber(handle) == 1
     assert ours.nvmlDeviceGetRemappedRows(handle) == (1, 2, 3, 4)
     assert ours.nvmlDeviceGetTotalEnergyConsumption(handle) == 1 << 40
-    assert [
-        nvmlDeviceGetComputeRunningProcess.pid
-        for nvmlDeviceGetComputeRunningProcess in ours.nvmlDeviceGetComputeRunningProcesses(handle)
-    ] == [100, 101, 102]
+    assert [process.pid for process in ours.nvmlDeviceGetComputeRunningProcesses(handle)] == [100, 101, 102]
     (value,) = ours.nvmlDeviceGetFieldValues(handle, [ours.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     assert value.nvmlReturn == ours.NVML_ERROR_NOT_SUPPORTED
     event = ours.nvmlEventSetWait_v2(ours.nvmlEventSetCreate(), 70)

@@ -153,6 +153,7 @@ class Nvml:
                 seen += 1
                 self._sets[number] = (watched, seen)
                 if uuid in watched:
+                    data._obj.device = 1 + [gpu.uuid for gpu in self._driver.gpus].index(uuid)
                     data._obj.eventType, data._obj.eventData = XID, xid
                     data._obj.gpuInstanceId = data._obj.computeInstanceId = NO_INSTANCE
                     return SUCCESS
