@@ -74,7 +74,7 @@ def extender() -> None:
         if one in STEPS:
             of_pods[one] = round(memory() - with_nodes, 1)
         where = {INDEX: str(chance.randrange(GPUS))}
-        ledger.pod_seen(pod(f"old{one}", chance.choice([2, 4, 8, 16, 40]), on=f"n{one % NODES}", **where))
+        ledger.put_pod(pod(f"old{one}", chance.choice([2, 4, 8, 16, 40]), on=f"n{one % NODES}", **where))
     figures: dict[str, Any] = {
         "built_s": round(time.perf_counter() - began, 2),
         "memory_of_nodes_mib": round(with_nodes - before, 1),
@@ -83,7 +83,7 @@ def extender() -> None:
     event = pod("old0", 4, on="n0", **{INDEX: "1"})
     began = time.perf_counter()
     for _ in range(PODS):
-        ledger.pod_seen(event)
+        ledger.put_pod(event)
     figures["event_us"] = round((time.perf_counter() - began) / PODS * 1e6, 1)
     with Server(("127.0.0.1", 0), Extender(ledger, Slow())) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -67,7 +67,7 @@ def init(
     if known is None:
         if json or not sys.stdin.isatty():
             raise UsageError("no source of hosts is named, and there is no terminal to ask on", hint=WAYS)
-        known, user = _asked(cluster, user)
+        known, user = _ask(cluster, user)
     known = start.limit_hosts(known, limit or ())
     known = replace(
         start.in_context(known, cluster),
@@ -78,12 +78,12 @@ def init(
     many = f"{len(known.hosts)} host{'' if len(known.hosts) == 1 else 's'}"
     then = "gpunode plan" if inventory == options.usual() else f"gpunode plan {inventory}"
     report.make(json=json, quiet=False).total(
-        f"Wrote {inventory}: {many} from {known.source}.{_left(known)} Read it, then run `{then}`.",
+        f"Wrote {inventory}: {many} from {known.source}.{_note_left(known)} Read it, then run `{then}`.",
         {"inventory": str(inventory), "hosts": len(known.hosts)},
     )
 
 
-def _left(known: Starter) -> str:
+def _note_left(known: Starter) -> str:
     """A sentence about options of ssh that the inventory cannot hold; "" without any."""
     options = dict.fromkeys(option for host in known.hosts for option in host.left)
     if not options:
@@ -99,7 +99,7 @@ def _from(source: str, cluster: Cluster) -> Starter:
     return start.from_ssh() if source == "ssh" else start.from_ssh(Path(source))
 
 
-def _asked(cluster: Cluster, user: str) -> tuple[Starter, str]:
+def _ask(cluster: Cluster, user: str) -> tuple[Starter, str]:
     """The user's answers: where the hosts come from, and the ssh user."""
     from gpunode.commands import init as start
 

@@ -20,20 +20,20 @@ class Root(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         _refuse_options_as_values(self, args)
-        with _answering():
+        with _explaining():
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        with _answering():
+        with _explaining():
             return super().invoke(ctx)
 
 
 @contextmanager
-def _answering() -> Iterator[None]:
+def _explaining() -> Iterator[None]:
     try:
         yield
     except typer.TyperException as error:
-        raise _answer(error) from None
+        raise _explain(error) from None
 
 
 def _refuse_options_as_values(command: Any, args: list[str]) -> None:
@@ -58,8 +58,8 @@ def _refuse_options_as_values(command: Any, args: list[str]) -> None:
             )
 
 
-def _answer(error: Exception) -> Exception:
-    """The error with what to do, where that is known; else itself, with words that a person can read."""
+def _explain(error: Exception) -> Exception:
+    """The error with its fix, if known; else itself, with a message for users."""
     message = clipped(str(getattr(error, "message", "")))
     if message:
         error.message = message  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from gpunode.wording import Advice
 
 
 def make(*, json: bool, quiet: bool, accepted: bool = False) -> Listener:
-    """A report for users, or one of JSON lines. `accepted`: what it shows before a question needs no answer any more."""
+    """A report for users, or one of JSON lines. `accepted`: its questions are answered beforehand."""
     if json:
         from gpunode.report.lines import Lines
 
@@ -28,14 +28,14 @@ def make(*, json: bool, quiet: bool, accepted: bool = False) -> Listener:
     return Human(quiet=quiet, accepted=accepted)
 
 
-def named(text: str, inventory: Path) -> str:
+def expand(text: str, inventory: Path) -> str:
     """`text` with the inventory in its commands."""
     return text.on(shlex.quote(str(inventory))) if isinstance(text, Advice) else text
 
 
 def with_inventory(problem: Problem, inventory: Path) -> Problem:
     """The problem with the inventory in its commands."""
-    what, cause, fix = (named(text, inventory) for text in (problem.what, problem.cause, problem.fix))
+    what, cause, fix = (expand(text, inventory) for text in (problem.what, problem.cause, problem.fix))
     return replace(problem, what=what, cause=cause, fix=fix)
 
 
@@ -83,4 +83,4 @@ class Named:
         return problem and with_inventory(problem, self._inventory)
 
     def _put(self, text: str) -> str:
-        return named(text, self._inventory)
+        return expand(text, self._inventory)

@@ -26,8 +26,8 @@ from gpunode.report.plans import (
     summary_text,
     whole_chain,
 )
-from gpunode.report.terminal import Line, Live, screen, words, wrap
-from gpunode.report.timing import Moment, sentence, spent
+from gpunode.report.terminal import Line, Live, screen, to_text, wrap
+from gpunode.report.timing import Moment, sentence, sum_by_work
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
@@ -89,9 +89,9 @@ class Human:
             return
         for outcome in group_alike(outcomes, diff=diff):
             self._print(plan_lines(outcome, width, diff=diff))
-        self._headed("disturbs", plans.interrupted_work(outcomes))
+        self._print_headed("disturbs", plans.interrupted_work(outcomes))
 
-    def _headed(self, head: str, text: Iterable[str]) -> None:
+    def _print_headed(self, head: str, text: Iterable[str]) -> None:
         for number, line in enumerate(text):
             self._print(((f" {head:<8}  ", "bold") if number == 0 else "           ", f"{line}\n"))
 
@@ -107,7 +107,7 @@ class Human:
         """One print for all: each print of rich costs more than a line."""
         self._line.clear()
         console = to or self._out
-        text = words(*parts)
+        text = to_text(*parts)
         console.print(wrap(text, console.width) if console.is_terminal else text, end="")
 
     def _err_print(self, *parts: Part) -> None:
@@ -122,7 +122,7 @@ class Human:
         if not rows or (self._brief and kind in ASKED):
             return
         if kind == "batch":  # with many hosts there are more than a user reads before a question
-            self._headed("batches", plans.batches(rows))
+            self._print_headed("batches", plans.batches(rows))
             return
         cells = [[plain(cell_text(cell)) for cell in row] for row in rows]
         used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
@@ -132,7 +132,7 @@ class Human:
             cells = short if _least(columns, short, used) <= room or len(cells) > MANY else cells
         width = sum(max(len(columns[at]), *(len(row[at]) for row in cells)) + 2 for at in used)
         if width > 2 * room or (_least(columns, cells, used) > room and self._out.is_terminal):
-            listed = _run_in if len(cells) > MANY and self._out.is_terminal else _listed
+            listed = _run_in if len(cells) > MANY and self._out.is_terminal else _list_rows
             self._print(listed([columns[at] for at in used], [[row[at] for at in used] for row in cells]))
             return
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -140,7 +140,7 @@ class Human:
             word = all(" " not in row[place] for row in cells)
             table.add_column(columns[place].upper(), overflow="fold", no_wrap=word)
         for row in cells:
-            table.add_row(*(words(row[place]) for place in used))
+            table.add_row(*(to_text(row[place]) for place in used))
         self._line.clear()
         self._out.print(table)
 
@@ -165,7 +165,7 @@ class Human:
         seconds = time.monotonic() - self._start
         self._err_print(f" {summary_text(outcomes, seconds, cluster)}\n")
         changed = any(outcome.applied for outcome in outcomes)
-        if changed and not self._quiet and (line := sentence(spent(self._moments, seconds))):
+        if changed and not self._quiet and (line := sentence(sum_by_work(self._moments, seconds))):
             self._err_print(f" {line}\n")
 
     def total(self, text: str, numbers: Mapping[str, object]) -> None:  # noqa: ARG002 - the text has them
@@ -190,7 +190,7 @@ def _run_in(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[P
         yield f"{' · '.join(named)}\n"
 
 
-def _listed(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Part]:
+def _list_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Part]:
     """A table that is too wide for the terminal, as a record of lines per row."""
     _, *names = columns
     wide = max((len(name) for name in names), default=0)

@@ -15,7 +15,7 @@ from gpunode.agent.redaction import redact_values
 from gpunode.errors import Problem
 from gpunode.host import diff as diffs
 from gpunode.model import Disturbed, Event, Host, Outcome, Verdict
-from gpunode.report.plain import closed
+from gpunode.report.plain import end_quietly
 from gpunode.report.plans import DO, notes, status_of
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ class Lines:
             sys.stdout.write(json.dumps(redact_values(line), default=str) + "\n")
             sys.stdout.flush()
         except BrokenPipeError:
-            closed(sys.stdout)
+            end_quietly(sys.stdout)
 
 
 def _disturbs(disturbed: Disturbed) -> dict[str, Any]:

@@ -46,11 +46,11 @@ class Styled:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a host did from `begin` on, in seconds since the run began; no words: nothing."""
+    """What a host did from `begin` on, in seconds since the run began; no text: nothing."""
 
     begin: float
     seconds: float
-    words: str = ""
+    text: str = ""
 
 
 @dataclass

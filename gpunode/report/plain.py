@@ -1,4 +1,4 @@
-"""Text from hosts and clusters, safe for a terminal; and the end of the program when nobody reads its output any more."""
+"""Text from hosts and clusters, safe for a terminal; and the program's end when its output is no longer read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(
-        character if character.isprintable() or character == "\t" else _escaped(character)
+        character if character.isprintable() or character == "\t" else _escape(character)
         for character in text
     )
 
@@ -26,14 +26,14 @@ def lines(text: str) -> list[str]:
     return [plain(line) for line in redact(text).splitlines()]
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
 CODE = 141  # 128 + SIGPIPE, as shells report it
 
 
-def closed(stream: IO[Any]) -> NoReturn:
+def end_quietly(stream: IO[Any]) -> NoReturn:
     """Exit with 141. Drops the stream's buffer, or Python would print an error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     raise SystemExit(CODE)

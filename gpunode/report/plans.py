@@ -1,4 +1,4 @@
-"""Plans, chains and failures of hosts, and what would change in the cluster, as lines of styled text for a terminal or a page. Pure."""
+"""Plans, chains and failures of hosts, and changes of the cluster, as lines of styled text for a terminal or a page. Pure."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def status_of(outcome: Outcome) -> Status:
 
 
 def notes(outcome: Outcome) -> tuple[str, ...]:
-    """Notes on a host beside its changes: the planner's, the broken link that these do not mend, what was kept unconfirmed, and
-    another apply that is running."""
+    """Notes on a host beside its changes: the planner's, the broken link that they do not fix, unconfirmed restarts, and another
+    running apply."""
     texts = outcome.desired.notes if outcome.desired else ()
     if outcome.facts is None:
         return texts
@@ -106,7 +106,7 @@ def sentence(disturbed: Disturbed) -> str:
 
 
 def interrupted_work(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """A headline, and a line for each host on which work is interrupted; nothing where there is none."""
+    """A headline, and a line per host with interrupted work; nothing if there is none."""
     busy = [
         (outcome.host, outcome.disturbs)
         for outcome in outcomes
@@ -185,10 +185,10 @@ def cluster_lines(context: str, differences: Sequence[Difference], *, diff: bool
     if not differences:
         yield "= up to date\n", "dim"
     name = "objects"
-    for same in _alike(differences):
-        one = same[0]
+    for same in _group_alike(differences):
+        sample = same[0]
         what = " and ".join(other.what for other in same)
-        yield from _change(name, one, what, whole=diff or (diff is None and not _by_name(one)))
+        yield from _change(name, sample, what, whole=diff or (diff is None and not _by_name(sample)))
         name = ""
     if diff is None and any(map(_by_name, differences)):
         yield f"{INDENT}plan --diff shows new and removed objects in full\n", "dim"
@@ -209,14 +209,14 @@ def cluster_lines(context: str, differences: Sequence[Difference], *, diff: bool
 
 
 def _by_name(difference: Difference) -> bool:
-    """Whether only its name is shown where no diff is asked for: it is new or removed, and no setting of the user's."""
+    """True if only its name is shown without a diff: it is new or removed, and not a setting of the user's."""
     return difference.action in SIGNS and not (
         difference.action == "created" and difference.what.startswith("ConfigMap ")
     )
 
 
-def _alike(differences: Sequence[Difference]) -> list[list[Difference]]:
-    """Objects, those together that change alike: the plugin's two DaemonSets have one diff, at other line numbers."""
+def _group_alike(differences: Sequence[Difference]) -> list[list[Difference]]:
+    """Objects grouped by equal changes: the plugin's two DaemonSets have one diff, at other line numbers."""
     groups: dict[tuple[object, ...], list[Difference]] = {}
     for difference in differences:
         if difference.action not in ("labelled", "replaced"):
@@ -245,13 +245,13 @@ def line_style(line: str) -> str:
 
 
 def _claims(difference: Difference) -> Iterator[Part]:
-    """Fields that other managers set since, and that gpunode sets back."""
+    """Fields that other managers have set since, and that gpunode sets back."""
     fields: dict[str, list[str]] = {}
     for claim in difference.claims:
         fields.setdefault(claim.manager or "another client", []).append(claim.field)
     for manager, these in fields.items():
-        it = "them" if len(these) > 1 else "it"
-        yield f"{INDENT}{manager} has set {few(these, FEW)}; gpunode sets {it} back\n", "yellow"
+        pronoun = "them" if len(these) > 1 else "it"
+        yield f"{INDENT}{manager} has set {few(these, FEW)}; gpunode sets {pronoun} back\n", "yellow"
 
 
 def summary_text(outcomes: Sequence[Outcome], seconds: float, cluster: int | None) -> str:

@@ -1,4 +1,4 @@
-"""The terminal: text without markup and control characters, one line for what is waited for, and a live view of hosts at work."""
+"""The terminal: text without markup and control characters, a line for the current wait, and a live view of hosts at work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpunode.model import Event, Outcome
-from gpunode.report.plain import Part, closed, lines, plain
+from gpunode.report.plain import Part, end_quietly, lines, plain
 from gpunode.report.plans import WORDS
 from gpunode.report.timing import WORK
 
@@ -27,7 +27,7 @@ _WORD = re.compile(r" *(?:`[^`]*`[^ ]*|[^ ]+)")
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        closed(self.file)
+        end_quietly(self.file)
 
 
 def screen(*, stderr: bool = False) -> Console:
@@ -35,7 +35,7 @@ def screen(*, stderr: bool = False) -> Console:
     return _Console(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
-def words(*parts: Part) -> Text:
+def to_text(*parts: Part) -> Text:
     """The parts as one text. A newline at the end of a part ends the line, any other is shown escaped."""
     line = Text()
     for part in parts:
@@ -86,7 +86,7 @@ TICK = 1.0  # seconds
 
 
 class Line:
-    """The line, while there is something to show. The cursor is not hidden: a program that is ended leaves nothing behind."""
+    """The line of the current wait. The cursor is not hidden, so a killed program leaves nothing behind."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -96,7 +96,7 @@ class Line:
         self._ticks: threading.Thread | None = None
 
     def show(self, text: str) -> None:
-        """Show it in the place of what is shown, with the time since the line was last empty."""
+        """Show the text in place of the last one, with the time since the line was last empty."""
         with self._lock:
             if not self._text:
                 self._since = time.monotonic()
@@ -107,7 +107,7 @@ class Line:
             self._ticks.start()
 
     def clear(self) -> None:
-        """Take it away, before anything else is printed."""
+        """Remove the line, before anything else is printed."""
         with self._lock:
             if self._text:
                 self._text = ""
@@ -184,7 +184,7 @@ class Live:
         kind = str(event.data.get("kind", ""))
         self._stage[host] = WORK.get(kind, "") or STAGES.get(event.message, "waits")
         if not self._console.is_terminal:
-            self._console.print(words(f" {host:<{self._width}}  {step}{event.message}"))
+            self._console.print(to_text(f" {host:<{self._width}}  {step}{event.message}"))
 
     def finished(self, outcome: Outcome) -> None:
         self._known[outcome.host] = outcome
@@ -197,17 +197,19 @@ class Live:
         width, height = self._console.size
         # Hosts finish in other threads while this one draws: a drawing is of a copy.
         known, left, doing = list(self._known.values()), list(self._left), list(self._doing.items())
-        end = wrap(words((f" {self._sum(known, left, doing)}", "dim")), width)
+        end = wrap(to_text((f" {self._sum(known, left, doing)}", "dim")), width)
         room = max(height - 2 - end.plain.count("\n"), 1)
         bad = [outcome for outcome in known if outcome.status in BAD]
         shown = bad[: max(room - len(doing), room // 2)]
         return Group(
-            *(self._failed(outcome, width) for outcome in shown), self._table(doing, room - len(shown)), end
+            *(self._failed_line(outcome, width) for outcome in shown),
+            self._table(doing, room - len(shown)),
+            end,
         )
 
-    def _failed(self, outcome: Outcome, width: int) -> Text:
+    def _failed_line(self, outcome: Outcome, width: int) -> Text:
         why = " ".join(lines(outcome.why)[:1])
-        line = words(f" {outcome.host:<{self._width}}  ", (f"✗ {WORDS[outcome.status]}", "red"), f"  {why}")
+        line = to_text(f" {outcome.host:<{self._width}}  ", (f"✗ {WORDS[outcome.status]}", "red"), f"  {why}")
         line.truncate(width, overflow="ellipsis")
         return line
 
@@ -223,11 +225,11 @@ class Live:
             doing = sorted(doing, key=lambda work: work[1][0])[:room]
         for host, (since, text) in doing:
             table.add_row(
-                words(f" {host}"),
-                words((_clock(since), "dim")),
-                words(text),
-                words((self._detail.get(host, ""), "dim")),
-                *([words((self._bars.get(host, ""), "dim"))] if roomy else []),
+                to_text(f" {host}"),
+                to_text((_clock(since), "dim")),
+                to_text(text),
+                to_text((self._detail.get(host, ""), "dim")),
+                *([to_text((self._bars.get(host, ""), "dim"))] if roomy else []),
             )
         return table
 

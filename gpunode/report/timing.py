@@ -30,9 +30,9 @@ class Moment:
     kind: str
 
 
-def spent(moments: Sequence[Moment], end: float) -> dict[str, float]:
-    """Seconds by work, the longest first. Hosts work side by side: at each moment their time is divided among them, so that
-    the sum is no more than the run took."""
+def sum_by_work(moments: Sequence[Moment], end: float) -> dict[str, float]:
+    """Seconds by work, the longest first. Hosts work side by side: each moment is divided among them, so the sum is no more
+    than the run took."""
     doing: dict[str | None, str] = {}
     seconds: dict[str, float] = {}
     times = [*moments, Moment(end, None, "end")]

@@ -34,7 +34,7 @@ STANDBY, STARTING = "another replica leads", "nodes and pods are not known yet"
 
 
 class Replica:
-    """Serves while it leads. `why_not`: why it does not."""
+    """Serves while it leads. `why_not`: why it does not serve."""
 
     def __init__(
         self, options: argparse.Namespace, tls: ssl.SSLContext, api: InCluster, quick: InCluster, node: str
@@ -63,17 +63,17 @@ class Replica:
             lease.release()
 
     def _tend(self, lease: Lease) -> None:
-        """It is not taken, and runs out, while no client can reach this replica."""
+        """Keep the lease; let it expire while no client can reach this replica."""
         while not self.stop.is_set():
             if self._home.ready:
                 lease.tend()
             self.stop.wait(RENEW)
 
     def _lead(self, lease: Lease) -> None:
-        """A ledger of its own: the list is younger than what the leader before has bound."""
+        """Lead with a new ledger: its list is younger than the last binding of the leader before."""
         self.why_not = STARTING
         log.info("leading")
-        with _followed(self._api, self._options.resource) as (ledger, followers):
+        with _follow(self._api, self._options.resource) as (ledger, followers):
             while (
                 lease.leads
                 and not self.stop.is_set()
@@ -114,7 +114,7 @@ def _tend(waiting: Waiting | Noting, over: threading.Event) -> None:
 
 
 @contextmanager
-def _followed(api: InCluster, resource: str) -> Iterator[tuple[Ledger, list[Follower]]]:
+def _follow(api: InCluster, resource: str) -> Iterator[tuple[Ledger, list[Follower]]]:
     stop, ledger = threading.Event(), Ledger(resource)
     followers = [Follower(api, kind, stop) for kind in kinds(ledger)]
     for follower in followers:
@@ -135,7 +135,7 @@ def trust(folder: Path) -> ssl.SSLContext:
 
 
 def main() -> int:
-    """Exit status: 0 after SIGTERM or SIGINT, 1 where a file or a port cannot be used."""
+    """Exit status: 0 after SIGTERM or SIGINT, 1 if a file or a port cannot be used."""
     parser = argparse.ArgumentParser(prog="python -m gpunode.share", description=__doc__)
     parser.add_argument("--resource", default=GPU_MEM, help="that stands for memory (default: %(default)s)")
     parser.add_argument("--policy", default="packed", choices=("packed", "distributed"))

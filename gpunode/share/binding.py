@@ -1,4 +1,4 @@
-"""Binds a pod to a node with its place in it, and notes which GPUs a pod has where its node publishes others than are noted.
+"""Binds a pod to a node with its placement, and corrects the annotations of pods whose node publishes other GPUs.
 
 The API server merges a Binding's annotations into its pod in the transaction that sets the pod's node
 (pkg/registry/core/pod/storage/storage.go, setPodHostAndAnnotations, later setPodNodeAndMetadata), and has since before 1.0.
@@ -22,11 +22,11 @@ from .ledger import Ledger, Moved
 
 
 class NotBound(Exception):
-    """The pod is not bound, or that is unknown; the message says why."""
+    """The pod is not bound, or that is unknown; the message has the cause."""
 
 
 class NotLeading(Exception):
-    """Another replica may lead: only its ledger knows what is promised."""
+    """Another replica may lead: only its ledger has the promises."""
 
     def __init__(self) -> None:
         super().__init__("this replica of the extender does not lead; the scheduler asks again")
@@ -43,10 +43,10 @@ def bind(
     packed: bool,
     leads: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Bind the pod to the node with its place in it, while this replica `leads`. Raises NotBound, NotLeading.
+    """Bind the pod to the node with its placement, while this replica `leads`. Raises NotBound, NotLeading.
 
-    After a refusal nothing is reserved. Where the answer is lost and the pod is not bound yet, its memory stays reserved
-    until an event of the pod, or the scheduler's next try, shows what became of it.
+    After a refusal nothing is reserved. If the answer is lost and the pod is not bound yet, its memory stays reserved until an
+    event of the pod, or the scheduler's next try, shows its state.
     """
     path = f"/api/v1/namespaces/{quote(namespace, safe='')}/pods/{quote(name, safe='')}"
     try:
@@ -54,7 +54,7 @@ def bind(
         if uid and pod["metadata"]["uid"] != uid:
             raise NotBound(f"{namespace}/{name} is another pod by now")
         if bound := (pod.get("spec") or {}).get("nodeName"):
-            ledger.pod_seen(pod)
+            ledger.put_pod(pod)
             raise NotBound(f"{namespace}/{name} is bound to {bound} already")
         wanted, written = demand_of(pod, ledger.resource), {}
         if wanted.units:
@@ -69,7 +69,7 @@ def bind(
         # The API server drops a request that it has not finished by then, so it is over before another replica lists.
         api.send("POST", f"{path}/binding?timeout={ANSWER:.0f}s", _binding(pod["metadata"], node, written))
     except ApiError as error:
-        if _bound_after(ledger, api, path, pod, error) != node:
+        if _resolve(ledger, api, path, pod, error) != node:
             raise NotBound(f"{namespace}/{name} is not bound to {node}: {error}") from None
 
 
@@ -84,8 +84,8 @@ def _binding(meta: Mapping[str, Any], node: str, notes: Mapping[str, str]) -> Ob
     }
 
 
-def _bound_after(ledger: Ledger, api: ApiServer, path: str, pod: Object, error: ApiError) -> str:
-    """The node that the pod is bound to after this error, "" for none; what is known by it is recorded."""
+def _resolve(ledger: Ledger, api: ApiServer, path: str, pod: Object, error: ApiError) -> str:
+    """The node that the pod is bound to after this error, "" for none. Updates the ledger."""
     uid = pod["metadata"]["uid"]
     if 400 <= error.code < 500 and error.code != 409:
         ledger.release(uid)
@@ -97,9 +97,9 @@ def _bound_after(ledger: Ledger, api: ApiServer, path: str, pod: Object, error: 
             ledger.release(uid)
         return ""
     if now["metadata"]["uid"] != uid:
-        ledger.pod_gone(uid)
+        ledger.drop_pod(uid)
         return ""
-    ledger.pod_seen(now)
+    ledger.put_pod(now)
     node = str((now.get("spec") or {}).get("nodeName") or "")
     if not node and error.code == 409:
         ledger.release(uid)
@@ -113,7 +113,7 @@ PASSED = (404, 409)  # statuses: the pod is gone, or has changed; the next round
 
 
 class Noting:
-    """Writes the annotations of pods that have other GPUs than they are noted on. Until an event shows the new ones both count."""
+    """Corrects the annotations of pods that have other GPUs than noted. Until an event shows the new ones both count."""
 
     def __init__(self, ledger: Ledger, api: ApiServer) -> None:
         self._ledger = ledger
@@ -121,7 +121,7 @@ class Noting:
 
     def tend(self) -> None:
         """Try each once; a failure is logged, and the next round tries again."""
-        for moved in self._ledger.moved()[:MOST_NOTES]:
+        for moved in self._ledger.moved_pods()[:MOST_NOTES]:
             try:
                 self._note(moved)
             except ApiError as error:
@@ -138,15 +138,15 @@ class Noting:
         meta = pod["metadata"]
         if meta["uid"] != moved.uid or (pod.get("spec") or {}).get("nodeName") != moved.node:
             return
-        written = written_of(pod, moved, self._ledger.resource, time.time_ns())
+        written = corrected_notes(pod, moved, self._ledger.resource, time.time_ns())
         if written:
             log.info("%s is noted on the GPUs that it has", moved.promise.pod)
             same = {key: meta[key] for key in ("uid", "resourceVersion") if key in meta}
             self._api.send("PATCH", f"{path}/status", {"metadata": {**same, "annotations": written}})
 
 
-def written_of(pod: Mapping[str, Any], moved: Moved, resource: str, now: int) -> dict[str, str]:
-    """The annotations that place the pod where it is; {} where annotations cannot say so, or not all of it is known."""
+def corrected_notes(pod: Mapping[str, Any], moved: Moved, resource: str, now: int) -> dict[str, str]:
+    """The annotations with the pod's real GPUs; {} if annotations cannot express them, or some are unknown."""
     try:
         held = bound_demand(pod, resource)
     except Malformed:

@@ -1,4 +1,4 @@
-"""A node's GPUs that are shared by memory, read from its object; and its book: what is promised of each. Pure."""
+"""A node's GPUs that are shared by memory, read from its object; and its book: the promises of each GPU. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MOST_GPUS = 128  # of a node; a count beyond is a mistake
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU with its memory in units. `uuid` is "" where the node does not publish it; `lost`: its units are Unhealthy;
-    `reserved`: units beside these, which pods use by an earlier configuration."""
+    """One GPU with its memory in units. `uuid` is "" if the node does not publish it; `lost`: its units are Unhealthy;
+    `reserved`: further units, used by pods of an earlier configuration."""
 
     index: str
     units: int
@@ -28,7 +28,7 @@ class Gpu:
 
 
 def gpus_of(node: Mapping[str, Any], resource: str) -> tuple[Gpu, ...] | Reason:
-    """The node's GPUs, in the order of their indexes, or why it shares none that can be promised.
+    """The node's GPUs, in the order of their indexes, or why none can be promised.
 
     Their sizes are those of the node's annotation. Without it they are the node's memory by its number of GPUs, as
     gpushare's extender divides (pkg/cache/nodeinfo.go), which is right only where all GPUs are alike and shared.
@@ -40,7 +40,7 @@ def gpus_of(node: Mapping[str, Any], resource: str) -> tuple[Gpu, ...] | Reason:
         if not total:
             return Reason("not-shared", f"it offers no {resource}")
         if MEMORY_ANNOTATION in annotations:
-            gpus = _published(annotations[MEMORY_ANNOTATION])
+            gpus = _parse_gpus(annotations[MEMORY_ANNOTATION])
         elif not 0 < count <= MOST_GPUS:
             return Reason("gpus-unknown", f"it does not publish its GPUs: {GPU_COUNT} is {count}")
         elif total % count:
@@ -63,8 +63,8 @@ def unit_mib(node: Mapping[str, Any], resource: str) -> int:
 
 
 def moved_parts(node: Mapping[str, Any]) -> dict[str, tuple[Part, ...]]:
-    """What containers have by the kubelet's record, by their pod's UID: those pods that the node publishes as being on other
-    GPUs than noted; {} where it cannot be read."""
+    """Units of containers by the kubelet's record, by their pod's UID, of pods that the node publishes as being on other GPUs
+    than noted; {} if it cannot be read."""
     try:
         document = json.loads(
             ((node.get("metadata") or {}).get("annotations") or {}).get(MEMORY_ANNOTATION) or "{}"
@@ -82,7 +82,7 @@ def moved_parts(node: Mapping[str, Any]) -> dict[str, tuple[Part, ...]]:
         return {}
 
 
-def _published(text: str) -> tuple[Gpu, ...]:
+def _parse_gpus(text: str) -> tuple[Gpu, ...]:
     document = json.loads(text)
     if document["version"] != VERSION:
         raise ValueError(f"version {document['version']}, expected {VERSION}")
@@ -107,7 +107,7 @@ def _gpu(entry: Mapping[str, Any]) -> Gpu:
 
 
 def _lost(text: str | None) -> set[str]:
-    """UUIDs and indexes of the GPUs that the plugin's status has as not allocatable; empty where it is not published."""
+    """UUIDs and indexes of GPUs that the plugin's status reports as not allocatable; empty if none is published."""
     if not text:
         return set()
     try:
@@ -118,9 +118,9 @@ def _lost(text: str | None) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """A pod's units of a node. `parts`: of which GPUs; () if unknown. `has`: what the node publishes that its
-    containers have of other GPUs; it is noted soon, and until then both count. `reserved`: its binding is
-    under way. `leaving`: the pod is being deleted."""
+    """A pod's units of a node. `parts`: by GPU; () if unknown. `has`: units of other GPUs that its containers have, as the node
+    publishes; they are noted soon, and until then both count. `reserved`: its binding is under way. `leaving`: the pod is
+    being deleted."""
 
     pod: str  # namespace/name
     units: int
@@ -142,8 +142,8 @@ class Nominee:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """A node's GPUs, and what is promised of each, in units. `unplaced`: promised of unknown GPUs. `leaving`: what
-    of `promised` is of pods that are being deleted. `nominees` hold nothing of it: see `fit.beside_nominees`."""
+    """A node's GPUs, and the units promised of each. `unplaced`: promised of unknown GPUs. `leaving`: the part of `promised`
+    that belongs to pods being deleted. `nominees` are not in it: see `fit.beside_nominees`."""
 
     gpus: tuple[Gpu, ...] = ()
     promised: tuple[int, ...] = ()
@@ -166,11 +166,11 @@ class Book:
         object.__setattr__(self, "largest", max((gpu.units + gpu.reserved for gpu in self.gpus), default=0))
 
     def plus(self, promises: Iterable[Promise], sign: int = 1) -> Book:
-        """The book with these promises more; with `sign` -1, without them."""
+        """The book with these promises added; with `sign` -1, removed."""
         promised, unplaced, leaving = list(self.promised), self.unplaced, list(self.leaving)
         leaving = leaving or [0] * len(promised)
         for promise in promises:
-            counted = self.counted(promise)
+            counted = self.units_by_position(promise)
             if counted is None:
                 unplaced += sign * promise.units
                 continue
@@ -185,16 +185,16 @@ class Book:
         left = tuple(units - going for units, going in zip(self.promised, self.leaving, strict=True))
         return replace(self, promised=left, leaving=(0,) * len(left))
 
-    def settled(self, promise: Promise) -> bool:
-        """Whether its containers have what was promised, as far as is known."""
-        placed = self._placed(promise.parts)
-        return not promise.has or (placed is not None and self._placed(promise.has) == placed)
+    def is_settled(self, promise: Promise) -> bool:
+        """True if its containers have the promised GPUs, as far as known."""
+        placed = self._place(promise.parts)
+        return not promise.has or (placed is not None and self._place(promise.has) == placed)
 
-    def counted(self, promise: Promise) -> Iterable[tuple[int, int]] | None:
-        """Positions of GPUs with the promise's units of each; None where its GPUs are unknown."""
-        placed = self._placed(promise.parts)
+    def units_by_position(self, promise: Promise) -> Iterable[tuple[int, int]] | None:
+        """Positions of GPUs with the promise's units of each; None if its GPUs are unknown."""
+        placed = self._place(promise.parts)
         if promise.has:
-            has = self._placed(promise.has) or {}
+            has = self._place(promise.has) or {}
             if placed is None and sum(has.values()) < promise.units:
                 return None
             placed = {
@@ -202,8 +202,8 @@ class Book:
             }
         return None if placed is None else [(position, units) for (_, position), units in placed.items()]
 
-    def _placed(self, parts: Iterable[Part]) -> dict[tuple[str, int], int] | None:
-        """Units by container and position; None where there are none, or of a GPU that the node has not."""
+    def _place(self, parts: Iterable[Part]) -> dict[tuple[str, int], int] | None:
+        """Units by container and position; None if there are none, or for a GPU that the node does not have."""
         units: dict[tuple[str, int], int] = {}
         for part in parts:
             position = self._position(part)

@@ -1,7 +1,6 @@
-"""Whether a pod fits a node, which GPUs its containers get there, how that is noted, and who makes room for it. Pure.
+"""Places pods: whether a pod fits a node, the GPUs of its containers, its annotations, and its preemption victims. Pure.
 
-The words of a refusal say nothing of the node: kube-scheduler counts nodes by reason ("3 no single GPU has 6 …"), in one
-sentence.
+The message of a refusal does not name the node: kube-scheduler counts nodes by message ("3 no single GPU has 6 …").
 """
 
 from __future__ import annotations
@@ -110,8 +109,8 @@ def find(book: Book | None, wanted: Demand, *, packed: bool) -> tuple[Book, Choi
     if book.why is not None:
         raise Refused(book.why)
     if wanted.init:
-        words = "its init container asks for GPU memory, which the extender does not place"
-        raise Refused(Reason("init-container", words))
+        text = "its init container asks for GPU memory, which the extender does not place"
+        raise Refused(Reason("init-container", text))
     if wanted.most_gpus > len(book.gpus):
         raise Refused(Reason("too-few-gpus", f"it has fewer than {wanted.most_gpus} GPUs"))
     if wanted.most_units > book.largest:
@@ -121,10 +120,10 @@ def find(book: Book | None, wanted: Demand, *, packed: bool) -> tuple[Book, Choi
     try:
         choice = choose(book.free, wanted.asks, packed=packed)
     except TooHard:
-        words = "too many containers share GPUs to decide whether its GPUs have room for all"
-        raise Refused(Reason("undecided", words)) from None
+        text = "too many containers share GPUs to decide whether its GPUs have room for all"
+        raise Refused(Reason("undecided", text)) from None
     if choice is None:
-        raise Refused(Reason("fragmented", _fragmented(wanted)))
+        raise Refused(Reason("fragmented", _explain_fragments(wanted)))
     return book, choice
 
 
@@ -138,7 +137,7 @@ def score(book: Book | None, wanted: Demand, *, packed: bool) -> int:
     return round(TOP * (1 - left if packed else left))
 
 
-def _fragmented(wanted: Demand) -> str:
+def _explain_fragments(wanted: Demand) -> str:
     if len(wanted.asks) > 1:
         return (
             f"no choice of its GPUs has room for {len(wanted.asks)} containers, the largest of which asks for "
@@ -150,7 +149,7 @@ def _fragmented(wanted: Demand) -> str:
 
 
 def place_parts(demand: Demand, choice: Choice, gpus: Sequence[Gpu]) -> tuple[Part, ...]:
-    """The placement that a choice among these GPUs makes."""
+    """The choice among these GPUs as a placement."""
     return tuple(
         Part(ask.container, gpus[gpu].index, ask.each, gpus[gpu].uuid)
         for ask, positions in zip(demand.asks, choice, strict=True)
@@ -187,9 +186,9 @@ def _line(document: object) -> str:
 
 
 def beside_nominees(book: Book, uid: str, priority: int, *, packed: bool) -> Book:
-    """The book for the pod `uid` of this priority: with what other nominated pods of at least this priority are to get.
+    """The book for the pod `uid` of this priority, with promises for other nominated pods of at least this priority.
 
-    One that would find no room even then counts against every GPU: its victims are not known to be deleted yet.
+    A nominee without room even then counts against every GPU: its victims are not known to be deleted yet.
     """
     others = [nominee for nominee in book.nominees if nominee.uid != uid and nominee.priority >= priority]
     if not others:
@@ -214,8 +213,8 @@ def victims(
     *,
     packed: bool,
 ) -> tuple[str, ...] | None:
-    """UIDs: the `proposed` ones, all, since they free other resources, too; and where these leave no room pods of a lower
-    priority as well, none of those without need. None where not even all of them make room."""
+    """UIDs: all `proposed` ones, since they free other resources, too; if they leave no room, also as few pods of a lower
+    priority as possible. None if not even all of them make room."""
     if book is None:
         return None
     left = _without(book, promises, proposed)

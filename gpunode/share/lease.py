@@ -39,14 +39,14 @@ class Lease:
 
     @property
     def leads(self) -> bool:
-        """Whether no other can lead now."""
+        """True if no other replica can lead now."""
         return self._clock() < self._renewed + SURE
 
     def tend(self) -> None:
         """Renew the Lease, or take one that no replica renews; a failure is logged. Call it every RENEW seconds."""
         began = self._clock()
         try:
-            if self._held():
+            if self._try():
                 self._renewed = began
         except ApiError as error:
             log.warning("the lease cannot be renewed: %s", error)
@@ -61,8 +61,8 @@ class Lease:
         except (ApiError, LookupError) as error:
             log.warning("the lease is not released: %s", error)
 
-    def _held(self) -> bool:
-        """Whether this candidate holds it, after a try."""
+    def _try(self) -> bool:
+        """Try to take or renew it; True if this candidate holds it then."""
         try:
             lease = self._api.get(f"{self._collection}/{self._name}")
         except ApiError as error:

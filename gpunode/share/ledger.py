@@ -63,13 +63,13 @@ class Ledger:
         """The ledger of a cluster with these objects, in any order."""
         ledger = cls(resource)
         for node in nodes:
-            ledger.node_seen(node)
+            ledger.put_node(node)
         for pod in pods:
-            ledger.pod_seen(pod)
+            ledger.put_pod(pod)
         return ledger
 
     def book(self, node: str, uid: str = "") -> Book | None:
-        """The node's book, without what is reserved there for the pod `uid`; None for an unknown node."""
+        """The node's book, without a reservation for the pod `uid`; None for an unknown node."""
         if self._nodes.get(uid) != node:
             return self._books.get(node)
         with self._lock:
@@ -77,7 +77,7 @@ class Ledger:
             return book.plus((held,), -1) if book is not None and held is not None and held.reserved else book
 
     def room(self, node: str, uid: str, priority: int, *, packed: bool) -> Book | None:
-        """The same for a pod of this priority: with what pods nominated to the node hold against it."""
+        """The book for a pod of this priority, with promises for the pods nominated to the node."""
         book = self.book(node, uid)
         return book and beside_nominees(book, uid, priority, packed=packed)
 
@@ -100,8 +100,8 @@ class Ledger:
             book = book.plus((promises.pop(uid),), -1)
         return book, promises
 
-    def moved(self) -> list[Moved]:
-        """The pods that have other GPUs than they are noted on."""
+    def moved_pods(self) -> list[Moved]:
+        """The pods that have other GPUs than noted."""
         with self._lock:
             return [
                 Moved(uid, node, promise, book.gpus)
@@ -109,7 +109,7 @@ class Ledger:
                 for uid in uids
                 if (book := self._books.get(node)) is not None
                 and (promise := self._promises.get(node, {}).get(uid)) is not None
-                and not book.settled(promise)
+                and not book.is_settled(promise)
             ]
 
     def pods(self) -> set[str]:
@@ -117,8 +117,8 @@ class Ledger:
         with self._lock:
             return {*self._nodes, *self._nominees}
 
-    def node_seen(self, node: Mapping[str, Any]) -> None:
-        """Record a node as it is now."""
+    def put_node(self, node: Mapping[str, Any]) -> None:
+        """Record a node's current state."""
         name, gpus = node["metadata"]["name"], gpus_of(node, self.resource)
         empty = Book(why=gpus) if isinstance(gpus, Reason) else Book(gpus, (0,) * len(gpus))
         moved = moved_parts(node)
@@ -129,14 +129,14 @@ class Ledger:
                 self._books[name] = empty.plus(self._promises.get(name, {}).values())
                 self._show(name)
 
-    def node_gone(self, name: str) -> None:
-        """Record that there is no such node."""
+    def drop_node(self, name: str) -> None:
+        """Record that the node is gone."""
         with self._lock:
             self._move(name, {})
             self._books.pop(name, None)
 
-    def pod_seen(self, pod: Mapping[str, Any]) -> None:
-        """Record a pod as it is now. A reservation stays until the pod is bound or gone: before, an event can be older."""
+    def put_pod(self, pod: Mapping[str, Any]) -> None:
+        """Record a pod's current state. A reservation stays until the pod is bound or gone: earlier events can be older."""
         uid, node = str(pod["metadata"]["uid"]), str((pod.get("spec") or {}).get("nodeName") or "")
         ended = has_ended(pod)
         promise = None if ended or not node else self._promise(pod, node)
@@ -148,8 +148,8 @@ class Ledger:
             if promise is not None:
                 self._add(uid, node, promise)
 
-    def pod_gone(self, uid: str) -> None:
-        """Record that there is no such pod."""
+    def drop_pod(self, uid: str) -> None:
+        """Record that the pod is gone."""
         with self._lock:
             self._nominate(uid, None)
             self._drop(uid)
@@ -157,7 +157,7 @@ class Ledger:
     def reserve(
         self, pod: Mapping[str, Any], wanted: Demand, node: str, *, packed: bool
     ) -> tuple[Sequence[Gpu], tuple[Part, ...]]:
-        """Promise a pod that is not bound yet memory of this node, in place of what was reserved for it before.
+        """Promise memory of this node to a pod that is not bound yet, in place of its earlier reservation.
 
         Returns the node's GPUs and the pod's parts of them. Raises Refused.
         """
@@ -177,7 +177,7 @@ class Ledger:
             return fitting.gpus, parts
 
     def release(self, uid: str) -> None:
-        """Take back what is reserved for a pod; not what the API server has."""
+        """Drop a pod's reservation; a promise that the API server has stays."""
         with self._lock:
             held = self._promises.get(self._nodes.get(uid, ""), {}).get(uid)
             if held is not None and held.reserved:
@@ -196,7 +196,7 @@ class Ledger:
         return Promise(pod_name(pod), held.units, parts, priority=priority(pod), leaving=leaving)
 
     def _nominee(self, pod: Mapping[str, Any]) -> tuple[str, Nominee] | None:
-        """Where a pod is nominated to; None where it is not, is being deleted, or asks for no memory."""
+        """The node that a pod is nominated to; None if it is not, is being deleted, or asks for no memory."""
         node = str((pod.get("status") or {}).get("nominatedNodeName") or "")
         if not node or pod["metadata"].get("deletionTimestamp"):
             return None
@@ -215,7 +215,7 @@ class Ledger:
                 self._show(node)
 
     def _show(self, node: str) -> None:
-        """The node's nominees into its book, but those whose binding is under way, which count there."""
+        """Put the node's nominees into its book, except those whose binding is under way, which count there."""
         if node in self._books:
             shown = sorted(
                 (
@@ -228,7 +228,7 @@ class Ledger:
             self._books[node] = replace(self._books[node], nominees=tuple(shown))
 
     def _move(self, node: str, moved: dict[str, tuple[Part, ...]]) -> None:
-        """Record what pods of the node have elsewhere than noted."""
+        """Record the units that pods of the node have on other GPUs than noted."""
         before = self._moved.pop(node, {})
         if moved:
             self._moved[node] = moved
@@ -263,7 +263,7 @@ class Ledger:
 
 
 def priority(pod: Mapping[str, Any]) -> int:
-    """A pod's, as admission wrote it."""
+    """A pod's priority, as admission wrote it."""
     return int((pod.get("spec") or {}).get("priority") or 0)
 
 
@@ -272,12 +272,12 @@ def kinds(ledger: Ledger) -> tuple[Kind, Kind]:
     nodes = Kind(
         "/api/v1/nodes",
         lambda node: str(node["metadata"]["name"]),
-        ledger.node_seen,
-        ledger.node_gone,
+        ledger.put_node,
+        ledger.drop_node,
         lambda: set(ledger.books()),
     )
     return nodes, Kind(
-        "/api/v1/pods", lambda pod: str(pod["metadata"]["uid"]), ledger.pod_seen, ledger.pod_gone, ledger.pods
+        "/api/v1/pods", lambda pod: str(pod["metadata"]["uid"]), ledger.put_pod, ledger.drop_pod, ledger.pods
     )
 
 
@@ -291,17 +291,17 @@ class Home:
 
     @property
     def kind(self) -> Kind:
-        """What a Follower follows to keep this current."""
+        """The kind that a Follower follows to keep this current."""
         path = f"/api/v1/nodes?fieldSelector=metadata.name%3D{quote(self._node, safe='')}"
         return Kind(
-            path, lambda node: str(node["metadata"]["name"]), self._seen, self._gone, lambda: {self._node}
+            path, lambda node: str(node["metadata"]["name"]), self._update, self._remove, lambda: {self._node}
         )
 
-    def _seen(self, node: Object) -> None:
+    def _update(self, node: Object) -> None:
         conditions = (node.get("status") or {}).get("conditions") or []
         self.ready = all(
             condition["status"] == "True" for condition in conditions if condition["type"] == "Ready"
         )
 
-    def _gone(self, _name: str) -> None:
+    def _remove(self, _name: str) -> None:
         self.ready = False

@@ -22,7 +22,7 @@ Answer: TypeAlias = dict[str, Any]
 
 
 class BadRequest(Exception):
-    """The body is none of the protocol's; the message says why."""
+    """The body does not follow the protocol; the message has the cause."""
 
 
 class Extender:
@@ -55,7 +55,7 @@ class Extender:
                 if refused.reason.code in LASTING:
                     lasting[name] = refused.reason.words
         if fit:
-            self.waiting.fits(uid)
+            self.waiting.forget(uid)
         answer: Answer = {"Nodes": None, "NodeNames": fit, "FailedNodes": failed, "Error": ""}
         if nodes is not None:
             answer |= {"Nodes": {"items": [nodes[name] for name in fit]}, "NodeNames": None}
@@ -79,10 +79,10 @@ class Extender:
         """
         self._lead()
         fields = _fields(body)
-        wanted, uid = self._asked(fields.get("pod"))
+        wanted, uid = self._demand(fields.get("pod"))
         own = priority(fields["pod"])
         answer: dict[str, Answer] = {}
-        for node, (proposed, violations) in _proposed(fields).items():
+        for node, (proposed, violations) in _victims_by_node(fields).items():
             book, promises = self._ledger.page(node, uid)
             book = book and beside_nominees(book, uid, own, packed=self._packed)
             chosen = (
@@ -119,12 +119,12 @@ class Extender:
     def _read(
         self, body: object, *, waits: bool = False
     ) -> tuple[Demand, str, list[str], dict[str, Any] | None]:
-        """What the pod asks for, its UID, the nodes' names, and the nodes themselves if the scheduler sent them."""
+        """The pod's demand and UID, the nodes' names, and the nodes if the scheduler sent them."""
         self._lead()
         fields = _fields(body)
-        wanted, uid = self._asked(fields.get("pod"))
+        wanted, uid = self._demand(fields.get("pod"))
         if waits and wanted.units:
-            self.waiting.asked(fields["pod"], wanted)
+            self.waiting.note(fields["pod"], wanted)
         names, nodes = fields.get("nodenames"), fields.get("nodes")
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
             return wanted, uid, names, None
@@ -136,8 +136,8 @@ class Extender:
             raise BadRequest(f"Nodes: expected a list of nodes: {error!r}") from None
         return wanted, uid, list(by_name), by_name
 
-    def _asked(self, pod: object) -> tuple[Demand, str]:
-        """What a pod asks for, and its UID."""
+    def _demand(self, pod: object) -> tuple[Demand, str]:
+        """A pod's demand, and its UID."""
         if not isinstance(pod, Mapping):
             raise BadRequest("Pod: expected a pod")
         try:
@@ -146,8 +146,8 @@ class Extender:
             raise BadRequest(str(error)) from None
 
 
-def _proposed(fields: Mapping[str, Any]) -> dict[str, tuple[list[str], int]]:
-    """By node: the victims' UIDs, and how many budgets they violate. A scheduler without `nodeCacheCapable` sends whole pods."""
+def _victims_by_node(fields: Mapping[str, Any]) -> dict[str, tuple[list[str], int]]:
+    """By node: the victims' UIDs, and the number of budgets they violate. A scheduler without `nodeCacheCapable` sends whole pods."""
     victims = {}
     uids: tuple[tuple[str, Callable[[Any], str]], ...] = (
         ("nodenametometavictims", lambda pod: _text(_fields(pod), "UID")),

@@ -27,7 +27,7 @@ from .protocol import BadRequest, Extender
 
 class Guarded(ThreadingHTTPServer):
     """At most so many `strangers` at once: one more ends the oldest before a thread is made for it. A client is a stranger
-    until `known`."""
+    until `trust`."""
 
     daemon_threads = True
 
@@ -39,13 +39,13 @@ class Guarded(ThreadingHTTPServer):
         self._open: set[socket.socket] = set()
         self._strangers = Bounded[socket.socket](strangers, _end)
 
-    def known(self, request: socket.socket) -> None:
-        """No longer a stranger's: it makes no room for others."""
+    def trust(self, request: socket.socket) -> None:
+        """No longer count this client as a stranger: it makes no room for others."""
         with self._changed:
             self._strangers.discard(request)
 
     def leave(self, seconds: float) -> bool:
-        """Take no more requests, on kept connections neither. Whether those under way were answered in so many seconds."""
+        """Take no more requests, also on kept connections. True if those under way were answered within `seconds`."""
         self.shutdown()
         with self._changed:
             for connection in self._open:
@@ -79,7 +79,7 @@ PROBE_STRANGERS = 64  # connections: nothing is known of any client
 
 
 class Probes(Guarded):
-    """`why_not`: why the extender does not serve, "" where it does. It is alive while it answers."""
+    """`why_not`: why the extender does not serve, "" if it does. It is alive while it answers."""
 
     def __init__(self, address: tuple[str, int], why_not: Callable[[], str]) -> None:
         super().__init__(address, ProbeHandler, PROBE_STRANGERS)
@@ -139,7 +139,7 @@ class Server(Guarded):
         if self._tls is not None:
             request.settimeout(GREETING)
             request.do_handshake()
-        self.known(request)
+        self.trust(request)
         super().finish_request(request, client_address)
 
     def handle_error(self, _request: Any, client_address: Any) -> None:
@@ -187,8 +187,8 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(*((200, {"Error": str(error)}) if verb in FIELD else (400, str(error))))
         except Exception as error:
             log.exception("%s failed", verb)
-            words = f"the extender failed: {error!r}"
-            self._answer(*((200, {"Error": words}) if verb in FIELD else (500, words)))
+            why = f"the extender failed: {error!r}"
+            self._answer(*((200, {"Error": why}) if verb in FIELD else (500, why)))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are logged at debug."""

@@ -1,4 +1,4 @@
-"""Pods that found no room. Once there is some, the scheduler is made to try them again.
+"""Pods that found no room. Once there is room, the scheduler is made to try them again.
 
 The scheduler tries a refused pod again when another ends. Now and then it learns of that end, asks, and is refused again
 before the ledger has learned of it too; then it waits for another event, or five minutes. So a pod that has room and is
@@ -34,7 +34,7 @@ GONE = (404, 409)  # statuses: the pod is not there, or another has its name
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a pod needs room for. `nominee`: its UID where it is nominated to a node, so that it does not wait for itself."""
+    """A pod's demand for room. `nominee`: its UID if it is nominated to a node, so that it does not wait for itself."""
 
     wanted: Demand
     priority: int = 0
@@ -43,7 +43,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """A pod that was refused. `room`: since when a node has room for it; None while none is known to."""
+    """A pod that was refused. `room`: since when a node has room for it; None while no node has."""
 
     path: str
     need: Need
@@ -65,8 +65,8 @@ class Waiting:
         self._waiters: dict[str, Waiter] = {}  # by UID
         self._books: dict[str, Book] = {}  # of the last round
 
-    def asked(self, pod: Mapping[str, Any], wanted: Demand) -> None:
-        """The scheduler asks about this pod. Call it before the books are read: what grows meanwhile is then seen."""
+    def note(self, pod: Mapping[str, Any], wanted: Demand) -> None:
+        """Note that the scheduler asks about this pod. Call it before reading the books, so that room freed meanwhile is seen."""
         meta = pod.get("metadata") or {}
         namespace, name = (quote(str(meta.get(key) or "default"), safe="") for key in ("namespace", "name"))
         with self._lock:
@@ -75,14 +75,14 @@ class Waiting:
             need = Need(wanted, priority(pod), uid if nominated else "")
             self._waiters[uid] = Waiter(path, need, self._clock())
 
-    def fits(self, uid: str) -> None:
+    def forget(self, uid: str) -> None:
         """Forget this pod: the scheduler got a node for it."""
         with self._lock:
             self._waiters.pop(uid, None)
 
     def tend(self) -> None:
-        """Note who has room by now, and touch those whom the scheduler has not asked about since."""
-        now, grown = self._clock(), self._grown()
+        """Note the pods that have room by now, and touch those that the scheduler has not asked about since."""
+        now, grown = self._clock(), self._grown_books()
         with self._lock:
             self._waiters = {uid: each for uid, each in self._waiters.items() if now < each.asked + FORGET}
             waiters = dict(self._waiters)
@@ -95,7 +95,7 @@ class Waiting:
         self._touch_late(sorted(late, key=lambda each: each[1].room or 0.0), now)
 
     def _touch_late(self, late: Sequence[tuple[str, Waiter]], now: float) -> None:
-        """Touch as many as there is room for by now. The others wait until it is seen who took it."""
+        """Touch as many pods as there is room for. The others wait until it is known who took it."""
         books, touched, answers = dict(self._books), 0, True
         for uid, waiter in late:
             place = next((name for name, book in books.items() if self._holds(book, waiter.need)), None)
@@ -114,7 +114,7 @@ class Waiting:
         return book.plus((Promise(waiter.path, wanted.units, place_parts(wanted, choice, fitting.gpus)),))
 
     def _replace(self, uid: str, old: Waiter, new: Waiter | None) -> None:
-        """Unless the scheduler has asked meanwhile."""
+        """Replace a waiter, unless the scheduler has asked meanwhile."""
         with self._lock:
             if self._waiters.get(uid) is not old:
                 return
@@ -123,13 +123,13 @@ class Waiting:
             else:
                 self._waiters[uid] = new
 
-    def _grown(self) -> list[Book]:
+    def _grown_books(self) -> list[Book]:
         """The books that have more room than in the last round."""
         before, self._books = self._books, self._ledger.books()
         return [
             book
             for name, book in self._books.items()
-            if book is not before.get(name) and _more(before.get(name), book)
+            if book is not before.get(name) and _has_more(before.get(name), book)
         ]
 
     def _beside(self, book: Book, need: Need) -> Book:
@@ -139,7 +139,7 @@ class Waiting:
         return fits(self._beside(book, need), need.wanted, packed=self._packed)
 
     def _touch(self, uid: str, waiter: Waiter, now: float) -> bool:
-        """Whether the API server takes touches. One that failed is tried again, behind the others."""
+        """True unless the API server refuses touches. A failed pod is tried again, behind the others."""
         stamp = datetime.now(timezone.utc).isoformat()
         try:
             self._api.send("PATCH", waiter.path, {"metadata": {"uid": uid, "annotations": {ROOM: stamp}}})
@@ -156,7 +156,7 @@ class Waiting:
         return True
 
 
-def _more(before: Book | None, now: Book) -> bool:
+def _has_more(before: Book | None, now: Book) -> bool:
     return (
         before is None
         or before.nominees != now.nominees

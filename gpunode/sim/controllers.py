@@ -127,19 +127,19 @@ class NodeHealth:
         for node in self._store.all("Node"):
             name = node["metadata"]["name"]
             if time.monotonic() - self._heard.setdefault(name, time.monotonic()) > GRACE:
-                self._store.change(node, _unknown)
-                self._unready(name)
+                self._store.change(node, _set_unknown)
+                self._set_pods_unready(name)
         for node in self._store.all("Node"):
-            self._store.change(node, _tainted)
+            self._store.change(node, _taint)
 
-    def _unready(self, node: str) -> None:
+    def _set_pods_unready(self, node: str) -> None:
         for pod in self._store.all("Pod"):
             if pod["spec"].get("nodeName") == node and is_ready(pod):
-                self._store.change(pod, _pod_unready)
+                self._store.change(pod, _set_unready)
                 record(self._store, pod, "node-controller", "Warning", "NodeNotReady", "Node is not ready")
 
 
-def _unknown(node: Object) -> None:
+def _set_unknown(node: Object) -> None:
     for condition in node["status"].get("conditions") or []:
         if condition["status"] != "Unknown":
             condition |= {
@@ -150,7 +150,7 @@ def _unknown(node: Object) -> None:
             }
 
 
-def _tainted(node: Object) -> None:
+def _taint(node: Object) -> None:
     """The taints of `node.kubernetes.io` that follow from Ready and cordoning; other taints stay."""
     conditions = {
         condition["type"]: condition["status"] for condition in node["status"].get("conditions") or []
@@ -170,7 +170,7 @@ def _tainted(node: Object) -> None:
         node["spec"]["taints"] = taints
 
 
-def _pod_unready(pod: Object) -> None:
+def _set_unready(pod: Object) -> None:
     for condition in pod["status"]["conditions"]:
         if condition["type"] == "Ready":
             condition |= {"status": "False", "lastTransitionTime": now()}
@@ -310,9 +310,9 @@ def _tend_job(store: Store, job: Object) -> None:
     phases = [pod["status"].get("phase") for pod in pods]
     succeeded, failed = phases.count("Succeeded"), phases.count("Failed")
     again = sum(
-        statuse.get("restartCount", 0)
+        container.get("restartCount", 0)
         for pod in pods
-        for statuse in pod["status"].get("containerStatuses", [])
+        for container in pod["status"].get("containerStatuses", [])
     )
     status = {**status, "active": len(pods) - succeeded - failed, "succeeded": succeeded, "failed": failed}
     others = status.get("conditions") or []

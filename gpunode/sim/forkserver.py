@@ -87,7 +87,7 @@ class Fork:
     """A running program. Its server, not this process, is its parent."""
 
     def __init__(self, pipe: int) -> None:
-        self._told = pipe
+        self._pipe = pipe
         number = os.read(pipe, NUMBER.size)
         if len(number) < NUMBER.size:
             os.close(pipe)
@@ -99,7 +99,7 @@ class Fork:
     def poll(self) -> int | None:
         """Its exit status once it has ended, negative for a signal."""
         with self._reading:
-            if self.returncode is None and self._ended(0):
+            if self.returncode is None and self._has_ended(0):
                 self._read()
         return self.returncode
 
@@ -107,7 +107,7 @@ class Fork:
         """Wait for its exit status, negative for a signal. Raises subprocess.TimeoutExpired."""
         with self._reading:
             if self.returncode is None:
-                if not self._ended(timeout):
+                if not self._has_ended(timeout):
                     raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
                 self._read()
         assert self.returncode is not None
@@ -124,14 +124,14 @@ class Fork:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def _ended(self, seconds: float | None) -> bool:
+    def _has_ended(self, seconds: float | None) -> bool:
         poll = select.poll()  # select.select refuses file descriptors above 1023
-        poll.register(self._told, select.POLLIN)
+        poll.register(self._pipe, select.POLLIN)
         return bool(poll.poll(None if seconds is None else seconds * 1000))
 
     def _read(self) -> None:
-        status = os.read(self._told, NUMBER.size)
-        os.close(self._told)
+        status = os.read(self._pipe, NUMBER.size)
+        os.close(self._pipe)
         self.returncode = NUMBER.unpack(status)[0] if status else -signal.SIGKILL
 
 
@@ -185,7 +185,7 @@ def serve(requests: socket.socket) -> None:
         ready, _, _ = select.select([requests, ended], [], [])
         if ended in ready:
             ended.recv(4096)
-            _tell_ends(children)
+            _report_ends(children)
         if requests not in ready:
             continue
         head, ends, _, _ = socket.recv_fds(requests, NUMBER.size, 8)
@@ -207,7 +207,7 @@ def serve(requests: socket.socket) -> None:
             os.close(number)
 
 
-def _tell_ends(children: dict[int, int]) -> None:
+def _report_ends(children: dict[int, int]) -> None:
     """Write the exit statuses of the children that have ended."""
     while children:
         pid, status = os.waitpid(-1, os.WNOHANG)

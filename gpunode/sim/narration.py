@@ -154,15 +154,15 @@ class Show:
         self.say("Again", "A second run has nothing to do:")
         done &= self.run("plan", "inventory.yaml", "--exit-code", *these) == 0
         if fault:
-            done &= self.broken(fault)
+            done &= self.break_host(fault)
         return 0 if done else 1
 
-    def broken(self, fault: Fault) -> bool:
+    def break_host(self, fault: Fault) -> bool:
         """Break one host, let verify find the link, and let provision fix it. False if one of them does not."""
         host = faults.inflict(fault.name, list(self.demo.states.values()))
         self.say("Break", f"On {host} {fault.cause}. verify names the first broken link:")
         as_announced = self.run("verify", "inventory.yaml", "--limit", host, screen=list) == 1
-        if (link := self._first_broken(host)) != fault.layer:
+        if (link := self._find_broken(host)) != fault.layer:
             print(f"verify names {link or 'no link'}; expected is {fault.layer}", flush=True)
             as_announced = False
         if fault.by_hand:
@@ -172,7 +172,7 @@ class Show:
         provision = ("provision", "inventory.yaml", "--yes", "--limit", host)
         return self.run(*provision, screen=results_screen) == 0 and as_announced
 
-    def _first_broken(self, host: str) -> str:
+    def _find_broken(self, host: str) -> str:
         """The layer of the first broken link, from verify's JSON; empty string for none."""
         command = ("verify", "inventory.yaml", "--limit", host, "--no-run", "--json")
         _, output, _ = self.demo.run(self._forks, command, capture=True)

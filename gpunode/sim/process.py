@@ -184,13 +184,13 @@ class Demo:
             with server.stdout as printed:
                 if printed.readline() != b"ready\n":
                     server.wait()
-                    words = (
+                    text = (
                         (self.folder / "server.log").read_text(errors="replace")
                         if self.folder.exists()
                         else ""
                     )
                     raise GpunodeError(
-                        f"the simulation did not start: {(words.splitlines() or ['no output'])[-1]}",
+                        f"the simulation did not start: {(text.splitlines() or ['no output'])[-1]}",
                         hint="If that names no cause, please report it with the output of `gpunode --version`.",
                     )
         except BaseException:

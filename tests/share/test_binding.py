@@ -170,7 +170,7 @@ def test_the_api_server_away_for_both_requests_keeps_the_reservation() -> None:
     api.fail = after_the_first
     assert "gone" in ask(ledger, api, "a")
     assert free(ledger) == (6,)
-    ledger.pod_gone("uid-a")
+    ledger.drop_pod("uid-a")
     assert free(ledger) == (10,)
 
 
@@ -231,7 +231,7 @@ def test_200_pods_at_once_are_never_promised_the_same_memory(packed: bool) -> No
             if ask(ledger, api, f"p{number}", f"n{(number + step) % 10}", packed=packed) == "":
                 return
             for one in api.listed(number % 29, 29):
-                ledger.pod_seen(one)
+                ledger.put_pod(one)
 
     with ThreadPoolExecutor(50) as pool:
         list(pool.map(schedule, range(200)))
@@ -239,7 +239,7 @@ def test_200_pods_at_once_are_never_promised_the_same_memory(packed: bool) -> No
     for one in api.listed():
         if not one["spec"].get("nodeName"):
             ledger.release(one["metadata"]["uid"])  # tries that nobody repeats
-        ledger.pod_seen(one)
+        ledger.put_pod(one)
     rebuilt = Ledger.of(MEM, nodes, api.listed())
     assert rebuilt.books() == ledger.books()
     promised = 0
@@ -277,10 +277,10 @@ def test_no_schedule_promises_memory_twice_or_leaves_a_pod_waiting() -> None:
                 one = chance.choice(bound)
                 if chance.random() < 0.5:
                     one["status"]["phase"] = "Succeeded"
-                    ledger.pod_seen(one)
+                    ledger.put_pod(one)
                 else:
                     del api.pods[one["metadata"]["name"]]
-                    ledger.pod_gone(one["metadata"]["uid"])
+                    ledger.drop_pod(one["metadata"]["uid"])
                 continue
             name, each, gpus = f"p{step}", chance.randint(1, 6), chance.randint(1, 2)
             api.pods[name] = pod(name, each * gpus, gpus=gpus)
@@ -289,4 +289,4 @@ def test_no_schedule_promises_memory_twice_or_leaves_a_pod_waiting() -> None:
             assert bool(refused) == (sum(units >= each for units in before) < gpus), (refused, before)
             assert min(left()) >= 0
             if not refused and chance.random() < 0.8:
-                ledger.pod_seen(api.pods[name])
+                ledger.put_pod(api.pods[name])

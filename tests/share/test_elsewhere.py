@@ -117,15 +117,15 @@ def test_books_count_what_is_noted_and_what_is_published(
     there = node("n", 10, 10, published=True)
     now = publishing(there, moved("a", *has))
     first, last = Ledger.of(MEM, [now], [one]), Ledger.of(MEM, [there], [one])
-    last.node_seen(now)
+    last.put_node(now)
     again = Ledger.of(MEM, [], [one])
-    again.node_seen(now)
+    again.put_node(now)
     assert [free(ledger) for ledger in (first, last, again)] == [expected] * 3
     assert first.books() == last.books() == again.books()
 
-    last.node_seen(there)
+    last.put_node(there)
     assert last.books() == Ledger.of(MEM, [there], [one]).books()
-    first.pod_gone(one["metadata"]["uid"])
+    first.drop_pod(one["metadata"]["uid"])
     assert free(first) == (10, 10)
 
 
@@ -156,9 +156,9 @@ def test_what_a_pod_has_is_noted_on_it_and_then_counts_once() -> None:
     assert "GPU-n-1" in noted(api, "a")[MEMORY_ANNOTATION]
     assert free(ledger) == (4, 4)  # until the API server says so
 
-    ledger.pod_seen(api.pods["a"])
+    ledger.put_pod(api.pods["a"])
     assert free(ledger) == (8, 6)
-    assert ledger.moved() == []
+    assert ledger.moved_pods() == []
     api.fail = lambda *_: pytest.fail("there is nothing to write")
     Noting(ledger, api).tend()
 
@@ -255,12 +255,12 @@ def test_no_schedule_with_strays_promises_memory_twice_or_leaves_a_pod_waiting()
         def settle(
             ledger: Ledger = ledger, api: Pods = api, kubelet: Node = kubelet, noting: Noting = noting
         ) -> None:
-            late = [one.uid.removeprefix("uid-") for one in ledger.moved()]
+            late = [one.uid.removeprefix("uid-") for one in ledger.moved_pods()]
             noting.tend()
             for one in map(api.pods.__getitem__, late):
-                ledger.pod_seen(one)
+                ledger.put_pod(one)
                 kubelet.bound.kind.seen(one)
-            ledger.node_seen(kubelet.published())
+            ledger.put_node(kubelet.published())
 
         for step in range(12):
             running = [one for one in api.pods.values() if one["status"]["phase"] == "Running"]
@@ -268,12 +268,12 @@ def test_no_schedule_with_strays_promises_memory_twice_or_leaves_a_pod_waiting()
                 one = chance.choice(running)
                 kubelet.end(one)
                 one["status"]["phase"] = "Succeeded"
-                ledger.pod_seen(one)
+                ledger.put_pod(one)
                 kubelet.bound.kind.seen(one)
                 continue
             name = f"p{step}"
             api.pods[name], units[name] = pod(name, size := chance.randint(1, 6)), size
-            before, clean = kubelet.left(), not ledger.moved()
+            before, clean = kubelet.left(), not ledger.moved_pods()
             try:
                 bind(ledger, api, "default", name, f"uid-{name}", "n", packed=schedule % 2 == 0)
             except NotBound:
@@ -283,16 +283,16 @@ def test_no_schedule_with_strays_promises_memory_twice_or_leaves_a_pod_waiting()
             assert not clean or max(before) >= size, schedule
             one = api.pods[name]
             one["status"]["phase"] = "Running" if kubelet.start(one, size) else "Failed"
-            ledger.pod_seen(one)
+            ledger.put_pod(one)
             kubelet.bound.kind.seen(one)
-            ledger.node_seen(kubelet.published())
+            ledger.put_node(kubelet.published())
             # From here on no GPU is promised beyond what the kubelet has left of it.
             assert all(ours <= theirs for ours, theirs in zip(free(ledger), kubelet.left(), strict=True))
-            strays += bool(ledger.moved())
+            strays += bool(ledger.moved_pods())
             if chance.random() < 0.7:
                 settle()
                 assert free(ledger) == tuple(kubelet.left()), schedule
-                assert ledger.moved() == []
+                assert ledger.moved_pods() == []
         settle()
         assert ledger.books() == Ledger.of(MEM, [kubelet.published()], api.listed()).books()
     assert strays > SCHEDULES // 2

@@ -122,12 +122,12 @@ def test_promises_are_read_from_pods(bound: Any, expected: tuple[int, ...]) -> N
     """Annotations say where, the pod's spec how much; the node may be seen first or last, and the pod again."""
     ledger = Ledger.of(MEM, [node("n", 10, 10)], [bound, bound])
     later = Ledger.of(MEM, [], [bound])
-    later.node_seen(node("n", 10, 10))
+    later.put_node(node("n", 10, 10))
 
     assert free(ledger) == expected
     assert later.books() == ledger.books()
 
-    ledger.pod_gone("uid-p")
+    ledger.drop_pod("uid-p")
     assert free(ledger) == (10, 10)
 
 
@@ -142,7 +142,7 @@ def test_a_uuid_outlives_its_index() -> None:
     assert free(ledger) == (10, 16)
 
     table = {"version": 1, "gpus": [{"index": "0", "uuid": "GPU-n-1", "units": 20}]}
-    ledger.node_seen(node("n", 30, **{MEMORY_ANNOTATION: json.dumps(table)}))
+    ledger.put_node(node("n", 30, **{MEMORY_ANNOTATION: json.dumps(table)}))
     assert free(ledger) == (16,)
 
 
@@ -194,7 +194,7 @@ def test_a_reservation_outlives_older_events_and_gives_way_to_the_binding() -> N
     waiting = pod("p", 4)
     wanted = demand_of(waiting, MEM)
     ledger.reserve(waiting, wanted, "n", packed=True)
-    ledger.pod_seen(waiting)
+    ledger.put_pod(waiting)
     assert free(ledger) == (6, 10)
 
     ledger.reserve(waiting, wanted, "n", packed=True)  # the scheduler's next try
@@ -203,7 +203,7 @@ def test_a_reservation_outlives_older_events_and_gives_way_to_the_binding() -> N
     assert free(ledger) == (10, 10)
 
     ledger.reserve(waiting, wanted, "n", packed=True)
-    ledger.pod_seen(pod("p", 4, on="n", **own("n", c0=[1])))
+    ledger.put_pod(pod("p", 4, on="n", **own("n", c0=[1])))
     ledger.release("uid-p")
     assert free(ledger) == (10, 6)
     with pytest.raises(Refused):
@@ -227,15 +227,15 @@ def test_any_order_of_events_makes_the_same_books() -> None:
             elif act == "end" and name in pods:
                 pods[name]["status"]["phase"] = "Succeeded"
             elif act == "delete" and pods.pop(name, None):
-                ledger.pod_gone(f"uid-{name}")
+                ledger.drop_pod(f"uid-{name}")
             elif act == "node":
-                ledger.node_seen(nodes[f"n{chance.randint(0, 2)}"])
+                ledger.put_node(nodes[f"n{chance.randint(0, 2)}"])
             elif act == "no node":
-                ledger.node_gone(f"n{chance.randint(0, 2)}")
+                ledger.drop_node(f"n{chance.randint(0, 2)}")
             if name in pods:
-                ledger.pod_seen(pods[name])
+                ledger.put_pod(pods[name])
         for one in nodes.values():
-            ledger.node_seen(one)
+            ledger.put_node(one)
         again = Ledger.of(MEM, nodes.values(), pods.values())
         assert ledger.books() == again.books()
         assert [ledger.promises(name) for name in nodes] == [again.promises(name) for name in nodes]

@@ -247,7 +247,7 @@ def test_a_nomination_ends_with_the_pod_and_with_its_binding() -> None:
     assert room() == [0, 4]
     assert ledger.books() == Ledger.of(MEM, [node("n", 8, 8)], [B, one]).books()
     assert "uid-high" in ledger.pods()
-    ledger.pod_gone("uid-high")
+    ledger.drop_pod("uid-high")
     assert room() == [8, 4]
 
 
@@ -275,15 +275,15 @@ def test_a_thousand_random_nominations_are_kept() -> None:
             continue
         ends = [one for one in running if one["metadata"]["name"] in victims]
         for one in ends:
-            ledger.pod_seen(leaving(one))
+            ledger.put_pod(leaving(one))
         high["status"]["nominatedNodeName"] = "n"
-        ledger.pod_seen(high)
+        ledger.put_pod(high)
         steps = [*ends, *others]
         chance.shuffle(steps)
         for one in steps:
             meta = one["metadata"]
             if one in ends:
-                ledger.pod_gone(meta["uid"])
+                ledger.drop_pod(meta["uid"])
             elif extender.filter({"Pod": one, "NodeNames": ["n"]})["NodeNames"]:
                 body = {"PodNamespace": "default", "PodName": meta["name"], "PodUID": meta["uid"]}
                 taken += extender.bind(body | {"Node": "n"})["Error"] == ""

@@ -70,7 +70,7 @@ def test_a_pod_that_was_refused_just_before_there_was_room_is_touched_once() -> 
     """The scheduler knew of the end before the ledger did, and would not ask again for five minutes."""
     cluster = Cluster()
     assert not cluster.ask("large")
-    cluster.ledger.pod_gone("uid-a")
+    cluster.ledger.drop_pod("uid-a")
 
     assert cluster.after(0.1) == []
     assert cluster.after(ITSELF) == ["default/pods/large/status"]
@@ -81,7 +81,7 @@ def test_a_pod_that_was_refused_just_before_there_was_room_is_touched_once() -> 
 def test_a_pod_that_the_scheduler_asks_about_itself_is_left_alone() -> None:
     cluster = Cluster()
     assert not cluster.ask("large")
-    cluster.ledger.pod_gone("uid-a")
+    cluster.ledger.drop_pod("uid-a")
     assert cluster.after(0.1) == []
     assert cluster.ask("large")
     assert cluster.after(ITSELF) == []
@@ -91,12 +91,12 @@ def test_a_pod_that_the_scheduler_asks_about_itself_is_left_alone() -> None:
     "happens",
     [
         pytest.param(lambda one: None, id="nothing"),
-        pytest.param(lambda one: one.ledger.pod_seen(pod("c", 1, on="n", **{INDEX: "0"})), id="less-room"),
+        pytest.param(lambda one: one.ledger.put_pod(pod("c", 1, on="n", **{INDEX: "0"})), id="less-room"),
         pytest.param(
-            lambda one: one.ledger.pod_seen(pod("a", 8, on="n", phase="Running", **{INDEX: "0"})),
+            lambda one: one.ledger.put_pod(pod("a", 8, on="n", phase="Running", **{INDEX: "0"})),
             id="it-runs",
         ),
-        pytest.param(lambda one: one.ledger.node_gone("n"), id="the-node-is-gone"),
+        pytest.param(lambda one: one.ledger.drop_node("n"), id="the-node-is-gone"),
     ],
 )
 def test_where_no_room_is_added_nobody_is_touched(happens: Any) -> None:
@@ -111,7 +111,7 @@ def test_only_those_for_whom_the_room_is_enough_are_touched() -> None:
     cluster = Cluster()
     assert not cluster.ask("small", 3)
     assert not cluster.ask("larger", 11)
-    cluster.ledger.pod_gone("uid-a")
+    cluster.ledger.drop_pod("uid-a")
     cluster.after(0.1)
     assert cluster.after(ITSELF) == ["default/pods/small/status"]
 
@@ -119,7 +119,7 @@ def test_only_those_for_whom_the_room_is_enough_are_touched() -> None:
 def test_a_new_node_is_room() -> None:
     cluster = Cluster()
     assert not cluster.ask("large")
-    cluster.ledger.node_seen(node("m", 10))
+    cluster.ledger.put_node(node("m", 10))
     cluster.after(0.1)
     assert cluster.after(ITSELF) == ["default/pods/large/status"]
 
@@ -130,7 +130,7 @@ def test_a_new_node_is_room() -> None:
 def test_a_touch_that_failed_is_tried_again_unless_the_pod_is_gone(code: int, again: bool) -> None:
     cluster = Cluster()
     assert not cluster.ask("large")
-    cluster.ledger.pod_gone("uid-a")
+    cluster.ledger.drop_pod("uid-a")
     cluster.after(0.1)
     cluster.api.code = code
     assert len(cluster.after(ITSELF)) == 1
@@ -142,7 +142,7 @@ def test_a_pod_that_nobody_asks_about_any_more_is_forgotten() -> None:
     cluster = Cluster()
     assert not cluster.ask("large")
     cluster.after(FORGET)
-    cluster.ledger.pod_gone("uid-a")
+    cluster.ledger.drop_pod("uid-a")
     cluster.after(0.1)
     assert cluster.after(ITSELF) == []
 
@@ -152,7 +152,7 @@ def test_no_more_are_touched_than_there_is_room_for() -> None:
     cluster = Cluster()
     for number in range(200):
         assert not cluster.ask(f"p{number}")
-    cluster.ledger.pod_gone("uid-a")  # 10 units are free: three pods of 3
+    cluster.ledger.drop_pod("uid-a")  # 10 units are free: three pods of 3
     cluster.after(0.1)
     assert len(cluster.after(ITSELF)) == 3
     assert cluster.after(0.1) == []
@@ -162,11 +162,11 @@ def test_no_more_are_touched_than_there_is_room_for() -> None:
 def test_room_that_another_has_taken_is_none() -> None:
     cluster = Cluster()
     assert not cluster.ask("large")
-    cluster.ledger.pod_gone("uid-a")
+    cluster.ledger.drop_pod("uid-a")
     assert cluster.after(0.1) == []
-    cluster.ledger.pod_seen(pod("c", 8, on="n", **{INDEX: "0"}))
+    cluster.ledger.put_pod(pod("c", 8, on="n", **{INDEX: "0"}))
     assert cluster.after(ITSELF) == []
-    cluster.ledger.pod_gone("uid-c")
+    cluster.ledger.drop_pod("uid-c")
     assert cluster.after(0.1) == []
     assert cluster.after(ITSELF) == ["default/pods/large/status"]
 
@@ -175,7 +175,7 @@ def test_one_that_cannot_be_touched_comes_after_the_others() -> None:
     cluster = Cluster()
     assert not cluster.ask("bad", 8)
     assert not cluster.ask("good", 8)
-    cluster.ledger.pod_gone("uid-a")
+    cluster.ledger.drop_pod("uid-a")
     cluster.after(0.1)
     cluster.api.code = 422
     assert cluster.after(ITSELF) == ["default/pods/bad/status"]

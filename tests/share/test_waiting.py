@@ -81,9 +81,9 @@ class Scene:
 
     def _event(self, name: str) -> None:
         if name in self.api.pods:
-            self.ledger.pod_seen(self.api.pods[name])
+            self.ledger.put_pod(self.api.pods[name])
         else:
-            self.ledger.pod_gone(name)
+            self.ledger.drop_pod(name)
 
     def _schedule(self, one: Object) -> bool:
         """As kube-scheduler does: filter, prioritize, bind. Whether something may have changed by it."""

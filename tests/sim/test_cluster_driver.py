@@ -16,7 +16,7 @@ import pytest
 from gpunode.sim.host import kinds
 from gpunode.sim.host.machine import Now
 from gpunode.sim.host.state import State
-from gpunode.sim.node.container import CannotStart, Endpoints, environment_of, words_of
+from gpunode.sim.node.container import CannotStart, Endpoints, arguments_of, environment_of
 from gpunode.sim.node.nvml import Driver, Nvml
 
 from .clusters import ready
@@ -40,7 +40,7 @@ def environment(
 
 def vectoradd(**environment: str) -> tuple[int, dict[str, Any]]:
     """Exit status and what it printed."""
-    words = words_of({"args": ["-m", "gpunode.deviceplugin.vectoradd", "--json", "--elements", "1000"]})
+    words = arguments_of({"args": ["-m", "gpunode.deviceplugin.vectoradd", "--json", "--elements", "1000"]})
     with subprocess.Popen(
         [sys.executable, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
     ) as process:
@@ -113,7 +113,7 @@ def test_a_container_does_not_start_where_the_hook_finds_no_driver(
 def test_no_program_of_this_computer_is_run_for_a_pod(command: list[str]) -> None:
     """A container has what the plugin's image holds; all else is not found in it."""
     with pytest.raises(CannotStart, match="executable file not found"):
-        words_of({"command": command})
+        arguments_of({"command": command})
 
 
 def test_event_sets_that_are_made_at_once_are_each_watchs_own(
@@ -142,4 +142,4 @@ def test_event_sets_that_are_made_at_once_are_each_watchs_own(
 def test_a_pod_of_mps_daemons_is_told_that_they_are_not_simulated() -> None:
     """Not that its image lacks a program."""
     with pytest.raises(CannotStart, match="this host is simulated, and sharing by MPS is not"):
-        words_of({"args": ["-m", "gpunode.deviceplugin.mps"]})
+        arguments_of({"args": ["-m", "gpunode.deviceplugin.mps"]})

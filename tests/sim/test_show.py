@@ -126,7 +126,7 @@ def test_a_break_is_shown_only_if_verify_names_the_link_it_broke(
         return int("verify" in words), "\n".join(map(json.dumps, lines)), ""
 
     demo = SimpleNamespace(states={"h100-1": host}, folder=tmp_path, run=run)
-    assert Show(demo, None, fast=True).broken(FAULTS["module"]) is good  # type: ignore[arg-type]
+    assert Show(demo, None, fast=True).break_host(FAULTS["module"]) is good  # type: ignore[arg-type]
     assert ("expected is module" in capsys.readouterr().out) is not good
 
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from gpunode.report.terminal import Line
-from gpunode.report.timing import Moment, sentence, spent
+from gpunode.report.timing import Moment, sentence, sum_by_work
 
 RUNS = {
     "one after another": (
@@ -39,7 +39,7 @@ RUNS = {
 def test_time_is_reported_by_work_and_is_no_more_than_the_run(
     moments: list[Moment], end: float, found: dict[str, float]
 ) -> None:
-    assert spent(moments, end) == found
+    assert sum_by_work(moments, end) == found
     assert sum(found.values()) <= end
 
 

@@ -172,15 +172,15 @@ def _merge_list(live: list[Object], manifest: list[Object], by: str) -> list[Obj
     known = {_item(item, by): item for item in live}
     named = {_item(item, by) for item in manifest}
     left, merged = list(live), []
-    for one in manifest:
+    for entry in manifest:
         while left and _item(left[0], by) not in named:
             merged.append(left.pop(0))
-        item = known.get(_item(one, by))
+        item = known.get(_item(entry, by))
         if item is None:
-            merged.append(copy.deepcopy(one))
+            merged.append(copy.deepcopy(entry))
             continue
         left.remove(item)
-        _merge(item, one)
+        _merge(item, entry)
         merged.append(item)
     return merged + left
 

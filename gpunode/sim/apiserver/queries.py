@@ -85,11 +85,11 @@ def _fields(kind: str, text: str) -> list[Test]:
 
 def _field(name: str, value: str, *, equal: bool) -> Test:
     def test(item: Object) -> bool:
-        found: Any = item
+        field: Any = item
         for part in name.split("."):
-            found = (found or {}).get(part)
-        words = str(found).lower() if isinstance(found, bool) else found or ""
-        return bool((words == value) is equal)
+            field = (field or {}).get(part)
+        text = str(field).lower() if isinstance(field, bool) else field or ""
+        return bool((text == value) is equal)
 
     return test
 

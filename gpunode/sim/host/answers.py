@@ -32,7 +32,7 @@ def write(folder: Path, machine: Machine, now: Now) -> None:
     _put(answers / "packages", _packages(now))
     _put(answers / "images", "".join(f"{name} {image}\n" for name, image in now.images.items()))
     _put(answers / "ctr-images", _ctr_images(answers, machine, now))
-    _put(answers / "docker-info", _docker_info(now) if now.running("docker.service") else None)
+    _put(answers / "docker-info", _docker_info(now) if now.is_active("docker.service") else None)
     _smi(folder, machine, now)
     _put(answers / "dmesg", "".join(_dmesg(machine, now)))
 
@@ -133,7 +133,7 @@ def _processes(root: Path, now: Now) -> None:
     for user in now.gpu_users:
         process = root / f"proc/{user.pid}"
         if not process.exists():
-            _put(process / "cmdline", "".join(f"{word}\0" for word in user.words))
+            _put(process / "cmdline", "".join(f"{word}\0" for word in user.argv))
             _put(
                 process / "cgroup",
                 f"0::/kubepods.slice/kubepods-pod{user.pod.replace('-', '_')}.slice/{user.id}\n",
@@ -146,7 +146,7 @@ def _sockets(root: Path, now: Now) -> None:
         ("docker.service", "run/docker.sock"),
         ("containerd.service", "run/containerd/containerd.sock"),
     ):
-        _put(root / path, "" if now.running(unit) else None)
+        _put(root / path, "" if now.is_active(unit) else None)
 
 
 def _units(answers: Path, now: Now) -> None:

@@ -218,6 +218,6 @@ def check_kubelet(root: Path, machine: Machine, now: Now) -> None:
         if name in LOCKED and minor >= LOCKED[name] and not value:
             why = f"cannot set feature gate {name} to false, feature is locked to true"
             raise Unusable(f'E1121 run.go:72] "command failed" err="{why}"')
-    if not now.running(f"{machine.runtime}.service"):
+    if not now.is_active(f"{machine.runtime}.service"):
         why = f"validate service connection: {machine.runtime} does not answer: connection refused"
         raise Unusable(f'E1121 run.go:72] "command failed" err="failed to run Kubelet: {why}"')

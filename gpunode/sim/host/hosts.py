@@ -44,7 +44,7 @@ def create(demo: Path, machine: Machine) -> State:
     for name in FOLDERS:
         (state.root / name).mkdir(parents=True, exist_ok=True)
     (state.root / "lib").symlink_to("usr/lib")
-    _says(state, machine)
+    _write_answers(state, machine)
     _bus(state.root, machine)
     units = [
         "containerd.service",
@@ -69,7 +69,7 @@ def create(demo: Path, machine: Machine) -> State:
     return state
 
 
-def _says(state: State, machine: Machine) -> None:
+def _write_answers(state: State, machine: Machine) -> None:
     """Write the files and answers that never change."""
     old = machine.runtime == "docker"
     texts = {
@@ -106,11 +106,11 @@ def _bus(root: Path, machine: Machine) -> None:
             (device / name).write_text(f"{text}\n", encoding="utf-8")
 
 
-def visit(state: State, machine: Machine) -> dict[str, str]:
+def user_environment(state: State, machine: Machine) -> dict[str, str]:
     """The environment of a user's command: in addition, programs that read the host's files."""
     variables = environment(state, machine)
-    look = state.folder.parents[1] / "programs/look"
-    return variables | {"PATH": os.pathsep.join((str(look), variables["PATH"]))}
+    programs = state.folder.parents[1] / "programs/look"
+    return variables | {"PATH": os.pathsep.join((str(programs), variables["PATH"]))}
 
 
 def environment(state: State, machine: Machine) -> dict[str, str]:

@@ -78,7 +78,7 @@ class ContainerNow:
     id: str
     pod: str  # its pod's UID
     pid: int
-    words: list[str]
+    argv: list[str]
     gpu: bool = False  # it has the driver open
 
 
@@ -111,7 +111,7 @@ class Now:
         """The containers that use the driver, which prevents unloading it."""
         return [container for container in self.containers if container.gpu and "nvidia" in self.modules]
 
-    def running(self, unit: str) -> bool:
+    def is_active(self, unit: str) -> bool:
         """True if a unit is active."""
         return unit in self.units and self.units[unit].active == "active"
 

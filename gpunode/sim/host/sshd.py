@@ -192,7 +192,7 @@ class Server:
                 continue
             if door.up_at is None:
                 door.cut()
-                door.up_at = door.state.settled().down_until
+                door.up_at = door.state.wait().down_until
             elif time.time() > door.up_at:
                 door.up_at = None
                 door.down.unlink(missing_ok=True)
@@ -207,7 +207,8 @@ class _Door:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
         self.port: int = self.listener.getsockname()[1]
         machine = state.machine()
-        self.environment, self.visit = hosts.environment(state, machine), hosts.visit(state, machine)
+        self.environment = hosts.environment(state, machine)
+        self.visit = hosts.user_environment(state, machine)
         self.execs = 0
         self.down = state.folder / DOWN
         self.up_at: float | None = None  # when it is up again, while it reboots

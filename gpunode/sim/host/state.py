@@ -58,7 +58,7 @@ class State:
             answers.write(self.folder, machine, now)
             self._write({"machine": data["machine"], "now": asdict(now)})
 
-    def settled(self) -> Now:
+    def wait(self) -> Now:
         """Its state once the change that is under way, if any, is written."""
         with (self.folder / "state.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)

@@ -115,7 +115,7 @@ class CannotStart(Exception):
 
 
 class Container:
-    """One life of a container, a Python with arguments `words`. Its output goes to `log`."""
+    """One life of a container: a Python with `arguments`. Its output goes to `log`."""
 
     def __init__(
         self, forks: ForkServer, arguments: Sequence[str], environment: Mapping[str, str], log: Path
@@ -142,7 +142,7 @@ class Container:
         """True once it got SIGTERM."""
         return bool(self._stopped)
 
-    def ended(self) -> int | None:
+    def exit_code(self) -> int | None:
         """The exit status as a shell counts it (137: killed); None while it runs."""
         code = self._process.poll()
         if code is not None and self._stdin >= 0:
@@ -152,7 +152,7 @@ class Container:
 
     def stop(self, grace: float) -> None:
         """Send SIGTERM, and SIGKILL after `grace` seconds. To be called until it has ended."""
-        if self.ended() is not None:
+        if self.exit_code() is not None:
             return
         if not self._stopped:
             self._stopped = time.monotonic()
@@ -164,7 +164,7 @@ class Container:
         """Send SIGKILL and wait for its end."""
         self._process.kill()
         self._process.wait()
-        self.ended()
+        self.exit_code()
 
 
 def command_of(spec: Mapping[str, Sequence[str]]) -> list[str]:
@@ -173,7 +173,7 @@ def command_of(spec: Mapping[str, Sequence[str]]) -> list[str]:
     return [*command, *(spec.get("args") or (() if spec.get("command") else COMMAND))]
 
 
-def words_of(spec: Mapping[str, Sequence[str]]) -> list[str]:
+def arguments_of(spec: Mapping[str, Sequence[str]]) -> list[str]:
     """Python's arguments on this computer. Raises CannotStart for programs that the plugin's image does not have."""
     command = command_of(spec)
     if command[0] in {"python3", "python"} and command[1:2] == ["-m"] and command[2] in MODULES:

@@ -124,9 +124,9 @@ class DeviceManager:
             request_deserializer=podresources.ListPodResourcesRequest.FromString,
             response_serializer=podresources.ListPodResourcesResponse.SerializeToString,
         )
-        self._servers = [_serving(self._folder, "v1beta1.Registration", {"Register": register})]
+        self._servers = [_serve(self._folder, "v1beta1.Registration", {"Register": register})]
         if self._pods is not None:
-            self._servers.append(_serving(self._resources, "v1.PodResourcesLister", {"List": list_}))
+            self._servers.append(_serve(self._resources, "v1.PodResourcesLister", {"List": list_}))
 
     def stop(self) -> None:
         """End the servers and the streams; the sockets stay, as those of a stopped kubelet do."""
@@ -151,7 +151,7 @@ class DeviceManager:
         for resource, count in requests.items():
             with self._lock:
                 plugin = self._plugins.get(resource)
-                held = self._held(resource)
+                held = self._allocated_ids(resource)
                 healthy = [device for device, good in plugin.devices.items() if good] if plugin else []
                 free = [device for device in healthy if device not in held]
             if plugin is None or len(free) < count:
@@ -160,7 +160,7 @@ class DeviceManager:
                     f"Requested: {count}, Available: {len(free)}, which is unexpected"
                 )
             try:
-                ids = self._preferred(plugin, free, count)
+                ids = self._prefer(plugin, free, count)
                 request = api.AllocateRequest(
                     container_requests=[api.ContainerAllocateRequest(devices_ids=ids)]
                 )
@@ -181,7 +181,7 @@ class DeviceManager:
         with self._lock:
             self._allocated.pop(pod, None)
 
-    def _listed(self) -> None:
+    def _on_list(self) -> None:
         self._write()
         self._changed()
 
@@ -208,7 +208,7 @@ class DeviceManager:
             new.write_text(json.dumps({"Data": data, "Checksum": 0}))
             new.replace(self._folder / FILE_NAME)
 
-    def _held(self, resource: str) -> set[str]:
+    def _allocated_ids(self, resource: str) -> set[str]:
         return {
             device
             for allocations in self._allocated.values()
@@ -235,7 +235,7 @@ class DeviceManager:
                 shown.containers.add(name=container["name"], devices=devices)
         return answer
 
-    def _preferred(self, plugin: Plugin, free: list[str], count: int) -> list[str]:
+    def _prefer(self, plugin: Plugin, free: list[str], count: int) -> list[str]:
         if not plugin.options.get_preferred_allocation_available:
             return free[:count]
         preference = api.ContainerPreferredAllocationRequest(available_deviceIDs=free, allocation_size=count)
@@ -252,7 +252,7 @@ class DeviceManager:
                 'Supported version is "v1beta1"',
             )
         try:
-            plugin = Plugin(self._folder / request.endpoint, self._listed)
+            plugin = Plugin(self._folder / request.endpoint, self._on_list)
         except grpc.RpcError as error:
             context.abort(grpc.StatusCode.UNKNOWN, f"failed to connect to the plugin: {error.details()}")
             raise  # not reached: abort raises
@@ -264,7 +264,7 @@ class DeviceManager:
         return api.Empty()
 
 
-def _serving(folder: Path, service: str, handlers: dict[str, Any]) -> Any:
+def _serve(folder: Path, service: str, handlers: dict[str, Any]) -> Any:
     """Serve on kubelet.sock in the folder."""
     (folder / "kubelet.sock").unlink(missing_ok=True)
     server = grpc.server(ThreadPoolExecutor(2))

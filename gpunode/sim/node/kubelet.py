@@ -135,7 +135,7 @@ class Kubelet:
         process = this.process
         if process is None or process.log != logs[-1]:
             return Log(logs[-1], lambda: True)
-        return Log(process.log, lambda: process.ended() is not None)
+        return Log(process.log, lambda: process.exit_code() is not None)
 
     def _pods(self) -> list[Object]:
         return [run.pod for run in list(self._runs.values())]
@@ -158,7 +158,7 @@ class Kubelet:
         changed = self._read_state()
         host = self._now
         self._deaths(host)
-        running = host.running("kubelet.service") and time.time() >= host.down_until
+        running = host.is_active("kubelet.service") and time.time() >= host.down_until
         if not running:
             if self._since:
                 self.devices.stop()
@@ -298,7 +298,7 @@ def node_status(
 ) -> Object:
     """The node's status. `devices` are (all, healthy) by resource. Extended resources that clients count stay."""
     counted = {name: count for name, count in before.get("capacity", {}).items() if "/" in name}
-    up = host.running(f"{machine.runtime}.service")
+    up = host.is_active(f"{machine.runtime}.service")
     version = f"docker://{DOCKER}" if machine.runtime == "docker" else f"containerd://{CONTAINERD}"
     return {
         "capacity": {**CAPACITY, **counted, **{name: str(count) for name, (count, _) in devices.items()}},

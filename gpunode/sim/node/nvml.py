@@ -66,10 +66,10 @@ class Nvml:
         self._sets: dict[int, tuple[list[str], int]] = {}  # event set -> GPUs, and Xids seen
         self._numbers = count(1)  # of event sets; each GPU's thread makes its own
 
-        def words(code: int) -> bytes:
+        def text(code: int) -> bytes:
             return WORDS.get(code, b"Unknown Error")
 
-        self.nvmlErrorString: Callable[[int], bytes] = words  # a function, for its caller sets its restype
+        self.nvmlErrorString: Callable[[int], bytes] = text  # a function, for its caller sets its restype
 
     def nvmlInit_v2(self) -> int:
         module = self._driver.module()

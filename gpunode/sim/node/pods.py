@@ -20,9 +20,9 @@ from gpunode.sim.node.container import (
     CannotStart,
     Container,
     Endpoints,
+    arguments_of,
     command_of,
     environment_of,
-    words_of,
 )
 from gpunode.sim.node.devices import DeviceManager, Unavailable
 
@@ -93,7 +93,7 @@ class Volumes:
         }
         self._held: dict[str, str] = {}  # volume -> the version of the ConfigMap that it shows
 
-    def bring(self) -> None:
+    def update(self) -> None:
         """Write the files of the current ConfigMaps; those of a deleted one stay. Raises CannotMount."""
         for volume, name in self._sources.items():
             config = self._find(self._namespace, name)
@@ -105,7 +105,7 @@ class Volumes:
                 _fill(self._place(volume), config.get("data") or {})
                 self._held[volume] = config["metadata"]["resourceVersion"]
 
-    def outside(self, container: Object, variables: Mapping[str, str]) -> dict[str, str]:
+    def map_paths(self, container: Object, variables: Mapping[str, str]) -> dict[str, str]:
         """The variables of a container, with paths below its mounts replaced by those on this computer."""
         mounts = dict(self._mounts(container))
 
@@ -189,11 +189,11 @@ class ContainerLifecycle:
     @property
     def seen(self) -> ContainerNow | None:
         """The container as its host sees it; None if it does not run."""
-        return self._seen if self.process is not None and self.process.ended() is None else None
+        return self._seen if self.process is not None and self.process.exit_code() is None else None
 
     def start(self, pod: Object, host: Now, handler: str, devices: Mapping[str, str]) -> None:
         """Start it if a start is due. `devices` is the environment of its devices."""
-        if self.process is not None or self.over or time.monotonic() < self._due or not self._pulled(pod):
+        if self.process is not None or self.over or time.monotonic() < self._due or not self._pull(pod):
             return
         self.starts += 1
         runtime = _runtime(host)
@@ -202,13 +202,13 @@ class ContainerLifecycle:
             **self._node.account(pod),
             **{variable["name"]: _value(variable, pod) for variable in self.spec.get("env", [])},
         }
-        variables = self._volumes.outside(self.spec, variables)
+        variables = self._volumes.map_paths(self.spec, variables)
         meta, node = pod["metadata"], self._node
         folder = f"{meta['namespace']}_{meta['name']}_{meta['uid']}"
         log = node.host / "root/var/log/pods" / folder / self.name / f"{self.starts - 1}.log"
         try:
             environment = environment_of({**variables, **devices}, node.host, host, handler, node.endpoints)
-            self.process = Container(node.forks, words_of(self.spec), environment, log)
+            self.process = Container(node.forks, arguments_of(self.spec), environment, log)
             gpu = "GPUNODE_SIM_HOST" in environment
             self._seen = ContainerNow(
                 self._id.rpartition("/")[2], meta["uid"], pid(), command_of(self.spec), gpu
@@ -216,12 +216,12 @@ class ContainerLifecycle:
         except CannotStart as no:
             node.record(pod, "Warning", "Failed", f"Error: failed to start container {self.name}: {no}")
             reason = "ContainerCannotRun" if runtime == "docker" else "StartError"
-            self._ended(pod, 128, reason, time.time(), str(no))
+            self._end(pod, 128, reason, time.time(), str(no))
             return
         self._probe = Probe(self.spec, node.endpoints)
         self.logs.append(log)
         self.state = {"running": {"startedAt": stamp(self.process.started)}}
-        node.record(pod, "Normal", "Pulled", self._brought())
+        node.record(pod, "Normal", "Pulled", self._image_message())
         node.record(pod, "Normal", "Created", f"Created container: {self.name}")
         node.record(pod, "Normal", "Started", f"Started container {self.name}")
 
@@ -229,7 +229,7 @@ class ContainerLifecycle:
         """Update the state if its process has ended; else probe it."""
         if self.process is None:
             return
-        if (code := self.process.ended()) is None:
+        if (code := self.process.exit_code()) is None:
             if (why := self._probe.probe()) and "deletionTimestamp" not in pod["metadata"]:
                 self._node.record(pod, "Warning", "Unhealthy", why)
             return
@@ -237,7 +237,7 @@ class ContainerLifecycle:
         if code and self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError":
             message = self.process.log.read_bytes()[-TAIL:].decode(errors="replace")
         began, self.process = self.process.started, None
-        self._ended(pod, code, "Error" if code else "Completed", began, message)
+        self._end(pod, code, "Error" if code else "Completed", began, message)
 
     def stop(self, pod: Object, grace: float) -> None:
         """Send SIGTERM, and SIGKILL after `grace` seconds. To be called until it has ended."""
@@ -261,13 +261,13 @@ class ContainerLifecycle:
             **({"containerID": self._id} if self._id else {}),
         }
 
-    def _brought(self) -> str:
+    def _image_message(self) -> str:
         reference = self.spec["image"]
         if self._image == reference:  # it has no id but that which a registry gives it
             return f'Successfully pulled image "{reference}"'
         return f'Container image "{reference}" already present on machine'
 
-    def _pulled(self, pod: Object) -> bool:
+    def _pull(self, pod: Object) -> bool:
         reference, policy = self.spec["image"], self.spec["imagePullPolicy"]
         try:
             self._image = self._node.image(reference, policy)
@@ -285,7 +285,7 @@ class ContainerLifecycle:
             return False
         return True
 
-    def _ended(self, pod: Object, code: int, reason: str, began: float, message: str) -> None:
+    def _end(self, pod: Object, code: int, reason: str, began: float, message: str) -> None:
         end = {"exitCode": code, "reason": reason, "startedAt": stamp(began), "finishedAt": now()}
         self.state = {"terminated": {**end, **({"message": message} if message else {})}}
         policy, meta = pod["spec"]["restartPolicy"], pod["metadata"]
@@ -328,7 +328,7 @@ class PodRun:
             ContainerLifecycle(container, node, self.volumes) for container in pod["spec"]["containers"]
         ]
         self._began = time.time()
-        self._given: dict[str, dict[str, str]] | None = (
+        self._devices: dict[str, dict[str, str]] | None = (
             None  # container -> environment of its devices, once it has them
         )
         self._refused: tuple[str, str] | None = None  # reason and message of a pod that the kubelet ended
@@ -354,14 +354,14 @@ class PodRun:
             why = "Pod was active on the node longer than the specified deadline"
             self._refused = ("DeadlineExceeded", why)
         elif (
-            host.running(f"{_runtime(host)}.service")
-            and self._admitted()
-            and self._mounted()
-            and self._sandboxed(host)
+            host.is_active(f"{_runtime(host)}.service")
+            and self._admit()
+            and self._mount()
+            and self._has_handler(host)
         ):
             handler = self.pod["spec"].get("runtimeClassName") or host.runtime.default
             for each in self.containers:
-                each.start(self.pod, host, handler, (self._given or {}).get(each.name, {}))
+                each.start(self.pod, host, handler, (self._devices or {}).get(each.name, {}))
 
     def kill(self, *, gpu: bool = False) -> None:
         """End its processes at once: its node went down, or its runtime with all its containers. `gpu`: only those that use
@@ -383,7 +383,7 @@ class PodRun:
         }
         if self._refused:
             status |= {"reason": self._refused[0], "message": self._refused[1]}
-        if self._refused and self._given is None:
+        if self._refused and self._devices is None:
             return {**status, "conditions": [scheduled]}  # no container ever was
         unready = [container.name for container in self.containers if not container.ready]
         message = f"containers with unready status: [{' '.join(unready)}]"
@@ -414,12 +414,12 @@ class PodRun:
             )
         return "Running" if all(container.starts for container in self.containers) else "Pending"
 
-    def _admitted(self) -> bool:
+    def _admit(self) -> bool:
         """Allocate its devices, once; without them the pod fails."""
-        if self._given is None:
+        if self._devices is None:
             devices = self._node.devices
             try:
-                self._given = {
+                self._devices = {
                     container.name: devices.allocate(
                         self.pod["metadata"]["uid"], container.name, _limits(container.spec)
                     )
@@ -428,18 +428,18 @@ class PodRun:
             except Unavailable as no:
                 self._refused = ("UnexpectedAdmissionError", f"Pod was rejected: {no}")
                 self._node.record(self.pod, "Warning", "UnexpectedAdmissionError", str(no))
-        return self._given is not None
+        return self._devices is not None
 
-    def _mounted(self) -> bool:
+    def _mount(self) -> bool:
         """Update its volumes; False if one is missing."""
         try:
-            self.volumes.bring()
+            self.volumes.update()
         except CannotMount as no:
             self._warn("FailedMount", str(no))
             return False
         return True
 
-    def _sandboxed(self, host: Now) -> bool:
+    def _has_handler(self, host: Now) -> bool:
         """True if the runtime has the handler of the pod's RuntimeClass; dockershim has none."""
         handler = self.pod["spec"].get("runtimeClassName")
         docker = _runtime(host) == "docker"
