@@ -126,19 +126,19 @@ def program(folder: Path, *words: str) -> Iterator[Path]:
     client = folder / "gpunode"
     client.write_text(CLIENT.format(python=sys.executable, door=str(door)))
     client.chmod(0o755)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(door))
-        listener.listen()
-        threading.Thread(target=_answer, args=(listener, words), daemon=True).start()
+    with socket.socket(socket.AF_UNIX) as reporter:
+        reporter.bind(str(door))
+        reporter.listen()
+        threading.Thread(target=_answer, args=(reporter, words), daemon=True).start()
         yield folder
-        listener.shutdown(socket.SHUT_RDWR)
+        reporter.shutdown(socket.SHUT_RDWR)
 
 
-def _answer(listener: socket.socket, words: Sequence[str]) -> None:
+def _answer(reporter: socket.socket, words: Sequence[str]) -> None:
     """One client after the other: a page's commands run one by one."""
     with contextlib.suppress(OSError):
         while True:
-            client, _ = listener.accept()
+            client, _ = reporter.accept()
             with client:
                 _, streams, _, _ = socket.recv_fds(client, 1, 3)
                 with client.makefile("rb") as sent:

@@ -137,8 +137,8 @@ def serve(folder: Path, *, jump: bool = False) -> Iterator[Sshd]:
         path.chmod(0o600)
         keys.append(paramiko.Ed25519Key.from_private_key_file(str(path)))
     host_key, user_key = keys
-    listener = socket.create_server(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
+    reporter = socket.create_server(("127.0.0.1", 0))
+    port = reporter.getsockname()[1]
     known_hosts = folder / "known_hosts"
     known_hosts.write_text(f"[127.0.0.1]:{port} {host_key.get_name()} {host_key.get_base64()}\n")
     sshd = Sshd(port, host_key, folder / "id_ed25519", known_hosts)
@@ -146,7 +146,7 @@ def serve(folder: Path, *, jump: bool = False) -> Iterator[Sshd]:
     def accept() -> None:
         while True:
             try:
-                client, _ = listener.accept()
+                client, _ = reporter.accept()
             except OSError:
                 return
             transport = paramiko.Transport(client)
@@ -164,7 +164,7 @@ def serve(folder: Path, *, jump: bool = False) -> Iterator[Sshd]:
     try:
         yield sshd
     finally:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
+        reporter.shutdown(socket.SHUT_RDWR)
+        reporter.close()
         sshd.cut()
         thread.join(timeout=5)

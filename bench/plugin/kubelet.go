@@ -38,11 +38,11 @@ func main() {
 	folder := os.Args[1]
 	count, err := strconv.Atoi(os.Args[2])
 	check(err)
-	listener, err := net.Listen("unix", filepath.Join(folder, "kubelet.sock"))
+	reporter, err := net.Listen("unix", filepath.Join(folder, "kubelet.sock"))
 	check(err)
 	server, registered := grpc.NewServer(), &registry{came: make(chan *api.RegisterRequest, 1)}
 	api.RegisterRegistrationServer(server, registered)
-	go server.Serve(listener)
+	go server.Serve(reporter)
 	request := <-registered.came
 	out := json.NewEncoder(os.Stdout)
 	out.Encode(map[string]any{"registered": float64(time.Now().UnixNano()) / 1e9})

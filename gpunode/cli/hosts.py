@@ -242,7 +242,7 @@ def status(
     hosts = not common.alone
     with session(common) as work:
         if sys.stderr.isatty() and not common.json:
-            work.listener.event(Event("stage", None, "asking the cluster and its device plugins"))
+            work.reporter.event(Event("stage", None, "asking the cluster and its device plugins"))
         if watch is None:
             return show_status(work, selected=common.selects, hosts=hosts)
         clear = CLEAR if not common.json and sys.stdout.isatty() else ""

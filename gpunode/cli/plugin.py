@@ -91,7 +91,7 @@ def remove(
     from gpunode.commands import plugin
     from gpunode.errors import UsageError
 
-    origin, listener = options.origin(invocation), report.make(json=json, quiet=quiet)
+    origin, reporter = options.origin(invocation), report.make(json=json, quiet=quiet)
     which = options.InCluster(
         inventory, kubeconfig=kubeconfig, context=context, namespace=namespace, origin=origin
     )
@@ -101,8 +101,8 @@ def remove(
             hint="Name the inventory, --context or --kubeconfig; or leave out --yes, and the question names the context.",
         )
     known = in_cluster(which)
-    tell_origin(inventory, origin, listener)
-    plugin.remove(known, listener, yes=yes)
+    tell_origin(inventory, origin, reporter)
+    plugin.remove(known, reporter, yes=yes)
 
 
 @app.command(short_help="Write the plugin's image, without docker.")
@@ -153,14 +153,14 @@ def image(
     if wheels and not wheels.is_dir():
         raise UsageError(f"--wheels {wheels}: no such folder")
     written = write(base, to, name=name, arch=arch, folder=wheels)
-    listener = report.make(json=json, quiet=False)
-    listener.rows(
+    reporter = report.make(json=json, quiet=False)
+    reporter.rows(
         "image",
         ("file", "image", "platform", "python", "id"),
         [(str(written.file), written.name, written.platform, written.python, written.digest)],
     )
     if not written.compiled:
-        listener.note(
+        reporter.note(
             f"Its modules are not compiled, so each start takes longer: this computer has no Python {written.python}."
         )
-    listener.note(f"For the inventory's `cluster`:  plugin: {{archive: {written.file}}}")
+    reporter.note(f"For the inventory's `cluster`:  plugin: {{archive: {written.file}}}")

@@ -201,8 +201,8 @@ def keys(
             files[purpose].write_text(each.text, encoding="ascii", errors="replace")
         except OSError as error:
             raise UsageError(f"{files[purpose]} cannot be written: {error.strerror}") from error
-    listener = report.make(json=json, quiet=False)
-    listener.rows(
+    reporter = report.make(json=json, quiet=False)
+    reporter.rows(
         "key",
         ("purpose", "file", "fingerprint", "uri"),
         [
@@ -211,7 +211,7 @@ def keys(
         ],
     )
     if fingerprints and all(len(source.fingerprint) == repositories.WHOLE for source in sources):
-        listener.note(
+        reporter.note(
             "--fingerprint was not used: gpunode knows the whole fingerprint of both keys, and only that one counts."
         )
     mine = {each: f", fingerprint: {each}" for each in fingerprints}
@@ -220,4 +220,4 @@ def keys(
         for source in sources
     ]
     for line in ("For the inventory's `defaults`, or a group:", "", "  repositories:", *lines):
-        listener.note(line)
+        reporter.note(line)

@@ -16,7 +16,7 @@ from gpunode.errors import GpunodeError, InventoryError, UsageError
 from gpunode.local import files as localfile
 
 if TYPE_CHECKING:
-    from gpunode.engine.listener import Listener
+    from gpunode.engine.reporter import Reporter
     from gpunode.engine.session import Session
     from gpunode.local.password import Password
     from gpunode.model import Inventory
@@ -77,11 +77,11 @@ def in_cluster(common: options.InCluster) -> Inventory:
     )
 
 
-def tell_origin(path: Path, origin: str, listener: Listener) -> None:
+def tell_origin(path: Path, origin: str, reporter: Reporter) -> None:
     """Note which inventory is used, where the environment names another than the one in this folder."""
     here = options.INVENTORY
     if origin == options.ENVIRONMENT and localfile.exists(here) and not here.samefile(path):
-        listener.note(f"The inventory is {path}, named by ${options.VARIABLE}; ./{here} is not used.")
+        reporter.note(f"The inventory is {path}, named by ${options.VARIABLE}; ./{here} is not used.")
 
 
 @contextmanager
@@ -102,19 +102,19 @@ def session(common: options.Common, html: Path | None = None, *, accepted: bool 
     )
     hosts = inventories.select(inventory, record.expand_limit(common.limit or (), path), common.exclude or ())
     password = _password() if common.ask_sudo else None
-    listener = report.make(json=common.json, quiet=common.quiet, accepted=accepted)
+    reporter = report.make(json=common.json, quiet=common.quiet, accepted=accepted)
     page = None
     if html is not None:
         from gpunode.report import page as pages
 
         command = sys.argv[1] if sys.argv[1:] else ""
-        page = pages.open_page(listener, html, f"gpunode {command} · {inventory.path}")
-    listener = page or listener
-    tell_origin(path, common.origin, listener)
+        page = pages.open_page(reporter, html, f"gpunode {command} · {inventory.path}")
+    reporter = page or reporter
+    tell_origin(path, common.origin, reporter)
     if path != options.usual():
-        listener = report.Named(listener, path)
+        reporter = report.Named(reporter, path)
     try:
-        with open_session(inventory, hosts, listener, forks=common.forks, password=password) as work:
+        with open_session(inventory, hosts, reporter, forks=common.forks, password=password) as work:
             yield work
     except GpunodeError as error:  # it goes past the report
         if path != options.usual():

@@ -122,9 +122,9 @@ def simulate(
             hint="A number for each container, of the units that the device plugin offers: 8 are 8 GiB where its unit is GiB.",
         )
     units = [int(word) for word in amounts]
-    known, listener = load_inventory(inventory), report.make(json=json, quiet=quiet)
-    tell_origin(inventory, options.origin(invocation), listener)
-    code = shares.simulate(known, listener, units, pods)
+    known, reporter = load_inventory(inventory), report.make(json=json, quiet=quiet)
+    tell_origin(inventory, options.origin(invocation), reporter)
+    code = shares.simulate(known, reporter, units, pods)
     raise typer.Exit(code)
 
 

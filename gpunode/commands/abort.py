@@ -20,7 +20,7 @@ def abort(session: Session) -> int:
         return Outcome(name, "changed" if ended[name] != Ended() else "right")
 
     members = session.for_each_host(end_apply)
-    session.listener.rows(
+    session.reporter.rows(
         "abort",
         ("host", "ended", "by", "since", "results"),
         [
@@ -28,5 +28,5 @@ def abort(session: Session) -> int:
             for name, end in ((host.name, ended[host.name]) for host in session.hosts if host.name in ended)
         ],
     )
-    session.listener.failures(outcomes(members))
+    session.reporter.failures(outcomes(members))
     return exit_codes.worst(members)

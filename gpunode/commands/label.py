@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from gpunode.cluster.api import Api
 from gpunode.engine import converge, exit_codes, nodes
-from gpunode.engine.listener import Listener, progress, report_reason
 from gpunode.engine.member import Member, outcomes
+from gpunode.engine.reporter import Reporter, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem, UsageError
 from gpunode.links.node import ACCELERATOR_LABEL, labels
@@ -16,17 +16,17 @@ from gpunode.links.node import ACCELERATOR_LABEL, labels
 
 def label_accelerator(session: Session, *, remove: bool, overwrite: bool, dry_run: bool) -> int:
     """Label the hosts' nodes with the model of their GPUs, or `remove` that label; the exit code."""
-    api, listener = nodes.connect(session.inventory), session.listener
+    api, reporter = nodes.connect(session.inventory), session.reporter
     members = session.for_each_host(converge.probe_and_plan, plans=False)
     unseen = [member for member in members if member.facts is None]
-    listener.failures(outcomes(unseen))
+    reporter.failures(outcomes(unseen))
     placed = nodes.locate(
-        api, [member for member in members if member.facts], seconds=0, notify=listener.note
+        api, [member for member in members if member.facts], seconds=0, notify=reporter.note
     )
     rows = []
     for member in map(nodes.explain_no_node, placed):
         if member.node is None or member.facts is None:
-            report_reason(listener, member.host.name, member.reason)
+            report_reason(reporter, member.host.name, member.reason)
             continue
         wanted = {} if remove else labels.accelerator(member.facts.pci)
         writer = labels.ACCELERATOR
@@ -35,16 +35,16 @@ def label_accelerator(session: Session, *, remove: bool, overwrite: bool, dry_ru
                 api, member.node, wanted, writer=writer, overwrite=overwrite, dry_run=dry_run
             )
         except ClusterError as error:
-            listener.problem(error.problem, member.host.name)
+            reporter.problem(error.problem, member.host.name)
             continue
         if wanted and (others := labels.others(member.facts.pci)):
             warning = f"{member.node.name} also has {', '.join(others)}; a node has one accelerator label"
-            listener.note(warning)
+            reporter.note(warning)
         value = wanted.get(ACCELERATOR_LABEL)
         before, after = changes.get(ACCELERATOR_LABEL, (value, value))
         result = "same" if before == after else "would change" if dry_run else "changed"
         rows.append((member.node.name, before or "", after or "", result))
-    listener.rows("label", ("node", "before", "accelerator", "result"), rows)
+    reporter.rows("label", ("node", "before", "accelerator", "result"), rows)
     return exit_codes.worst(unseen) or (1 if len(rows) < len(placed) else 0)
 
 
@@ -75,15 +75,15 @@ def count_resources(
     session: Session, counts: Mapping[str, int | None], *, overwrite: bool, dry_run: bool
 ) -> int:
     """Write the counts into the nodes' status; the exit code."""
-    api, listener = nodes.connect(session.inventory), session.listener
-    members = nodes.identify(api, session, progress(listener))
+    api, reporter = nodes.connect(session.inventory), session.reporter
+    members = nodes.identify(api, session, progress(reporter))
     rows = [
-        row for member in members for row in _count_on_node(api, member, counts, listener, overwrite, dry_run)
+        row for member in members for row in _count_on_node(api, member, counts, reporter, overwrite, dry_run)
     ]
-    listener.rows("resource", ("node", "resource", "before", "after", "result"), rows)
+    reporter.rows("resource", ("node", "resource", "before", "after", "result"), rows)
     bad = any(member.node is None for member in members) or any(row[-1] == "refused" for row in rows)
     if rows and not dry_run and any(row[-1] == "changed" and row[3] is not None for row in rows):
-        listener.note("A kubelet that restarts sets these counts to 0: give the command again then.")
+        reporter.note("A kubelet that restarts sets these counts to 0: give the command again then.")
     return 1 if bad else 0
 
 
@@ -91,12 +91,12 @@ def _count_on_node(
     api: Api,
     member: Member,
     counts: Mapping[str, int | None],
-    listener: Listener,
+    reporter: Reporter,
     overwrite: bool,
     dry_run: bool,
 ) -> list[tuple[str, str, int | None, int | None, str]]:
     if member.node is None:
-        report_reason(listener, member.host.name, member.reason)
+        report_reason(reporter, member.host.name, member.reason)
         return []
     rows, changes = [], dict[str, str | None]()
     for name, after in counts.items():
@@ -107,7 +107,7 @@ def _count_on_node(
             result = "same"
         elif before and after is not None and not overwrite:
             result = "refused"
-            listener.problem(
+            reporter.problem(
                 Problem(
                     "",
                     f"{member.node.name} counts {before} {name} already, a device plugin's or another operator's",

@@ -18,19 +18,19 @@ def lint(session: Session, target: int) -> int:
         visit.watch = chain.watch(visit.image, lints=True)
         return converge.probe_and_plan(visit, emit)
 
-    listener = session.listener
+    reporter = session.reporter
     members = session.for_each_host(probe)
     unseen = [member for member in members if member.facts is None]
-    listener.failures(outcomes(unseen))
+    reporter.failures(outcomes(unseen))
     findings = [
         (member.host.name, each.code, each.what, each.fix)
         for member in members
         if member.facts is not None
         for each in chain.lint(member.host, member.facts, target)
     ]
-    listener.rows("finding", ("host", "code", "cause", "fix"), findings)
+    reporter.rows("finding", ("host", "code", "cause", "fix"), findings)
     if target > (newest := upgrade.removals()["known"]):
-        listener.note(f"gpunode knows Kubernetes up to 1.{newest}: what came after is not judged.")
+        reporter.note(f"gpunode knows Kubernetes up to 1.{newest}: what came after is not judged.")
     hosts, broken = len(members) - len(unseen), len({host for host, *_ in findings})
     judged = several(hosts, "host")
     text = f"nothing is known that Kubernetes 1.{target} would break on {judged}"
@@ -39,5 +39,5 @@ def lint(session: Session, target: int) -> int:
     elif not hosts:
         text = "no host could be judged"
     numbers = {"hosts": len(members), "broken": broken, "findings": len(findings), "unreachable": len(unseen)}
-    listener.total(text, numbers)
+    reporter.total(text, numbers)
     return 1 if findings else exit_codes.worst(unseen)

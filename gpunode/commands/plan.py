@@ -34,7 +34,7 @@ from gpunode.planning.versions import upstream
 def show_plan(session: Session, *, diff: bool | None, waits: bool, why: bool = False) -> int:
     """Show the plan; the exit code. `diff`: as in `cluster_diff.show`. `waits`: pending changes have exit codes of their own.
     `why`: with the choices behind each plan."""
-    listener, inventory = session.listener, session.inventory
+    reporter, inventory = session.reporter, session.inventory
     nodes.check_kubeconfig(inventory)
     members = prerequisites.add_repositories(session, session.for_each_host(converge.probe_and_plan), None)
     api: Api | None = None
@@ -49,24 +49,24 @@ def show_plan(session: Session, *, diff: bool | None, waits: bool, why: bool = F
     members = control_plane.refuse_unnamed(
         inventory, impact.find_impact(api, namespace, members, placed, strict=False)
     )
-    listener.plans(outcomes(members), diff=diff is not False)
+    reporter.plans(outcomes(members), diff=diff is not False)
     if why:
-        listener.rows("why", ("host", "code", "chosen", "why"), list(_choices(members)))
+        reporter.rows("why", ("host", "code", "chosen", "why"), list(_choices(members)))
     objects: int | None = None  # of the cluster, if it was checked
     conflicts = False
     if inventory.cluster.plugin is None:
-        listener.note(nodes.WITHOUT_PLUGIN)
+        reporter.note(nodes.WITHOUT_PLUGIN)
     elif api is not None and wrong is None:
         try:
             order = rounds.order_batches(members)
-            shown = cluster_diff.plan(api, inventory, placed, listener, diff=diff, strict=False, order=order)
+            shown = cluster_diff.plan(api, inventory, placed, reporter, diff=diff, strict=False, order=order)
             objects, conflicts = shown.objects, bool(shown.conflicts or shown.obstructed)
         except ClusterError as error:
             wrong = error
     if wrong is not None:
-        listener.problem(wrong.problem)
-    gate.show(inventory, listener)
-    listener.summary(outcomes(members), cluster=objects)
+        reporter.problem(wrong.problem)
+    gate.show(inventory, reporter)
+    reporter.summary(outcomes(members), cluster=objects)
     code = wrong.exit_code if wrong else 1 if conflicts else exit_codes.worst(members)
     if waits and (objects or any(member.outcome and member.outcome.plan for member in members)):
         return exit_codes.DRIFT_AND_MORE if code else exit_codes.DRIFT

@@ -11,8 +11,8 @@ from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.cluster.objects import apply
 from gpunode.engine import cluster_diff, nodes, proof
-from gpunode.engine.listener import Listener, confirm, progress, report_reason
 from gpunode.engine.member import Member
+from gpunode.engine.reporter import Reporter, confirm, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Declined
 from gpunode.links import plugin
@@ -30,9 +30,9 @@ NAMED = 5  # nodes that a note names
 def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
     """Label the nodes, deploy the plugin, and wait until each node offers GPUs; the exit code. `replace`: NAMESPACE/NAME of
     another plugin's DaemonSet, which is deleted first."""
-    listener, inventory = session.listener, session.inventory
+    reporter, inventory = session.reporter, session.inventory
     spec = nodes.spec_of(inventory)  # or nothing is begun
-    api, notify = nodes.connect(inventory), progress(listener)
+    api, notify = nodes.connect(inventory), progress(reporter)
     members = nodes.identify(api, session, notify)
     missing = [member for member in members if member.node is None]
     placed = [member for member in members if member.node is not None]
@@ -40,7 +40,7 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
     if placed:
         names = [member.node.name for member in placed if member.node]
         other = other_owners.find_replaceable(api, replace, names) if replace else None
-        waiting = cluster_diff.show(api, inventory, placed, listener, other=other)
+        waiting = cluster_diff.show(api, inventory, placed, reporter, other=other)
         going = tuple(member for member in waiting.members if member.active)
         if other and going:
             _check_replacement(other, waiting, names)
@@ -48,12 +48,12 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
         deletion = (*rights.of_deletion(gone), *rights.of_wait(gone))
         rights.demand(api, (*rights.of_rollout(spec.namespace), *deletion))
         if going and waiting.objects:
-            confirm(listener, f"Apply to the cluster ({api.access.context})?", yes=yes)
+            confirm(reporter, f"Apply to the cluster ({api.access.context})?", yes=yes)
         going = nodes.apply_labels(api, going)
         if other and all(member.active for member in going) and len(going) == len(placed):
             apply.delete(api, other, seconds=proof.PLUGIN_SECONDS, notify=notify)
         elif other:
-            listener.note(f"{title(other)} stays: not every node that it serves gets this plugin.")
+            reporter.note(f"{title(other)} stays: not every node that it serves gets this plugin.")
     refused = len(going) < len(placed)  # `show` has reported them
     problems = [*missing, *(member for member in going if member.reason)]
     going = tuple(member for member in going if member.active)
@@ -72,11 +72,11 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
             for difference in rollout.differences
             if difference.action != "same"
         ]
-        listener.rows("object", ("action", "object"), changed)
+        reporter.rows("object", ("action", "object"), changed)
         rows = overview.status(api, spec.namespace, spec.config)
-        show([row for row in rows if row.node in names], listener)
+        show([row for row in rows if row.node in names], reporter)
     for member in problems:
-        report_reason(listener, member.host.name, member.reason)
+        report_reason(reporter, member.host.name, member.reason)
     return 1 if problems or refused or not good else 0
 
 
@@ -110,20 +110,20 @@ def _without_gpus(
 
 def inspect(session: Session, *, selected: bool) -> int:
     """Report the plugin on every GPU node of the cluster, or of the session's hosts (`selected`); the exit code."""
-    listener, cluster = session.listener, session.inventory.cluster
+    reporter, cluster = session.reporter, session.inventory.cluster
     api = nodes.connect(session.inventory)
     rows = overview.status(api, cluster.namespace, cluster.plugin_config, dra_owners(api))
     missing: list[Member] = []
     if selected:
-        members = nodes.identify(api, session, progress(listener))
+        members = nodes.identify(api, session, progress(reporter))
         missing = [member for member in members if member.node is None]
         names = {member.node.name for member in members if member.node}
         rows = tuple(row for row in rows if row.node in names)
-    show(rows, listener)
+    show(rows, reporter)
     for member in missing:
-        report_reason(listener, member.host.name, member.reason)
+        report_reason(reporter, member.host.name, member.reason)
     if not rows:
-        listener.note(
+        reporter.note(
             Advice(
                 "No node has the plugin; `",
                 Command("provision"),
@@ -135,24 +135,24 @@ def inspect(session: Session, *, selected: bool) -> int:
     return 1 if not rows or missing or any(row.wrong for row in rows) else 0
 
 
-def remove(inventory: Inventory, listener: Listener, *, yes: bool) -> None:
+def remove(inventory: Inventory, reporter: Reporter, *, yes: bool) -> None:
     """Remove the plugin and all its objects from the cluster."""
     api, namespace = nodes.connect(inventory), inventory.cluster.namespace
-    notify, stays = progress(listener), list[str]()
+    notify, stays = progress(reporter), list[str]()
     there = plugin.find_removable(api, namespace, notify=stays.append)
     for why in stays if not (yes and there) else ():  # else it is reported when it happens
         notify(why)
     if not there:
-        listener.note("there is nothing to remove")
+        reporter.note("there is nothing to remove")
         return
     if not yes:
-        listener.rows("object", ("action", "object"), [("remove", title) for title in there])
-        if not listener.ask(f"Remove these from {api.access.context}? No node offers GPUs afterwards."):
+        reporter.rows("object", ("action", "object"), [("remove", title) for title in there])
+        if not reporter.ask(f"Remove these from {api.access.context}? No node offers GPUs afterwards."):
             raise Declined(
                 "nothing was removed", hint="Answer `y`, or give --yes where there is no terminal."
             )
     removed = plugin.remove(api, namespace, seconds=proof.PLUGIN_SECONDS, notify=notify)
-    listener.rows("object", ("action", "object"), [("removed", title) for title in removed])
+    reporter.rows("object", ("action", "object"), [("removed", title) for title in removed])
 
 
 def _check_replacement(other: Object, waiting: cluster_diff.ClusterPlan, names: Sequence[str]) -> None:
@@ -176,9 +176,9 @@ def _check_replacement(other: Object, waiting: cluster_diff.ClusterPlan, names: 
         )
 
 
-def show(rows: Sequence[Row], listener: Listener) -> None:
+def show(rows: Sequence[Row], reporter: Reporter) -> None:
     """Report a row per node, its fixes and its notes."""
-    listener.rows(
+    reporter.rows(
         "plugin",
         ("node", "pod", "phase", "restarts", "resource", "capacity", "allocatable", "trouble", "log"),
         [
@@ -201,7 +201,7 @@ def show(rows: Sequence[Row], listener: Listener) -> None:
         if row.reason and row.reason.fix:
             fixes.setdefault(row.reason.fix, []).append(row.node)
     for fix, names in fixes.items():
-        listener.note(lines((f"{few(names, NAMED)}:", fix), " "))
+        reporter.note(lines((f"{few(names, NAMED)}:", fix), " "))
     for row in rows:
         if row.note:
-            listener.note(f"{row.node}: {row.note}")
+            reporter.note(f"{row.node}: {row.note}")

@@ -26,9 +26,9 @@ from gpunode.engine import (
 from gpunode.engine.batch import Interrupt, Run
 from gpunode.engine.batches import Size
 from gpunode.engine.converge import REBOOT_SECONDS
-from gpunode.engine.listener import Listener, confirm, progress
 from gpunode.engine.member import Member, Members, outcomes, update
 from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRun, RunOptions
+from gpunode.engine.reporter import Reporter, confirm, progress
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import cordon
@@ -98,9 +98,9 @@ def provision(session: Session, options: ProvisionOptions) -> int:
     record = _begin_record(session, members, options)
     with (
         _hold_lease(api, session, record) as lease,
-        Interrupt(session.listener, lambda: record.begun) as stop,
+        Interrupt(session.reporter, lambda: record.begun) as stop,
     ):
-        work.show_unfinished(api, session.listener, members)
+        work.show_unfinished(api, session.reporter, members)
         _sweep_test_pods(session, api, record, lease)
         accepted = {member.host.name: impact.acts(member.changes) for member in members if member.has_changes}
         run = Run(session, api, record, stop, accepted, prove=options.run)
@@ -129,7 +129,7 @@ def _plan_hosts(session: Session, api: Api | None, options: ProvisionOptions) ->
     placed = impact.locate(api, members)
     members = impact.find_impact(api, session.inventory.cluster.namespace, members, placed, strict=True)
     members = control_plane.refuse_unnamed(session.inventory, members)
-    session.listener.plans(outcomes(members))
+    session.reporter.plans(outcomes(members))
     left = cordon.left(api) if api else {}
     disturbed = [
         member.host.name
@@ -145,11 +145,11 @@ def _plan_hosts(session: Session, api: Api | None, options: ProvisionOptions) ->
 def _plan_cluster(session: Session, api: Api | None, hosts: Hosts) -> cluster_diff.ClusterPlan:
     """Show what changes in the cluster, and the gates."""
     if api is None:
-        session.listener.note(nodes.WITHOUT_PLUGIN)
+        session.reporter.note(nodes.WITHOUT_PLUGIN)
     cluster = cluster_diff.ClusterPlan(0, ())
     if api and hosts.placed:
-        cluster = cluster_diff.plan(api, session.inventory, hosts.placed, session.listener, order=hosts.order)
-    gate.show(session.inventory, session.listener)
+        cluster = cluster_diff.plan(api, session.inventory, hosts.placed, session.reporter, order=hosts.order)
+    gate.show(session.inventory, session.reporter)
     return cluster
 
 
@@ -175,11 +175,11 @@ def _too_many_failed(session: Session, hosts: Hosts, options: ProvisionOptions) 
     ):
         return False
     names = few([f"{member.host.name}: {batch.end_state(member)[0]}" for member in bad], NAMED)
-    session.listener.note(
+    session.reporter.note(
         f"Nothing begins: {several(len(bad), 'host')} ended badly already ({names}), and --max-fail allows {most}. Fix what is wrong there, "
         "exclude it with --exclude, or allow more. Nothing was changed, and no run is recorded."
     )
-    session.listener.summary(outcomes(members), cluster=_changes_left(session))
+    session.reporter.summary(outcomes(members), cluster=_changes_left(session))
     return True
 
 
@@ -193,15 +193,15 @@ def _ask(
     """Show the batches, and raise Declined unless they are accepted."""
     waiting = [member for member in members if member.has_changes]
     parts = rounds.batch_rows(order, waiting)
-    session.listener.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), parts)
+    session.reporter.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), parts)
     busy = [part for part in parts if part[2]]
     if way := rounds.faster_way(busy, options.size):
-        session.listener.note(way)
+        session.reporter.note(way)
     if waiting or cluster.objects:
         question = rounds.question(
             waiting, cluster.objects, session.inventory.path, len(busy), cluster.replaced
         )
-        confirm(session.listener, question, yes=options.yes)
+        confirm(session.reporter, question, yes=options.yes)
 
 
 def _begin_record(session: Session, members: Members, options: ProvisionOptions) -> Record:
@@ -218,13 +218,13 @@ def _hold_lease(api: Api | None, session: Session, record: Record) -> AbstractCo
     """Hold the cluster's lease, so that no other run changes its nodes; without a cluster there is none to hold."""
     if api is None:
         return nullcontext(Held(record.owner))
-    return hold(api, record.owner, progress(session.listener))
+    return hold(api, record.owner, progress(session.reporter))
 
 
 def _sweep_test_pods(session: Session, api: Api | None, record: Record, lease: Held) -> None:
     """Delete test pods that a killed run left: with the lease no other run has any."""
     if api is not None and lease.exclusive:
-        sweep(api, session.inventory.cluster.namespace, progress(session.listener), holder=record.owner)
+        sweep(api, session.inventory.cluster.namespace, progress(session.reporter), holder=record.owner)
 
 
 def _plan_again(session: Session, members: Members, lease: Held) -> Members:
@@ -232,7 +232,7 @@ def _plan_again(session: Session, members: Members, lease: Held) -> Members:
     able = [member for member in members if member.host_ok or member.has_changes]
     if not lease.waited or not able:
         return members
-    session.listener.note(
+    session.reporter.note(
         "Another run held the cluster's lease after these plans were made: the hosts are probed again."
     )
     return update(members, rounds.probe_all(session, {}, able))
@@ -240,7 +240,7 @@ def _plan_again(session: Session, members: Members, lease: Held) -> Members:
 
 def _run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options: ProvisionOptions) -> Members:
     """The members after all batches: each batch is finished, to its proof, before the next begins."""
-    session, record, notify = run.session, run.record, progress(run.session.listener)
+    session, record, notify = run.session, run.record, progress(run.session.reporter)
 
     def stop_reason() -> str:
         lost = lease.lost_reason(work.API_SECONDS, notify, lambda: run.interrupt.set) or record.lost
@@ -252,7 +252,7 @@ def _run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options:
         why = _unhealthy(members) or _too_many(members, hosts.judged, options.max_fail) or stop_reason()
         if not why and not shut:
             shut = gate.run_gates(
-                session.inventory, now, (number, len(hosts.order)), record, session.listener
+                session.inventory, now, (number, len(hosts.order)), record, session.reporter
             )
             why = stop_reason()  # meanwhile
         code = gate.CLOSED if shut and not why else rounds.STOPPED
@@ -264,15 +264,15 @@ def _run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options:
 def _report_end(session: Session, api: Api | None, record: Record, lease: Held, members: Members) -> None:
     """Report the hosts' ends, and how to continue. `api`: None if no host reached the cluster's stages."""
     if lease.lost:
-        session.listener.note(
+        session.reporter.note(
             f"Meanwhile {lease.lost}. Whoever holds it may have deleted this run's test pods."
         )
     if record.lost:
-        _report_lost_record(api, record, session.listener)
+        _report_lost_record(api, record, session.reporter)
     if api is not None:
-        proof.report_proofs(members, session.listener)
-    _report_unfinished(members, session.listener)
-    session.listener.summary(outcomes(members), cluster=_changes_left(session))
+        proof.report_proofs(members, session.reporter)
+    _report_unfinished(members, session.reporter)
+    session.reporter.summary(outcomes(members), cluster=_changes_left(session))
 
 
 def _changes_left(session: Session) -> int | None:
@@ -280,7 +280,7 @@ def _changes_left(session: Session) -> int | None:
     return 0 if session.inventory.cluster.plugin is not None else None
 
 
-def _report_lost_record(api: Api | None, record: Record, listener: Listener) -> None:
+def _report_lost_record(api: Api | None, record: Record, reporter: Reporter) -> None:
     """Report the unwritable record, and the run's remaining cordons."""
     nodes = ""
     try:
@@ -289,10 +289,10 @@ def _report_lost_record(api: Api | None, record: Record, listener: Listener) -> 
     except ClusterError as error:
         nodes = f" Nodes may still be cordoned: {error.problem.what}."
     hint = Advice("Free space there or make it writable, then `", Command("resume"), "` continues.")
-    listener.problem(Problem("", f"No further host was begun: {record.lost}.{nodes}", fix=hint))
+    reporter.problem(Problem("", f"No further host was begun: {record.lost}.{nodes}", fix=hint))
 
 
-def _report_unfinished(members: Members, listener: Listener) -> None:
+def _report_unfinished(members: Members, reporter: Reporter) -> None:
     """Report the commands that continue with the unfinished hosts, if there are any."""
     ends = {member.host.name: batch.end_state(member)[0] for member in members}
     bad = [name for name, state in ends.items() if state in BAD]
@@ -304,7 +304,7 @@ def _report_unfinished(members: Members, listener: Listener) -> None:
     parts = [Advice(f"Not done: {few(left, NAMED)}. {first}", Command("resume"), f"` continues with {them}")]
     if bad and len(bad) < len(left):
         parts += [Advice("`", Command("provision", "--limit @failed"), f"` with {few(bad, NAMED)} alone")]
-    listener.note(lines((lines(parts, ", "), "."), ""))
+    reporter.note(lines((lines(parts, ", "), "."), ""))
 
 
 def _unhealthy(members: Members) -> str:
@@ -341,5 +341,5 @@ def _skip(run: Run, members: Members, code: str, why: str) -> Members:
     for member in out:
         run.record.host(member.host.name, "skipped", member.reason.what if member.reason else "")
     names = few([member.host.name for member in out], NAMED)
-    run.session.listener.note(lines((f"Not begun: {names}: {why}.", RESUME), " "))
+    run.session.reporter.note(lines((f"Not begun: {names}: {why}.", RESUME), " "))
     return out

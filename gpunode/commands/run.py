@@ -6,7 +6,7 @@ import shlex
 
 from gpunode.cluster import pods, rights
 from gpunode.engine import nodes, proof
-from gpunode.engine.listener import ForPrograms, Listener, progress
+from gpunode.engine.reporter import ForPrograms, Reporter, progress
 from gpunode.engine.session import Session
 from gpunode.errors import Problem
 from gpunode.links.pod import notebook, run_pod
@@ -21,28 +21,28 @@ LOG = ("node", "pod", "log")
 
 def run_vectoradd(session: Session, *, image: str | None, logs: bool) -> int:
     """Run it on the free GPUs of a session's hosts, and report; the exit code. `logs`: with each pod's log."""
-    listener, notify = session.listener, progress(session.listener)
+    reporter, notify = session.reporter, progress(session.reporter)
     api = nodes.connect(session.inventory)
     members = nodes.identify(api, session, notify)
     for member in members:
-        proof.report_problem(listener, member)
+        proof.report_problem(reporter, member)
     rights.demand(api, rights.of_proof(session.inventory.cluster.namespace))
     targets = [Target(member.node.name) for member in members if member.node]
     results = proof.run_vectoradd(api, session.inventory, targets, notify, image=image)
-    proof.show_results(results, listener)
+    proof.show_results(results, reporter)
     for result in results:
         if result.why and not (result.busy and result.uncovered):  # the rows show who uses them
-            listener.problem(Problem("", result.why, "pod", result.node))
+            reporter.problem(Problem("", result.why, "pod", result.node))
     if logs:
         for ran in [ran for result in results for ran in result.results]:
-            listener.rows("log", LOG, [(ran.node, ran.pod, line) for line in ran.log])
+            reporter.rows("log", LOG, [(ran.node, ran.pod, line) for line in ran.log])
     wrong = any(member.reason for member in members) or not all(result.passed for result in results)
     return 1 if wrong else 0
 
 
 def run_nvidia_smi(session: Session, *, image: str | None) -> int:
     """Run nvidia-smi in a pod on one of the session's nodes, and report what it wrote; the exit code."""
-    listener, notify = session.listener, progress(session.listener)
+    reporter, notify = session.reporter, progress(session.reporter)
     api = nodes.connect(session.inventory)
     able = nodes.find_gpu_nodes(api, session, notify)
     if not able:
@@ -59,17 +59,17 @@ def run_nvidia_smi(session: Session, *, image: str | None) -> int:
     )
     if ran.log:
         names = ForPrograms(ran.node), ForPrograms(ran.pod)
-        listener.rows("log", LOG, [(*names, line) for line in ran.log.splitlines()])
+        reporter.rows("log", LOG, [(*names, line) for line in ran.log.splitlines()])
     if ran.why:
         where = f" on {ran.node}" if ran.node else ""
         fix = lines(("The pod is deleted again.", ran.fix), " ")
-        listener.problem(Problem("", f"pod {ran.pod}{where}: {ran.why}", "pod", fix=fix))
+        reporter.problem(Problem("", f"pod {ran.pod}{where}: {ran.why}", "pod", fix=fix))
     return 1 if ran.why else 0
 
 
 def start_notebook(session: Session, *, image: str, node_port: bool) -> int:
     """Run it on one of the session's nodes and report how to reach it; the exit code. It stays until it is removed."""
-    listener, notify = session.listener, progress(session.listener)
+    reporter, notify = session.reporter, progress(session.reporter)
     api = nodes.connect(session.inventory)
     able = nodes.find_gpu_nodes(api, session, notify)
     if not able:
@@ -88,9 +88,9 @@ def start_notebook(session: Session, *, image: str, node_port: bool) -> int:
     if done.why:
         where = f" on {done.node}" if done.node else ""
         left = "It is deleted again." if done.made else "It was there before, and stays."
-        listener.problem(Problem("", f"{notebook.NAME}{where}: {done.why}", fix=lines((left, done.fix), " ")))
+        reporter.problem(Problem("", f"{notebook.NAME}{where}: {done.why}", fix=lines((left, done.fix), " ")))
         return 1
-    listener.rows("notebook", ("node", "namespace", "name", "port"), [(done.node, namespace, notebook.NAME, done.port or None)])  # fmt: skip
+    reporter.rows("notebook", ("node", "namespace", "name", "port"), [(done.node, namespace, notebook.NAME, done.port or None)])  # fmt: skip
     cluster = session.inventory.cluster
     named = (
         ("--kubeconfig", cluster.kubeconfig),
@@ -100,24 +100,24 @@ def start_notebook(session: Session, *, image: str, node_port: bool) -> int:
     options = shlex.join(word for name, value in named if value for word in (name, str(value)))
     kubectl = f"kubectl {options}"
     if not done.made:
-        listener.note("It was there before and is as it was.")
-    listener.note(
+        reporter.note("It was there before and is as it was.")
+    reporter.note(
         f"`{kubectl} port-forward service/{notebook.NAME} 8888` brings it to http://127.0.0.1:8888."
     )
     (limits,) = (
         container["resources"]["limits"] for container in wanted[0]["spec"]["template"]["spec"]["containers"]
     )
     if done.made and pods.GPU not in limits:
-        listener.note(
+        reporter.note(
             f"It asked for 1 {', '.join(limits)}, as these nodes share their GPUs. For more, change what "
             "`gpunode run manifest notebook` prints."
         )
     if done.port:
-        listener.note(
+        reporter.note(
             f"Every node answers on port {done.port} for it, too, over plain HTTP: the network sees Jupyter's token."
         )
-    listener.note(f"`{kubectl} logs deployment/{notebook.NAME}` has the token that it asks for.")
-    listener.note(
+    reporter.note(f"`{kubectl} logs deployment/{notebook.NAME}` has the token that it asks for.")
+    reporter.note(
         Advice(
             "It keeps its GPU until `",
             Command("run notebook", f"--remove {options}"),
@@ -127,13 +127,13 @@ def start_notebook(session: Session, *, image: str, node_port: bool) -> int:
     return 0
 
 
-def remove_notebook(inventory: Inventory, listener: Listener) -> int:
+def remove_notebook(inventory: Inventory, reporter: Reporter) -> int:
     """Delete it; the exit code. A cluster without one is right."""
     api = nodes.connect(inventory)
     gone = notebook.remove(
-        api, inventory.cluster.namespace, seconds=REMOVE_SECONDS, notify=progress(listener)
+        api, inventory.cluster.namespace, seconds=REMOVE_SECONDS, notify=progress(reporter)
     )
-    listener.rows("object", ("action", "object"), [("removed", title) for title in gone])
+    reporter.rows("object", ("action", "object"), [("removed", title) for title in gone])
     if not gone:
-        listener.note(f"Namespace {inventory.cluster.namespace} has no notebook of gpunode's.")
+        reporter.note(f"Namespace {inventory.cluster.namespace} has no notebook of gpunode's.")
     return 0

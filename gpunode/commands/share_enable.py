@@ -20,8 +20,8 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.commands import unscheduled_pods
 from gpunode.engine import converge, exit_codes, nodes, proof
 from gpunode.engine.fleet import Visit
-from gpunode.engine.listener import Listener, confirm, progress
 from gpunode.engine.member import Member, outcomes
+from gpunode.engine.reporter import Reporter, confirm, progress
 from gpunode.engine.session import Session
 from gpunode.errors import AgentFailed, CannotPlan, ClusterError, GpunodeError, Refused, UsageError
 from gpunode.links import plugin
@@ -47,13 +47,13 @@ def enable(session: Session, *, yes: bool) -> int:
     _share(session.inventory)
     nodes.image_of(session.inventory)
     api = nodes.connect(session.inventory)
-    with _hold_lease(api, session.listener) as held:
+    with _hold_lease(api, session.reporter) as held:
         return _enable(session, api, held, yes=yes)
 
 
 def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
-    listener, inventory = session.listener, session.inventory
-    desired, notify = _share(inventory), progress(listener)
+    reporter, inventory = session.reporter, session.inventory
+    desired, notify = _share(inventory), progress(reporter)
     spec = nodes.spec_of(inventory)
     rights.demand(api, rights.of_share(spec.namespace))
     minor = int(api.version().removeprefix("v").split(".")[1])
@@ -69,24 +69,24 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
         _refuse_asking_hosts(api)
         scheduler(desired.scheduler).plan(api, before=extender.manifests)
     hosts, code = ([], 0) if desired.scheduler else _schedulers(session, api)
-    differences = *plugin.plan(api, spec, notify=listener.note), *extender.plan(api)
-    _confirm(api, listener, differences, [*spec.manifests, *extender.manifests], yes=yes)
+    differences = *plugin.plan(api, spec, notify=reporter.note), *extender.plan(api)
+    _confirm(api, reporter, differences, [*spec.manifests, *extender.manifests], yes=yes)
     rollout = plugin.deploy(api, spec, seconds=proof.PLUGIN_SECONDS, notify=notify)
     for name, state in rollout.states.items():
         if state.reason:
-            listener.problem(replace(state.reason, subject=name))
+            reporter.problem(replace(state.reason, subject=name))
     extender.deploy(api, notify)
     if desired.scheduler is not None:
         name, second = desired.scheduler.name, scheduler(desired.scheduler)
-        _confirm(api, listener, second.plan(api), second.manifests, "the second scheduler ", yes=yes)
+        _confirm(api, reporter, second.plan(api), second.manifests, "the second scheduler ", yes=yes)
         second.deploy(api, notify)
         text = f"the extender leads, and the scheduler {name} asks it for pods with `schedulerName: {name}`"
-        listener.total(text, {"schedulers": 1, "asking": 1})
-        unscheduled_pods.note(inventory, api.find("Pod")[0], listener)
+        reporter.total(text, {"schedulers": 1, "asking": 1})
+        unscheduled_pods.note(inventory, api.find("Pod")[0], reporter)
         return 0 if rollout.good else 1
     secret = schedulers.Wanted(deployment.address(api, spec.namespace), desired.resource, wanted.secret)
     done = _change(session, api, held, hosts, lambda files: schedulers.enable(files, minor, secret), yes=yes)
-    listener.total(
+    reporter.total(
         f"the extender leads, and {done} of {len(hosts)} schedulers ask it",
         {"schedulers": len(hosts), "asking": done},
     )
@@ -95,7 +95,7 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
 
 def _confirm(
     api: Api,
-    listener: Listener,
+    reporter: Reporter,
     differences: Sequence[Difference],
     manifests: Sequence[Object],
     what: str = "",
@@ -104,35 +104,35 @@ def _confirm(
 ) -> None:
     """Show the cluster's changes, and ask. Raises Declined."""
     changes = [difference for difference in differences if difference.action not in ("same", "foreign")]
-    listener.cluster(api.access.context, changes)
+    reporter.cluster(api.access.context, changes)
     if warning := apply.unguarded_note(api, manifests, changes):
-        listener.note(warning)
+        reporter.note(warning)
     if changes:
-        confirm(listener, f"Apply {what}to the cluster ({api.access.context})?", yes=yes)
+        confirm(reporter, f"Apply {what}to the cluster ({api.access.context})?", yes=yes)
 
 
 def disable(session: Session, *, yes: bool) -> int:
     """Remove the extender from the schedulers, then from the cluster; the exit code."""
     api = nodes.connect(session.inventory)
-    with _hold_lease(api, session.listener) as held:
+    with _hold_lease(api, session.reporter) as held:
         return _disable(session, api, held, yes=yes)
 
 
-def _hold_lease(api: Api, listener: Listener) -> AbstractContextManager[Held]:
+def _hold_lease(api: Api, reporter: Reporter) -> AbstractContextManager[Held]:
     """Hold the cluster's lease, so that no other run changes its nodes."""
     holder = f"share {secrets.token_hex(2)} of {getpass.getuser()}@{socket.gethostname()}"
-    return lease.hold(api, holder, progress(listener))
+    return lease.hold(api, holder, progress(reporter))
 
 
 def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
-    listener, notify = session.listener, progress(session.listener)
+    reporter, notify = session.reporter, progress(session.reporter)
     namespace = session.inventory.cluster.namespace
     rights.demand(api, (*deployment.rights_to_remove(api, namespace), *rights.SCHEDULERS))
     everything = deployment.everything(namespace)
     asking = deployment.asking_nodes(api)
     if not apply.find_removable(api, everything, notify=notify) and not asking:
         text = "nothing is enabled: the cluster has no extender, and no scheduler asks one"
-        listener.total(text, {"schedulers": 0, "removed": 0})
+        reporter.total(text, {"schedulers": 0, "removed": 0})
         return 0
     share = session.inventory.cluster.share
     if share and share.scheduler:
@@ -145,10 +145,10 @@ def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     _change(session, api, held, hosts, lambda files: (schedulers.disable(files), ""), yes=yes)
     there = apply.find_removable(api, everything, notify=notify)
     if there:
-        listener.rows("object", ("action", "object"), [("remove", title) for title in there])
-        confirm(listener, f"Remove these from {api.access.context}?", yes=yes)
+        reporter.rows("object", ("action", "object"), [("remove", title) for title in there])
+        confirm(reporter, f"Remove these from {api.access.context}?", yes=yes)
     removed = deployment.remove(api, namespace, seconds=proof.PLUGIN_SECONDS, notify=notify)
-    listener.total(
+    reporter.total(
         f"no scheduler asks the extender, and {len(removed)} objects were removed",
         {"schedulers": len(hosts), "removed": len(removed)},
     )
@@ -189,9 +189,9 @@ def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
 
     members = session.for_each_host(probe)
     unseen = [member for member in members if member.facts is None]
-    session.listener.failures(outcomes(unseen))
+    session.reporter.failures(outcomes(unseen))
     seen = [replace(member, reason=None) for member in members if member.facts]
-    placed = nodes.locate(api, seen, seconds=0, notify=session.listener.note)
+    placed = nodes.locate(api, seen, seconds=0, notify=session.reporter.note)
     masters = [member for member in placed if _files(member).get(MANIFEST, _NONE).exists]
     if not masters:
         raise ClusterError(
@@ -237,7 +237,7 @@ def _change(
 ) -> int:
     """Show the plans, and make the changes one host after the other, each until its scheduler is back; how many have it.
     `planner`: by the host's files, its changes and the volume that its scheduler then has."""
-    listener, todo = session.listener, list[tuple[Member, str]]()
+    reporter, todo = session.reporter, list[tuple[Member, str]]()
     for member in members:
         try:
             changes, volume = planner(_files(member))
@@ -246,11 +246,11 @@ def _change(
         if changes:
             todo.append((_with_plan(member, changes), volume))
     if todo:
-        listener.plans(outcomes([member for member, _ in todo]))
+        reporter.plans(outcomes([member for member, _ in todo]))
         hosts = ", ".join(member.host.name for member, _ in todo)
-        confirm(listener, f"Change the scheduler's configuration on {hosts}? It starts again there.", yes=yes)
+        confirm(reporter, f"Change the scheduler's configuration on {hosts}? It starts again there.", yes=yes)
     for member, volume in todo:
-        if why := held.lost_reason(API_SECONDS, progress(listener), lambda: False):
+        if why := held.lost_reason(API_SECONDS, progress(reporter), lambda: False):
             raise ClusterError(f"not begun: {why}", hint="Run this again.", subject=member.host.name)
         _apply(session, api, member, volume)
     return len(members)
@@ -268,9 +268,9 @@ def _apply(session: Session, api: Api, member: Member, volume: str) -> None:
     node = member.node.name if member.node else member.host.name
     try:
         _make(session, member)
-        why = deployment.wait_for_scheduler(api, node, volume, progress(session.listener))
+        why = deployment.wait_for_scheduler(api, node, volume, progress(session.reporter))
     except BaseException:
-        session.listener.note(f"{member.host.name}: {_restore(session, member)}.")
+        session.reporter.note(f"{member.host.name}: {_restore(session, member)}.")
         raise
     if why:
         raise AgentFailed(
@@ -282,7 +282,7 @@ def _apply(session: Session, api: Api, member: Member, volume: str) -> None:
 
 def _restore(session: Session, member: Member) -> str:
     """Restore the scheduler's files; returns the result as a sentence."""
-    session.listener.note(f"{member.host.name}: putting the scheduler's earlier configuration back.")
+    session.reporter.note(f"{member.host.name}: putting the scheduler's earlier configuration back.")
     try:
         now = _inspect(session, member)
         changes = schedulers.restore(_files(member), _files(now))

@@ -12,8 +12,8 @@ from gpunode.contract.checkpoint import FILE_NAME, healthy_ids, parse
 from gpunode.engine import converge, nodes
 from gpunode.engine.chain import unfixed_note
 from gpunode.engine.fleet import Visit
-from gpunode.engine.listener import Listener, confirm
 from gpunode.engine.member import Member, Members, outcomes
+from gpunode.engine.reporter import Reporter, confirm
 from gpunode.engine.session import Session
 from gpunode.errors import HttpError, Problem
 from gpunode.links.plugin import other_owners
@@ -30,7 +30,7 @@ NAMED = 5  # hosts of a reason
 def inspect(session: Session, *, details: bool, selected: bool = False, hosts: bool = True) -> int:
     """Show every GPU of the cluster with its pods and their allocations, read on the session's hosts, else from the plugins.
     `selected`: only the session's hosts. `hosts`: reach them over SSH; else they are names of nodes."""
-    api, listener = nodes.connect(session.inventory), session.listener
+    api, reporter = nodes.connect(session.inventory), session.reporter
     real, placed = _read_allocations(session, api) if hosts else ({}, ())
     chosen = set() if hosts else {host.node for host in session.hosts}
     there, pods = _state(api)
@@ -47,18 +47,18 @@ def inspect(session: Session, *, details: bool, selected: bool = False, hosts: b
         **real,
     }
     rows = picture.rows(there, pods, _share(session.inventory).resource, real)
-    show(rows, listener, details=details)
+    show(rows, reporter, details=details)
     for node in asked:
         if node.reason is not None and any(row.node == node.node for row in rows):
-            listener.note(f"{node.node}: what its pods use is not known: {node.reason.what}.")
-    unscheduled_pods.note(session.inventory, pods, listener)
+            reporter.note(f"{node.node}: what its pods use is not known: {node.reason.what}.")
+    unscheduled_pods.note(session.inventory, pods, reporter)
     return 0
 
 
 def fsck(session: Session, *, repair: bool, yes: bool, selected: bool = False) -> int:
     """Show mismatches; with `repair` annotate the pods with their GPUs. The exit code: 1 if a mismatch remains.
     `selected`: only on the session's nodes."""
-    api, listener = nodes.connect(session.inventory), session.listener
+    api, reporter = nodes.connect(session.inventory), session.reporter
     real, placed = _read_allocations(session, api)
     there, pods = _state(api)
     if selected:
@@ -68,10 +68,10 @@ def fsck(session: Session, *, repair: bool, yes: bool, selected: bool = False) -
     findings = picture.find_mismatches(there, pods, share.resource, real, asks)
     if session.inventory.cluster.share is None:
         findings = tuple(finding for finding in findings if finding.problem.code != "not-noted")
-        listener.note(
+        reporter.note(
             "The inventory has no `cluster.share`: no extender notes which GPU a pod has, and none has to."
         )
-    listener.rows(
+    reporter.rows(
         "fsck",
         ("node", "pod", "code", "words", "repair"),
         [
@@ -86,50 +86,50 @@ def fsck(session: Session, *, repair: bool, yes: bool, selected: bool = False) -
         ],
     )
     for other in other_owners.every(api):
-        listener.note(
+        reporter.note(
             f"{other.title}, on {other.nodes} nodes, is {other.product.name}, which the extender knows nothing of: "
             f"{other.product.way}."
         )
-    unscheduled_pods.note(session.inventory, pods, listener)
+    unscheduled_pods.note(session.inventory, pods, reporter)
     for reason in _find_uncompared(placed, there):
-        listener.note(f"Not compared with its kubelet: {reason}.")
+        reporter.note(f"Not compared with its kubelet: {reason}.")
     fixable = [finding for finding in findings if finding.repair]
     fixed = 0
     if repair and fixable:
         confirm(
-            listener, f"Write the annotations of {len(fixable)} pods, as the kubelets have them?", yes=yes
+            reporter, f"Write the annotations of {len(fixable)} pods, as the kubelets have them?", yes=yes
         )
-        fixed = sum(_repair(api, finding, pods, listener) for finding in fixable)
-    listener.total(
+        fixed = sum(_repair(api, finding, pods, reporter) for finding in fixable)
+    reporter.total(
         _sentence(findings, fixed, repair=repair, compared=f"{len(real)} of {len(there)} nodes"),
         {"findings": len(findings), "repaired": fixed, "nodes": len(there), "compared": len(real)},
     )
     return 1 if len(findings) > fixed else 0
 
 
-def simulate(inventory: Inventory, listener: Listener, units: Sequence[int], count: int) -> int:
+def simulate(inventory: Inventory, reporter: Reporter, units: Sequence[int], count: int) -> int:
     """Show where `count` pods would be placed; exit code 1 if not all fit."""
     api, share = nodes.connect(inventory), _share(inventory)
     there, pods = _state(api)
     placed, free = simulation.place(
         there, pods, share.resource, units, count, packed=share.policy == "packed"
     )
-    listener.rows(
+    reporter.rows(
         "simulated",
         ("pod", "node", "gpu", "why"),
         [(pod.pod, pod.node, ",".join(pod.gpus), _format_why(pod.why)) for pod in placed],
     )
-    listener.rows(
+    reporter.rows(
         "free",
         ("node", "free", "largest", "gpus"),
         [(node.node, node.free, node.largest, " ".join(map(str, node.by_gpu))) for node in free],
     )
     fit = sum(bool(pod.node) for pod in placed)
-    listener.total(f"{fit} of {count} pods would be placed", {"pods": count, "placed": fit})
+    reporter.total(f"{fit} of {count} pods would be placed", {"pods": count, "placed": fit})
     return 0 if fit == count else 1
 
 
-def show(rows: Sequence[Row], listener: Listener, *, details: bool) -> None:
+def show(rows: Sequence[Row], reporter: Reporter, *, details: bool) -> None:
     """Report a row per GPU, with `details` one per container, and the sums by resource."""
     table = [
         (
@@ -145,11 +145,11 @@ def show(rows: Sequence[Row], listener: Listener, *, details: bool) -> None:
         )
         for row in rows
     ]
-    listener.rows(
+    reporter.rows(
         "share", ("node", "gpu", "device", "resource", "promised", "total", "used", "unit", "pods"), table
     )
     if details:
-        listener.rows(
+        reporter.rows(
             "use",
             ("node", "gpu", "resource", "pod", "container", "promised", "used", "unit"),
             [
@@ -166,10 +166,10 @@ def show(rows: Sequence[Row], listener: Listener, *, details: bool) -> None:
         unknown = 0 if row.gpu == picture.UNKNOWN else row.used or 0
         both[1] += unknown if row.total is None else row.total
     text = ", ".join(f"{resource} {promised}/{total}" for resource, (promised, total) in sums.items())
-    listener.total(text or "no node offers GPUs", {"resources": sums})
+    reporter.total(text or "no node offers GPUs", {"resources": sums})
 
 
-def _repair(api: Api, finding: Mismatch, pods: Sequence[Object], listener: Listener) -> bool:
+def _repair(api: Api, finding: Mismatch, pods: Sequence[Object], reporter: Reporter) -> bool:
     """Write a pod's annotations, unless another pod has its name by now."""
     namespace, _, name = finding.pod.partition("/")
     (seen,) = [
@@ -183,7 +183,7 @@ def _repair(api: Api, finding: Mismatch, pods: Sequence[Object], listener: Liste
     except HttpError as error:
         if error.reason not in ("Conflict", "NotFound"):
             raise
-        listener.note(f"{finding.pod} has changed since: it is left as it is, look once more.")
+        reporter.note(f"{finding.pod} has changed since: it is left as it is, look once more.")
         return False
     return True
 
@@ -224,16 +224,16 @@ def _read_allocations(session: Session, api: Api) -> tuple[Mapping[str, Real], M
 
     members = session.for_each_host(probe)
     probed = outcomes(members)
-    session.listener.failures([outcome for outcome in probed if outcome.facts is None])
+    session.reporter.failures([outcome for outcome in probed if outcome.facts is None])
     for outcome in probed:
         if broken := unfixed_note(outcome):  # such as a lost GPU, which may have no row
-            session.listener.note(f"{outcome.host}: {broken}.")
+            session.reporter.note(f"{outcome.host}: {broken}.")
     hoped = [replace(member, reason=None) for member in members]
-    placed = nodes.locate(api, hoped, seconds=0, notify=session.listener.note)
+    placed = nodes.locate(api, hoped, seconds=0, notify=session.reporter.note)
     real = {
         member.node.name: said
         for member in placed
-        if member.node and (said := _of_host(member, session.listener))
+        if member.node and (said := _of_host(member, session.reporter))
     }
     return real, placed
 
@@ -258,7 +258,7 @@ def _record(member: Member) -> File | None:
     return file if file is not None and file.exists else None
 
 
-def _of_host(member: Member, listener: Listener) -> Real | None:
+def _of_host(member: Member, reporter: Reporter) -> Real | None:
     file = _record(member)
     if file is None:
         return None
@@ -267,7 +267,7 @@ def _of_host(member: Member, listener: Listener) -> Real | None:
             raise ValueError(file.error or "it cannot be read")
         entries, units = parse(file.content), healthy_ids(file.content)
     except ValueError as error:
-        listener.problem(
+        reporter.problem(
             Problem(
                 "", f"{RECORD}: {error}", subject=member.host.name, fix="What its pods use is not known."
             ),

@@ -13,7 +13,8 @@ from gpunode.cluster.pods import GPU, holds
 from gpunode.commands import unscheduled_pods
 from gpunode.contract.usage import Gpu
 from gpunode.engine import converge, nodes
-from gpunode.engine.listener import (
+from gpunode.engine.member import Member, outcomes
+from gpunode.engine.reporter import (
     Bytes,
     Celsius,
     ForPrograms,
@@ -25,7 +26,6 @@ from gpunode.engine.listener import (
     progress,
     report_reason,
 )
-from gpunode.engine.member import Member, outcomes
 from gpunode.engine.session import Session
 from gpunode.links.node import parse
 from gpunode.links.plugin.other_owners import dra_owners
@@ -49,14 +49,14 @@ def show_status(
 ) -> int:
     """Report a row per GPU, and the problems; the exit code. `selected`: only the session's nodes. `hosts`: the session's hosts can
     be asked for processes outside Kubernetes. `fresh` is called right before the first row."""
-    listener, cluster = session.listener, session.inventory.cluster
+    reporter, cluster = session.reporter, session.inventory.cluster
     api = nodes.connect(session.inventory)
     only: list[str] | None = None
     missing = False
     if selected:
-        members = nodes.identify(api, session, progress(listener))
+        members = nodes.identify(api, session, progress(reporter))
         for member in members:
-            report_reason(listener, member.host.name, member.reason if member.node is None else None)
+            report_reason(reporter, member.host.name, member.reason if member.node is None else None)
         missing = any(member.node is None for member in members)
         only = [member.node.name for member in members if member.node]
     there, pods = api.find("Node")[0], api.find("Pod")[0]
@@ -75,19 +75,19 @@ def show_status(
         node.name: why for node in map(parse, there) if node.name in here and (why := judged.reason(node))
     }
     fresh()
-    listener.rows("gpu", COLUMNS, table)
+    reporter.rows("gpu", COLUMNS, table)
     if names := nodes_with_processes(usages):
         if hosts:
             show_processes(api, session, names)
         else:
-            listener.note(
+            reporter.note(
                 f"Processes outside Kubernetes use GPUs on {few(names, NAMED)}; with an inventory, `gpunode status FILE` names them."
             )
     for node in usages:
         for text in (*_notes(node), *find_differences(node, resource, promised)):
-            listener.note(text)
+            reporter.note(text)
         report_reason(
-            listener,
+            reporter,
             node.node,
             owned.get(node.node) or (node.reason and replace(node.reason, subject=node.node)),
         )
@@ -95,7 +95,7 @@ def show_status(
     unhealthy = [node.node for node in usages if node.reason or any(gpu.unhealthy for gpu in node.gpus)]
     if wrong := list(dict.fromkeys([*unhealthy, *owned])):
         limit = f"--limit {','.join(wrong[:NAMED])}"
-        listener.note(
+        reporter.note(
             Advice(
                 "`",
                 Command("verify", limit),
@@ -103,13 +103,13 @@ def show_status(
             )
         )
     elif numbers["gpus"]:
-        listener.note(
+        reporter.note(
             Advice("Device plugins report this. `", Command("verify"), "` checks whether new pods get a GPU.")
         )
-    unscheduled_pods.note(session.inventory, pods, listener)
+    unscheduled_pods.note(session.inventory, pods, reporter)
     parts, models = shares(usages, there, pods, resource), by_model(usages)
     more = {**({"models": models} if models else {}), **({"shares": parts} if parts else {})}
-    listener.total(sentence(numbers, parts, models), {**numbers, **more})
+    reporter.total(sentence(numbers, parts, models), {**numbers, **more})
     return 1 if missing or owned or numbers["unhealthy"] or numbers["unknown"] else 0
 
 
@@ -245,7 +245,7 @@ def nodes_with_processes(usages: Sequence[NodeUsage]) -> tuple[str, ...]:
 def show_processes(api: Api, session: Session, names: Sequence[str]) -> None:
     """Ask the hosts of these nodes, and report a row for each process outside pods; hosts that do not answer are failures."""
     members = nodes.locate(
-        api, [Member(host) for host in session.hosts], seconds=0, notify=progress(session.listener)
+        api, [Member(host) for host in session.hosts], seconds=0, notify=progress(session.reporter)
     )
     theirs = {
         member.host.name: member.node.name for member in members if member.node and member.node.name in names
@@ -257,7 +257,7 @@ def show_processes(api: Api, session: Session, names: Sequence[str]) -> None:
         [Member(member.host) for member in members if member.host.name in theirs],
         plans=False,
     )
-    session.listener.failures(outcomes([member for member in asked if member.facts is None]))
+    session.reporter.failures(outcomes([member for member in asked if member.facts is None]))
     rows = [
         (
             theirs[member.host.name],
@@ -271,4 +271,4 @@ def show_processes(api: Api, session: Session, names: Sequence[str]) -> None:
         for user in member.facts.gpu_users
         if user.pod is None
     ]
-    session.listener.rows("process", PROCESS_COLUMNS, rows)
+    session.reporter.rows("process", PROCESS_COLUMNS, rows)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gpunode.cluster.api.kinds import Object
 from gpunode.contract.promises import Malformed, bound_demand, has_ended
-from gpunode.engine.listener import Listener
+from gpunode.engine.reporter import Reporter
 from gpunode.model import Inventory
 from gpunode.wording import few
 
@@ -23,14 +23,14 @@ def find(pods: Iterable[Object], resource: str, scheduler: str) -> list[str]:
     return sorted(names)
 
 
-def note(inventory: Inventory, pods: Sequence[Object], listener: Listener) -> None:
+def note(inventory: Inventory, pods: Sequence[Object], reporter: Reporter) -> None:
     """Report these pods, if the inventory has a second scheduler."""
     share = inventory.cluster.share
     if share is None or share.scheduler is None:
         return
     name = share.scheduler.name
     if names := find(pods, share.resource, name):
-        listener.note(
+        reporter.note(
             f"{len(names)} pods ask for {share.resource} past the scheduler {name}, by the sum of a node: {few(names, NAMED)}. "
             f"Set `schedulerName: {name}` in their templates."
         )

@@ -24,7 +24,7 @@ Chain: TypeAlias = tuple[Verdict, ...]
 
 def verify(session: Session, *, run: bool) -> int:
     """Judge and report every link; the exit code. `run`: with pods."""
-    listener, inventory = session.listener, session.inventory
+    reporter, inventory = session.reporter, session.inventory
     nodes.check_kubeconfig(inventory)
     members = session.for_each_host(converge.probe_and_plan, plans=False)
     chains = judge_chains(session, members, run=run)
@@ -32,15 +32,15 @@ def verify(session: Session, *, run: bool) -> int:
         chains = _with_containers(session, members, chains)
     broken = list(find_broken(chains))
     for host, chain in sorted(chains.items(), key=lambda item: item[0] in broken):  # last: what is read first
-        listener.links(host, chain)
+        reporter.links(host, chain)
     for member in members:
         for restart in member.facts.unconfirmed if member.facts else ():
-            listener.note(Advice(f"{member.host.name}: {restart}. `", Command("provision"), "` confirms it."))
+            reporter.note(Advice(f"{member.host.name}: {restart}. `", Command("provision"), "` confirms it."))
     if inventory.cluster.plugin is None:
-        listener.note(
+        reporter.note(
             "The inventory names no `cluster.plugin`, so nothing in the cluster was checked. Add it to check the whole chain."
         )
-    listener.total(summarize(chains), count_links(chains))
+    reporter.total(summarize(chains), count_links(chains))
     unreachable = [
         member.host.name for member in members if member.outcome and member.outcome.status == "unreachable"
     ]
@@ -73,7 +73,7 @@ def _judge_cluster(session: Session, members: Members, *, run: bool) -> Mapping[
     """The cluster's links of the hosts whose own links hold."""
     try:
         walk = Walk(
-            nodes.connect(session.inventory), session.inventory, session.listener, acts=False, run=run
+            nodes.connect(session.inventory), session.inventory, session.reporter, acts=False, run=run
         )
         return {member.host.name: member.verdicts for member in prove(walk, members)}
     except ClusterError as error:
@@ -101,9 +101,9 @@ def _read_lost_gpus(session: Session, members: Members) -> Mapping[str, str]:
     reasons: dict[str, str] = {}
     with suppress(ClusterError):
         walk = Walk(
-            nodes.connect(session.inventory), session.inventory, session.listener, acts=False, run=False
+            nodes.connect(session.inventory), session.inventory, session.reporter, acts=False, run=False
         )
-        placed = nodes.locate(walk.api, members, seconds=0, notify=session.listener.note)
+        placed = nodes.locate(walk.api, members, seconds=0, notify=session.reporter.note)
         states = read_states(walk, placed)
         for member in placed:
             if member.node and (pod := states[member.node.name].pod):
@@ -137,7 +137,7 @@ def _with_containers(
         [host for host in session.hosts if host.name in outcomes], task, forks=session.forks
     ):
         if isinstance(item, Event):
-            session.listener.event(item)
+            session.reporter.event(item)
         elif item.host not in verdicts:  # the connection was lost since
             verdicts[item.host] = Verdict.unknown("container", f"not run: {item.why or 'no answer'}")
     return {

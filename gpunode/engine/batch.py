@@ -13,10 +13,10 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import wait_for_api
 from gpunode.engine import control_plane, gate, rounds, work
 from gpunode.engine.impact import Act
-from gpunode.engine.listener import Listener, progress, report_reason
 from gpunode.engine.member import Member, Members
 from gpunode.engine.proof import Walk, prove
 from gpunode.engine.record import Record, State
+from gpunode.engine.reporter import Reporter, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
 from gpunode.wording import Advice, Command, few
@@ -43,8 +43,8 @@ class Run:
 
 def finish(run: Run, members: Members) -> Members:
     """The members when all is done for them that can be done; each has come to an end that is recorded."""
-    listener, masters = run.session.listener, control_plane.disturbed_hosts(members)
-    members = control_plane.healthy_before(run.api, members, masters, listener)
+    reporter, masters = run.session.reporter, control_plane.disturbed_hosts(members)
+    members = control_plane.healthy_before(run.api, members, masters, reporter)
     members = work.clear(run.api, run.session, members, run.record, stopped=lambda: run.stopped)
     cordoned = run.record.begun
     for member in members:
@@ -61,7 +61,7 @@ def finish(run: Run, members: Members) -> Members:
             run.api, member, visit, emit, stopped=lambda: run.stopped
         ),
     )
-    members = control_plane.healthy_after(run.api, members, begun, listener)
+    members = control_plane.healthy_after(run.api, members, begun, reporter)
     if run.api is not None and any(member.host_ok for member in members):
         for member in members:
             if member.host_ok:
@@ -69,7 +69,7 @@ def finish(run: Run, members: Members) -> Members:
         try:
             members = _prove(run, run.api, members)
         except ClusterError as error:
-            listener.problem(error.problem)
+            reporter.problem(error.problem)
             members = tuple(
                 member.exclude(replace(error.problem, code=FAILED)) if member.host_ok else member
                 for member in members
@@ -83,22 +83,22 @@ def _give_back(run: Run, member: Member, cordoned: Collection[str]) -> Member:
     """The member, out before anything is changed there; its node takes pods again."""
     if not member.has_changes or member.reason is not None:
         return member
-    listener, host = run.session.listener, member.host.name
+    reporter, host = run.session.reporter, member.host.name
     reason = Problem(rounds.STOPPED, f"{work.NOT_CHANGED}: {run.record.lost}", subject=host)
     if host in cordoned:
-        reason = work.lift_cordon(run.api, member, reason, listener.event)
-    report_reason(listener, host, reason)
+        reason = work.lift_cordon(run.api, member, reason, reporter.event)
+    report_reason(reporter, host, reason)
     return member.exclude(reason)
 
 
 def _prove(run: Run, api: Api, members: Members) -> Members:
     """The members, brought up and their nodes given back. All of it can be done twice, so an API server may go away once."""
-    listener = run.session.listener
+    reporter = run.session.reporter
     for again in (True, False):
-        wait_for_api(api, seconds=work.API_SECONDS, notify=progress(listener))
+        wait_for_api(api, seconds=work.API_SECONDS, notify=progress(reporter))
         try:
             walk = Walk(
-                api, run.session.inventory, listener, acts=True, run=run.prove, holder=run.record.owner
+                api, run.session.inventory, reporter, acts=True, run=run.prove, holder=run.record.owner
             )
             after = prove(walk, members)
             work.release(api, after)
@@ -131,9 +131,9 @@ class Interrupt:
     """Within its block: `set` is True once Ctrl-C was pressed; the second Ctrl-C raises KeyboardInterrupt. `begun`: hosts that
     are left then before they are finished; they are named with the command that continues."""
 
-    def __init__(self, listener: Listener, begun: Callable[[], Sequence[str]]) -> None:
+    def __init__(self, reporter: Reporter, begun: Callable[[], Sequence[str]]) -> None:
         self.set = False
-        self._listener, self._begun = listener, begun
+        self._reporter, self._begun = reporter, begun
         self._before: Any = None
 
     def __enter__(self) -> Interrupt:
@@ -145,7 +145,7 @@ class Interrupt:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
         if kind is KeyboardInterrupt and (hosts := self._begun()):
-            self._listener.note(
+            self._reporter.note(
                 Advice(
                     f"Left as they are: {few(hosts, NAMED)}; nodes that are cordoned stay so. `",
                     Command("resume"),
@@ -157,6 +157,6 @@ class Interrupt:
         if self.set:
             raise KeyboardInterrupt
         self.set = True
-        self._listener.note(
+        self._reporter.note(
             "Interrupted: hosts already started are finished, no other is started. Press Ctrl-C again to leave them as they are."
         )

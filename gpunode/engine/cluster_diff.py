@@ -13,8 +13,8 @@ from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.objects import apply, difference
 from gpunode.cluster.objects.difference import Difference
 from gpunode.engine import impact, nodes
-from gpunode.engine.listener import Listener, report_reason
 from gpunode.engine.member import Member, Members
+from gpunode.engine.reporter import Reporter, report_reason
 from gpunode.errors import ClusterError
 from gpunode.links import node as cluster_nodes
 from gpunode.links import plugin
@@ -53,7 +53,7 @@ def plan(
     api: Api,
     inventory: Inventory,
     members: Sequence[Member],
-    listener: Listener,
+    reporter: Reporter,
     *,
     diff: bool | None = None,
     strict: bool = True,
@@ -62,21 +62,21 @@ def plan(
     """Show the cluster's changes, as `show` does, for hosts that will have the plugin's image; and which of them are no nodes
     yet. `order`: the batches, each proven at a time."""
     located = nodes.locate(api, members, seconds=0, notify=lambda _: None)
-    planned = show(api, inventory, located, listener, diff=diff, strict=strict, loaded=True, order=order)
+    planned = show(api, inventory, located, reporter, diff=diff, strict=strict, loaded=True, order=order)
     missing = [member for member in located if member.node is None and member.reason is not None]
     for member in missing:
         if member.reason and member.reason.code == ANOTHER_MACHINE:
-            report_reason(listener, member.host.name, member.reason)
+            report_reason(reporter, member.host.name, member.reason)
     absent = [member for member in missing if member.reason and member.reason.code != ANOTHER_MACHINE]
     stopped = [member.host.name for member in absent if _kubelet_starts(member)]
     if stopped:
-        listener.note(
+        reporter.note(
             f"{few(stopped, NAMED)}: no node of the cluster yet, since no kubelet runs there. The plan starts it; the same "
             "run then labels the node and brings the device plugin."
         )
     strange = [member.host.name for member in absent if not _kubelet_starts(member)]
     if strange:
-        listener.note(
+        reporter.note(
             Advice(
                 f"{few(strange, NAMED)}: no node of the cluster yet. Labels and the device plugin come with `",
                 Command("provision"),
@@ -102,7 +102,7 @@ def show(
     api: Api,
     inventory: Inventory,
     members: Sequence[Member],
-    listener: Listener,
+    reporter: Reporter,
     *,
     diff: bool | None = None,
     strict: bool = True,
@@ -114,16 +114,16 @@ def show(
     diff. Not `strict`: also for a user who may read and not write. `loaded`: its image will be on these nodes. `other`: the
     DaemonSet that it replaces."""
     spec = nodes.spec_of(inventory)
-    objects = plugin.plan(api, spec, strict=strict, notify=listener.note)
-    nodes.warn(api, inventory, members, listener, but=title(other) if other else "")
+    objects = plugin.plan(api, spec, strict=strict, notify=reporter.note)
+    nodes.warn(api, inventory, members, reporter, but=title(other) if other else "")
     owners = other_owners.dra_owners(api)
     if owners.unknown:
-        listener.note(
+        reporter.note(
             f"Whether a DRA driver allocates the GPUs of these nodes is not known: {owners.unknown}."
         )
     members = nodes.exclude_owned(owners, members)
-    _report_sharing(api, inventory, members, listener)
-    imageless = _report_imageless(api, inventory, members, listener, loaded=loaded)
+    _report_sharing(api, inventory, members, reporter)
+    imageless = _report_imageless(api, inventory, members, reporter, loaded=loaded)
     tried = _try_labels(api, members, strict=strict)
     would = [
         *([difference.removal(other)] if other else []),
@@ -133,14 +133,14 @@ def show(
     outdated = _pods_to_replace(api, spec.namespace, members, order)
     would += outdated
     changes = [change for change in would if change.action not in ("same", "foreign")]
-    listener.cluster(api.access.context, changes, diff=diff)
-    _report_untried(would, listener)
+    reporter.cluster(api.access.context, changes, diff=diff)
+    _report_untried(would, reporter)
     if warning := apply.unguarded_note(api, spec.manifests, changes):
-        listener.note(warning)
-    obstructed = _report_obstacles(api, spec, objects, members, listener)
+        reporter.note(warning)
+    obstructed = _report_obstacles(api, spec, objects, members, reporter)
     for member, _ in tried:
         if member.node is not None:
-            report_reason(listener, member.host.name, member.reason)
+            report_reason(reporter, member.host.name, member.reason)
     return ClusterPlan(
         len(changes), tuple(member for member, _ in tried), obstructed, len(outdated), imageless
     )
@@ -160,7 +160,7 @@ def _pods_to_replace(
     return [difference.replacement(pod, daemonset.place(pod)) for pod in replaced]
 
 
-def _report_sharing(api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener) -> None:
+def _report_sharing(api: Api, inventory: Inventory, members: Sequence[Member], reporter: Reporter) -> None:
     """Report what a new sharing of GPUs means for the nodes, equal nodes together. The configuration is the whole cluster's, so
     it names nodes beside the members', too."""
     cluster = inventory.cluster
@@ -179,9 +179,9 @@ def _report_sharing(api: Api, inventory: Inventory, members: Sequence[Member], l
     for meaning, names in nodes_by_text.items():
         if meaning:
             each = ", each node" if len(names) > 1 else ""
-            listener.note(f"{few(names, NAMED)}{each}: {meaning}. {configuration.GIVEN}")
+            reporter.note(f"{few(names, NAMED)}{each}: {meaning}. {configuration.GIVEN}")
     if outside:
-        listener.note(
+        reporter.note(
             "The plugin's configuration is one for the whole cluster. It reaches nodes that are not among this command's "
             f"hosts, whatever --limit names: {', '.join(outside)}. To change only some nodes, give them a configuration of "
             f"their own: `cluster.plugin.configs` in {page('sharing.md')}"
@@ -193,7 +193,7 @@ def _report_obstacles(
     spec: plugin.Spec,
     objects: Sequence[Difference],
     members: Sequence[Member],
-    listener: Listener,
+    reporter: Reporter,
 ) -> tuple[str, ...]:
     """Report why the cluster would not admit the plugin's pods or a pod that proves a GPU; returns those pods."""
     node = next((member.node for member in members if member.node), None)
@@ -216,9 +216,9 @@ def _report_obstacles(
     for attempt in trials:
         if attempt.reason:
             what = f"{attempt.what} would not be admitted: {attempt.reason.what}"
-            listener.problem(replace(attempt.reason, what=what))
+            reporter.problem(replace(attempt.reason, what=what))
         else:
-            listener.note(
+            reporter.note(
                 f"The API server could not try {attempt.what}: {attempt.untried}. Whether they are admitted shows when they are made."
             )
     return tuple(attempt.what for attempt in trials if attempt.reason)
@@ -232,14 +232,14 @@ def _with_plugin(api: Api, members: Sequence[Member]) -> dict[str, cluster_nodes
 
 
 def _report_imageless(
-    api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener, *, loaded: bool
+    api: Api, inventory: Inventory, members: Sequence[Member], reporter: Reporter, *, loaded: bool
 ) -> tuple[str, ...]:
     """Tell of nodes on which the plugin would end: its DaemonSet is one for all nodes, those of other hosts too."""
     image, here = nodes.image_of(inventory), {member.node.name for member in members if member.node}
     places = [node for name, node in _with_plugin(api, members).items() if not (loaded and name in here)]
     without = unloaded(api, inventory.cluster.namespace, image, places)
     if without:
-        listener.note(
+        reporter.note(
             Advice(
                 f"{few(without, NAMED)}: {image.reference} is not there, as far as the kubelet reports. The plugin's pods "
                 "would be replaced by some that cannot start, and no GPU be offered. `",
@@ -288,7 +288,7 @@ def _to_ask(member: Member) -> bool:
     )
 
 
-def _report_untried(would: Sequence[Difference], listener: Listener) -> None:
+def _report_untried(would: Sequence[Difference], reporter: Reporter) -> None:
     """Report the objects for which the API server rejected the dry run."""
     reasons: dict[str, list[Difference]] = {}
     for change in would:
@@ -298,4 +298,4 @@ def _report_untried(would: Sequence[Difference], listener: Listener) -> None:
         what = ", ".join(change.what for change in these) if len(these) <= FEW else f"{len(these)} objects"
         there = any(change.action != "created" for change in these)
         rest = " Only fields that gpunode sets were compared with the current ones." if there else ""
-        listener.note(f"The API server could not try {what}: {reason}.{rest}")
+        reporter.note(f"The API server could not try {what}: {reason}.{rest}")

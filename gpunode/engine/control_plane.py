@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from gpunode.cluster import control_plane
 from gpunode.cluster.api import Api
-from gpunode.engine.listener import Listener, progress, report_reason
 from gpunode.engine.member import Member, Members
+from gpunode.engine.reporter import Reporter, progress, report_reason
 from gpunode.errors import Problem
 from gpunode.links.kubelet import k0s, microk8s, microshift, places
 from gpunode.links.kubelet.rancher import PRODUCTS
@@ -46,16 +46,16 @@ def refuse_unnamed(inventory: Inventory, members: Members) -> Members:
     return tuple(_refuse(inventory, member) if member.host.name in names else member for member in members)
 
 
-def healthy_before(api: Api | None, members: Members, hosts: Collection[str], listener: Listener) -> Members:
+def healthy_before(api: Api | None, members: Members, hosts: Collection[str], reporter: Reporter) -> Members:
     """The members; those of `hosts` out where the others of the control plane are not healthy: what is wrong with a host
     itself may be what its plan corrects."""
     own = [member.node.name for member in members if member.node and member.host.name in hosts]
-    return _check_health(api, members, hosts, BEFORE, own, listener)
+    return _check_health(api, members, hosts, BEFORE, own, reporter)
 
 
-def healthy_after(api: Api | None, members: Members, hosts: Collection[str], listener: Listener) -> Members:
+def healthy_after(api: Api | None, members: Members, hosts: Collection[str], reporter: Reporter) -> Members:
     """The members; those of `hosts` out where the control plane does not become healthy."""
-    return _check_health(api, members, hosts, AFTER, (), listener)
+    return _check_health(api, members, hosts, AFTER, (), reporter)
 
 
 def _check_health(
@@ -64,9 +64,9 @@ def _check_health(
     hosts: Collection[str],
     seconds: float,
     but: Collection[str],
-    listener: Listener,
+    reporter: Reporter,
 ) -> Members:
-    why = control_plane.wait(api, seconds, progress(listener), but) if api and hosts else ""
+    why = control_plane.wait(api, seconds, progress(reporter), but) if api and hosts else ""
     if not why:
         return members
     reason = Problem(
@@ -75,7 +75,7 @@ def _check_health(
         fix="See `kubectl get --raw '/readyz?verbose'` and the pods of kube-system; then run again.",
     )
     for host in hosts:
-        report_reason(listener, host, replace(reason, subject=host))
+        report_reason(reporter, host, replace(reason, subject=host))
     return tuple(
         member.exclude(member.reason or replace(reason, subject=member.host.name))
         if member.host.name in hosts

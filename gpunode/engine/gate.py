@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import IO
 
 from gpunode.agent.redaction import redact
-from gpunode.engine.listener import Listener
 from gpunode.engine.member import Member
 from gpunode.engine.record import Record
+from gpunode.engine.reporter import Reporter
 from gpunode.errors import Problem
 from gpunode.model import Event, GateCommand, Inventory
 
@@ -42,10 +42,10 @@ class Result:
         return f"exited with {self.status}" if self.status >= 0 else f"was ended by signal {-self.status}"
 
 
-def show(inventory: Inventory, listener: Listener) -> None:
+def show(inventory: Inventory, reporter: Reporter) -> None:
     """Tell which gates there are; none is run."""
     rows = [(gate.command, gate.timeout, "before each batch, on this machine") for gate in inventory.gates]
-    listener.rows("gate", ("gate", "timeout", "when"), rows)
+    reporter.rows("gate", ("gate", "timeout", "when"), rows)
 
 
 def run_gates(
@@ -53,7 +53,7 @@ def run_gates(
     members: Sequence[Member],
     batch: tuple[int, int],
     record: Record,
-    listener: Listener,
+    reporter: Reporter,
 ) -> str:
     """Run the gates in order for a batch, (its number, of how many); why it may not begin, "" where all let it."""
     hosts = [member.host.name for member in members]
@@ -67,7 +67,7 @@ def run_gates(
         "GPUNODE_RUN": record.id,
     }
     for gate in inventory.gates:
-        listener.event(Event("stage", None, f"gate before batch {batch[0]} of {batch[1]}: {gate.command}"))
+        reporter.event(Event("stage", None, f"gate before batch {batch[0]} of {batch[1]}: {gate.command}"))
         result = run(gate, variables, folder)
         seen = {
             "gate": redact(gate.command),
@@ -77,10 +77,10 @@ def run_gates(
             "output": result.output,
         }
         record.gate(seen)
-        listener.event(Event("gate", None, result.text, seen))
+        reporter.event(Event("gate", None, result.text, seen))
         if result.status != 0:
             why = f"gate `{gate.command}` {result.text}"
-            listener.problem(Problem("", f"{why}, before batch {batch[0]} of {batch[1]}\n{result.output}"))
+            reporter.problem(Problem("", f"{why}, before batch {batch[0]} of {batch[1]}\n{result.output}"))
             return why
     return ""
 

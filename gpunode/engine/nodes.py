@@ -11,8 +11,8 @@ from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api import connect as api_of
 from gpunode.cluster.api.kubeconfig import choose_context
 from gpunode.engine import converge
-from gpunode.engine.listener import Listener, report_reason
 from gpunode.engine.member import Member, Members
+from gpunode.engine.reporter import Reporter, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, every, identity
@@ -122,10 +122,10 @@ def find_gpu_nodes(api: Api, session: Session, notify: Callable[[str], None]) ->
     """The nodes of the session's hosts. Reports hosts without a node, and if no host has one."""
     members = identify(api, session, notify)
     for member in members:
-        report_reason(session.listener, member.host.name, member.reason)
+        report_reason(session.reporter, member.host.name, member.reason)
     gpu_nodes = [member.node for member in members if member.node]
     if not gpu_nodes:
-        session.listener.note(Advice("No node has GPUs. `", Command("provision"), "` makes hosts GPU nodes."))
+        session.reporter.note(Advice("No node has GPUs. `", Command("provision"), "` makes hosts GPU nodes."))
     return gpu_nodes
 
 
@@ -174,28 +174,28 @@ def apply_labels(
 
 
 def warn(
-    api: Api, inventory: Inventory, members: Sequence[Member], listener: Listener, *, but: str = ""
+    api: Api, inventory: Inventory, members: Sequence[Member], reporter: Reporter, *, but: str = ""
 ) -> None:
     """Warn of other device plugins (except the one with the title `but`), and of pitfalls in the plugin's image and configuration."""
     for other in [owner for owner in other_owners.every(api) if owner.title != but]:
         where = f"{other.title}, on {several(other.nodes, 'node')}"
         whose = f"It is {other.product.name}: {other.product.way}."
         if other.does == "configures":
-            listener.note(
+            reporter.note(
                 f"{where}, writes the container runtime's configuration too, and writes it back after gpunode. {whose}"
             )
         elif other.does == "allocates":
-            listener.note(
+            reporter.note(
                 f"{where}, is a DRA driver for NVIDIA GPUs. A node whose GPUs it allocates gets no device plugin of gpunode. {whose}"
             )
         else:
-            listener.note(
+            reporter.note(
                 f"{where}, offers NVIDIA GPUs too. Where two device plugins run on a node, the one that started last wins: "
                 f"remove that one first; running pods keep their GPUs. {whose}"
             )
     for node in filter(None, (member.node for member in members)):
         for label in other_owners.paused_labels(node.labels):
-            listener.note(
+            reporter.note(
                 f"{node.name}: the GPU Operator's label {label}={other_owners.PAUSED} stays after a MIG change that failed. "
                 f"`kubectl label node {node.name} {label}-` removes it."
             )
@@ -205,9 +205,9 @@ def warn(
         if member.node
     ]
     for warning in warnings(inventory.cluster.plugin_config, places):
-        listener.note(warning)
+        reporter.note(warning)
     if warning := floating(image_of(inventory)):
-        listener.note(warning)
+        reporter.note(warning)
 
 
 def _find_node(member: Member, there: Sequence[Node]) -> Member:

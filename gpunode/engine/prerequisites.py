@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from gpunode.engine import converge, rounds
 from gpunode.engine.fleet import Visit
-from gpunode.engine.listener import confirm
 from gpunode.engine.member import Member, Members, update
+from gpunode.engine.reporter import confirm
 from gpunode.engine.session import Session
 from gpunode.errors import GpunodeError, WrongKey
 from gpunode.model import Event, OnEvent, Outcome, Repository
@@ -29,8 +29,8 @@ def install_python(session: Session, members: Members, *, yes: bool) -> Members:
         return members
     for command in dict.fromkeys(lacking.values()):
         hosts = [name for name, its in lacking.items() if its == command]
-        session.listener.note(f"Before any plan, on {few(hosts, 5)}: `{command}`.")
-    confirm(session.listener, f"Install Python on {several(len(lacking), 'host')}?", yes=yes)
+        session.reporter.note(f"Before any plan, on {few(hosts, 5)}: `{command}`.")
+    confirm(session.reporter, f"Install Python on {several(len(lacking), 'host')}?", yes=yes)
 
     def install(visit: Visit, emit: OnEvent) -> Outcome:
         emit(Event("stage", visit.host.name, "install Python"))
@@ -84,7 +84,7 @@ def _fetch(session: Session, source: Signed, trusted: Collection[str] | None) ->
         fetched = key(source, given=trusted or ())
     except WrongKey as error:
         if trusted is not None or not error.text:
-            session.listener.problem(error.problem)
+            session.reporter.problem(error.problem)
             return error
         fetched = Key(error.text, error.fingerprint)
         text = (
@@ -92,16 +92,16 @@ def _fetch(session: Session, source: Signed, trusted: Collection[str] | None) ->
             "another key can be made to end so. Compare all 40 digits with a source of your own. If they are the same, `"
         )
         command = Command("provision", f"--fingerprint {fetched.fingerprint}")
-        session.listener.note(Advice(text, command, "` takes it."))
+        session.reporter.note(Advice(text, command, "` takes it."))
     except GpunodeError as error:
         fix = (
             "Without internet bring the keys, or name a mirror's: `gpunode keys SYSTEM --driver PLACE --toolkit PLACE` "
             "checks them, and prints the `repositories` that the inventory needs."
         )
         error.problem = replace(error.problem, fix=fix)
-        session.listener.problem(error.problem)
+        session.reporter.problem(error.problem)
         return error
     else:
         whose = "that gpunode knows" if fetched.fingerprint == source.fingerprint else "that you gave"
-        session.listener.note(f"{adds}has the fingerprint {whose}, {fetched.fingerprint}.")
+        session.reporter.note(f"{adds}has the fingerprint {whose}, {fetched.fingerprint}.")
     return Repository(source.uri, fetched.text, fetched.fingerprint)

@@ -12,8 +12,8 @@ from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.contract.status import LAYOUT
 from gpunode.engine import impact, nodes
-from gpunode.engine.listener import ForPrograms, Listener, progress
 from gpunode.engine.member import Member, Members
+from gpunode.engine.reporter import ForPrograms, Reporter, progress
 from gpunode.errors import ApiConnectionLost, ClusterError, Layer, Problem
 from gpunode.links import plugin
 from gpunode.links.capacity import link as capacity
@@ -43,7 +43,7 @@ class Walk:
 
     api: Api
     inventory: Inventory
-    listener: Listener
+    reporter: Reporter
     acts: bool
     run: bool
     holder: str = ""
@@ -82,15 +82,15 @@ def prove(walk: Walk, members: Members) -> Members:
     if walk.acts:
         for member in members:
             if member.host_ok:
-                report_problem(walk.listener, member)
+                report_problem(walk.reporter, member)
     return _judge_pods(walk, members, states) if walk.run else members
 
 
-def report_problem(listener: Listener, member: Member) -> None:
+def report_problem(reporter: Reporter, member: Member) -> None:
     """Report why the host is not proven, if a problem is known."""
     if problem := member.problem:
         about = problem.subject if member.reason else member.node.name if member.node else member.host.name
-        listener.problem(replace(problem, subject=about), member.host.name)
+        reporter.problem(replace(problem, subject=about), member.host.name)
 
 
 def _judge(members: Members, judge: Callable[[Member, Node], Verdict]) -> Members:
@@ -110,7 +110,7 @@ def _locate(walk: Walk, members: Members) -> Members:
     seconds = 0.0
     if walk.acts:
         members, seconds = tuple(map(_begin_proof, members)), nodes.REGISTER_SECONDS
-    located = nodes.locate(walk.api, members, seconds=seconds, notify=progress(walk.listener))
+    located = nodes.locate(walk.api, members, seconds=seconds, notify=progress(walk.reporter))
     return tuple(
         replace(after, verdicts=(judge_missing(after.reason),))
         if after.node is None and after.reason and before.reason is None
@@ -187,7 +187,7 @@ def _deploy(walk: Walk, members: Sequence[Member], renew: set[str]) -> dict[str,
         return {}
     hopeless = [name for name, member in going.items() if member.no_driver]
     scope, spec = Scope(only=going, renew=renew, hopeless=hopeless), nodes.spec_of(walk.inventory)
-    notify = progress(walk.listener)
+    notify = progress(walk.reporter)
     states = plugin.deploy(walk.api, spec, scope, seconds=PLUGIN_SECONDS, notify=notify).states
     flapped = [
         replace(member, node=None)
@@ -207,7 +207,7 @@ def _deploy(walk: Walk, members: Sequence[Member], renew: set[str]) -> dict[str,
 
 def _wait_for_capacity(walk: Walk, members: Members, states: dict[str, State]) -> None:
     """Wait until the nodes offer all expected units, and update the nodes in `states`."""
-    end, notify = time.monotonic() + PLUGIN_SECONDS, progress(walk.listener)
+    end, notify = time.monotonic() + PLUGIN_SECONDS, progress(walk.reporter)
     for member in members:
         if not member.active or member.node is None:
             continue
@@ -228,14 +228,14 @@ def _wait_for_capacity(walk: Walk, members: Members, states: dict[str, State]) -
 
 def _judge_pods(walk: Walk, members: Members, states: Mapping[str, State]) -> Members:
     """The last link: vectoradd on the free GPUs, and for isolated hosts a pod that requests no GPU."""
-    notify = progress(walk.listener)
+    notify = progress(walk.reporter)
     going = [member for member in members if member.active and member.node]
     aims = [
         target(walk.config, member.node.name, member.gpus, member.labels) for member in going if member.node
     ]
     results = run_vectoradd(walk.api, walk.inventory, aims, notify, holder=walk.holder) if aims else ()
     if walk.acts:
-        show_results(results, walk.listener)
+        show_results(results, walk.reporter)
     by_node = {result.node: result for result in results}
     isolated = [member.node for member in going if member.node and member.host.isolation]
     strangers: Mapping[str, str] = {}
@@ -264,7 +264,7 @@ def _judge_pods(walk: Walk, members: Members, states: Mapping[str, State]) -> Me
         if member.node.name in strangers:
             verdict = judge_isolation(verdict, strangers[member.node.name])
         if walk.acts and verdict.status == "broken" and member.problem is None:
-            report_problem(walk.listener, replace(member, verdicts=(verdict,)))
+            report_problem(walk.reporter, replace(member, verdicts=(verdict,)))
         return replace(member, result=result, verdicts=(*verdicts, verdict))
 
     return tuple(map(judge, members))
@@ -294,7 +294,7 @@ def run_vectoradd(
     )
 
 
-def report_proofs(members: Members, listener: Listener) -> None:
+def report_proofs(members: Members, reporter: Reporter) -> None:
     """Report a row per host: whether it is verified, the proof, and the broken link."""
     rows = []
     for member in members:
@@ -302,7 +302,7 @@ def report_proofs(members: Members, listener: Listener) -> None:
         link = ForPrograms((problem and problem.layer) or ""), ForPrograms(problem.code if problem else "")
         node = member.node.name if member.node else ""
         rows.append((member.host.name, node, *describe_proof(member), *link))
-    listener.rows("verified", ("host", "node", "result", "proof", "layer", "code"), rows)
+    reporter.rows("verified", ("host", "node", "result", "proof", "layer", "code"), rows)
 
 
 def describe_proof(member: Member) -> tuple[str, str]:
@@ -333,7 +333,7 @@ def describe_proof(member: Member) -> tuple[str, str]:
     return "verified", f"{count}, vectoradd passed on each"
 
 
-def show_results(results: Sequence[NodeResult], listener: Listener) -> None:
+def show_results(results: Sequence[NodeResult], reporter: Reporter) -> None:
     """Report a row per GPU with the number of its pods, and the GPUs without any."""
     alike: dict[tuple[str, ...], list[Result]] = {}
     for ran in (ran for result in results for ran in result.results):
@@ -346,4 +346,4 @@ def show_results(results: Sequence[NodeResult], listener: Listener) -> None:
     for result in results:
         why = f"in use by {', '.join(result.users)}" if result.users else ""
         rows += [(result.node, uuid, "", "not covered", 0, None, why) for uuid in result.uncovered]
-    listener.rows("vectoradd", ("node", "uuid", "gpu", "result", "pods", "seconds", "why"), rows)
+    reporter.rows("vectoradd", ("node", "uuid", "gpu", "result", "pods", "seconds", "why"), rows)

@@ -11,8 +11,8 @@ from gpunode.engine import control_plane, converge, impact
 from gpunode.engine.batches import Size, batches
 from gpunode.engine.fleet import Visit
 from gpunode.engine.impact import Act
-from gpunode.engine.listener import report_reason
 from gpunode.engine.member import Member, Members, update
+from gpunode.engine.reporter import report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import Problem
 from gpunode.model import Host, OnEvent, Outcome
@@ -171,10 +171,10 @@ def _apply_round(session: Session, members: Members, waiting: Sequence[Member], 
         return converge.apply(visit, member.outcome, emit) if _may_change(member) else member.outcome
 
     done = session.each(apply_plan, [member.host for member in waiting])
-    session.listener.failures(done)
+    session.reporter.failures(done)
     after = [replace(now[outcome.host], outcome=outcome) for outcome in done]
     for member in after:
-        report_reason(session.listener, member.host.name, member.reason)
+        report_reason(session.reporter, member.host.name, member.reason)
     return update(members, after)
 
 

@@ -9,8 +9,8 @@ from typing import Protocol
 
 from gpunode.engine import fleet
 from gpunode.engine.fleet import Visit
-from gpunode.engine.listener import Listener
 from gpunode.engine.member import Member, Members
+from gpunode.engine.reporter import Reporter
 from gpunode.host import openssh, reach
 from gpunode.local.password import Password
 from gpunode.model import Host, Inventory, OnEvent, Outcome
@@ -23,7 +23,7 @@ class Session:
     inventory: Inventory
     hosts: tuple[Host, ...]
     visits: Mapping[str, Visit]
-    listener: Listener
+    reporter: Reporter
     forks: int
 
     def each(
@@ -37,7 +37,7 @@ class Session:
         so a host that is not in its desired state is reported as one that differs."""
         hosts = self.hosts if hosts is None else hosts
         done: dict[str, Outcome] = {}
-        with self.listener.live(hosts):
+        with self.reporter.live(hosts):
             for item in fleet.run(
                 hosts,
                 lambda host, emit: task(self.visits[host.name], emit),
@@ -46,9 +46,9 @@ class Session:
                 if isinstance(item, Outcome):
                     done[item.host] = item
                     differs = item.status == "planned" and not plans
-                    self.listener.finished(replace(item, status="differs") if differs else item)
+                    self.reporter.outcome(replace(item, status="differs") if differs else item)
                 else:
-                    self.listener.event(item)
+                    self.reporter.event(item)
         return [done[host.name] for host in hosts]
 
     def for_each_host(
@@ -78,7 +78,7 @@ class Dialer(Protocol):
 def open_session(
     inventory: Inventory,
     hosts: tuple[Host, ...],
-    listener: Listener,
+    reporter: Reporter,
     *,
     forks: int,
     password: Password | None = None,
@@ -99,7 +99,7 @@ def open_session(
 
     visits = {host.name: Visit(host, dial, inventory.cluster.plugin, password) for host in hosts}
     try:
-        yield Session(inventory, hosts, visits, listener, forks)
+        yield Session(inventory, hosts, visits, reporter, forks)
     finally:
         for visit in visits.values():
             visit.close()

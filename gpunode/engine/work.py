@@ -10,9 +10,9 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import wait_for_api
 from gpunode.engine import converge, impact, nodes
 from gpunode.engine.fleet import Visit
-from gpunode.engine.listener import Listener, report_reason
 from gpunode.engine.member import Member, Members
 from gpunode.engine.record import Record
+from gpunode.engine.reporter import Reporter, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import GPU_LABEL, cordon, drain, labels
@@ -72,7 +72,7 @@ def clear(
 
     after = {member.host.name: member for member in session.for_each_host(clear_host, heavy)} if heavy else {}
     for host, reason in reasons.items():
-        report_reason(session.listener, host, reason)
+        report_reason(session.reporter, host, reason)
     return tuple(
         replace(
             after.get(member.host.name, member).exclude(reasons.get(member.host.name)),
@@ -113,14 +113,14 @@ def release(api: Api, members: Members) -> None:
             cordon.uncordon(api, member.node.name)
 
 
-def show_unfinished(api: Api | None, listener: Listener, members: Sequence[Member]) -> None:
+def show_unfinished(api: Api | None, reporter: Reporter, members: Sequence[Member]) -> None:
     """Tell of nodes that an earlier run cordoned and did not finish; those of this run are taken over."""
     here = {member.node.name for member in members if member.node}
     if api is None:
         return
     for node, owner in cordon.left(api).items():
         if node not in here:
-            listener.note(
+            reporter.note(
                 Advice(
                     f"{node} is still cordoned by {owner}, which did not finish. `",
                     Command("resume"),
@@ -129,7 +129,7 @@ def show_unfinished(api: Api | None, listener: Listener, members: Sequence[Membe
             )
     for node, owner in daemonset.paused_nodes(api).items():
         if node not in here:
-            listener.note(
+            reporter.note(
                 Advice(
                     f"{node} has no device plugin since {owner or 'another user'} paused it for a driver change. `",
                     Command("provision"),

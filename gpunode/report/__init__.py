@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpunode.engine.listener import Listener
+from gpunode.engine.reporter import Reporter
 from gpunode.errors import Problem
 from gpunode.model import Event, Outcome, Verdict
 from gpunode.wording import Advice
 
 
-def make(*, json: bool, quiet: bool, accepted: bool = False) -> Listener:
+def make(*, json: bool, quiet: bool, accepted: bool = False) -> Reporter:
     """A report for users, or one of JSON lines. `accepted`: its questions are answered beforehand."""
     if json:
         from gpunode.report.lines import Lines
@@ -42,7 +42,7 @@ def with_inventory(problem: Problem, inventory: Path) -> Problem:
 class Named:
     """A report whose causes, fixes, hints and notes have the inventory in their commands."""
 
-    def __init__(self, report: Listener, inventory: Path) -> None:
+    def __init__(self, report: Reporter, inventory: Path) -> None:
         self._report = report
         self._inventory = inventory
         self.live = report.live
@@ -54,8 +54,8 @@ class Named:
     def event(self, event: Event) -> None:
         self._report.event(replace(event, message=self._put(event.message)))
 
-    def finished(self, outcome: Outcome) -> None:
-        self._report.finished(self._outcome(outcome))
+    def outcome(self, outcome: Outcome) -> None:
+        self._report.outcome(self._outcome(outcome))
 
     def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
         self._report.plans([self._outcome(outcome) for outcome in outcomes], diff=diff)

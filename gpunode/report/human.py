@@ -77,10 +77,10 @@ class Human:
             where = f"{event.host}  " if event.host else ""
             self._err_print((f" {where}{event.message}\n", "dim"))
 
-    def finished(self, outcome: Outcome) -> None:
+    def outcome(self, outcome: Outcome) -> None:
         self._moments.append(Moment(time.monotonic() - self._start, outcome.host, "end"))
         if self._live is not None:
-            self._live.finished(outcome)
+            self._live.outcome(outcome)
 
     def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
         width = max((len(outcome.host) for outcome in outcomes), default=0)

@@ -35,7 +35,7 @@ class Lines:
         if not self._quiet:
             self._write({"type": event.type, "host": event.host, "message": event.message, **event.data})
 
-    def finished(self, outcome: Outcome) -> None:
+    def outcome(self, outcome: Outcome) -> None:
         self._write({"type": "outcome", **self._outcome(outcome)})
 
     def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:

@@ -30,7 +30,7 @@ from gpunode.report.plans import (
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
-    from gpunode.engine.listener import Listener
+    from gpunode.engine.reporter import Reporter
 
 BAD = ("failed", "refused", "unreachable", "broken", "not verified")
 STYLES = {"to change": "yellow", "changed": "green", "OK": "green", "right": "green", "verified": "green"}
@@ -172,7 +172,7 @@ BEGINS = b'<!doctype html><html lang="en">'  # every page, as page.html.j2 rende
 TITLES = {"verified": "Proof", "vectoradd": "Vectors added on every GPU", "why": "Choices", "gate": "Gates"}
 
 
-def open_page(report: Listener, path: Path, title: str) -> Page:
+def open_page(report: Reporter, path: Path, title: str) -> Page:
     """The page to be written there. Raises UsageError where it cannot be, or would replace a file that is no page."""
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         raise UsageError(
@@ -220,7 +220,7 @@ def _safe(value: object) -> object:
 class Page:
     """A report that passes everything on to another one, and writes it to a file at the end."""
 
-    def __init__(self, report: Listener, path: Path, title: str) -> None:
+    def __init__(self, report: Reporter, path: Path, title: str) -> None:
         self._report, self._path = report, path
         self._start = time.monotonic()
         self._cards: dict[str, Card] = {}
@@ -249,8 +249,8 @@ class Page:
         if event.host and event.type != "progress":
             self._card(event.host).events.append((self._now(), event.message))
 
-    def finished(self, outcome: Outcome) -> None:
-        self._report.finished(outcome)
+    def outcome(self, outcome: Outcome) -> None:
+        self._report.outcome(outcome)
         self._keep([outcome])
 
     def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:

@@ -186,7 +186,7 @@ class Live:
         if not self._console.is_terminal:
             self._console.print(to_text(f" {host:<{self._width}}  {step}{event.message}"))
 
-    def finished(self, outcome: Outcome) -> None:
+    def outcome(self, outcome: Outcome) -> None:
         self._known[outcome.host] = outcome
         self._left.pop(outcome.host, None)
         for known in (self._doing, self._stage, self._detail, self._bars):

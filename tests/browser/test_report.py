@@ -51,15 +51,15 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number, host in enumerate(hosts):
             page.event(Event("stage", host.name, "reading facts"))
             if number == 0:
-                page.finished(
+                page.outcome(
                     Outcome(
                         host.name, "refused", problem=Problem("", "no <b>NVIDIA</b> GPU", fix="Take it out.")
                     )
                 )
             elif number < 15:
-                page.finished(Outcome(host.name, "planned", facts, plan=Plan(host.name, steps)))
+                page.outcome(Outcome(host.name, "planned", facts, plan=Plan(host.name, steps)))
             else:
-                page.finished(Outcome(host.name, "right", facts))
+                page.outcome(Outcome(host.name, "right", facts))
     page.cluster("prod", [Difference("DaemonSet x/y", "changed", ("-a: 1", "+a: 2"))])
     for host in hosts[:2]:
         columns = ("node", "uuid", "gpu", "result", "pods", "seconds", "why")

@@ -31,7 +31,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[[int], Fleet]]:
 
 
 def at(headline: str, act: Callable[[], None]) -> OnEvent:
-    """A listener that acts once, when a change begins."""
+    """A reporter that acts once, when a change begins."""
     left = [act]
 
     def emit(event: Event) -> None:

@@ -201,7 +201,7 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
 QUESTION = """
 import sys
 from gpunode import cli
-from gpunode.engine.listener import confirm
+from gpunode.engine.reporter import confirm
 from gpunode.report import make
 
 class Terminal:

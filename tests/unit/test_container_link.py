@@ -130,7 +130,7 @@ def test_no_other_message_of_a_host_is_taken_for_its_result(
         forks=1,
         inventory=SimpleNamespace(cluster=SimpleNamespace(plugin=None)),
         visits={host.name: SimpleNamespace(ask=lambda _: messages)},
-        listener=SimpleNamespace(event=lambda _: None),
+        reporter=SimpleNamespace(event=lambda _: None),
     )
     member = Member(host, Outcome(host.name, "right", SEEN))
     chains = {host.name: tuple(chain(kubelet="broken", node="unknown"))}

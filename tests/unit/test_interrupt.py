@@ -10,7 +10,7 @@ import pytest
 from gpunode.engine.batch import Interrupt
 
 
-class Listener:
+class Reporter:
     """Keeps the notes."""
 
     def __init__(self) -> None:
@@ -21,26 +21,26 @@ class Listener:
 
 
 def test_the_first_one_ends_nothing() -> None:
-    listener, before = Listener(), signal.getsignal(signal.SIGINT)
-    with Interrupt(cast("Any", listener), lambda: ["gpu-1"]) as stop:
+    reporter, before = Reporter(), signal.getsignal(signal.SIGINT)
+    with Interrupt(cast("Any", reporter), lambda: ["gpu-1"]) as stop:
         assert not stop.set
         signal.raise_signal(signal.SIGINT)
         assert stop.set
     assert signal.getsignal(signal.SIGINT) is before
-    assert len(listener.notes) == 1
-    assert listener.notes[0].endswith("Press Ctrl-C again to leave them as they are.")
+    assert len(reporter.notes) == 1
+    assert reporter.notes[0].endswith("Press Ctrl-C again to leave them as they are.")
 
 
 @pytest.mark.parametrize("begun", [["gpu-1", "gpu-2"], []])
 def test_the_second_one_leaves_and_names_the_hosts_that_have_begun(begun: list[str]) -> None:
-    listener = Listener()
+    reporter = Reporter()
 
     def twice() -> None:
-        with Interrupt(cast("Any", listener), lambda: begun):
+        with Interrupt(cast("Any", reporter), lambda: begun):
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         twice()
     named = "Left as they are: gpu-1, gpu-2; nodes that are cordoned stay so. `gpunode resume` continues."
-    assert listener.notes[1:] == ([named] if begun else [])
+    assert reporter.notes[1:] == ([named] if begun else [])

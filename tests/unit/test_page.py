@@ -56,7 +56,7 @@ def page(tmp_path: Path) -> Page:
     with found.live(hosts):
         for outcome in outcomes:
             found.event(Event("stage", outcome.host, "reading <facts>"))
-            found.finished(outcome)
+            found.outcome(outcome)
     found.plans(outcomes)
     found.cluster("prod", [Difference("DaemonSet x/y", "changed", ("-a: <b>", "+a: <c>"))])
     found.problem(Problem("", "no <answer>", fix="Try again."))
@@ -83,7 +83,7 @@ def test_memory_that_is_shared_with_the_host_is_said_in_words(tmp_path: Path) ->
     page = Page(make(json=True, quiet=True), tmp_path / "report.html", "gpunode verify")
     facts = right()[1]
     gpus = (replace(facts.gpus[0], memory_mib=None), *facts.gpus[1:])
-    page.finished(Outcome("a", "right", replace(facts, gpus=gpus)))
+    page.outcome(Outcome("a", "right", replace(facts, gpus=gpus)))
     assert "<td>shared with the host</td>" in page.text()
     assert "None" not in page.text()
 
@@ -100,7 +100,7 @@ def test_no_text_of_a_host_or_cluster_controls_the_page(tmp_path: Path) -> None:
     failed = Outcome("b" + evil, "failed", problem=Problem("", evil, fix=evil))
     for one in (outcome, failed):
         page.event(Event("stage", one.host, evil))
-        page.finished(one)
+        page.outcome(one)
     page.plans([outcome, failed])
     page.links("c" + evil, [Verdict.broken("PCI", evil, cause=evil, fix=evil)])
     page.cluster(evil, [Difference(evil, "changed", (evil, f"-{evil}\n{evil}"))])

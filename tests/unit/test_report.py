@@ -14,7 +14,7 @@ from rich.console import Console
 from gpunode import cli
 from gpunode.cluster.objects.difference import Difference
 from gpunode.cluster.pods import GPU, MEMORY
-from gpunode.engine.listener import Listener
+from gpunode.engine.reporter import Reporter
 from gpunode.errors import Claim, ClusterError, InventoryError, Problem
 from gpunode.model import (
     Disturbance,
@@ -80,7 +80,7 @@ def test_the_live_view_fits_every_terminal_with_failed_hosts_first_and_the_rest_
         live.event(Event("progress", name, "Unpacking libnvidia-compute-580-server:amd64"))
     bad = names[1:64:4]
     for name in bad:
-        live.finished(Outcome(name, "unreachable", problem=Problem("", "no route to host\nmore")))
+        live.outcome(Outcome(name, "unreachable", problem=Problem("", "no route to host\nmore")))
 
     lines = [
         "".join(part.text for part in line).rstrip()
@@ -111,7 +111,7 @@ def test_the_live_view_of_a_batch_knows_all_hosts_of_the_run() -> None:
     known: dict[str, Outcome] = {}
     first = Live(console, ["a", "b", "c"], known)
     for name, status in (("a", "planned"), ("b", "refused"), ("c", "right")):
-        first.finished(
+        first.outcome(
             Outcome(name, status, problem=Problem("", "Secure Boot is on") if name == "b" else None)
         )  # type: ignore[arg-type]
     batch = Live(console, ["a"], known)
@@ -146,7 +146,7 @@ def test_the_live_view_is_drawn_while_hosts_finish() -> None:
     class Ending(Outcome):
         @property
         def status(self) -> str:  # type: ignore[override]
-            live.finished(Outcome(next(names), "right"))
+            live.outcome(Outcome(next(names), "right"))
             return "failed"
 
         @status.setter
@@ -155,7 +155,7 @@ def test_the_live_view_is_drawn_while_hosts_finish() -> None:
     console = Console(force_terminal=True, width=80, height=24, soft_wrap=True, color_system=None)
     live = Live(console, ["a", "b"])
     for name in ("a", "b"):
-        live.finished(Ending(name, "failed", problem=Problem("", "lost")))
+        live.outcome(Ending(name, "failed", problem=Problem("", "lost")))
 
     lines = ["".join(part.text for part in line).rstrip() for line in console.render_lines(live._render())]
 
@@ -277,7 +277,7 @@ def test_quiet_json_lines_are_results_alone(capsys: pytest.CaptureFixture[str]) 
     for quiet, count in ((True, 1), (False, 2)):
         report = make(json=True, quiet=quiet)
         report.event(Event("stage", "gpu-01", "probe"))
-        report.finished(Outcome("gpu-01", "right"))
+        report.outcome(Outcome("gpu-01", "right"))
 
         assert len(capsys.readouterr().out.splitlines()) == count
 
@@ -294,7 +294,7 @@ def test_a_command_that_is_printed_has_the_inventory_that_was_given(
     )
     lost = Problem("", "lost", fix=Advice("`", Command("provision"), "` follows it."))
     report.failures([Outcome("a", "failed", problem=lost)])
-    report.finished(Outcome("a", "failed", problem=lost))
+    report.outcome(Outcome("a", "failed", problem=lost))
     report.problem(Problem("", "b: nothing", fix=Advice("`", Command("verify"), "` says why.")))
     both = Command("provision"), Command("plugin deploy")
     report.note(Advice("`", both[0], "` or `", both[1], "` puts it there."))
@@ -437,13 +437,13 @@ HOSTILE = {
 }  # fmt: skip
 
 
-def tell_all(report: Listener, text: str) -> None:
+def tell_all(report: Reporter, text: str) -> None:
     """By every way that words of hosts and of the cluster go."""
     report.event(Event("stage", "gpu-01", text))
     with report.live([Host("gpu-01", Ssh("a"))]):
         report.event(Event("change", "gpu-01", text, {"n": 0, "of": 2, "kind": "WriteFile"}))
         report.event(Event("progress", "gpu-01", text))
-        report.finished(Outcome("gpu-01", "failed", problem=Problem("", text, fix=text)))
+        report.outcome(Outcome("gpu-01", "failed", problem=Problem("", text, fix=text)))
     change = WriteFile("/etc/a", f"{text}\n", text)
     plan = Plan("gpu-01", (StepPlan("docker", (change, Service(text, text, note=text))),))
     report.plans([Outcome("gpu-01", "planned", plan=plan, problem=Problem("", text, fix=text))])

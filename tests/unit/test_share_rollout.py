@@ -48,7 +48,7 @@ def test_a_scheduler_that_does_not_come_back_is_put_back(
         state = after(state, one.changes)
         return again(session, one)
 
-    def came_back(_api: Any, node: str, waited: str, _listener: Any) -> str:
+    def came_back(_api: Any, node: str, waited: str, _reporter: Any) -> str:
         assert (node, waited) == ("cp-1", volume)
         assert content(state, MANIFEST) != text
         if isinstance(end, BaseException):
@@ -60,7 +60,7 @@ def test_a_scheduler_that_does_not_come_back_is_put_back(
     monkeypatch.setattr(share.deployment, "wait_for_scheduler", came_back)
     facts = replace(cases.facts("modern"), files=state)
     member = share._with_plan(Member(cases.host("cp-1"), Outcome("cp-1", "refused", facts)), changes)
-    session: Any = SimpleNamespace(listener=SimpleNamespace(note=notes.append))
+    session: Any = SimpleNamespace(reporter=SimpleNamespace(note=notes.append))
     api: Any = None
     with pytest.raises((AgentFailed, KeyboardInterrupt)) as caught:
         share._apply(session, api, member, volume)
@@ -95,10 +95,10 @@ def test_all_schedulers_are_changed_or_none(monkeypatch: pytest.MonkeyPatch, the
     monkeypatch.setattr(
         share.nodes, "locate", lambda _api, members, **_: [replace(one, node=node) for one in members]
     )
-    listener = SimpleNamespace(failures=lambda _: None, note=None)
+    reporter = SimpleNamespace(failures=lambda _: None, note=None)
     session: Any = SimpleNamespace(
         for_each_host=lambda _: [member],
-        listener=listener,
+        reporter=reporter,
         inventory=Inventory("", (), Cluster(share=Share())),
     )
     api: Any = None
@@ -126,9 +126,9 @@ def test_disable_where_nothing_is_enabled_says_so_and_visits_no_host(
     api: Any = SimpleNamespace(
         find=lambda *_, **__: (pods, ""), get=lambda *_: None, served=SimpleNamespace(has=lambda _: True)
     )
-    listener = mock.Mock()
+    reporter = mock.Mock()
     session: Any = SimpleNamespace(
-        inventory=Inventory("", (), Cluster(share=Share())), listener=listener, for_each_host=visited
+        inventory=Inventory("", (), Cluster(share=Share())), reporter=reporter, for_each_host=visited
     )
     held: Any = None
     if there or asking:
@@ -136,7 +136,7 @@ def test_disable_where_nothing_is_enabled_says_so_and_visits_no_host(
             share._disable(session, api, held, yes=False)
         return
     assert share._disable(session, api, held, yes=False) == 0
-    assert listener.total.call_args.args[0].startswith("nothing is enabled")
+    assert reporter.total.call_args.args[0].startswith("nothing is enabled")
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_where_no_host_has_a_scheduler_it_is_said_whether_one_could(
 ) -> None:
     """In a demo none can: what it shows of sharing is named."""
     monkeypatch.setattr(share.nodes, "locate", lambda _api, members, **_: members)
-    listener = SimpleNamespace(failures=lambda _: None, note=None)
-    session: Any = SimpleNamespace(for_each_host=lambda _: [], listener=listener)
+    reporter = SimpleNamespace(failures=lambda _: None, note=None)
+    session: Any = SimpleNamespace(for_each_host=lambda _: [], reporter=reporter)
     api: Any = SimpleNamespace(simulated=simulated)
     with pytest.raises(ClusterError) as caught:
         share._schedulers(session, api)
@@ -182,7 +182,7 @@ def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
 ) -> None:
     """One kubelet has a record, one has none, a host is no node, and a node is of no host."""
     seen, totals = [], []
-    listener: Any = SimpleNamespace(
+    reporter: Any = SimpleNamespace(
         rows=lambda *_: None, note=seen.append, total=lambda words, _: totals.append(words)
     )
 
@@ -208,7 +208,7 @@ def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
     monkeypatch.setattr(shares.picture, "find_mismatches", lambda *_: tuple(found))
     monkeypatch.setattr(strays, "note", lambda *_: None)
     monkeypatch.setattr(shares.other_owners, "every", lambda _: ())
-    session: Any = SimpleNamespace(inventory=Inventory("", (), Cluster(share=Share())), listener=listener)
+    session: Any = SimpleNamespace(inventory=Inventory("", (), Cluster(share=Share())), reporter=reporter)
 
     shares.fsck(session, repair=repair, yes=True)
 
@@ -229,9 +229,9 @@ def test_without_the_extender_no_pod_needs_a_note(
     monkeypatch.setattr(shares, "_read_allocations", lambda *_: ({}, ()))
     monkeypatch.setattr(shares, "_state", lambda _: ([memory_node("n1", 16)], [pod("a", 4, on="n1")]))
     monkeypatch.setattr(shares.other_owners, "every", lambda _: ())
-    session: Any = SimpleNamespace(inventory=Inventory("", (), Cluster(share=share)), listener=mock.Mock())
+    session: Any = SimpleNamespace(inventory=Inventory("", (), Cluster(share=share)), reporter=mock.Mock())
     assert shares.fsck(session, repair=False, yes=False) == code
-    notes = str(session.listener.note.call_args_list)
+    notes = str(session.reporter.note.call_args_list)
     assert ("The inventory has no `cluster.share`" in notes) == (share is None)
 
 
@@ -250,16 +250,16 @@ def test_with_a_limit_findings_on_other_nodes_do_not_count(
     )
     monkeypatch.setattr(shares, "_state", lambda _: (there, [pod("a", 4, on="n1")]))
     monkeypatch.setattr(shares.other_owners, "every", lambda _: ())
-    listener = mock.Mock()
+    reporter = mock.Mock()
     session: Any = SimpleNamespace(
         inventory=Inventory("", (), Cluster(share=Share())),
-        listener=listener,
+        reporter=reporter,
         for_each_host=lambda _: [silent],
     )
 
     assert shares.fsck(session, repair=False, yes=False, selected=selected) == code
 
-    assert listener.total.call_args.args[1]["nodes"] == 2 - selected
+    assert reporter.total.call_args.args[1]["nodes"] == 2 - selected
 
 
 def asking(name: str, *, scheduler: str = "", phase: str = "Running", units: int = 4) -> Any:
@@ -278,9 +278,9 @@ def test_pods_past_a_second_scheduler_are_named_with_the_fix() -> None:
         asking("waits", scheduler="default-scheduler", phase="Pending"),
     ]
     notes: list[str] = []
-    listener: Any = SimpleNamespace(note=notes.append)
+    reporter: Any = SimpleNamespace(note=notes.append)
     for scheduler in (None, SecondScheduler("kube-scheduler:v1.36.0")):
-        strays.note(Inventory("", (), Cluster(share=Share(scheduler=scheduler))), pods, listener)
+        strays.note(Inventory("", (), Cluster(share=Share(scheduler=scheduler))), pods, reporter)
     (words,) = notes
     assert "2 pods ask for aliyun.com/gpu-mem past the scheduler gpunode" in words
     assert "default/past, default/waits" in words
@@ -310,7 +310,7 @@ def test_inspect_asks_plugins_where_no_host_answers_and_keeps_to_the_limit(
     monkeypatch.setattr(shares, "usage", usage)
     monkeypatch.setattr(shares, "show", lambda rows, *_, **__: found.extend(rows))
     session: Any = SimpleNamespace(
-        inventory=Inventory("", (), Cluster()), listener=SimpleNamespace(note=None)
+        inventory=Inventory("", (), Cluster()), reporter=SimpleNamespace(note=None)
     )
     shares.inspect(session, details=False, selected=selected)
     used = [(one.node, one.gpu, one.used) for one in found]

@@ -107,7 +107,7 @@ class Session:
     """One host; what is told of it is not of interest."""
 
     def __init__(self) -> None:
-        self.listener = self
+        self.reporter = self
 
     def failures(self, outcomes: Any) -> None: ...
 

@@ -77,14 +77,14 @@ def test_processes_outside_kubernetes_are_named_by_their_hosts() -> None:
         outcomes = [Outcome(one.host.name, "right", facts=facts) for one in members]  # type: ignore[arg-type]
         return [replace(one, outcome=outcome) for one, outcome in zip(members, outcomes, strict=True)]
 
-    listener = mock.Mock()
-    session = SimpleNamespace(hosts=hosts, for_each_host=probed, listener=listener)
+    reporter = mock.Mock()
+    session = SimpleNamespace(hosts=hosts, for_each_host=probed, reporter=reporter)
     names = processes.nodes_with_processes(NODES)
     assert names == ("gpu-12",)
     with mock.patch.object(processes.nodes, "locate", located):
         processes.show_processes(mock.Mock(), session, names)  # type: ignore[arg-type]
     assert asked == ["b"]
-    listener.rows.assert_called_once_with(
+    reporter.rows.assert_called_once_with(
         "process", processes.PROCESS_COLUMNS, [("gpu-12", 4242, "python3", "", "0000:3b:00.0")]
     )
 
@@ -150,12 +150,12 @@ def test_without_the_extender_a_pod_was_promised_what_it_has(
     )
     monkeypatch.setattr(overlook.nodes, "connect", lambda _: api)
     monkeypatch.setattr(overlook, "usage", lambda *_: (NodeUsage("n", (using("0", ("default/a", 4)),)),))
-    listener = mock.Mock()
-    session = SimpleNamespace(listener=listener, inventory=Inventory("", (), Cluster(share=share)))
+    reporter = mock.Mock()
+    session = SimpleNamespace(reporter=reporter, inventory=Inventory("", (), Cluster(share=share)))
     overlook.show_status(session, selected=False, hosts=False)  # type: ignore[arg-type]
-    (shown,) = listener.rows.call_args.args[2]
+    (shown,) = reporter.rows.call_args.args[2]
     assert shown[COLUMNS.index("promised")] == promised
-    *found, scope = (call.args[0] for call in listener.note.call_args_list)
+    *found, scope = (call.args[0] for call in reporter.note.call_args_list)
     assert [one.rpartition(":")[0] for one in found] == noted
     assert scope == "Device plugins report this. `gpunode verify` checks whether new pods get a GPU."
 

@@ -15,8 +15,8 @@ from gpunode.cluster.api import Api
 from gpunode.engine import cluster_diff as drift
 from gpunode.engine import impact, proof
 from gpunode.engine import nodes as placed
-from gpunode.engine.listener import Listener
 from gpunode.engine.member import Member
+from gpunode.engine.reporter import Reporter
 from gpunode.errors import Problem
 from gpunode.links import node as nodes
 from gpunode.links import plugin
@@ -57,14 +57,14 @@ def bring_up(
     inventory: Inventory,
     hosts: Sequence[Host],
     ended: Sequence[Outcome],
-    listener: Listener,
+    reporter: Reporter,
     *,
     run: bool,
 ) -> int:
     """The exit code of its part in `provision`."""
     members = tuple(Member(host, outcome) for host, outcome in zip(hosts, ended, strict=True))
-    members = proof.prove(proof.Walk(api, inventory, listener, acts=True, run=run), members)
-    proof.report_proofs(members, listener)
+    members = proof.prove(proof.Walk(api, inventory, reporter, acts=True, run=run), members)
+    proof.report_proofs(members, reporter)
     return 0 if all(one.proven for one in members if one.host_ok) else 1
 
 

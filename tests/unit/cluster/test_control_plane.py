@@ -142,10 +142,10 @@ def test_a_host_whose_control_plane_is_not_healthy_is_out(
 ) -> None:
     monkeypatch.setattr(rollout, "AFTER", 0.0)
     cluster.update("Pod", "etcd-cp2", "kube-system", status={"conditions": []})
-    listener = report.make(json=True, quiet=True)
+    reporter = report.make(json=True, quiet=True)
     members = (member(), Member(Host("other", Ssh("other"))))
-    assert rollout.healthy_after(api, members, [], listener) == members
-    one, other = rollout.healthy_after(api, members, ["cp1"], listener)
+    assert rollout.healthy_after(api, members, [], reporter) == members
+    one, other = rollout.healthy_after(api, members, ["cp1"], reporter)
     assert other.reason is None
     assert one.reason is not None
     assert (one.reason.code, one.reason.what) == (

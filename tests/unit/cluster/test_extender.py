@@ -317,8 +317,8 @@ def test_who_may_not_bind_its_roles_is_reported_before_anything_is_changed(
 
     monkeypatch.setattr(share, "confirm", asked)
     cluster = Cluster(plugin=PluginImage("plugin:1"), share=Share(scheduler=SecondScheduler(IMAGE)))
-    listener = SimpleNamespace(cluster=lambda *_: None, event=None)
-    session: Any = SimpleNamespace(inventory=Inventory("i.yaml", (), cluster), listener=listener)
+    reporter = SimpleNamespace(cluster=lambda *_: None, event=None)
+    session: Any = SimpleNamespace(inventory=Inventory("i.yaml", (), cluster), reporter=reporter)
     held: Any = None
     with pytest.raises(ClusterError, match="rights that the user does not have"):
         share._enable(session, api, held, yes=True)
@@ -341,7 +341,7 @@ def test_one_that_the_inventory_does_not_name_is_removed_without_a_host_of_the_c
         meta = {"name": "s", "namespace": "kube-system", "labels": {"component": "kube-scheduler"}}
         fake.put({"kind": "Pod", "metadata": meta, "spec": asking})
     totals: list[dict[str, int]] = []
-    listener = SimpleNamespace(
+    reporter = SimpleNamespace(
         plans=None,
         event=lambda _: None,
         note=lambda _: None,
@@ -350,7 +350,7 @@ def test_one_that_the_inventory_does_not_name_is_removed_without_a_host_of_the_c
         total=lambda _, counts: totals.append(counts),
     )
     inventory = Inventory("i.yaml", (), Cluster(share=Share()))
-    session: Any = SimpleNamespace(inventory=inventory, listener=listener, for_each_host=lambda _: [])
+    session: Any = SimpleNamespace(inventory=inventory, reporter=reporter, for_each_host=lambda _: [])
     held: Any = None
     if host_asks:
         with pytest.raises(ClusterError, match="none of these hosts has"):

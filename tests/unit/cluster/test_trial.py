@@ -36,9 +36,9 @@ BLIND = 'admission webhook "owner.example.com" does not support dry run'
 def shown(api: Api, capsys: pytest.CaptureFixture[str], image: PluginImage = IMAGE) -> list[dict[str, Any]]:
     """The lines of a plan's JSON that are errors and notes."""
     members = [Member(Host("n1", Ssh("n1")), Outcome("n1", "right"))]
-    listener = report.make(json=True, quiet=True)
+    reporter = report.make(json=True, quiet=True)
     cluster_diff.plan(
-        api, Inventory("inventory.yaml", (), Cluster(plugin=image)), members, listener, strict=False
+        api, Inventory("inventory.yaml", (), Cluster(plugin=image)), members, reporter, strict=False
     )
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     return [line for line in lines if line["type"] in ("error", "note")]

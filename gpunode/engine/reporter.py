@@ -17,7 +17,7 @@ from datetime import datetime
 from gpunode.wording import few
 
 
-class Listener(Protocol):
+class Reporter(Protocol):
     """Gets events, plans and results in order, from one thread."""
 
     def live(self, hosts: Sequence[Host]) -> AbstractContextManager[None]:
@@ -28,7 +28,7 @@ class Listener(Protocol):
         """Progress on a host or in the cluster."""
         ...
 
-    def finished(self, outcome: Outcome) -> None:
+    def outcome(self, outcome: Outcome) -> None:
         """A host is done."""
         ...
 
@@ -73,28 +73,28 @@ class Listener(Protocol):
         ...
 
 
-def progress(listener: Listener) -> Callable[[str], None]:
-    """A listener for the cluster room's sentences that leaves out repetitions."""
+def progress(reporter: Reporter) -> Callable[[str], None]:
+    """A reporter for the cluster room's sentences that leaves out repetitions."""
     last = ""
 
     def notify(sentence: str) -> None:
         nonlocal last
         if sentence != last:
             last = sentence
-            listener.event(Event("stage", None, sentence))
+            reporter.event(Event("stage", None, sentence))
 
     return notify
 
 
-def report_reason(listener: Listener, host: str, reason: Problem | None) -> None:
+def report_reason(reporter: Reporter, host: str, reason: Problem | None) -> None:
     """Report why a host takes no part; nothing for None."""
     if reason is not None:
-        listener.problem(reason, host)
+        reporter.problem(reason, host)
 
 
-def confirm(listener: Listener, question: str, *, yes: bool) -> None:
+def confirm(reporter: Reporter, question: str, *, yes: bool) -> None:
     """Raise Declined unless the user accepts the shown changes, now or beforehand (`yes`)."""
-    if not yes and not listener.ask(question):
+    if not yes and not reporter.ask(question):
         raise Declined(
             "cancelled; nothing of what was shown was changed",
             hint="Answer `y`, or give --yes where there is no terminal.",
