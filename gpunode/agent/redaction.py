@@ -132,8 +132,8 @@ BEFORE_NAME = re.compile(
     r"\bvalue[\\\"']{0,9}[ \t]{0,9}[:=][ \t]{0,9}[\\\"']{0,9}((?<=[\"'])[^\"'\n\\]{0,999}|[^\s\"',{}][^\n\"',{}]{0,999})"
     r"(?:[\\\"']{0,9}[\s,;+-]{1,64}[\\\"']{0,9}(?:name|key)[\\\"']{0,9}[ \t]?[:=][ \t]?[\\\"']{0,9}(?P<name>[\w.-]{1,128}))?"
 )
-RULES = [
-    (hints.split("|"), re.compile(pattern, re.MULTILINE))
+RULES = [  # compiled when a hint is there: few texts have one
+    (hints.split("|"), pattern)
     for hints, pattern in (
         ("", r"\b(?=\w)(?:%s)" % "|".join(PLACES)),
         ("", r"^[+-]?[ \t]{0,32}(?:%s)" % "|".join(LINES)),
@@ -153,7 +153,7 @@ def redact(text: str) -> str:
     lower = lower_case(text)
     for hints, pattern in RULES:
         if any(hint in lower for hint in hints):
-            text = _hide(text, _matches(pattern, lower))
+            text = _hide(text, _matches(re.compile(pattern, re.MULTILINE), lower))
             lower = lower_case(text)
     return re.sub(r"\0(\d+)\0", r"<secret, \1 characters>", text)
 

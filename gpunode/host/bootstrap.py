@@ -20,7 +20,7 @@ LOADER = '''\
 """gpunode's agent: SOURCES holds its modules by name, without their docstrings."""
 import sys
 from importlib.machinery import ModuleSpec
-SOURCES = {sources}
+SOURCES = dict(each.split("\\n", 1) for each in r{quotes}{sources}{quotes}.split("\\f"))
 class Modules:
     """Imports from SOURCES. A traceback names a module's file and shows its lines, though there is no such file."""
     def find_spec(self, name, path=None, target=None):
@@ -72,8 +72,11 @@ def without_docstrings(text: str) -> str:
 @functools.cache
 def program() -> str:
     """The text, run as a file with a verb and a run's name, or executed for its `main(program, job)`."""
-    texts = dict(sources())
-    return LOADER.format(sources=texts, packages=tuple(name for name, text in texts.items() if not text))
+    texts = sources()
+    joined = "\f".join(f"{name}\n{text}" for name, text in texts.items())
+    return LOADER.format(
+        sources=joined, quotes="'''", packages=tuple(name for name, text in texts.items() if not text)
+    )
 
 
 # One line without quotes, backslashes or exclamation marks, so that every login shell passes it on unchanged.
