@@ -12,9 +12,10 @@ import typer.main
 from gpunode.agent.failures import HINTS
 from gpunode.cli import EPILOG, app
 from gpunode.cluster import obstacles
-from gpunode.deviceplugin.health import NAMES, NUMBERS
+from gpunode.contract.xids import NAMES, NUMBERS
 from gpunode.inventory.validation import schema
 from gpunode.packages import SYSTEMS
+from gpunode.planning.tables import table as explanations
 from gpunode.report.kinds import KINDS
 from tests import jsonlines
 
@@ -133,7 +134,7 @@ def codes() -> Iterator[str]:
     yield from (
         "## Xids",
         "",
-        "What the driver's Xid events require, after NVIDIA's catalogue. The others count as a reset.",
+        "What the driver's Xid events require, after NVIDIA's catalogue. The others count as a reset. `gpunode explain xid N` tells more.",
         "",
     )
     found = [(number, verdict) for verdict, numbers in NUMBERS.items() for number in numbers]
@@ -142,6 +143,26 @@ def codes() -> Iterator[str]:
         *(
             (number, NAMES.get(number, ""), verdict.value)
             for number, verdict in sorted(found, key=lambda one: one[0])
+        ),
+    )
+    yield from actions()
+
+
+def actions() -> Iterator[str]:
+    yield from (
+        "## Actions",
+        "",
+        "`action` of what [`gpunode explain`](commands.md#gpunode-explain) prints.",
+        "",
+    )
+    advice = {
+        name: one for name, one in explanations("gpunode.explain", "actions.yaml").items() if name != "later"
+    }
+    yield from table(
+        ("action", "do", "command"),
+        *(
+            (f"`{name}`", one["next"], f"`{one['command']}`" if one.get("command") else "")
+            for name, one in advice.items()
         ),
     )
 

@@ -14,13 +14,13 @@ from typing import NoReturn
 import typer
 
 from gpunode import __version__
-from gpunode.cli import demo, hosts, output, plugin, preparation, run, share, suggestions
+from gpunode.cli import demo, explain, hosts, output, plugin, preparation, run, share, suggestions
 from gpunode.errors import GpunodeError, InventoryError, UsageError
 
 EPILOG = (
     "Exit codes: 0 right · 1 a host or link is wrong · 2 usage or inventory · 3 hosts unreachable only · "
     "4 refused or declined · 5 changes wait (plan --exit-code) · 6 changes wait, and not all could be checked · "
-    "130 interrupted · 141 nobody reads the output"
+    "7 an error that explain does not know · 130 interrupted · 141 nobody reads the output"
 )
 
 PATH = "Check this path where you named it: in an option, a variable or the inventory."
@@ -45,6 +45,7 @@ app.command(short_help="Go on with the hosts that the last provision has not fin
 app.command(short_help="Show what an upgrade of Kubernetes would break on the hosts.")(hosts.lint)
 app.command(short_help="End a provision's work that hangs on hosts.")(hosts.abort)
 app.command(short_help="Label nodes with the model of their GPUs.")(hosts.label)
+app.command(short_help="Explain an error: whose fault it is, what to do next.")(explain.explain)
 app.add_typer(plugin.app, name="plugin")
 app.add_typer(share.app, name="share")
 app.add_typer(run.app, name="run")

@@ -473,6 +473,21 @@ class Free(TypedDict):
     gpus: Annotated[str, "of each GPU, with a space between them; empty where they are all alike"]
 
 
+class Explanation(TypedDict):
+    """`explain`: a meaning, with the first line that has it."""
+
+    code: Annotated[str, "`xid-79`, `sxid-12028`, or gpunode's own"]
+    what: Annotated[str, "what happened"]
+    fault: Annotated[
+        Literal["hardware", "driver", "application", "system", "configuration"], "whose fault it is"
+    ]
+    action: Annotated[str, "[what to do next](codes.md#actions)"]
+    next: Annotated[str, "the same, for people"]
+    command: Annotated[str, "for that; empty: there is none"]
+    source: Annotated[str, "of these facts"]
+    line: Annotated[str, "of the text"]
+
+
 # --- Lines that any command may write, and its last ---------------------------------------------------
 
 
@@ -543,6 +558,8 @@ class SummaryMore(Summary, total=False):
     schedulers: Annotated[int, "`share enable`, `share disable`: how many"]
     asking: Annotated[int, "`share enable`: of `schedulers`"]
     removed: Annotated[int, "`share disable`: objects"]
+    lines: Annotated[int, "`explain`: lines of the text"]
+    explained: Annotated[int, "`explain`: meanings"]
     resources: Annotated[dict[str, list[int]], "`share inspect`: units promised and units there, by resource"]
 
 
@@ -578,6 +595,7 @@ KINDS: Mapping[str, type] = MappingProxyType(
         "notebook": Notebook,
         "manifest": Manifest,
         "verified": Verified,
+        "explanation": Explanation,
         "error": ErrorMore,
         "note": Note,
         "summary": SummaryMore,

@@ -11,19 +11,9 @@ import pynvml
 import pytest
 
 from gpunode.contract.config import BadConfig
+from gpunode.contract.xids import NAMES, NUMBERS, Verdict, verdict, xid_name
 from gpunode.deviceplugin import discovery, watch
-from gpunode.deviceplugin.health import (
-    FILE,
-    NAMES,
-    NUMBERS,
-    Health,
-    Lasting,
-    Verdict,
-    XidPolicy,
-    XidRecord,
-    verdict,
-    xid_name,
-)
+from gpunode.deviceplugin.health import FILE, Health, Lasting, XidPolicy, XidRecord
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu

@@ -98,7 +98,7 @@ def test_a_number_that_is_none_is_answered_by_what_is_expected(words: str, told:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("plann", "Did you mean 'plan'?"),
+        ("plann", "Did you mean 'plan'"),
         ("status -n Bad_Name", "at most 63 of a-z, 0-9 and -"),
         ("run manifest vectoradd -n Bad_Name", "at most 63 of a-z, 0-9 and -"),
         ("plan --limits x", "--limit"),

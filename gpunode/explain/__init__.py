@@ -1,0 +1,180 @@
+"""What an error means: what happened, whose fault it is, what to do next. Reads tables, and never guesses.
+
+`xid.tsv`, `nvlink5.tsv` and `sxid.tsv` hold the driver's codes, `actions.yaml` what to do about them. The short names and what
+the device plugin makes of an Xid are in `contract/xids`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Literal, TypeAlias, cast
+
+from gpunode.contract.xids import NAMES, Verdict, verdict
+from gpunode.planning.tables import table
+
+Fault: TypeAlias = Literal["hardware", "driver", "application", "system", "configuration"]
+
+XID_SOURCE = "NVIDIA, Xid errors (docs.nvidia.com/deploy/xid-errors)"
+SXID_SOURCE = "NVIDIA, Fabric Manager user guide, appendix D"
+
+# The kernel's lines: `NVRM: Xid (PCI:0000:3b:00): 79, pid=...`; before R319 without `PCI:`.
+XID = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<gpu>[0-9a-fA-F:.]+)[^)]*\): (?P<code>\d+)(?P<rest>.*)")
+SXID = re.compile(r"SXid \([^)]*\): (?P<code>\d+)(?:, (?P<severity>Fatal|Non-fatal))?")
+# Other programs' lines name an Xid after this word; PostgreSQL has xids, too.
+NAMED = re.compile(r"\b(?P<kind>s?xid)s?(?: errors?| events?)?[\s:=#(-]{0,3}(?P<code>\d+)\b", re.IGNORECASE)
+OF_A_GPU = re.compile(r"nvidia|nvrm|nvswitch|nvml|gpu|cuda|dcgm", re.IGNORECASE)
+# NVLink 5: `149, NETIR_LINK_EVT  Fatal   XC1 i0 Link 04 (0x004505c6 0x00000000 ...)`: unit, intrinfo, error status.
+NVLINK5 = re.compile(r", (?P<unit>[A-Z0-9_]+)\b.*\(0x(?P<info>[0-9a-f]{8}) 0x(?P<status>[0-9a-f]{8})\b")
+RECOVERY = re.compile(r"recovery action changed .* to 0x[0-9a-f]+ \((?P<action>[^)]+)\)")  # Xid 154
+
+# By the catalogue's immediate action. "": it names none.
+ACTIONS = {
+    "IGNORE": "nothing",
+    "RESTART_APP": "restart-program",
+    "RESET_GPU": "reset-gpu",
+    "RESTART_BM": "reboot",
+    "RESTART_VM": "reboot",
+    "CHECK_MECHANICALS": "check-hardware",
+    "CHECK_UVM": "follow-other",
+    "CONTACT_SUPPORT": "contact-support",
+    "UPDATE_SWFW": "update-driver",
+    "WORKFLOW_XID_45": "follow-other",
+    "WORKFLOW_XID_48": "reset-gpu",
+    "WORKFLOW_NVLINK_ERR": "reset-gpu",
+    "WORKFLOW_NVLINK5_ERR": "follow-other",  # the line's own unit and bits decide, or the Xid 154 after it
+    "XID_154": "follow-other",
+    "XID_154_EVAL": "follow-other",
+    "": "contact-support",
+}
+RECOVERIES = {  # nvmlDeviceGetFieldValues, NVML_GPU_RECOVERY_ACTION_*
+    "None": "nothing",
+    "GPU Reset Required": "reset-gpu",
+    "Node Reboot Required": "reboot",
+    "Drain P2P": "restart-program",
+    "Drain and Reset": "reset-gpu",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The meaning of an error. `action` is for programs, `next` the same for people; `command`: empty where there is none."""
+
+    code: str  # xid-79, sxid-12028
+    what: str
+    fault: Fault
+    action: str
+    next: str
+    command: str
+    source: str
+
+
+def explain(text: str) -> Explanation | None:
+    """The meaning of a line of a log, or of a code; None: not known."""
+    text = " ".join(text.split())
+    if match := XID.search(text):
+        return _xid(int(match["code"]), match["gpu"], match["rest"])
+    if match := SXID.search(text):
+        return _sxid(int(match["code"]), match["severity"])
+    if match := NAMED.search(text):
+        if match[0] == text or OF_A_GPU.search(text):
+            return _sxid(int(match["code"])) if match["kind"].lower() == "sxid" else _xid(int(match["code"]))
+        return None
+    if text.isdecimal() and len(text) <= 5:
+        return _xid(int(text)) or _sxid(int(text))
+    return None
+
+
+def explain_lines(text: str) -> Iterator[tuple[str, Explanation]]:
+    """The lines that are known, each meaning once, in their order."""
+    known = set()
+    for line in text.splitlines():
+        explanation = explain(line)
+        if explanation is not None and explanation not in known:
+            known.add(explanation)
+            yield line.strip(), explanation
+
+
+def _xid(code: int, gpu: str = "", rest: str = "") -> Explanation | None:
+    row = _table("xid").get(str(code))
+    if row is None:
+        return None
+    _, name, fault, immediate, later, what, hint = row[0]
+    action = ACTIONS[immediate]
+    if verdict(code) is Verdict.APPLICATION and action in ("reset-gpu", "contact-support"):
+        action = "restart-program" if immediate else "nothing"
+    what = f"Xid {code}: {NAMES.get(code) or what} ({name})"
+    if (match := NVLINK5.search(rest)) and (rule := _nvlink5(code, match)):
+        action, later, what = (
+            ACTIONS[rule[5]],
+            rule[6],
+            f"{what}: {match['unit']}, {rule[7].rstrip('*?').lower()}",
+        )
+    elif (match := RECOVERY.search(rest)) and match["action"] in RECOVERIES:
+        action, what = RECOVERIES[match["action"]], f"{what}: now “{match['action']}”"
+    return _explanation(f"xid-{code}", what, fault, action, XID_SOURCE, gpu, hint or _later(later))
+
+
+def _nvlink5(code: int, match: re.Match[str]) -> Sequence[str] | None:
+    """The rule of this unit and these bits."""
+    bits = f"{int(match['info'], 16):032b}"
+    for rule in _table("nvlink5").get(str(code), ()):
+        known = match["unit"] in rule[1].split("/") and int(match["status"], 16) == int(rule[4], 16)
+        if known and any(re.fullmatch(layout.replace("-", "."), bits) for layout in rule[2:4]):
+            return rule
+    return None
+
+
+def _sxid(code: int, logged: str | None = None) -> Explanation | None:
+    """`logged`: the severity that the line has; it decides where the table leaves it open."""
+    row = _table("sxid").get(str(code))
+    if row is None:
+        return None
+    _, name, severity = row[0]
+    fatal = (
+        (logged or severity).lower() != "non-fatal" if severity == "may be fatal" else severity != "non-fatal"
+    )
+    what = f"SXid {code}: {name} of an NVSwitch, {severity}"
+    later = (
+        ""
+        if fatal and severity == "always fatal"
+        else "If it comes back, restart the fabric manager and check the switch."
+    )
+    return _explanation(
+        f"sxid-{code}", what, "hardware", "reset-fabric" if fatal else "nothing", SXID_SOURCE, later=later
+    )
+
+
+def _explanation(
+    code: str, what: str, fault: str, action: str, source: str, gpu: str = "", later: str = ""
+) -> Explanation:
+    advice = _actions()[action]
+    address = f"{gpu.lower()}.0" if gpu and "." not in gpu else gpu.lower()
+    command = advice.get("command", "").format(gpu=address or "GPU")
+    following = " ".join(filter(None, (advice["next"], later)))
+    return Explanation(code, what, cast("Fault", fault), action, following, command, source)
+
+
+def _later(investigatory: str) -> str:
+    later: Mapping[str, str] = table("gpunode.explain", "actions.yaml")["later"]
+    return later.get(investigatory, "")
+
+
+def _actions() -> Mapping[str, Mapping[str, str]]:
+    return table("gpunode.explain", "actions.yaml")
+
+
+@cache
+def _table(name: str) -> Mapping[str, Sequence[Sequence[str]]]:
+    """The rows of a table by their code, each with all of its columns."""
+    lines = files("gpunode.explain").joinpath(f"{name}.tsv").read_text(encoding="utf-8").splitlines()
+    columns = next(line for line in reversed(lines) if line.startswith("#")).count("\t") + 1
+    rows: dict[str, list[Sequence[str]]] = {}
+    for line in lines:
+        if not line.startswith("#"):
+            cells = line.split("\t")
+            rows.setdefault(cells[0], []).append([*cells, *[""] * (columns - len(cells))])
+    return rows

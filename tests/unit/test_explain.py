@@ -1,0 +1,146 @@
+"""`gpunode explain`: every code of the catalogues is answered, with its source; a line that no table has is not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.resources import files
+
+import pytest
+from typer.testing import CliRunner
+
+from gpunode.cli import app
+from gpunode.contract.xids import Verdict, verdict
+from gpunode.explain import ACTIONS, Explanation, explain
+from gpunode.planning.tables import table
+from tests import jsonlines
+
+GPU = "0000:3b:00"
+FELL_OFF = f"[  12.3] NVRM: Xid (PCI:{GPU}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+
+
+def rows(name: str) -> list[list[str]]:
+    text = files("gpunode.explain").joinpath(f"{name}.tsv").read_text(encoding="utf-8")
+    return [[*line.split("\t"), *[""] * 4] for line in text.splitlines() if not line.startswith("#")]
+
+
+def meaning(text: str) -> Explanation:
+    answer = explain(text)
+    assert answer is not None, text
+    return answer
+
+
+def test_every_xid_has_an_answer_with_its_source() -> None:
+    catalogue = rows("xid")
+    assert len(catalogue) == 172
+    for code, name, *_ in catalogue:
+        line, short = meaning(f"NVRM: Xid (PCI:{GPU}): {code}, pid=1"), meaning(f"xid {code}")
+        assert line.code == short.code == f"xid-{code}"
+        assert name in line.what
+        assert line.next
+        assert "docs.nvidia.com/deploy/xid-errors" in line.source
+
+
+def test_no_xid_is_answered_otherwise_than_the_plugin_acts() -> None:
+    """A GPU that stays Healthy is not to be reset, and one that is Unhealthy has to be."""
+    of = {
+        Verdict.APPLICATION: {"nothing", "restart-program", "follow-other"},
+        Verdict.RESET: {"reset-gpu", "follow-other", "contact-support", "update-driver", "nothing"},
+        Verdict.REBOOT: {"reboot"},
+        Verdict.HARDWARE: {"check-hardware"},
+    }
+    for code, *_ in rows("xid"):
+        assert meaning(f"xid {code}").action in of[verdict(int(code))], code
+
+
+def test_every_rule_of_nvlink_5_is_found_by_its_unit_and_bits() -> None:
+    rules = rows("nvlink5")
+    assert len(rules) == 94
+    for code, units, *layouts, status, immediate, later, _ in [rule[:8] for rule in rules]:
+        for unit in units.split("/"):
+            for layout in layouts:
+                bits = int(layout.replace("-", "0"), 2)
+                answer = meaning(
+                    f"NVRM: Xid (PCI:{GPU}): {code}, {unit} Fatal XC1 i0 Link 04 (0x{bits:08x} {status} 0x0)"
+                )
+                assert answer.action == ACTIONS[immediate], (code, unit, status)
+                assert later in table("gpunode.explain", "actions.yaml")["later"] or later == "IGNORE"
+
+
+def test_bits_of_no_rule_are_not_taken_for_those_of_another() -> None:
+    answer = meaning(
+        f"NVRM: Xid (PCI:{GPU}): 145, RLW_REMAP Fatal XC1 i0 Link 04 (0x00000082 0x00f00000 0x0)"
+    )
+    assert answer.action == "follow-other"
+
+
+def test_every_sxid_has_an_answer_with_its_source() -> None:
+    catalogue = rows("sxid")
+    assert len(catalogue) == 93
+    for code, name, severity, *_ in catalogue:
+        answer = meaning(f"nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): {code}, Link 1 (First)")
+        assert name in answer.what
+        assert answer.action == ("nothing" if severity == "non-fatal" else "reset-fabric")
+        assert answer.source
+        assert meaning(f"sxid {code}") == meaning(code) == answer
+
+
+def test_the_line_decides_where_the_catalogue_leaves_it_open() -> None:
+    line = "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 22012, {}, Link 1"
+    assert meaning(line.format("Non-fatal")).action == "nothing"
+    assert meaning(line.format("Fatal")).action == "reset-fabric"
+
+
+@pytest.mark.parametrize(
+    ("recovery", "action"),
+    [
+        ("0x0 (None)", "nothing"),
+        ("0x1 (GPU Reset Required)", "reset-gpu"),
+        ("0x2 (Node Reboot Required)", "reboot"),
+    ],
+)
+def test_xid_154_is_answered_by_the_action_that_it_names(recovery: str, action: str) -> None:
+    text = f"NVRM: Xid (PCI:{GPU}): 154, GPU recovery action changed from 0x0 (None) to {recovery}"
+    assert meaning(text).action == action
+
+
+def test_a_command_names_the_gpu_of_the_line() -> None:
+    assert meaning(f"NVRM: Xid (PCI:{GPU}): 119, pid=1").command == f"nvidia-smi --gpu-reset -i {GPU}.0"
+    assert meaning("NVRM: Xid (0000:03:00): 62, 1234").command == "nvidia-smi --gpu-reset -i 0000:03:00.0"
+    assert meaning(f"NVRM: Xid (PCI:{GPU} GPU-I:05): 95, pid=1").command.endswith(f"{GPU}.0")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "all is well",
+        "xid 0",
+        "xid 173",
+        "sxid 1",
+        "LOG: xid 79 was committed",
+        "12 monkeys",
+        "999999",
+        "Xid",
+    ],
+)
+def test_what_no_table_has_is_not_guessed_at(text: str) -> None:
+    assert explain(text) is None
+
+
+def test_lines_of_stdin_are_explained_once_each() -> None:
+    log = f"all is well\n{FELL_OFF}\n{FELL_OFF}\n"
+    words = [sys.executable, "-m", "gpunode", "explain", "-", "--json"]
+    done = subprocess.run(words, check=False, input=log, capture_output=True, text=True)
+    first, summary = jsonlines.parse(done.stdout)
+    assert done.returncode == 0
+    assert (first["code"], first["fault"], first["action"]) == ("xid-79", "hardware", "reboot")
+    assert first["line"] == FELL_OFF
+    assert (summary["lines"], summary["explained"]) == (3, 1)
+
+
+def test_an_unknown_line_ends_with_its_own_exit_code() -> None:
+    done = CliRunner().invoke(app, ["explain", "all", "is", "well"])
+    assert done.exit_code == 7
+    assert "gpunode does not know this line" in done.stderr
+    assert done.stdout == ""
