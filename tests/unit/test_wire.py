@@ -309,7 +309,10 @@ def test_a_host_without_a_python_that_is_new_enough_gets_the_inventorys_build(
 
 def test_a_python_without_json_is_told_so(machine: Machine, stdin: bytes, tmp_path: Path) -> None:
     """Debian's python3-minimal: an interpreter with half a library."""
-    hide = "import sys;sys.modules['json']=None;import importlib.util as u;f=u.find_spec;u.find_spec=lambda n:None if n=='json' else f(n);exec(sys.argv[1])"
+    hide = (
+        "import sys;m=sys.meta_path[:];find=lambda n,p=None,t=None:None if n=='json' else next(filter(None,(f.find_spec(n,p)for f in m)),None);"
+        "sys.meta_path[:]=[type('Finder',(),dict(find_spec=staticmethod(find)))];exec(sys.argv[1])"
+    )
     machine.program("python3", f'shift 3; exec /usr/bin/python3 -I -S -c "{hide}" "$@"')
     error = refusal(machine, stdin)
     assert isinstance(error, AgentUnusable)
