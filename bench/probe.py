@@ -68,7 +68,7 @@ def measure(rounds: int, commits: Sequence[str] = ()) -> tuple[dict[str, list[fl
                 files.extractall(folder / commit)
             programs[commit] = describe(folder / commit)
         hosts.lay_out(folder)
-        state = hosts.create(folder, replace(kinds.new("gpu-0"), has=(kinds.driver("h100"),)))
+        state = hosts.create(folder, replace(kinds.new_host("gpu-0"), has=(kinds.driver("h100"),)))
         env = hosts.environment(state, state.machine())
         env["PATH"] += ":/usr/bin:/bin"
         found: dict[str, list[float]] = {name: [] for name in programs}

@@ -64,7 +64,7 @@ class Fleet:
 def serve(folder: Path, count: int, delays: Sequence[int], gpunode: Sequence[str]) -> Iterator[Fleet]:
     """Hosts until the block ends. `gpunode`, a command, makes the first one what all are."""
     hosts.lay_out(folder)
-    state = hosts.create(folder, kinds.new("gpu-0"))
+    state = hosts.create(folder, kinds.new_host("gpu-0"))
     (folder / "packages.asc").write_text(KEY)
     for name in ("host", "user"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)

@@ -80,7 +80,7 @@ def provision(
     Example: gpunode provision inventory.yaml --limit p100 --yes
     """
     from gpunode.commands import provision as rollout
-    from gpunode.engine.batches import Size
+    from gpunode.engine.batch_order import Size
 
     size = Size.parse(batch) if batch is not None else None
     settings = rollout.ProvisionOptions(

@@ -120,7 +120,7 @@ def session(common: options.Common, html: Path | None = None, *, accepted: bool 
         if path != options.usual():
             error.problem = report.with_inventory(error.problem, path)
         if page is not None:
-            page.failed(error.problem)
+            page.add_failure(error.problem)
         raise
     finally:
         if page is not None and html is not None:

@@ -24,7 +24,7 @@ from gpunode.engine import (
     work,
 )
 from gpunode.engine.batch import Interrupt, Run
-from gpunode.engine.batches import Size
+from gpunode.engine.batch_order import Size
 from gpunode.engine.converge import REBOOT_SECONDS
 from gpunode.engine.member import Member, Members, outcomes, update
 from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRun, RunOptions
@@ -43,7 +43,7 @@ RESUME = Advice("`", Command("resume"), "` continues with them.")
 
 @dataclass(frozen=True, slots=True)
 class ProvisionOptions:
-    """How a fleet is worked on. `run`: with vectoradd. `size`, `canary`: see `batches`. `max_fail`: hosts that may end badly,
+    """How a fleet is worked on. `run`: with vectoradd. `size`, `canary`: see `split_batches`. `max_fail`: hosts that may end badly,
     those that the plan showed as refused or unreachable included, before no further batch begins; None: only those. `fingerprints`:
     of keys that the user trusts, in full. `rest`: unfinished hosts of the run to resume; `begun`: those already begun → seconds for
     which they may still reboot."""

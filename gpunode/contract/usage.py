@@ -86,12 +86,12 @@ def loads(text: str) -> tuple[Gpu, ...]:
 def _gpu(fields: Mapping[str, Any]) -> Gpu:
     users, unhealthy, offered = fields["users"], fields["unhealthy"], fields.get("offered")
     read = {
-        "offered": None if offered is None else tuple(_known(Offered, entry) for entry in offered),
-        "users": None if users is None else tuple(_known(User, user) for user in users),
-        "unhealthy": None if unhealthy is None else _known(Reason, unhealthy),
+        "offered": None if offered is None else tuple(_build(Offered, entry) for entry in offered),
+        "users": None if users is None else tuple(_build(User, user) for user in users),
+        "unhealthy": None if unhealthy is None else _build(Reason, unhealthy),
     }
-    return _known(Gpu, {**fields, **read})
+    return _build(Gpu, {**fields, **read})
 
 
-def _known(kind: type[T], fields: Mapping[str, Any]) -> T:
+def _build(kind: type[T], fields: Mapping[str, Any]) -> T:
     return kind(**{name: fields[name] for name in kind.__annotations__ if name in fields})

@@ -6,8 +6,7 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from gpunode.cluster import admission as trial
-from gpunode.cluster import pods
+from gpunode.cluster import admission, pods
 from gpunode.cluster.api import AT_ONCE, Api, refusal
 from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.objects import apply, difference
@@ -212,7 +211,7 @@ def _report_obstacles(
                 amount=1,
             )
         ]
-    trials = trial.try_pods(api, spec.manifests, objects, proofs)
+    trials = admission.try_pods(api, spec.manifests, objects, proofs)
     for attempt in trials:
         if attempt.reason:
             what = f"{attempt.what} would not be admitted: {attempt.reason.what}"

@@ -204,7 +204,7 @@ def acts(changes: Iterable[Change]) -> frozenset[Act]:
     return frozenset(act for change in changes for act in _acts(change))
 
 
-def unaccepted(changes: Iterable[Change], accepted: Collection[Act]) -> str:
+def describe_unaccepted(changes: Iterable[Change], accepted: Collection[Act]) -> str:
     """Those acts that were not accepted, in words; "" when all were."""
     new = sorted(
         act for act in acts(changes) - frozenset(accepted) if REBOOT not in accepted or not _is_milder(act)

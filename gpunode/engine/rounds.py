@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from gpunode.engine import control_plane, converge, impact
-from gpunode.engine.batches import Size, batches
+from gpunode.engine.batch_order import Size, split_batches
 from gpunode.engine.fleet import Visit
 from gpunode.engine.impact import Act
 from gpunode.engine.member import Member, Members, update
@@ -68,7 +68,7 @@ def order_batches(
     members: Members, *, begun: Collection[str] = (), size: Size | None = None, canary: int = 0
 ) -> tuple[tuple[Host, ...], ...]:
     """The batches of the hosts that are right or have changes."""
-    return batches(
+    return split_batches(
         [member.host for member in members if member.host_ok or member.has_changes],
         [member.host.name for member in members if member.has_changes and member.disturbs.anybody],
         alone=control_plane.disturbed_hosts(members),
@@ -147,7 +147,7 @@ def _reboot(member: Member) -> str:
 def _stop_unaccepted(member: Member, accepted: frozenset[Act]) -> Member:
     if not member.has_changes or member.outcome is None or member.outcome.plan is None:
         return member
-    new = impact.unaccepted(member.outcome.plan.changes, accepted)
+    new = impact.describe_unaccepted(member.outcome.plan.changes, accepted)
     if not new:
         return member
     error = f"what is known only now asks for more than was shown: {new}"

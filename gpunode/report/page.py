@@ -291,9 +291,9 @@ class Page:
 
     def problem(self, problem: Problem, host: str | None = None) -> None:
         self._report.problem(problem, host)
-        self.failed(problem)
+        self.add_failure(problem)
 
-    def failed(self, problem: Problem) -> None:
+    def add_failure(self, problem: Problem) -> None:
         """A problem that ends the command; the command line reports it."""
         self._view["errors"].append([line.strip() for line in [*lines(str(problem)), *lines(problem.fix)]])
 

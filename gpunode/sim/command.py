@@ -57,7 +57,7 @@ def play(
         Demo(machines, *described) as demo,
     ):
         code = Show(demo, forks, fast=fast, verbose=verbose).play(fault)
-        report = None if keep else _kept_report(demo)
+        report = None if keep else _keep_report(demo)
         if keep:
             name = registry.free_name()
             demo.keep(name)
@@ -67,7 +67,7 @@ def play(
     return code
 
 
-def _kept_report(demo: Demo) -> Path | None:
+def _keep_report(demo: Demo) -> Path | None:
     """The run's page, moved out of the folder that goes; None if there is none."""
     page = demo.folder / REPORT
     if not page.exists():
@@ -137,9 +137,9 @@ def invent_machine(host: Host) -> Machine:
     model = next((name for name in sorted(kinds.MODELS, key=len, reverse=True) if name in names), None)
     recent = host.runtime == "class" or set(host.feature_gates) - {"DevicePlugins"}
     if (model in ("p100", "k80") or "docker" in names or host.feature_gates) and not recent:
-        made, model = kinds.old(host.name, model or "p100"), model or "p100"
+        made, model = kinds.old_host(host.name, model or "p100"), model or "p100"
     else:
-        made, model = kinds.new(host.name, model or DEFAULT), model or DEFAULT
+        made, model = kinds.new_host(host.name, model or DEFAULT), model or DEFAULT
     # `driver: none` and `toolkit: none`: the user has installed these.
     driver = (kinds.driver(model), f"linux-headers-{made.kernel}") if host.driver == "none" else ()
     toolkit = ("nvidia-container-toolkit",) if host.toolkit == "none" else ()

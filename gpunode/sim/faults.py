@@ -93,7 +93,7 @@ def _runtime(state: State, machine: Machine, now: Now) -> None:
     systemd.start(state, now, f"{machine.runtime}.service")
 
 
-def _stopped(_: State, machine: Machine, now: Now) -> None:
+def _stop(_: State, machine: Machine, now: Now) -> None:
     unit = now.units[f"{machine.runtime}.service"]
     unit.active, unit.sub, unit.since, unit.pid = "failed", "failed", 0.0, 0
 
@@ -114,7 +114,7 @@ ACTS: Mapping[str, Act] = MappingProxyType(
         "xid": Act(_xid),
         "toolkit": Act(lambda _, __, now: now.packages.pop("nvidia-container-toolkit")),
         "runtime": Act(_runtime),
-        "stopped": Act(_stopped),
+        "stopped": Act(_stop),
         "daemon.json": Act(
             lambda state, *_: _edit(state, DAEMON_JSON, '"log-driver"', '"debug": true\n    "log-driver"'),
             "docker",

@@ -97,7 +97,7 @@ def add_hosts(kept: Kept, count: int) -> tuple[str, tuple[str, ...]]:
         number = next(number for number in range(1, len(known) + 2) if f"{HOST}{number}-01" not in known)
         names = [f"{HOST}{number}-{at:02}" for at in range(1, count + 1)]
         for name in names:
-            hosts.create(kept.folder, replace(kinds.new(name), pace=kinds.PACE))
+            hosts.create(kept.folder, replace(kinds.new_host(name), pace=kinds.PACE))
         os.kill(_read_served(kept)["pid"], signal.SIGUSR1)
         deadline = time.monotonic() + PATIENCE
         while not set(names) <= set(_read_served(kept)["ports"]):

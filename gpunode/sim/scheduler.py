@@ -108,13 +108,13 @@ def _reasons_against(pod: Object, node: Object, used: Counter[str]) -> list[str]
 
 
 def _bind(store: Store, pod: Object, node: str) -> None:
-    def bound(item: Object) -> None:
+    def set_node(item: Object) -> None:
         item["spec"]["nodeName"] = node
         item["status"]["conditions"] = [
             {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now()}
         ]
 
-    if store.change(pod, bound):
+    if store.change(pod, set_node):
         meta = pod["metadata"]
         message = f"Successfully assigned {meta['namespace']}/{meta['name']} to {node}"
         record(store, pod, "default-scheduler", "Normal", "Scheduled", message)
@@ -131,8 +131,8 @@ def _refuse(store: Store, pod: Object, why: Mapping[str, Sequence[str]]) -> None
         return
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
 
-    def refused(item: Object) -> None:
+    def set_condition(item: Object) -> None:
         item["status"]["conditions"] = [{**condition, "lastProbeTime": None, "lastTransitionTime": now()}]
 
-    store.change(pod, refused)
+    store.change(pod, set_condition)
     record(store, pod, "default-scheduler", "Warning", "FailedScheduling", message)

@@ -35,7 +35,7 @@ from gpunode.sim.process import demos_folder
 from .clusters import IMAGE, ready, until
 
 NS = "gpunode"
-OLD, NEW = kinds.old("old"), kinds.new("new", count=2)
+OLD, NEW = kinds.old_host("old"), kinds.new_host("new", count=2)
 CLASS = {"gpunode.dev/gpu": "true", "gpunode.dev/runtime": "class"}
 
 

@@ -52,7 +52,7 @@ def storm(
     others have one job and need a reboot. Raises AssertionError where a run does not end as it should."""
     dice, begun = random.Random(seed), time.monotonic()
     made = [
-        (kinds.new if number % 3 == 0 else kinds.old)(f"gpu-{number:03}", count=1)
+        (kinds.new_host if number % 3 == 0 else kinds.old_host)(f"gpu-{number:03}", count=1)
         for number in range(1, hosts + 1)
     ]
     with Demo(made) as demo:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("records")
 
 def hosts() -> Demo:
     """Two hosts that were never provisioned."""
-    return Demo([kinds.old(f"gpu-{number}") for number in (1, 2)])
+    return Demo([kinds.old_host(f"gpu-{number}") for number in (1, 2)])
 
 
 @pytest.fixture
@@ -313,7 +313,7 @@ def test_ctrl_c_while_work_is_waited_for_gives_the_node_back(busy: Demo) -> None
 
 def test_ctrl_c_twice_leaves_hosts_that_are_named_and_resume_finishes_them() -> None:
     """The apply of one goes on without its operator."""
-    with Demo([replace(kinds.old("gpu-1"), pace=0.5)]) as demo:
+    with Demo([replace(kinds.old_host("gpu-1"), pace=0.5)]) as demo:
         seen = demo.folder / "out"
         with begin(demo, "provision", "inventory.yaml", "--yes") as run:
             until(lambda: '"type": "change"' in seen.read_text())

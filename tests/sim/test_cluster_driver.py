@@ -21,7 +21,7 @@ from gpunode.sim.node.nvml import Driver, Nvml
 
 from .clusters import ready
 
-MACHINE = kinds.old("old")
+MACHINE = kinds.old_host("old")
 PLACE = Endpoints(Path("plugins"), Path("resources"))
 
 

@@ -70,7 +70,7 @@ def group(leader: int) -> list[str]:
 
 def test_two_demos_stand_side_by_side_and_leave_nothing(room: Path) -> None:
     """Each with its own folder, hosts and cluster."""
-    with Demo([kinds.new("one")]) as first, Demo([kinds.new("two")]) as second:
+    with Demo([kinds.new_host("one")]) as first, Demo([kinds.new_host("two")]) as second:
         for demo, name in ((first, "one"), (second, "two")):
             plan = forks.run([*GPUNODE, "plan", str(demo.inventory)], capture_output=True, text=True)
             assert plan.returncode == 0, plan.stderr
@@ -82,7 +82,7 @@ def test_two_demos_stand_side_by_side_and_leave_nothing(room: Path) -> None:
 
 def test_one_whose_server_was_killed_leaves_nothing() -> None:
     """What starts it, ends it all the same."""
-    with Demo([kinds.new("one")]) as demo:
+    with Demo([kinds.new_host("one")]) as demo:
         server = json.loads((demo.folder / "demo.json").read_text())["pid"]
         os.kill(server, signal.SIGKILL)
     assert gone(demo.folder)
@@ -90,7 +90,7 @@ def test_one_whose_server_was_killed_leaves_nothing() -> None:
 
 def test_its_nodes_pull_the_image_that_its_inventory_names(room: Path) -> None:
     """As from a registry; no other."""
-    with Demo([kinds.old("one")], cluster={"plugin": {"image": "registry.example/plugin:1"}}) as demo:
+    with Demo([kinds.old_host("one")], cluster={"plugin": {"image": "registry.example/plugin:1"}}) as demo:
         api = Client(demo.folder / "kubeconfig")
         for name in ("registry.example/plugin:1", "registry.example/other:1"):
             container = {"name": "c", "image": name, "command": ["sleep", "600"]}
@@ -110,7 +110,7 @@ def test_its_nodes_pull_the_image_that_its_inventory_names(room: Path) -> None:
 
 def test_one_that_is_kept_goes_on_until_it_is_stopped(room: Path) -> None:
     """`gpunode demo stop` ends it, and what one that was killed left, and no other."""
-    with Demo([kinds.without("cpu-1")]) as demo:
+    with Demo([kinds.host_without_gpus("cpu-1")]) as demo:
         demo.keep("demo")
     stale, begun, locking = (room / f"{demos.PREFIX}{name}" for name in ("stale", "begun", "locking"))
     for folder in (stale, begun, locking):
@@ -120,7 +120,7 @@ def test_one_that_is_kept_goes_on_until_it_is_stopped(room: Path) -> None:
     (stale / "demo.json").touch()
     look = forks.run([*GPUNODE, "plan", str(demo.inventory)], capture_output=True, text=True)
     assert "no NVIDIA GPU on the PCI bus" in look.stdout
-    with Demo([kinds.without("cpu-2")]) as running:
+    with Demo([kinds.host_without_gpus("cpu-2")]) as running:
         stopped = forks.run([*GPUNODE, "demo", "stop"], capture_output=True, text=True, check=True)
         assert set(stopped.stdout.splitlines()) == {
             f"ended {demo.folder}",
@@ -147,7 +147,7 @@ def test_kept_ones_have_names_and_are_stopped_one_by_one(room: Path) -> None:
     )
     folders = {}
     for expected in ("demo", "demo-2"):
-        with Demo([kinds.without("cpu-1")]) as demo:
+        with Demo([kinds.host_without_gpus("cpu-1")]) as demo:
             folders[expected] = demo.folder
             assert registry.free_name() == expected
             demo.keep(expected)
@@ -163,7 +163,7 @@ def test_kept_ones_have_names_and_are_stopped_one_by_one(room: Path) -> None:
 
 
 def test_a_kept_one_is_broken_grows_and_gets_another_driver(room: Path) -> None:
-    with Demo([kinds.new("h100-1")]) as demo:
+    with Demo([kinds.new_host("h100-1")]) as demo:
         demo.keep("demo")
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -201,7 +201,7 @@ def test_a_kept_one_is_broken_grows_and_gets_another_driver(room: Path) -> None:
 
 def test_one_grows_for_several_at_once_past_a_host_that_cannot_be_read(room: Path) -> None:
     """What its user wrote into the inventory stays; the host is served as soon as it can be read."""
-    with Demo([kinds.without("cpu-1")]) as demo:
+    with Demo([kinds.host_without_gpus("cpu-1")]) as demo:
         demo.keep("demo")
     try:
         one = registry.find("demo")
@@ -217,7 +217,7 @@ def test_one_grows_for_several_at_once_past_a_host_that_cannot_be_read(room: Pat
         assert "half cannot be served yet: FileNotFoundError" in (demo.folder / "server.log").read_text()
 
         shutil.rmtree(demo.folder / "hosts/half")
-        hosts.create(demo.folder, kinds.without("half"))
+        hosts.create(demo.folder, kinds.host_without_gpus("half"))
         registry.add_hosts(one, 1)
         until(lambda: "half" in json.loads((demo.folder / "demo.json").read_text())["ports"])
     finally:

@@ -18,7 +18,7 @@ HOST = "h100-1"
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A bare host with the archive's components."""
-    with serving(tmp_path_factory.mktemp("fleet"), (kinds.new(HOST),)) as served:
+    with serving(tmp_path_factory.mktemp("fleet"), (kinds.new_host(HOST),)) as served:
         sources = served.states[HOST].root / "etc/apt/sources.list"
         sources.write_text(
             "deb http://deb.demo.example/debian bookworm main contrib non-free non-free-firmware\n"

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("records")
 @pytest.fixture(scope="module")
 def demo() -> Iterator[Demo]:
     """A GPU node with the production driver."""
-    with Demo([kinds.new("gpu-1", count=2)]) as made:
+    with Demo([kinds.new_host("gpu-1", count=2)]) as made:
         done = gpunode(made, "provision", "inventory.yaml", "--yes", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         yield made

@@ -25,7 +25,7 @@ Gpunode = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture(scope="module")
 def demo() -> Iterator[Demo]:
     """Two nodes, proven."""
-    with Demo([kinds.old("gpu-1"), kinds.new("gpu-2")]) as made:
+    with Demo([kinds.old_host("gpu-1"), kinds.new_host("gpu-2")]) as made:
         done = run(made.folder, "provision", "inventory.yaml", "--yes", "-q", "--html", "report.html")
         assert done.returncode == 0, done.stdout + done.stderr
         yield made

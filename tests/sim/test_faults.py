@@ -32,7 +32,7 @@ BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Demo]:
     """Two GPU nodes."""
-    with Demo([kinds.old(name, count=1) for name in (A, B)]) as made:
+    with Demo([kinds.old_host(name, count=1) for name in (A, B)]) as made:
         assert run(made, *PROVISION)[0] == 0, output(made)
         yield made
 

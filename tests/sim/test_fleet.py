@@ -25,7 +25,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[[int], Fleet]]:
     with contextlib.ExitStack() as stack:
 
         def made(count: int) -> Fleet:
-            return stack.enter_context(serving(tmp_path, [kinds.old(f"gpu-{n}") for n in range(count)]))
+            return stack.enter_context(serving(tmp_path, [kinds.old_host(f"gpu-{n}") for n in range(count)]))
 
         yield made
 

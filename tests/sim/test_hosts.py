@@ -27,10 +27,10 @@ GOOD = ("p100-1", "h100-1", "a100-1")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """One host of every kind."""
     machines = (
-        kinds.old("p100-1"),
-        kinds.new("h100-1"),
-        kinds.nouveau("a100-1"),
-        kinds.without("cpu-1"),
+        kinds.old_host("p100-1"),
+        kinds.new_host("h100-1"),
+        kinds.nouveau_host("a100-1"),
+        kinds.host_without_gpus("cpu-1"),
     )
     with serving(tmp_path_factory.mktemp("fleet"), machines) as served:
         yield served
@@ -183,7 +183,7 @@ def test_the_help_of_break_names_every_fault() -> None:
 def test_a_fault_that_would_change_nothing_is_an_error(tmp_path: Path) -> None:
     """A bare host's config.toml has no nvidia runtime to take away."""
     hosts.lay_out(tmp_path)
-    bare = hosts.create(tmp_path, kinds.new("h100-1"))
+    bare = hosts.create(tmp_path, kinds.new_host("h100-1"))
     with pytest.raises(ValueError, match=r"config\.toml on this host has no .*nvidia"):
         faults.inflict("runtime", [bare])
 
@@ -193,7 +193,7 @@ def test_a_kubelet_reads_its_arguments_as_it_starts_and_crashes_with_a_gate_that
 ) -> None:
     """As on the real host: systemd starts it again and again."""
     hosts.lay_out(tmp_path)
-    state = hosts.create(tmp_path, kinds.new("h100-1"))
+    state = hosts.create(tmp_path, kinds.new_host("h100-1"))
     assert "--node-labels=demo.example/rack=r12" in state.now().arguments
     faults.inflict("gate", [state])
     assert state.now().units["kubelet.service"].sub == "auto-restart"

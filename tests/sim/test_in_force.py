@@ -19,7 +19,7 @@ from tests.sim.clusters import Client, until
 @pytest.fixture(scope="module")
 def demo() -> Iterator[Demo]:
     """A demo of one host that is provisioned."""
-    with Demo([kinds.new("h100-1", count=2)]) as running:
+    with Demo([kinds.new_host("h100-1", count=2)]) as running:
         done = gpunode(running, "provision", "--yes")
         assert done.returncode == 0, done.stdout + done.stderr
         yield running

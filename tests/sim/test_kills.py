@@ -30,7 +30,7 @@ LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpunode"
 @pytest.fixture(scope="module")
 def demo() -> Iterator[Demo]:
     """A GPU node, and one that an administrator has cordoned."""
-    with Demo([kinds.old(HOST, count=1)]) as made:
+    with Demo([kinds.old_host(HOST, count=1)]) as made:
         code, _ = run(made, "provision", "inventory.yaml", "--yes")
         assert code == 0, operators.output(made)
         node = {"kind": "Node", "metadata": {"name": BY_HAND}, "spec": {"unschedulable": True}}

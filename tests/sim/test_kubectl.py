@@ -59,7 +59,7 @@ COMMANDS = (
 def test_kubectl_works() -> None:
     """One command after the other."""
     with tempfile.TemporaryDirectory(prefix="gpn-", dir=demos_folder(), ignore_cleanup_errors=True) as room:
-        machine = kinds.new("new", count=1)
+        machine = kinds.new_host("new", count=1)
         ready(Path(room), machine)
         cluster = Cluster(Path(room), [machine])
         try:

@@ -11,7 +11,7 @@ from .test_batches import gpunode
 
 def test_an_upgrade_is_judged_before_it() -> None:
     """Exit code 1 with each host's findings, 0 without, 2 for no version; nothing is changed."""
-    with Demo([kinds.old("gpu-1"), kinds.new("gpu-2")]) as demo:
+    with Demo([kinds.old_host("gpu-1"), kinds.new_host("gpu-2")]) as demo:
         done = gpunode(demo, "lint", "--target", "1.36", "inventory.yaml", "--json")
         assert done.returncode == 1, done.stdout + done.stderr
         seen = {(line["host"], line["code"]) for line in of_kind(done, "finding")}

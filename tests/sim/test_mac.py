@@ -48,7 +48,7 @@ def test_the_sockets_of_a_demo_have_paths_that_a_mac_allows(monkeypatch: pytest.
 
 @pytest.mark.parametrize(
     "machine",
-    [kinds.old("host"), kinds.new("host"), kinds.without("host")],
+    [kinds.old_host("host"), kinds.new_host("host"), kinds.host_without_gpus("host")],
     ids=["old", "new", "without"],
 )
 def test_no_two_files_of_a_host_differ_in_case_alone(tmp_path: Path, machine: Machine) -> None:
@@ -67,7 +67,7 @@ def test_a_demo_goes_with_what_a_mac_has(far: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PYTHONPATH", str(MAC))
     monkeypatch.setenv("GPUNODE_TEST_MAC", str(started))
     monkeypatch.setattr(demos, "Popen", subprocess.Popen)  # a fork has what its server imported
-    machines = [kinds.new(f"h100-{number}", count=1) for number in (1, 2)]
+    machines = [kinds.new_host(f"h100-{number}", count=1) for number in (1, 2)]
     with Demo(machines, None, {"plugin": {"archive": "plugin.tar", "metrics": True}}) as demo:
         assert demo.folder.parent == Path("/tmp")
         words = [*GPUNODE, "provision", str(demo.inventory), "--yes"]

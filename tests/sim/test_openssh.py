@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(shutil.which("ssh") is None, reason="OpenSSH's c
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
     """Two hosts; afterwards no master of ssh is left."""
-    with serving(tmp_path, [kinds.old("old"), kinds.nouveau("new")], openssh.Dialer) as served:
+    with serving(tmp_path, [kinds.old_host("old"), kinds.nouveau_host("new")], openssh.Dialer) as served:
         yield served
     left = subprocess.run(
         ["pgrep", "-f", f"ssh -M .*{tmp_path}"], capture_output=True, text=True, check=False
@@ -60,7 +60,7 @@ def test_an_apply_goes_on_when_its_master_dies(fleet: Fleet) -> None:
 def test_every_command_works_over_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From bare hosts to finished pods, an interrupted run, and its resumption; and no process is left."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with Demo([kinds.old(f"gpu-{number}") for number in (1, 2)]) as demo:
+    with Demo([kinds.old_host(f"gpu-{number}") for number in (1, 2)]) as demo:
         inventory = demo.folder / "inventory.yaml"
         inventory.write_text(
             inventory.read_text().replace("defaults:\n", "defaults:\n  connection: openssh\n")

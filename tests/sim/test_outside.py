@@ -41,7 +41,7 @@ main()
 def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Demo]:
     """A host that was never provisioned, whose kubelet knows its API server."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    with Demo([kinds.old("gpu-1")]) as made:
+    with Demo([kinds.old_host("gpu-1")]) as made:
         joined = made.states["gpu-1"].root / "etc/kubernetes/kubelet.conf"
         joined.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(made.folder / "kubeconfig", joined)
@@ -98,7 +98,7 @@ def test_an_operator_killed_before_the_confirmation_leaves_a_mark_that_the_next_
 
 def test_a_confirmation_is_one_connection_and_a_run_without_changes_makes_none(tmp_path: Path) -> None:
     """One exec to probe, one to apply and one for each guarded restart."""
-    with serving(tmp_path, [kinds.old("gpu-0")]) as fleet:
+    with serving(tmp_path, [kinds.old_host("gpu-0")]) as fleet:
         outcome = fleet.provision()["gpu-0"]
         assert outcome.status == "changed"
         guarded = [change for change in outcome.applied if getattr(change, "guards", ())]

@@ -55,7 +55,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     with (
         programs as first,
         pytest.MonkeyPatch.context() as patch,
-        Demo([kinds.old("p100-01"), kinds.new("h100-01")]) as made,
+        Demo([kinds.old_host("p100-01"), kinds.new_host("h100-01")]) as made,
     ):
         patch.setenv(
             "PATH", os.pathsep.join((str(first), str(Path(sys.executable).parent), os.environ["PATH"]))

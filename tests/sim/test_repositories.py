@@ -60,7 +60,7 @@ def bare(folder: Path, *machines: Machine) -> Iterator[tuple[Fleet, Session]]:
 def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with bare(tmp_path, kinds.new("a"), kinds.new("b")) as (_, session), answering() as asked:
+    with bare(tmp_path, kinds.new_host("a"), kinds.new_host("b")) as (_, session), answering() as asked:
         members = session.for_each_host(converge.probe_and_plan)
         assert [one.outcome and one.outcome.repository for one in members] == ["driver", "driver"]
 
@@ -101,7 +101,7 @@ def test_a_key_that_cannot_be_had_is_reported_once_and_the_hosts_stay_refused(
     def key(source: Signed, given: Collection[str] = ()) -> Key:
         raise GpunodeError(f"{source.key_uri} cannot be fetched: no route to host")
 
-    with bare(tmp_path, kinds.new("a"), kinds.new("b")) as (_, session):
+    with bare(tmp_path, kinds.new_host("a"), kinds.new_host("b")) as (_, session):
         before = session.for_each_host(converge.probe_and_plan)
         with mock.patch.object(prerequisites, "key", key):
             assert prerequisites.add_repositories(session, before, ()) == before
@@ -129,8 +129,8 @@ def keys_in(one: Member) -> int:
 @pytest.mark.parametrize(
     ("machine", "version", "kernel"),
     [
-        (kinds.old("a", "h100"), "26.04", "7.0.0-14-generic"),
-        (kinds.new("a"), "13", "6.12.57+deb13-amd64"),
+        (kinds.old_host("a", "h100"), "26.04", "7.0.0-14-generic"),
+        (kinds.new_host("a"), "13", "6.12.57+deb13-amd64"),
     ],
     ids=["ubuntu", "debian"],
 )
@@ -146,7 +146,7 @@ def test_a_bare_host_of_a_new_release_has_its_first_plan_without_a_key_made_by_h
 def test_a_key_of_which_only_the_end_is_known_is_shown_and_taken_only_with_its_whole_fingerprint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with bare(tmp_path, kinds.new("a")) as (_, session), answering(debian13=PRINT[-8:]):
+    with bare(tmp_path, kinds.new_host("a")) as (_, session), answering(debian13=PRINT[-8:]):
         (one,) = session.for_each_host(converge.probe_and_plan)
         one = become(one, "13", "6.12.57+deb13-amd64")
         host = session.visits["a"].host

@@ -29,7 +29,7 @@ MAINTENANCE = {"create", "delete", "list", "patch", "watch"}
 @pytest.fixture(scope="module")
 def demo() -> Iterator[Demo]:
     """A bare host, and a user with no right but those of the document's role."""
-    with Demo([kinds.old(HOST, count=1)]) as made:
+    with Demo([kinds.old_host(HOST, count=1)]) as made:
         written = yaml.safe_load(made.inventory.read_text())
         written["cluster"]["kubeconfig"] = "kubeconfig-nobody"
         made.inventory.write_text(yaml.safe_dump(written))

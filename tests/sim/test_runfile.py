@@ -19,7 +19,7 @@ SCRIPT = '#!/bin/sh\nexec "$GPUNODE_SIM_PYTHON" -I "$GPUNODE_SIM_RUN" nvidia-ins
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A bare host, and one with nouveau."""
-    machines = (kinds.new("h100-1"), kinds.nouveau("a100-1"))
+    machines = (kinds.new_host("h100-1"), kinds.nouveau_host("a100-1"))
     with serving(tmp_path_factory.mktemp("fleet"), machines) as served:
         yield served
 

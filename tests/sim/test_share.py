@@ -75,7 +75,7 @@ def demo() -> Iterator[Demo]:
     """A GPU host that is of the control plane too, with GPUs shared by memory."""
     plugin = {"archive": "plugin.tar", "config": "plugin.yaml"}
     config = {"plugin.yaml": "version: v1\nsharing: {memory: {}}\n"}
-    with Demo([kinds.old(HOST)], cluster={"plugin": plugin, "share": {}}, files=config) as made:
+    with Demo([kinds.old_host(HOST)], cluster={"plugin": plugin, "share": {}}, files=config) as made:
         written = yaml.safe_load(made.inventory.read_text())
         for group in written["groups"].values():
             group["hosts"] = [{**one, "control_plane": True} for one in group["hosts"]]

@@ -115,7 +115,7 @@ def test_a_break_is_shown_only_if_verify_names_the_link_it_broke(
     """That verify ends with 1 is not enough."""
     hosts.lay_out(tmp_path)
     folder.write_groups(tmp_path, {})
-    host = hosts.create(tmp_path, kinds.new("h100-1"))
+    host = hosts.create(tmp_path, kinds.new_host("h100-1"))
 
     def run(_: object, words: Sequence[str], *, capture: bool, quiet: bool = False) -> tuple[int, str, str]:
         """verify finds `link` broken, provision repairs."""
@@ -132,7 +132,7 @@ def test_a_break_is_shown_only_if_verify_names_the_link_it_broke(
 
 def test_the_last_line_names_how_to_go_on(tmp_path: Path) -> None:
     """Kept or not, and where something went wrong."""
-    state = SimpleNamespace(machine=lambda: kinds.new("h100-1"))
+    state = SimpleNamespace(machine=lambda: kinds.new_host("h100-1"))
     demo = SimpleNamespace(states={"h100-1": state}, folder=tmp_path, metrics={}, port=lambda _: 22)
     kept = farewell(demo, "demo").splitlines()[-1]  # type: ignore[arg-type]
     assert kept.startswith("Next: ")

@@ -31,7 +31,7 @@ from tests.sim.fleets import Fleet, serving
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """One host."""
-    with serving(tmp_path_factory.mktemp("sshd"), [kinds.new("gpu-0")]) as served:
+    with serving(tmp_path_factory.mktemp("sshd"), [kinds.new_host("gpu-0")]) as served:
         yield served
 
 

@@ -24,7 +24,7 @@ LATER = "later:1"  # an image that the host does not have
 @pytest.fixture(scope="module")
 def node() -> Iterator[Demo]:
     """A GPU node."""
-    with Demo([kinds.new(HOST, count=2)]) as made:
+    with Demo([kinds.new_host(HOST, count=2)]) as made:
         assert run(made, *PROVISION)[0] == 0, output(made)
         yield made
 

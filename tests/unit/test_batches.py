@@ -12,7 +12,7 @@ import pytest
 
 from gpunode.engine import batch, exit_codes, impact, proof, rounds, work
 from gpunode.engine import chain as pipeline
-from gpunode.engine.batches import Size, batches
+from gpunode.engine.batch_order import Size, split_batches
 from gpunode.engine.chain import decide
 from gpunode.engine.member import Member
 from gpunode.errors import UsageError
@@ -84,12 +84,12 @@ def test_hosts_are_worked_on_in_batches(
 ) -> None:
     """Every host once; those that disturb work one at a time a group, unless a size says otherwise."""
     chosen = Size.parse(size) if size else None
-    assert names(batches(HOSTS, disturbing, size=chosen, canary=canary)) == expected
+    assert names(split_batches(HOSTS, disturbing, size=chosen, canary=canary)) == expected
 
 
 def test_a_host_of_several_groups_is_disturbed_in_the_turn_of_its_first() -> None:
     hosts = [Host(name, Ssh("x"), groups=("a", name)) for name in ("b", "c")]
-    assert names(batches(hosts, {"b", "c"})) == ["b", "c"]
+    assert names(split_batches(hosts, {"b", "c"})) == ["b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_hosts_of_the_control_plane_go_alone_after_all_others(
 ) -> None:
     """Over all groups, whatever the size of batches."""
     chosen = Size.parse(size) if size else None
-    found = batches(HOSTS, {"a1", "b1"}, alone={"a1", "b2"}, size=chosen, canary=canary)
+    found = split_batches(HOSTS, {"a1", "b1"}, alone={"a1", "b2"}, size=chosen, canary=canary)
     assert names(found) == expected
 
 
@@ -124,7 +124,7 @@ def test_hosts_that_an_earlier_run_has_begun_go_first(
     """They are disturbed already: beside another batch there would be more than its size. So with those that go alone."""
     chosen = Size.parse(size) if size else None
     begun = {"a2", "b2", "a3"}
-    found = batches(HOSTS, disturbing, alone={"a3"}, begun=begun, size=chosen, canary=canary)
+    found = split_batches(HOSTS, disturbing, alone={"a3"}, begun=begun, size=chosen, canary=canary)
     assert names(found) == expected
 
 
@@ -257,7 +257,7 @@ def test_many_batches_name_the_way_to_fewer() -> None:
 
 
 def test_no_hosts_are_no_batches() -> None:
-    assert batches([], set(), canary=2) == ()
+    assert split_batches([], set(), canary=2) == ()
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "0%", "101%", "x", "", "%", "1.5", "²", "٣"])
@@ -302,14 +302,14 @@ def test_what_was_not_shown_is_named() -> None:
         Packages("why", install=(PackageSpec("x", "2"), PackageSpec("y"))),
         Reboot("why"),
     ]
-    assert impact.unaccepted(later, shown) == "install y, reboot"
-    assert impact.unaccepted([WriteFile("/b", "", "why")], shown) == ""
+    assert impact.describe_unaccepted(later, shown) == "install y, reboot"
+    assert impact.describe_unaccepted([WriteFile("/b", "", "why")], shown) == ""
 
 
 def test_an_accepted_reboot_covers_restarts_and_modules_that_come_after_it() -> None:
     later = [Service("kubelet.service", "why", restart=True), KernelModule("nvidia", "why")]
-    assert impact.unaccepted(later, {("reboot", "")}) == ""
-    assert impact.unaccepted(later, {("write", "files")}) == "load modules, restart kubelet.service"
+    assert impact.describe_unaccepted(later, {("reboot", "")}) == ""
+    assert impact.describe_unaccepted(later, {("write", "files")}) == "load modules, restart kubelet.service"
 
 
 def test_what_comes_with_the_drivers_packages_is_shown_before_they_are_installed() -> None:
@@ -323,7 +323,7 @@ def test_what_comes_with_the_drivers_packages_is_shown_before_they_are_installed
     seen = cases.applied(seen, shown)
     seen = cases.overlaid(seen, {"units": {"nvidia-persistenced.service": "active"}})
     later = pipeline.plan(host, seen, decide(host, seen, None)).changes
-    assert impact.unaccepted(later, impact.acts(shown)) == ""
+    assert impact.describe_unaccepted(later, impact.acts(shown)) == ""
 
 
 def test_daemons_of_the_driver_are_no_work() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from gpunode.commands.provision import ProvisionOptions
 from gpunode.engine import record
-from gpunode.engine.batches import Size
+from gpunode.engine.batch_order import Size
 from gpunode.engine.record import Record
 from gpunode.errors import GpunodeError, UsageError
 

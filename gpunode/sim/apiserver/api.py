@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, known)
             return
         if self.command == "POST" and url.path == REVIEWS:
-            self._send(201, self._review(user, self._given(body)))
+            self._send(201, self._review(user, self._parse(body)))
             return
         api, rest = ("v1", parts[2:]) if parts[:2] == ["api", "v1"] else ("/".join(parts[1:3]), parts[3:])
         namespace = ""
@@ -132,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._stream(of, query)
         else:
             if of.group == admission.RBAC and user != "admin" and self.command in {"POST", "PUT", "PATCH"}:
-                admission.check_grant(of.store, of.full, of.namespace, user, self._given(body))
+                admission.check_grant(of.store, of.full, of.namespace, user, self._parse(body))
             code, answer = self._resource(of, name, query, body)
             self._send(code, answer)
 
@@ -142,13 +142,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._log(of.get(name), query)
         elif part == "eviction" and of.kind == "Pod" and self.command == "POST":
             admission.check_eviction(self.server_api.store, of.get(name))
-            of.delete(name, self._given(body).get("deleteOptions") or {}, query)
+            of.delete(name, self._parse(body).get("deleteOptions") or {}, query)
             self._send(
                 201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
             )
         elif part == "status" and of.kind == "Node" and self.command == "PATCH":
             content = (self.headers.get("Content-Type") or "").partition(";")[0]
-            self._send(200, of.patch(name, self._given(body), content, query)[0])
+            self._send(200, of.patch(name, self._parse(body), content, query)[0])
         elif part in INTO and of.kind == "Pod":
             of.get(name)
             why = "simulated containers are processes of this computer, there is no way into one"
@@ -173,13 +173,13 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             connection.close()
 
-    def _given(self, body: bytes) -> Any:
+    def _parse(self, body: bytes) -> Any:
         if body.startswith(kubectl.MAGIC):
             return kubectl.decode(body)
         return json.loads(body) if body else {}
 
     def _resource(self, of: Resources, name: str, query: dict[str, str], body: bytes) -> tuple[int, Object]:
-        sent = self._given(body)
+        sent = self._parse(body)
         if self.command == "GET":
             return 200, of.get(name) if name else of.list(query)
         if self.command == "POST" and not name:

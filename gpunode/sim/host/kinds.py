@@ -56,24 +56,24 @@ def gpus(host: str, model: str, count: int) -> tuple[SimGpu, ...]:
     )
 
 
-def old(name: str, model: str = "p100", count: int = 2) -> Machine:
+def old_host(name: str, model: str = "p100", count: int = 2) -> Machine:
     """Ubuntu with docker and a kubelet that still runs its pods with it."""
     return Machine(name, "ubuntu-22.04", UBUNTU, "docker", "1.23.17", gpus(name, model, count))
 
 
-def new(name: str, model: str = "h100", count: int = 4) -> Machine:
+def new_host(name: str, model: str = "h100", count: int = 4) -> Machine:
     """Debian with containerd and a current kubelet."""
     return Machine(name, "debian-12", DEBIAN, "containerd", "1.36.3", gpus(name, model, count))
 
 
-def nouveau(name: str) -> Machine:
+def nouveau_host(name: str) -> Machine:
     """A host whose GPUs are bound to nouveau."""
-    return replace(new(name, "a100", 2), free="nouveau")
+    return replace(new_host(name, "a100", 2), free="nouveau")
 
 
-def without(name: str) -> Machine:
+def host_without_gpus(name: str) -> Machine:
     """A host without a GPU."""
-    return replace(new(name), gpus=())
+    return replace(new_host(name), gpus=())
 
 
 def driver(model: str) -> str:
@@ -86,7 +86,7 @@ def driver(model: str) -> str:
 def fleet(hosts: int) -> tuple[Machine, ...]:
     """`count` hosts of the two usual kinds, four new ones for each old one."""
     made = (
-        old(f"p100-{number:03}") if number % 5 == 1 else new(f"h100-{number:03}")
+        old_host(f"p100-{number:03}") if number % 5 == 1 else new_host(f"h100-{number:03}")
         for number in range(1, hosts + 1)
     )
     return tuple(made)
@@ -94,5 +94,5 @@ def fleet(hosts: int) -> tuple[Machine, ...]:
 
 def usual() -> tuple[Machine, ...]:
     """The hosts of the show: three that become GPU nodes in different ways, and one that cannot."""
-    made = (old("p100-01"), new("h100-01"), nouveau("a100-01"), without("cpu-01"))
+    made = (old_host("p100-01"), new_host("h100-01"), nouveau_host("a100-01"), host_without_gpus("cpu-01"))
     return tuple(replace(machine, pace=PACE) for machine in made)

@@ -212,9 +212,9 @@ class DeviceManager:
         return {
             device
             for allocations in self._allocated.values()
-            for given in allocations
-            if given.resource == resource
-            for device in given.ids
+            for allocation in allocations
+            if allocation.resource == resource
+            for device in allocation.ids
         }
 
     def _list(self, _request: Any, _context: Any) -> podresources.ListPodResourcesResponse:

@@ -109,13 +109,13 @@ class Volumes:
         """The variables of a container, with paths below its mounts replaced by those on this computer."""
         mounts = dict(self._mounts(container))
 
-        def led(value: str) -> str:
+        def map_path(value: str) -> str:
             for mount, place in mounts.items():
                 if value == mount or value.startswith(f"{mount}/"):
                     return f"{place}{value.removeprefix(mount)}"
             return value
 
-        return {name: led(value) for name, value in variables.items()}
+        return {name: map_path(value) for name, value in variables.items()}
 
     def remove(self) -> None:
         """Remove all volumes."""

@@ -38,7 +38,7 @@ class Size:
         return cls(int(digits), percent)
 
 
-def batches(
+def split_batches(
     hosts: Sequence[Host],
     disturbing: Collection[str],
     *,
