@@ -123,7 +123,7 @@ class Run:
 
 
 def check_format(record: Message, path: str) -> Message:
-    """`found`, read from `path`. Raises Failure if a newer gpunode wrote it: its keys may have other meanings."""
+    """The record, read from `path`. Raises Failure if a newer gpunode wrote it: its keys may have other meanings."""
     if record.get("version", 0) > VERSION:
         sentence = "%s was written by a newer gpunode, in format %d; this one reads formats up to %d"
         raise Failure("newer-record", sentence % (path, record["version"], VERSION))

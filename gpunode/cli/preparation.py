@@ -169,14 +169,14 @@ def keys(
     from gpunode import report
     from gpunode.links.plugin.image import MACHINES
     from gpunode.packages import repositories
-    from gpunode.packages.keys import ADDRESSES, key
+    from gpunode.packages.keys import ADDRESSES, read_key
 
     if arch not in MACHINES:
         raise UsageError(f"--arch {arch}: no such architecture", hint=f"Choose one of {', '.join(MACHINES)}.")
     if not to.is_dir():
         raise UsageError(f"--to {to}: no such folder", hint="Make it, or name another.")
     try:
-        sources = repositories.signed(system, arch)
+        sources = repositories.signed_repositories(system, arch)
     except LookupError as error:
         near = get_close_matches(re.sub(r"[^a-z0-9]", "", system.lower()), str(error).split(", "), 1)
         raise UsageError(
@@ -193,7 +193,7 @@ def keys(
     if wanted and not json:
         typer.echo(f"Fetching {' and '.join(wanted)}", err=True)
     checked = {
-        source.purpose: key(source, places[source.purpose], fingerprints) for source in sources
+        source.purpose: read_key(source, places[source.purpose], fingerprints) for source in sources
     }  # all, or none is written
     files = {purpose: to / NAMES[purpose] for purpose in checked}
     for purpose, each in checked.items():

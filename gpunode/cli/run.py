@@ -127,7 +127,7 @@ def manifest(
     from gpunode.errors import UsageError
     from gpunode.links.pod import samples
 
-    sample = samples.named(name)
+    sample = samples.find(name)
     pairs = [label.partition("=") for label in node_selector or ()]
     for label, sign, value in pairs:
         if not (label and sign):

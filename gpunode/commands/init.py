@@ -57,7 +57,7 @@ def from_cluster(cluster: Cluster) -> Starter:
     A node that ssh does not know by name has its address."""
     inventory = Inventory("", (), cluster)
     api = nodes.connect(inventory)
-    there = [node for node in cluster_nodes.every(api) if not any(role in node.labels for role in ROLES)]
+    there = [node for node in cluster_nodes.fetch(api) if not any(role in node.labels for role in ROLES)]
     known = [node for node in there if _has_gpus(node)]
     aliases: set[str] = set()
     with suppress(UsageError):

@@ -130,7 +130,7 @@ def _plan_hosts(session: Session, api: Api | None, options: ProvisionOptions) ->
     members = impact.find_impact(api, session.inventory.cluster.namespace, members, placed, strict=True)
     members = control_plane.refuse_unnamed(session.inventory, members)
     session.reporter.plans(outcomes(members))
-    left = cordon.left(api) if api else {}
+    left = cordon.owners(api) if api else {}
     disturbed = [
         member.host.name
         for member in members
@@ -284,7 +284,7 @@ def _report_lost_record(api: Api | None, record: Record, reporter: Reporter) -> 
     """Report the unwritable record, and the run's remaining cordons."""
     nodes = ""
     try:
-        mine = [node for node, owner in cordon.left(api).items() if owner == record.owner] if api else []
+        mine = [node for node, owner in cordon.owners(api).items() if owner == record.owner] if api else []
         nodes = f" Still cordoned: {', '.join(mine)}." if mine else ""
     except ClusterError as error:
         nodes = f" Nodes may still be cordoned: {error.problem.what}."

@@ -87,7 +87,7 @@ def start_notebook(session: Session, *, image: str, node_port: bool) -> int:
     done = notebook.start(api, wanted, seconds=START_SECONDS, notify=notify)
     if done.why:
         where = f" on {done.node}" if done.node else ""
-        left = "It is deleted again." if done.made else "It was there before, and stays."
+        left = "It is deleted again." if done.created else "It was there before, and stays."
         reporter.problem(Problem("", f"{notebook.NAME}{where}: {done.why}", fix=lines((left, done.fix), " ")))
         return 1
     reporter.rows("notebook", ("node", "namespace", "name", "port"), [(done.node, namespace, notebook.NAME, done.port or None)])  # fmt: skip
@@ -99,7 +99,7 @@ def start_notebook(session: Session, *, image: str, node_port: bool) -> int:
     )
     options = shlex.join(word for name, value in named if value for word in (name, str(value)))
     kubectl = f"kubectl {options}"
-    if not done.made:
+    if not done.created:
         reporter.note("It was there before and is as it was.")
     reporter.note(
         f"`{kubectl} port-forward service/{notebook.NAME} 8888` brings it to http://127.0.0.1:8888."
@@ -107,7 +107,7 @@ def start_notebook(session: Session, *, image: str, node_port: bool) -> int:
     (limits,) = (
         container["resources"]["limits"] for container in wanted[0]["spec"]["template"]["spec"]["containers"]
     )
-    if done.made and pods.GPU not in limits:
+    if done.created and pods.GPU not in limits:
         reporter.note(
             f"It asked for 1 {', '.join(limits)}, as these nodes share their GPUs. For more, change what "
             "`gpunode run manifest notebook` prints."

@@ -84,7 +84,7 @@ def _enable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
         reporter.total(text, {"schedulers": 1, "asking": 1})
         unscheduled_pods.note(inventory, api.find("Pod")[0], reporter)
         return 0 if rollout.good else 1
-    secret = schedulers.Wanted(deployment.address(api, spec.namespace), desired.resource, wanted.secret)
+    secret = schedulers.Access(deployment.address(api, spec.namespace), desired.resource, wanted.secret)
     done = _change(session, api, held, hosts, lambda files: schedulers.enable(files, minor, secret), yes=yes)
     reporter.total(
         f"the extender leads, and {done} of {len(hosts)} schedulers ask it",
@@ -128,7 +128,7 @@ def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
     reporter, notify = session.reporter, progress(session.reporter)
     namespace = session.inventory.cluster.namespace
     rights.demand(api, (*deployment.rights_to_remove(api, namespace), *rights.SCHEDULERS))
-    everything = deployment.everything(namespace)
+    everything = deployment.all_objects(namespace)
     asking = deployment.asking_nodes(api)
     if not apply.find_removable(api, everything, notify=notify) and not asking:
         text = "nothing is enabled: the cluster has no extender, and no scheduler asks one"

@@ -17,7 +17,7 @@ from gpunode.engine.reporter import Reporter, confirm
 from gpunode.engine.session import Session
 from gpunode.errors import HttpError, Problem
 from gpunode.links.plugin import other_owners
-from gpunode.links.plugin.usage import usage
+from gpunode.links.plugin.usage import read_usage
 from gpunode.links.scheduler import picture, simulation
 from gpunode.links.scheduler.picture import Mismatch, Real, Row
 from gpunode.model import File, Inventory, OnEvent, Outcome, Share
@@ -41,12 +41,12 @@ def inspect(session: Session, *, details: bool, selected: bool = False, hosts: b
             else [node for node in there if node["metadata"]["name"] in chosen]
         )
     others = [node for node in there if node["metadata"]["name"] not in real]
-    asked = usage(api, session.inventory.cluster.namespace, others, pods) if others else ()
+    asked = read_usage(api, session.inventory.cluster.namespace, others, pods) if others else ()
     real = {
-        **{node.node: picture.of_plugin(node.gpus, pods) for node in asked if node.reason is None},
+        **{node.node: picture.read_plugin(node.gpus, pods) for node in asked if node.reason is None},
         **real,
     }
-    rows = picture.rows(there, pods, _share(session.inventory).resource, real)
+    rows = picture.make_rows(there, pods, _share(session.inventory).resource, real)
     show(rows, reporter, details=details)
     for node in asked:
         if node.reason is not None and any(row.node == node.node for row in rows):
@@ -85,7 +85,7 @@ def fsck(session: Session, *, repair: bool, yes: bool, selected: bool = False) -
             for finding in findings
         ],
     )
-    for other in other_owners.every(api):
+    for other in other_owners.list_others(api):
         reporter.note(
             f"{other.title}, on {other.nodes} nodes, is {other.product.name}, which the extender knows nothing of: "
             f"{other.product.way}."
@@ -275,7 +275,7 @@ def _of_host(member: Member, reporter: Reporter) -> Real | None:
         )
         return None
     indexes = {gpu.uuid: str(gpu.index) for gpu in member.gpus}
-    return picture.of_host(entries, units, indexes)
+    return picture.read_host(entries, units, indexes)
 
 
 def _pods(row: Row) -> str:

@@ -29,7 +29,7 @@ from gpunode.engine.reporter import (
 from gpunode.engine.session import Session
 from gpunode.links.node import parse
 from gpunode.links.plugin.other_owners import dra_owners
-from gpunode.links.plugin.usage import NodeUsage, usage
+from gpunode.links.plugin.usage import NodeUsage, read_usage
 from gpunode.links.scheduler import picture
 from gpunode.links.scheduler.picture import Row
 from gpunode.model import Share
@@ -60,13 +60,13 @@ def show_status(
         missing = any(member.node is None for member in members)
         only = [member.node.name for member in members if member.node]
     there, pods = api.find("Node")[0], api.find("Pod")[0]
-    usages = usage(api, cluster.namespace, there, pods, only)
+    usages = read_usage(api, cluster.namespace, there, pods, only)
     resource = (cluster.share or Share()).resource
     # Without the extender a pod's GPU is not recorded: it was promised what the plugin says.
-    known = {} if cluster.share else {node.node: picture.of_plugin(node.gpus, pods) for node in usages}
+    known = {} if cluster.share else {node.node: picture.read_plugin(node.gpus, pods) for node in usages}
     promised = {
         (entry.node, entry.gpu): entry
-        for entry in picture.rows(there, pods, resource, known)
+        for entry in picture.make_rows(there, pods, resource, known)
         if entry.resource == resource and (cluster.share or entry.gpu != picture.UNKNOWN)
     }
     table = [row(node, gpu, promised.get((node.node, gpu.index))) for node in usages for gpu in node.gpus]

@@ -108,7 +108,7 @@ def _read_lost_gpus(session: Session, members: Members) -> Mapping[str, str]:
         for member in placed:
             if member.node and (pod := states[member.node.name].pod):
                 why = published.why_missing(published.read(walk.api, member.node, pod))
-                reasons[member.host.name] = why.what if why else published.earlier(walk.api, member.node, pod)
+                reasons[member.host.name] = why.what if why else published.outage(walk.api, member.node, pod)
     return reasons
 
 

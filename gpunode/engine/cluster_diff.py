@@ -20,8 +20,8 @@ from gpunode.links import plugin
 from gpunode.links.node import labels
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.links.plugin import configuration, daemonset, expected, other_owners
-from gpunode.links.plugin.link import unloaded
-from gpunode.links.pod.run_pod import on_node
+from gpunode.links.plugin.link import nodes_without
+from gpunode.links.pod.run_pod import make_pod
 from gpunode.model import Host, Inventory
 from gpunode.wording import Advice, Command, few, page
 
@@ -200,7 +200,7 @@ def _report_obstacles(
     if node:
         resource = expected.memory(spec.config, node.labels) or pods.GPU
         proofs = [
-            on_node(
+            make_pod(
                 "vectoradd.yaml.j2",
                 PROOF,
                 node,
@@ -226,7 +226,7 @@ def _report_obstacles(
 def _with_plugin(api: Api, members: Sequence[Member]) -> dict[str, cluster_nodes.Node]:
     """The nodes on which the plugin is or will be, by name; those of the members first."""
     here = {member.node.name: member.node for member in members if member.node}
-    every = cluster_nodes.every(api, labels=f"{cluster_nodes.GPU_LABEL}=true")
+    every = cluster_nodes.fetch(api, labels=f"{cluster_nodes.GPU_LABEL}=true")
     return here | {node.name: node for node in every if node.name not in here}
 
 
@@ -236,7 +236,7 @@ def _report_imageless(
     """Tell of nodes on which the plugin would end: its DaemonSet is one for all nodes, those of other hosts too."""
     image, here = nodes.image_of(inventory), {member.node.name for member in members if member.node}
     places = [node for name, node in _with_plugin(api, members).items() if not (loaded and name in here)]
-    without = unloaded(api, inventory.cluster.namespace, image, places)
+    without = nodes_without(api, inventory.cluster.namespace, image, places)
     if without:
         reporter.note(
             Advice(
@@ -269,7 +269,7 @@ def _try_labels(
                 untried = refusal.why_untried(error, strict=strict)
                 if not untried:
                     return member.exclude(replace(error.problem, code=nodes.CONFLICT)), None
-        return member, difference.labelling(member.node.name, labels.lacking(member.node, desired), untried)
+        return member, difference.labelling(member.node.name, labels.missing(member.node, desired), untried)
 
     alone = 1 + next((number for number, member in enumerate(members) if _to_ask(member)), len(members))
     done = [try_label(member) for member in members[:alone]]

@@ -109,7 +109,7 @@ def _pods(api: Api | None, member: Member, *, strict: bool) -> tuple[Work, ...] 
     if api is None or member.node is None:
         return None
     try:
-        return drain.on_node(api, member.node.name, boot_id(member), whole=member.host.work == "drain")
+        return drain.work_on(api, member.node.name, boot_id(member), whole=member.host.work == "drain")
     except ClusterError:
         if strict:
             raise

@@ -15,13 +15,13 @@ from gpunode.engine.member import Member, Members
 from gpunode.engine.reporter import Reporter, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
-from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, every, identity
+from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, fetch, identity
 from gpunode.links.node import labels as cluster_labels
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.links.plugin import daemonset, other_owners
 from gpunode.links.plugin.configuration import warnings
 from gpunode.links.plugin.deployment import Spec
-from gpunode.links.plugin.link import floating
+from gpunode.links.plugin.link import floating_warning
 from gpunode.links.scheduler.deployment import second_serves
 from gpunode.model import Cluster, Host, Inventory, PluginImage, Ssh
 from gpunode.wording import Advice, Command, page, several
@@ -89,7 +89,7 @@ def locate(api: Api, members: Sequence[Member], *, seconds: float, notify: Calla
     end = time.monotonic() + seconds
     hoped = {member.host.name for member in members if member.reason is None}
     while True:
-        there = every(api) if any(member.node is None and member.reason is None for member in members) else ()
+        there = fetch(api) if any(member.node is None and member.reason is None for member in members) else ()
         located = _drop_shared([_find_node(member, there) for member in members])
         waiting = [member for member in located if member.host.name in hoped]
         late = [member for member in waiting if member.reason and member.reason.code != ANOTHER_MACHINE]
@@ -177,7 +177,7 @@ def warn(
     api: Api, inventory: Inventory, members: Sequence[Member], reporter: Reporter, *, but: str = ""
 ) -> None:
     """Warn of other device plugins (except the one with the title `but`), and of pitfalls in the plugin's image and configuration."""
-    for other in [owner for owner in other_owners.every(api) if owner.title != but]:
+    for other in [owner for owner in other_owners.list_others(api) if owner.title != but]:
         where = f"{other.title}, on {several(other.nodes, 'node')}"
         whose = f"It is {other.product.name}: {other.product.way}."
         if other.does == "configures":
@@ -206,7 +206,7 @@ def warn(
     ]
     for warning in warnings(inventory.cluster.plugin_config, places):
         reporter.note(warning)
-    if warning := floating(image_of(inventory)):
+    if warning := floating_warning(image_of(inventory)):
         reporter.note(warning)
 
 
@@ -215,7 +215,7 @@ def _find_node(member: Member, there: Sequence[Node]) -> Member:
     if member.reason is not None or member.node is not None:
         return member
     try:
-        node = identity.of(member.host, there, member.facts)
+        node = identity.find(member.host, there, member.facts)
     except ClusterError as error:
         return member.exclude(replace(error.problem, code=error.problem.code or "no-node"))
     return replace(member, node=node, labels=node.labels)
@@ -223,7 +223,7 @@ def _find_node(member: Member, there: Sequence[Node]) -> Member:
 
 def _drop_shared(members: Sequence[Member]) -> Members:
     """The members; hosts that claim the same node have none."""
-    twice = identity.shared({member.host.name: member.node for member in members if member.node})
+    twice = identity.find_shared({member.host.name: member.node for member in members if member.node})
     return tuple(
         replace(member, node=None, reason=twice[member.host.name]) if member.host.name in twice else member
         for member in members
@@ -247,7 +247,7 @@ def inventory_of_cluster(cluster: Cluster) -> Inventory:
     """
     asked = Inventory("", (), cluster)
     api = connect(asked)
-    hosts = tuple(Host(node.name, Ssh(node.name), node=node.name) for node in every(api, labels=GPU_LABEL))
+    hosts = tuple(Host(node.name, Ssh(node.name), node=node.name) for node in fetch(api, labels=GPU_LABEL))
     settings = Cluster(
         cluster.kubeconfig,
         cluster.context,

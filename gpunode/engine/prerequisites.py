@@ -13,7 +13,7 @@ from gpunode.engine.session import Session
 from gpunode.errors import GpunodeError, WrongKey
 from gpunode.model import Event, OnEvent, Outcome, Repository
 from gpunode.packages import repositories
-from gpunode.packages.keys import Key, key
+from gpunode.packages.keys import Key, read_key
 from gpunode.packages.repositories import Signed
 from gpunode.wording import Advice, Command, few, several
 
@@ -62,7 +62,7 @@ def _plan_with(
     refused = member.outcome
     if refused is None or not refused.repository or refused.facts is None:
         return member
-    source = repositories.signed_for(refused.facts.os, refused.repository)
+    source = repositories.signed_repository(refused.facts.os, refused.repository)
     if source is None:
         return member
     if source not in got:
@@ -81,7 +81,7 @@ def _plan_with(
 def _fetch(session: Session, source: Signed, trusted: Collection[str] | None) -> Repository | GpunodeError:
     adds = f"The plans add NVIDIA's repository for the {source.purpose}, {source.uri}. Its key was fetched from {source.key_uri} and "
     try:
-        fetched = key(source, given=trusted or ())
+        fetched = read_key(source, trusted=trusted or ())
     except WrongKey as error:
         if trusted is not None or not error.text:
             session.reporter.problem(error.problem)

@@ -137,7 +137,7 @@ def _judge_node(walk: Walk, member: Member, node: Node, states: Mapping[str, Sta
     verdict = judge_node(seen, cordoned=waits)
     if verdict.status == "broken" or member.outcome is None or not kubelet.desired_gates(member.outcome):
         return verdict
-    return kubelet.in_force(verdict, member.outcome, read_gates(walk.api, node.name))
+    return kubelet.compare_gates(verdict, member.outcome, read_gates(walk.api, node.name))
 
 
 def _judge_plugin(
@@ -257,7 +257,7 @@ def _judge_pods(walk: Walk, members: Members, states: Mapping[str, State]) -> Me
         failed = not all(ran.passed for ran in result.results)
         status = published.read(walk.api, member.node, pod) if pod and (failed or result.shared) else None
         why = published.why_missing(status) if status and failed else None
-        unlimited = published.unlimited(status) if status and result.shared else ""
+        unlimited = published.why_unlimited(status) if status and result.shared else ""
         verdict = judge_pod(result, why.what if why else "", unlimited)
         if verdict.status == "broken":
             verdict = capacity.with_mig(verdict, mig.problem(walk.config, member.gpus, member.labels))
@@ -307,7 +307,7 @@ def report_proofs(members: Members, reporter: Reporter) -> None:
 
 def describe_proof(member: Member) -> tuple[str, str]:
     """Whether a host is verified (as text), and the proof."""
-    result, uuids = member.result, member.result.wanted if member.result else ()
+    result, uuids = member.result, member.result.expected if member.result else ()
     if member.in_use and result:
         return "not verified", f"nothing to change; in use, not proven now: {result.why}"
     if problem := member.problem:

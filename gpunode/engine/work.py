@@ -118,7 +118,7 @@ def show_unfinished(api: Api | None, reporter: Reporter, members: Sequence[Membe
     here = {member.node.name for member in members if member.node}
     if api is None:
         return
-    for node, owner in cordon.left(api).items():
+    for node, owner in cordon.owners(api).items():
         if node not in here:
             reporter.note(
                 Advice(
@@ -240,7 +240,7 @@ def wait_for_end(
                 blocked = "; ".join(pod.obstacle for pod in left if pod.obstacle)
                 names = few([pod.name for pod in left], NAMED)
                 return End(names + (f" ({blocked})" if blocked else ""), member.outcome)
-            services = {key for pod in drain.on_node(api, node) if pod.service for key in (pod.uid, pod.name)}
+            services = {key for pod in drain.work_on(api, node) if pod.service for key in (pod.uid, pod.name)}
             if idle and not before:
                 names = few([f"{pod.name} ({pod.standstill})" for pod in idle], NAMED)
                 notify(f"not waited for, as nothing runs there on GPUs: {names}")

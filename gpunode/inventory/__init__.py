@@ -47,7 +47,7 @@ def load(path: Path, *, keys: bool = True) -> Inventory:
     source = read(path)
     check(source)
     archived = None if keys else drop_keys(source.data)
-    hosts = expand.hosts(source)
+    hosts = expand.make_hosts(source)
     cluster = read_cluster(source)
     source.stop()
     if archived:
@@ -137,16 +137,16 @@ def read_plugin(source: Source, section: dict[str, Any]) -> PluginImage | None:
 
 def read_config(source: Source, name: str, pods: Mapping[str, Any]) -> PluginConfig | None:
     """The plugin's configuration file, None if the plugin could not use it; mistakes are noted."""
-    found = read_settings(source, name, ("cluster", "plugin", "config"), pods)
-    return _config([found[1]], text=found[0]) if found else None
+    parsed = read_settings(source, name, ("cluster", "plugin", "config"), pods)
+    return _config([parsed[1]], text=parsed[0]) if parsed else None
 
 
 def read_configs(source: Source, names: dict[str, str], pods: Mapping[str, Any]) -> PluginConfig | None:
     """Several configuration files by name, None if the plugin could not use one of them; mistakes are noted."""
     where: Where = ("cluster", "plugin", "configs")
-    found = {key: read_settings(source, name, (*where, key), pods) for key, name in names.items()}
-    read = {key: one for key, one in found.items() if one}
-    settings = [one for _, one in read.values()]
+    parsed = {key: read_settings(source, name, (*where, key), pods) for key, name in names.items()}
+    read = {key: entry for key, entry in parsed.items() if entry}
+    settings = [config for _, config in read.values()]
     folders = {
         "flags.plugin.cdiDirectory": {setting.cdi_directory for setting in settings if setting.cdi},
         "flags.mpsRoot": {setting.mps_root for setting in settings if setting.mps},
@@ -212,15 +212,15 @@ def select(inventory: Inventory, limit: Sequence[str] = (), exclude: Sequence[st
 
 def match_hosts(inventory: Inventory, patterns: Sequence[str], option: str, problems: list[str]) -> set[str]:
     """Names of the hosts that the patterns match; patterns without a match are added to `problems`."""
-    found: set[str] = set()
+    matched: set[str] = set()
     known = [
         *(host.name for host in inventory.hosts),
         *(name for host in inventory.hosts for name in host.groups),
     ]
-    wanted = [part.strip() for entry in patterns for part in entry.split(",")]
-    if patterns and not any(wanted):
+    selectors = [part.strip() for entry in patterns for part in entry.split(",")]
+    if patterns and not any(selectors):
         problems.append(f"{option} is empty; name a host, a group or a glob")
-    for pattern in filter(None, wanted):
+    for pattern in filter(None, selectors):
         try:
             parts = expand_range(pattern) if RANGE.search(pattern) else [pattern]
         except ValueError as error:
@@ -244,17 +244,17 @@ def match_hosts(inventory: Inventory, patterns: Sequence[str], option: str, prob
                     else f"; {inventory.path} has {group_names(inventory)}"
                 )
                 problems.append(f"{option} {part}: no such host or group{advice}")
-            found |= hosts
+            matched |= hosts
         if more := missing[NAMED:]:
             problems.append(f"{option} {pattern}: {len(more)} more of this range are no hosts")
-    return found
+    return matched
 
 
 def group_names(inventory: Inventory) -> str:
     """The first five groups, or hosts where there is no group, in a sentence."""
-    found = list(dict.fromkeys(name for host in inventory.hosts for name in host.groups))
-    if not found:
+    groups = list(dict.fromkeys(name for host in inventory.hosts for name in host.groups))
+    if not groups:
         return (
             f"the hosts {few([host.name for host in inventory.hosts], 5)}" if inventory.hosts else "no hosts"
         )
-    return f"the group{'s' if len(found) > 1 else ''} {few(found, 5)}"
+    return f"the group{'s' if len(groups) > 1 else ''} {few(groups, 5)}"

@@ -14,15 +14,15 @@ LARGEST = 4 << 20  # bytes of a manifest or configuration, as registries bound t
 NAME = "io.containerd.image.name"
 
 
-def image(archive: Path, wanted: str | None) -> tuple[str, str]:
-    """(reference, image id) of the archive's image, or of `wanted` among several.
+def image(archive: Path, reference: str | None) -> tuple[str, str]:
+    """(reference, image id) of the archive's image, or of `reference` among several.
 
     The id is the digest of the image's configuration, as container runtimes use it. Raises ValueError with one sentence.
     """
     try:
         with tars.open_archive(archive) as tar:
             images = contents(tar)
-        found = {full(name): (name, digest) for name, digest in images if name}
+        named = {full(name): (name, digest) for name, digest in images if name}
     except (DamagedArchive, *tars.BROKEN) as error:
         raise ValueError(
             f"{archive} is no image archive: {error}; write one with `gpunode plugin image` or `docker save -o FILE IMAGE`"
@@ -33,16 +33,16 @@ def image(archive: Path, wanted: str | None) -> tuple[str, str]:
         raise ValueError(f"{archive} is a tar file but no complete image archive ({error!r})") from None
     if not images:
         raise ValueError(f"{archive} holds no image")
-    there = ", ".join(name for name, _ in found.values()) or "an image without a name"
-    if wanted is None:
-        if len(found) != 1:
-            raise ValueError(f"{archive} holds {there}; choose one with `image`")
-        return next(iter(found.values()))
-    if not found and len(images) == 1:
-        raise ValueError(f"{archive} holds an image without a name; save it by name: docker save {wanted}")
-    if full(wanted) not in found:
-        raise ValueError(f"{archive} does not hold {wanted}; it holds {there}")
-    return wanted, found[full(wanted)][1]
+    names = ", ".join(name for name, _ in named.values()) or "an image without a name"
+    if reference is None:
+        if len(named) != 1:
+            raise ValueError(f"{archive} holds {names}; choose one with `image`")
+        return next(iter(named.values()))
+    if not named and len(images) == 1:
+        raise ValueError(f"{archive} holds an image without a name; save it by name: docker save {reference}")
+    if full(reference) not in named:
+        raise ValueError(f"{archive} does not hold {reference}; it holds {names}")
+    return reference, named[full(reference)][1]
 
 
 def contents(tar: tars.Archive) -> list[tuple[str | None, str]]:

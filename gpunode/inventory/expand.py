@@ -29,7 +29,7 @@ Values: TypeAlias = dict[tuple[str, ...], tuple[Any, Where]]
 """A variable's name as a path of keys -> its value and its position in the file."""
 
 
-def values(source: Source, variables: Mapping[str, Any], where: Where) -> Values:
+def read_values(source: Source, variables: Mapping[str, Any], where: Where) -> Values:
     """The variables of one place: nested keys flattened, paths absolute, repository keys read."""
     flat: Values = {}
 
@@ -40,8 +40,8 @@ def values(source: Source, variables: Mapping[str, Any], where: Where) -> Values
             if full in {("hosts",), ("name",)}:
                 continue
             if full in READERS and isinstance(value, dict):  # one value: nothing of it is merged
-                if (found := READERS[full](source, value, place)) is not None:
-                    flat[full] = found, place
+                if (parsed := READERS[full](source, value, place)) is not None:
+                    flat[full] = parsed, place
             elif full[0] == "repositories" and len(full) == 2:
                 if (repository := read_repository(source, value, place)) is not None:
                     flat[full] = repository, place
@@ -186,19 +186,19 @@ class Mention:
 
 def expand_range(text: str) -> list[str]:
     """`gpu-[08:11]` -> gpu-08 … gpu-11, as wide as its first number. Raises ValueError for a bad range."""
-    found, end = [""], 0
+    names, end = [""], 0
     for match in RANGE.finditer(text):
         first, last, width = int(match[1]), int(match[2]), len(match[1])
         if last < first:
             near = f"{text[: match.start()]}[{match[2]}:{match[1]}]{text[match.end() :]}"
             raise ValueError(f"the range {match.group()} ends before it starts; did you mean `{near}`?")
-        if (last - first + 1) * len(found) > MOST_HOSTS:
+        if (last - first + 1) * len(names) > MOST_HOSTS:
             raise ValueError(f"the range names more than {MOST_HOSTS} hosts")
-        found = [
-            f"{name}{text[end : match.start()]}{n:0{width}}" for name in found for n in range(first, last + 1)
+        names = [
+            f"{name}{text[end : match.start()]}{n:0{width}}" for name in names for n in range(first, last + 1)
         ]
         end = match.end()
-    return [name + text[end:] for name in found]
+    return [name + text[end:] for name in names]
 
 
 def range_meant(text: str) -> str | None:
@@ -207,39 +207,39 @@ def range_meant(text: str) -> str | None:
     return near if near != text else None
 
 
-def hosts(source: Source) -> tuple[Host, ...]:
+def make_hosts(source: Source) -> tuple[Host, ...]:
     """All hosts in the order of the file. Conflicts and duplicates are noted in the source."""
     groups = source.data.get("groups", {})
-    defaults = values(source, source.data.get("defaults", {}), ("defaults",))
-    shared = {name: values(source, group, ("groups", name)) for name, group in groups.items()}
+    defaults = read_values(source, source.data.get("defaults", {}), ("defaults",))
+    shared = {name: read_values(source, group, ("groups", name)) for name, group in groups.items()}
     mentions = mentions_of(source)
     written = [where for where in source.keys if len(where) == 2 and where[0] == "groups"]
     if "groups" in source.data and [[]] * len(written) == [group.get("hosts") for group in groups.values()]:
         source.problem(("groups",), "no hosts; name at least one under a group's `hosts`")
     conflicts: Conflicts = {}
-    made = []
+    hosts = []
     for name, several in mentions.items():
         own = merge_values(name, [mention.values for mention in several], {}, conflicts)
         common = merge_values(name, [shared[mention.group] for mention in several], own, conflicts)
         everything = {**defaults, **common, **own}
         note_missing_known_hosts(source, everything)
         note_unknown_configuration(source, everything)
-        made.append(host(name, tuple(mention.group for mention in several), everything))
+        hosts.append(make_host(name, tuple(mention.group for mention in several), everything))
     for (where, first), (first_host, *more) in conflicts.items():
         who = f"{first_host} and {len(more)} more" if more else first_host
         place = f"{format_path(first)} (line {source.line(first)})"
         source.problem(where, f"{who}: {place} has another value; use the same, or set it on the host")
-    note_collisions(source, made, mentions)
-    return tuple(made)
+    note_collisions(source, hosts, mentions)
+    return tuple(hosts)
 
 
 def mentions_of(source: Source) -> dict[str, list[Mention]]:
     """Each host's mentions, at most one per group, in the order of the file."""
     groups = source.data.get("groups", {})
-    found: dict[str, list[Mention]] = {}
+    mentions: dict[str, list[Mention]] = {}
     for mention in list_mentions(source, groups):
         name, where = mention.name, mention.where
-        same = found.setdefault(name, [])
+        same = mentions.setdefault(name, [])
         if double := next((other for other in same if other.group == mention.group), None):
             source.problem(
                 where, f"{name} is already in this group (line {source.line(double.where)}); list it once"
@@ -252,7 +252,7 @@ def mentions_of(source: Source) -> dict[str, list[Mention]]:
                 where,
                 f"{name} is also a group's name (line {line}); rename one, --limit cannot distinguish them",
             )
-    return found
+    return mentions
 
 
 def list_mentions(source: Source, groups: Mapping[str, Any]) -> Iterator[Mention]:
@@ -260,7 +260,7 @@ def list_mentions(source: Source, groups: Mapping[str, Any]) -> Iterator[Mention
         for index, item in enumerate(variables.get("hosts", [])):
             where: Where = ("groups", group, "hosts", index)
             if isinstance(item, dict) and "name" in item:
-                yield Mention(item["name"], group, where, values(source, item, where))
+                yield Mention(item["name"], group, where, read_values(source, item, where))
             elif isinstance(item, str):
                 try:
                     expanded = expand_range(item)
@@ -273,15 +273,15 @@ def list_mentions(source: Source, groups: Mapping[str, Any]) -> Iterator[Mention
 def merge_values(name: str, several: list[Values], winner: Values, conflicts: Conflicts) -> Values:
     """One host's values from places of equal rank; different values are a conflict unless `winner` sets the key."""
     result: Values = {}
-    for found in several:
-        for key, (value, where) in found.items():
+    for values in several:
+        for key, (value, where) in values.items():
             other, first = result.setdefault(key, (value, where))
             if other != value and key not in winner:
                 conflicts.setdefault((where, first), []).append(name)
     return result
 
 
-def host(name: str, groups: tuple[str, ...], values: Values) -> Host:
+def make_host(name: str, groups: tuple[str, ...], values: Values) -> Host:
     """The host with these values; others get the model's defaults."""
 
     def of(section: str) -> dict[str, Any]:
@@ -323,18 +323,18 @@ def note_missing_known_hosts(source: Source, values: Values) -> None:
 def note_unknown_configuration(source: Source, values: Values) -> None:
     """Note a label that names an unknown plugin configuration: the plugin on that node would not change."""
     plugin = source.data.get("cluster", {}).get("plugin") or {}
-    there = plugin.get("configs")
+    configs = plugin.get("configs")
     name, where = values.get(("labels", LABEL), ("", ()))
-    if there and name and name not in there:
-        near = difflib.get_close_matches(name, there, n=1)
-        instead = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(there)}"
+    if configs and name and name not in configs:
+        near = difflib.get_close_matches(name, configs, n=1)
+        instead = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(configs)}"
         source.problem(where, f"no configuration of cluster.plugin.configs has this name; {instead}")
 
 
-def note_collisions(source: Source, made: list[Host], mentions: Mapping[str, list[Mention]]) -> None:
+def note_collisions(source: Source, hosts: list[Host], mentions: Mapping[str, list[Mention]]) -> None:
     """Note two names for one machine: gpunode would change it twice at the same time."""
     seen: dict[tuple[str | None, ...], str] = {}
-    for host in made:
+    for host in hosts:
         keys: list[tuple[str | None, ...]] = [("is this machine",)]
         if host.connection != "local":
             keys = [(f"is reached at {host.ssh.address} port {host.ssh.port or 22}", host.ssh.jump or "none")]

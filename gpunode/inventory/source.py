@@ -46,10 +46,8 @@ def read(path: Path) -> Source:
     except Mistake as mistake:
         if ini := INI.search(raw):
             line = raw.count(b"\n", 0, ini.start()) + 1
-            words = (
-                "this is an INI file, such as Ansible's; gpunode reads YAML: see inventories/ for examples"
-            )
-            raise InventoryError([f"{path}:{line}:1: {words}"]) from None
+            what = "this is an INI file, such as Ansible's; gpunode reads YAML: see inventories/ for examples"
+            raise InventoryError([f"{path}:{line}:1: {what}"]) from None
         raise InventoryError([f"{path}:{mistake}"]) from None
     if source.data is INVALID:
         source.stop()
@@ -77,8 +75,8 @@ def content(path: Path) -> bytes:
         return localfile.read(path, LARGEST)
     except IsADirectoryError:
         inside = sorted(entry.name for entry in path.iterdir() if entry.suffix in {".yaml", ".yml"})
-        there = f"; in it: {', '.join(inside[:5])}" if inside else ""
-        raise InventoryError([f"{path}: is a directory, expected a YAML file{there}"]) from None
+        listing = f"; in it: {', '.join(inside[:5])}" if inside else ""
+        raise InventoryError([f"{path}: is a directory, expected a YAML file{listing}"]) from None
     except FileNotFoundError:
         near = "; standard input has the name /dev/stdin" if str(path) == "-" else near_file(path)
         if not near and not path.suffix:  # perhaps a host's name

@@ -96,13 +96,13 @@ def _keys(entry: Entry) -> Iterator[str]:
 
 def ranges(names: Sequence[str]) -> list[str]:
     """The names in their order; three or more in a row that count up become one: `gpu-[01:03]`."""
-    found: list[list[str]] = []
+    runs: list[list[str]] = []
     for name in names:
-        if found and _next(found[-1][-1]) == name:
-            found[-1].append(name)
+        if runs and _next(runs[-1][-1]) == name:
+            runs[-1].append(name)
         else:
-            found.append([name])
-    return [entry for run in found for entry in ([_range(run[0], run[-1])] if len(run) > 2 else run)]
+            runs.append([name])
+    return [entry for run in runs for entry in ([_range(run[0], run[-1])] if len(run) > 2 else run)]
 
 
 def _next(name: str) -> str | None:
@@ -127,5 +127,5 @@ def _line(line: str, comment: str, known: str, example: str) -> str:
 
 def _scalar(value: str) -> str:
     """The value as YAML reads it back."""
-    words = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "none"}
-    return value if PLAIN.fullmatch(value) and value.lower() not in words else json.dumps(value)
+    keywords = {"y", "n", "yes", "no", "on", "off", "true", "false", "null", "none"}
+    return value if PLAIN.fullmatch(value) and value.lower() not in keywords else json.dumps(value)

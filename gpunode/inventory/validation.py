@@ -78,7 +78,7 @@ def check(source: Source) -> None:
                 near = nearest(key, here) if len(wrong) < ADVISED else None
                 meant.add((*where, near or key))
                 advice = (
-                    f"did you mean `{near}`?" if near else "the keys here are " + words(here["properties"])
+                    f"did you mean `{near}`?" if near else "the keys here are " + join(here["properties"])
                 )
                 source.problem((*where, key), f"unknown key; {advice}", key=True)
                 wrong.add((*where, key))
@@ -117,16 +117,16 @@ def note_misplaced(source: Source) -> None:
 def missing(source: Source, error: Any, where: Where, meant: set[Where]) -> Iterator[str]:
     """Messages for required keys that are missing, and not just misspelt. `anyOf`: one of several is required."""
 
-    def there(key: str) -> bool:
+    def present(key: str) -> bool:
         return (*where, key) in meant or (*where, key) in source.keys
 
     if error.validator == "anyOf":
         keys = [key for choice in error.validator_value for key in choice["required"]]
-        if not any(there(key) for key in keys):
-            yield f"needs {words(keys, 'or')}"
+        if not any(present(key) for key in keys):
+            yield f"needs {join(keys, 'or')}"
         return
     for key in error.validator_value:
-        if key not in error.instance and not there(key):
+        if key not in error.instance and not present(key):
             yield f"`{key}` is missing; add `{example(key, resolve(error.schema['properties'][key]))}`"
 
 
@@ -157,7 +157,7 @@ def sentence(error: Any, written: str | None) -> str:
         return wrong_type([limit] if isinstance(limit, str) else limit, value, written)
     if error.validator == "enum":
         near = difflib.get_close_matches(str(value), limit, n=1)
-        return f"expected {words(limit, 'or')}, got {kind(value)}" + (
+        return f"expected {join(limit, 'or')}, got {kind(value)}" + (
             f"; did you mean `{near[0]}`?" if near else ""
         )
     if (
@@ -179,16 +179,16 @@ def sentence(error: Any, written: str | None) -> str:
     if error.validator == "minProperties":
         if "properties" not in error.schema:
             return "is empty; give it an entry or remove it"
-        return f"is empty; it needs at least one of {words(error.schema['properties'], 'or')}"
+        return f"is empty; it needs at least one of {join(error.schema['properties'], 'or')}"
     return str(error.message)
 
 
 def wrong_type(expected: list[str], value: Any, written: str | None) -> str:
     """The message for a value of the wrong type, with the fix where quotes or another word are enough."""
-    wanted = " or ".join(KINDS[name] for name in expected)
+    kinds = " or ".join(KINDS[name] for name in expected)
     if value is None:
-        return f"expected {wanted}, got nothing; give it a value or remove the line"
-    text = f"expected {wanted}, got {kind(value)}"
+        return f"expected {kinds}, got nothing; give it a value or remove the line"
+    text = f"expected {kinds}, got {kind(value)}"
     if "string" in expected and isinstance(value, (bool, int, float)):
         return f'{text}; in quotes it is text: "{written}"'
     if expected == ["boolean"] and isinstance(value, str) and value.lower() in BOOLEANS:
@@ -216,7 +216,7 @@ def broken_rule(rule: str, text: str) -> str:
     return rule if "//" in text and "@" in text else f'{rule}; this one is "{text}"'
 
 
-def words(names: Any, last: str = "and") -> str:
+def join(names: Any, last: str = "and") -> str:
     quoted = [f"`{name}`" for name in names]
     return f"{', '.join(quoted[:-1])} {last} {quoted[-1]}" if len(quoted) > 1 else quoted[0]
 
@@ -238,10 +238,10 @@ def nearest(key: str, here: Schema) -> str | None:
 
 def by_name(part: Schema) -> dict[str, str]:
     """Every key's name -> the dotted path of its outermost place."""
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for place in places(part):
-        found.setdefault(str(place[-1]), format_path(place))
-    return found
+        paths.setdefault(str(place[-1]), format_path(place))
+    return paths
 
 
 def places(part: Schema, where: Where = ()) -> Iterator[Where]:

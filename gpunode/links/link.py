@@ -1,4 +1,4 @@
-"""A link of the chain as a value: the steps that make it right and the judges that say whether it holds, with what judges share."""
+"""A link of the chain as a value: the steps that make it right, its judges, and what judges share."""
 
 from __future__ import annotations
 

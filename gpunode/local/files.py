@@ -30,14 +30,14 @@ def read(path: Path, most: int = LARGEST) -> bytes:
 
 
 def _content(file: int, most: int, name: str) -> bytes:
-    found, state, end = bytearray(), os.fstat(file), time.monotonic() + PATIENCE
+    content, state, end = bytearray(), os.fstat(file), time.monotonic() + PATIENCE
     pipe = stat.S_ISFIFO(state.st_mode)
     device = stat.S_ISCHR(state.st_mode) or stat.S_ISBLK(state.st_mode)
     if device and state.st_rdev != Path(os.devnull).stat().st_rdev:
         raise OSError(errno.EINVAL, "it is a device, not a file", name)
     ready = select.poll()
     ready.register(file, select.POLLIN)
-    while len(found) <= most:
+    while len(content) <= most:
         try:
             part = os.read(file, 1 << 20)
         except BlockingIOError:
@@ -46,10 +46,10 @@ def _content(file: int, most: int, name: str) -> bytes:
             ready.poll(1000 * max(0.0, end - time.monotonic()))
             part = None
         if part == b"":
-            return bytes(found)
+            return bytes(content)
         if pipe and time.monotonic() > end:
             raise OSError(errno.ETIMEDOUT, f"it is a pipe without an end within {PATIENCE:g} seconds", name)
-        found += part or b""
+        content += part or b""
     raise OSError(errno.EFBIG, "it is too large", name)
 
 

@@ -33,7 +33,7 @@ def lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield bytes(rest)
 
 
-def within(seconds: float, work: Callable[[], T]) -> T:
+def run_within(seconds: float, work: Callable[[], T]) -> T:
     """What `work` returns. Raises TimeoutError after so many seconds; its thread is left behind, and keeps no process alive.
 
     The timeout of a socket is no such limit: it counts silence, and begins again with each byte.

@@ -157,15 +157,15 @@ def _block(stream: IO[bytes]) -> bytes:
 
 def read(stream: IO[bytes], size: int, *, end: bool = False) -> bytes:
     """Exactly so many bytes; with `end` also none."""
-    found = bytearray()
+    content = bytearray()
     try:
-        while len(found) < size and (data := stream.read(min(size - len(found), CHUNK))):
-            found += data
+        while len(content) < size and (data := stream.read(min(size - len(content), CHUNK))):
+            content += data
     except BROKEN as error:
         raise DamagedArchive(f"it was cut off or is damaged ({error})") from None
-    if len(found) < size and not (end and not found):
+    if len(content) < size and not (end and not content):
         raise DamagedArchive("it was cut off")
-    return bytes(found)
+    return bytes(content)
 
 
 def skip(stream: IO[bytes], size: int) -> None:
@@ -185,16 +185,16 @@ def _number(field: bytes) -> int:
     octal = re.fullmatch(rb"[0-7]*", text)
     if octal is None and field[0] != 0x80:
         raise DamagedArchive("it is no tar archive")
-    return _bounded(int(text or b"0", 8) if octal else int.from_bytes(field[1:], "big"))
+    return _check_size(int(text or b"0", 8) if octal else int.from_bytes(field[1:], "big"))
 
 
 def _decimal(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,20}", text):
         raise DamagedArchive(f"a file has the size {text!r:.40}")
-    return _bounded(int(text))
+    return _check_size(int(text))
 
 
-def _bounded(size: int) -> int:
+def _check_size(size: int) -> int:
     if size > LARGEST:
         raise DamagedArchive(f"a file has {size} bytes")
     return size
@@ -202,7 +202,7 @@ def _bounded(size: int) -> int:
 
 def _records(data: bytes) -> dict[str, str]:
     """The records of a pax header that this module reads."""
-    found, at = dict[str, str](), 0
+    records, at = dict[str, str](), 0
     while at < len(data) and data[at]:
         space = data.find(b" ", at, at + 12)
         length = int(data[at:space]) if space > 0 and data[at:space].isdigit() else 0
@@ -211,9 +211,9 @@ def _records(data: bytes) -> dict[str, str]:
             raise DamagedArchive("a header has no records")
         key, _, value = record[:-1].partition(b"=")
         if key in (b"path", b"linkpath", b"size") or key.startswith(b"GNU.sparse."):
-            found[_text(key)] = _text(value)
+            records[_text(key)] = _text(value)
         at += length
-    return found
+    return records
 
 
 def _name(header: bytes) -> str:

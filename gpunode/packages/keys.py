@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 from gpunode import __version__
 from gpunode.errors import GpunodeError, WrongKey
 from gpunode.local import files as localfile
-from gpunode.local.streams import within
+from gpunode.local.streams import run_within
 from gpunode.packages import signing
 from gpunode.packages.repositories import WHOLE, Signed, is_trusted
 
@@ -29,47 +29,45 @@ class Key:
     fingerprint: str
 
 
-def key(source: Signed, place: str = "", given: Collection[str] = ()) -> Key:
-    """The key of a repository, from `place` (an address or a file; "": NVIDIA's own). `given`: whole fingerprints that the user
+def read_key(source: Signed, place: str = "", trusted: Collection[str] = ()) -> Key:
+    """The key of a repository, from `place` (an address or a file; "": NVIDIA's own). `trusted`: whole fingerprints that the user
     trusts; they count where the tables have only the end of one.
 
     Raises WrongKey, GpunodeError where none can be read.
     """
     where = place or source.key_uri
-    text = _fetched(where) if where.startswith(ADDRESSES) else _read(Path(where))
+    text = _fetch(where) if where.startswith(ADDRESSES) else _read(Path(where))
     try:
-        found = signing.fingerprint(text)
+        actual = signing.fingerprint(text)
     except ValueError as error:
         raise WrongKey(f"{where} is no key: {error}", hint="Name the key's own address or file.") from error
-    if is_trusted(found, source.fingerprint, given):
-        return Key(text, found)
-    known = next(
-        (fingerprint for fingerprint in given if fingerprint.endswith(source.fingerprint)), source.fingerprint
-    )
-    if found.endswith(known):
+    if is_trusted(actual, source.fingerprint, trusted):
+        return Key(text, actual)
+    known = next((full for full in trusted if full.endswith(source.fingerprint)), source.fingerprint)
+    if actual.endswith(known):
         raise WrongKey(
-            f"the key at {where} has the fingerprint {found}; gpunode knows only that NVIDIA's ends with "
+            f"the key at {where} has the fingerprint {actual}; gpunode knows only that NVIDIA's ends with "
             f"{source.fingerprint}, and another key can be made to end so",
             hint="Compare all 40 digits with a source of your own, such as a host that has the key already (`rpm -qi gpg-pubkey`). "
-            f"If they are the same, run again with `--fingerprint {found}`.",
+            f"If they are the same, run again with `--fingerprint {actual}`.",
             text=text,
-            fingerprint=found,
+            fingerprint=actual,
         )
     verb = "is" if len(known) == WHOLE else "ends with"
     local = not where.startswith(ADDRESSES)
     other = "the file holds another key: bring NVIDIA's" if local else "somebody else answers at that address"
     raise WrongKey(
-        f"{where} is not the key of {source.uri}: its fingerprint is {found}, NVIDIA's {verb} {known}",
+        f"{where} is not the key of {source.uri}: its fingerprint is {actual}, NVIDIA's {verb} {known}",
         hint=f"If NVIDIA has changed its key, use a newer gpunode; else {other}."
         + (
             " --fingerprint does not change that: gpunode knows the whole one."
-            if given and len(source.fingerprint) == WHOLE
+            if trusted and len(source.fingerprint) == WHOLE
             else ""
         ),
     )
 
 
-def _fetched(address: str) -> str:
+def _fetch(address: str) -> str:
     """The text at this address; by $HTTPS_PROXY where it is set."""
     request = Request(address, headers={"User-Agent": f"gpunode/{__version__}"})  # noqa: S310 (http or https)
 
@@ -79,7 +77,7 @@ def _fetched(address: str) -> str:
             return data
 
     try:
-        text = within(WHOLE_SECONDS, read).decode("ascii", "replace")
+        text = run_within(WHOLE_SECONDS, read).decode("ascii", "replace")
     except (OSError, HTTPException, ValueError) as error:
         why = getattr(error, "reason", "") or error
         raise GpunodeError(

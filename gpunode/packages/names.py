@@ -32,7 +32,7 @@ class PackageNames:
                 names = [name.format(branch=branch) for name in row[flavour]]
                 module = self._rows["versions"].get("module", "").format(version=full) if full else ""
                 return tuple(
-                    _wished(name.rstrip("@"), module if name.endswith("@") else version) for name in names
+                    _spec(name.rstrip("@"), module if name.endswith("@") else version) for name in names
                 )
         raise LookupError(f"no package row for branch {branch}")
 
@@ -90,12 +90,12 @@ class PackageNames:
 
     def toolkit(self, version: str) -> tuple[PackageSpec, ...]:
         written = self._rows["versions"]["toolkit"].format(version=version)
-        return tuple(_wished(name, written) for name in self._rows["toolkit"])
+        return tuple(_spec(name, written) for name in self._rows["toolkit"])
 
     @property
     def wrapper(self) -> PackageSpec:
         """nvidia-docker2 as it ended: nothing but a dependency on the toolkit."""
-        return _wished(**self._rows["wrapper"])
+        return _spec(**self._rows["wrapper"])
 
     @property
     def retired(self) -> tuple[str, ...]:
@@ -121,18 +121,18 @@ class PackageNames:
     def fabric(self, names: Iterable[str]) -> dict[str, str]:
         """Those packages that must be of exactly the driver's version, with the part that each is."""
         names = list(names)
-        found: dict[str, str] = {}
+        parts: dict[str, str] = {}
         for part, rows in self._rows["fabric"].items():
             for row in rows:
                 pattern = row["name"].replace("{branch}", "[0-9]*")
-                found |= {name: part for name in names if fnmatchcase(name, pattern)}
-        return found
+                parts |= {name: part for name in names if fnmatchcase(name, pattern)}
+        return parts
 
     def fabric_part(self, part: str, branch: int, full: str) -> PackageSpec:
         """The package that is this part beside a driver of this branch, of its `full` version if that is known."""
         row = next(row for row in self._rows["fabric"][part] if branch <= row.get("last", LATEST))
         version = self._rows["versions"]["driver"].format(version=full) if full else self.any_of(branch)
-        return _wished(row["name"].format(branch=branch), version.rpartition(":")[2])
+        return _spec(row["name"].format(branch=branch), version.rpartition(":")[2])
 
     @property
     def subnet(self) -> tuple[PackageSpec, ...]:
@@ -164,7 +164,7 @@ class PackageNames:
         return tuple(name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns))
 
 
-def _wished(name: str, version: str) -> PackageSpec:
+def _spec(name: str, version: str) -> PackageSpec:
     """A package of NVIDIA's in this version, even where a newer one is installed."""
     return PackageSpec(name, version, origin="nvidia", downgrade=True)
 

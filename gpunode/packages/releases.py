@@ -95,7 +95,7 @@ class Epel:
 
     release_package: str
     package: str  # that is needed of it
-    words: str
+    note: str
 
 
 def epel(os: Os) -> Epel | None:
@@ -138,15 +138,15 @@ def prebuilt(os: Os, kernel: str) -> tuple[Prebuilt, ...]:
     """Those of the host's release, the better ones first."""
     releases = table(__package__, "prebuilt.yaml").get(os.id, {})
     major, _, minor = os.version.partition(".")
-    words = {"arch": ARCHES.get(os.arch, os.arch), "flavour": kernel.rpartition("-")[2]}
-    rows = [Prebuilt(**_filled(row, words)) for row in releases.get(os.version) or releases.get(major) or ()]
+    values = {"arch": ARCHES.get(os.arch, os.arch), "flavour": kernel.rpartition("-")[2]}
+    rows = [Prebuilt(**_fill(row, values)) for row in releases.get(os.version) or releases.get(major) or ()]
     return tuple(row for row in rows if int(minor or 0) >= row.minor)
 
 
-def _filled(value: Any, words: Mapping[str, str]) -> Any:
+def _fill(value: Any, values: Mapping[str, str]) -> Any:
     """A value of the table with these words in its texts; lists as tuples."""
     if isinstance(value, Mapping):
-        return {key: _filled(inner, words) for key, inner in value.items()}
+        return {key: _fill(inner, values) for key, inner in value.items()}
     if isinstance(value, list):
-        return tuple(_filled(inner, words) for inner in value)
-    return value.format(**words) if isinstance(value, str) else value
+        return tuple(_fill(inner, values) for inner in value)
+    return value.format(**values) if isinstance(value, str) else value

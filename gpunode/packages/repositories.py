@@ -59,7 +59,7 @@ def signed_packages(family: str, purpose: Purpose) -> bool:
 def owner(family: str, uri: str) -> Purpose | None:
     """Which of NVIDIA's own repositories has this address, whatever it is used for: that of drivers has the toolkit, too. None for
     others, mirrors among them."""
-    return next((purpose for purpose in get_args(Purpose) if _nvidias(family, purpose, uri)), None)
+    return next((purpose for purpose in get_args(Purpose) if _is_nvidias(family, purpose, uri)), None)
 
 
 def key_fingerprint(os: Os, uri: str) -> str | None:
@@ -79,10 +79,10 @@ def refused_directory(os: Os, uri: str) -> str:
     if place is None or "sha1" not in row or f"{os.id} {os.version}" not in row["sha1"]["refused"]:
         return ""
     weak = row["keys"].get(directory) == row["sha1"]["key"]
-    return directory if weak and _nvidias(place.family, "driver", uri) else ""
+    return directory if weak and _is_nvidias(place.family, "driver", uri) else ""
 
 
-def _nvidias(family: str, purpose: Purpose, uri: str) -> bool:
+def _is_nvidias(family: str, purpose: Purpose, uri: str) -> bool:
     """Whether an address is one of NVIDIA's own, and no mirror's."""
     return _plain(uri).startswith(f"{sections()[family]['repositories'][purpose]['host']}/")
 
@@ -96,14 +96,14 @@ def _plain(uri: str) -> str:
 
 def _directory(uri: str) -> str:
     """The distribution's directory in an address of a driver's repository; "" for others."""
-    found = re.search(r"/compute/cuda/repos/([^/]+)/", f"{_plain(uri)}/")
-    return found[1] if found else ""
+    match = re.search(r"/compute/cuda/repos/([^/]+)/", f"{_plain(uri)}/")
+    return match[1] if match else ""
 
 
-def is_trusted(found: str, known: str, given: Collection[str] = ()) -> bool:
-    """Whether a key with the whole fingerprint `found` is NVIDIA's. Where the tables have only the end of it (`known`), or none,
+def is_trusted(actual: str, known: str, trusted: Collection[str] = ()) -> bool:
+    """Whether a key with the whole fingerprint `actual` is NVIDIA's. Where the tables have only the end of it (`known`), or none,
     the user must have given all of it."""
-    return found == known if len(known) == WHOLE else found.endswith(known) and found in given
+    return actual == known if len(known) == WHOLE else actual.endswith(known) and actual in trusted
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Signed:
     fingerprint: str
 
 
-def signed(directory: str, arch: str) -> tuple[Signed, ...]:
+def signed_repositories(directory: str, arch: str) -> tuple[Signed, ...]:
     """The driver's and the toolkit's repositories of the systems with this directory (debian12, rhel9). `arch` as in `Os`.
 
     Raises LookupError with the directories whose keys are known.
@@ -144,32 +144,32 @@ def signed(directory: str, arch: str) -> tuple[Signed, ...]:
         known = [name for name, (family, *_) in families.items() if name in _keys(family, "driver")]
         raise LookupError(", ".join(known))
     family, os, _ = families[directory]
-    found = []
+    repositories = []
     for purpose in get_args(Purpose):
-        wanted, uri = _keys(family, purpose), repository_uri(purpose, os)
-        ends = str(wanted.get(directory) or wanted["*"])
+        keys, uri = _keys(family, purpose), repository_uri(purpose, os)
+        ends = str(keys.get(directory) or keys["*"])
         place = (
             f"{uri}/{ends[-8:]}.pub"
             if purpose == "driver"
             else sections()[family]["repositories"][purpose]["key"]
         )
-        found.append(Signed(purpose, uri, str(place), ends.upper()))
-    return tuple(found)
+        repositories.append(Signed(purpose, uri, str(place), ends.upper()))
+    return tuple(repositories)
 
 
-def signed_for(os: Os, purpose: Purpose) -> Signed | None:
+def signed_repository(os: Os, purpose: Purpose) -> Signed | None:
     """The repository of one system; None where its key is not known."""
     place = release(os)
     try:
-        known = signed(place.directory, os.arch) if place else ()
+        known = signed_repositories(place.directory, os.arch) if place else ()
     except LookupError:
         return None
     return next((repository for repository in known if repository.purpose == purpose), None)
 
 
 def _keys(family: str, purpose: Purpose) -> Mapping[str, str]:
-    found: Mapping[str, str] = sections()[family]["repositories"][purpose].get("keys", {})
-    return found
+    keys: Mapping[str, str] = sections()[family]["repositories"][purpose].get("keys", {})
+    return keys
 
 
 def _systems(arch: str) -> Iterator[tuple[str, Os, Mapping[str, Any]]]:

@@ -20,32 +20,32 @@ PURPOSES: Mapping[str, repositories.Purpose] = {"gpunode-driver": "driver", "gpu
 def check_key(facts: Facts, source: Source) -> None:
     """Refuse another key than NVIDIA's for NVIDIA's own repository, and than the one whose fingerprint the user has given. A
     mirror's key is its owner's."""
-    purpose, given = signer_of(facts, source), source.fingerprint
+    purpose, trusted = signer_of(facts, source), source.fingerprint
     known = repositories.key_fingerprint(facts.os, source.uri) if purpose else None
-    if known is None and not given:
+    if known is None and not trusted:
         return
     try:
-        found = fingerprint(source.key)
+        actual = fingerprint(source.key)
     except ValueError as error:
-        found = f"none: {error}"
+        actual = f"none: {error}"
     name = f"`repositories.{source.name.removeprefix('gpunode-')}.key`"
-    if given and found != given:
+    if trusted and actual != trusted:
         raise CannotPlan(
-            f"{name} is another key than its `fingerprint` names: its own is {found}",
-            hint=f"Bring the key with the fingerprint {given}, or correct `fingerprint`.",
+            f"{name} is another key than its `fingerprint` names: its own is {actual}",
+            hint=f"Bring the key with the fingerprint {trusted}, or correct `fingerprint`.",
         )
-    if purpose is None or known is None or repositories.is_trusted(found, known, (given,)):
+    if purpose is None or known is None or repositories.is_trusted(actual, known, (trusted,)):
         return
-    if len(found) == repositories.WHOLE and found.endswith(known):
+    if len(actual) == repositories.WHOLE and actual.endswith(known):
         end = f"only that NVIDIA's ends with {known}, and another key can be made to end so"
         raise CannotPlan(
-            f"{name} has the fingerprint {found}; gpunode knows {end if known else f'none for {source.uri}'}",
+            f"{name} has the fingerprint {actual}; gpunode knows {end if known else f'none for {source.uri}'}",
             hint="Compare all 40 digits with a source of your own. If they are the same, write them beside `key`: "
-            f"`fingerprint: {found}`.",
+            f"`fingerprint: {actual}`.",
         )
     verb = "ends with" if 0 < len(known) < repositories.WHOLE else "is"
     raise CannotPlan(
-        f"{name} is not the key of {source.uri}: its fingerprint is {found}, NVIDIA's {verb} {known or 'not known'}",
+        f"{name} is not the key of {source.uri}: its fingerprint is {actual}, NVIDIA's {verb} {known or 'not known'}",
         hint=f"Take {repositories.repository_key(releases.family(facts.os), purpose)}. If NVIDIA has changed its key, use a newer gpunode.",
     )
 
@@ -57,8 +57,8 @@ def signer_of(facts: Facts, source: Source) -> repositories.Purpose | None:
 
 
 def check_expiry(facts: Facts, desired: Desired, source: Source, changes: Collection[Change]) -> None:
-    """Refuse a key that has expired where the host needs what it signs: for `changes` of its source, or for packages."""
-    expired = _expired(facts, source)
+    """Refuse an expired key if the host needs its repository: for `changes` of its source, or for packages."""
+    expired = _expiry_problem(facts, source)
     if expired and (changes or not _has_all(facts, desired, source)):
         raise CannotPlan(
             f"{expired}: nothing that it signs is trusted",
@@ -68,15 +68,15 @@ def check_expiry(facts: Facts, desired: Desired, source: Source, changes: Collec
 
 def expiry_notes(facts: Facts, sources: Iterable[Source]) -> tuple[str, ...]:
     """A note on each expired key. It does not affect what a host has already."""
-    expired = (_expired(facts, source) for source in sources)
-    return tuple(f"{words}: the next installation with it needs a renewed key." for words in expired if words)
+    expired = (_expiry_problem(facts, source) for source in sources)
+    return tuple(f"{note}: the next installation with it needs a renewed key." for note in expired if note)
 
 
-def _expired(facts: Facts, source: Source) -> str:
+def _expiry_problem(facts: Facts, source: Source) -> str:
     """When the key expired by the host's clock, if it signs a repository's metadata, which is trusted no more then; else "".
     Packages are, if they were signed before."""
     signer, family = signer_of(facts, source), releases.family(facts.os)
-    ends = expires(source.key)
+    ends = expiry_time(source.key)
     if signer is None or repositories.signed_packages(family, signer):
         return ""
     if ends is None or facts.time < ends:
@@ -133,7 +133,7 @@ def fingerprint(armoured: str) -> str:
     return _fingerprint(keys[0])
 
 
-def expires(armoured: str) -> int | None:
+def expiry_time(armoured: str) -> int | None:
     """When the key expires by its newest signature of its own, in seconds since 1970; None where it does not, or cannot be read."""
     try:
         packets = _packets_of(armoured)
@@ -161,8 +161,8 @@ def _is_by(owner: bytes, signature: bytes) -> bool:
 
 def _times(signature: bytes) -> tuple[int, int]:
     """When a signature was made, and for how long from its making on it lets the key live; 0 for ever."""
-    found = {kind: int.from_bytes(value, "big") for kind, value in _subpackets(signature, 4)}
-    return found.get(2, 0), found.get(9, 0)
+    times = {kind: int.from_bytes(value, "big") for kind, value in _subpackets(signature, 4)}
+    return times.get(2, 0), times.get(9, 0)
 
 
 def _subpackets(signature: bytes, at: int) -> Iterator[tuple[int, bytes]]:

@@ -70,7 +70,7 @@ def remove(path: str, before: str, why: str) -> RemoveFile:
     return RemoveFile(path, before, why, fault=f"{path} is in the way: {why}")
 
 
-def newer(facts: Facts, path: str, unit: str) -> bool:
+def is_newer(facts: Facts, path: str, unit: str) -> bool:
     """Whether a file was changed after a unit became active, so that the unit has not seen it."""
     file, state = facts.files.get(path), facts.units.get(unit)
     if file is None or file.mtime is None or state is None or state.active_since is None:

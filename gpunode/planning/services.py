@@ -38,7 +38,7 @@ def restart_reason(
         return "it is not running"
     if changed:
         return why
-    stale = next((path for path in paths if files.newer(facts, path, unit)), None)
+    stale = next((path for path in paths if files.is_newer(facts, path, unit)), None)
     return f"{stale} is newer than the running one" if stale else None
 
 

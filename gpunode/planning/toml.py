@@ -81,8 +81,8 @@ def _parse(text: str, path: str, hint: str) -> dict[str, Any]:
 
 def _check(data: Mapping[str, Any], kinds: Kinds, text: str, path: str, hint: str) -> None:
     """Raise CannotPlan for the first value that is not of its kind. `text` is what `data` was read from."""
-    for wanted, kind in kinds.items():
-        for key, value in _values_at(data, wanted):
+    for pattern, kind in kinds.items():
+        for key, value in _values_at(data, pattern):
             items = (
                 [(f"[{n}]", item, "string") for n, item in enumerate(value)]
                 if isinstance(value, list)
@@ -92,20 +92,20 @@ def _check(data: Mapping[str, Any], kinds: Kinds, text: str, path: str, hint: st
                 type_, name = KINDS[wanted_kind]
                 if not isinstance(item, type_) or (wanted_kind == "number" and isinstance(item, bool)):
                     raise CannotPlan(
-                        f"{_place(text, path, key)}: `{'.'.join(key)}{suffix}` is {_shown(item)}, not {name}",
+                        f"{_place(text, path, key)}: `{'.'.join(key)}{suffix}` is {_describe(item)}, not {name}",
                         hint=hint,
                     )
 
 
-def _values_at(data: object, wanted: Path, above: Path = ()) -> Iterator[tuple[Path, Any]]:
+def _values_at(data: object, pattern: Path, above: Path = ()) -> Iterator[tuple[Path, Any]]:
     """The values at these keys; none below what is no table."""
     for name, value in data.items() if isinstance(data, Mapping) else ():
-        if wanted[0] in ("*", name.lower()):
+        if pattern[0] in ("*", name.lower()):
             key = (*above, name)
-            if len(wanted) == 1:
+            if len(pattern) == 1:
                 yield key, value
             else:
-                yield from _values_at(value, wanted[1:], key)
+                yield from _values_at(value, pattern[1:], key)
 
 
 def _place(text: str, path: str, key: Path) -> str:
@@ -114,7 +114,7 @@ def _place(text: str, path: str, key: Path) -> str:
     return at(path, text, entry.start).rpartition(":")[0] if entry else path
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, str):
         return f"the string {json.dumps(value, ensure_ascii=False)}"
     if isinstance(value, Mapping | list):

@@ -12,8 +12,8 @@ from gpunode.model import Facts, Package, Packages, PackageSpec
 def is_installed(packages: Mapping[str, Package], spec: PackageSpec) -> bool:
     """Whether the package is installed in a version that the spec accepts, whatever its epoch."""
     package = packages.get(spec.name)
-    wanted = spec.version.split(":", 1)[-1]
-    return package is not None and (not wanted or fnmatchcase(package.version.split(":", 1)[-1], wanted))
+    version = spec.version.split(":", 1)[-1]
+    return package is not None and (not version or fnmatchcase(package.version.split(":", 1)[-1], version))
 
 
 def upstream(version: str) -> str:
@@ -54,16 +54,16 @@ def change_packages(
 def _faults(
     facts: Facts, why: str, install: Sequence[PackageSpec], remove: Sequence[str], hold: Sequence[str]
 ) -> Iterator[str]:
-    there = facts.packages
-    absent = [spec.name for spec in install if spec.name not in there]
+    installed = facts.packages
+    absent = [spec.name for spec in install if spec.name not in installed]
     if remove:
         yield f"{_are(remove)} installed: {why}"
     if absent:
         yield f"{_are(absent)} not installed"
     for spec in install:
-        if spec.name in there and not is_installed(there, spec):
-            yield f"{spec.name} is {there[spec.name].version}, not {spec.version}"
-    loose = [name for name in hold if name in there and not there[name].held]
+        if spec.name in installed and not is_installed(installed, spec):
+            yield f"{spec.name} is {installed[spec.name].version}, not {spec.version}"
+    loose = [name for name in hold if name in installed and not installed[name].held]
     if loose and not install:
         yield f"{_are(loose)} not held: {why}"
 

@@ -13,7 +13,7 @@ from gpunode.engine.chain import find_manual_fix, unfixed_note
 from gpunode.host import diff as diffs
 from gpunode.links.machine import pci
 from gpunode.links.machine.pci import gpus
-from gpunode.links.runtime import RUNTIMES, in_use
+from gpunode.links.runtime import RUNTIMES, detect
 from gpunode.model import (
     Desired,
     Disturbed,
@@ -69,7 +69,7 @@ def headline(facts: Facts, desired: Desired | None = None) -> str:
     names = Counter(pci.gpu(device.device).name for device in gpus(facts.pci))
     cards = ", ".join(f"{count}x {name}" for name, count in names.items()) or "no NVIDIA GPU"
     parts = [cards, f"{facts.os.id.capitalize()} {facts.os.version}", f"kernel {facts.kernel}"]
-    runtime = RUNTIMES[desired.runtime if desired else in_use(facts)].headline(facts)
+    runtime = RUNTIMES[desired.runtime if desired else detect(facts)].headline(facts)
     parts += [runtime] if runtime else []
     if facts.kubelet is not None:
         parts.append(f"kubelet {facts.kubelet.version}")

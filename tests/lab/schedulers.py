@@ -104,7 +104,7 @@ class Master:
 @contextmanager
 def extender(
     folder: Path, kubeconfig: str, node: str, code: str = EXTENDER
-) -> Iterator[tuple[plan.Wanted, int]]:
+) -> Iterator[tuple[plan.Access, int]]:
     """Where the extender is and how to reach it, once it leads, as from this node; and its pid. `code` runs it."""
     cluster = json.loads(Path(kubeconfig).read_text())["clusters"][0]["cluster"]
     server = urllib.parse.urlsplit(cluster["server"])
@@ -129,7 +129,7 @@ def extender(
     }
     with process(command, log, more) as pid:
         wait("the extender to lead", lambda: _answers(f"http://127.0.0.1:{probe}/readyz"), 120, log)
-        yield plan.Wanted(f"127.0.0.1:{own}", "aliyun.com/gpu-mem", secret), pid
+        yield plan.Access(f"127.0.0.1:{own}", "aliyun.com/gpu-mem", secret), pid
 
 
 @contextmanager

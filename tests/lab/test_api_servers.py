@@ -33,7 +33,7 @@ from gpunode.links.node import GPU_LABEL, cordon, drain, labels
 from gpunode.links.node.link import judge_node
 from gpunode.links.plugin import Spec, other_owners
 from gpunode.links.plugin.daemonset import NAME, NAME_LABEL, POD_GENERATION
-from gpunode.links.plugin.deployment import everything
+from gpunode.links.plugin.deployment import all_objects
 from gpunode.links.plugin.link import judge_plugin
 from gpunode.links.pod import vectoradd
 from gpunode.links.pod.link import judge_pod
@@ -53,7 +53,7 @@ FULL = PluginPublish(events=True, annotation=True, metrics=True)
 SPEC = Spec(NS, IMAGE, PluginConfig("version: v1"), FULL)
 LATER = Spec(NS, NEXT)
 UUIDS = ("GPU-1", "GPU-2")
-MADE = {one["kind"] for one in everything(NS)} - {"Namespace"}
+MADE = {one["kind"] for one in all_objects(NS)} - {"Namespace"}
 POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 MERGE = "application/merge-patch+json"
 
@@ -123,7 +123,7 @@ class Cluster:
         self.ask("PATCH", f"/api/v1/nodes/{name}/status", {"status": status}, MERGE)
 
     def node(self, name: str) -> nodes.Node:
-        return next(one for one in nodes.every(self.api) if one.name == name)
+        return next(one for one in nodes.fetch(self.api) if one.name == name)
 
     def _acts(self) -> None:
         while not self._ended.wait(0.1):
@@ -386,7 +386,7 @@ def test_another_version_is_shown_as_its_lines_and_what_it_lacks_goes(cluster: C
     with plugged(cluster):
         would = {one.what: one for one in plugin.plan(cluster.api, LATER) if one.action != "same"}
         done = apply.apply(cluster.api, LATER.manifests)
-        gone = apply.prune(cluster.api, LATER.manifests, everything(NS))
+        gone = apply.prune(cluster.api, LATER.manifests, all_objects(NS))
         shown = {one.what: one for one in (*done, *gone) if one.action != "same"}
         assert {what: signed(one) for what, one in shown.items()} == {
             what: signed(one) for what, one in would.items()
@@ -450,7 +450,7 @@ def test_a_cordon_is_its_owners(cluster: Cluster) -> None:
     """gpunode's is lifted; another's is not taken over, and stays."""
     api = cluster.api
     assert cordon.cordon(api, "a", "run 1")
-    assert cordon.left(api) == {"a": "run 1"}
+    assert cordon.owners(api) == {"a": "run 1"}
     assert not cluster.node("a").schedulable
     assert cordon.uncordon(api, "a")
     assert cluster.node("a").schedulable

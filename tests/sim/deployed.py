@@ -50,8 +50,8 @@ class Fleet:
 
     def deploy(self, config: PluginConfig | None = None) -> plugin.Rollout:
         count = len(self.states)
-        until(lambda: sum(node.ready for node in nodes.every(self.api)) == count)
-        for node in nodes.every(self.api):
+        until(lambda: sum(node.ready for node in nodes.fetch(self.api)) == count)
+        for node in nodes.fetch(self.api):
             wish = CLASS if node.name == NEW.name else {"gpunode.dev/gpu": "true"}
             labels.write(self.api, node, wish)
         return plugin.deploy(
@@ -85,7 +85,7 @@ class Fleet:
         return next(row for row in overview.status(self.api, NS) if row.node == machine.name)
 
     def node(self, machine: Machine) -> nodes.Node:
-        return next(node for node in nodes.every(self.api) if node.name == machine.name)
+        return next(node for node in nodes.fetch(self.api) if node.name == machine.name)
 
     def log(self, machine: Machine, *, previous: bool = False) -> str:
         row = self.row(machine)

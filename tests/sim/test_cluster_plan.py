@@ -16,7 +16,7 @@ from gpunode.errors import Claim
 from gpunode.links import node as nodes
 from gpunode.links.node import labels
 from gpunode.links.plugin import other_owners
-from gpunode.links.plugin.deployment import Spec, everything
+from gpunode.links.plugin.deployment import Spec, all_objects
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.sim.cluster import Cluster
@@ -135,7 +135,7 @@ EDITS = {
 
 
 def plan(api: Api) -> list[Difference]:
-    return [one for one in apply.diff(api, WANTED, everything(NS)) if one.action != "same"]
+    return [one for one in apply.diff(api, WANTED, all_objects(NS)) if one.action != "same"]
 
 
 def own_lines(one: Difference) -> tuple[str, ...]:
@@ -175,7 +175,7 @@ def test_what_somebody_deleted_is_new_again(deployed: Api, client: Client) -> No
 def test_another_inventory_is_shown_as_what_it_changes(deployed: Api) -> None:
     """A field that gpunode sets no more goes, an object that it does not want any more too; nobody else has a part in it."""
     less = Spec(NS, PluginImage("plugin:2"), None, PluginPublish(events=False)).manifests
-    would = {one.what: one for one in apply.diff(deployed, less, everything(NS)) if one.lines}
+    would = {one.what: one for one in apply.diff(deployed, less, all_objects(NS)) if one.lines}
     assert {what: one.action for what, one in would.items()} == {
         f"DaemonSet {NS}/{NAME}": "changed",
         f"DaemonSet {NS}/{NAME}-class": "changed",
@@ -206,7 +206,7 @@ def test_a_node_with_all_its_labels_is_not_asked_about(
     client.ask("POST", path("Node"), {"kind": "Node", "apiVersion": kind.api, "metadata": {"name": "a"}})
 
     def found() -> nodes.Node:
-        return next(node for node in nodes.every(deployed) if node.name == "a")
+        return next(node for node in nodes.fetch(deployed) if node.name == "a")
 
     assert labels.write(deployed, found(), wish) == {key: (None, value) for key, value in wish.items()}
     right = found()

@@ -270,7 +270,7 @@ def test_removing_takes_all_of_it(deployed: Fleet) -> None:
         "Node new label gpunode.dev/gpu, gpunode.dev/runtime",
         "Node old label gpunode.dev/gpu",
     )
-    assert not any("gpunode.dev/gpu" in node.labels for node in nodes.every(deployed.api))
+    assert not any("gpunode.dev/gpu" in node.labels for node in nodes.fetch(deployed.api))
     assert deployed.api.find("Pod")[0] == []
     assert containers() == set()
 

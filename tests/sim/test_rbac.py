@@ -13,7 +13,7 @@ from gpunode.cluster.api import connect
 from gpunode.cluster.objects.apply import apply, prune
 from gpunode.deviceplugin.cluster.apiserver import ApiError
 from gpunode.deviceplugin.cluster.incluster import InCluster
-from gpunode.links.plugin.deployment import Spec, everything
+from gpunode.links.plugin.deployment import Spec, all_objects
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginImage, PluginPublish
 from gpunode.sim.cluster import Cluster
@@ -56,7 +56,7 @@ def test_the_plugin_may_do_what_it_was_given(cluster: Cluster) -> None:
     ):
         made = Spec("gpunode", PluginImage("x"), None, publish).manifests
         apply(admin, made)
-        prune(admin, made, everything("gpunode"))
+        prune(admin, made, all_objects("gpunode"))
         assert code(api, "POST", EVENTS, EVENT) == event
         assert code(api, "PATCH", NODE, note) == annotation
         assert code(api, "POST", EVENTS.replace("default", "gpunode"), EVENT) == elsewhere

@@ -42,7 +42,7 @@ def answering(**ends: str) -> Iterator[list[str]]:
 
     with (
         mock.patch.object(tables, "_keys", return_value=known),
-        mock.patch.object(keys, "_fetched", fetched),
+        mock.patch.object(keys, "_fetch", fetched),
     ):
         yield asked
 
@@ -103,7 +103,7 @@ def test_a_key_that_cannot_be_had_is_reported_once_and_the_hosts_stay_refused(
 
     with bare(tmp_path, kinds.new_host("a"), kinds.new_host("b")) as (_, session):
         before = session.for_each_host(converge.probe_and_plan)
-        with mock.patch.object(prerequisites, "key", key):
+        with mock.patch.object(prerequisites, "read_key", key):
             assert prerequisites.add_repositories(session, before, ()) == before
     said = capsys.readouterr()
     assert (said.out + said.err).count("no route to host") == 1

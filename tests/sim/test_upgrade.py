@@ -11,7 +11,7 @@ import yaml
 from gpunode.cluster.api import Api, connect
 from gpunode.cluster.objects import apply, difference
 from gpunode.links import plugin
-from gpunode.links.plugin.deployment import Spec, everything
+from gpunode.links.plugin.deployment import Spec, all_objects
 from gpunode.model import Cluster as Access
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.sim.apiserver.store import Object
@@ -46,7 +46,7 @@ def api(tmp_path: Path) -> Iterator[Api]:
 def deployed(api: Api, wanted: Sequence[Object]) -> dict[str, Object]:
     """The cluster's objects after `gpunode plugin deploy`, as far as somebody wished them."""
     apply.apply(api, wanted)
-    apply.prune(api, wanted, everything(NS))
+    apply.prune(api, wanted, all_objects(NS))
     meta = [(one["kind"], one["metadata"]["name"], one["metadata"].get("namespace")) for one in wanted]
     return {
         f"{kind} {name}": difference.as_manifest(api.get(kind, name, place) or {})
@@ -66,4 +66,4 @@ def test_what_was_deployed_before_leaves_no_trace(
     plugin.remove(api, NS, seconds=30, notify=lambda _: None)
     deployed(api, before)
     assert deployed(api, wanted) == fresh
-    assert {one.action for one in apply.diff(api, wanted, everything(NS))} == {"same"}
+    assert {one.action for one in apply.diff(api, wanted, all_objects(NS))} == {"same"}

@@ -78,20 +78,20 @@ def pod(client: Client, name: str, *, gpus: int = 0, owner: str = "", **meta: An
 
 def test_a_cordon_carries_its_owner_and_is_lifted(api: Api) -> None:
     assert cordon.cordon(api, "n1", "run-1 ada@ws")
-    assert cordon.owned(node(api)) == "run-1 ada@ws"
-    assert cordon.left(api) == {"n1": "run-1 ada@ws"}
+    assert cordon.owner_of(node(api)) == "run-1 ada@ws"
+    assert cordon.owners(api) == {"n1": "run-1 ada@ws"}
 
     assert cordon.uncordon(api, "n1")
     after = node(api)
     assert not after["spec"].get("unschedulable")
     assert cordon.OWNER not in (after["metadata"].get("annotations") or {})
-    assert cordon.left(api) == {}
+    assert cordon.owners(api) == {}
 
 
 def test_a_run_takes_over_the_cordon_of_a_dead_one(api: Api) -> None:
     assert cordon.cordon(api, "n1", "dead")
     assert cordon.cordon(api, "n1", "mine")
-    assert cordon.left(api) == {"n1": "mine"}
+    assert cordon.owners(api) == {"n1": "mine"}
 
 
 def test_somebody_elses_cordon_stays(api: Api, client: Client) -> None:
@@ -106,7 +106,7 @@ def test_a_cordon_set_by_hand_after_gpunodes_was_lifted_by_hand_stays(api: Api, 
     cordon.cordon(api, "n1", "mine")
     set_unschedulable(client, None)
     set_unschedulable(client, True)
-    assert cordon.owned(node(api)) == ""
+    assert cordon.owner_of(node(api)) == ""
     assert not cordon.uncordon(api, "n1")
     assert node(api)["spec"]["unschedulable"]
 
@@ -125,7 +125,7 @@ def test_pods_are_told_apart_by_what_ends_them(api: Api, client: Client) -> None
     pod(client, "plugin", owner="DaemonSet")
     pod(client, "etcd", annotations={drain.MIRROR: "x"})
 
-    found = {one.name: (dict(one.asks), one.service) for one in drain.on_node(api, "n1")}
+    found = {one.name: (dict(one.asks), one.service) for one in drain.work_on(api, "n1")}
 
     assert found == {
         "default/etcd": ({}, True),
@@ -160,7 +160,7 @@ def test_a_pod_that_only_a_finalizer_keeps_is_not_waited_for(
         "spec": {"containers": [{"name": "c"}]},
         "status": status,
     }
-    assert bool(drain.working([item])) == works
+    assert bool(drain.find_work([item])) == works
 
 
 def test_init_containers_ask_one_after_the_other_resource_by_resource() -> None:
@@ -172,7 +172,7 @@ def test_init_containers_ask_one_after_the_other_resource_by_resource() -> None:
         "containers": [container(memory=2, cpu=4), container(memory=3), {}],
         "initContainers": [container(memory=4), container(gpu=1)],
     }
-    (found,) = drain.working([{"metadata": {"name": "p", "uid": "u"}, "spec": spec}])
+    (found,) = drain.find_work([{"metadata": {"name": "p", "uid": "u"}, "spec": spec}])
     assert found.asks == {"aliyun.com/gpu-mem": 5, "nvidia.com/gpu": 1}
 
 
@@ -213,7 +213,7 @@ def test_eviction_ends_a_pod_in_its_grace(api: Api, client: Client) -> None:
     threading.Thread(target=kubelet).start()
     left = drain.wait(api, "n1", lambda one: not one.service, evict=True, seconds=20, notify=lambda _: None)
     assert left == ()
-    assert [one.name for one in drain.on_node(api, "n1")] == ["default/plugin"]
+    assert [one.name for one in drain.work_on(api, "n1")] == ["default/plugin"]
 
 
 def test_a_disruption_budget_that_never_allows_it_is_named(
@@ -410,9 +410,9 @@ def test_only_a_proven_node_is_given_back(api: Api) -> None:
     host = Host("n1", Ssh("n1"))
     member = Member(host, Outcome("n1", "right"), nodes.parse(node(api)))
     work.release(api, (member.exclude(Problem("failed", "no proof")),))
-    assert cordon.left(api) == {"n1": "mine"}
+    assert cordon.owners(api) == {"n1": "mine"}
     work.release(api, (member,))
-    assert cordon.left(api) == {}
+    assert cordon.owners(api) == {}
 
 
 def test_a_lease_that_was_taken_is_known_to_be_lost(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

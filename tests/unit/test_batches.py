@@ -379,7 +379,7 @@ def test_a_host_without_kubelet_node_and_containers_has_no_pods(
     seen: dict[str, object], node: str | None, bare: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such hosts are one batch; in doubt a host's pods are not known, and it goes alone. Of a node the API server knows."""
-    monkeypatch.setattr(drain, "on_node", lambda *_, **__: (Work("ml/x", "x", asks={}, service=False),))
+    monkeypatch.setattr(drain, "work_on", lambda *_, **__: (Work("ml/x", "x", asks={}, service=False),))
     facts = cases.facts("modern", seen)
     plan = Plan("h", (StepPlan("x", (Service("containerd.service", "why", restart=True),)),))
     one = Member(Host("h", Ssh("h")), Outcome("h", "planned", facts, plan=plan))

@@ -391,9 +391,9 @@ def test_an_expired_key_refuses_no_host_that_needs_nothing_of_what_it_signs(
 
 def test_a_key_without_an_end_or_that_cannot_be_read_does_not_expire() -> None:
     """What cannot be read is judged elsewhere."""
-    assert signing.expires(KEY) is None
-    assert signing.expires(KEY.replace("mDME", "mDMF")) is None
-    assert signing.expires("no key") is None
+    assert signing.expiry_time(KEY) is None
+    assert signing.expiry_time(KEY.replace("mDME", "mDMF")) is None
+    assert signing.expiry_time("no key") is None
 
 
 OWNER = "CDB716C3055A182F4272270D232B685E3816D106"  # EXPIRED's fingerprint
@@ -420,4 +420,4 @@ def test_only_its_own_signatures_let_a_key_live(issuer: tuple[bytes, ...], end: 
     """A certification by another key has its own time, and says nothing of this one's."""
     block = EXPIRED.split("\n\n")[1].split("\n=", maxsplit=1)[0]
     later = issued(1700000000, *issuer)
-    assert signing.expires(armoured(base64.b64decode(block) + later)) == end
+    assert signing.expiry_time(armoured(base64.b64decode(block) + later)) == end

@@ -276,7 +276,7 @@ def test_a_node_has_its_address_where_ssh_does_not_know_it_by_name(
         node("master", "10.0.0.3", **{"node-role.kubernetes.io/control-plane": ""}),
     )
     monkeypatch.setattr(nodes, "connect", lambda _: SimpleNamespace(access=SimpleNamespace(context="prod")))
-    monkeypatch.setattr(cluster_nodes, "every", lambda _: there)
+    monkeypatch.setattr(cluster_nodes, "fetch", lambda _: there)
     found = start.from_cluster(Cluster())
     assert found.hosts == (Entry("gpu-01"), Entry("gpu-11", "10.0.0.2"), Entry("shared"))
     assert found.context == "prod"

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from gpunode.cli import app
 from gpunode.errors import GpunodeError, UsageError
 from gpunode.packages import keys, repositories, signing
-from gpunode.packages.keys import WrongKey, key
+from gpunode.packages.keys import WrongKey, read_key
 from tests.unit.test_dnf_systems import KEY
 
 PRINT = signing.fingerprint(KEY)
@@ -63,8 +63,8 @@ def test_a_server_that_sends_a_byte_now_and_then_is_left_after_the_deadline(
         threading.Thread(target=server.serve_forever, daemon=True).start()
         began = time.monotonic()
         with pytest.raises(GpunodeError, match=r"cannot be fetched: no whole answer within 0.5 s"):
-            key(
-                repositories.signed("debian12", "amd64")[0],
+            read_key(
+                repositories.signed_repositories("debian12", "amd64")[0],
                 f"http://127.0.0.1:{server.server_address[1]}/k.pub",
             )
         assert time.monotonic() - began < 5
@@ -186,9 +186,9 @@ def test_a_key_of_which_only_the_end_is_known_needs_the_whole_fingerprint(
     ],
 )
 def test_a_place_without_a_key_is_named(mirror: str, place: str, words: str) -> None:
-    source = repositories.signed("debian12", "amd64")[0]
+    source = repositories.signed_repositories("debian12", "amd64")[0]
     with pytest.raises(GpunodeError, match=words):
-        key(source, place.format(mirror=mirror))
+        read_key(source, place.format(mirror=mirror))
 
 
 def test_a_system_whose_keys_are_not_known_is_refused_with_those_that_are() -> None:
@@ -209,7 +209,7 @@ def test_a_system_whose_keys_are_not_known_is_refused_with_those_that_are() -> N
 )
 def test_nvidias_own_places_are_under_its_own_hosts(system: str) -> None:
     """By https, the driver's file named as its key's last digits."""
-    driver, toolkit = repositories.signed(system, "amd64")
+    driver, toolkit = repositories.signed_repositories(system, "amd64")
     assert driver.key_uri.startswith("https://developer.download.nvidia.com/compute/cuda/repos/")
     assert driver.key_uri.lower().endswith(f"/{driver.fingerprint[-8:].lower()}.pub")
     assert toolkit.key_uri == "https://nvidia.github.io/libnvidia-container/gpgkey"

@@ -229,7 +229,7 @@ def outcome(over: Mapping[str, object] | None = None, arguments: str = "") -> Ou
 
 def test_a_gate_in_force_changes_nothing() -> None:
     assert kubelet.desired_gates(outcome()) == {"KubeletPodResources": False}
-    assert kubelet.in_force(OK, outcome(), {"KubeletPodResources": False, "Other": True}) == OK
+    assert kubelet.compare_gates(OK, outcome(), {"KubeletPodResources": False, "Other": True}) == OK
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_a_gate_in_force_changes_nothing() -> None:
 def test_a_gate_that_is_not_in_force_is_named_with_where_its_value_comes_from(
     arguments: str, told: Mapping[str, bool], shown: str, where: str
 ) -> None:
-    link = kubelet.in_force(OK, outcome(arguments=arguments), told)
+    link = kubelet.compare_gates(OK, outcome(arguments=arguments), told)
     assert (link.layer, link.status) == ("node", "broken")
     assert link.text == f"the running kubelet goes by {shown}"
     assert link.cause == f"KubeletPodResources=false is wished: {where}"
@@ -270,14 +270,14 @@ def test_a_file_that_the_kubelet_has_not_read_is_named() -> None:
     unit = "[Service]\nExecStart=/usr/bin/kubelet --config=/var/lib/kubelet/config.yaml\n"
     text = "kind: KubeletConfiguration\nfeatureGates: {KubeletPodResources: false}\n"
     seen = {"files": {"/var/lib/kubelet/config.yaml": text}, "kubelet": {"unit_text": unit}}
-    link = kubelet.in_force(OK, outcome(seen), {"KubeletPodResources": True})
+    link = kubelet.compare_gates(OK, outcome(seen), {"KubeletPodResources": True})
     assert (
         "/var/lib/kubelet/config.yaml has it, and the kubelet has not read that since its start" in link.cause
     )
 
 
 def test_a_kubelet_that_cannot_be_asked_is_reported_and_breaks_nothing() -> None:
-    link = kubelet.in_force(OK, outcome(), "ann may not get nodes/proxy")
+    link = kubelet.compare_gates(OK, outcome(), "ann may not get nodes/proxy")
     assert (link.status, link.text) == ("ok", OK.text)
     assert link.cause == (
         "whether KubeletPodResources is in force is known from files and arguments alone: ann may not get nodes/proxy"

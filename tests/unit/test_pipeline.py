@@ -199,6 +199,6 @@ def test_a_specification_that_cannot_be_read_is_not_called_missing() -> None:
         ({**there, **right}, ""),
     ):
         seen = cases.facts("modern", {"library_version": "580.1.2", "files": files, "gpus": []})
-        found = cdi.wrong(seen)
+        found = cdi.problem(seen)
         assert found.startswith(wrong)
         assert bool(found) == bool(wrong)

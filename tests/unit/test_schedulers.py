@@ -74,7 +74,7 @@ profiles:
 """
 )
 SECRET = {name: base64.b64encode(f"{name}\n".encode()).decode() for name in plan.CERTIFICATES}
-WANTED = plan.Wanted("10.96.0.7", "aliyun.com/gpu-mem", SECRET)
+WANTED = plan.Access("10.96.0.7", "aliyun.com/gpu-mem", SECRET)
 
 
 def files(**contents: str) -> dict[str, File]:
@@ -192,7 +192,7 @@ def test_another_certificate_starts_the_scheduler_again() -> None:
     """The kubelet does so only for another manifest: the volume's name changes."""
     before = files(manifest=BARE)
     changes, volume = plan.enable(before, 36, WANTED)
-    other = plan.Wanted(WANTED.address, WANTED.resource, SECRET | {"client.crt": "bmV3Cg=="})
+    other = plan.Access(WANTED.address, WANTED.resource, SECRET | {"client.crt": "bmV3Cg=="})
     again, changed = plan.enable(after(before, changes), 36, other)
 
     assert volume != changed

@@ -207,7 +207,7 @@ def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
     monkeypatch.setattr(shares, "confirm", lambda *_, **__: None)
     monkeypatch.setattr(shares.picture, "find_mismatches", lambda *_: tuple(found))
     monkeypatch.setattr(strays, "note", lambda *_: None)
-    monkeypatch.setattr(shares.other_owners, "every", lambda _: ())
+    monkeypatch.setattr(shares.other_owners, "list_others", lambda _: ())
     session: Any = SimpleNamespace(inventory=Inventory("", (), Cluster(share=Share())), reporter=reporter)
 
     shares.fsck(session, repair=repair, yes=True)
@@ -228,7 +228,7 @@ def test_without_the_extender_no_pod_needs_a_note(
     monkeypatch.setattr(shares.nodes, "connect", lambda _: None)
     monkeypatch.setattr(shares, "_read_allocations", lambda *_: ({}, ()))
     monkeypatch.setattr(shares, "_state", lambda _: ([memory_node("n1", 16)], [pod("a", 4, on="n1")]))
-    monkeypatch.setattr(shares.other_owners, "every", lambda _: ())
+    monkeypatch.setattr(shares.other_owners, "list_others", lambda _: ())
     session: Any = SimpleNamespace(inventory=Inventory("", (), Cluster(share=share)), reporter=mock.Mock())
     assert shares.fsck(session, repair=False, yes=False) == code
     notes = str(session.reporter.note.call_args_list)
@@ -249,7 +249,7 @@ def test_with_a_limit_findings_on_other_nodes_do_not_count(
         shares.nodes, "locate", lambda _, members, **__: [replace(one, node=node) for one in members]
     )
     monkeypatch.setattr(shares, "_state", lambda _: (there, [pod("a", 4, on="n1")]))
-    monkeypatch.setattr(shares.other_owners, "every", lambda _: ())
+    monkeypatch.setattr(shares.other_owners, "list_others", lambda _: ())
     reporter = mock.Mock()
     session: Any = SimpleNamespace(
         inventory=Inventory("", (), Cluster(share=Share())),
@@ -307,7 +307,7 @@ def test_inspect_asks_plugins_where_no_host_answers_and_keeps_to_the_limit(
     monkeypatch.setattr(shares.nodes, "connect", lambda _: None)
     monkeypatch.setattr(shares, "_read_allocations", lambda *_: ({"n1": Real(())}, placed))
     monkeypatch.setattr(shares, "_state", lambda _: (there, [pod("a", 4, on="n2")]))
-    monkeypatch.setattr(shares, "usage", usage)
+    monkeypatch.setattr(shares, "read_usage", usage)
     monkeypatch.setattr(shares, "show", lambda rows, *_, **__: found.extend(rows))
     session: Any = SimpleNamespace(
         inventory=Inventory("", (), Cluster()), reporter=SimpleNamespace(note=None)

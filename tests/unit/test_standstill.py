@@ -166,7 +166,7 @@ def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_fo
     monkeypatch.setattr(work, "PROBE_SECONDS", 0)
     monkeypatch.setattr(work, "wait_for_api", lambda *_, **__: None)
     monkeypatch.setattr(drain, "wait", lambda *_, **__: pods.pop(0))
-    monkeypatch.setattr(drain, "on_node", lambda *_, **__: ())
+    monkeypatch.setattr(drain, "work_on", lambda *_, **__: ())
     seen = cases.facts("modern")
     monkeypatch.setattr(
         converge, "probe_and_plan", lambda *_: Outcome("h", "planned", replace(seen, gpu_users=users.pop(0)))
@@ -217,5 +217,5 @@ def test_a_kubelet_that_does_not_report_leaves_it_open_whether_a_pod_runs(
     cluster: Cluster, standstill: str
 ) -> None:
     """Its node is not Ready, or it has not reported since the host's boot: the pod counts as working."""
-    found: tuple[Work, ...] = drain.on_node(cast("Api", cluster), "n", "b1")
+    found: tuple[Work, ...] = drain.work_on(cast("Api", cluster), "n", "b1")
     assert [one.standstill for one in found] == [standstill]

@@ -18,7 +18,7 @@ from gpunode.engine.member import Member
 from gpunode.errors import Problem
 from gpunode.links.plugin.daemonset import NAME, NAME_LABEL
 from gpunode.links.plugin.usage import NodeUsage
-from gpunode.links.plugin.usage import usage as of_cluster
+from gpunode.links.plugin.usage import read_usage as of_cluster
 from gpunode.links.scheduler.picture import Row, Use
 from gpunode.model import Cluster, GpuUser, Host, Inventory, Outcome, Share, Ssh
 from gpunode.report.human import Human
@@ -149,7 +149,7 @@ def test_without_the_extender_a_pod_was_promised_what_it_has(
         served=SimpleNamespace(has=lambda _: False),
     )
     monkeypatch.setattr(overlook.nodes, "connect", lambda _: api)
-    monkeypatch.setattr(overlook, "usage", lambda *_: (NodeUsage("n", (using("0", ("default/a", 4)),)),))
+    monkeypatch.setattr(overlook, "read_usage", lambda *_: (NodeUsage("n", (using("0", ("default/a", 4)),)),))
     reporter = mock.Mock()
     session = SimpleNamespace(reporter=reporter, inventory=Inventory("", (), Cluster(share=share)))
     overlook.show_status(session, selected=False, hosts=False)  # type: ignore[arg-type]

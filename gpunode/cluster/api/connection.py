@@ -15,7 +15,7 @@ from gpunode.cluster.api.exec_plugin import Credential
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.kubeconfig import Access
 from gpunode.errors import ClusterError
-from gpunode.local.streams import within
+from gpunode.local.streams import run_within
 
 CONNECT = 5.0
 WHOLE = 60.0  # seconds for a whole answer, headers and body, however slowly they come
@@ -77,7 +77,7 @@ class Connection:
                 answer = self._request(method, url, data, headers, read)
                 return answer, b"" if following and answer.status == 200 else _whole(answer)
 
-            return within(WHOLE, request)
+            return run_within(WHOLE, request)
 
         answer = exchange(shown)
         if answer[0].status == 401 and shown is not None:

@@ -202,15 +202,15 @@ class _File:
 
     def lines(self, name: str) -> list[Line]:
         """The lines for a host, unordered, without @revoked ones."""
-        found = list(self._exact.get(name, ()))
-        found += [line for yes, no, line in self._patterns if yes.fullmatch(name) and not no.fullmatch(name)]
+        known = list(self._exact.get(name, ()))
+        known += [line for yes, no, line in self._patterns if yes.fullmatch(name) and not no.fullmatch(name)]
         encoded = name.encode()
-        found += [
+        known += [
             line
             for salt, digest, line in self._hashed
             if hmac.compare_digest(hmac.digest(salt, encoded, "sha1"), digest)
         ]
-        return [line for line in found if _usable(line)]
+        return [line for line in known if _usable(line)]
 
     def _add(self, names: str, line: Line) -> None:
         if line.marker == "@revoked":

@@ -37,11 +37,11 @@ def expected_units(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Map
     """What a node with these labels should offer of its host's GPUs; {} where no wait helps: nothing of them is to be offered, or the
     label names no configuration."""
     units, unfit = expected.units(config, gpus, labels), mig.problem(config, gpus, labels)
-    if expected.misnamed(config, labels):
+    if expected.label_problem(config, labels):
         return {}
     if units is not None:
         return units
-    if expected.unlisted(config, gpus, labels):
+    if expected.is_unlisted(config, gpus, labels):
         return None
     return {} if unfit and unfit.subject else len(gpus)
 
@@ -51,19 +51,19 @@ def judge_capacity(
 ) -> Verdict:
     """Whether the node offers what the plugin, in the state's pod, makes of its host's GPUs."""
     document = published.read(api, state.node, state.pod) if state.pod else NO_POD
-    node = current(state.node, document)
-    if misnamed := expected.misnamed(config, node.labels):
+    node = with_capacity(state.node, document)
+    if misnamed := expected.label_problem(config, node.labels):
         fix = f"kubectl label node {node.name} {LABEL}-"
         return Verdict.broken(
             "capacity", f"{node.offered or 'no GPU'} allocatable", misnamed, fix, "misnamed"
         )
-    wanted, unfit = expected_units(config, gpus, node.labels), mig.problem(config, gpus, node.labels)
-    if wanted == {} and unfit:
+    offer, unfit = expected_units(config, gpus, node.labels), mig.problem(config, gpus, node.labels)
+    if offer == {} and unfit:
         text = f"{node.allocatable} of {len(gpus)} GPUs allocatable"
         return Verdict.broken("capacity", text, unfit.what, unfit.fix, unfit.code)
-    why = None if _offers(node, wanted) else why_not(api, node, wanted, namespace)
-    verdict = judge_offer(node, wanted, why)
-    if why and not why.fix and not why.holders and mig.unseen(config, gpus, node):
+    why = None if _offers(node, offer) else why_not(api, node, offer, namespace)
+    verdict = judge_offer(node, offer, why)
+    if why and not why.fix and not why.holders and mig.has_unseen(config, gpus, node):
         unseen = "The plugin sees the MIG devices that were there when its pod was started; if some were made since, "
         fix = f"{unseen}kubectl -n {namespace} delete pod {state.name}"
         verdict = verdict.with_cause(verdict.cause, fix)
@@ -74,18 +74,18 @@ def judge_capacity(
     return verdict
 
 
-def judge_offer(node: Node, wanted: Expected, why: Problem | None) -> Verdict:
+def judge_offer(node: Node, offer: Expected, why: Problem | None) -> Verdict:
     """The node offers what is wanted; `why`: the reason if not."""
-    text = f"{_part(node, wanted)} allocatable"
-    if isinstance(wanted, int) and node.shared:
+    text = f"{_part(node, offer)} allocatable"
+    if isinstance(offer, int) and node.shared:
         lost = node.short.get(MEMORY, 0)
         units = f"{node.memory} of {node.memory + lost}" if lost else f"{node.memory}"
         text += f", {'all' if node.shared == node.allocatable else node.shared} shared by memory: {units} {MEMORY}"
-    if wanted is None:
+    if offer is None:
         text = f"{node.offered or 'no GPU'} allocatable"
-    if _offers(node, wanted):
-        return Verdict.ok("capacity", text, UNLISTED if wanted is None else "")
-    unhealthy = isinstance(wanted, int) and node.allocatable < node.capacity
+    if _offers(node, offer):
+        return Verdict.ok("capacity", text, UNLISTED if offer is None else "")
+    unhealthy = isinstance(offer, int) and node.allocatable < node.capacity
     fix = LOST if unhealthy else f"kubectl describe node {node.name}"
     what, code = (why.what, why.code) if why else ("", "")
     return Verdict.broken("capacity", text, what, _fix(why) or fix, code)
@@ -98,16 +98,16 @@ def why_short(
     named = expected.memory(config, node.labels)
     if not (node.offers or node.units.get(named)) or 0 < node.allocatable < node.capacity:
         return why_not(api, node, named or None, namespace).what
-    old = forgotten(node, document, config)
+    old = stale_counts(node, document, config)
     if lost := ", ".join(f"{count} of {name}" for name, count in node.short.items() if name not in old):
         return f"{lost} not offered: {why_not(api, node, {}, namespace)}"
-    return published.unseen(document)
+    return published.hidden_problems(document)
 
 
-def forgotten(node: Node, document: Status | Problem, config: PluginConfig | None) -> dict[str, int]:
+def stale_counts(node: Node, document: Status | Problem, config: PluginConfig | None) -> dict[str, int]:
     """Counts of resources that the kubelet has not forgotten yet and no plugin offers: this configuration makes none of them, or the
     running plugin does not offer them."""
-    offers = published.offered(document)
+    offers = published.resources(document)
     return {
         name: count
         for name, count in node.short.items()
@@ -116,7 +116,7 @@ def forgotten(node: Node, document: Status | Problem, config: PluginConfig | Non
     }
 
 
-def why_not(api: Api, node: Node, wanted: Expected, namespace: str) -> Problem:
+def why_not(api: Api, node: Node, offer: Expected, namespace: str) -> Problem:
     """Why the node does not offer what is wanted, from pods, events and logs."""
     pod = _plugins_pod(api, node, namespace)
     if node.ready and node.labels.get(GPU_LABEL) != "true":
@@ -126,47 +126,47 @@ def why_not(api: Api, node: Node, wanted: Expected, namespace: str) -> Problem:
     assert pod is not None
     status = published.read(api, node, pod)
     why = published.why_missing(status)
-    node = current(node, status)
-    if isinstance(wanted, (Mapping, str)):
+    node = with_capacity(node, status)
+    if isinstance(offer, (Mapping, str)):
         if waiting := daemonset.mps_problem(api, namespace, node):
             return Problem("mps", waiting)
         return why or Problem("not-counted", "the plugin runs, but the kubelet counts none of them yet")
-    count = max(1, node.capacity) if wanted is None else wanted
+    count = max(1, node.capacity) if offer is None else offer
     if node.shared and node.allocatable == node.capacity == count:  # then memory is missing
         return why or Problem("memory-missing", "the plugin does not offer all of their memory yet")
     lost, holders = node.capacity - node.allocatable, why.holders if why else ()
-    cause = (why.what if why else "") or published.earlier(api, node, pod)
+    cause = (why.what if why else "") or published.outage(api, node, pod)
     cause = f"; {cause}" if cause else ""
     unit = "GPUs" if node.shared else pods.GPU  # of which one may be a shared unit
     if node.capacity == 0:
-        words, code = "the plugin runs, but the kubelet does not count its GPUs yet", "not-counted"
+        what, code = "the plugin runs, but the kubelet does not count its GPUs yet", "not-counted"
     elif why and lost > 0 and holders:
-        words, code, cause = f"{lost} of {node.capacity} {unit} reserved: {why}", "reserved", ""
+        what, code, cause = f"{lost} of {node.capacity} {unit} reserved: {why}", "reserved", ""
     elif node.allocatable == 0:
-        words, code = f"the kubelet offers none of its {node.capacity} GPUs yet", "none-allocatable"
+        what, code = f"the kubelet offers none of its {node.capacity} GPUs yet", "none-allocatable"
     elif lost > 0:
-        words, code = f"{lost} of {node.capacity} {unit} are unhealthy", "unhealthy"
+        what, code = f"{lost} of {node.capacity} {unit} are unhealthy", "unhealthy"
     else:
-        words, code = f"the kubelet counts {node.capacity} GPUs, the host has {count}", "count-differs"
-    return Problem(why.code if why else code, words + cause, fix=why.fix if why else "", holders=holders)
+        what, code = f"the kubelet counts {node.capacity} GPUs, the host has {count}", "count-differs"
+    return Problem(why.code if why else code, what + cause, fix=why.fix if why else "", holders=holders)
 
 
 def _plugins_pod(api: Api, node: Node, namespace: str) -> Object | None:
-    found = api.find("Pod", namespace, labels=daemonset.SELECTOR, fields=f"spec.nodeName={node.name}")[0]
-    return daemonset.by_node(found).get(node.name)
+    listed = api.find("Pod", namespace, labels=daemonset.SELECTOR, fields=f"spec.nodeName={node.name}")[0]
+    return daemonset.by_node(listed).get(node.name)
 
 
-def current(node: Node, status: Status | Problem) -> Node:
+def with_capacity(node: Node, status: Status | Problem) -> Node:
     """The node with the `capacity` of the plugin's configuration in force, as far as its plugin reports it. The kubelet
     counts the resources of an earlier configuration for five more minutes, or until its next start: it sets them to 0 once, and
     not again where the API server was away at that moment."""
-    return node if len(node.counted) < 2 else node.counting(published.offered(status) or node.counted)
+    return node if len(node.counted) < 2 else node.counting(published.resources(status) or node.counted)
 
 
 def wait_allocatable(
     api: Api,
     name: str,
-    wanted: Expected,
+    offer: Expected,
     *,
     namespace: str,
     seconds: float,
@@ -178,47 +178,47 @@ def wait_allocatable(
     node: Node | None = None
     patience = Patience(notify)
     begun = time.monotonic()
-    for found in follow(api, "Node", seconds=seconds, fields=f"metadata.name={name}", notify=notify):
-        if name not in found:
+    for live in follow(api, "Node", seconds=seconds, fields=f"metadata.name={name}", notify=notify):
+        if name not in live:
             continue
-        node = nodes.parse(found[name])
-        if isinstance(wanted, int) and len(node.counted) > 1 and (pod := _plugins_pod(api, node, namespace)):
-            node = current(node, published.read(api, node, pod))
-        if node.ready and _offers(node, wanted):
+        node = nodes.parse(live[name])
+        if isinstance(offer, int) and len(node.counted) > 1 and (pod := _plugins_pod(api, node, namespace)):
+            node = with_capacity(node, published.read(api, node, pod))
+        if node.ready and _offers(node, offer):
             return node
         reason = patience.notify(
-            f"{name} offers {_part(node, wanted)}",
-            lambda node=node: why_not(api, node, wanted, namespace),  # type: ignore[misc]
+            f"{name} offers {_part(node, offer)}",
+            lambda node=node: why_not(api, node, offer, namespace),  # type: ignore[misc]
         )
         if reason and reason.holders:  # that may take days
             break
     seconds = waited + min(seconds, time.monotonic() - begun)
-    why = why_not(api, node, wanted, namespace) if node else Problem("no-node", "there is no such node")
+    why = why_not(api, node, offer, namespace) if node else Problem("no-node", "there is no such node")
     raise ClusterError(
-        f"{name} offers {_part(node, wanted)} after {seconds:.0f} s: {why}",
+        f"{name} offers {_part(node, offer)} after {seconds:.0f} s: {why}",
         hint=_fix(why)
         or f"See `kubectl describe node {name}` and `kubectl -n {namespace} logs -l {daemonset.SELECTOR}`.",
     )
 
 
-def _offers(node: Node, wanted: Expected) -> bool:
-    if isinstance(wanted, Mapping):
-        return all(node.units.get(resource, 0) == count for resource, count in wanted.items())
-    if isinstance(wanted, str):
-        return node.units.get(wanted, 0) > 0
+def _offers(node: Node, offer: Expected) -> bool:
+    if isinstance(offer, Mapping):
+        return all(node.units.get(resource, 0) == count for resource, count in offer.items())
+    if isinstance(offer, str):
+        return node.units.get(offer, 0) > 0
     lost = node.short.get(MEMORY, 0) if node.shared else 0
-    return bool(node.offers) if wanted is None else node.allocatable == wanted and not lost
+    return bool(node.offers) if offer is None else node.allocatable == offer and not lost
 
 
-def _part(node: Node | None, wanted: Expected) -> str:
+def _part(node: Node | None, offer: Expected) -> str:
     units = node.units if node else {}
-    if isinstance(wanted, Mapping):
+    if isinstance(offer, Mapping):
         return ", ".join(
-            f"{units.get(resource, 0)} of {count} {resource}" for resource, count in wanted.items()
+            f"{units.get(resource, 0)} of {count} {resource}" for resource, count in offer.items()
         )
-    if isinstance(wanted, str):
-        return f"{units.get(wanted, 0)} {wanted}"
-    return f"{node.allocatable if node else 0}{'' if wanted is None else f' of {wanted}'} GPUs"
+    if isinstance(offer, str):
+        return f"{units.get(offer, 0)} {offer}"
+    return f"{node.allocatable if node else 0}{'' if offer is None else f' of {offer}'} GPUs"
 
 
 def with_mig(link: Verdict, unfit: Problem | None) -> Verdict:

@@ -16,7 +16,7 @@ STRATEGY = "set flags.migStrategy to mixed in the plugin's configuration (cluste
 def problem(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> Problem | None:
     """Why pods cannot use all GPUs on a node with these labels, as their MIG mode does not fit the plugin's strategy. Its subject:
     the GPUs that the node does not offer because of it, "" for none."""
-    settings = expected.in_force(config, labels)
+    settings = expected.find_config(config, labels)
     on = [gpu for gpu in gpus if gpu.mig_on]
     if settings is None or not on:
         return None
@@ -25,32 +25,32 @@ def problem(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[st
         cut = f", and {_make(uncut)}" if uncut else ""
         return Problem(
             "mig",
-            f"{_named(on)}: MIG is on, but pods get {_it(on)} whole, as the plugin's migStrategy is none",
+            f"{_name(on)}: MIG is on, but pods get {_pronoun(on)} whole, as the plugin's migStrategy is none",
             fix=f"On the host, {_off(on)}. Or {STRATEGY}{cut}.",
         )
     if settings.mig_strategy == "single" and all(gpu.mig is not None for gpu in gpus):
         try:
-            offers(expected.devices(gpus), "single")
+            offers(expected.make_devices(gpus), "single")
         except CannotOffer as error:
             some = f" ({_off(on)})" if len(on) < len(gpus) else ""
             alike = _cut_or_off(uncut) if uncut else f"Make them alike{some}, or {STRATEGY}."
             return Problem("mig", str(error), subject="all GPUs", fix=alike)
         return None
     if uncut:
-        which = _named(uncut)
+        which = _name(uncut)
         return Problem(
             "mig",
-            f"{which}: MIG is on, but no MIG device was made, so nothing of {_it(uncut)} is offered",
+            f"{which}: MIG is on, but no MIG device was made, so nothing of {_pronoun(uncut)} is offered",
             subject=which,
             fix=_cut_or_off(uncut),
         )
     return None
 
 
-def unseen(config: PluginConfig | None, gpus: Sequence[Gpu], node: Node) -> bool:
+def has_unseen(config: PluginConfig | None, gpus: Sequence[Gpu], node: Node) -> bool:
     """Whether a node's plugin may have started before some of the host's MIG devices were created: the kubelet counts
     too few, and a running container gets no device nodes of new ones."""
-    settings, units = expected.in_force(config, node.labels), expected.units(config, gpus, node.labels)
+    settings, units = expected.find_config(config, node.labels), expected.units(config, gpus, node.labels)
     if not settings or settings.mig_strategy == "none" or not units or not any(gpu.mig for gpu in gpus):
         return False
     return any(node.units.get(name, 0) + node.short.get(name, 0) < count for name, count in units.items())
@@ -68,7 +68,7 @@ def _off(gpus: Sequence[Gpu]) -> str:
     return f"`nvidia-smi -i {_indexes(gpus)} -mig 0` switches MIG off"
 
 
-def _named(gpus: Sequence[Gpu]) -> str:
+def _name(gpus: Sequence[Gpu]) -> str:
     return f"GPU {', '.join(str(gpu.index) for gpu in gpus)}"
 
 
@@ -76,5 +76,5 @@ def _indexes(gpus: Sequence[Gpu]) -> str:
     return ",".join(str(gpu.index) for gpu in gpus)
 
 
-def _it(gpus: Sequence[Gpu]) -> str:
+def _pronoun(gpus: Sequence[Gpu]) -> str:
     return "it" if len(gpus) == 1 else "them"

@@ -9,7 +9,7 @@ from gpunode.cluster import pods
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.errors import Problem
 from gpunode.links import node as nodes
-from gpunode.links.capacity.link import NO_POD, current, forgotten, why_short
+from gpunode.links.capacity.link import NO_POD, stale_counts, why_short, with_capacity
 from gpunode.links.node import GPU_LABEL, Node
 from gpunode.links.plugin import daemonset, expected, published
 from gpunode.links.plugin.other_owners import NONE, Owners
@@ -48,19 +48,19 @@ def status(
     are to have none."""
     by_node = daemonset.by_node(api.find("Pod", namespace, labels=daemonset.SELECTOR)[0])
     known = [
-        node for node in nodes.every(api) if node.labels.get(GPU_LABEL) == "true" or node.name in by_node
+        node for node in nodes.fetch(api) if node.labels.get(GPU_LABEL) == "true" or node.name in by_node
     ]
 
     def row(node: Node) -> Row:
         pod = by_node.get(node.name)
         document = published.read(api, node, pod) if pod else NO_POD
-        node = current(node, document)
+        node = with_capacity(node, document)
         reason = owners.reason(node) or daemonset.read_state(api, namespace, node, pod).reason
-        missing = "" if reason else expected.misnamed(config, node.labels)
+        missing = "" if reason else expected.label_problem(config, node.labels)
         missing = missing or (
             "" if reason else why_short(api, node, document, config=config, namespace=namespace)
         )
-        old = forgotten(node, document, config)
+        old = stale_counts(node, document, config)
         # What pods can request: nvidia.com/gpu, or the resources offered in its place.
         others = [name for name in node.offers if name.startswith("nvidia.com/")]
         counted = [name for name in node.counted if name not in old] or others or node.counted

@@ -41,15 +41,15 @@ def applies(host: Host, facts: Facts, system: PackageSystem) -> bool:
 def _loads_no_other(host: Host, facts: Facts, system: PackageSystem) -> bool:
     """Whether only its signed modules can be loaded: Secure Boot is on, and there are no packages of NVIDIA's whose key a user
     has enrolled."""
-    found = origin.archive(facts.os)
-    if not facts.secure_boot or host.driver_from or host.driver_run is not None or found is None:
+    archive = origin.archive(facts.os)
+    if not facts.secure_boot or host.driver_from or host.driver_run is not None or archive is None:
         return False
-    if _from_nvidia(facts, system.names) or host.driver not in ("auto", *map(str, found.branches)):
+    if _from_nvidia(facts, system.names) or host.driver not in ("auto", *map(str, archive.branches)):
         return False
     kinds: tuple[Flavour, ...] = ("open", "proprietary")
     return any(
-        found.modules(chosen, branch, flavour, facts.kernel)
-        for branch, sets in found.branches.items()
+        archive.modules(chosen, branch, flavour, facts.kernel)
+        for branch, sets in archive.branches.items()
         for chosen in sets
         for flavour in kinds
     )
@@ -66,7 +66,7 @@ def decide(host: Host, facts: Facts, system: PackageSystem, models: Sequence[pci
     origin.check(host, facts, system)
     theirs = {} if _from_nvidia(facts, names) else origin.parts(facts, names)
     installed = _branch(theirs)
-    branch = _chosen(host, facts, archive, models, installed)
+    branch = _choose(host, facts, archive, models, installed)
     kept = branch.number == installed
     flavour = driver.flavour_for(
         models, branch.number, (_flavour(theirs) if kept else None) or archive.prefers
@@ -78,13 +78,13 @@ def decide(host: Host, facts: Facts, system: PackageSystem, models: Sequence[pci
     fabric = _fabric(facts, archive, way, branch.number, names, switches=switches)
     needed = (*way.packages, *way.modules, *fabric)
     if not all(is_installed(facts.packages, spec) for spec in needed):
-        _reachable(facts, system, archive, branch.number, fabric=bool(fabric))
-    ahead = kernels.ahead(facts)
+        _check_reachable(facts, system, archive, branch.number, fabric=bool(fabric))
+    ahead = kernels.next_kernel(facts)
     later = names.headers(ahead) if ahead else ()
     if ahead and way.modules:
         later = archive.modules(way.chosen, branch.number, flavour, ahead)[:1]
     brought = (*way.packages, *(later if way.modules else ()))
-    there = all(is_installed(facts.packages, spec) for spec in brought)
+    present = all(is_installed(facts.packages, spec) for spec in brought)
     return DriverSpec(
         branch=branch.number,
         flavour=flavour,
@@ -95,23 +95,23 @@ def decide(host: Host, facts: Facts, system: PackageSystem, models: Sequence[pci
         why=f"{asked}, branch {branch.number}",
         ahead=ahead,
         ahead_headers=later,
-        ahead_why=kernels.unbuilt(facts, later, builds=not way.modules, complete=there),
+        ahead_why=kernels.unbuilt_reason(facts, later, builds=not way.modules, complete=present),
         fabric=fabric,
         switches=switches,
         archive=True,
         modules=way.modules,
-        replaces=_replaced(facts, names, branch.number, flavour, way),
+        replaces=_replaces(facts, names, branch.number, flavour, way),
     )
 
 
 def _archive(facts: Facts) -> origin.Archive:
-    found = origin.archive(facts.os)
-    if found is None:
+    archive = origin.archive(facts.os)
+    if archive is None:
         raise CannotPlan(
             f"`driver: {{from: distribution}}`: gpunode knows no driver in the archive of {facts.os.pretty or facts.os.id}",
             hint=f"Write `driver: auto` to have NVIDIA's packages, {LEAVE}",
         )
-    return found
+    return archive
 
 
 def _from_nvidia(facts: Facts, names: PackageNames) -> bool:
@@ -121,8 +121,8 @@ def _from_nvidia(facts: Facts, names: PackageNames) -> bool:
 def _branch(theirs: Mapping[str, Package]) -> int | None:
     """Of the installed driver's libraries and programs; None where they are of several, or there are none."""
     versions = [p.version for name, p in theirs.items() if not origin.is_independent(name)]
-    found = {branch_of(version) for version in versions} - {None}
-    return found.pop() if len(found) == 1 else None
+    numbers = {branch_of(version) for version in versions} - {None}
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 def _flavour(theirs: Mapping[str, Package]) -> Flavour | None:
@@ -130,7 +130,7 @@ def _flavour(theirs: Mapping[str, Package]) -> Flavour | None:
     return ("open" if kinds.pop() else "proprietary") if len(kinds) == 1 else None
 
 
-def _chosen(
+def _choose(
     host: Host,
     facts: Facts,
     archive: origin.Archive,
@@ -141,16 +141,16 @@ def _chosen(
     known = branches()
     # The installed one, also where the archive has lost it since.
     offered = [b for number, b in known.items() if number in archive.branches or number == installed]
-    wished = [branch for branch in offered if host.driver in ("auto", str(branch.number))]
-    if not wished:
+    allowed = [branch for branch in offered if host.driver in ("auto", str(branch.number))]
+    if not allowed:
         raise CannotPlan(
             f"`driver.version: {host.driver}`: {archive.name} {archive.release} ({archive.suite}) has no branch {host.driver}; "
             f"it has {', '.join(map(str, archive.branches))}",
             hint="Name one of those, or none to have the best that fits; NVIDIA's repository has more: `driver: "
             f"{{from: nvidia, version: {host.driver}}}`.",
         )
-    obstacles = {b.number: driver.obstacle_of(facts, models, b, packaged=False) for b in wished}
-    fitting = [branch for branch in wished if obstacles[branch.number] is None]
+    obstacles = {b.number: driver.obstacle_of(facts, models, b, packaged=False) for b in allowed}
+    fitting = [branch for branch in allowed if obstacles[branch.number] is None]
     if not fitting:
         lines = "\n".join(f"{number}: {obstacle}" for number, obstacle in obstacles.items())
         raise CannotPlan(
@@ -210,17 +210,17 @@ def _fabric(
     switches: bool,
 ) -> tuple[PackageSpec, ...]:
     parts = {*names.fabric(facts.packages).values(), *(("manager",) if switches else ())}
-    found = [archive.fabric(way.chosen, part, branch) for part in sorted(parts)]
-    return tuple(spec for spec in found if spec is not None)
+    specs = [archive.fabric(way.chosen, part, branch) for part in sorted(parts)]
+    return tuple(spec for spec in specs if spec is not None)
 
 
-def _reachable(
+def _check_reachable(
     facts: Facts, system: PackageSystem, archive: origin.Archive, branch: int, *, fabric: bool
 ) -> None:
     """Refuse where apt cannot get the packages, or would get NVIDIA's of the same name."""
     needed = (*archive.components(branch), *(("multiverse",) if fabric else ()))
-    there = lists.components(facts, archive.suite)
-    missing = [name for name in dict.fromkeys(needed) if name not in there]
+    components = lists.components(facts, archive.suite)
+    missing = [name for name in dict.fromkeys(needed) if name not in components]
     if missing:
         raise CannotPlan(
             f"apt's sources of {archive.suite} have no {' and no '.join(missing)}, where {archive.name} keeps the driver",
@@ -235,7 +235,7 @@ def _reachable(
         )
 
 
-def _replaced(
+def _replaces(
     facts: Facts,
     names: PackageNames,
     branch: int,

@@ -78,9 +78,9 @@ UNPACKED = "no package of the distribution has it yet"
 def check_builds(host: Host, facts: Facts, version: str, *, complete: bool) -> None:
     """Refuse to build modules that are known not to compile for the running kernel. `version`: a full one, or a branch for its
     newest. `complete`: that driver is installed, so that a module of it is right, whoever built it."""
-    there = "nvidia" in facts.modules or facts.kernels.get(facts.kernel, False)
+    built = "nvidia" in facts.modules or facts.kernels.get(facts.kernel, False)
     fixed = fixed_for(version, facts.kernel)
-    if not fixed or (complete and there):
+    if not fixed or (complete and built):
         return
     same = fixed.partition(".")[0] == version.partition(".")[0]
     if host.driver_run is not None:
@@ -95,7 +95,7 @@ def check_builds(host: Host, facts: Facts, version: str, *, complete: bool) -> N
     )
 
 
-def ahead(facts: Facts) -> str:
+def next_kernel(facts: Facts) -> str:
     """The kernel of the next boot, where it is not the running one and has no nvidia module; else "". Where the boot loader names
     none it is the newest, or not known; not an older one, as the running one may come from elsewhere, such as the network."""
     boots = facts.boot_default
@@ -109,17 +109,17 @@ def ahead(facts: Facts) -> str:
 
 def kernel_notes(facts: Facts) -> tuple[str, ...]:
     """Which kernels have no module, where any may be the one of the next boot."""
-    without = ", ".join(sorted(kernel for kernel, there in facts.kernels.items() if not there))
+    without = ", ".join(sorted(kernel for kernel, built in facts.kernels.items() if not built))
     if facts.boot_default is not None or not without:
         return ()
     how = "GRUB's default does not name the kernel of the next boot"
     return (f"{how}; without an nvidia module are: {without}.",)
 
 
-def unbuilt(facts: Facts, headers: Sequence[PackageSpec], *, builds: bool, complete: bool) -> str:
+def unbuilt_reason(facts: Facts, headers: Sequence[PackageSpec], *, builds: bool, complete: bool) -> str:
     """Why the kernel ahead gets no module; "" where these headers bring it, or the installation of a driver that is not
     `complete`. `builds`: the host builds its modules."""
-    kernel = ahead(facts)
+    kernel = next_kernel(facts)
     if not kernel or not complete:
         return ""
     if not builds:

@@ -28,15 +28,15 @@ def decide(host: Host, facts: Facts, system: PackageSystem, models: Sequence[pci
     branches_there = {branch_of(facts.packages[name].version) for name in names.metas(facts.packages)}
     installed = branches_there.pop() if len(branches_there) == 1 else None
     if host.driver == "auto":
-        branch = _automatic(facts, models, installed)
+        branch = _best_branch(facts, models, installed)
         why = _reason(models, branch, kept=branch.number == installed)
     else:
-        branch = _wished(host, facts, models, installed)
+        branch = _named_branch(host, facts, models, installed)
         why = f"the inventory asks for {host.driver}"
     run = host.driver_run
     kept = branch.number == installed
-    there = _installed_flavour(facts, names) if kept else None
-    flavour = flavour_for(models, branch.number, there, names.flavours if run is None else FLAVOURS)
+    present = _installed_flavour(facts, names) if kept else None
+    flavour = flavour_for(models, branch.number, present, names.flavours if run is None else FLAVOURS)
     if run is not None:
         flavour = _flavour_of(facts, models, run)
     secure_boot(facts)
@@ -52,7 +52,7 @@ def decide(host: Host, facts: Facts, system: PackageSystem, models: Sequence[pci
     complete = there_now == exactly and all(is_installed(facts.packages, spec) for spec in packages)
     if builds:
         kernels.check_builds(host, facts, exactly or str(branch.number), complete=complete)
-    ahead = kernels.ahead(facts)
+    ahead = kernels.next_kernel(facts)
     headers = names.headers(ahead) if ahead and builds else ()
     fixed = fixed_for(exactly or str(branch.number), ahead) if builds else ""
     return DriverSpec(
@@ -70,18 +70,18 @@ def decide(host: Host, facts: Facts, system: PackageSystem, models: Sequence[pci
         ahead_headers=() if fixed else headers,
         ahead_why=f"{exactly or branch.number} does not compile for it, {fixed} does"
         if fixed
-        else kernels.unbuilt(facts, headers, builds=builds, complete=complete),
+        else kernels.unbuilt_reason(facts, headers, builds=builds, complete=complete),
         fabric=tuple(names.fabric_part(part, branch.number, exactly) for part in sorted(parts)),
         switches=switches,
         run=run,
-        replaces=_replaced(host, facts, names),
+        replaces=_replaces(host, facts, names),
     )
 
 
-def _replaced(host: Host, facts: Facts, names: PackageNames) -> tuple[str, ...]:
+def _replaces(host: Host, facts: Facts, names: PackageNames) -> tuple[str, ...]:
     """A distribution's own driver, where the inventory wants NVIDIA's packages in its place."""
-    found = origin.parts(facts, names)
-    theirs = not names.from_nvidia(found) and any(branch_of(p.version) for p in found.values())
+    packages = origin.parts(facts, names)
+    theirs = not names.from_nvidia(packages) and any(branch_of(p.version) for p in packages.values())
     return origin.every_part(facts, names) if host.driver_from == "nvidia" and theirs else ()
 
 
@@ -89,7 +89,7 @@ def notes(host: Host, facts: Facts, driver: DriverSpec | None) -> tuple[str, ...
     if driver is None:
         if "nvidia" not in facts.modules:
             return ("No nvidia module is loaded, and `driver: none` leaves that to others.",)
-        ahead = kernels.ahead(facts)
+        ahead = kernels.next_kernel(facts)
         return (f"Kernel {ahead} boots next and has no nvidia module.",) if ahead else ()
     running = facts.modules.get("nvidia")
     mixed = {gpu.mig_on for gpu in facts.gpus} == {True, False}
@@ -107,7 +107,7 @@ def notes(host: Host, facts: Facts, driver: DriverSpec | None) -> tuple[str, ...
     )
 
 
-def _automatic(facts: Facts, models: Sequence[pci.Model], installed: int | None) -> Branch:
+def _best_branch(facts: Facts, models: Sequence[pci.Model], installed: int | None) -> Branch:
     """The supported branch that is installed if it fits, else production, else LTS, else the newest that fits."""
     fitting = [
         branch
@@ -119,7 +119,7 @@ def _automatic(facts: Facts, models: Sequence[pci.Model], installed: int | None)
     return max(fitting, key=lambda b: (b.number == installed, RANK[b.status], b.number))
 
 
-def _wished(host: Host, facts: Facts, models: Sequence[pci.Model], installed: int | None) -> Branch:
+def _named_branch(host: Host, facts: Facts, models: Sequence[pci.Model], installed: int | None) -> Branch:
     number = int(host.driver.split(".")[0])
     branch = branches().get(number)
     if branch is None:
@@ -133,21 +133,21 @@ def _wished(host: Host, facts: Facts, models: Sequence[pci.Model], installed: in
     if obstacle is not None:
         raise CannotPlan(
             f"`driver: {host.driver}` does not fit: {obstacle}",
-            hint=_elsewhere(facts, models, (branch,), f", version: {number}")
+            hint=_hint_elsewhere(facts, models, (branch,), f", version: {number}")
             or f"Write `driver: auto`, which chooses a branch that fits, {LEAVE}",
         )
     return branch
 
 
-def _elsewhere(
+def _hint_elsewhere(
     facts: Facts, models: Sequence[pci.Model], branches: Iterable[Branch], version: str = ""
 ) -> str:
     """A hint with the inventory's line that brings the best of these branches from another source; "" where none does."""
     drive = [b for b in branches if obstacle_of(facts, models, b, packaged=False) is None]
     archive = origin.archive(facts.os)
-    there = [b for b in drive if archive and b.number in archive.branches]
-    if archive and there:
-        best = max(there, key=lambda b: (RANK[b.status], b.number)).number
+    offered = [b for b in drive if archive and b.number in archive.branches]
+    if archive and offered:
+        best = max(offered, key=lambda b: (RANK[b.status], b.number)).number
         line = f"driver: {{from: distribution{version}}}"
         return f"Write `{line}`: {archive.name}'s archive has {best}, which drives {model_names(models)}, {LEAVE}"
     alive = [b.number for b in drive if b.alive]
@@ -200,7 +200,7 @@ def _none_fits(facts: Facts, models: Sequence[pci.Model]) -> CannotPlan:
     what = "have no driver branch in common" if len(models) > 1 else "has no driver branch that fits"
     return CannotPlan(
         f"{model_names(models)} {what} on this host\n{lines}",
-        hint=_elsewhere(facts, models, branches().values())
+        hint=_hint_elsewhere(facts, models, branches().values())
         or f"Move one kind of GPU to another host, change what is in the way, {LEAVE}",
     )
 
@@ -247,8 +247,8 @@ def _reason(models: Sequence[pci.Model], branch: Branch, *, kept: bool) -> str:
         return f"branch {branch.number} is installed and drives {model_names(models)}{until}"
     if branch.status == "new":
         return f"{branch.number} is the newest branch that drives {model_names(models)}{module}"
-    words = {"production": "production branch", "lts": "long-term branch"}
-    return f"{branch.number} is the {words[branch.status]}{until}; it drives {model_names(models)}{module}"
+    names = {"production": "production branch", "lts": "long-term branch"}
+    return f"{branch.number} is the {names[branch.status]}{until}; it drives {model_names(models)}{module}"
 
 
 def model_names(models: Iterable[pci.Model]) -> str:
@@ -258,8 +258,8 @@ def model_names(models: Iterable[pci.Model]) -> str:
 
 def _installed_version(facts: Facts, names: PackageNames) -> str:
     """The full version of the installed driver; "" where its packages are of several."""
-    found = {upstream(facts.packages[name].version) for name in names.metas(facts.packages)}
-    return found.pop() if len(found) == 1 else ""
+    versions = {upstream(facts.packages[name].version) for name in names.metas(facts.packages)}
+    return versions.pop() if len(versions) == 1 else ""
 
 
 def _installed_flavour(facts: Facts, names: PackageNames) -> Flavour | None:

@@ -79,28 +79,28 @@ def _with_subnet(facts: Facts, system: PackageSystem, driver: DriverSpec) -> Dri
 
 def mirror_applies(host: Host, facts: Facts, system: PackageSystem) -> bool:
     """Whether the host gets its driver so: asked for, or its repository is there and no other is named."""
-    found = repositories.mirror(facts.os)
-    if found is None or host.driver_run is not None or host.driver_from == "nvidia":
+    mirror = repositories.mirror(facts.os)
+    if mirror is None or host.driver_run is not None or host.driver_from == "nvidia":
         return False
     only = host.driver_repository is None and not system.offers(facts, "driver")
-    return host.driver_from == "distribution" or (only and found.package in facts.packages)
+    return host.driver_from == "distribution" or (only and mirror.package in facts.packages)
 
 
 def decide_mirror(host: Host, facts: Facts, system: PackageSystem, models: Sequence[pci.Model]) -> DriverSpec:
     """That driver. Raises CannotPlan where the repository does not have it, or dnf would take NVIDIA's own in its place."""
-    found = repositories.mirror(facts.os)
-    assert found is not None
+    mirror = repositories.mirror(facts.os)
+    assert mirror is not None
     driver = choose.decide(host, facts, system, models)
-    there = all(is_installed(facts.packages, spec) for spec in driver.packages)
-    if branches()[driver.branch].status == "new" and not there:
+    installed = all(is_installed(facts.packages, spec) for spec in driver.packages)
+    if branches()[driver.branch].status == "new" and not installed:
         raise CannotPlan(
-            f"{found.repository} has production and long-term branches only, and {driver.branch} is a new one",
+            f"{mirror.repository} has production and long-term branches only, and {driver.branch} is a new one",
             hint=f"Take NVIDIA's own repository: `driver: {{from: nvidia, version: {driver.branch}}}`, {LEAVE}",
         )
     others = system.driver_sources(facts)
-    if others and not there:
+    if others and not installed:
         raise CannotPlan(
-            f"{others[0]} has NVIDIA's own repository, whose module streams hide the packages of {found.repository}",
+            f"{others[0]} has NVIDIA's own repository, whose module streams hide the packages of {mirror.repository}",
             hint=f"Remove that file, or take the driver from it: `driver: {{from: nvidia, version: {driver.branch}}}`.",
         )
-    return replace(driver, why=f"{driver.why}, from {found.repository}", brings=found.package)
+    return replace(driver, why=f"{driver.why}, from {mirror.repository}", brings=mirror.package)

@@ -67,9 +67,9 @@ def judge_library(outcome: Outcome, seen: Facts) -> Verdict:
     loaded = seen.modules["nvidia"].version if "nvidia" in seen.modules else None
     if seen.library_version is None:
         system = packages.system_of_host(seen)
-        again = f"`{system.reinstall}`" if system else "a new installation"
+        repair = f"`{system.reinstall}`" if system else "a new installation"
         by_hand = (
-            f"See `ldconfig -p | grep nvidia` on the host; {again} of its driver's packages "
+            f"See `ldconfig -p | grep nvidia` on the host; {repair} of its driver's packages "
             "restores a deleted library."
         )
         return Verdict.broken(
@@ -94,9 +94,9 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
         error = (seen.smi_error.strip() or "nvidia-smi failed").splitlines()[0]
         why = cause_by_plan(outcome, "NVML", "driver")
         return Verdict.broken("NVML", error, why, fix_by_plan(outcome, "NVML", LOST, "driver"))
-    there = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
+    listed = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
     expected = driven(seen.pci)
-    missing = [device.address for device in expected if device.address.lower()[-12:] not in there]
+    missing = [device.address for device in expected if device.address.lower()[-12:] not in listed]
     if missing:
         return Verdict.broken(
             "NVML",
@@ -106,10 +106,10 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
             fix_by_plan(outcome, "NVML", LOST, "driver"),
         )
     joined = judge_by_plan(outcome, "NVML", f"{len(seen.gpus)} GPUs answer", "fabric")
-    return joined if joined.status == "broken" else _answering(seen)
+    return joined if joined.status == "broken" else _judge_answers(seen)
 
 
-def _answering(seen: Facts) -> Verdict:
+def _judge_answers(seen: Facts) -> Verdict:
     """All GPUs answer; with their MIG modes and devices, where these need attention."""
     on = ", ".join(str(gpu.index) for gpu in seen.gpus if gpu.mig_on)
     text = f"{len(seen.gpus)} GPUs answer" + (f", MIG is on for GPU {on}" if on else "")
@@ -118,7 +118,7 @@ def _answering(seen: Facts) -> Verdict:
     if "mig" in seen.errors:
         unlisted = f"the MIG devices are not known: {seen.errors['mig']}"
         notes.append((unlisted, "See `nvidia-smi -L` on the host."))
-    cause, fix = ("\n".join(words) for words in zip(*notes, strict=True)) if notes else ("", "")
+    cause, fix = ("\n".join(texts) for texts in zip(*notes, strict=True)) if notes else ("", "")
     return Verdict.ok("NVML", text, cause, fix)
 
 
@@ -127,13 +127,13 @@ def pending_mig(gpus: Sequence[Gpu]) -> tuple[str, str] | None:
     waiting = [gpu for gpu in gpus if gpu.mig_on != gpu.mig_pending]
     if not waiting:
         return None
-    words = [
+    causes = [
         f"GPU {_indexes(some, ', ')}: MIG is {'on' if on else 'off'}, and {'off' if on else 'on'} only after the GPU's next reset"
         for on in (True, False)
         if (some := [gpu for gpu in waiting if gpu.mig_on == on])
     ]
     return (
-        "\n".join(words),
+        "\n".join(causes),
         f"With the node drained and the device plugin's pod deleted, `nvidia-smi -i {_indexes(waiting, ',')} --gpu-reset`; "
         "or reboot the host.",
     )

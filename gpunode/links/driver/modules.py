@@ -94,13 +94,13 @@ def unload(facts: Facts, reason: str, load: tuple[str, ...] = ()) -> KernelModul
     why = f"{reason}; no process uses the GPUs"
     if facts.gpu_users:
         why = f"{why} but the driver's own daemons, which are stopped meanwhile"
-        return KernelModule(why, unload=loaded, load=load, services=stopped(facts))
+        return KernelModule(why, unload=loaded, load=load, services=daemons(facts))
     return KernelModule(why, unload=loaded, load=load)
 
 
 def holders(facts: Facts) -> str:
     """Why the modules cannot be unloaded before a reboot; "" where they can."""
-    others = [user for user in facts.gpu_users if _service(user) not in stopped(facts)]
+    others = [user for user in facts.gpu_users if _service(user) not in daemons(facts)]
     if others:
         return f"needed while these use the GPUs: {services.user_names(others)}"
     inner = [name for name in UNLOAD if name in facts.modules and name != "nvidia"]
@@ -111,7 +111,7 @@ def holders(facts: Facts) -> str:
     return ""
 
 
-def stopped(facts: Facts) -> tuple[str, ...]:
+def daemons(facts: Facts) -> tuple[str, ...]:
     """The daemons' units that are active, and so to be stopped."""
     return tuple(unit for unit in SERVICES.values() if services.is_active(facts, unit))
 

@@ -35,8 +35,8 @@ class Archive:
     @property
     def prefers(self) -> Flavour | None:
         """The flavour that is installed where GPUs take both; None: the better one for the GPUs."""
-        found: Flavour | None = self.rows.get("prefers")
-        return found
+        flavour: Flavour | None = self.rows.get("prefers")
+        return flavour
 
     def components(self, branch: int) -> tuple[str, ...]:
         return tuple(self.rows["components"].get(branch, ()))
@@ -54,26 +54,26 @@ class Archive:
             return ()
         names = [name.format(branch=branch, open=open_) for name in row.get(way, ())]
         daemons = row.get("daemons", ()) if names else ()
-        return (*(_of(name, branch) for name in names), *(PackageSpec(name) for name in daemons))
+        return (*(_spec(name, branch) for name in names), *(PackageSpec(name) for name in daemons))
 
     def builder(self, chosen: str, branch: int, flavour: Flavour) -> PackageSpec | None:
         """The package that builds the modules of `parts`; None where a set has none."""
         pattern = self.rows["sets"][chosen].get("builds")
         return (
-            _of(pattern.format(branch=branch, open="-open" if flavour == "open" else ""), branch)
+            _spec(pattern.format(branch=branch, open="-open" if flavour == "open" else ""), branch)
             if pattern
             else None
         )
 
     def modules(self, chosen: str, branch: int, flavour: Flavour, kernel: str) -> tuple[PackageSpec, ...]:
         """The signed modules of a kernel, and the package that follows its newest; () where there are none."""
-        pattern, found = self.rows["sets"][chosen].get("modules"), KERNEL.fullmatch(kernel)
-        if pattern is None or found is None or found["flavour"] not in self.rows["prebuilt"]:
+        pattern, match = self.rows["sets"][chosen].get("modules"), KERNEL.fullmatch(kernel)
+        if pattern is None or match is None or match["flavour"] not in self.rows["prebuilt"]:
             return ()
         kernels = [kernel]
-        if found["flavour"] in self.rows["follows"]:
-            newer = "" if found["series"] == self.kernel else f"-hwe-{self.release}"
-            kernels.append(found["flavour"] + newer)
+        if match["flavour"] in self.rows["follows"]:
+            newer = "" if match["series"] == self.kernel else f"-hwe-{self.release}"
+            kernels.append(match["flavour"] + newer)
         open_ = "-open" if flavour == "open" else ""
         return tuple(
             PackageSpec(pattern.format(branch=branch, open=open_, kernel=kernel)) for kernel in kernels
@@ -82,7 +82,7 @@ class Archive:
     def fabric(self, chosen: str, part: str, branch: int) -> PackageSpec | None:
         """The package that is this part beside a driver; None where the archive has none."""
         pattern = self.rows["sets"][chosen].get("fabric", {}).get(part)
-        return _of(pattern.format(branch=branch), branch) if pattern else None
+        return _spec(pattern.format(branch=branch), branch) if pattern else None
 
 
 def archive(os: Os) -> Archive | None:
@@ -120,15 +120,15 @@ def scatters(name: str) -> bool:
 
 def named_branch(name: str) -> int | None:
     """The branch in an archive's package's name: 580 of nvidia-utils-580-server; None without one."""
-    found = re.search(r"-(\d{3})(?=[-:]|$)", name)
-    return int(found[1]) if found else None
+    match = re.search(r"-(\d{3})(?=[-:]|$)", name)
+    return int(match[1]) if match else None
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _of(name: str, branch: int) -> PackageSpec:
+def _spec(name: str, branch: int) -> PackageSpec:
     return PackageSpec(name, f"{branch}.*", downgrade=True)
 
 
@@ -138,9 +138,9 @@ LEAVE = "or set `driver: none` to leave this host's driver alone."
 
 def check(host: Host, facts: Facts, system: PackageSystem) -> None:
     """Refuse to replace a driver that is not from NVIDIA's repositories."""
-    found = system.names.driver_family(facts.packages)
-    theirs = system.names.from_nvidia(found)
-    family = {name: p for name, p in found.items() if branch_of(p.version) or name in theirs}
+    installed = system.names.driver_family(facts.packages)
+    theirs = system.names.from_nvidia(installed)
+    family = {name: p for name, p in installed.items() if branch_of(p.version) or name in theirs}
     begun = sorted(system.names.driver_family({name: Package(name, "") for name in facts.half_installed}))
     if begun and not theirs and not system.keeps_branch(facts):
         raise CannotPlan(
@@ -193,9 +193,9 @@ def parts(facts: Facts, names: PackageNames) -> dict[str, Package]:
 
 
 def every_part(facts: Facts, names: PackageNames) -> tuple[str, ...]:
-    """Those that are of a branch, with what may be there beside a driver; without what keeps apt on a branch."""
+    """The packages of a branch and those beside a driver, without those that keep apt on a branch."""
     beside = (*names.accessories(facts.packages), *names.fabric(facts.packages))
-    found = {**parts(facts, names), **{name: facts.packages[name] for name in beside}}
-    theirs = names.from_nvidia(found)
-    ours = [name for name, p in found.items() if name in theirs or branch_of(p.version) or named_branch(name)]
+    known = {**parts(facts, names), **{name: facts.packages[name] for name in beside}}
+    theirs = names.from_nvidia(known)
+    ours = [name for name, p in known.items() if name in theirs or branch_of(p.version) or named_branch(name)]
     return tuple(sorted(set(ours) - set(names.pins(ours))))

@@ -43,7 +43,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     driver, system = desired.driver, packages.system_of_host(facts)
     if driver is None or system is None:
         return ()
-    wrong = _wrong(facts, driver, system.names)
+    wrong = _wrong_packages(facts, driver, system.names)
     changed = bool(wrong) or facts.installed_run is not None
     return (
         *(system.plan_branch(facts, driver) if driver.run is None else ()),
@@ -84,10 +84,10 @@ def missing(facts: Facts, desired: Desired) -> tuple[PackageSpec, ...]:
     return tuple(spec for spec in absent if builds or spec not in (*driver.headers, *driver.modules[:1]))
 
 
-def _wrong(facts: Facts, driver: DriverSpec, names: PackageNames) -> tuple[str, ...]:
-    """Installed driver packages of another branch or of the other flavour, and their fabric's of another branch. All of the
-    driver, and what is as late beside it, where it is later than the wished one and the package system does not go back; all
-    of the driver where NVIDIA's own installer is to bring it."""
+def _wrong_packages(facts: Facts, driver: DriverSpec, names: PackageNames) -> tuple[str, ...]:
+    """Installed driver packages of another branch or of the other flavour, and their fabric's of another branch. All of a
+    driver that is newer than the desired one, and packages as new beside it, if the package system cannot downgrade. All of
+    a driver that NVIDIA's own installer replaces."""
     if driver.archive:
         return driver.replaces
     family = names.driver_family(facts.packages)
@@ -103,19 +103,19 @@ def _wrong(facts: Facts, driver: DriverSpec, names: PackageNames) -> tuple[str, 
     if driver.run is not None:
         versioned = {name for name, p in parts.items() if branch_of(p.version)}
         return tuple(sorted(wrong | set(family) | versioned - set(names.fabric(versioned))))
-    later = _later(parts, driver, names)
+    later = _later_parts(parts, driver, names)
     if later & set(family):
         wrong |= set(family) | later
     wrong |= {*names.of_flavour(family, other), *driver.replaces}
     return tuple(sorted(wrong - set(names.pins(wrong))))
 
 
-def _later(parts: Mapping[str, Package], driver: DriverSpec, names: PackageNames) -> set[str]:
+def _later_parts(parts: Mapping[str, Package], driver: DriverSpec, names: PackageNames) -> set[str]:
     """The parts of a later version than the wished one, where the package system does not go back."""
     if not driver.version or names.goes_back:
         return set()
-    wished = numbers(driver.version)
-    return {n for n, p in parts.items() if branch_of(p.version) and numbers(upstream(p.version)) > wished}
+    desired = numbers(driver.version)
+    return {n for n, p in parts.items() if branch_of(p.version) and numbers(upstream(p.version)) > desired}
 
 
 def _packages(
@@ -130,7 +130,7 @@ def _packages(
         whose = "another driver's, or of another branch or flavour than the one that is wished"
         why = whose if driver.replaces else f"another branch or flavour; {driver.why}"
         installed = {spec.name: facts.packages[spec.name] for spec in driver.packages if spec.name in wrong}
-        if _later(installed, driver, system.names):
+        if _later_parts(installed, driver, system.names):
             why = f"a later version than {driver.version}, which nothing is installed over"
         yield versions.change_packages(facts, why, remove=wrong)
     rest = tuple(spec for spec in install if spec not in driver.pin)
@@ -153,8 +153,8 @@ def _packages(
         rest = tuple(spec for spec in rest if spec not in first)
     kept = [spec.name for spec in (*driver.packages, *driver.fabric)]
     # apt may forget a hold when it installs, so all are held again then
-    again = any(spec.name in kept for spec in rest)
-    hold = tuple(n for n in kept if again or n not in facts.packages or not facts.packages[n].held)
+    held = any(spec.name in kept for spec in rest)
+    hold = tuple(n for n in kept if held or n not in facts.packages or not facts.packages[n].held)
     if rest:
         yield versions.change_packages(facts, driver.why[0].upper() + driver.why[1:], install=rest, hold=hold)
     elif hold:
@@ -174,14 +174,14 @@ BESIDE = (550, 40, 7)
 
 def pending_run(facts: Facts, driver: DriverSpec) -> str | None:
     """Why the installer has to run; None where it does not."""
-    there, version = facts.installed_run, driver.version
-    if there is None:
+    installed, version = facts.installed_run, driver.version
+    if installed is None:
         return f"the driver {version} is not installed"
-    if there.version != version:
-        return f"the driver is {there.version}, not {version}"
+    if installed.version != version:
+        return f"the driver is {installed.version}, not {version}"
     if facts.library_version != version:
         return f"the driver's library is {facts.library_version or 'missing'}, not {version}"
-    if not there.built:
+    if not installed.built:
         return f"the running kernel {facts.kernel} has no module of the driver {version}"
     loaded = modules.loaded_flavour(facts)
     if version in (facts.module_banner or "") and loaded != driver.flavour:
@@ -235,7 +235,7 @@ def plan_run(facts: Facts, driver: DriverSpec, wrong: tuple[str, ...]) -> Iterat
         yield Reboot(f"{reason}; {held}")
         return
     gone = modules.SERVICES["nvidia-persistenced"] if wrong else None
-    daemons = tuple(unit for unit in modules.stopped(facts) if loaded and facts.gpu_users and unit != gone)
+    daemons = tuple(unit for unit in modules.daemons(facts) if loaded and facts.gpu_users and unit != gone)
     yield KernelModule("the new driver's modules", load=modules.LOAD, services=daemons, fault="")
 
 
@@ -261,17 +261,17 @@ def plan_fabric(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     unit = facts.units.get(FABRIC)
     runs = unit is not None and unit.active == "active"
     stays = unit is not None and unit.enabled == "enabled"
-    there = all(is_installed(facts.packages, spec) for spec in (*driver.fabric, *driver.subnet))
+    installed = all(is_installed(facts.packages, spec) for spec in (*driver.fabric, *driver.subnet))
     if after == "rebooted":
         why = "the reboot starts it: it joins the GPUs over NVSwitch"
-        return () if stays and there else (Service(FABRIC, why, enable=True, start=False, fault=""),)
+        return () if stays and installed else (Service(FABRIC, why, enable=True, start=False, fault=""),)
     if after == "absent":
         return ()
-    if runs and stays and not loads and not needed and there:
+    if runs and stays and not loads and not needed and installed:
         return ()
     fault = None if runs else f"{FABRIC} is not active: CUDA answers error 802 on a host with NVSwitch"
     why = "joins the GPUs over NVSwitch; without it CUDA answers error 802"
-    restart = not runs or loads or not there  # it aborts CUDA's jobs
+    restart = not runs or loads or not installed  # it aborts CUDA's jobs
     if not restart and stays:
         return needed
     ends = services.user_keys(facts.gpu_users) if runs and restart else None

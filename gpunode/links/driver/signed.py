@@ -23,11 +23,11 @@ def applies(host: Host, facts: Facts, system: PackageSystem) -> bool:
         return False
     if host.driver_from == "nvidia" and system.names.has_drivers:
         return False
-    there = any(row.module in facts.packages for row in rows)
+    installed = any(row.module in facts.packages for row in rows)
     # NVIDIA's own driver may be signed by a key of the host's: dkms has it, and only its module is away for now
     theirs = system.names.from_nvidia(origin.parts(facts, system.names))
     needed = bool(facts.secure_boot) and "nvidia" not in facts.modules and not theirs
-    return there or needed or host.driver_from == "distribution" or not system.names.has_drivers
+    return installed or needed or host.driver_from == "distribution" or not system.names.has_drivers
 
 
 def decide(host: Host, facts: Facts, system: PackageSystem, models: list[pci.Model]) -> DriverSpec:
@@ -39,8 +39,8 @@ def decide(host: Host, facts: Facts, system: PackageSystem, models: list[pci.Mod
         )
     if not system.names.driver_family(facts.packages):  # packages of another way are replaced
         origin.check(host, facts, system)
-    row = _chosen(host, facts, models)
-    _enabled(facts, row)
+    row = _choose(host, facts, models)
+    _check_enabled(facts, row)
     module = facts.packages.get(row.module)
     version = upstream(module.version).partition("_")[0] if module else ""
     own = branch_of(version) if module else None
@@ -62,19 +62,19 @@ def decide(host: Host, facts: Facts, system: PackageSystem, models: list[pci.Mod
         ),
         why=f"{'Secure Boot is on, and ' * bool(facts.secure_boot)}{system.name} has modules that are built"
         f"{' and signed' * row.trusted}, {row.module}",
-        ahead=kernels.ahead(facts),
-        ahead_why=kernels.unbuilt(facts, (), builds=False, complete=module is not None),
+        ahead=kernels.next_kernel(facts),
+        ahead_why=kernels.unbuilt_reason(facts, (), builds=False, complete=module is not None),
         fabric=tuple(exactly for _ in parts),
         switches=switches,
         archive=True,
         modules=(PackageSpec(row.module, origin="distribution" if row.trusted else "nvidia"),),
-        replaces=_replaced(facts, system, row),
+        replaces=_replaces(facts, system, row),
         brings=row.brings,
         locks=row.locks,
     )
 
 
-def _chosen(host: Host, facts: Facts, models: list[pci.Model]) -> Prebuilt:
+def _choose(host: Host, facts: Facts, models: list[pci.Model]) -> Prebuilt:
     """The way that is installed, or the first that fits."""
     obstacles: list[str] = []
     fitting: list[Prebuilt] = []
@@ -90,8 +90,8 @@ def _chosen(host: Host, facts: Facts, models: list[pci.Model]) -> Prebuilt:
             if facts.secure_boot
             else f"Remove these obstacles, {LEAVE}",
         )
-    there = [row for row in fitting if row.module in facts.packages]
-    return (there or fitting)[0]
+    installed = [row for row in fitting if row.module in facts.packages]
+    return (installed or fitting)[0]
 
 
 def _obstacle(host: Host, facts: Facts, models: list[pci.Model], row: Prebuilt) -> str | None:
@@ -99,9 +99,9 @@ def _obstacle(host: Host, facts: Facts, models: list[pci.Model], row: Prebuilt) 
         if "." in host.driver:
             return f"its version is the distribution's to choose, not {host.driver}"
         module = facts.packages.get(row.module)
-        there = module is not None and branch_of(module.version) == int(host.driver)
+        installed = module is not None and branch_of(module.version) == int(host.driver)
         if (
-            not there
+            not installed
             and not max(row.first, row.branch if row.first == 0 else 0) <= int(host.driver) <= row.last
         ):
             return f"it is of branch {row.branch}, not {host.driver}"
@@ -115,9 +115,9 @@ def _obstacle(host: Host, facts: Facts, models: list[pci.Model], row: Prebuilt) 
     return driver.obstacle_of(facts, models, branch, packaged=False)
 
 
-def _enabled(facts: Facts, row: Prebuilt) -> None:
-    there = {repo.id for repo in repos(facts) if repo.enabled}
-    missing = [group for group in row.repositories if not there & set(group)]
+def _check_enabled(facts: Facts, row: Prebuilt) -> None:
+    enabled = {repo.id for repo in repos(facts) if repo.enabled}
+    missing = [group for group in row.repositories if not enabled & set(group)]
     if missing and row.module not in facts.packages:
         first, cloud = [group[0] for group in missing], [group[-1] for group in missing]
         raise CannotPlan(
@@ -127,11 +127,11 @@ def _enabled(facts: Facts, row: Prebuilt) -> None:
         )
 
 
-def _replaced(facts: Facts, system: PackageSystem, row: Prebuilt) -> tuple[str, ...]:
+def _replaces(facts: Facts, system: PackageSystem, row: Prebuilt) -> tuple[str, ...]:
     """All of a driver of another way: its modules exclude these."""
     names = system.names
     family = names.driver_family(facts.packages)
-    wanted = {
+    desired = {
         row.module,
         *row.follows,
     }  # `packages` share their names with NVIDIA's, whose versions are others
@@ -140,12 +140,12 @@ def _replaced(facts: Facts, system: PackageSystem, row: Prebuilt) -> tuple[str, 
         *names.of_flavour(family, "proprietary"),
         *names.foreign(family),
     }
-    others = {name for name in built if not _of(name, row)}
+    others = {name for name in built if not _belongs(name, row)}
     others |= {name for name in family if row.generation and "G0" in name and row.generation not in name}
-    return tuple(sorted(set(family) - wanted | others)) if others else ()
+    return tuple(sorted(set(family) - desired | others)) if others else ()
 
 
-def _of(name: str, row: Prebuilt) -> bool:
+def _belongs(name: str, row: Prebuilt) -> bool:
     """Whether a package has modules of this way: the same, or those of one kernel."""
     return name == row.module or (
         name.startswith(("kmod-nvidia-open-", f"{row.module}-")) and "dkms" not in name

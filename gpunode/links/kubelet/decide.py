@@ -65,29 +65,29 @@ def _gates(
     host: Host, minor: int, start: KubeletStart
 ) -> tuple[Mapping[str, bool | None], Mapping[str, str]]:
     """Feature gates to set or (None) to remove, and why; gates that need no change are not in it."""
-    wished: dict[str, bool | None] = {}
+    desired: dict[str, bool | None] = {}
     reasons: dict[str, str] = {}
     for name, state in host.feature_gates.items():
-        _check_wish(name, state, minor)
-        wished[name], reasons[name] = state, "the inventory asks for it"
+        _check_gate(name, state, minor)
+        desired[name], reasons[name] = state, "the inventory asks for it"
     for name, gate in minors.GATES.items():
-        if name in wished:
+        if name in desired:
             continue
         if gate.is_gone(minor):
-            wished[name] = None
+            desired[name] = None
             reasons[name] = f"gone since 1.{gate.gone}: a kubelet 1.{minor} with it does not start"
         elif start.gates.get(name) is False and gate.is_locked(minor):
-            wished[name] = None
+            desired[name] = None
             reasons[name] = (
                 f"locked to true since 1.{gate.locked}: a kubelet 1.{minor} does not start with false"
             )
         elif name in minors.NEEDED:
             if not gate.is_default(minor):
-                wished[name], reasons[name] = True, minors.NEEDED[name]
+                desired[name], reasons[name] = True, minors.NEEDED[name]
             elif start.gates.get(name) is False:
-                wished[name] = None
+                desired[name] = None
                 reasons[name] = "set to false it keeps device plugins, and so all GPUs, away from pods"
-    return wished, reasons
+    return desired, reasons
 
 
 def _check_gates(facts: Facts, minor: int, start: KubeletStart, gates: Mapping[str, bool | None]) -> None:
@@ -103,7 +103,7 @@ def _check_gates(facts: Facts, minor: int, start: KubeletStart, gates: Mapping[s
         )
 
 
-def _check_wish(name: str, state: bool, minor: int) -> None:
+def _check_gate(name: str, state: bool, minor: int) -> None:
     gate = minors.GATES.get(name)
     if gate is None:
         return
@@ -125,8 +125,8 @@ def _check_wish(name: str, state: bool, minor: int) -> None:
 
 def notes(facts: Facts, minor: int, start: KubeletStart) -> tuple[str, ...]:
     notes = tuple(
-        f"{words.rstrip()}."
-        for mark, words in minors.MANAGED.items()
+        f"{note.rstrip()}."
+        for mark, note in minors.MANAGED.items()
         if services.is_loaded(facts, mark) or files.exists(facts, mark)
     )
     notes += contradictions(facts, start)
@@ -194,11 +194,11 @@ def _gates_set_twice(facts: Facts, start: KubeletStart, configs: Mapping[str, Sc
 
 def _settings(facts: Facts, start: KubeletStart, configs: Mapping[str, Scalars]) -> Iterator[str]:
     """Flags that set what the configuration sets otherwise."""
-    given: dict[str, str] = {}
+    values: dict[str, str] = {}
     for word in start.argv[1:]:
         if match := re.match(r"--?([a-z][\w-]*)=(.*)$", word):
-            given[match[1]] = match[2]
-    for name, value in given.items():
+            values[match[1]] = match[2]
+    for name, value in values.items():
         for path, scalars in configs.items():
             for key, (other, line) in scalars.items():
                 if key.lower() == name.replace("-", "") and not _same(value, other):

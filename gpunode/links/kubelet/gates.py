@@ -92,10 +92,10 @@ def flag_value(value: str, gates: Gates) -> str:
     """A flag's value with the gates that it sets brought to what is wished; "" where none is left."""
     kept = []
     for name, _, state in (part.partition("=") for part in value.split(",") if part):
-        wished = gates.get(name, state)
-        if wished is not None:
-            same = isinstance(wished, str) or state.lower() == _word(wished)
-            kept.append(f"{name}={state if same else _word(bool(wished))}")
+        desired = gates.get(name, state)
+        if desired is not None:
+            same = isinstance(desired, str) or state.lower() == _word(desired)
+            kept.append(f"{name}={state if same else _word(bool(desired))}")
     return ",".join(kept)
 
 
@@ -252,15 +252,15 @@ def _cut(text: str, start: int, end: int, *, flow: bool = False) -> str:
 # --- Starts -------------------------------------------------------------------------------------------------
 
 
-def wrong(desired: Desired, start: KubeletStart) -> dict[str, str]:
-    """The desired gates that this start has otherwise, each with the reason for the desired state."""
+def wrong_gates(desired: Desired, start: KubeletStart) -> dict[str, str]:
+    """The desired gates that this start sets to another value, each with the reason for the desired state."""
     names = (name for name, state in desired.gates.items() if start.gates.get(name) != state)
     return {name: desired.gate_reasons.get(name, "as wished") for name in names}
 
 
 def reasons(desired: Desired, start: KubeletStart) -> str:
     """The same as a sentence; "" where all gates are as desired."""
-    return "; ".join(f"{name}: {why}" for name, why in wrong(desired, start).items())
+    return "; ".join(f"{name}: {why}" for name, why in wrong_gates(desired, start).items())
 
 
 def missing(gates: Gates, start: KubeletStart) -> dict[str, bool | None]:
@@ -290,25 +290,25 @@ def write(
 
 def differ_only_in(before: KubeletStart, after: KubeletStart, gates: Gates) -> bool:
     """True if the gates are as desired afterwards, and everything else that the kubelet is started with is the same."""
-    wished = {name: state for name, state in before.gates.items() if name not in gates}
-    wished |= {name: state for name, state in gates.items() if state is not None}
-    return after.gates == wished and (after is before or _else(before) == _else(after))
+    desired = {name: state for name, state in before.gates.items() if name not in gates}
+    desired |= {name: state for name, state in gates.items() if state is not None}
+    return after.gates == desired and (after is before or _other_settings(before) == _other_settings(after))
 
 
-def _else(start: KubeletStart) -> object:
+def _other_settings(start: KubeletStart) -> object:
     """Everything that systemd and the kubelet read from the files, except gates."""
-    variables = {name: _bare(value.split()) for name, value in start.variables.items()}
+    variables = {name: _without_flag(value.split()) for name, value in start.variables.items()}
     config = {key: value for key, value in start.config.items() if key != "featureGates"}
-    return _bare(start.argv), {name: value for name, value in variables.items() if value}, config
+    return _without_flag(start.argv), {name: value for name, value in variables.items() if value}, config
 
 
-def _bare(words: Iterable[str]) -> list[str]:
+def _without_flag(argv: Iterable[str]) -> list[str]:
     """Words without the flag, and without the value that follows it."""
-    found: list[str] = []
+    bare: list[str] = []
     skip = False
-    for word in words:
+    for word in argv:
         flag = re.match(r"[\"']*--?feature-gates(=|$)", word)
         if not flag and not skip:
-            found.append(word)
+            bare.append(word)
         skip = bool(flag and not flag[1])
-    return found
+    return bare

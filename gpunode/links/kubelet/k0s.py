@@ -30,13 +30,13 @@ KEYS = {
 def read(facts: Facts, place: Place) -> KubeletStart:
     """The kubelet's start, below the node's service. Its profile, which the cluster keeps, is not known here."""
     service = start.read(facts, place)
-    problem, words = service.problem, ["kubelet"]
+    problem, argv = service.problem, ["kubelet"]
     for value in start.flags(service.argv, ARGS):
         try:
-            words += shlex.split(value)
+            argv += shlex.split(value)
         except ValueError as error:
             problem = f"{place.unit}: --{ARGS}: {error}"
-    return start.below_service(facts, service, words, (), problem)
+    return start.below_service(facts, service, argv, (), problem)
 
 
 def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, ...]:  # noqa: ARG001 - as of others
@@ -56,8 +56,8 @@ def set_by_user(facts: Facts, now: KubeletStart) -> KubeletStart:  # noqa: ARG00
 
 def components(facts: Facts, now: KubeletStart) -> start.Components:
     """The commands of the control plane, of kubelets, and of its worker profiles."""
-    words = start.read(facts, now.place).argv
-    path, spec = _file(words), _spec(facts, words)
+    argv = start.read(facts, now.place).argv
+    path, spec = _file(argv), _spec(facts, argv)
     for name in (*KEYS, "kubelet"):
         extra = lookup(spec, (KEYS.get(name, ""), "extraArgs"))
         states = [
@@ -65,8 +65,8 @@ def components(facts: Facts, now: KubeletStart) -> start.Components:
             for gate in _mappings(spec.get("featureGates"))
             if name in (_list(gate.get("components")) or (name,))
         ]
-        given = (f"--{key}={value}" for key, value in extra.items())
-        yield path, (name, *given, f"--feature-gates={','.join(states)}")
+        flags = (f"--{key}={value}" for key, value in extra.items())
+        yield path, (name, *flags, f"--feature-gates={','.join(states)}")
     for profile in _profiles(spec):
         states = [f"{key}={state}" for key, state in start.config_gates(lookup(profile, ("values",))).items()]
         yield path, ("kubelet", f"--feature-gates={','.join(states)}")
@@ -76,9 +76,9 @@ def unknown_profile(facts: Facts, now: KubeletStart) -> str:
     """The kubelet's worker profile that the cluster keeps, so that it is not known here; "" for none, and where it is no k0s."""
     if now.place not in PLACES:
         return ""
-    words = start.read(facts, now.place).argv
-    name = flag(words, "profile") or ""
-    return "" if name in {str(profile.get("name")) for profile in _profiles(_spec(facts, words))} else name
+    argv = start.read(facts, now.place).argv
+    name = flag(argv, "profile") or ""
+    return "" if name in {str(profile.get("name")) for profile in _profiles(_spec(facts, argv))} else name
 
 
 def unread_file(facts: Facts, now: KubeletStart) -> str:
@@ -87,12 +87,12 @@ def unread_file(facts: Facts, now: KubeletStart) -> str:
     return "" if path in (*facts.files, CONFIG) else path
 
 
-def _file(words: Sequence[str]) -> str:
-    return flag(words, "config") or flag(words, "c") or CONFIG
+def _file(argv: Sequence[str]) -> str:
+    return flag(argv, "config") or flag(argv, "c") or CONFIG
 
 
-def _spec(facts: Facts, words: Sequence[str]) -> Mapping[str, Any]:
-    path = _file(words)
+def _spec(facts: Facts, argv: Sequence[str]) -> Mapping[str, Any]:
+    path = _file(argv)
     return lookup(start.read_config([(path, files.text(facts, path) or "")])[0], ("spec",))
 
 

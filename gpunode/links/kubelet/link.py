@@ -15,7 +15,7 @@ KLOG = re.compile(r"^[A-Z]\d{4} (?:[\d:.]+ +\d+ )?[\w.]+:\d+\] ")  # level, date
 
 
 def judge_kubelet(outcome: Outcome, seen: Facts) -> Verdict:
-    name = places.of(seen).unit
+    name = places.find(seen).unit
     unit = seen.units.get(name)
     version = f"kubelet {seen.kubelet.version}" if seen.kubelet else "kubelet"
     if unit is None or unit.active != "active" or unit.sub != "running":
@@ -34,17 +34,17 @@ def desired_gates(outcome: Outcome | None) -> Mapping[str, bool]:
     return {name: state for name, state in gates.items() if state is not None}
 
 
-def in_force(link: Verdict, outcome: Outcome, reported: Mapping[str, bool] | str) -> Verdict:
+def compare_gates(link: Verdict, outcome: Outcome, reported: Mapping[str, bool] | str) -> Verdict:
     """The link, broken where the kubelet reports another value of a gate, with the place that it comes from. `reported`: the
     gates, or why the kubelet could not be asked."""
     if isinstance(reported, str):
-        words = f"whether {', '.join(desired_gates(outcome))} is in force is known from files and arguments alone: {reported}"
-        return link.with_cause(lines((link.cause, words)))
+        cause = f"whether {', '.join(desired_gates(outcome))} is in force is known from files and arguments alone: {reported}"
+        return link.with_cause(lines((link.cause, cause)))
     wrong = [name for name, state in desired_gates(outcome).items() if reported.get(name) != state]
     seen, desired = outcome.facts, outcome.desired
     if not wrong or seen is None or desired is None or desired.kubelet is None:
         return link
-    text = f"the running kubelet goes by {', '.join(_shown(name, reported.get(name)) for name in wrong)}"
+    text = f"the running kubelet goes by {', '.join(_format(name, reported.get(name)) for name in wrong)}"
     causes = [_where(seen, desired, desired.kubelet, name) for name in wrong]
     fix = (
         f"Restart it (`systemctl restart {desired.kubelet.place.unit}`). If that changes nothing, take the value out of where it "
@@ -53,20 +53,20 @@ def in_force(link: Verdict, outcome: Outcome, reported: Mapping[str, bool] | str
     return Verdict.broken(link.layer, text, "\n".join(causes), fix)
 
 
-def _shown(name: str, state: bool | None) -> str:
+def _format(name: str, state: bool | None) -> str:
     return f"no {name}" if state is None else f"{name}={str(state).lower()}"
 
 
 def _where(seen: Facts, desired: Desired, start: KubeletStart, name: str) -> str:
     """The place that a gate's value comes from, or should have come from."""
-    shown = _shown(name, desired.gates[name])
+    shown = _format(name, desired.gates[name])
     running = seen.kubelet.arguments if seen.kubelet else ()
     return f"{shown} is wished: {next(_places(seen, start, running, name))}"
 
 
 def _places(seen: Facts, start: KubeletStart, running: tuple[str, ...], name: str) -> Iterator[str]:
     if name in flag_gates(running):
-        yield f"its process was started with --feature-gates={_shown(name, flag_gates(running)[name])}"
+        yield f"its process was started with --feature-gates={_format(name, flag_gates(running)[name])}"
     minor = minor_of(seen)
     if minor is not None and (path := assigned_config(seen, running or start.argv, minor)):
         yield f"it takes its configuration from the API, as {path} says"

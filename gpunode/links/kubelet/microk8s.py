@@ -26,8 +26,8 @@ def read(facts: Facts, place: Place) -> KubeletStart:
     problem = service.problem
     if file is None or file.content is None:
         problem = f"{place.config}: {file.error if file and file.error else 'is not there'}"
-    words = ("kubelet", *arguments(file.content or "" if file else ""))
-    return start.below_service(facts, service, words, start.config_files(facts, words, ""), problem)
+    argv = ("kubelet", *arguments(file.content or "" if file else ""))
+    return start.below_service(facts, service, argv, start.config_files(facts, argv, ""), problem)
 
 
 def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, ...]:
@@ -74,15 +74,15 @@ def is_server(facts: Facts) -> bool:
 
 def arguments(text: str) -> tuple[str, ...]:
     """The arguments of a file: one or more a line, quotes dropped, the snap's folders filled in."""
-    found: list[str] = []
+    argv: list[str] = []
     for line in map(str.strip, text.splitlines()):
         if line and not line.startswith("#"):
             bare = line.replace('"', "").replace("'", "")
-            found += [_filled(word) for word in bare.split(" ") if word]
-    return tuple(found)
+            argv += [_fill(word) for word in bare.split(" ") if word]
+    return tuple(argv)
 
 
-def _filled(word: str) -> str:
+def _fill(word: str) -> str:
     for name, value in (("SNAP_DATA", DATA), ("SNAP_COMMON", COMMON)):
         word = word.replace(f"${{{name}}}", value).replace(f"${name}", value)
     return word

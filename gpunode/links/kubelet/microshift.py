@@ -41,9 +41,9 @@ def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, 
 
 def set_by_user(facts: Facts, now: KubeletStart) -> KubeletStart:
     config, mistake = _config(facts)
-    given = start.config_gates(lookup(config, ("kubelet",)))
-    where, both = f"`kubelet` of {CONFIG}", {**given, **start.flag_gates(now.argv[1:])}
-    return replace(now, config_gates=given, gates=both, config_path=where, problem=now.problem or mistake)
+    own = start.config_gates(lookup(config, ("kubelet",)))
+    where, both = f"`kubelet` of {CONFIG}", {**own, **start.flag_gates(now.argv[1:])}
+    return replace(now, config_gates=own, gates=both, config_path=where, problem=now.problem or mistake)
 
 
 def components(facts: Facts, now: KubeletStart) -> start.Components:  # noqa: ARG001 - as of others

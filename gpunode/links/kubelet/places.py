@@ -1,4 +1,4 @@
-"""The kinds of kubelets that gpunode configures, by where each keeps what it is started with."""
+"""The kinds of kubelets that gpunode configures; each keeps its arguments in another place."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Kind(Protocol):
         """Its changes. Raises CannotPlan where they are not gpunode's to make."""
 
     def set_by_user(self, facts: Facts, now: KubeletStart) -> KubeletStart:
-        """Its start with the gates that its user sets alone, and the place where that is done: all else is decided by each
-        release of the distribution."""
+        """Its start with only the gates that the user sets, and the file that sets them. A release of the
+        distribution decides all others."""
 
     def components(self, facts: Facts, now: KubeletStart) -> start.Components:
         """The commands of the control plane and of kubelets that the user's settings make."""
@@ -44,7 +44,7 @@ MANIFESTS = "/etc/kubernetes/manifests/"  # kubeadm's static pods
 CONTROL_PLANE = (f"{MANIFESTS}kube-apiserver.*", f"{MANIFESTS}etcd.*")
 
 
-def of(facts: Facts) -> Place:
+def find(facts: Facts) -> Place:
     """The place whose unit this host has, an active one first, then one that brings its runtime; else kubeadm's."""
     loaded = [place for place in PLACES if services.is_loaded(facts, place.unit)]
     loaded.sort(key=lambda place: (not services.is_active(facts, place.unit), place.brings is None))
@@ -53,7 +53,7 @@ def of(facts: Facts) -> Place:
 
 def read(facts: Facts) -> KubeletStart:
     """How this host's kubelet would be started now."""
-    place = of(facts)
+    place = find(facts)
     kind = KINDS.get(place.unit)
     return kind.read(facts, place) if kind else start.read(facts, place)
 

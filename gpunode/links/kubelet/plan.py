@@ -147,9 +147,9 @@ def _into(facts: Facts, start: KubeletStart, variable: str, gates: merge.Gates) 
     elif path is not None and (text := files.text(facts, path)):
         yield path, merge.into_unit_variable(text, variable, gates)
     elif path is None and (place := next((p for p in default if p in named), None)):
-        there = files.text(facts, place)
+        before = files.text(facts, place)
         new = template(default[0].lstrip("/"), variable=variable, gates=merge.format_gates(gates))
-        yield place, new if there is None else merge.into_variable(there, variable, gates)
+        yield place, new if before is None else merge.into_variable(before, variable, gates)
     elif path is None and files.text(facts, (drop_in := start.place.drop_in)) is None:
         yield drop_in, template(drop_in.lstrip("/"), variable=variable, gates=merge.format_gates(gates))
 
@@ -164,12 +164,12 @@ def _restart_reason(facts: Facts, start: KubeletStart, gates: merge.Gates, *, ch
     if changed:
         return merge.AT_START
     running = facts.kubelet.arguments if facts.kubelet else ()
-    found = {**start.config_gates, **flag_gates(running)}
+    in_force = {**start.config_gates, **flag_gates(running)}
     for name, state in gates.items():
-        if found.get(name) != state:
+        if in_force.get(name) != state:
             _refuse_script(facts, start, running, name)
             return f"the running one was started with another {name}"
-    return f"{main} is newer than the running one" if files.newer(facts, main, start.place.unit) else None
+    return f"{main} is newer than the running one" if files.is_newer(facts, main, start.place.unit) else None
 
 
 def _refuse_script(facts: Facts, start: KubeletStart, running: Sequence[str], name: str) -> None:
@@ -177,7 +177,7 @@ def _refuse_script(facts: Facts, start: KubeletStart, running: Sequence[str], na
     if is_plain(start.argv) or not start.argv:
         return
     read_from = (*_argument_files(facts, start), *start.config_files)
-    if any(files.newer(facts, path, start.place.unit) for path in read_from):
+    if any(files.is_newer(facts, path, start.place.unit) for path in read_from):
         return
     if name in flag_gates(running):
         raise CannotPlan(

@@ -74,20 +74,20 @@ def read(facts: Facts, place: Place) -> KubeletStart:
     """The kubelet's start, in the process of the node's service or below it."""
     product = PRODUCTS[place.brings or ""]
     service = start.read(facts, place)
-    problem, words = service.problem, ["kubelet"]
+    problem, argv = service.problem, ["kubelet"]
     try:
-        words += _arguments(facts, product, service, ARG)
+        argv += _arguments(facts, product, service, ARG)
     except CannotPlan as error:
         problem = error.message.splitlines()[-1]
-    words.append(f"--config-dir={product.folder}")
-    return start.below_service(facts, service, words, start.config_files(facts, words, ""), problem)
+    argv.append(f"--config-dir={product.folder}")
+    return start.below_service(facts, service, argv, start.config_files(facts, argv, ""), problem)
 
 
 def _arguments(facts: Facts, product: Product, service: KubeletStart, key: str) -> tuple[str, ...]:
     """Those of a component: the command's replace those of the files."""
     own = start.flags(service.argv, key)
-    given = own or tuple(scalar.value for scalar in values(settings(facts, product), key))
-    return tuple(f"--{value.lstrip('-')}" for value in given)
+    flags = own or tuple(scalar.value for scalar in values(settings(facts, product), key))
+    return tuple(f"--{value.lstrip('-')}" for value in flags)
 
 
 def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, ...]:
@@ -153,10 +153,10 @@ def _not_editable(before: KubeletStart, product: Product) -> CannotPlan:
 def set_by_user(facts: Facts, now: KubeletStart) -> KubeletStart:
     """Its settings, and the files in its folder that it does not write itself."""
     own = ((path, files.text(facts, path) or "") for path in _own_config(now))
-    given = start.config_gates(start.read_config(own)[0])
+    gates = start.config_gates(start.read_config(own)[0])
     where = f"a file in {PRODUCTS[now.place.brings or ''].folder}"
-    both = {**given, **start.flag_gates(now.argv[1:])}
-    return replace(now, config_gates=given, gates=both, config_path=where)
+    both = {**gates, **start.flag_gates(now.argv[1:])}
+    return replace(now, config_gates=gates, gates=both, config_path=where)
 
 
 def components(facts: Facts, now: KubeletStart) -> start.Components:
@@ -164,10 +164,10 @@ def components(facts: Facts, now: KubeletStart) -> start.Components:
     product, service = PRODUCTS[now.place.brings or ""], start.read(facts, now.place)
     for name in CONTROL_PLANE:
         try:
-            words = _arguments(facts, product, service, f"{name}-arg")
+            argv = _arguments(facts, product, service, f"{name}-arg")
         except CannotPlan:
             return  # a problem of the kubelet's start, too
-        yield product.config, (name, *words)
+        yield product.config, (name, *argv)
 
 
 # --- Settings -------------------------------------------------------------------------------------------

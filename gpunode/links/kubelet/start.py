@@ -49,7 +49,7 @@ def read(facts: Facts, place: Place) -> KubeletStart:
             sets = {key: (value, path) for key, value in systemd.assignments(setting.value, name)}
             own = own | sets if setting.value else {}
         elif setting.key == "EnvironmentFile":
-            named = [*named, *_named(facts, setting.value, name)] if setting.value else []
+            named = [*named, *_match_files(facts, setting.value, name)] if setting.value else []
         elif setting.key == "ExecStart":
             if setting.value and command is not None and command[0] != path and twice is None:
                 line = texts[path].count("\n", 0, setting.start) + 1
@@ -61,43 +61,43 @@ def read(facts: Facts, place: Place) -> KubeletStart:
     environment = {path: systemd.read_environment(_text(facts, path)) for path in dict.fromkeys(named)}
     sets = own | {item.name: (item.value, path) for path in named for item in environment[path]}
     variables = {key: value for key, (value, _) in sets.items()}
-    words = systemd.command(command[1].value, variables, name) if command else ()
-    paths = config_files(facts, words, place.config)
+    argv = systemd.command(command[1].value, variables, name) if command else ()
+    paths = config_files(facts, argv, place.config)
     merged, problem = read_config((path, _text(facts, path)) for path in paths)
     gates = config_gates(merged)
     return KubeletStart(
         place=place,
-        argv=words,
+        argv=argv,
         variables=variables,
         setters={key: path for key, (_, path) in sets.items()},
         command=command,
         units=tuple(texts),
         environment_files=tuple(named),
         config_files=paths,
-        config_path=flag(words[1:], "config") or place.config,
+        config_path=flag(argv[1:], "config") or place.config,
         config=merged,
         config_gates=gates,
-        gates=gates | flag_gates(words[1:]),
+        gates=gates | flag_gates(argv[1:]),
         problem=twice or problem or _environment_problem(facts, environment),
     )
 
 
 def below_service(
-    facts: Facts, service: KubeletStart, words: Sequence[str], paths: Sequence[str], problem: str | None
+    facts: Facts, service: KubeletStart, argv: Sequence[str], paths: Sequence[str], problem: str | None
 ) -> KubeletStart:
     """The start of a kubelet that a distribution's service runs: by these words and files of configuration, and no variables."""
     merged, mistake = read_config((path, _text(facts, path)) for path in paths)
     gates = config_gates(merged)
     return replace(
         service,
-        argv=tuple(words),
+        argv=tuple(argv),
         variables={},
         setters={},
         config_files=tuple(paths),
-        config_path=flag(words, "config") or service.place.config,
+        config_path=flag(argv, "config") or service.place.config,
         config=merged,
         config_gates=gates,
-        gates=gates | flag_gates(words[1:]),
+        gates=gates | flag_gates(argv[1:]),
         problem=problem or mistake,
     )
 
@@ -124,9 +124,9 @@ def _environment_problem(facts: Facts, environment: Mapping[str, Sequence[Assign
     return None
 
 
-def _named(facts: Facts, value: str, unit: str) -> list[str]:
+def _match_files(facts: Facts, value: str, unit: str) -> list[str]:
     """The files of one EnvironmentFile=, whose wildcards systemd expands in glob's order."""
-    path = systemd.specified(value.removeprefix("-"), unit) or ""
+    path = systemd.expand_specifiers(value.removeprefix("-"), unit) or ""
     if not re.search(r"[*?\[]", path):
         return [path] if path else []
     return [name for name in files.below(facts, "/") if PurePosixPath(name).match(path)]
@@ -139,32 +139,32 @@ def _text(facts: Facts, path: str) -> str:
 # --- Arguments ------------------------------------------------------------------------------------------
 
 
-def flag(words: Sequence[str], name: str) -> str | None:
+def flag(argv: Sequence[str], name: str) -> str | None:
     """The value of a flag; the last one wins, as for the kubelet."""
-    values = flags(words, name)
+    values = flags(argv, name)
     return values[-1] if values else None
 
 
-def flags(words: Sequence[str], name: str) -> tuple[str, ...]:
+def flags(argv: Sequence[str], name: str) -> tuple[str, ...]:
     """All values that a flag is given, as `--name=value` or `--name value`."""
     values = []
-    for number, word in enumerate(words):
+    for number, word in enumerate(argv):
         if word.startswith((f"--{name}=", f"-{name}=")):
             values.append(word.split("=", 1)[1])
-        elif word in (f"--{name}", f"-{name}") and number + 1 < len(words):
-            values.append(words[number + 1])
+        elif word in (f"--{name}", f"-{name}") and number + 1 < len(argv):
+            values.append(argv[number + 1])
     return tuple(values)
 
 
-def has_flag(words: Sequence[str], name: str) -> bool:
+def has_flag(argv: Sequence[str], name: str) -> bool:
     """Whether a flag is there, with a value or without."""
-    return any(re.match(rf"--?{re.escape(name)}(=|$)", word) for word in words)
+    return any(re.match(rf"--?{re.escape(name)}(=|$)", word) for word in argv)
 
 
-def flag_gates(words: Sequence[str]) -> dict[str, bool]:
+def flag_gates(argv: Sequence[str]) -> dict[str, bool]:
     """The feature gates that arguments set; later ones win, gate by gate."""
     gates = {}
-    for value in flags(words, "feature-gates"):
+    for value in flags(argv, "feature-gates"):
         for part in value.split(","):
             name, _, state = part.partition("=")
             if name.strip():
@@ -172,34 +172,34 @@ def flag_gates(words: Sequence[str]) -> dict[str, bool]:
     return gates
 
 
-def is_plain(words: Sequence[str]) -> bool:
+def is_plain(argv: Sequence[str]) -> bool:
     """True if this command is the kubelet itself, not a script or another program that starts it."""
-    names = [word.rsplit("/", 1)[-1] for word in words[:2]]
+    names = [word.rsplit("/", 1)[-1] for word in argv[:2]]
     return names[:1] == ["kubelet"] or names == ["hyperkube", "kubelet"]
 
 
-def ends_in_flags(words: Sequence[str]) -> bool:
+def ends_in_flags(argv: Sequence[str]) -> bool:
     """True if the command ends with a kubelet's, which a container or another program starts."""
-    names = [word.rsplit("/", 1)[-1] for word in words]
+    names = [word.rsplit("/", 1)[-1] for word in argv]
     last = max((n for n, name in enumerate(names) if re.fullmatch(r"kubelet(-wrapper)?", name)), default=None)
     if last is None or names[last - 1 : last] == ["--name"]:
         return False
-    return is_plain(words) or any(word.startswith("--") for word in words[last + 1 : last + 2])
+    return is_plain(argv) or any(word.startswith("--") for word in argv[last + 1 : last + 2])
 
 
 # --- Configuration --------------------------------------------------------------------------------------
 
 
-def config_files(facts: Facts, words: Sequence[str], default: str) -> tuple[str, ...]:
+def config_files(facts: Facts, argv: Sequence[str], default: str) -> tuple[str, ...]:
     """The files that a command reads, later ones over earlier ones; () where it names none. `default`: a script's.
 
     cmd/kubelet/app/server.go: drop-ins are a JSON merge patch each, in the order of their paths; flags win gate by gate.
     """
-    main = flag(words[1:], "config")
-    if main is None and not is_plain(words):
+    main = flag(argv[1:], "config")
+    if main is None and not is_plain(argv):
         main = default  # a script may name it
     named = (main,) if main else ()
-    folder = (flag(words[1:], "config-dir") or "").rstrip("/")
+    folder = (flag(argv[1:], "config-dir") or "").rstrip("/")
     if not folder:
         return named
     return (*named, *(path for path in files.below(facts, f"{folder}/") if path.endswith(".conf")))
@@ -211,7 +211,7 @@ def read_config(texts: Iterable[tuple[str, str]]) -> tuple[Mapping[str, Any], st
     problems = []
     for path, text in texts:
         data, problem = _load(text)
-        merged = _over(merged, data)
+        merged = _merge(merged, data)
         problems += [f"{path}{problem}"] if problem else []
     return MappingProxyType(merged), next(iter(problems), None)
 
@@ -240,20 +240,20 @@ def _load(text: str) -> tuple[Mapping[str, Any], str | None]:
     return MappingProxyType(data if isinstance(data, dict) else {}), None
 
 
-def _over(base: Any, more: Any) -> Any:
+def _merge(base: Any, more: Any) -> Any:
     """Mappings merged key by key; anything else replaces."""
     if not isinstance(base, Mapping) or not isinstance(more, Mapping):
         return more
-    return {**base, **{key: _over(base.get(key), value) for key, value in more.items()}}
+    return {**base, **{key: _merge(base.get(key), value) for key, value in more.items()}}
 
 
-def assigned_config(facts: Facts, words: Sequence[str], minor: int) -> str | None:
+def assigned_config(facts: Facts, argv: Sequence[str], minor: int) -> str | None:
     """The file that says which configuration of the API this kubelet goes by, as 1.11 to 1.23 can; None where it goes by its own.
 
     source: pkg/kubelet/kubeletconfig/checkpoint/store/fsstore.go (1.16): `assigned` is empty while it goes by its own file.
     """
-    folder = flag(words, "dynamic-config-dir")
-    if not folder or not 11 <= minor < 24 or flag_gates(words).get("DynamicKubeletConfig") is False:
+    folder = flag(argv, "dynamic-config-dir")
+    if not folder or not 11 <= minor < 24 or flag_gates(argv).get("DynamicKubeletConfig") is False:
         return None
     path = f"{folder.rstrip('/')}/store/meta/assigned"
     file = facts.files.get(path)

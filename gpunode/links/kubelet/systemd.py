@@ -124,10 +124,10 @@ def split(text: str, *, escapes: bool = True, relax: bool = False) -> tuple[Word
     `escapes`: C's are replaced; without, a backslash only takes away what the next character means. `relax`: the end
     closes a quote, as where a variable's value is split.
     """
-    words = tuple(_words(text, escapes=escapes))
-    if words and not words[-1].closed and not relax:
+    tokens = tuple(_words(text, escapes=escapes))
+    if tokens and not tokens[-1].closed and not relax:
         return None
-    return words
+    return tokens
 
 
 def _words(text: str, *, escapes: bool) -> Iterator[Word]:
@@ -153,7 +153,7 @@ def _words(text: str, *, escapes: bool) -> Iterator[Word]:
 
 
 def _escape(text: str, at: int) -> tuple[str, int]:
-    """What stands for a backslash and what follows it at `at`, and where that ends; unknown ones stay as they are."""
+    """The character that the escape at `at` stands for, and the offset of its end. Unknown escapes stay unchanged."""
     match = ESCAPED.match(text, at)
     if match:
         return chr(int(match[0].lstrip("xuU"), 8 if match[4] else 16)), match.end()
@@ -161,7 +161,7 @@ def _escape(text: str, at: int) -> tuple[str, int]:
     return ESCAPES.get(char, f"\\{char}"), at + 1
 
 
-def specified(text: str, unit: str) -> str | None:
+def expand_specifiers(text: str, unit: str) -> str | None:
     """The text with systemd's specifiers expanded as far as possible here; None for a specifier unknown to systemd."""
     if any(letter not in KNOWN for letter in re.findall(r"%([a-zA-Z0-9%])", text)):
         return None
@@ -172,7 +172,7 @@ def assignments(value: str, unit: str) -> Iterator[tuple[str, str]]:
     for word in _words(value, escapes=True):
         if not word.closed or not word.known:
             return  # systemd ignores the rest of the line
-        name, equals, content = (specified(word.value, unit) or "").partition("=")
+        name, equals, content = (expand_specifiers(word.value, unit) or "").partition("=")
         if equals and re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
             yield name, content
 
@@ -182,30 +182,30 @@ def command(value: str, variables: Mapping[str, str], unit: str) -> tuple[str, .
 
     Where a shell is to start the program, the words of the shell's command, as far as it is a plain one.
     """
-    expanded = [specified(word.value, unit) for word in split(value) or ()]
-    words = [word for word in expanded if word is not None]
-    if not words or len(words) < len(expanded) or ";" in words:  # `;` begins another command
+    expanded = [expand_specifiers(word.value, unit) for word in split(value) or ()]
+    argv = [word for word in expanded if word is not None]
+    if not argv or len(argv) < len(expanded) or ";" in argv:  # `;` begins another command
         return ()
-    program = words[0].lstrip(PREFIXES)
-    prefix = words[0][: len(words[0]) - len(program)]
-    words = [program, *words[2 if "@" in prefix else 1 :]]
+    program = argv[0].lstrip(PREFIXES)
+    prefix = argv[0][: len(argv[0]) - len(program)]
+    argv = [program, *argv[2 if "@" in prefix else 1 :]]
     if ":" not in prefix:
-        words = list(_expanded(words, variables))
-    if words and words[0].rsplit("/", 1)[-1] in SHELLS and "-c" in words[:-1]:
-        return _of_shell(words[words.index("-c") + 1], variables) or tuple(words)
-    return tuple(words)
+        argv = list(_expand(argv, variables))
+    if argv and argv[0].rsplit("/", 1)[-1] in SHELLS and "-c" in argv[:-1]:
+        return _of_shell(argv[argv.index("-c") + 1], variables) or tuple(argv)
+    return tuple(argv)
 
 
-def _expanded(words: Iterable[str], variables: Mapping[str, str]) -> Iterator[str]:
+def _expand(argv: Iterable[str], variables: Mapping[str, str]) -> Iterator[str]:
     """`$NAME` alone becomes the words of its value, `${NAME}` is put in as it is."""
-    for word in words:
+    for word in argv:
         if match := re.fullmatch(r"\$((?![{$]).*)", word):
             for part in split(variables.get(match[1], ""), escapes=False, relax=True) or ():
                 yield part.value
         else:
             yield re.sub(
                 r"\$(?:\{([^}]*)\}|\$)",
-                lambda found: "$" if found[1] is None else variables.get(found[1], ""),
+                lambda match: "$" if match[1] is None else variables.get(match[1], ""),
                 word,
             )
 
@@ -213,9 +213,9 @@ def _expanded(words: Iterable[str], variables: Mapping[str, str]) -> Iterator[st
 def _of_shell(script: str, variables: Mapping[str, str]) -> tuple[str, ...]:
     """The kubelet's words in a shell's command that starts it; () where there is none."""
     expanded = re.sub(r"\$(?:\{(\w+)\}|(\w+))", lambda m: variables.get(m[1] or m[2], ""), script)
-    words = [word.value for word in split(expanded, escapes=False) or ()]
-    place = next((n for n, word in enumerate(words) if word.rsplit("/", 1)[-1] == "kubelet"), None)
-    return () if place is None else tuple(words[place:])
+    argv = [word.value for word in split(expanded, escapes=False) or ()]
+    place = next((n for n, word in enumerate(argv) if word.rsplit("/", 1)[-1] == "kubelet"), None)
+    return () if place is None else tuple(argv[place:])
 
 
 # --- Environment files ----------------------------------------------------------------------------------
@@ -271,18 +271,18 @@ def _assignment(text: str, start: int, equals: int) -> Assignment:
         if char in WHITE:
             at += 1
         elif char in "\"'":
-            part, at, closed = _quoted(text, at + 1, char)
+            part, at, closed = _read_quoted(text, at + 1, char)
             value, end = value + part, at - 1 if closed else at
         else:
-            part, at, last = _plain(text, at)
+            part, at, last = _read_plain(text, at)
             value, end = value + part, last or end
             break
     return Assignment(text[start:equals].rstrip(WHITE), value, start, end, at, closed)
 
 
-def _plain(text: str, at: int) -> tuple[str, int, int]:
-    """A value without a quote before it, up to the end of its line: what it is, where it ends, and where its last
-    character does (0: it has none)."""
+def _read_plain(text: str, at: int) -> tuple[str, int, int]:
+    """An unquoted value up to the end of its line: the value, the offset of its end, and the end of its last
+    character (0: it is empty)."""
     value, end, length = "", 0, 0
     while at < len(text) and text[at] not in NEWLINE:
         char = text[at]
@@ -300,7 +300,7 @@ def _plain(text: str, at: int) -> tuple[str, int, int]:
     return value[:length], at, end
 
 
-def _quoted(text: str, at: int, quote: str) -> tuple[str, int, bool]:
+def _read_quoted(text: str, at: int, quote: str) -> tuple[str, int, bool]:
     """Text in quotes, where it ends, and whether the quote is closed."""
     value = ""
     while at < len(text):

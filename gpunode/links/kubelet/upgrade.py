@@ -38,16 +38,16 @@ def removals() -> Mapping[str, Any]:
 def lint(host: Host, facts: Facts, target: int) -> tuple[Problem, ...]:
     """All that keeps Kubernetes 1.`target` from working on this host; () where nothing is known to, or it is newer."""
     if unreadable := facts.errors.get("kubelet") or facts.errors.get("files"):
-        return (_unjudged(f"its kubelet could not be read: {unreadable}", "Fix what the host reports."),)
+        return (_unknown(f"its kubelet could not be read: {unreadable}", "Fix what the host reports."),)
     now = minor_of(facts)
     if facts.kubelet is None or now is None:
-        return (_unjudged("no kubelet whose version is understood", "Make it a node first."),)
+        return (_unknown("no kubelet whose version is understood", "Make it a node first."),)
     if now > target:
         return ()
     try:
         return tuple(_findings(host, facts, now, target))
     except CannotPlan as error:
-        return (_unjudged(error.message, error.hint),)
+        return (_unknown(error.message, error.hint),)
 
 
 def _findings(host: Host, facts: Facts, now: int, target: int) -> Iterator[Problem]:
@@ -76,13 +76,13 @@ def _findings(host: Host, facts: Facts, now: int, target: int) -> Iterator[Probl
         yield Problem("kubelet-config", cause, fix=f"Write it as {only['version']} before the upgrade.")
     yield from _control_plane(facts, start, target)
     if path := k0s.unread_file(facts, start):
-        yield _unjudged(f"the configuration of its k0s, {path}, was not read", "Name it by `--config FILE`.")
+        yield _unknown(f"the configuration of its k0s, {path}, was not read", "Name it by `--config FILE`.")
     if name := k0s.unknown_profile(facts, start):
         cause = f"its kubelet's worker profile {name} is kept by the cluster"
-        yield _unjudged(cause, "See `spec.workerProfiles` in the k0s.yaml of the controllers.")
+        yield _unknown(cause, "See `spec.workerProfiles` in the k0s.yaml of the controllers.")
 
 
-def _unjudged(cause: str, fix: str) -> Problem:
+def _unknown(cause: str, fix: str) -> Problem:
     return Problem("not-judged", cause, fix=fix)
 
 
@@ -133,12 +133,12 @@ def _runtime(facts: Facts, start: KubeletStart, now: int, target: int) -> Iterat
 
 def _control_plane(facts: Facts, start: KubeletStart, target: int) -> Iterator[Problem]:
     kind = places.KINDS.get(start.place.unit)
-    for path, words in kind.components(facts, start) if kind else ():
-        yield from _component(path, words, target)
+    for path, argv in kind.components(facts, start) if kind else ():
+        yield from _component(path, argv, target)
     for path in files.below(facts, "/etc/kubernetes/"):
         data = _data(facts.files[path])
-        for words in _commands(data):
-            yield from _component(path, words, target)
+        for argv in _commands(data):
+            yield from _component(path, argv, target)
         version = str(data.get("apiVersion") or "")
         gone = removals()["scheduler_config"].get(version, target + 1)
         if target >= gone:
@@ -148,16 +148,16 @@ def _control_plane(facts: Facts, start: KubeletStart, target: int) -> Iterator[P
             )
 
 
-def _component(path: str, words: tuple[str, ...], target: int) -> Iterator[Problem]:
+def _component(path: str, argv: tuple[str, ...], target: int) -> Iterator[Problem]:
     """Problems with a control plane component's command in this file."""
-    name = words[0].rsplit("/", 1)[-1]
-    for gate, state in flag_gates(words).items():
+    name = argv[0].rsplit("/", 1)[-1]
+    for gate, state in flag_gates(argv).items():
         if cause := _gate(gate, state, target, name):
             yield Problem(
                 "gate", f"{cause}; {path} sets it", fix=f"Take {gate} out there before the upgrade."
             )
     for option, gone in removals()["scheduler_flags"].items() if name == SCHEDULER else ():
-        if target >= gone and has_flag(words, option):
+        if target >= gone and has_flag(argv, option):
             cause = f"--{option} in {path} is gone since 1.{gone}: scheduling policies are no more"
             fix = "Write a KubeSchedulerConfiguration with profiles in its place."
             yield Problem("scheduler", cause, fix=fix)
@@ -177,6 +177,6 @@ def _commands(data: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     containers = spec.get("containers") if isinstance(spec, dict) else None
     for container in containers if isinstance(containers, list) else []:
         parts = [container.get("command"), container.get("args")] if isinstance(container, dict) else []
-        words = [word for part in parts if isinstance(part, list) for word in part]
-        if words:
-            yield tuple(str(word) for word in words)
+        argv = [word for part in parts if isinstance(part, list) for word in part]
+        if argv:
+            yield tuple(str(word) for word in argv)

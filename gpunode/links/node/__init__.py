@@ -62,21 +62,21 @@ class Node:
     @property
     def _gpus(self) -> list[str]:
         """The resources that count GPUs."""
-        return [one for one in (GPU, SHARED) if self.units.get(one)] or [GPU, SHARED]
+        return [name for name in (GPU, SHARED) if self.units.get(name)] or [GPU, SHARED]
 
     @property
     def counted(self) -> tuple[str, ...]:
         """The resources that `capacity` is of."""
-        found = tuple(gpu for gpu in self._gpus if self._of(gpu).capacity)
-        return tuple(one for one in found if one in self.configured) or found
+        offered = tuple(gpu for gpu in self._gpus if self._of(gpu).capacity)
+        return tuple(gpu for gpu in offered if gpu in self.configured) or offered
 
     @property
     def capacity(self) -> int:
-        return sum(self._of(one).capacity for one in self.counted)
+        return sum(self._of(name).capacity for name in self.counted)
 
     @property
     def allocatable(self) -> int:
-        return sum(self._of(one).allocatable for one in self.counted)
+        return sum(self._of(name).allocatable for name in self.counted)
 
     @property
     def shared(self) -> int:
@@ -91,7 +91,7 @@ class Node:
     @property
     def units(self) -> Mapping[str, int]:
         """How much of each extended resource is allocatable."""
-        return {name: one.allocatable for name, one in self.resources.items()}
+        return {name: resource.allocatable for name, resource in self.resources.items()}
 
     @property
     def offers(self) -> tuple[str, ...]:
@@ -106,11 +106,11 @@ class Node:
         gpus = self._gpus
         other = bool(self.offers) and not any(self.units.get(gpu) for gpu in gpus)
         return {
-            name: one.capacity - one.allocatable
-            for name, one in self.resources.items()
+            name: resource.capacity - resource.allocatable
+            for name, resource in self.resources.items()
             if (name.startswith("nvidia.com/") or name in (SHARED, MEMORY))
             and (name not in gpus or other)
-            and one.capacity > one.allocatable
+            and resource.capacity > resource.allocatable
         }
 
     @property
@@ -141,7 +141,7 @@ def parse(item: Object) -> Node:
     condition: Object = next(
         (condition for condition in status.get("conditions") or [] if condition["type"] == "Ready"), {}
     )
-    wishes = notes.read(item)
+    stored = notes.read(item)
     info, images = status.get("nodeInfo") or {}, status.get("images") or []
     return Node(
         name=meta["name"],
@@ -156,7 +156,7 @@ def parse(item: Object) -> Node:
             for taint in item.get("spec", {}).get("taints") or []
             if not taint["key"].startswith("node.kubernetes.io/")
         )
-        + ((cordon.TAINT,) if cordon.owned(item) else ()),
+        + ((cordon.TAINT,) if cordon.owner_of(item) else ()),
         resources=_resources(status.get("capacity") or {}, status.get("allocatable") or {}),
         kubelet=info.get("kubeletVersion", ""),
         runtime=info.get("containerRuntimeVersion", ""),
@@ -169,9 +169,9 @@ def parse(item: Object) -> Node:
             if entry.get("operation") == "Apply"
         }
         | {
-            writer: frozenset(wish.get("metadata", {}).get("labels") or {}) for writer, wish in wishes.items()
+            writer: frozenset(note.get("metadata", {}).get("labels") or {}) for writer, note in stored.items()
         },
-        noted=frozenset(wishes),
+        noted=frozenset(stored),
         plugin_status=(meta.get("annotations") or {}).get(ANNOTATION, ""),
         images=tuple(name for image in images for name in image.get("names") or [])
         if len(images) < LISTED
@@ -193,12 +193,12 @@ def _labels(entry: Object) -> list[str]:
     return [name.removeprefix("f:") for name in fields if name != "."]
 
 
-def every(api: Api, *, labels: str = "") -> tuple[Node, ...]:
+def fetch(api: Api, *, labels: str = "") -> tuple[Node, ...]:
     """All nodes of the cluster, or those with the labels."""
     return tuple(parse(item) for item in api.find("Node", labels=labels)[0])
 
 
-def of(host: Host, nodes: Sequence[Node], hostname: str = "") -> Node:
+def find(host: Host, nodes: Sequence[Node], hostname: str = "") -> Node:
     """The host's node: by `host.node`, else by its hostname (short or full; unknown: the host's name in the inventory), else by its address."""
     by_name = {node.name: node for node in nodes}
     if host.node:
@@ -210,12 +210,12 @@ def of(host: Host, nodes: Sequence[Node], hostname: str = "") -> Node:
             subject=host.name,
             hint=f"Did you mean `{near[0]}`?" if near else f"Its nodes: {_few(by_name)}.",
         )
-    found = named(host, nodes, hostname)
-    if len(found) == 1:
-        return found[0]
-    found = [node for node in nodes if host.ssh.address in node.addresses]
-    if len(found) == 1:
-        return found[0]
+    matches = find_named(host, nodes, hostname)
+    if len(matches) == 1:
+        return matches[0]
+    matches = [node for node in nodes if host.ssh.address in node.addresses]
+    if len(matches) == 1:
+        return matches[0]
     raise ClusterError(
         f"no node of the cluster has its hostname `{hostname or host.name}` or its address {host.ssh.address}",
         subject=host.name,
@@ -223,13 +223,13 @@ def of(host: Host, nodes: Sequence[Node], hostname: str = "") -> Node:
     )
 
 
-def named(host: Host, nodes: Sequence[Node], hostname: str = "") -> list[Node]:
+def find_named(host: Host, nodes: Sequence[Node], hostname: str = "") -> list[Node]:
     """The nodes that have the host's name, as `of` reads it."""
-    wanted = (hostname or host.name).lower()
-    short = wanted.partition(".")[0]
+    full = (hostname or host.name).lower()
+    short = full.partition(".")[0]
     return [
-        node for node in nodes if wanted in {node.name, node.labels.get(HOSTNAME)} or node.name == short
-    ] or [node for node in nodes if node.name.partition(".")[0] == wanted]
+        node for node in nodes if full in {node.name, node.labels.get(HOSTNAME)} or node.name == short
+    ] or [node for node in nodes if node.name.partition(".")[0] == full]
 
 
 def join(nodes: Sequence[Node]) -> str:

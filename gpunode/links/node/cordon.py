@@ -20,11 +20,11 @@ def cordon(api: Api, name: str, owner: str) -> bool:
     """
 
     def change(node: Object) -> Object | None:
-        if node.get("spec", {}).get("unschedulable") and not owned(node):
+        if node.get("spec", {}).get("unschedulable") and not owner_of(node):
             return None
         return {"metadata": {"annotations": {OWNER: owner}}, "spec": {"unschedulable": True}}
 
-    return _changed(api, name, change) is not None
+    return _change_node(api, name, change) is not None
 
 
 def uncordon(api: Api, name: str) -> bool:
@@ -33,14 +33,14 @@ def uncordon(api: Api, name: str) -> bool:
     def change(node: Object) -> Object | None:
         if OWNER not in (node["metadata"].get("annotations") or {}):
             return None
-        lifted: Object = {"spec": {"unschedulable": None}} if owned(node) else {}
+        lifted: Object = {"spec": {"unschedulable": None}} if owner_of(node) else {}
         return {"metadata": {"annotations": {OWNER: None}}, **lifted}
 
-    after = _changed(api, name, change)
+    after = _change_node(api, name, change)
     return after is not None and not after.get("spec", {}).get("unschedulable")
 
 
-def owned(node: Object) -> str:
+def owner_of(node: Object) -> str:
     """Who cordoned the node through gpunode; "" for a node that is not cordoned, or that others cordoned.
 
     `kubectl uncordon` leaves the annotation behind, and a later `kubectl cordon` is its user's: what counts is which
@@ -58,13 +58,13 @@ def owned(node: Object) -> str:
     return str((node["metadata"].get("annotations") or {}).get(OWNER, ""))
 
 
-def left(api: Api) -> dict[str, str]:
+def owners(api: Api) -> dict[str, str]:
     """Nodes that gpunode has cordoned → by which owner: those of runs that died are among them."""
     nodes, _ = api.find("Node")
-    return {node["metadata"]["name"]: owner for node in nodes if (owner := owned(node))}
+    return {node["metadata"]["name"]: owner for node in nodes if (owner := owner_of(node))}
 
 
-def _changed(api: Api, name: str, change: Callable[[Object], Object | None]) -> Object | None:
+def _change_node(api: Api, name: str, change: Callable[[Object], Object | None]) -> Object | None:
     """The node after the change of what it is now, retried after a conflict; None: nothing is to change."""
     for attempt in range(1, TRIES + 1):
         node = api.get("Node", name)

@@ -38,15 +38,15 @@ class Work:
     standstill: str = ""
 
 
-def on_node(api: Api, node: str, boot: str = "", *, whole: bool = False) -> tuple[Work, ...]:
+def work_on(api: Api, node: str, boot: str = "", *, whole: bool = False) -> tuple[Work, ...]:
     """The pods that run there, by name. `boot`: the host's boot id, where it is known."""
     pods, _ = api.find("Pod", fields=f"spec.nodeName={node}")
-    return _reported(api, node, working(pods, whole=whole), boot)
+    return _check_reports(api, node, find_work(pods, whole=whole), boot)
 
 
-def working(pods: Sequence[Object], *, whole: bool = False) -> tuple[Work, ...]:
+def find_work(pods: Sequence[Object], *, whole: bool = False) -> tuple[Work, ...]:
     """Those of the pods that have a container which runs, or is still to run."""
-    return tuple(sorted((_work(pod, whole) for pod in pods if _runs(pod)), key=lambda one: one.name))
+    return tuple(sorted((_work(pod, whole) for pod in pods if _runs(pod)), key=lambda work: work.name))
 
 
 def wait(
@@ -70,12 +70,14 @@ def wait(
     first = 0
     left: tuple[Work, ...] = ()
     for seen, _ in changes(api, "Pod", seconds=seconds, fields=f"spec.nodeName={node}", notify=notify):
-        there = working(list(seen.values()), whole=evict)
-        left = _reported(api, node, [one for one in there if concerns(one)], boot)
+        works = find_work(list(seen.values()), whole=evict)
+        left = _check_reports(api, node, [work for work in works if concerns(work)], boot)
         if evict and not stopped():
-            left = tuple(_evicted(api, seen, one, asked) for one in left)
+            left = tuple(_evict(api, seen, work, asked) for work in left)
         waited = [
-            one for one in left if not (one.standstill and (not evict or asked.get(one.uid, _ASKED).guarded))
+            work
+            for work in left
+            if not (work.standstill and (not evict or asked.get(work.uid, _ASKED).guarded))
         ]
         if not waited or stopped():
             return left
@@ -84,11 +86,11 @@ def wait(
     return left
 
 
-def _reported(api: Api, node: str, found: Sequence[Work], boot: str) -> tuple[Work, ...]:
+def _check_reports(api: Api, node: str, works: Sequence[Work], boot: str) -> tuple[Work, ...]:
     """The pods; none stands still where the kubelet has not reported lately, or not since boot: unknown then."""
-    if any(one.standstill for one in found) and not _reports(api, node, boot):
-        return tuple(replace(one, standstill="") for one in found)
-    return tuple(found)
+    if any(work.standstill for work in works) and not _reports(api, node, boot):
+        return tuple(replace(work, standstill="") for work in works)
+    return tuple(works)
 
 
 def _reports(api: Api, node: str, boot: str) -> bool:
@@ -103,7 +105,7 @@ def _reports(api: Api, node: str, boot: str) -> bool:
 class _Asked(NamedTuple):
     """Of an eviction: when it may be asked for again (monotonic), why not now, and whether a budget is why."""
 
-    again: float = 0.0
+    retry_at: float = 0.0
     obstacle: str = ""
     guarded: bool = False
 
@@ -111,9 +113,9 @@ class _Asked(NamedTuple):
 _ASKED = _Asked()
 
 
-def _evicted(api: Api, seen: Mapping[str, Object], work: Work, asked: dict[str, _Asked]) -> Work:
+def _evict(api: Api, seen: Mapping[str, Object], work: Work, asked: dict[str, _Asked]) -> Work:
     last = asked.get(work.uid, _ASKED)
-    if not work.ending and time.monotonic() >= last.again:
+    if not work.ending and time.monotonic() >= last.retry_at:
         pod = next(pod for pod in seen.values() if pod["metadata"]["uid"] == work.uid)
         try:
             obstacle, guarded = api.evict(pod), True
@@ -126,10 +128,10 @@ def _evicted(api: Api, seen: Mapping[str, Object], work: Work, asked: dict[str, 
 
 
 def _progress(left: Sequence[Work], first: int) -> str:
-    blocked = [one for one in left if one.obstacle]
+    blocked = [work for work in left if work.obstacle]
     ended = f" ({first - len(left)} of {first} pods ended)" if first > 1 else ""
     why = f": {blocked[0].name} may not be evicted: {blocked[0].obstacle}" if blocked else ""
-    return f"waiting for {few([one.name for one in left], NAMED)}{ended}{why}"
+    return f"waiting for {few([work.name for work in left], NAMED)}{ended}{why}"
 
 
 def _work(pod: Object, whole: bool) -> Work:
@@ -141,11 +143,11 @@ def _work(pod: Object, whole: bool) -> Work:
         asks=_asks(pod),
         service="DaemonSet" in owners or MIRROR in (meta.get("annotations") or {}),
         ending=bool(meta.get("deletionTimestamp")),
-        standstill=reason(pod, () if whole else _using(pod["spec"])),
+        standstill=reason(pod, () if whole else _gpu_containers(pod["spec"])),
     )
 
 
-def _using(spec: Object) -> list[str]:
+def _gpu_containers(spec: Object) -> list[str]:
     return [container.get("name", "") for container in containers(spec) if +_limits(container)]
 
 
@@ -196,8 +198,8 @@ def reason(pod: Object, using: Collection[str]) -> str:
     "" where one runs or is about to: it is created for the first time, or has just ended and is started again. Also for
     every state that is not known.
     """
-    found = _why(pod, using)
-    return (_why(pod) or "") if found is None else found
+    why = _why(pod, using)
+    return (_why(pod) or "") if why is None else why
 
 
 def containers(spec: Object) -> list[Object]:
@@ -211,15 +213,15 @@ def _why(pod: Object, names: Collection[str] | None = None) -> str | None:
     early = [container.get("name", "") for container in spec.get("initContainers") or []]
     blocked = next((states[name] for name in early if states.get(name) in FAILS), "")
     why = None
-    for one in containers(spec):
-        name = one.get("name", "")
+    for container in containers(spec):
+        name = container.get("name", "")
         state = states.get(name, "")
-        if (names is not None and name not in names) or _over(pod, one, first=name in early):
+        if (names is not None and name not in names) or _has_ended(pod, container, first=name in early):
             continue
-        found = blocked if state == INITIALIZING else state
-        if found not in FAILS:
+        cause = blocked if state == INITIALIZING else state
+        if cause not in FAILS:
             return ""
-        why = why or found
+        why = why or cause
     return why
 
 
@@ -236,7 +238,7 @@ def _statuses(pod: Object) -> list[Object]:
     return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
 
 
-def _over(pod: Object, container: Object, *, first: bool) -> bool:
+def _has_ended(pod: Object, container: Object, *, first: bool) -> bool:
     """Whether the container has ended and is not started again. Restart rules of its own (Kubernetes 1.34) may do that."""
     ends = [
         statuse["state"]["terminated"]

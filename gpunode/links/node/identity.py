@@ -16,19 +16,19 @@ from gpunode.model import Facts, Host
 ANOTHER_MACHINE = "another-machine"  # code: the node of a host's name is another machine, or several hosts claim it; waiting fixes neither
 
 
-def of(host: Host, every: Sequence[Node], facts: Facts | None = None) -> Node:
+def find(host: Host, every: Sequence[Node], facts: Facts | None = None) -> Node:
     """The node that this host is: `nodes.of`, unless its facts tell it from that one.
 
     Raises ClusterError with the code ANOTHER_MACHINE, or none for an address that another machine has too, behind a gateway or a
     tunnel.
     """
     name = facts.hostname if facts else ""
-    node = nodes.of(host, every, name)
-    wrong = _differing(facts, node) if facts else []
+    node = nodes.find(host, every, name)
+    wrong = _differences(facts, node) if facts else []
     if not wrong:
         return node
-    right = [one.name for one in every if facts and _equal(facts, one)]
-    if not right and not host.node and node not in nodes.named(host, every, name):
+    right = [node.name for node in every if facts and _equal(facts, node)]
+    if not right and not host.node and node not in nodes.find_named(host, every, name):
         raise ClusterError(
             f"no node of the cluster has its hostname `{name or host.name}`; "
             f"{node.name}, which has its address {host.ssh.address}, is another machine",
@@ -49,10 +49,10 @@ def of(host: Host, every: Sequence[Node], facts: Facts | None = None) -> Node:
     )
 
 
-def shared(found: Mapping[str, Node]) -> dict[str, Problem]:
+def find_shared(claims: Mapping[str, Node]) -> dict[str, Problem]:
     """Hosts that claim the same node, each with the problem that names them."""
     hosts: dict[str, list[str]] = {}
-    for host, node in found.items():
+    for host, node in claims.items():
         hosts.setdefault(node.name, []).append(host)
     return {
         host: Problem(
@@ -67,7 +67,7 @@ def shared(found: Mapping[str, Node]) -> dict[str, Problem]:
     }
 
 
-def _differing(facts: Facts, node: Node) -> list[str]:
+def _differences(facts: Facts, node: Node) -> list[str]:
     """What tells them apart. A kubelet in a container may have a machine-id of its own, and a machine that has rebooted
     since has another boot id: then the others decide."""
     if _same(facts.boot_id, node.boot_id):
@@ -82,8 +82,8 @@ def _differing(facts: Facts, node: Node) -> list[str]:
 def _equal(facts: Facts, node: Node) -> bool:
     """Whether something says that they are one machine, and nothing that they are not."""
     same = _same(facts.boot_id, node.boot_id) or _same(facts.machine_id, node.machine_id)
-    return same and not _differing(facts, node)
+    return same and not _differences(facts, node)
 
 
-def _same(one: str, other: str) -> bool:
-    return bool(one) and one.lower() == other.lower()
+def _same(value: str, other: str) -> bool:
+    return bool(value) and value.lower() == other.lower()

@@ -38,15 +38,15 @@ def write(
     if holds(node, labels, writer=writer):
         return {}
     # The uid makes sure that a node deleted meanwhile is not born again as an empty object.
-    wish: Object = {
+    body: Object = {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": node.name, "uid": node.uid, "labels": dict(labels)},
     }
     if annotations:
-        wish["metadata"]["annotations"] = dict(annotations)
+        body["metadata"]["annotations"] = dict(annotations)
     try:
-        result = api.apply(wish, manager=writer, force=overwrite, dry_run=dry_run, noted=writer in node.noted)
+        result = api.apply(body, manager=writer, force=overwrite, dry_run=dry_run, noted=writer in node.noted)
     except HttpError as error:
         if error.status == 409 and error.claims:
             held = [key for key in labels if node.labels.get(key, labels[key]) != labels[key]]
@@ -72,8 +72,8 @@ def holds(node: Node, labels: Mapping[str, str], *, writer: str = PROVISION) -> 
     return node.applied.get(writer) == frozenset(labels) and labels.items() <= node.labels.items()
 
 
-def lacking(node: Node, labels: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
-    """The same for those of `labels` that the node has not, or with another value, whoever would be asked for it."""
+def missing(node: Node, labels: Mapping[str, str]) -> dict[str, tuple[str | None, str | None]]:
+    """Labels that the node lacks or has with another value: (its value, the desired one) by key, whoever set it."""
     have = node.labels
     return {key: (have.get(key), value) for key, value in labels.items() if have.get(key) != value}
 
@@ -94,5 +94,5 @@ def others(pci: Iterable[PciDevice]) -> tuple[str, ...]:
 
 
 def _models(pci: Iterable[PciDevice]) -> list[str]:
-    slugs = [gpu(one.device).accelerator for one in sorted(driven(pci), key=lambda one: one.address)]
+    slugs = [gpu(device.device).accelerator for device in sorted(driven(pci), key=lambda d: d.address)]
     return [slug for slug, _ in Counter(slugs).most_common()]  # equal counts stay in the order first seen

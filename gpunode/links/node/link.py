@@ -52,7 +52,7 @@ def read_gates(api: Api, node: str) -> Mapping[str, bool] | str:
         return "this user may not `get` `nodes/proxy`, by which the kubelet is asked"
     try:
         answer = json.loads(text) if status == 200 else {}
-        found = answer["kubeletconfig" if "kubeletconfig" in answer else "componentconfig"]
-        return {str(name): state is True for name, state in (found.get("featureGates") or {}).items()}
+        config = answer["kubeletconfig" if "kubeletconfig" in answer else "componentconfig"]
+        return {str(name): state is True for name, state in (config.get("featureGates") or {}).items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         return f"the kubelet answers /configz without its configuration (HTTP {status})"

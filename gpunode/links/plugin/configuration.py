@@ -10,7 +10,7 @@ from gpunode.contract.config import DEFAULT, GPU, LABEL, Config, Share
 from gpunode.links.kubelet import minors
 from gpunode.links.node import Node
 from gpunode.links.plugin import expected
-from gpunode.links.plugin.expected import in_force
+from gpunode.links.plugin.expected import find_config
 from gpunode.model import Host, PluginConfig
 from gpunode.wording import few
 
@@ -21,7 +21,7 @@ def meaning(
     before: PluginConfig | None, after: PluginConfig | None, labels: Mapping[str, str], gpus: int
 ) -> str:
     """What becomes of a node's GPUs; "" where they are shared as before. `gpus`: how many it offers whole, 0 if unknown."""
-    old, new = in_force(before, labels), in_force(after, labels)
+    old, new = find_config(before, labels), find_config(after, labels)
     if old is None or new is None or (old.shares, old.memory) == (new.shares, new.memory):
         return ""
     return "; ".join(_now(old, new, gpus))
@@ -29,8 +29,8 @@ def meaning(
 
 def differ(before: PluginConfig | None, after: PluginConfig | None, labels: Mapping[str, str]) -> bool:
     """Whether another configuration comes into force on a node with these labels; one that names none keeps its own."""
-    new = in_force(after, labels)
-    return new is not None and new != in_force(before, labels)
+    new = find_config(after, labels)
+    return new is not None and new != find_config(before, labels)
 
 
 def _now(old: Config, new: Config, gpus: int) -> Iterator[str]:
@@ -38,12 +38,12 @@ def _now(old: Config, new: Config, gpus: int) -> Iterator[str]:
         yield "each GPU becomes whole again: one pod has all of it"
     known = gpus if not old.shares and old.memory is None else 0
     for share in new.shares:
-        yield _shared(share, known)
+        yield _format_share(share, known)
     if new.memory is not None:
         yield f"GPUs are shared by memory: pods ask for {new.memory.resource}, and the driver limits them where it can"
 
 
-def _shared(share: Share, gpus: int) -> str:
+def _format_share(share: Share, gpus: int) -> str:
     if share.resource != GPU or share.devices or not gpus:
         what = "each GPU" if share.resource == GPU else f"each {share.resource}"
         some = f" of {', '.join(share.devices)}" if share.devices else ""
@@ -64,33 +64,33 @@ def warnings(config: PluginConfig | None, places: Sequence[Place]) -> list[str]:
     """Sentences for the user before a deployment: hosts whose pods would get no GPU, hosts without a configuration."""
     blind: dict[str, list[str]] = {}
     for host, node, labels in places:
-        if why := _ignored(expected.cdi_alone(config, labels), host, node):
+        if why := _ignored_reason(expected.cdi_strategies(config, labels), host, node):
             blind.setdefault(why, []).append(f"{host.name} ({node.kubelet})")
     sentences = [
-        f"{_named(hosts)}: containers would get no GPU. The plugin's configuration has no device list strategy but {why}. "
+        f"{_format_hosts(hosts)}: containers would get no GPU. The plugin's configuration has no device list strategy but {why}. "
         "Put `envvar` beside it, or give these hosts another configuration (`cluster.plugin.configs`)."
         for why, hosts in blind.items()
     ]
     deaf = [
-        host.name for host, _, labels in places if host.isolation and expected.variable_alone(config, labels)
+        host.name for host, _, labels in places if host.isolation and expected.uses_variable(config, labels)
     ]
     if deaf:
         sentences.append(
-            f"{_named(deaf)}: containers would get no GPU. These hosts have `isolation: true`, and the plugin's only device "
+            f"{_format_hosts(deaf)}: containers would get no GPU. These hosts have `isolation: true`, and the plugin's only device "
             "list strategy there is `envvar`. Set `flags.plugin.deviceListStrategy: [volume-mounts]` in its configuration, "
             "or one of CDI's."
         )
-    without = [host.name for host, _, labels in places if expected.unconfigured(config, labels)]
+    without = [host.name for host, _, labels in places if expected.is_unconfigured(config, labels)]
     if without:
         sentences.append(
-            f"{_named(without)}: none of `cluster.plugin.configs` is for these hosts: their nodes have no label {LABEL}, "
+            f"{_format_hosts(without)}: none of `cluster.plugin.configs` is for these hosts: their nodes have no label {LABEL}, "
             f"and none is named `{DEFAULT}`. The plugin runs there with every setting at its default. Set the label "
             f"(`labels`), or name one of the files `{DEFAULT}`, too."
         )
     return sentences
 
 
-def _ignored(strategies: Sequence[str], host: Host, node: Node) -> str:
+def _ignored_reason(strategies: Sequence[str], host: Host, node: Node) -> str:
     """Why none of these strategies, all CDI's, gives containers their devices on this node; "" where one does."""
     gate, minor = minors.GATES["DevicePluginCDIDevices"], minors.minor(node.kubelet)
     docker = node.runtime.startswith("docker:")
@@ -111,5 +111,5 @@ def _ignored(strategies: Sequence[str], host: Host, node: Node) -> str:
     return " and ".join(reasons)
 
 
-def _named(hosts: Sequence[str]) -> str:
+def _format_hosts(hosts: Sequence[str]) -> str:
     return few(hosts, NAMED)

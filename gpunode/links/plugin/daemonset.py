@@ -38,7 +38,7 @@ def plugins(several: Iterable[Object]) -> list[Object]:
     return [pod for pod in several if (pod["metadata"].get("labels") or {}).get(NAME_LABEL) == NAME]
 
 
-def in_back_off(pod: Object) -> bool:
+def is_in_back_off(pod: Object) -> bool:
     states = pod.get("status", {}).get("containerStatuses") or []
     return any("BackOff" in state.get("state", {}).get("waiting", {}).get("reason", "") for state in states)
 
@@ -46,11 +46,11 @@ def in_back_off(pod: Object) -> bool:
 def by_node(several: Iterable[Object]) -> dict[str, Object]:
     """Node -> its youngest pod; one that is being deleted only where there is no other."""
     placed = [pod for pod in several if place(pod)]
-    ages = sorted(placed, key=lambda pod: (not ending(pod), pod["metadata"]["creationTimestamp"]))
+    ages = sorted(placed, key=lambda pod: (not is_ending(pod), pod["metadata"]["creationTimestamp"]))
     return {place(pod): pod for pod in ages}
 
 
-def ending(pod: Object) -> bool:
+def is_ending(pod: Object) -> bool:
     return bool(pod["metadata"].get("deletionTimestamp"))
 
 
@@ -74,8 +74,8 @@ def generations(api: Api, namespace: str) -> Mapping[str, str]:
     }
 
 
-def up(pod: Object | None, current: Mapping[str, str]) -> bool:
-    if pod is None or ending(pod) or not pods.is_ready(pod):
+def is_up(pod: Object | None, current: Mapping[str, str]) -> bool:
+    if pod is None or is_ending(pod) or not pods.is_ready(pod):
         return False
     owners = [reference["name"] for reference in pod["metadata"].get("ownerReferences") or []]
     generation = pod["metadata"]["labels"].get(POD_GENERATION, "")
@@ -100,7 +100,7 @@ def read_state(api: Api, namespace: str, node: Node, pod: Object | None, *, late
     """`late`: the pod is not of the version that was deployed."""
     if not node.ready:
         return State(node, pod, Problem(NOT_READY, f"the node is not Ready: {node.why_not_ready}"))
-    runs = pod is not None and not ending(pod) and pods.is_ready(pod) and not late
+    runs = pod is not None and not is_ending(pod) and pods.is_ready(pod) and not late
     return State(node, pod, None if runs else why(api, namespace, node, pod))
 
 
@@ -108,15 +108,15 @@ def why(api: Api, namespace: str, node: Node, pod: Object | None) -> Problem:
     """Why the plugin does not run on the node."""
     label = node.labels.get(GPU_LABEL)
     if label == PAUSED:
-        words = f"a run took the plugin off {node.name} for another driver, and did not end"
-        return Problem("paused", words, fix=Advice("`", Command("provision"), "` brings it back."))
+        what = f"a run took the plugin off {node.name} for another driver, and did not end"
+        return Problem("paused", what, fix=Advice("`", Command("provision"), "` brings it back."))
     if label != "true":
-        words = f"the node has no label {GPU_LABEL}=true, so no plugin runs there"
-        return Problem("no-label", words)
+        what = f"the node has no label {GPU_LABEL}=true, so no plugin runs there"
+        return Problem("no-label", what)
     if pod is None:
-        words = _no_pod(api, namespace, node)
-        return obstacles.match_admission(words) or Problem("no-pod", words)
-    if ending(pod):
+        what = _no_pod(api, namespace, node)
+        return obstacles.match_admission(what) or Problem("no-pod", what)
+    if is_ending(pod):
         return Problem("pod-ending", "its old pod is still ending")
     problem = pods.problem(pod, pods.events(api, pod))
     if not problem and pods.is_ready(pod):
@@ -155,8 +155,8 @@ def why_on(api: Api, namespace: str, waiting: Sequence[Node], pods_by_node: Mapp
     reasons: dict[str, list[str]] = {}
     for node in waiting:
         reasons.setdefault(why(api, namespace, node, pods_by_node.get(node.name)).what, []).append(node.name)
-    words = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
-    return Problem("plugin-waiting", words)
+    what = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+    return Problem("plugin-waiting", what)
 
 
 def mps_problem(api: Api, namespace: str, node: Node) -> str:

@@ -52,7 +52,7 @@ class Spec:
             "configs": config.files,
             "mps_root": config.mps_root,
         }
-        made = render(
+        objects = render(
             "plugin.yaml.j2",
             **common,
             config=alone,
@@ -65,7 +65,7 @@ class Spec:
             metrics=self.publish.metrics,
             isolated=self.isolated,
         )
-        return [*made, *render("mps.yaml.j2", **common)] if config.mps_root else made
+        return [*objects, *render("mps.yaml.j2", **common)] if config.mps_root else objects
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def plan(
 ) -> tuple[Difference, ...]:
     """What `deploy` would change; not `strict`: also for a user without the rights to do it. `notify` gets what is not known."""
     would = component(spec, EVERYWHERE, seconds=0).plan(api, strict=strict, notify=notify)
-    return (*would, *(() if spec.publish.annotation else _removed(published.read_annotations(api))))
+    return (*would, *(() if spec.publish.annotation else _removals(published.read_annotations(api))))
 
 
 def deploy(api: Api, spec: Spec, scope: Scope = EVERYWHERE, *, seconds: float, notify: OnProgress) -> Rollout:
@@ -120,7 +120,7 @@ def deploy(api: Api, spec: Spec, scope: Scope = EVERYWHERE, *, seconds: float, n
     """
     before = daemonset.every_pod(api, spec.namespace)
     differences, states = component(spec, scope, before, seconds=seconds).deploy(api, notify)
-    differences += () if spec.publish.annotation else _removed(published.remove_annotations(api))
+    differences += () if spec.publish.annotation else _removals(published.remove_annotations(api))
     return Rollout(differences, states)
 
 
@@ -133,15 +133,15 @@ def component(
     def wait(api: Api, notify: OnProgress) -> Mapping[str, State]:
         # Their problem may just have been fixed: a new pod starts at once, not after the back-off.
         for pod in before:
-            if pod["metadata"]["uid"] in scope.renew or daemonset.in_back_off(pod):
+            if pod["metadata"]["uid"] in scope.renew or daemonset.is_in_back_off(pod):
                 api.delete("Pod", pod["metadata"]["name"], namespace, uid=pod["metadata"]["uid"])
-        every = nodes.every(api, labels=f"{GPU_LABEL}=true")
+        every = nodes.fetch(api, labels=f"{GPU_LABEL}=true")
         targets = scope.targets(every)
         able = [name for name, node in targets.items() if node.ready and name not in scope.hopeless]
-        bare = without(every, daemonset.by_node(daemonset.plugins(before)))
-        by_node, late = _waited(api, namespace, every, able, bare, seconds=seconds, notify=notify)
+        bare = nodes_without(every, daemonset.by_node(daemonset.plugins(before)))
+        by_node, late = _wait(api, namespace, every, able, bare, seconds=seconds, notify=notify)
         fresh = {
-            node.name: node for node in nodes.every(api, labels=f"{GPU_LABEL}=true")
+            node.name: node for node in nodes.fetch(api, labels=f"{GPU_LABEL}=true")
         }  # offers GPUs by now
         return {
             name: daemonset.read_state(
@@ -150,10 +150,10 @@ def component(
             for name, node in targets.items()
         }
 
-    return Component(spec.manifests, everything(namespace), wait)
+    return Component(spec.manifests, all_objects(namespace), wait)
 
 
-def _waited(
+def _wait(
     api: Api,
     namespace: str,
     every: Sequence[Node],
@@ -171,15 +171,15 @@ def _waited(
     current: Mapping[str, str] = {}
     waiting = able
     longest = seconds * waves(len(able))
-    for found, changed in changes(
+    for live, changed in changes(
         api, "Pod", namespace, seconds=longest, labels=daemonset.SELECTOR, notify=notify
     ):
-        by_node = daemonset.by_node(found.values())
+        by_node = daemonset.by_node(live.values())
         if (
             changed is None
         ):  # at first and now and then: others may change them; each event would be too often
             current = daemonset.generations(api, namespace)
-        late = [name for name in able if not daemonset.up(by_node.get(name), current)]
+        late = [name for name in able if not daemonset.is_up(by_node.get(name), current)]
         if len(late) < len(waiting):
             progress = time.monotonic()
         waiting = late
@@ -204,13 +204,13 @@ def pods_on(api: Api, namespace: str, on: Collection[str]) -> list[Object]:
     return [pod for pod in daemonset.every_pod(api, namespace) if daemonset.place(pod) in on]
 
 
-def _removed(texts: Mapping[str, str]) -> tuple[Difference, ...]:
+def _removals(texts: Mapping[str, str]) -> tuple[Difference, ...]:
     return tuple(
         Difference(published.annotation_title(name), "removed", (f"-{text}",)) for name, text in texts.items()
     )
 
 
-def everything(namespace: str) -> list[Object]:
+def all_objects(namespace: str) -> list[Object]:
     """All objects that `deploy` may have applied, whatever the inventory."""
     publish = PluginPublish(events=True, annotation=True, metrics=True, promises=True)
     config = PluginConfig(mps_root="/any", files={"any": ""})
@@ -227,9 +227,9 @@ def waves(count: int) -> int:
     return max(1, -(-count // bound(count)))
 
 
-def without(nodes: Iterable[Node], by_node: Mapping[str, Object]) -> set[str]:
+def nodes_without(nodes: Iterable[Node], by_node: Mapping[str, Object]) -> set[str]:
     """Nodes without a ready pod."""
-    ready = {name for name, pod in by_node.items() if not daemonset.ending(pod) and pods.is_ready(pod)}
+    ready = {name for name, pod in by_node.items() if not daemonset.is_ending(pod) and pods.is_ready(pod)}
     return {node.name for node in nodes if not node.ready or node.name not in ready}
 
 
@@ -243,12 +243,12 @@ def advance(
 ) -> None:
     """Delete pods of the earlier version where Kubernetes stops because of nodes that were without the plugin `before`.
     `nodes` are all that should have it, `waiting` those that have not the new version."""
-    for name in due(nodes, by_node, waiting, before):
+    for name in next_nodes(nodes, by_node, waiting, before):
         meta = by_node[name]["metadata"]
         api.delete("Pod", meta["name"], namespace, uid=meta["uid"])
 
 
-def due(
+def next_nodes(
     nodes: Sequence[Node],
     by_node: Mapping[str, Object],
     waiting: Collection[str],
@@ -258,7 +258,7 @@ def due(
     turn: list[str] = []
     for mode in (True, False):  # a DaemonSet each
         these = [node for node in nodes if (node.labels.get(RUNTIME_LABEL) == "class") == mode]
-        out, most = without(these, by_node), bound(len(these))
+        out, most = nodes_without(these, by_node), bound(len(these))
         if len(out) < most:
             continue  # Kubernetes continues on its own
         old = [node.name for node in these if node.name in waiting and node.name not in out]
@@ -282,8 +282,8 @@ def find_removable(api: Api, namespace: str, *, notify: OnProgress) -> tuple[str
         )
     left = tuple(title(pod) for pod in _leftovers(api, namespace))
     annotations = tuple(published.annotation_title(node) for node in published.read_annotations(api))
-    objects = apply.find_removable(api, everything(namespace), notify=notify)
-    return left + objects + annotations + tuple(_label(node) for node in _labelled(api))
+    objects = apply.find_removable(api, all_objects(namespace), notify=notify)
+    return left + objects + annotations + tuple(_label(node) for node in _labelled_nodes(api))
 
 
 def remove(api: Api, namespace: str, *, seconds: float, notify: OnProgress) -> tuple[str, ...]:
@@ -291,13 +291,13 @@ def remove(api: Api, namespace: str, *, seconds: float, notify: OnProgress) -> t
     that brought the plugin to nodes, where gpunode set them. Returns the titles of what was deleted. Raises ClusterError,
     before anything is, where the user may not delete all."""
     left = _leftovers(api, namespace)
-    live_objects = [*left, *apply.find_present(api, everything(namespace))]
+    live_objects = [*left, *apply.find_present(api, all_objects(namespace))]
     rights.demand(api, (*rights.of_deletion(live_objects), *rights.of_wait(live_objects), *rights.LABELS))
     for pod in left:
         api.delete("Pod", pod["metadata"]["name"], namespace)
-    removed = apply.remove(api, everything(namespace), seconds=seconds, notify=notify)
+    removed = apply.remove(api, all_objects(namespace), seconds=seconds, notify=notify)
     annotations = tuple(published.annotation_title(node) for node in published.remove_annotations(api))
-    marked = _labelled(api)  # last: a node that has lost its labels is not found by them
+    marked = _labelled_nodes(api)  # last: a node that has lost its labels is not found by them
     for node in marked:
         kept = {
             key: node.labels[key]
@@ -320,10 +320,10 @@ def _elsewhere(api: Api, namespace: str) -> list[str]:
     return []
 
 
-def _labelled(api: Api) -> list[Node]:
+def _labelled_nodes(api: Api) -> list[Node]:
     """The nodes on which gpunode itself set a label of its own."""
     return [
-        node for node in nodes.every(api) if node.applied.get(labels.PROVISION, frozenset()) & set(OWN_LABELS)
+        node for node in nodes.fetch(api) if node.applied.get(labels.PROVISION, frozenset()) & set(OWN_LABELS)
     ]
 
 

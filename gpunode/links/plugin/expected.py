@@ -20,11 +20,11 @@ def units(
     """Units by resource on a node with these labels, where it offers MIG devices, GPUs shared by time-slicing or MPS, or
     memory under a renamed resource. None elsewhere, and where they are unknown: the label names no configuration, so an
     earlier one is in force; or MIG devices were not listed."""
-    settings = in_force(config, labels)
+    settings = find_config(config, labels)
     if settings is None:
         return None
     cut = settings.mig_strategy != "none" and any(gpu.mig_on for gpu in gpus)
-    if not (cut or any(share.resource == GPU for share in settings.shares) or _named(settings)):
+    if not (cut or any(share.resource == GPU for share in settings.shares) or _resource_name(settings)):
         return None
     offered = _offered(settings, gpus)
     return {resource: len(several) for resource, several in offered.items()} if offered else None
@@ -33,8 +33,8 @@ def units(
 def uuids(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> tuple[str, ...]:
     """UUIDs of the GPUs and MIG devices that pods on a node with these labels can get; all GPUs where the configuration
     is unknown, () where MIG devices are."""
-    settings = in_force(config, labels)
-    if unlisted(config, gpus, labels):
+    settings = find_config(config, labels)
+    if is_unlisted(config, gpus, labels):
         return ()
     offered = _offered(settings, gpus) if settings else None
     if not offered:
@@ -44,7 +44,7 @@ def uuids(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str,
 
 def pieces(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> tuple[int, ...]:
     """Units of memory of each GPU that a node with these labels shares by memory; () for none, and where unknown."""
-    settings = in_force(config, labels)
+    settings = find_config(config, labels)
     offered = _offered(settings, gpus) if settings else None
     if not offered or not settings or not settings.memory:
         return ()
@@ -54,7 +54,7 @@ def pieces(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str
 def each(config: PluginConfig | None, labels: Mapping[str, str], resource: str) -> int | None:
     """Units of this resource per GPU or MIG device on a node with these labels; None where they differ, and where
     unknown."""
-    settings = in_force(config, labels)
+    settings = find_config(config, labels)
     if settings is None:
         return None
     counts_gpus = {share.replicas for share in settings.shares if share.rename == resource}
@@ -64,40 +64,40 @@ def each(config: PluginConfig | None, labels: Mapping[str, str], resource: str) 
     return counts_gpus.pop() if len(counts_gpus) == 1 else None
 
 
-def unlisted(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> bool:
+def is_unlisted(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> bool:
     """Whether the units of a node with these labels are unknown because its host did not list MIG devices."""
-    settings = in_force(config, labels)
+    settings = find_config(config, labels)
     cut = settings is not None and settings.mig_strategy != "none"
     return cut and any(gpu.mig is None for gpu in gpus)
 
 
 def memory(config: PluginConfig | None, labels: Mapping[str, str]) -> str:
     """The renamed resource of GPU memory on a node with these labels; "" for none."""
-    settings = in_force(config, labels)
-    return _named(settings) if settings else ""
+    settings = find_config(config, labels)
+    return _resource_name(settings) if settings else ""
 
 
-def cdi_alone(config: PluginConfig | None, labels: Mapping[str, str]) -> tuple[str, ...]:
+def cdi_strategies(config: PluginConfig | None, labels: Mapping[str, str]) -> tuple[str, ...]:
     """The device list strategies on a node with these labels if all are CDI's; () where one is not."""
-    settings = in_force(config, labels)
+    settings = find_config(config, labels)
     strategies = settings.device_list_strategy if settings else ()
     return strategies if CDI.issuperset(strategies) else ()
 
 
-def variable_alone(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
+def uses_variable(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
     """Whether containers on a node with these labels learn their GPUs from a variable alone."""
-    settings = in_force(config, labels)
+    settings = find_config(config, labels)
     return settings is not None and set(settings.device_list_strategy) == {"envvar"}
 
 
-def unconfigured(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
+def is_unconfigured(config: PluginConfig | None, labels: Mapping[str, str]) -> bool:
     """Whether none of several configurations applies to a node with these labels."""
     return config is not None and bool(config.files) and not choose_name(config.files, labels.get(LABEL, ""))
 
 
 def makes(config: PluginConfig | None, labels: Mapping[str, str], resource: str) -> bool:
     """Whether a device may be offered as this resource on a node with these labels; True where unknown."""
-    settings = in_force(config, labels)
+    settings = find_config(config, labels)
     if settings is None:
         return True
     shared, whole = settings.memory, [share for share in settings.shares if share.resource == GPU]
@@ -110,7 +110,7 @@ def makes(config: PluginConfig | None, labels: Mapping[str, str], resource: str)
     return settings.mig_strategy == "mixed" and resource.startswith("nvidia.com/mig-")
 
 
-def misnamed(config: PluginConfig | None, labels: Mapping[str, str]) -> str:
+def label_problem(config: PluginConfig | None, labels: Mapping[str, str]) -> str:
     """A message that the node's label names no configuration; "" where it names one or there is no choice."""
     named = labels.get(LABEL, "")
     if not config or not config.files or not named or named in config.files:
@@ -119,7 +119,7 @@ def misnamed(config: PluginConfig | None, labels: Mapping[str, str]) -> str:
     return f"label {LABEL} names `{named}`; there {'is' if len(config.files) == 1 else 'are'} {names}"
 
 
-def in_force(config: PluginConfig | None, labels: Mapping[str, str]) -> Config | None:
+def find_config(config: PluginConfig | None, labels: Mapping[str, str]) -> Config | None:
     """The configuration for a node with these labels, the plugin's default where the inventory has none; None where
     the label names none."""
     if config is None:
@@ -129,18 +129,18 @@ def in_force(config: PluginConfig | None, labels: Mapping[str, str]) -> Config |
     return config_file.parse(text) if text else None
 
 
-def devices(gpus: Sequence[Gpu]) -> list[Device]:
+def make_devices(gpus: Sequence[Gpu]) -> list[Device]:
     """The GPUs and MIG devices as NVML reports them to the plugin."""
-    made = []
+    devices = []
     for gpu in gpus:
         memory = None if gpu.memory_mib is None else gpu.memory_mib * MIB
         whole = Device(gpu.uuid, str(gpu.index), gpu.name, gpu.uuid, gpu.pci, memory)
-        made.append(replace(whole, mig_enabled=gpu.mig_on))
-        made += [
+        devices.append(replace(whole, mig_enabled=gpu.mig_on))
+        devices += [
             replace(whole, uuid=part.uuid, index=f"{gpu.index}:{part.number}", profile=part.profile)
             for part in gpu.mig or ()
         ]
-    return made
+    return devices
 
 
 def _offered(settings: Config, gpus: Sequence[Gpu]) -> Mapping[str, Sequence[Unit]] | None:
@@ -148,12 +148,12 @@ def _offered(settings: Config, gpus: Sequence[Gpu]) -> Mapping[str, Sequence[Uni
     if settings.mig_strategy != "none" and any(gpu.mig is None for gpu in gpus):
         return None
     try:
-        return offers(devices(gpus), settings.mig_strategy, settings.shares, settings.memory)
+        return offers(make_devices(gpus), settings.mig_strategy, settings.shares, settings.memory)
     except CannotOffer:
         return None
 
 
-def _named(settings: Config) -> str:
+def _resource_name(settings: Config) -> str:
     return settings.memory.resource if settings.memory and settings.memory.resource != GPU_MEM else ""
 
 

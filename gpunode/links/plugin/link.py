@@ -30,7 +30,7 @@ def judge_owned(why: Problem) -> Verdict:
     return Verdict.broken("plugin", "the node's GPUs have another owner", why.what, why.fix, why.code)
 
 
-def unloaded(api: Api, namespace: str, image: PluginImage, nodes: Iterable[Node]) -> list[str]:
+def nodes_without(api: Api, namespace: str, image: PluginImage, nodes: Iterable[Node]) -> list[str]:
     """The nodes without an image that is loaded onto hosts and not pulled; none where a DaemonSet already names it: a
     kubelet reports a new image only after up to a minute."""
     if image.archive is None:
@@ -44,10 +44,10 @@ def unloaded(api: Api, namespace: str, image: PluginImage, nodes: Iterable[Node]
         container["image"] == image.reference for pod in templates for container in pod["spec"]["containers"]
     ):
         return []
-    return [node.name for node in nodes if node.images and not any(_is(image, name) for image in node.images)]
+    return [node.name for node in nodes if node.images and not any(_same(ref, name) for ref in node.images)]
 
 
-def floating(image: PluginImage) -> str:
+def floating_warning(image: PluginImage) -> str:
     """A warning about an image reference whose image may change; "" where it does not."""
     _, digest, _ = image.reference.partition("@")
     tag = image.reference.rpartition("/")[2].partition(":")[2] or "latest"
@@ -59,7 +59,7 @@ def floating(image: PluginImage) -> str:
     )
 
 
-def _is(reported: str, name: str) -> bool:
+def _same(reported: str, name: str) -> bool:
     """Whether this is the image `name`: a runtime may put a registry in front, docker.io/library/plugin:1."""
     return reported == name or reported.endswith(f"/{name}")
 

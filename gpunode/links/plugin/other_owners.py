@@ -102,7 +102,7 @@ def paused_labels(labels: Mapping[str, str]) -> list[str]:
     ]
 
 
-def every(api: Api) -> tuple[Other, ...]:
+def list_others(api: Api) -> tuple[Other, ...]:
     """All of them. Also empty where the user may not list DaemonSets."""
     try:
         daemonsets = api.find("DaemonSet")[0]
@@ -114,7 +114,7 @@ def every(api: Api) -> tuple[Other, ...]:
 def find_replaceable(api: Api, named: str, nodes: Collection[str]) -> Object:
     """The DaemonSet NAMESPACE/NAME of another plugin, to be deleted where the bundled one comes to these nodes. Raises
     ClusterError where it is no such, would be made again, or serves other nodes, too."""
-    others = {each.title: each for each in every(api) if each.does == "offers"}
+    others = {each.title: each for each in list_others(api) if each.does == "offers"}
     other, (namespace, _, name) = others.get(f"DaemonSet {named}"), named.partition("/")
     live = api.get("DaemonSet", name, namespace) if other else None
     if other is None or live is None:
@@ -155,16 +155,16 @@ def _others(daemonsets: Iterable[Object]) -> Iterable[Other]:
         names += [owner["name"] for owner in live["metadata"].get("ownerReferences") or () if "name" in owner]
         if not count or is_ours(live):
             continue
-        words, where = " ".join(names).lower(), live["metadata"].get("namespace", "")
-        product = next((product for product in PRODUCTS if product.owns(where, words)), None)
+        text, where = " ".join(names).lower(), live["metadata"].get("namespace", "")
+        product = next((product for product in PRODUCTS if product.owns(where, text)), None)
         named = title({"kind": "DaemonSet", **live})
         if product and _offers(pod):
             yield Other(named, count, product)
-        elif product and "container-toolkit" in words:
+        elif product and "container-toolkit" in text:
             yield Other(named, count, product, "configures")
         elif (
             product
-            and "dra-driver" in words
+            and "dra-driver" in text
             and any(container["name"] == "gpus" for container in pod["containers"])
         ):
             yield Other(named, count, product, "allocates")
@@ -203,7 +203,7 @@ class Owners:
         signs += [f"label {DRA_LABEL}=true"] if labelled else []
         if not signs:
             return self._doubt(node) if self.unknown and self.objects else None
-        words = (
+        what = (
             f"a DRA driver allocates the GPUs of this node ({', '.join([*signs, *self.objects])}); "
             "a device plugin there would give each to a second pod"
         )
@@ -217,13 +217,13 @@ class Owners:
         fix = (
             f"To use the plugin, take the DRA driver off the node, {way}. To keep DRA, exclude the host{keep}"
         )
-        return Problem(OTHER_OWNER, words, fix=fix, subject=node.name)
+        return Problem(OTHER_OWNER, what, fix=fix, subject=node.name)
 
     def _doubt(self, node: Node) -> Problem:
         """Whether a DRA driver that is there has this node's GPUs cannot be read."""
-        words = f"a DRA driver may allocate the GPUs of this node ({', '.join(self.objects)}): {self.unknown}"
+        what = f"a DRA driver may allocate the GPUs of this node ({', '.join(self.objects)}): {self.unknown}"
         fix = "Give this user the right to list resourceslices.resource.k8s.io, or exclude the host."
-        return Problem(OTHER_OWNER, words, fix=fix, subject=node.name)
+        return Problem(OTHER_OWNER, what, fix=fix, subject=node.name)
 
 
 NONE = Owners({})
@@ -252,7 +252,7 @@ def dra_owners(api: Api) -> Owners:
             slices[spec["nodeName"]] = (*slices.get(spec["nodeName"], ()), spec["title"])
     offers = [f"{title(item)} for {GPU}" for item in classes]
     bring = [title(item) for item in _list(api, "GPUCluster")]
-    bring += [item.title for item in every(api) if item.does == "allocates"]
+    bring += [item.title for item in list_others(api) if item.does == "allocates"]
     return Owners(slices, (*bring, *offers), unknown, brought=bool(bring))
 
 

@@ -37,14 +37,14 @@ def read(api: Api, node: Node, pod: Object) -> Status | Problem:
             return Problem("no-log", f"the plugin's log cannot be read: {error.message}")
         text = find_last(log) or ""
     if not text:
-        return _older() if log.strip() else _nothing_yet()
+        return _older_problem() if log.strip() else _nothing_yet()
     try:
         return loads(text)
     except UnknownVersion as error:
         if isinstance(error.version, int) and error.version > 1:
-            words = f"the plugin is newer than this gpunode: {error}"
-            return Problem("plugin-newer", words, fix="Update gpunode on this computer.")
-        return _older()
+            what = f"the plugin is newer than this gpunode: {error}"
+            return Problem("plugin-newer", what, fix="Update gpunode on this computer.")
+        return _older_problem()
     except ValueError as error:
         return Problem("bad-status", f"the plugin's status cannot be read: {error}", fix=UPDATE)
 
@@ -55,10 +55,10 @@ def why_missing(status: Status | Problem) -> Problem | None:
         return None if status.code == NOTHING_YET else status
     if status.problem is not None:
         return Problem(status.problem.code, f"the plugin reports: {status.problem}")
-    words = dict.fromkeys(
+    sentences = dict.fromkeys(
         [*(each.sentence for each in status.lost), *(each.words for each in status.reserved)]
     )
-    if not words:
+    if not sentences:
         return None
     holders = (
         ()
@@ -66,7 +66,7 @@ def why_missing(status: Status | Problem) -> Problem | None:
         else tuple(dict.fromkeys(pod.name or pod.uid for each in status.reserved for pod in each.pods))
     )
     code = status.lost[0].code if status.lost else "reserved"
-    return Problem(code, f"the plugin reports: {'; '.join(words)}", holders=holders)
+    return Problem(code, f"the plugin reports: {'; '.join(sentences)}", holders=holders)
 
 
 def why_not_ready(status: Status | Problem) -> Problem | None:
@@ -78,28 +78,28 @@ def why_not_ready(status: Status | Problem) -> Problem | None:
     return why_missing(status)
 
 
-def unseen(status: Status | Problem) -> str:
+def hidden_problems(status: Status | Problem) -> str:
     """Problems that the kubelet's counts do not show: a refused configuration, GPUs that are not offered; "" for none."""
     if isinstance(status, Problem):
         return status.what if status.code.startswith(("plugin-", "bad-")) else ""
     refused = status.configuration.refused
-    words = [f"its configuration is unchanged: {refused}"] if refused else []
-    return "; ".join([*words, *(lost.sentence for lost in status.lost if not lost.listed)])
+    sentences = [f"its configuration is unchanged: {refused}"] if refused else []
+    return "; ".join([*sentences, *(lost.sentence for lost in status.lost if not lost.listed)])
 
 
-def unlimited(status: Status | Problem) -> str:
+def why_unlimited(status: Status | Problem) -> str:
     """Why the driver does not limit containers to their share of a GPU's memory; "" where it does, and where no GPU is
     shared by memory."""
     limits = status.memory_limits.values() if isinstance(status, Status) else ()
     return "; ".join(dict.fromkeys(limit.words for limit in limits if limit.code != ENFORCED))
 
 
-def offered(status: Status | Problem) -> frozenset[str] | None:
+def resources(status: Status | Problem) -> frozenset[str] | None:
     """The resources of the configuration in force; None where it is not known."""
     return frozenset(status.resources) if isinstance(status, Status) else None
 
 
-def earlier(api: Api, node: Node, pod: Object) -> str:
+def outage(api: Api, node: Node, pod: Object) -> str:
     """The last unhealthy GPU that the plugin reported before this start, from its event: perhaps the missing one. ""
     for none; for people only."""
     events: list[Object] = []
@@ -107,11 +107,11 @@ def earlier(api: Api, node: Node, pod: Object) -> str:
         fields = f"involvedObject.kind=Node,involvedObject.uid={node.name}"
         events = api.find("Event", "default", fields=fields)[0]
     ours = [event for event in events if (event.get("source") or {}).get("component") == COMPONENT]
-    before = [one for one in ours if "" < _when(one) < _start(pod)]
-    newest = max((one for one in before if one.get("reason") in UNHEALTHY), key=_when, default=None)
-    if newest is None or any(one.get("reason") == HEALTHY and _when(one) >= _when(newest) for one in before):
+    past = [event for event in ours if "" < _when(event) < _start(pod)]
+    last = max((event for event in past if event.get("reason") in UNHEALTHY), key=_when, default=None)
+    if last is None or any(event.get("reason") == HEALTHY and _when(event) >= _when(last) for event in past):
         return ""
-    return f"before its last start, {_age(newest)}, the plugin reported: {newest.get('message', '')}"
+    return f"before its last start, {_age(last)}, the plugin reported: {last.get('message', '')}"
 
 
 def log_line(log: str) -> str:
@@ -123,9 +123,9 @@ def _nothing_yet() -> Problem:
     return Problem(NOTHING_YET, "the plugin has not published its status yet")
 
 
-def _older() -> Problem:
-    words = "the plugin is older than this gpunode and publishes no status that it reads"
-    return Problem("plugin-older", words, fix=UPDATE)
+def _older_problem() -> Problem:
+    what = "the plugin is older than this gpunode and publishes no status that it reads"
+    return Problem("plugin-older", what, fix=UPDATE)
 
 
 def _annotates(pod: Object) -> bool:
@@ -159,7 +159,7 @@ def read_annotations(api: Api) -> Mapping[str, str]:
     """Node -> the annotation's text, of the plugin's nodes that have one."""
     return {
         node.name: node.plugin_status
-        for node in nodes.every(api, labels=f"{GPU_LABEL}=true")
+        for node in nodes.fetch(api, labels=f"{GPU_LABEL}=true")
         if node.plugin_status
     }
 

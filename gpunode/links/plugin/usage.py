@@ -31,15 +31,15 @@ class NodeUsage:
     holders: tuple[str, ...] = ()
 
 
-def usage(
+def read_usage(
     api: Api,
     namespace: str,
     node_objects: Iterable[Object],
     all_pods: Sequence[Object],
     only: Sequence[str] | None = None,
 ) -> tuple[NodeUsage, ...]:
-    """Of each node (all are in `there`, all pods in `found`) that has GPUs, a plugin's pod or gpunode's label, or of `only`
-    these, by name."""
+    """The usage of each node that has GPUs, a plugin's pod or gpunode's label; with `only`, of the nodes with these names.
+    `node_objects` and `all_pods` are all of the cluster's."""
     everywhere = daemonset.plugins(all_pods)
     own = [pod for pod in everywhere if pod["metadata"]["namespace"] == namespace]
     plugins = daemonset.by_node(everywhere) | daemonset.by_node(own)
@@ -96,8 +96,8 @@ def _ask(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu,
     try:
         gpus = loads(text)
     except Newer as error:
-        words = f"the plugin's answer is newer than this gpunode: {error}"
-        return Problem("plugin-newer", words, fix="Update gpunode on this computer.")
+        what = f"the plugin's answer is newer than this gpunode: {error}"
+        return Problem("plugin-newer", what, fix="Update gpunode on this computer.")
     except ValueError as error:
         return Problem("bad-answer", f"the plugin's answer cannot be read: {error}", fix=UPDATE)
     if gpus or pods.is_ready(pod):

@@ -15,18 +15,18 @@ def judge_pod(result: NodeResult, reported: str = "", unlimited: str = "") -> Ve
 
     `reported`: what the plugin reports about unhealthy GPUs; `unlimited`: why shares of memory have no limits.
     """
-    passed = [one for one in result.results if one.passed]
+    passed = [run for run in result.results if run.passed]
     users = f"; in use by {', '.join(result.users)}" if result.users else ""
-    failed = [one for one in result.results if not one.passed]
+    failed = [run for run in result.results if not run.passed]
     if failed:
         alike: dict[tuple[str, str], list[str]] = {}
-        for one in failed:
-            alike.setdefault((one.uuid, one.why), []).append(one.pod)
+        for run in failed:
+            alike.setdefault((run.uuid, run.why), []).append(run.pod)
         cause = "\n".join(
             f"{few(pods, 3)}{f' on {uuid}' if uuid else ''}: {why}" for (uuid, why), pods in alike.items()
         )
         cause += f"\n{reported}" if reported else ""
-        bad, tried = (len({one.pod for one in several}) for several in (failed, result.results))
+        bad, tried = (len({run.pod for run in several}) for several in (failed, result.results))
         text = f"vectoradd failed in {bad} of {tried} pods"
         return Verdict.broken("pod", text, cause, Advice(Command("run vectoradd"), " shows the whole log"))
     if not passed:
@@ -39,7 +39,7 @@ def judge_pod(result: NodeResult, reported: str = "", unlimited: str = "") -> Ve
             else "vectoradd was not run on all"
         )
         return Verdict.broken("pod", missed, result.why)
-    where = ", ".join(dict.fromkeys(one.uuid or one.pod for one in passed))  # shares of a GPU: once
+    where = ", ".join(dict.fromkeys(run.uuid or run.pod for run in passed))  # shares of a GPU: once
     return Verdict.ok(
         "pod", f"vectoradd passed on {where}{_together(result)}{_limits(passed, unlimited)}{users}"
     )
@@ -67,7 +67,7 @@ def _together(result: NodeResult) -> str:
 
 def _limits(passed: Sequence[Result], unlimited: str) -> str:
     """The memory limits that pods with a share of memory saw; "" without such pods. An exceeded limit fails the pod."""
-    shares = [one for one in passed if one.share is not None]
+    shares = [run for run in passed if run.share is not None]
     loose = list(dict.fromkeys(share.uuid or share.pod for share in shares if share.limit is None))
     sizes = ", ".join(dict.fromkeys(f"{share.limit} MiB" for share in shares if share.limit is not None))
     why = f": {unlimited}" if unlimited else ", see the plugin's log"

@@ -25,12 +25,12 @@ NEVER = run_pod.NEVER | {"CrashLoopBackOff"}
 
 @dataclass(frozen=True, slots=True)
 class Notebook:
-    """`why`: why it does not run; "" where it does. `made`: by this call; it was not there before. `port`: of every node's
+    """`why`: why it does not run; "" where it does. `created`: by this call; it was not there before. `port`: of every node's
     address; 0 where its Service has none."""
 
     node: str = ""
     why: str = ""
-    made: bool = False
+    created: bool = False
     port: int = 0
     fix: str = ""
 
@@ -50,29 +50,29 @@ def manifests(
     return list(yaml.safe_load_all(text))
 
 
-def start(api: Api, wanted: Sequence[Object], *, seconds: float, notify: OnProgress) -> Notebook:
+def start(api: Api, objects: Sequence[Object], *, seconds: float, notify: OnProgress) -> Notebook:
     """Create what is not there, and wait until it answers, for `seconds` at most. What this call has created is deleted again
     where it does not run or the wait is interrupted; a notebook that was there stays as it is: it holds its user's work."""
-    namespace = wanted[0]["metadata"]["namespace"]
-    made: list[Object] = []
+    namespace = objects[0]["metadata"]["namespace"]
+    created: list[Object] = []
     done = Notebook(why="it was not waited for")
     try:
-        for manifest in wanted:
+        for manifest in objects:
             live = api.get(manifest["kind"], NAME, namespace)
             if live is not None and not is_ours(live):
                 raise ClusterError(
                     f"{title(manifest)} exists and is not gpunode's",
                     hint="Remove it, or choose another namespace with --namespace.",
                 )
-            made += [api.create(manifest)] if live is None else []
-        new = any(one["kind"] == "Deployment" for one in made)
-        node, why, fix = _awaited(api, namespace, seconds, notify)
+            created += [api.create(manifest)] if live is None else []
+        new = any(item["kind"] == "Deployment" for item in created)
+        node, why, fix = _wait(api, namespace, seconds, notify)
         ports = (api.get("Service", NAME, namespace) or {}).get("spec", {}).get("ports") or [{}]
         done = Notebook(node, why, new, ports[0].get("nodePort", 0), fix)
     finally:
         if done.why:
-            for one in reversed(made):
-                api.delete(one["kind"], NAME, namespace, uid=one["metadata"]["uid"])
+            for item in reversed(created):
+                api.delete(item["kind"], NAME, namespace, uid=item["metadata"]["uid"])
     return done
 
 
@@ -81,20 +81,20 @@ def remove(api: Api, namespace: str, *, seconds: float, notify: OnProgress) -> t
     return apply.remove(api, manifests((), namespace=namespace), seconds=seconds, notify=notify)
 
 
-def _awaited(api: Api, namespace: str, seconds: float, notify: OnProgress) -> tuple[str, str, str]:
+def _wait(api: Api, namespace: str, seconds: float, notify: OnProgress) -> tuple[str, str, str]:
     """Its node, why it does not run, and what to do about it."""
     wait, node, why = run_pod.Wait(NEVER), "", ""
     labels = f"app.kubernetes.io/name={NAME}"
-    for found in follow(api, "Pod", namespace, seconds=seconds, labels=labels, notify=notify):
-        there = [pod for pod in found.values() if "deletionTimestamp" not in pod["metadata"]]
-        if not there:
-            why = _refused(api, namespace)
+    for live in follow(api, "Pod", namespace, seconds=seconds, labels=labels, notify=notify):
+        current = [pod for pod in live.values() if "deletionTimestamp" not in pod["metadata"]]
+        if not current:
+            why = _refusal(api, namespace)
             if why:
                 known = obstacles.match_admission(why)
                 return "", why, known.fix if known else ""
             notify("waiting for its pod")
             continue
-        pod = max(there, key=lambda one: str(one["metadata"].get("creationTimestamp")))
+        pod = max(current, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
         node = str(pod["spec"].get("nodeName", ""))
         if pods.is_ready(pod):
             return node, "", ""
@@ -106,7 +106,7 @@ def _awaited(api: Api, namespace: str, seconds: float, notify: OnProgress) -> tu
     return node, f"not ready after {seconds:.0f} s: {why or 'it is starting'}", ""
 
 
-def _refused(api: Api, namespace: str) -> str:
+def _refusal(api: Api, namespace: str) -> str:
     """Why the Deployment gets no pod, as quotas and admission put it; "" where nothing is known."""
     live = api.get("Deployment", NAME, namespace)
     if live is None:

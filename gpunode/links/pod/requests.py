@@ -60,7 +60,7 @@ class Free:
 
 def free(node: Node, on_node: Sequence[Object], config: PluginConfig | None, target: Target) -> Free:
     """What is free on a node with these pods. `config` is the plugin's; `target` has the node's GPUs."""
-    settings = expected.in_force(config, node.labels)
+    settings = expected.find_config(config, node.labels)
     users: list[str] = []
     requests: list[Request] = []
     rest: dict[str, int] = {}
@@ -68,25 +68,25 @@ def free(node: Node, on_node: Sequence[Object], config: PluginConfig | None, tar
     divided, parts = False, set()
 
     def held(resource: str) -> int:
-        found = _held(on_node, resource)
-        users.extend(f"{name} ({count} {resource})" for name, count in found.items())
-        return sum(found.values())
+        by_pod = _units_by_pod(on_node, resource)
+        users.extend(f"{name} ({count} {resource})" for name, count in by_pod.items())
+        return sum(by_pod.values())
 
     for resource, count in {pods.GPU: node.allocatable - node.shared, **node.shares}.items():
         left = count - held(resource)
         each = expected.each(config, node.labels, resource)
-        there = -(-count // each) if each else None
+        gpus = -(-count // each) if each else None
         divided |= count > 0 and each != 1
         if each and each > 1 and settings and not settings.mps:
             parts.add(resource)
         # Unless it packs, the plugin spreads pods over GPUs: as many pods as GPUs see all, and one more shares one.
-        first = left if each == 1 else min(left, (there or len(target.uuids) or count) + 1)
+        first = left if each == 1 else min(left, (gpus or len(target.uuids) or count) + 1)
         requests += [(resource, 1)] * first
-        if each and there and left == count:
+        if each and gpus and left == count:
             # Fewer GPUs do not have so many shares.
-            left = min(left, (max(there, len(target.uuids)) - 1) * each + 1)
+            left = min(left, (max(gpus, len(target.uuids)) - 1) * each + 1)
         rest[resource] = max(0, left - first)
-        devices = None if devices is None or there is None else devices + there
+        devices = None if devices is None or gpus is None else devices + gpus
     waves, memory = [tuple(requests)], None
     if name := expected.memory(config, node.labels) or (pods.MEMORY if node.shared else ""):
         parts.add(name)
@@ -108,8 +108,8 @@ def free(node: Node, on_node: Sequence[Object], config: PluginConfig | None, tar
     )
 
 
-def more(
-    free: Free, left: Mapping[str, int], seen: Collection[str], wanted: Collection[str], pods: int
+def next_requests(
+    free: Free, left: Mapping[str, int], seen: Collection[str], uuids: Collection[str], pods: int
 ) -> list[Request]:
     """Requests after the waves, of the shares `left`, when `pods` have `seen` these UUIDs; [] for none.
 
@@ -119,7 +119,7 @@ def more(
     some = {resource: count for resource, count in left.items() if count}
     if "" in seen:  # an image that reports no UUID, and may test only one of several
         return [(resource, 1) for resource, count in some.items() for _ in range(count)]
-    if set(wanted) <= set(seen) if wanted else free.devices is not None and len(seen) >= free.devices:
+    if set(uuids) <= set(seen) if uuids else free.devices is not None and len(seen) >= free.devices:
         return []
     if free.several:
         return list(some.items())
@@ -159,17 +159,17 @@ def _with_memory(
     return [*waves, ((resource, 1),)] if sizes[-1] < pieces[-1] else waves, True
 
 
-def _held(on_node: Sequence[Object], resource: str) -> dict[str, int]:
+def _units_by_pod(on_node: Sequence[Object], resource: str) -> dict[str, int]:
     """Units of a resource by namespace and name of the pod that has them."""
     held = {
         f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pods.holds(pod, resource)
         for pod in on_node
-        if not _leaving(pod)
+        if not _is_leaving(pod)
     }
     return {name: count for name, count in held.items() if count}
 
 
-def _leaving(pod: Object) -> bool:
+def _is_leaving(pod: Object) -> bool:
     """Whether it is a pod of an earlier run that is being deleted: the scheduler waits for its GPU."""
     ours = pod["metadata"].get("labels", {}).get("app.kubernetes.io/name") == "gpunode-vectoradd"
     return ours and "deletionTimestamp" in pod["metadata"]

@@ -77,29 +77,29 @@ def run_pods(
     api: Api, manifests: Sequence[Object], container: str, *, seconds: float, notify: OnProgress
 ) -> list[Ran]:
     """Make the pods of one run, by their label, follow each to the end of this container, and delete them; how they ended, in order."""
-    made: list[Object] = []
+    created: list[Object] = []
     try:
         for manifest in manifests:
-            made.append(api.create(manifest))
-        return _follow(api, made, container, seconds, notify)
+            created.append(api.create(manifest))
+        return _follow(api, created, container, seconds, notify)
     finally:
-        for pod in made:
+        for pod in created:
             meta = pod["metadata"]
             api.delete("Pod", meta["name"], meta["namespace"], uid=meta["uid"])
 
 
 def _follow(
-    api: Api, made: Sequence[Object], container: str, seconds: float, notify: OnProgress
+    api: Api, created: Sequence[Object], container: str, seconds: float, notify: OnProgress
 ) -> list[Ran]:
-    meta = made[0]["metadata"]
-    names = [pod["metadata"]["name"] for pod in made]
+    meta = created[0]["metadata"]
+    names = [pod["metadata"]["name"] for pod in created]
     wait, ends = Wait(), dict[str, Ran]()
     late = {name: Ran(name, why="it is starting") for name in names}
     selector = f"gpunode.dev/run={meta['labels']['gpunode.dev/run']}"
-    for found in follow(api, "Pod", meta["namespace"], seconds=seconds, labels=selector, notify=notify):
+    for live in follow(api, "Pod", meta["namespace"], seconds=seconds, labels=selector, notify=notify):
         for name in [name for name in names if name not in ends]:
-            ran = _read(api, name, found.get(name), container)
-            if ran.code is not None or name not in found or wait.is_hopeless(found[name], ran.why):
+            ran = _read(api, name, live.get(name), container)
+            if ran.code is not None or name not in live or wait.is_hopeless(live[name], ran.why):
                 ends[name] = replace(ran, why=ran.why if ran.code is not None else ran.why or "it cannot run")
                 continue
             late[name] = replace(ran, why=ran.why or "it is starting")
@@ -167,7 +167,7 @@ def run_strangers(
     where it sees no GPU."""
     run = secrets.token_hex(4)
     manifests = [
-        on_node(
+        make_pod(
             "stranger.yaml.j2",
             f"stranger-{run}-{number}",
             node,
@@ -184,8 +184,8 @@ def run_strangers(
         ended = run_pods(api, manifests, STRANGER, seconds=seconds, notify=notify)
         return {node.name: _describe_stranger(ran) for node, ran in zip(nodes, ended, strict=True)}
     except ClusterError as error:
-        words = f"a pod that asks for no GPU could not be tried: {error.message}"
-        return {node.name: words for node in nodes}
+        why = f"a pod that asks for no GPU could not be tried: {error.message}"
+        return {node.name: why for node in nodes}
 
 
 def _describe_stranger(ran: Ran) -> str:
@@ -196,7 +196,7 @@ def _describe_stranger(ran: Ran) -> str:
     return f"a pod that asks for no GPU failed: {ran.message}" if ran.code else ""
 
 
-def on_node(
+def make_pod(
     template: str,
     name: str,
     node: Node,
@@ -210,8 +210,8 @@ def on_node(
     scheduler: str = "",
     **more: object,
 ) -> Object:
-    """The template's pod for that node, as its taints and its runtime want it; `more` is what this template has besides."""
-    (made,) = render(
+    """The template's pod for that node, with its tolerations and runtime class. `more`: further values of the template."""
+    (pod,) = render(
         template,
         name=name,
         namespace=namespace,
@@ -227,4 +227,4 @@ def on_node(
         seconds=int(seconds) + 60,
         **more,
     )
-    return made
+    return pod

@@ -54,8 +54,8 @@ class Sample:
 
 SAMPLES = MappingProxyType(
     {
-        one.name: one
-        for one in (
+        sample.name: sample
+        for sample in (
             Sample("notebook", "tensorflow/tensorflow:latest-gpu-jupyter"),
             Sample("mnist", "chainer/chainer:v5.3.0-python3"),  # in public Dockerfiles; never pulled here
             Sample("cuda", ""),
@@ -66,7 +66,7 @@ SAMPLES = MappingProxyType(
 )
 
 
-def named(name: str) -> Sample:
+def find(name: str) -> Sample:
     """The sample of this name. Raises UsageError with those that there are."""
     if name not in SAMPLES:
         raise UsageError(

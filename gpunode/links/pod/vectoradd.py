@@ -26,9 +26,9 @@ from gpunode.cluster.api.watch import OnProgress, changes, follow
 from gpunode.errors import ClusterError
 from gpunode.links import node as nodes
 from gpunode.links.node import Node
-from gpunode.links.pod.requests import Free, Request, Target, more
+from gpunode.links.pod.requests import Free, Request, Target, next_requests
 from gpunode.links.pod.requests import free as free_of
-from gpunode.links.pod.run_pod import VECTORADD, on_node
+from gpunode.links.pod.run_pod import VECTORADD, make_pod
 from gpunode.model import PluginConfig, PluginImage
 from gpunode.wording import Advice, Command, few, lines
 
@@ -57,8 +57,8 @@ def run(
     `schedulers`: by resource, where pods that ask for it are not the cluster's own scheduler's.
     """
     this = _Run(api, namespace, image, args, seconds, notify, config, holder, schedulers or {})
-    known = {node.name: node for node in nodes.every(api)}
-    jobs = [Job(target, wanted=target.uuids) for target in targets]
+    known = {node.name: node for node in nodes.fetch(api)}
+    jobs = [Job(target, expected=target.uuids) for target in targets]
     try:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(lambda job: this.start(job, known.get(job.target.node)), jobs))
@@ -102,7 +102,7 @@ class _Run:
         )
         job.node, job.free, job.waves, job.left = node, free, list(free.waves), dict(free.rest)
         if not free.known:
-            job.wanted = ()
+            job.expected = ()
         if not free.waves:
             users = (
                 f"of {node.offered or 'what the node offers'} none is free: in use by {', '.join(free.users)}"
@@ -127,7 +127,7 @@ class _Run:
 
     def create(self, node: Node, request: Request) -> str:
         name = f"vectoradd-{self.id}-{next(self.numbers)}"
-        manifest = on_node(
+        manifest = make_pod(
             "vectoradd.yaml.j2",
             name,
             node,
@@ -144,7 +144,7 @@ class _Run:
         self.api.create(manifest)
         return name
 
-    def again(self, job: Job, name: str) -> None:
+    def recreate(self, job: Job, name: str) -> None:
         """Recreate a pod that its kubelet refused. After the plugin's restart a kubelet has no GPUs for a moment, while
         the API still shows the earlier count."""
         if job.node is None or time.monotonic() - job.tried < LOOK:
@@ -159,17 +159,17 @@ class _Run:
     def wait(self, jobs: Sequence[Job]) -> None:
         """Collect results until every pod has one; at the deadline, fail the others with their reasons."""
         looked = 0.0
-        found: Mapping[str, Object] = {}
+        live: Mapping[str, Object] = {}
         for job in jobs:
             job.unseen.clear()
         of = {name: job for job in jobs for name in job.names}
         running = {job.target.node: job for job in jobs}  # that wait for a pod
         # An event costs what its own node's pods cost, however many nodes there are.
-        for found, changed in changes(
+        for live, changed in changes(
             self.api, "Pod", self.namespace, seconds=self.seconds, labels=self.selector, notify=self.notify
         ):
             for job in jobs if changed is None else [of[changed]] if changed in of else []:
-                self.gather(job, found)
+                self.gather(job, live)
                 of.update(dict.fromkeys(job.names, job))
                 if job.done:
                     running.pop(job.target.node, None)
@@ -177,42 +177,42 @@ class _Run:
                 return
             if time.monotonic() - looked >= LOOK:
                 looked = time.monotonic()
-                self.report(jobs, found)
+                self.report(jobs, live)
         for job in jobs:
             for name in job.waiting:
-                why = f"not done after {self.seconds:.0f} s: {self.why(found.get(name))}"
+                why = f"not done after {self.seconds:.0f} s: {self.why(live.get(name))}"
                 job.results[name] = [failed_result(job.target.node, name, why, self.seconds)]
 
-    def report(self, jobs: Sequence[Job], found: Mapping[str, Object]) -> None:
+    def report(self, jobs: Sequence[Job], live: Mapping[str, Object]) -> None:
         """Report how many pods are done, and what the first of the others waits for."""
         waiting = [name for job in jobs for name in job.waiting]
         every = sum(len(job.names) for job in jobs)
-        why = self.why(found.get(waiting[0]))
+        why = self.why(live.get(waiting[0]))
         self.notify(f"{every - len(waiting)} of {every} pods done; {waiting[0]}: {why}")
 
-    def gather(self, job: Job, found: Mapping[str, Object]) -> None:
+    def gather(self, job: Job, live: Mapping[str, Object]) -> None:
         """Collect the results of pods that are done; once all of the node's are, create the next or delete them."""
-        job.unseen -= {name for name in job.unseen if name in found}
+        job.unseen -= {name for name in job.unseen if name in live}
         for name in tuple(job.names):
             if name in job.results or name in job.unseen:
                 continue
-            if name not in found:
+            if name not in live:
                 # It was listed before or created before the first list, so it is not new but gone.
                 why = "the pod was deleted by another client"
                 job.results[name] = [failed_result(job.target.node, name, why)]
-            elif found[name].get("status", {}).get("reason") == "UnexpectedAdmissionError":
-                self.again(job, name)
+            elif live[name].get("status", {}).get("reason") == "UnexpectedAdmissionError":
+                self.recreate(job, name)
             elif (
-                pods.end_of(found[name], CONTAINER)
-                or found[name].get("status", {}).get("phase") in pods.OVER
-                or self.pulls.is_hopeless(found[name])
+                pods.end_of(live[name], CONTAINER)
+                or live[name].get("status", {}).get("phase") in pods.OVER
+                or self.pulls.is_hopeless(live[name])
             ):
-                job.results[name] = self.result(job, found[name])
+                job.results[name] = self.result(job, live[name])
         if job.names and job.done:
             self.make(job)
         if job.names and job.done:
             for name in job.names:
-                if name in found and not found[name]["metadata"].get("deletionTimestamp"):
+                if name in live and not live[name]["metadata"].get("deletionTimestamp"):
                     self.api.delete("Pod", name, self.namespace)
 
     def result(self, job: Job, pod: Object) -> list[Result]:
@@ -295,7 +295,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class NodeResult:
-    """All results of one node. `wanted`: UUIDs that its pods should have seen, () where unknown. `uncovered`: GPUs that no pod saw; `users`: other pods with GPUs; `busy`: these have all.
+    """All results of one node. `expected`: UUIDs that its pods should have seen, () where unknown. `uncovered`: GPUs that no pod saw; `users`: other pods with GPUs; `busy`: these have all.
 
     `divided`: several pods can have parts of one GPU; `shared`: by memory.
     """
@@ -308,7 +308,7 @@ class NodeResult:
     divided: bool = False
     shared: bool = False
     busy: bool = False
-    wanted: tuple[str, ...] = ()
+    expected: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -349,7 +349,7 @@ class Job:
     target: Target
     node: Node | None = None
     free: Free | None = None
-    wanted: tuple[str, ...] = ()  # UUIDs that the pods should see
+    expected: tuple[str, ...] = ()  # UUIDs that the pods should see
     waves: list[Sequence[Request]] = field(default_factory=list)  # not requested yet
     left: dict[str, int] = field(default_factory=dict)  # free shares beyond the waves
     names: list[str] = field(default_factory=list)
@@ -369,20 +369,20 @@ class Job:
         return [name for name in self.names if name not in self.results]
 
     @property
-    def found(self) -> list[Result]:
-        return [one for name in self.names for one in self.results[name]]
+    def all_results(self) -> list[Result]:
+        return [result for name in self.names for result in self.results[name]]
 
     def next(self) -> Sequence[Request]:
         """The requests that follow once all pods so far are done; () for none."""
-        if self.free is None or any(not one.passed and not one.uuid for one in self.found):
+        if self.free is None or any(not result.passed and not result.uuid for result in self.all_results):
             return ()
         if self.waves:
             return self.waves.pop(0)
-        seen = {one.uuid for one in self.found}
-        found = more(self.free, self.left, seen, self.wanted, len(self.names))
-        for resource, amount in found:
+        seen = {result.uuid for result in self.all_results}
+        requests = next_requests(self.free, self.left, seen, self.expected, len(self.names))
+        for resource, amount in requests:
             self.left[resource] -= amount
-        return found
+        return requests
 
     def share(self, name: str) -> int | None:
         """MiB of a GPU's memory that this pod requested; 0 where unknown, None where it requested none."""
@@ -401,25 +401,25 @@ class Job:
         return ""
 
     def verdict(self) -> NodeResult:
-        seen = {result.uuid for result in self.found}
-        wanted, why, free = self.wanted, self.why, self.free
+        seen = {result.uuid for result in self.all_results}
+        expected, why, free = self.expected, self.why, self.free
         if free is None:
-            return NodeResult(self.target.node, (), tuple(wanted), why=why, wanted=self.target.uuids)
+            return NodeResult(self.target.node, (), tuple(expected), why=why, expected=self.target.uuids)
         # An image that reports no UUID: only the number of GPUs is known.
-        uncovered = () if "" in seen else tuple(uuid for uuid in wanted if uuid not in seen)
-        if len(self.results) < len(wanted) and not free.users and free.offered < len(wanted):
-            why = why or f"the node offered {free.offered} of {len(wanted)} GPUs"
+        uncovered = () if "" in seen else tuple(uuid for uuid in expected if uuid not in seen)
+        if len(self.results) < len(expected) and not free.users and free.offered < len(expected):
+            why = why or f"the node offered {free.offered} of {len(expected)} GPUs"
         divided = free.divided and "" not in seen
         return NodeResult(
             self.target.node,
-            tuple(self.found),
+            tuple(self.all_results),
             uncovered,
             free.users,
             why,
             divided,
             free.memory is not None,
             busy=bool(free.users) and not free.waves,
-            wanted=self.target.uuids,
+            expected=self.target.uuids,
         )
 
 
@@ -436,17 +436,17 @@ def sweep(api: Api, namespace: str, notify: OnProgress, *, holder: str) -> None:
     The lease is read after the pods are listed. If it still names `holder`, whoever made the other pods in the list holds it no
     more. If not, as after a pause of this run, nothing is deleted: the pods may be of the run that holds it now.
     """
-    found, _ = api.find("Pod", namespace, labels=PODS)
-    made = {
-        one["metadata"]["name"]: one["metadata"]["uid"]
-        for one in found
-        if (one["metadata"].get("annotations") or {}).get(HOLDER, holder) != holder
+    listed, _ = api.find("Pod", namespace, labels=PODS)
+    uids = {
+        pod["metadata"]["name"]: pod["metadata"]["uid"]
+        for pod in listed
+        if (pod["metadata"].get("annotations") or {}).get(HOLDER, holder) != holder
     }
-    if not made or lease.holder(api) != holder:
+    if not uids or lease.holder(api) != holder:
         return
-    notify(f"deleting pods of a run that was killed: {few(sorted(made), NAMED)}")
-    for name, uid in made.items():
+    notify(f"deleting pods of a run that was killed: {few(sorted(uids), NAMED)}")
+    for name, uid in uids.items():
         api.delete("Pod", name, namespace, uid=uid)
     for now in follow(api, "Pod", namespace, seconds=GONE, labels=PODS):
-        if not made.keys() & now.keys():
+        if not uids.keys() & now.keys():
             return

@@ -49,7 +49,7 @@ RUNTIMES: Mapping[Runtime, ContainerRuntime] = MappingProxyType(
 )
 
 
-def serving(endpoint: str | None) -> Runtime | None:
+def at_endpoint(endpoint: str | None) -> Runtime | None:
     """The runtime at a kubelet's endpoint; None for any other. An endpoint of None is dockershim, of "" the kubelet's default."""
     if endpoint is None or "cri-dockerd" in endpoint or "dockershim.sock" in endpoint:
         return "docker"
@@ -58,9 +58,9 @@ def serving(endpoint: str | None) -> Runtime | None:
     return "containerd" if not endpoint or "containerd" in endpoint else None
 
 
-def in_use(facts: Facts) -> Runtime:
+def detect(facts: Facts) -> Runtime:
     """The kubelet's runtime where there is no decision: docker, even a stopped one, where the kubelet drives it."""
-    if brought := places.of(facts).brings:
+    if brought := places.find(facts).brings:
         return brought
     minor = minor_of(facts)
     shim = minor is not None and minors.has_dockershim(minor)

@@ -149,12 +149,12 @@ def containerd_toml(
     cri = lookup(data, root)
     plugin = lookup(effective, section(effective)[:-1]) if effective else lookup(data, root[:-1])
     edits = tuple(_edits(cri, plugin, default=default, keeps_runc=second or root[1] == PLUGINS[3]))
-    wished = copy.deepcopy(data)
+    desired = copy.deepcopy(data)
     for at, value in edits:
-        merge(wished, (*root, *at), value)
+        merge(desired, (*root, *at), value)
         text = toml.put(text, (*root, *at), value)
     try:
-        same = read(text, path) == wished
+        same = read(text, path) == desired
     except CannotPlan:
         same = False
     if not same:
@@ -176,14 +176,14 @@ def _edits(
     name = default_name(running)
     changes_default = is_default(running) if not default else name != "nvidia"
     named = str(cri.get("default_runtime_name") or "runc")
-    wished = "nvidia" if default else "runc" if named == "nvidia" else named
+    desired = "nvidia" if default else "runc" if named == "nvidia" else named
     if default and (plugin.get("systemd_cgroup") or running.get("no_pivot")):
         key = "systemd_cgroup" if plugin.get("systemd_cgroup") else "no_pivot"
         raise CannotPlan(
             f"containerd's `{key}` is only for runtimes of type {OLD[0]}, and nvidia as the default runtime is {RUNC}",
             hint=f"Take `{key}` out and set it in the runtimes' options (SystemdCgroup, NoPivotRoot), then run again.",
         )
-    if "runc" not in own and not keeps_runc and (not own or wished == "runc"):
+    if "runc" not in own and not keeps_runc and (not own or desired == "runc"):
         yield ("runtimes", "runc"), _compact(lookup(known, ("runc",))) or {"runtime_type": RUNC}
     nvidia = _nvidia(lookup(own, ("nvidia",)), _runc(own, running, known, plugin))
     if "nvidia" not in own:
@@ -192,12 +192,12 @@ def _edits(
         yield from _differences(("runtimes", "nvidia"), own["nvidia"], nvidia)
     if name == "default" and changes_default:
         yield ("default_runtime", "runtime_type"), ""
-    if wished != named or (default and "default_runtime_name" not in cri):
-        yield ("default_runtime_name",), wished
+    if desired != named or (default and "default_runtime_name" not in cri):
+        yield ("default_runtime_name",), desired
 
 
 def _nvidia(entry: Mapping[str, Any], runc: Mapping[str, Any]) -> dict[str, Any]:
-    """The nvidia runtime: as it is in the file, but for what keeps its binary from being started, or like runc."""
+    """The nvidia runtime: the file's own entry without settings that keep its binary from starting, else a copy of runc's."""
     options = lookup(entry, ("options",))
     if entry.get("runtime_type") not in SHIMS or not options:
         options = {**runc["options"], **options}
@@ -246,9 +246,9 @@ def _compact(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _differences(
-    path: Path, present: Mapping[str, Any], wished: Mapping[str, Any]
+    path: Path, present: Mapping[str, Any], desired: Mapping[str, Any]
 ) -> Iterator[tuple[Path, Any]]:
-    for key, value in wished.items():
+    for key, value in desired.items():
         if isinstance(value, Mapping) and isinstance(present.get(key), Mapping):
             yield from _differences((*path, key), present[key], value)
         elif key not in present or present[key] != value:

@@ -126,7 +126,7 @@ def plan(facts: Facts, desired: Desired, *, default: bool) -> tuple[Change, ...]
 def _waits(facts: Facts, desired: Desired) -> bool:
     """Whether NVIDIA's runtime would not find the one below it yet: every new pod of the node would fail with it.
 
-    The toolkit that this plan installs brings its configuration, where the next round names that one.
+    The toolkit of this plan brings the configuration; the next round adds the runtime to it.
     """
     if read(facts).default == "nvidia" or files.text(facts, nvidia.TOOLKIT_CONFIG) is not None:
         return False
@@ -149,8 +149,8 @@ def _files(facts: Facts, *, default: bool, waits: bool) -> Iterator[WriteFile]:
         why = nvidia.reason(default=default, binaries=[entry.get("runtime_path", "")])
     if waits:
         why += "; as the default one once the toolkit's configuration names what is below it"
-    wished = "nvidia" if default else now.below if now.default == "nvidia" else now.default
-    name = wished if wished != now.default else ""
+    handler = "nvidia" if default else now.below if now.default == "nvidia" else now.default
+    name = handler if handler != now.default else ""
     setter = now.setters.get("default_runtime", "")
     if name and setter and setter.rpartition("/")[2] >= DROP_IN.rpartition("/")[2]:
         after[setter] = toml.put(after[setter], DEFAULT, name)  # a drop-in would come too early

@@ -64,7 +64,7 @@ def check(facts: Facts) -> None:
 
 
 def containers(facts: Facts) -> Containers:
-    """By its answer and its daemon.json; no labels where that does not parse, which its plan reports."""
+    """Read from dockerd's answer and daemon.json. A daemon.json that does not parse gives no labels; the plan reports it."""
     try:
         labelled = bool(json.loads(files.text(facts, FILE) or "{}").get("selinux-enabled"))
     except (ValueError, AttributeError, RecursionError):
@@ -98,7 +98,7 @@ def plan(facts: Facts, _desired: Desired, *, default: bool) -> tuple[Change, ...
         why = "its flags for runtimes move into daemon.json: docker does not start with both"
         wrong = "starts docker with flags that daemon.json is to have"
         written += files.write(facts, path, text, why, wrong=wrong)
-    ends = None if _survive(facts, after) else services.user_keys(_inside(facts))
+    ends = None if _survive(facts, after) else services.user_keys(_container_users(facts))
     return services.add_restart(
         written,
         UNITS[0],
@@ -141,7 +141,7 @@ def _survive(facts: Facts, text: str) -> bool:
     return now and json.loads(text.removeprefix("\ufeff")).get("live-restore", True) is True
 
 
-def _inside(facts: Facts) -> tuple[GpuUser, ...]:
+def _container_users(facts: Facts) -> tuple[GpuUser, ...]:
     return tuple(user for user in facts.gpu_users if user.container)
 
 
@@ -155,7 +155,7 @@ def _note(facts: Facts, text: str) -> str:
         return "no container runs in it"
     if _survive(facts, text):
         return f"{count} container{' keeps' if count == 1 else 's keep'} running: live-restore is on"
-    inside = _inside(facts)
+    inside = _container_users(facts)
     return (
         f"{count} container{' stops' if count == 1 else 's stop'} with it, since live-restore is off: "
         "the kubelet starts those of its pods again"

@@ -58,7 +58,7 @@ def align(
         writes += files.write(facts, path, text, why, wrong=why.replace("it has", "has", 1))
     if numbers(facts.containerd.version) < (2,):
         after = {**contents, **{change.path: read(change.content, change.path) for change in writes}}
-        _keeps(after, {change.path: change.why for change in writes}, version)
+        _check_kept(after, {change.path: change.why for change in writes}, version)
     # containerd judges the last: before, another drop-in may still be one that it refuses
     return (*writes[:-1], *(replace(change, check="containerd") for change in writes[-1:]))
 
@@ -91,7 +91,7 @@ def _effect(own: object, main: object, containerd: Containerd, file: str, *, rig
 
 
 def _writer(data: Mapping[str, Any], version: int, path: str) -> str:
-    """Whose file it is, where it tells, and what keeps its writer from that version."""
+    """How to stop the program that wrote the file from writing it so again, as the end of a hint; "" where it is unknown."""
     entry = lookup(data, ("plugins", PLUGINS[version], "containerd", "runtimes", "nvidia"))
     if nvidia.is_operators(binaries(entry)):
         # NVIDIA/aicr#1688: its toolkit copies the version of `containerd config dump`, which is migrated
@@ -104,21 +104,21 @@ def _writer(data: Mapping[str, Any], version: int, path: str) -> str:
 def _in_version(text: str, data: Mapping[str, Any], path: str, version: int, why: str) -> str:
     """The drop-in's text in this version: its number, and the CRI plugin's name."""
     old, new = PLUGINS[data["version"]], PLUGINS[version]
-    wished: dict[str, Any] = copy.deepcopy({**data, "version": version})
-    plugins = wished.get("plugins", {})
+    new_data: dict[str, Any] = copy.deepcopy({**data, "version": version})
+    plugins = new_data.get("plugins", {})
     text = toml.put(text, ("version",), version)
     if old != new and old in plugins:
-        wished["plugins"] = {new if name == old else name: settings for name, settings in plugins.items()}
+        new_data["plugins"] = {new if name == old else name: settings for name, settings in plugins.items()}
         text = re.sub(rf"(?<=[\s.\[])(['\"]?){re.escape(old)}\1(?=[\s.\]=])", rf"\g<1>{new}\1", text)
         if "." in new:
             text = re.sub(rf"(?<=[\s.\[]){re.escape(new)}(?=[\s.\]=])", f'"{new}"', text)
-        cni = lookup(wished, ("plugins", new, "cni"))
+        cni = lookup(new_data, ("plugins", new, "cni"))
         if version < 3 and cni.get("bin_dir") == "" and len(cni.get("bin_dirs", ())) == 1:
             # A dump has both. containerd 2.x makes bin_dirs of any bin_dir of version 2, older ones read it alone.
-            merge(wished, ("plugins", new, "cni", "bin_dir"), cni["bin_dirs"][0])
+            merge(new_data, ("plugins", new, "cni", "bin_dir"), cni["bin_dirs"][0])
             text = toml.put(text, ("plugins", new, "cni", "bin_dir"), cni["bin_dirs"][0])
-    lost = sorted(_foreign(wished, data["version"], version))
-    if not lost and read(text, path) == wished:
+    lost = sorted(_foreign(new_data, data["version"], version))
+    if not lost and read(text, path) == new_data:
         return text
     what = f"{few(lost, 3)} in it has" if lost else "the way it is written has"
     raise CannotPlan(
@@ -143,7 +143,7 @@ def _foreign(data: Mapping[str, Any], own: int, version: int) -> Iterator[str]:
         yield from (name for name in names if name != PLUGINS[version])
 
 
-def _keeps(contents: Mapping[str, Mapping[str, Any]], written: Mapping[str, str], version: int) -> None:
+def _check_kept(contents: Mapping[str, Mapping[str, Any]], written: Mapping[str, str], version: int) -> None:
     """Refuse where containerd 1.x would lose settings of other files: the last CRI section replaces those before it, down
     to the last that is in force now. Files of `written` (why, by path) are not.
     """
@@ -156,7 +156,7 @@ def _keeps(contents: Mapping[str, Mapping[str, Any]], written: Mapping[str, str]
     having = [*cri]
     while len(having) > 1 and (path := having[-1]) in written:
         other = having.pop(-2)
-        lost = sorted(_lost(cri[other], cri[path]))
+        lost = sorted(_losses(cri[other], cri[path]))
         if lost:
             raise CannotPlan(
                 f"{path}: {written[path]}; in version {version} it would replace the CRI settings of {other}, and does not "
@@ -167,14 +167,14 @@ def _keeps(contents: Mapping[str, Mapping[str, Any]], written: Mapping[str, str]
             return
 
 
-def _lost(there: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> Iterator[str]:
+def _losses(own: Mapping[str, Any], other: Mapping[str, Any], above: str = "") -> Iterator[str]:
     """The keys, in dotted form, that `other` lacks or has otherwise; but for what gpunode sets right itself."""
-    for name, value in there.items():
+    for name, value in own.items():
         key = f"{above}{name}"
         if name not in other:
             yield key
         elif isinstance(value, Mapping) and isinstance(other[name], Mapping):
             if key != "containerd.runtimes.nvidia":
-                yield from _lost(value, other[name], f"{key}.")
+                yield from _losses(value, other[name], f"{key}.")
         elif value != other[name] and {key, str(value), str(other[name])} != OURS:
             yield key

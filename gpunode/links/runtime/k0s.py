@@ -86,7 +86,7 @@ def _drop_in(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
     if merged and is_right(merged, default=default):
         return ()
     data = {path: read(files.text(facts, path) or "", path) for path in files.below(facts, FOLDER)}
-    path = next((path for path in reversed(data) if _speaks(data[path])), DROP_IN)
+    path = next((path for path in reversed(data) if _names_runtime(data[path])), DROP_IN)
     version = merged.get("version")
     if not isinstance(version, int):
         version = 3 if (minor_of(facts) or 0) >= THIRD else 2
@@ -101,7 +101,7 @@ def _drop_in(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
     return files.write(facts, path, after, why, wrong="does not have the nvidia runtime as wished")
 
 
-def _speaks(data: Mapping[str, Any]) -> bool:
+def _names_runtime(data: Mapping[str, Any]) -> bool:
     """Whether a drop-in names the nvidia runtime or the default one."""
     table = lookup(data, section(data))
     return "default_runtime_name" in table or "nvidia" in lookup(table, ("runtimes",))

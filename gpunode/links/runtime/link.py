@@ -40,14 +40,14 @@ def plan(name: Runtime, facts: Facts, desired: Desired) -> tuple[Change, ...]:
 
 
 def judge_runtime(outcome: Outcome, seen: Facts) -> Verdict:
-    name = outcome.desired.runtime if outcome.desired else runtimes.in_use(seen)
+    name = outcome.desired.runtime if outcome.desired else runtimes.detect(seen)
     service = runtimes.unit(name, seen)
     unit = seen.units.get(service)
     if unit is None or unit.active != "active":
         shown = service.removesuffix(".service")
         by_hand = f"See `systemctl status {shown}` and `journalctl -u {shown}` on the host."
         # k3s and RKE2 restart both by one unit, after the files of both.
-        steps = (name, "kubelet") if places.of(seen).unit == service else (name,)
+        steps = (name, "kubelet") if places.find(seen).unit == service else (name,)
         fix = fix_by_plan(outcome, "runtime", by_hand, *steps)
         if fix != by_hand and outcome.status != "refused":
             fix = lines((fix, f"else see `systemctl status {shown}` there"), "; ")
@@ -74,7 +74,7 @@ def needs_container(links: Sequence[Verdict]) -> bool:
 def runtime_of(outcome: Outcome) -> str:
     if outcome.desired is not None and outcome.desired.runtime:
         return outcome.desired.runtime
-    return runtimes.in_use(outcome.facts) if outcome.facts else ""
+    return runtimes.detect(outcome.facts) if outcome.facts else ""
 
 
 def judge_container(answer: Mapping[str, Any], facts: Facts) -> Verdict:
@@ -110,10 +110,10 @@ OTHERS = {"k3s": "k3s' containerd", "k0s": "k0s' containerd"}
 
 def endpoint(facts: Facts, minor: int, start: KubeletStart) -> str | None:
     """The runtime's socket in the kubelet's arguments or configuration; "" without one; None: docker, by dockershim."""
-    words = (facts.kubelet.arguments if facts.kubelet else ()) or start.argv[1:]
-    if minors.has_dockershim(minor) and flag(words, "container-runtime") != "remote":
+    argv = (facts.kubelet.arguments if facts.kubelet else ()) or start.argv[1:]
+    if minors.has_dockershim(minor) and flag(argv, "container-runtime") != "remote":
         return None
-    named = flag(words, "container-runtime-endpoint") or start.config.get("containerRuntimeEndpoint")
+    named = flag(argv, "container-runtime-endpoint") or start.config.get("containerRuntimeEndpoint")
     return str(named or "")
 
 
@@ -123,7 +123,7 @@ def runtime(host: Host, facts: Facts, minor: int, start: KubeletStart) -> Runtim
     if served is None:
         named = endpoint(facts, minor, start)
         other = next((name for part, name in OTHERS.items() if part in (named or "")), None)
-        served = runtimes.serving(named)
+        served = runtimes.at_endpoint(named)
         if other or served is None:
             uses = f"the kubelet uses {other} ({named})"
             raise CannotPlan(

@@ -40,7 +40,7 @@ def check(facts: Facts) -> None:
             f"MicroK8s has no {TEMPLATE}",
             hint="Let `microk8s inspect` say what is wrong with it; `snap refresh microk8s` brings the file back.",
         )
-    for path in _imported(facts):
+    for path in _imports(facts):
         cri = lookup(read(files.text(facts, path) or "", path), ("plugins",))
         if any(lookup(table, ("containerd",)) for table in cri.values() if isinstance(table, Mapping)):
             raise CannotPlan(
@@ -59,8 +59,8 @@ def plan(facts: Facts, _desired: Desired, *, default: bool) -> tuple[Change, ...
     written = _template(facts, default=default)
     why = "it makes its configuration of the template at its start"
     reason = services.restart_reason(facts, UNITS[0], (TEMPLATE,), changed=bool(written), why=why)
-    made = BROUGHT.read(facts)
-    if not reason and not (made and is_right(made, default=default)):
+    settings = BROUGHT.read(facts)
+    if not reason and not (settings and is_right(settings, default=default)):
         raise CannotPlan(
             f"{UNITS[0]} was started with the nvidia runtime in {TEMPLATE}, and {MADE} does not have it as wished",
             hint=f"See `journalctl -u {UNITS[0]}` on the host, and whether its arguments in {microk8s.ARGS}containerd name another "
@@ -70,7 +70,7 @@ def plan(facts: Facts, _desired: Desired, *, default: bool) -> tuple[Change, ...
 
 
 def fill(text: str) -> str:
-    """The template as its service fills it in, as far as runtimes go."""
+    """The template with the values that MicroK8s' service fills in for runtimes."""
     return text.replace("${RUNTIME}", "runc").replace("${RUNTIME_TYPE}", RUNC)
 
 
@@ -86,9 +86,9 @@ def _template(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
     return files.write(facts, TEMPLATE, after, why, wrong="does not have the nvidia runtime as wished")
 
 
-def _imported(facts: Facts) -> tuple[str, ...]:
+def _imports(facts: Facts) -> tuple[str, ...]:
     """The files that the configuration imports, of those that were read."""
     texts = (files.text(facts, path) or "" for path in (TEMPLATE, MADE))
     patterns = [str(pattern) for text in texts for pattern in read(fill(text), TEMPLATE).get("imports") or ()]
-    there = (path for path, file in facts.files.items() if file.exists)
-    return tuple(sorted(path for path in there if any(fnmatchcase(path, pattern) for pattern in patterns)))
+    paths = (path for path, file in facts.files.items() if file.exists)
+    return tuple(sorted(path for path in paths if any(fnmatchcase(path, pattern) for pattern in patterns)))

@@ -106,13 +106,13 @@ class Rancher:
             return ()
         if default:
             self._check_setting(facts)
-        wished = "nvidia" if default else "runc"
+        name = "nvidia" if default else "runc"
         why = nvidia.reason(default=default) + ("" if default else " by its RuntimeClass alone")
         if now is not None:
-            text = rancher.replace_scalar(files.text(facts, now.path) or "", now, wished)
+            text = rancher.replace_scalar(files.text(facts, now.path) or "", now, name)
             return files.write(facts, now.path, text, why, wrong=f"names {now.value} as the default runtime")
         path = f"{self.product.config}.d/90-gpunode-runtime.yaml"
-        return files.write(facts, path, template("etc/rancher/runtime.yaml", runtime=wished), why)
+        return files.write(facts, path, template("etc/rancher/runtime.yaml", runtime=name), why)
 
     def _check_flag(self, desired: Desired, *, default: bool) -> None:
         start = desired.kubelet
@@ -142,7 +142,7 @@ class Rancher:
         if _is_right(data, default=default):
             return None
         comes = any(not is_installed(facts.packages, spec) for spec in desired.toolkit)
-        if comes or _since(facts, BINARY, unit):
+        if comes or _is_newer(facts, BINARY, unit):
             return "it finds the nvidia runtime at its start"
         read_at_start = (
             *files.below(facts, self.product.config),
@@ -171,7 +171,7 @@ def _is_right(data: Mapping[str, Any], *, default: bool) -> bool:
     return _has_nvidia(data) and (name == "nvidia") == default
 
 
-def _since(facts: Facts, path: str, unit: str) -> bool:
+def _is_newer(facts: Facts, path: str, unit: str) -> bool:
     """Whether the file came after the unit's start."""
     file, state = facts.files.get(path), facts.units.get(unit)
     if file is None or file.ctime is None or state is None or state.active_since is None:

@@ -129,8 +129,8 @@ LAST_INSECURE = 22  # the minor version: later schedulers have no port without T
 INSECURE = ("127.0.0.1", "10251")
 BOOLS = {
     word: value
-    for value, words in ((True, "1 t T true TRUE True"), (False, "0 f F false FALSE False"))
-    for word in words.split()
+    for value, spellings in ((True, "1 t T true TRUE True"), (False, "0 f F false FALSE False"))
+    for word in spellings.split()
 }  # as Go's strconv.ParseBool reads them
 
 
@@ -314,7 +314,7 @@ def extend_manifest(manifest: Manifest, flag: str, volume: str, folder: str) -> 
         (("container", "command"), flag),
     ):
         if entry:
-            text = _with(text, where, entry)
+            text = _insert(text, where, entry)
     spec = expected["spec"]
     container = spec["containers"][index]
     spec["volumes"] = [source, *(spec.get("volumes") or [])]
@@ -322,12 +322,12 @@ def extend_manifest(manifest: Manifest, flag: str, volume: str, folder: str) -> 
     if flag:
         key = "args" if "args" in container else "command"
         container[key] = copy.copy(container[key])
-        container[key].insert(_first(container[key]), flag)
+        container[key].insert(_first_flag(container[key]), flag)
     check_edit(MANIFEST, manifest.text, text, expected)
     return text
 
 
-def _with(text: str, where: tuple[str, str], entry: Any) -> str:
+def _insert(text: str, where: tuple[str, str], entry: Any) -> str:
     root = parse_mapping(MANIFEST, text)
     spec = value_of(root, "spec")
     container = _container(root)
@@ -347,16 +347,16 @@ def _with(text: str, where: tuple[str, str], entry: Any) -> str:
     column = sequence.start_mark.column
     items = sequence.value
     if isinstance(entry, str):
-        first = _first([item.value for item in items])
+        first = _first_flag([item.value for item in items])
         at = items[first].start_mark.line if first < len(items) else items[-1].end_mark.line + 1
     else:
         at = items[0].start_mark.line
     return add_marked(text, at, column, [line])
 
 
-def _first(words: Sequence[object]) -> int:
+def _first_flag(argv: Sequence[object]) -> int:
     """The position of the first flag: not between a flag and its value."""
-    return next((n for n, word in enumerate(words) if str(word).startswith("-")), len(words))
+    return next((n for n, word in enumerate(argv) if str(word).startswith("-")), len(argv))
 
 
 def _container(root: yaml.MappingNode) -> yaml.MappingNode:

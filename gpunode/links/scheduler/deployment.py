@@ -102,7 +102,7 @@ def address(api: Api, namespace: str) -> str:
     return str(service.get("spec", {}).get("clusterIP") or "")
 
 
-def everything(namespace: str) -> list[Object]:
+def all_objects(namespace: str) -> list[Object]:
     """All objects that `share enable` may have applied, but the namespace: the extender's, and a second scheduler's."""
     own = Spec(namespace, PluginImage("any"), Share(), dict.fromkeys(FILES, "")).manifests
     return [manifest for manifest in own if manifest["kind"] != "Namespace"] + second_objects(namespace)
@@ -110,14 +110,14 @@ def everything(namespace: str) -> list[Object]:
 
 def rights_to_remove(api: Api, namespace: str) -> tuple[Right, ...]:
     """What `remove` takes."""
-    own = [manifest for manifest in everything(namespace) if api.served.has(manifest["kind"])]
+    own = [manifest for manifest in all_objects(namespace) if api.served.has(manifest["kind"])]
     lease = Right("delete", "leases.coordination.k8s.io", namespace)
     return (*rights.of_deletion(own), *rights.of_wait(own), lease)
 
 
 def remove(api: Api, namespace: str, *, seconds: float, notify: OnProgress) -> tuple[str, ...]:
     """Delete `everything`, and its Leases. Returns the titles of what was deleted."""
-    removed = apply.remove(api, everything(namespace), seconds=seconds, notify=notify)
+    removed = apply.remove(api, all_objects(namespace), seconds=seconds, notify=notify)
     for name in (NAME, SECOND):
         api.delete("Lease", name, namespace)
     return removed
@@ -229,10 +229,10 @@ def second_scheduler(
     extender = Extender(address(api, spec.namespace), spec.share.resource, FOLDER)
     version = minor(desired, server)
     text = configuration.make_second(extender, version, desired.name, spec.namespace, SECOND)
-    made = second_objects(spec.namespace, desired.image, text, spec.certificates_id)
+    objects = second_objects(spec.namespace, desired.image, text, spec.certificates_id)
     what = "the second scheduler to be Ready"
     return Component(
-        made,
+        objects,
         (),
         lambda api, notify: wait_for_deployment(
             api, SECOND, spec.namespace, what=what, seconds=seconds, notify=notify
@@ -277,11 +277,11 @@ def wait_for_deployment(
 ) -> None:
     """Wait until all pods of the Deployment are of this version and one is Ready. Raises ClusterError with why none is, early
     where the cluster makes none."""
-    begun = made = time.monotonic()
+    begun = accepted = time.monotonic()
     while not _ready(live := api.get("Deployment", name, namespace) or {}):
         now, (reason, refusal) = time.monotonic(), pods.refusal(live)
-        made = made if refusal else now
-        if refusal and now - made >= (REFUSED if reason in RETRIED else FINAL):
+        accepted = accepted if refusal else now
+        if refusal and now - accepted >= (REFUSED if reason in RETRIED else FINAL):
             known = obstacles.match_admission(refusal)
             fix = known.fix if known else f"See `kubectl -n {namespace} describe deployments {name}`."
             raise ClusterError(
@@ -301,9 +301,9 @@ def wait_for_deployment(
 
 
 def _ready(deployment: Object) -> bool:
-    status, wanted = deployment.get("status", {}), deployment.get("spec", {}).get("replicas", 0)
+    status, replicas = deployment.get("status", {}), deployment.get("spec", {}).get("replicas", 0)
     current = status.get("observedGeneration", 0) >= deployment.get("metadata", {}).get("generation", 1)
-    all_new = status.get("updatedReplicas", 0) == wanted == status.get("replicas", 0)
+    all_new = status.get("updatedReplicas", 0) == replicas == status.get("replicas", 0)
     return bool(current and all_new and status.get("readyReplicas", 0) > 0)
 
 
@@ -333,14 +333,14 @@ def wait_for_scheduler(api: Api, node: str, volume: str, notify: OnProgress) -> 
     """Why the node's scheduler is not Ready with this volume (without gpunode's, for ""); "" once it is."""
     end = time.monotonic() + BACK
     while True:
-        why = _not_back(api, node, volume)
+        why = _why_not_back(api, node, volume)
         if not why or time.monotonic() > end:
             return why
         notify(f"waiting for the scheduler of {node}: {why}")
         time.sleep(LOOK)
 
 
-def _not_back(api: Api, node: str, volume: str) -> str:
+def _why_not_back(api: Api, node: str, volume: str) -> str:
     try:
         pod = api.get("Pod", f"kube-scheduler-{node}", "kube-system")
     except GpunodeError as error:

@@ -47,7 +47,7 @@ class Real:
 NOTHING = Real()
 
 
-def of_plugin(gpus: Sequence[Gpu], pods: Sequence[Object]) -> Real:
+def read_plugin(gpus: Sequence[Gpu], pods: Sequence[Object]) -> Real:
     """A node's allocations by its plugin, which asks the kubelet: for nodes whose host is not asked. MIG devices count as their GPU."""
     if any(gpu.users is None for gpu in gpus):
         return NOTHING
@@ -66,19 +66,19 @@ def of_plugin(gpus: Sequence[Gpu], pods: Sequence[Object]) -> Real:
     )
     offered: dict[str, dict[str, tuple[int, str]]] = {}
     for gpu in gpus:
-        for one in gpu.offered or ():
-            what = _of_way(one.way, one.mib, mig=one.mig)
-            offered.setdefault(one.resource, {})[gpu.uuid] = (one.units, what)
+        for entry in gpu.offered or ():
+            what = _unit_of_way(entry.way, entry.mib, mig=entry.mig)
+            offered.setdefault(entry.resource, {})[gpu.uuid] = (entry.units, what)
     return Real(entries, {gpu.uuid: gpu.index for gpu in gpus}, counted=True, offered=offered)
 
 
-def of_host(
+def read_host(
     entries: tuple[Entry, ...], registered: Mapping[str, Iterable[str]], indexes: Mapping[str, str]
 ) -> Real:
     """A node's allocations and units by its kubelet's record. `registered`: ids by resource, as of `checkpoint`."""
     offered: dict[str, dict[str, tuple[int, str]]] = {}
     for resource, units in registered.items():
-        counts = Counter((claim.device, _of_id(unit)) for unit in units if (claim := offer.claim_of(unit)))
+        counts = Counter((claim.device, _unit_of(unit)) for unit in units if (claim := offer.claim_of(unit)))
         offered[resource] = {device: (count, what) for (device, what), count in counts.items()}
     return Real(entries, indexes, offered=offered)
 
@@ -109,7 +109,7 @@ class Row:
     unit: str = UNIT
 
 
-def rows(
+def make_rows(
     nodes: Sequence[Object], pods: Sequence[Object], resource: str, real: Mapping[str, Real]
 ) -> tuple[Row, ...]:
     """Every GPU that is offered in any way, by node; `resource` stands for memory, `real` is by node."""
@@ -118,45 +118,45 @@ def rows(
     by_node: dict[str, list[Object]] = {}
     for pod in living:
         by_node.setdefault((pod.get("spec") or {}).get("nodeName") or "", []).append(pod)
-    made: list[Row] = []
-    for node in sorted(nodes, key=lambda one: str(one["metadata"]["name"])):
+    rows: list[Row] = []
+    for node in sorted(nodes, key=lambda node: str(node["metadata"]["name"])):
         name = str(node["metadata"]["name"])
         here, host = by_node.get(name, []), real.get(name, NOTHING)
         status = node.get("status") or {}
         # A kubelet forgets the resource of a plugin that is gone only after 5 minutes: nothing of it is allocatable.
         can = status.get("allocatable") or {}
-        for one, count in sorted((status.get("capacity") or {}).items()):
-            unit = _unit(one, node, host)
-            if one == resource and parse_quantity(count):
-                made += [replace(row, unit=unit) for row in _memory(name, here, ledger, host)]
-            elif one.startswith("nvidia.com/"):
-                others = _others(name, here, one, parse_quantity(can.get(one, "0")), host)
-                made += [replace(row, unit=unit) for row in others]
-    return tuple(made)
+        for offered, count in sorted((status.get("capacity") or {}).items()):
+            unit = _unit(offered, node, host)
+            if offered == resource and parse_quantity(count):
+                rows += [replace(row, unit=unit) for row in _memory(name, here, ledger, host)]
+            elif offered.startswith("nvidia.com/"):
+                others = _others(name, here, offered, parse_quantity(can.get(offered, "0")), host)
+                rows += [replace(row, unit=unit) for row in others]
+    return tuple(rows)
 
 
 def _unit(resource: str, node: Object, host: Real) -> str:
     """The unit of the resource: from the units offered or in use, else from what the node publishes."""
     known = () if host.counted else host.entries or ()
-    units = {_of_id(unit_id) for entry in known if entry.resource == resource for unit_id in entry.ids}
+    units = {_unit_of(unit_id) for entry in known if entry.resource == resource for unit_id in entry.ids}
     units = {what for _, what in host.offered.get(resource, {}).values()} or units
-    return units.pop() if len(units) == 1 else _of_memory(unit_mib(node, resource))
+    return units.pop() if len(units) == 1 else _memory_unit(unit_mib(node, resource))
 
 
-def _of_id(unit: str) -> str:
+def _unit_of(unit: str) -> str:
     claim = offer.claim_of(unit)
     if claim is None or claim.way == offer.GPUSHARE:
         return UNIT
-    return _of_way(claim.way, claim.mib, mig=claim.device.startswith("MIG-"))
+    return _unit_of_way(claim.way, claim.mib, mig=claim.device.startswith("MIG-"))
 
 
-def _of_way(way: str, mib: int, *, mig: bool) -> str:
+def _unit_of_way(way: str, mib: int, *, mig: bool) -> str:
     if way == offer.WHOLE:
         return "MIG device" if mig else "GPU"
-    return _of_memory(mib) if way == offer.MEMORY else "share"
+    return _memory_unit(mib) if way == offer.MEMORY else "share"
 
 
-def _of_memory(mib: int) -> str:
+def _memory_unit(mib: int) -> str:
     return {0: UNIT, 1: "MiB", 1024: "GiB"}.get(mib) or format_mib(mib)
 
 
@@ -210,18 +210,18 @@ def _memory(node: str, pods: Sequence[Object], ledger: Ledger, host: Real) -> li
         promised |= has
         if (rest := promise.units - sum(has.values())) > 0:
             promised[promise.pod, "", UNKNOWN] = rest
-    made = []
+    rows = []
     for gpu in book.gpus:
         uses = _uses(gpu.index, promised, used)
         format_mib = gpu.units + gpu.reserved
-        made.append(Row(node, gpu.index, gpu.uuid, ledger.resource, format_mib, *_sums(uses, used), uses))
+        rows.append(Row(node, gpu.index, gpu.uuid, ledger.resource, format_mib, *_sums(uses, used), uses))
     devices = {place: uuid for uuid, place in index.items()}
     for place in sorted({key[2] for key in (*promised, *(used or ()))} - {*here, UNKNOWN}):
         uses = _uses(place, promised, used)  # the node publishes no sizes
-        made.append(Row(node, place, devices.get(place, ""), ledger.resource, None, *_sums(uses, used), uses))
+        rows.append(Row(node, place, devices.get(place, ""), ledger.resource, None, *_sums(uses, used), uses))
     if others := _uses(UNKNOWN, promised, used):
-        made.append(Row(node, UNKNOWN, "", ledger.resource, None, *_sums(others, used), others))
-    return made
+        rows.append(Row(node, UNKNOWN, "", ledger.resource, None, *_sums(others, used), others))
+    return rows
 
 
 def _uses(
@@ -239,19 +239,19 @@ def _sums(uses: Sequence[Use], used: object) -> tuple[int, int | None]:
 
 
 def _others(node: str, pods: Sequence[Object], resource: str, total: int, host: Real) -> list[Row]:
-    """Whole GPUs, MIG devices and shares: the scheduler promises a number, the kubelet says of which."""
-    wanted: dict[tuple[str, str], int] = {}
+    """Rows of whole GPUs, MIG devices and shares: the scheduler promises a number, the kubelet chooses the devices."""
+    asked: dict[tuple[str, str], int] = {}
     for pod in pods:
         try:
             asks = bound_demand(pod, resource).asks
         except Malformed:
             continue
         (name,) = names([pod]).values()
-        wanted |= {(name, ask.container): ask.units for ask in asks}
+        asked |= {(name, ask.container): ask.units for ask in asks}
     if host.entries is None:
-        uses = tuple(Use(*key, count, None) for key, count in sorted(wanted.items()))
+        uses = tuple(Use(*key, count, None) for key, count in sorted(asked.items()))
         return (
-            [Row(node, UNKNOWN, "", resource, total, sum(wanted.values()), None, uses)]
+            [Row(node, UNKNOWN, "", resource, total, sum(asked.values()), None, uses)]
             if uses or total
             else []
         )
@@ -261,15 +261,15 @@ def _others(node: str, pods: Sequence[Object], resource: str, total: int, host: 
     for (pod_name, box, device), count in sorted(count_allocated(pods, resource, host.entries).items()):
         by_device.setdefault(device, []).append(Use(pod_name, box, count, count))
         has[pod_name, box] += count
-    made = [
+    rows = [
         Row(node, host.indexes.get(device, device), device, resource, sizes[device][0] if device in sizes else None,
             sum(u.promised for u in uses), sum(u.used or 0 for u in uses), tuple(uses))
         for device, uses in by_device.items()
     ]  # fmt: skip
-    late = tuple(Use(*key, count - has[key], 0) for key, count in sorted(wanted.items()) if count > has[key])
+    late = tuple(Use(*key, count - has[key], 0) for key, count in sorted(asked.items()) if count > has[key])
     free = None if sizes else max(total - sum(has.values()), 0)
     rest = Row(node, UNKNOWN, "", resource, free, sum(row.promised for row in late), 0, late)
-    return sorted(made, key=lambda row: row.gpu) + ([rest] if free or late else [])
+    return sorted(rows, key=lambda row: row.gpu) + ([rest] if free or late else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,16 +307,16 @@ def find_mismatches(
         entries = host.entries if host is not None else None
         units = None if entries is None else count_allocated(here, resource, entries)
         for pod in here:
-            mismatches += _of_pod(node, pod, book, resource, units, scheduler)
+            mismatches += _pod_mismatches(node, pod, book, resource, units, scheduler)
         for gpu, promised in zip(book.gpus, book.promised, strict=True):
             # Where units are reserved, their pods are counted twice, and maybe in another unit, until they end.
             if promised > gpu.units and not gpu.reserved:
-                words = f"{promised} of {gpu.units} units of GPU {gpu.index} are promised"
-                mismatches.append(_mismatch(node, "", "overcommitted", words))
+                what = f"{promised} of {gpu.units} units of GPU {gpu.index} are promised"
+                mismatches.append(_mismatch(node, "", "overcommitted", what))
     return tuple(mismatches)
 
 
-def _of_pod(
+def _pod_mismatches(
     node: str,
     pod: Object,
     book: Book,
@@ -339,23 +339,23 @@ def _of_pod(
     if promised is None:
         annotations = (pod.get("metadata") or {}).get("annotations") or {}
         edited = any(key in annotations for key in (MEMORY_ANNOTATION, ALLOCATION, INDEX))
-        words = "its annotations contradict its spec or its node" if edited else "its GPU is not noted"
+        what = "its annotations contradict its spec or its node" if edited else "its GPU is not noted"
         code = "unreadable" if edited else "not-noted"
         own = str(pod["spec"].get("schedulerName") or "default-scheduler")
         if scheduler and own != scheduler and not edited:
-            words, code = f"its scheduler {own} does not ask the extender, {words}", "other-scheduler"
+            what, code = f"its scheduler {own} does not ask the extender, {what}", "other-scheduler"
         return [
-            _mismatch(node, name, code, f"{words}: its {held.units} units count against every GPU", repair)
+            _mismatch(node, name, code, f"{what}: its {held.units} units count against every GPU", repair)
         ]
     if units is None:
         return []
     if not any(key[0] == name for key in units):
         started = (pod.get("status") or {}).get("phase") == "Running"
-        words = "it runs, and the kubelet gave it no units"
-        return [_mismatch(node, name, "no-devices", words)] if started else []
+        what = "it runs, and the kubelet gave it no units"
+        return [_mismatch(node, name, "no-devices", what)] if started else []
     if actual and _by_gpu(actual, book) != _by_gpu(promised, book):
-        words = f"it was promised GPU {_listed(promised)}, and got GPU {_listed(actual)}"
-        return [_mismatch(node, name, "elsewhere", words, repair)]
+        what = f"it was promised GPU {_join(promised)}, and got GPU {_join(actual)}"
+        return [_mismatch(node, name, "elsewhere", what, repair)]
     return []
 
 
@@ -385,7 +385,7 @@ def _by_gpu(parts: Sequence[Part], book: Book) -> set[tuple[str, str, int]]:
     return {(part.container, index.get(part.uuid, part.index), part.units) for part in parts}
 
 
-def _listed(parts: Sequence[Part]) -> str:
+def _join(parts: Sequence[Part]) -> str:
     return ", ".join(dict.fromkeys(part.index for part in parts))
 
 

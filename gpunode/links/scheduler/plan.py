@@ -22,7 +22,7 @@ VOLUME = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Access:
     """The extender, with what the scheduler needs to reach it. `secret`: base64 by file name."""
 
     address: str
@@ -42,13 +42,13 @@ def named_configuration(files: Mapping[str, File]) -> tuple[str, ...]:
     return (path,) if path and path != SCHEDULER else ()
 
 
-def enable(files: Mapping[str, File], minor: int, wanted: Wanted) -> tuple[tuple[Change, ...], str]:
+def enable(files: Mapping[str, File], minor: int, access: Access) -> tuple[tuple[Change, ...], str]:
     """The changes, the manifest last, and the name of the volume that the pod then has. Raises CannotPlan."""
     text = _content(files, MANIFEST)
     current = configuration.read_manifest(text)
     minor = current.minor or minor
-    extender = Extender(wanted.address, wanted.resource, FOLDER)
-    made = {f"{FOLDER}/{name}": base64.b64decode(wanted.secret[name]).decode() for name in CERTIFICATES}
+    extender = Extender(access.address, access.resource, FOLDER)
+    contents = {f"{FOLDER}/{name}": base64.b64decode(access.secret[name]).decode() for name in CERTIFICATES}
     flag = ""
     for name in ("policy-config-file", "policy-configmap"):
         if name in current.flags:
@@ -61,21 +61,21 @@ def enable(files: Mapping[str, File], minor: int, wanted: Wanted) -> tuple[tuple
         configuration.check_provider(MANIFEST, current.flags)
     if path:
         plain = configuration.strip_marked(_content(files, path))
-        made[path] = configuration.extend_configuration(path, plain, extender)
+        contents[path] = configuration.extend_configuration(path, plain, extender)
     elif not configuration.version_for(minor):
-        made[POLICY], flag = configuration.make_policy(extender), f"--policy-config-file={POLICY}"
+        contents[POLICY], flag = configuration.make_policy(extender), f"--policy-config-file={POLICY}"
     else:
         settings = configuration.as_configuration(MANIFEST, current.flags, minor)
-        made[SCHEDULER], flag = (
+        contents[SCHEDULER], flag = (
             configuration.make_configuration(extender, minor, settings),
             f"--config={SCHEDULER}",
         )
     digest = hashlib.sha256(
-        "\0".join(f"{path}\0{content}" for path, content in sorted(made.items())).encode()
+        "\0".join(f"{path}\0{content}" for path, content in sorted(contents.items())).encode()
     )
     volume = VOLUME + digest.hexdigest()[:8]
-    made[MANIFEST] = configuration.extend_manifest(current, flag, volume, FOLDER)
-    changes = [_write(files, path, content) for path, content in made.items()]
+    contents[MANIFEST] = configuration.extend_manifest(current, flag, volume, FOLDER)
+    changes = [_write(files, path, content) for path, content in contents.items()]
     return tuple(change for change in changes if change is not None), volume
 
 

@@ -48,24 +48,24 @@ def place(
         str(node["metadata"]["name"]) for node in nodes if not (node.get("spec") or {}).get("unschedulable")
     }
     books = {name: book for name, book in sorted(books.items()) if name in usable}
-    wanted = Demand(tuple(Ask(f"c{number}", number, each) for number, each in enumerate(units)))
+    demand = Demand(tuple(Ask(f"c{number}", number, each) for number, each in enumerate(units)))
     placed = []
     for number in range(1, count + 1):
         why: dict[str, int] = {}
         fits = []
         for name, book in books.items():
             try:
-                find(book, wanted, packed=packed)
+                find(book, demand, packed=packed)
                 fits.append(name)
             except Refused as refused:
                 why[refused.reason.words] = why.get(refused.reason.words, 0) + 1
         if not fits:
             placed.append(Placed(number, why=why))
             continue
-        best = max(fits, key=lambda name: score(books[name], wanted, packed=packed))
-        book, choice = find(books[best], wanted, packed=packed)
-        parts = place_parts(wanted, choice, book.gpus)
-        books[best] = book.plus([Promise("simulated", wanted.units, parts)])
+        best = max(fits, key=lambda name: score(books[name], demand, packed=packed))
+        book, choice = find(books[best], demand, packed=packed)
+        parts = place_parts(demand, choice, book.gpus)
+        books[best] = book.plus([Promise("simulated", demand.units, parts)])
         placed.append(Placed(number, best, tuple(part.index for part in parts)))
     free = tuple(
         Free(name, book.room, max(book.free, default=0), book.free)

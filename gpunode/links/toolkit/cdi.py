@@ -1,4 +1,4 @@
-"""CDI specifications of nvidia.com/gpu: which counts, what is wrong with it, and the unit that keeps it current.
+"""CDI specifications of nvidia.com/gpu: the effective one, its problems, and the unit that keeps it current.
 
 The toolkit's own units write it from 1.18 on, as the driver's modules or nvidia-ctk change; for older ones, and where the toolkit's
 unit skips itself, gpunode has a unit that udev starts with the driver. Up to 1.20.0 the toolkit's unit makes no device files, and
@@ -75,18 +75,18 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     makes = desired.toolkit_version[:3] > MADE_BY_NONE if comes else MAKES in unit_text
     if theirs and not makes and (lacks_uvm(facts) or drop_in is not None):
         why = "the unit of some toolkits lists device files only where something has made them"
-        made = files.write_own(facts, DROP_IN, why)
+        changes = files.write_own(facts, DROP_IN, why)
         written += tuple(
-            replace(change, fault="") for change in made
+            replace(change, fault="") for change in changes
         )  # the specification's is that of the start
-    before: tuple[Change, ...] = (*_leftovers(facts), *_watching(facts), *written) if theirs else written
+    before: tuple[Change, ...] = (*_leftovers(facts), *_watchers(facts), *written) if theirs else written
     if drop_in is not None and (makes or not theirs):
         why = "the unit makes the device files itself" if theirs else f"{OWN} writes the specification"
         before = (files.remove(DROP_IN, drop_in, why), *before)
     name = UNIT if theirs else OWN
     why = f"{reason}; it is written again as the driver changes"
     at_boot = f"the reboot starts it: {reason}"
-    return (*before, *start_with_driver(facts, desired, name, written, why, at_boot, wrong(facts)))
+    return (*before, *start_with_driver(facts, desired, name, written, why, at_boot, problem(facts)))
 
 
 def start_with_driver(
@@ -126,8 +126,8 @@ def skips(facts: Facts, desired: Desired) -> str:
 
 
 def _modules(facts: Facts, desired: Desired) -> tuple[str, ...]:
-    """The files of the driver's module: those that are there, else as the driver that comes names them. A wrong guess is put right
-    by the next round, which sees them."""
+    """The driver's module files: the present ones, else the names that the planned driver will use. The next round sees the files
+    and corrects a wrong guess."""
     missing = driver_plan.missing(facts, desired)
     driver = desired.driver
     comes = [spec.name for spec in (driver.packages if driver else ()) if spec in missing]
@@ -155,7 +155,7 @@ def _leftovers(facts: Facts) -> tuple[RemoveFile, ...]:
     return tuple(files.remove(path, text, why) for path, text in texts if text is not None)
 
 
-def _watching(facts: Facts) -> tuple[Service, ...]:
+def _watchers(facts: Facts) -> tuple[Service, ...]:
     """The toolkit's unit that waits for changes, where it was disabled, or comes only with this plan."""
     unit = facts.units.get(PATH)
     if unit is not None and unit.enabled == "enabled" and unit.active == "active":
@@ -167,9 +167,9 @@ def _watching(facts: Facts) -> tuple[Service, ...]:
 # --- Specifications -------------------------------------------------------------------------------------
 
 
-def wrong(facts: Facts) -> str:
+def problem(facts: Facts) -> str:
     """What is wrong with the specification, the one that the units write before those of others; "" where it is right."""
-    specifications = _counting(facts)
+    specifications = _effective(facts)
     unread = [facts.files[path] for path in _paths(facts) if facts.files[path].content is None]
     if not specifications and unread:
         why = unread[0].error or "it is no text"
@@ -177,7 +177,7 @@ def wrong(facts: Facts) -> str:
     if not specifications:
         return f"no file in {' or '.join(FOLDERS)} is a CDI specification of nvidia.com/gpu"
     path, text = next(iter(specifications.items()))
-    if old := _older(facts, text):
+    if old := _age_problem(facts, text):
         return f"{path} is older than the driver: {old}"
     if lacks_uvm(facts):
         return f"{path} does not have /dev/nvidia-uvm, without which no CUDA program starts: it was written before that was made"
@@ -190,10 +190,10 @@ def wrong(facts: Facts) -> str:
 
 def lacks_uvm(facts: Facts) -> bool:
     """Whether the specification has files that programs share, as nvidia-ctk found them, and not the one of nvidia_uvm."""
-    return any("/dev/nvidiactl" in text and not UVM.search(text) for text in _counting(facts).values())
+    return any("/dev/nvidiactl" in text and not UVM.search(text) for text in _effective(facts).values())
 
 
-def beside(facts: Facts) -> Iterator[str]:
+def other_problems(facts: Facts) -> Iterator[str]:
     """Problems that others' specifications of the same kind cause beside the one that gpunode keeps current."""
     specifications = _of_gpus(facts)
     kept = specifications.pop(WRITTEN, None)
@@ -207,7 +207,7 @@ def beside(facts: Facts) -> Iterator[str]:
                 names = few([f"nvidia.com/gpu={name}" for name in both], 3)
                 yield f"{path} and {WRITTEN} both have {names}: of two in one folder CDI takes neither, so no container starts with them. Remove {path}."
             continue
-        alone, old = sorted(theirs - mine), _older(facts, text)
+        alone, old = sorted(theirs - mine), _age_problem(facts, text)
         if not old and not alone:
             continue
         names = few([f"nvidia.com/gpu={name}" for name in alone], 3)
@@ -223,7 +223,7 @@ def _paths(facts: Facts) -> list[str]:
     return [path for folder in FOLDERS for path in files.below(facts, folder)]
 
 
-def _counting(facts: Facts) -> dict[str, str]:
+def _effective(facts: Facts) -> dict[str, str]:
     """The specification that the units write, else those of others."""
     specifications = _of_gpus(facts)
     return {WRITTEN: specifications[WRITTEN]} if WRITTEN in specifications else specifications
@@ -234,7 +234,7 @@ def _of_gpus(facts: Facts) -> dict[str, str]:
     return {path: text for path, text in texts.items() if KIND.search(text)}
 
 
-def _older(facts: Facts, text: str) -> str:
+def _age_problem(facts: Facts, text: str) -> str:
     version = DRIVER.search(text)
     if not version or not facts.library_version or version[1] == facts.library_version:
         return ""

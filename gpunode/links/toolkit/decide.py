@@ -16,7 +16,7 @@ from typing import NamedTuple
 from gpunode.links import runtime as runtimes
 from gpunode.links.kubelet.start import flag
 from gpunode.links.toolkit import plan
-from gpunode.links.toolkit.cdi import JUST_IN_TIME, beside
+from gpunode.links.toolkit.cdi import JUST_IN_TIME, other_problems
 from gpunode.model import Facts, Host, KubeletStart, PackageSpec, Runtime
 from gpunode.planning.versions import numbers, upstream
 
@@ -34,17 +34,17 @@ class Devices(NamedTuple):
 
 
 def decide(
-    host: Host, facts: Facts, runtime: Runtime, start: KubeletStart, wished: tuple[PackageSpec, ...]
+    host: Host, facts: Facts, runtime: Runtime, start: KubeletStart, specs: tuple[PackageSpec, ...]
 ) -> Devices:
     """What this host needs. Raises CannotPlan where the toolkit's or the runtime's configuration cannot be read."""
-    version = _toolkit(facts, wished)
+    version = _toolkit(facts, specs)
     if host.runtime == "none":
         return Devices(version, "", "", None, ())
     links, cdi = _links(facts, runtime), next(_readers(host, facts, runtime), "")
     loss = _loss(host, facts, runtime, start, version)
-    notes = (*((f"{loss[0]} {loss[1]}",) if loss else ()), *_unread(facts, links, cdi, version))
+    notes = (*((f"{loss[0]} {loss[1]}",) if loss else ()), *_unread_notes(facts, links, cdi, version))
     if cdi:
-        notes += tuple(beside(facts))
+        notes += tuple(other_problems(facts))
     unread = not version and "versions" in facts.errors
     if (links or cdi) and version < COMMANDS and not unread:
         what = f"{links}: links in /dev/char" if links else f"{cdi}: a CDI specification"
@@ -53,7 +53,7 @@ def decide(
     return Devices(version, links, cdi, loss, notes)
 
 
-def _unread(facts: Facts, links: str, cdi: str, version: tuple[int, ...]) -> Iterator[str]:
+def _unread_notes(facts: Facts, links: str, cdi: str, version: tuple[int, ...]) -> Iterator[str]:
     """What is not planned as it could not be read: an empty answer looks like a right one."""
     if (error := facts.errors.get("versions")) and not version:
         planned = (
@@ -68,9 +68,9 @@ def _unread(facts: Facts, links: str, cdi: str, version: tuple[int, ...]) -> Ite
         yield f"Which devices have links in /dev/char could not be read ({error}): links that are missing are not planned."
 
 
-def _toolkit(facts: Facts, wished: tuple[PackageSpec, ...]) -> tuple[int, ...]:
+def _toolkit(facts: Facts, specs: tuple[PackageSpec, ...]) -> tuple[int, ...]:
     """The version that the host will have: the plan's, else that of the program that is there."""
-    planned = next((spec.version for spec in wished if spec.name.startswith("nvidia-container-toolkit")), "")
+    planned = next((spec.version for spec in specs if spec.name.startswith("nvidia-container-toolkit")), "")
     return numbers(upstream(planned) or facts.versions.get("nvidia-ctk", ""))
 
 
@@ -88,7 +88,7 @@ def _links(facts: Facts, runtime: Runtime) -> str:
 
 
 def _readers(host: Host, facts: Facts, runtime: Runtime) -> Iterator[str]:
-    """Who reads the toolkit's CDI specification, as far as that is configured: newer runtimes can by default."""
+    """The programs that are configured to read the toolkit's CDI specification. Newer runtimes read it by default."""
     if host.cdi:
         yield "the device plugin makes the devices of its CDI strategy from the toolkit's specification"
     if plan.runtime_mode(facts) == "cdi":

@@ -46,11 +46,11 @@ class Entry:
 
 def entries(facts: Facts) -> tuple[Entry, ...]:
     """All enabled sources, including those of source packages."""
-    found: list[Entry] = []
+    lines: list[Entry] = []
     for path, file in sorted(facts.files.items()):
         if READ.fullmatch(path) and file.content is not None:
-            found += read(path, file.content)
-    return tuple(found)
+            lines += read(path, file.content)
+    return tuple(lines)
 
 
 def components(facts: Facts, suite: str) -> frozenset[str]:

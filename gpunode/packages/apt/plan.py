@@ -38,19 +38,19 @@ WATCH = Watch(
 
 def offers(facts: Facts, purpose: repositories.Purpose) -> bool:
     """Whether one of the host's sources of binary packages is NVIDIA's for this, and apt reads it."""
-    there = [e for e in lists.entries(facts) if e.binary and repositories.offers("apt", purpose, e.uri)]
-    return any(e.unsigned or _allows_sha1(facts) or not _weakness(facts, e.uri) for e in there)
+    offering = [e for e in lists.entries(facts) if e.binary and repositories.offers("apt", purpose, e.uri)]
+    return any(e.unsigned or _allows_sha1(facts) or not _weakness(facts, e.uri) for e in offering)
 
 
 def notes(facts: Facts, sources: Iterable[Source]) -> tuple[str, ...]:
-    """On keys that have expired, and on NVIDIA's sources that apt takes without a signature, or with one that is too weak."""
+    """Warnings about expired keys, and about NVIDIA's sources that apt accepts unsigned or with a weak signature."""
     return (*expiry_notes(facts, sources), *_source_notes(facts))
 
 
 def _source_notes(facts: Facts) -> Iterator[str]:
     entries = [e for e in lists.entries(facts) if e.binary and repositories.offers_any("apt", e.uri)]
-    there = dict.fromkeys((e.path, lists.without_login(e.uri), e.unsigned) for e in entries)
-    for path, uri, unsigned in there:
+    places = dict.fromkeys((e.path, lists.without_login(e.uri), e.unsigned) for e in entries)
+    for path, uri, unsigned in places:
         why = _weakness(facts, uri)
         fix = "Remove `trusted`, and name the source's key with `signed-by`."
         if why:
@@ -65,10 +65,10 @@ def _source_notes(facts: Facts) -> Iterator[str]:
 
 def _allows_sha1(facts: Facts) -> bool:
     policy = facts.files.get(POLICY)
-    given = r"^\s*sha1(?:\.second_preimage_resistance)?\s*=\s*[\"']?(always\b|\d{4}-\d\d-\d\d)"
-    found = re.findall(given, policy.content or "" if policy else "", re.MULTILINE)
+    pattern = r"^\s*sha1(?:\.second_preimage_resistance)?\s*=\s*[\"']?(always\b|\d{4}-\d\d-\d\d)"
+    dates = re.findall(pattern, policy.content or "" if policy else "", re.MULTILINE)
     today = time.strftime("%Y-%m-%d", time.gmtime(facts.time))
-    return any(until > today for until in found)  # "always" is after every day
+    return any(until > today for until in dates)  # "always" is after every day
 
 
 def _weakness(facts: Facts, uri: str) -> str:
@@ -139,7 +139,7 @@ def _conflicts(facts: Facts, desired: Desired) -> Iterator[Change]:
         if len(bad) == len(here) and path != lists.FILES[0]:
             yield files.remove(path, before, wrong[bad[0]])
             continue
-        after = _without(before, here, bad)
+        after = _without_entries(before, here, bad)
         left = [(entry.uri, entry.suite, entry.signed_by) for entry in lists.read(path, after)]
         if left != [(entry.uri, entry.suite, entry.signed_by) for entry in here if entry not in bad]:
             raise CannotPlan(
@@ -149,7 +149,7 @@ def _conflicts(facts: Facts, desired: Desired) -> Iterator[Change]:
         yield from files.write(facts, path, after, wrong[bad[0]])
 
 
-def _without(text: str, here: list[lists.Entry], bad: list[lists.Entry]) -> str:
+def _without_entries(text: str, here: list[lists.Entry], bad: list[lists.Entry]) -> str:
     """A list without the bad entries: lines become comments; stanzas are disabled or lose a URI."""
     lines = text.split("\n")
     for start, stop in dict.fromkeys((entry.start, entry.stop) for entry in reversed(bad)):
@@ -168,14 +168,14 @@ def _without(text: str, here: list[lists.Entry], bad: list[lists.Entry]) -> str:
 
 def _without_uri(stanza: list[str], uri: str) -> list[str]:
     """A stanza without this one of its URIs."""
-    found, field = [], ""
+    lines, field = [], ""
     for line in stanza:
         field = field if line[:1] in (" ", "\t", "#") else line.partition(":")[0].strip().lower()
         here = field == "uris" and not line.startswith("#")
         less = re.sub(rf"(?<=[\s:]){re.escape(uri)}(?=\s|$)[ \t]*", "", line) if here else line
         if less.strip() or less == line:
-            found.append(less)
-    return found
+            lines.append(less)
+    return lines
 
 
 def _reason(entry: lists.Entry, desired: Desired, arch: str) -> str | None:
@@ -206,8 +206,8 @@ def _reason(entry: lists.Entry, desired: Desired, arch: str) -> str | None:
 
 def driver_sources(facts: Facts) -> tuple[str, ...]:
     """The files but gpunode's own with NVIDIA's repository of drivers."""
-    found = [entry for entry in lists.entries(facts) if entry.path != DRIVER and entry.binary]
-    return tuple(entry.path for entry in found if repositories.offers("apt", "driver", entry.uri))
+    entries = [entry for entry in lists.entries(facts) if entry.path != DRIVER and entry.binary]
+    return tuple(entry.path for entry in entries if repositories.offers("apt", "driver", entry.uri))
 
 
 def keeps_branch(facts: Facts) -> bool:
@@ -219,8 +219,8 @@ def plan_branch(facts: Facts, driver: DriverSpec) -> tuple[Change, ...]:
     why = f"keeps apt on driver branch {driver.branch}"
     changes: list[Change] = []
     absent = tuple(spec for spec in driver.pin if spec.name not in facts.packages)
-    wished = [spec.name for spec in driver.pin]
-    others = tuple(sorted(name for name in NAMES.pins(facts.packages) if name not in wished))
+    names = [spec.name for spec in driver.pin]
+    others = tuple(sorted(name for name in NAMES.pins(facts.packages) if name not in names))
     if absent or others:
         # A pin is its file in preferences.d: as a configuration file it would outlive a mere removal, and still pin.
         purge = bool(others)
@@ -232,7 +232,7 @@ def plan_branch(facts: Facts, driver: DriverSpec) -> tuple[Change, ...]:
             facts, PREFERENCE, why, packages=patterns, version=version, archive=driver.archive
         )
     elif before is not None:
-        changes.append(files.remove(PREFERENCE, before, f"{', '.join(wished)} says it now"))
+        changes.append(files.remove(PREFERENCE, before, f"{', '.join(names)} says it now"))
     return tuple(changes)
 
 

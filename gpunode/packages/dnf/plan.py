@@ -76,7 +76,7 @@ def plan_sources(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     driver = desired.driver
     specs = (*desired.toolkit, *((*driver.modules, *driver.packages) if driver else ()))
     if changes or not all(is_installed(facts.packages, spec) for spec in specs):
-        _reachable(facts, desired)
+        _check_reachable(facts, desired)
     return changes
 
 
@@ -98,7 +98,7 @@ def plan_tools(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     return tuple(changes)
 
 
-def _reachable(facts: Facts, desired: Desired) -> None:
+def _check_reachable(facts: Facts, desired: Desired) -> None:
     """Refuse where the distribution's own repositories are gone and nothing is in their place."""
     family, alive = releases.family(facts.os), [repo for repo in repos(facts) if repo.enabled]
     gone = [repo for repo in alive if any(repositories.is_gone(family, uri) for uri in repo.uris)]
@@ -159,21 +159,21 @@ def _epel(facts: Facts, desired: Desired) -> Iterator[Change]:
     if desired.driver is None or desired.driver.archive or need is None or need.package in facts.packages:
         return
     package = need.release_package
-    there = [repo for repo in repos(facts) if any("epel" in text.lower() for text in (repo.id, *repo.uris))]
-    if any(repo.enabled for repo in there):
+    epels = [repo for repo in repos(facts) if any("epel" in text.lower() for text in (repo.id, *repo.uris))]
+    if any(repo.enabled for repo in epels):
         return
-    if package and not there and package not in facts.packages:
-        why = f"its repository has {need.words}"
+    if package and not epels and package not in facts.packages:
+        why = f"its repository has {need.note}"
         yield versions.change_packages(facts, why, install=(PackageSpec(package),))
         return
     release = facts.os.version.partition(".")[0]
     way = (
-        f"`dnf config-manager --set-enabled {there[0].id}`"
-        if there
+        f"`dnf config-manager --set-enabled {epels[0].id}`"
+        if epels
         else f"`dnf install https://dl.fedoraproject.org/pub/epel/epel-release-latest-{release}.noarch.rpm`"
     )
     raise CannotPlan(
-        f"{need.words}, is in EPEL, and no enabled repository is EPEL",
+        f"{need.note}, is in EPEL, and no enabled repository is EPEL",
         hint=f"On the host: {way}; or install {need.package} from a repository of your own.",
     )
 
@@ -195,7 +195,7 @@ def keeps_branch(facts: Facts) -> bool:
     if mirror is not None and mirror.package in facts.packages:
         return True
     file = facts.files.get(STREAM)
-    enabled = file is not None and _enabled(file.content or "") is not None
+    enabled = file is not None and _enabled_stream(file.content or "") is not None
     return enabled or files.exists(facts, REPOSITORY)
 
 
@@ -203,18 +203,18 @@ def plan_branch(facts: Facts, driver: DriverSpec) -> tuple[Change, ...]:
     """The stream's file, unless that stream is enabled in it, with whatever profiles."""
     if driver.archive or driver.brings:
         before = files.text(facts, STREAM)
-        hides = before is not None and _enabled(before) is not None
+        hides = before is not None and _enabled_stream(before) is not None
         why = "dnf hides the distribution's packages while a stream of NVIDIA's repository is enabled"
         return (files.remove(STREAM, before, why),) if before is not None and hides else ()
     release = releases.release(facts.os)
     stream = NAMES.stream(driver.branch, driver.flavour)
-    if release is None or not release.streams or _enabled(files.text(facts, STREAM) or "") == stream:
+    if release is None or not release.streams or _enabled_stream(files.text(facts, STREAM) or "") == stream:
         return ()
     why = f"dnf hides all packages but those of the enabled stream, and {stream} has the driver"
     return files.write_own(facts, STREAM, why, stream=stream)
 
 
-def _enabled(text: str) -> str | None:
+def _enabled_stream(text: str) -> str | None:
     """The stream that is enabled; None without one."""
     parser = ConfigParser(interpolation=None, strict=False)
     try:

@@ -47,26 +47,26 @@ def keeps_branch(facts: Facts) -> bool:
 def plan_branch(facts: Facts, driver: DriverSpec) -> tuple[Change, ...]:
     """Locks on the packages of other ways to a driver; the user's stay, and one on what is wished is refused."""
     before = files.text(facts, LOCKS) or ""
-    there = locked(before)
-    wanted = [spec.name for spec in (*driver.modules, *driver.packages)]
+    present = locked_names(before)
+    names = [spec.name for spec in (*driver.modules, *driver.packages)]
     ours = {name for row in prebuilt(facts.os, facts.kernel) for name in row.locks}
     after = before
-    for name in wanted:  # locked for another way, before this one was wished
+    for name in names:  # locked for another way, before this one was wished
         after = after.replace(_stanza(name), "") if name in ours else after
-    in_the_way = [name for name in wanted if name in locked(after) and name not in facts.packages]
+    in_the_way = [name for name in names if name in locked_names(after) and name not in facts.packages]
     if in_the_way:
         raise CannotPlan(
             f"{LOCKS} keeps {', '.join(in_the_way)} away, which the driver needs",
             hint=f"Remove it on the host (`zypper removelock {' '.join(in_the_way)}`), then run again.",
         )
-    after += "".join(_stanza(name) for name in driver.locks if name not in there)
+    after += "".join(_stanza(name) for name in driver.locks if name not in present)
     if after == before:
         return ()
     why = f"keeps other modules than {driver.modules[0].name} away: two of them exclude each other"
     return files.write(facts, LOCKS, after, why)
 
 
-def locked(text: str) -> tuple[str, ...]:
+def locked_names(text: str) -> tuple[str, ...]:
     return tuple(re.findall(r"^solvable_name:\s*(\S+)", text, re.MULTILINE))
 
 

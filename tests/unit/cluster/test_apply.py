@@ -11,7 +11,7 @@ import pytest
 from gpunode.cluster.api import Api
 from gpunode.cluster.objects import apply, difference
 from gpunode.errors import ClusterError
-from gpunode.links.plugin.deployment import Spec, everything
+from gpunode.links.plugin.deployment import Spec, all_objects
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 
 from .conftest import NS, has, pod
@@ -326,7 +326,7 @@ def test_a_cluster_that_is_right_is_asked_twice_for_each_object(api: Api, fake: 
 
 def test_of_a_namespace_that_is_not_there_nothing_more_is_asked(api: Api, fake: FakeApi) -> None:
     """Nothing can be in it, nor be tried there."""
-    would = apply.diff(api, ALL, everything(NS))
+    would = apply.diff(api, ALL, all_objects(NS))
     assert not any(f"/namespaces/{NS}/" in where for _, where, _ in fake.requests)
     untried = {one.what for one in would if one.untried == f"namespace {NS} does not exist yet"}
     assert untried == {one.what for one in would if f" {NS}/" in one.what}

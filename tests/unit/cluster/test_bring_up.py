@@ -318,7 +318,7 @@ def test_nodes_without_the_image_are_named_before_their_plugin_ends(
             | {"metadata": {"name": "p", "namespace": "gpunode", "labels": label}}
         )
     inventory = replace(INVENTORY, cluster=Cluster(plugin=PluginImage("plugin:1", archive)))
-    found = [Member(HOSTS[0], node=node) for node in nodes.every(api) if node.name == "a"]
+    found = [Member(HOSTS[0], node=node) for node in nodes.fetch(api) if node.name == "a"]
 
     drift.show(api, inventory, found, report.make(json=True, quiet=True), loaded=loaded)
 
@@ -859,7 +859,7 @@ def test_a_node_that_is_not_ready_for_a_moment_is_waited_for_once(
 ) -> None:
     """Its kubelet has just started, while the API server had it as Ready from before."""
     add_node(fake, "a")
-    (there,) = nodes.every(api)
+    (there,) = nodes.fetch(api)
     waited: list[str] = []
     answers = [replace(there, ready=False), replace(there, ready=not lasts)]
 

@@ -122,7 +122,7 @@ def test_dra_that_allocates_no_gpu_of_the_node_is_no_other_owner(
     """The two go together then. A label of the GPU Operator may be left of what is gone."""
     add_node(fake, "a", 1, labels=labels)
     signs(fake)
-    (node,) = nodes.every(api)
+    (node,) = nodes.fetch(api)
     assert other_owners.dra_owners(api).reason(node) is None
 
 
@@ -154,7 +154,7 @@ def test_other_signs_of_an_owner(
     """A GPUCluster labels its nodes before its driver runs; a DeviceClass names the driver that it is for."""
     add_node(fake, "a", 1, labels=labels)
     signs(fake)
-    (node,) = nodes.every(api)
+    (node,) = nodes.fetch(api)
     why = other_owners.dra_owners(api).reason(node)
     assert why is not None
     assert words in why.what
@@ -167,7 +167,7 @@ def test_an_older_api_server_is_asked_for_what_it_has(api: Api, fake: FakeApi, m
     fake.minor = minor
     add_node(fake, "a", 1)
     add_slice(fake, "a")
-    (node,) = nodes.every(api)
+    (node,) = nodes.fetch(api)
     assert (other_owners.dra_owners(api).reason(node) is not None) == (minor > 30)
     assert any("resource.k8s.io" in path for _, path, _ in fake.requests) == (minor > 30)
 
@@ -195,7 +195,7 @@ def test_who_may_not_list_resource_slices_is_told_so_and_gets_the_plan(
     add_class(
         fake, "gpu.nvidia.com", other_owners.DRA_DRIVER
     )  # a sign of a driver: in doubt no GPU is offered twice
-    (node,) = nodes.every(api)
+    (node,) = nodes.fetch(api)
     why = other_owners.dra_owners(api).reason(node)
     assert why is not None
     assert "may allocate the GPUs of this node (DeviceClass gpu.nvidia.com" in why.what

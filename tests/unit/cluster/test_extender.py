@@ -297,7 +297,7 @@ def test_one_that_is_not_wished_for_any_more_is_removed(wish: SecondScheduler | 
     spec = deployment.Spec("ns", PluginImage("any"), Share(scheduler=wish), {})
     kinds = {one["kind"] for one in deployment.extender(spec, seconds=1).surplus}
     assert ("Deployment" in kinds) == (wish is None)
-    names = {one["metadata"]["name"] for one in deployment.everything("ns")}
+    names = {one["metadata"]["name"] for one in deployment.all_objects("ns")}
     assert {deployment.NAME, deployment.SECOND} <= names
 
 

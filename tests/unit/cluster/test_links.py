@@ -214,12 +214,12 @@ NOT_LISTED = (GPUS[0], replace(GPUS[1], mig_on=True, mig_pending=True, mig=None)
 def test_mig_devices_that_are_not_known_are_not_none() -> None:
     """By strategy none they do not matter."""
     for strategy in ("mixed", "single"):
-        assert expected.unlisted(config("", strategy), NOT_LISTED, {})
+        assert expected.is_unlisted(config("", strategy), NOT_LISTED, {})
         assert expected.units(config("", strategy), NOT_LISTED, {}) is None
         assert expected.uuids(config("", strategy), NOT_LISTED, {}) == ()
-    assert not expected.unlisted(None, NOT_LISTED, {})
+    assert not expected.is_unlisted(None, NOT_LISTED, {})
     assert len(expected.uuids(None, NOT_LISTED, {})) == 4
-    assert not expected.unlisted(config("", "mixed"), FIRST_CUT, {})
+    assert not expected.is_unlisted(config("", "mixed"), FIRST_CUT, {})
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from gpunode.cluster.objects.manifests import render
 from gpunode.contract.promises import ALLOCATION, ASSIGNED, ASSUMED, DEV, INDEX, MEMORY_ANNOTATION, POD
 from gpunode.contract.status import ANNOTATION
 from gpunode.errors import TemplateError
-from gpunode.links.plugin.deployment import Spec, everything
+from gpunode.links.plugin.deployment import Spec, all_objects
 from gpunode.links.scheduler import deployment
 from gpunode.links.scheduler.deployment import Spec as ExtenderSpec
 from gpunode.links.scheduler.deployment import rights_to_remove
@@ -146,7 +146,7 @@ def test_mps_pods_have_an_account_of_their_own_that_at_most_watches_nodes() -> N
 
 def test_whatever_the_inventory_everything_that_it_applies_is_known_to_removal() -> None:
     publish = PluginPublish(events=True, annotation=True, metrics=True, promises=True)
-    known = {(one["kind"], one["metadata"]["name"]) for one in everything("gpunode")}
+    known = {(one["kind"], one["metadata"]["name"]) for one in all_objects("gpunode")}
     for config in (None, PluginConfig("v", "/cdi", "/run/mps"), PluginConfig("", "", "/run/mps", {"a": "v"})):
         made = Spec("gpunode", PluginImage("x"), config, publish).manifests
         assert {(one["kind"], one["metadata"]["name"]) for one in made} <= known
@@ -501,7 +501,7 @@ def test_policies_are_applied_where_the_api_server_has_them(api: Api, fake: Fake
     apply.apply(api, PLUGIN)
     plain = [one for one in apply.diff(api, PLUGIN) if one.action != "same"]
     assert (plain, apply.unguarded_note(api, PLUGIN, plain)) == ([], "")
-    apply.remove(api, everything(NS), seconds=5, notify=lambda _: None)
+    apply.remove(api, all_objects(NS), seconds=5, notify=lambda _: None)
     assert not has(fake, POLICY, "gpunode-device-plugin")
 
 

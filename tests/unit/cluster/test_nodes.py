@@ -50,13 +50,13 @@ FLEET = (node("gpu-01", "10.0.0.1"), node("gpu-02.example.org", "10.0.0.2"), nod
 def test_a_host_finds_its_node(asked: Host, hostname: str, found: str) -> None:
     """By the inventory's `node`, its hostname in its forms, its address."""
     facts = replace(SEEN, hostname=hostname) if hostname else None
-    assert identity.of(asked, FLEET, facts).name == found
+    assert identity.find(asked, FLEET, facts).name == found
 
 
 def test_a_hosts_name_in_the_inventory_is_no_proof_when_its_hostname_is_known() -> None:
     """The inventory calls a machine gpu-01, but it calls itself otherwise: another machine's node is not taken."""
     with pytest.raises(ClusterError, match="no node of the cluster has its hostname `other`"):
-        identity.of(host("gpu-01"), FLEET, replace(SEEN, hostname="other"))
+        identity.find(host("gpu-01"), FLEET, replace(SEEN, hostname="other"))
 
 
 # What the host's files say and what its node does: machine-id, firmware's UUID, boot id.
@@ -90,18 +90,18 @@ def test_a_host_is_no_node_that_is_another_machine(
     seen = replace(seen, machine_id=own[0], product_uuid=own[1], boot_id=own[2])
     claimed = replace(FLEET[0], machine_id=told[0], system_uuid=told[1], boot_id=told[2])
     if not wrong:
-        assert identity.of(asked, (claimed, *FLEET[1:]), seen) is claimed
+        assert identity.find(asked, (claimed, *FLEET[1:]), seen) is claimed
         return
     if way == "address":  # several machines can be behind one: it is not joined yet
         with pytest.raises(
             ClusterError, match=r"gpu-01, which has its address 10\.0\.0\.1, is another machine"
         ) as lost:
-            identity.of(asked, (claimed, *FLEET[1:]), seen)
+            identity.find(asked, (claimed, *FLEET[1:]), seen)
         assert lost.value.problem.code != identity.ANOTHER_MACHINE
         assert lost.value.hint.startswith("Join it to the cluster")
         return
     with pytest.raises(ClusterError) as caught:
-        identity.of(asked, (claimed, *FLEET[1:]), seen)
+        identity.find(asked, (claimed, *FLEET[1:]), seen)
     assert caught.value.problem.code == identity.ANOTHER_MACHINE
     assert caught.value.message.startswith(f"x: it claims node gpu-01, which is another machine: {wrong}")
 
@@ -114,7 +114,7 @@ def test_a_host_that_goes_for_a_wrong_node_learns_which_it_is() -> None:
         replace(FLEET[1], machine_id="b", system_uuid="v", boot_id="1"),
     )
     with pytest.raises(ClusterError) as caught:
-        identity.of(host("x"), fleet, seen)
+        identity.find(host("x"), fleet, seen)
     assert "it is node `gpu-02.example.org`: say so with `node: gpu-02.example.org`" in caught.value.hint
 
 
@@ -129,20 +129,20 @@ def test_a_node_tells_which_machine_it_is() -> None:
 def test_a_host_without_a_node_learns_the_way_out() -> None:
     """The nodes there are; for a mistyped `node:`, the nearest."""
     with pytest.raises(ClusterError) as caught:
-        identity.of(host("x"), FLEET, replace(SEEN, hostname="x"))
+        identity.find(host("x"), FLEET, replace(SEEN, hostname="x"))
     assert (
         "Join it to the cluster; or, if it is a node under another name, name that with `node:`"
         in caught.value.hint
     )
     assert "gpu-01, gpu-02.example.org, ip-10-0-0-3" in caught.value.hint
     with pytest.raises(ClusterError, match="Did you mean `gpu-01`"):
-        identity.of(host("x", node="gpu-1"), FLEET)
+        identity.find(host("x", node="gpu-1"), FLEET)
 
 
 def test_a_node_that_was_deleted_meanwhile_is_not_born_again(api: Api, fake: FakeApi) -> None:
     """Empty but for its labels."""
     add_node(fake, "a")
-    (found,) = nodes.every(api)
+    (found,) = nodes.fetch(api)
     fake.drop("/api/v1/nodes/a")
     with pytest.raises(ClusterError, match="uid mismatch"):
         labels.write(api, found, {"pool": "ml"})
@@ -154,7 +154,7 @@ def test_labels_of_one_writer_leave_those_of_others(api: Api, fake: FakeApi) -> 
     add_node(fake, "a", labels={"zone": "x"})
 
     def now() -> nodes.Node:
-        return nodes.every(api)[0]
+        return nodes.fetch(api)[0]
 
     assert labels.write(api, now(), {"accelerator": "nvidia-l4"}, writer=labels.ACCELERATOR) == {
         "accelerator": (None, "nvidia-l4")
@@ -171,15 +171,15 @@ def test_labels_of_one_writer_leave_those_of_others(api: Api, fake: FakeApi) -> 
 def test_a_dry_run_says_what_would_change_and_changes_nothing(api: Api, fake: FakeApi) -> None:
     """For `--dry-run` and for plans."""
     add_node(fake, "a")
-    found = nodes.every(api)[0]
+    found = nodes.fetch(api)[0]
     assert labels.write(api, found, {"pool": "ml"}, dry_run=True) == {"pool": (None, "ml")}
-    assert nodes.every(api)[0].labels == found.labels
+    assert nodes.fetch(api)[0].labels == found.labels
 
 
 def test_a_label_that_somebody_set_otherwise_is_not_overwritten_unasked(api: Api, fake: FakeApi) -> None:
     """The refusal names the label and its value; `overwrite` takes it."""
     add_node(fake, "a", labels={"accelerator": "mine"})
-    found = nodes.every(api)[0]
+    found = nodes.fetch(api)[0]
     with pytest.raises(ClusterError) as caught:
         labels.write(api, found, {"accelerator": "nvidia-l4"}, writer=labels.ACCELERATOR)
     assert "a: another client set accelerator=mine" in caught.value.message
@@ -196,7 +196,7 @@ def test_a_label_that_somebody_set_otherwise_is_not_overwritten_unasked(api: Api
 def test_a_conflict_of_labels_is_known_whatever_an_error_says(api: Api, fake: FakeApi) -> None:
     add_node(fake, "a", labels={"accelerator": "mine"})
     with pytest.raises(ClusterError) as caught:
-        labels.write(api, nodes.every(api)[0], {"accelerator": "nvidia-l4"})
+        labels.write(api, nodes.fetch(api)[0], {"accelerator": "nvidia-l4"})
     assert not isinstance(caught.value, HttpError)  # which says nothing of the label and its owner
 
 
@@ -260,7 +260,7 @@ def test_labels_that_a_node_lacks_are_known_without_asking() -> None:
     """For who may look, and not write."""
     found = node("a", pool="web", zone="x")
     wish = {"pool": "ml", "zone": "x", "gpunode.dev/gpu": "true"}
-    assert labels.lacking(found, wish) == {"pool": ("web", "ml"), "gpunode.dev/gpu": (None, "true")}
+    assert labels.missing(found, wish) == {"pool": ("web", "ml"), "gpunode.dev/gpu": (None, "true")}
 
 
 def gpu(slot: int, device: str, driver: str | None = None) -> PciDevice:

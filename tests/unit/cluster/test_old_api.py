@@ -14,7 +14,7 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.errors import ClusterError
 from gpunode.links import node as nodes
 from gpunode.links.node import labels
-from gpunode.links.plugin.deployment import Spec, everything
+from gpunode.links.plugin.deployment import Spec, all_objects
 from gpunode.model import PluginConfig, PluginImage
 
 from .conftest import NS, add_node, has
@@ -44,8 +44,8 @@ def story(api: Api, fake: FakeApi) -> list[tuple[str, str, tuple[str, ...]]]:
     shown: list[Difference] = [*apply.diff(api, ALL), *apply.apply(api, ALL), *apply.diff(api, ALL)]
     edited(fake)
     shown += [*apply.diff(api, ALL), *apply.apply(api, ALL), *apply.apply(api, ALL)]
-    shown += [*apply.diff(api, NEXT, everything(NS)), *apply.apply(api, NEXT)]
-    shown += apply.prune(api, NEXT, everything(NS))
+    shown += [*apply.diff(api, NEXT, all_objects(NS)), *apply.apply(api, NEXT)]
+    shown += apply.prune(api, NEXT, all_objects(NS))
     return [
         (one.what, one.action, tuple(line for line in one.lines if line[0] in "+-"))
         for one in shown
@@ -128,7 +128,7 @@ def test_labels_of_two_writers_and_of_others_on_one_node(api: Api, old: FakeApi)
     add_node(old, "a", labels={"zone": "x"})
 
     def now() -> nodes.Node:
-        return nodes.every(api)[0]
+        return nodes.fetch(api)[0]
 
     labels.write(api, now(), {"accelerator": "nvidia-l4"}, writer=labels.ACCELERATOR)
     assert labels.write(api, now(), {"pool": "ml"}) == {"pool": (None, "ml")}
@@ -149,11 +149,11 @@ def test_labels_of_two_writers_and_of_others_on_one_node(api: Api, old: FakeApi)
 def test_a_label_that_somebody_had_set_alike_stays(api: Api, old: FakeApi) -> None:
     """With the same value, before gpunode wished it: it is theirs when gpunode's go."""
     add_node(old, "a", labels={"pool": "ml"})
-    assert labels.write(api, nodes.every(api)[0], {"pool": "ml", "tier": "1"}) == {"tier": (None, "1")}
+    assert labels.write(api, nodes.fetch(api)[0], {"pool": "ml", "tier": "1"}) == {"tier": (None, "1")}
     version = old.version
-    assert labels.write(api, nodes.every(api)[0], {"pool": "ml", "tier": "1"}) == {}
+    assert labels.write(api, nodes.fetch(api)[0], {"pool": "ml", "tier": "1"}) == {}
     assert old.version == version
-    assert labels.write(api, nodes.every(api)[0], {}) == {"tier": ("1", None)}
+    assert labels.write(api, nodes.fetch(api)[0], {}) == {"tier": ("1", None)}
     assert old.all("Node")[0]["metadata"]["labels"]["pool"] == "ml"
 
 
@@ -181,7 +181,7 @@ def test_a_secrets_values_are_in_no_note(api: Api, old: FakeApi) -> None:
 def test_a_node_that_was_deleted_meanwhile_is_not_born_again(api: Api, old: FakeApi) -> None:
     """As with server-side apply."""
     add_node(old, "a")
-    (node,) = nodes.every(api)
+    (node,) = nodes.fetch(api)
     old.drop("/api/v1/nodes/a")
     with pytest.raises(ClusterError, match="Node a was deleted since it was read"):
         labels.write(api, node, {"pool": "ml"})
@@ -191,7 +191,7 @@ def test_a_node_that_was_deleted_meanwhile_is_not_born_again(api: Api, old: Fake
 def test_a_change_in_between_is_merged_again(api: Api, old: FakeApi) -> None:
     """Kubelets write their nodes all the time: a Conflict is no failure."""
     add_node(old, "a")
-    (node,) = nodes.every(api)
+    (node,) = nodes.fetch(api)
     old.fail("PATCH", "/nodes/a", Fault(409, "Conflict", "the object has been modified"))
     assert labels.write(api, node, {"pool": "ml"}) == {"pool": (None, "ml")}
 
@@ -200,11 +200,11 @@ def test_an_object_keeps_its_note_through_an_upgrade(api: Api, fake: FakeApi) ->
     """The new API server knows nobody who set these fields: the note does. A label that was ours still goes."""
     fake.minor = 19
     add_node(fake, "a")
-    labels.write(api, nodes.every(api)[0], {"pool": "ml", "tier": "1"})
+    labels.write(api, nodes.fetch(api)[0], {"pool": "ml", "tier": "1"})
     apply.apply(api, ALL)
     fake.minor = 36
     api.__dict__.pop("served")
-    assert labels.write(api, nodes.every(api)[0], {"tier": "1"}) == {"pool": ("ml", None)}
+    assert labels.write(api, nodes.fetch(api)[0], {"tier": "1"}) == {"pool": ("ml", None)}
     assert {one.action for one in apply.diff(api, ALL)} <= {"same", "changed"}
     apply.apply(api, ALL)
     assert {one.action for one in apply.diff(api, ALL)} == {"same"}
@@ -214,9 +214,9 @@ def test_a_broken_note_takes_nothing_from_anybody(api: Api, fake: FakeApi) -> No
     """Then only what is wished now is known to be ours."""
     fake.minor = 16
     add_node(fake, "a")
-    labels.write(api, nodes.every(api)[0], {"pool": "ml"})
+    labels.write(api, nodes.fetch(api)[0], {"pool": "ml"})
     fake.update("Node", "a", metadata={"annotations": {notes.PREFIX + "gpunode": "{"}})
-    assert labels.write(api, nodes.every(api)[0], {"tier": "1"}) == {"tier": (None, "1")}
+    assert labels.write(api, nodes.fetch(api)[0], {"tier": "1"}) == {"tier": (None, "1")}
 
 
 def test_an_api_server_below_the_floor_is_refused_by_version(api: Api, fake: FakeApi) -> None:

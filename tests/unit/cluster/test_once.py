@@ -51,7 +51,7 @@ def test_the_pod_asks_for_what_the_nodes_offer(
         named = {NAMED: str(offer.pop("named"))} if "named" in (offer := dict(offer)) else {}
         add_node(fake, f"gpu-{number}", **offer)
         fake.update("Node", f"gpu-{number}", status={"capacity": named, "allocatable": named})
-    there, second = nodes.every(api), {"schedulers": {NAMED: "second"}, "config": CONFIG}
+    there, second = nodes.fetch(api), {"schedulers": {NAMED: "second"}, "config": CONFIG}
     run_pod.run_nvidia_smi(
         api, there, namespace="gpunode", image=PluginImage("i"), seconds=1, notify=print, **second
     )

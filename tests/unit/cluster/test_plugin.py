@@ -150,14 +150,14 @@ def test_removing_takes_only_labels_that_gpunode_set_for_the_plugin(
     """Those of the inventory stay, and so do others' labels of the same name."""
     add_node(fake, "a", 2)
     add_node(fake, "b", 2, labels=GPU_NODE)
-    labels.write(api, nodes.every(api)[0], {**GPU_NODE, "pool": "ml"})
+    labels.write(api, nodes.fetch(api)[0], {**GPU_NODE, "pool": "ml"})
     fields = {"f:metadata": {"f:labels": {"f:gpunode.dev/gpu": {}, "f:pool": {}}}}
     own = {"manager": labels.PROVISION, "operation": "Apply", "fieldsV1": fields}
     fake.update("Node", "a", metadata={"managedFields": [own]})
     title = "Node a label gpunode.dev/gpu"
     assert plugin.find_removable(api, NS, notify=told.append) == (title,)
     assert plugin.remove(api, NS, seconds=5, notify=told.append) == (title,)
-    ours, others = nodes.every(api)
+    ours, others = nodes.fetch(api)
     assert "gpunode.dev/gpu" not in ours.labels
     assert ours.labels["pool"] == "ml"
     assert others.labels["gpunode.dev/gpu"] == "true"
@@ -378,7 +378,7 @@ def why_of(state: State) -> str:
 
 
 def why(api: Api, name: str, expected: int) -> str:
-    found = next(one for one in nodes.every(api) if one.name == name)
+    found = next(one for one in nodes.fetch(api) if one.name == name)
     return capacity.why_not(api, found, {} if expected is None else expected, NS).what
 
 
@@ -449,7 +449,7 @@ def test_what_the_plugin_reports_is_the_cause(
     plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
     publish(fake, "a", published, annotation=annotation)
-    (node,) = nodes.every(api)
+    (node,) = nodes.fetch(api)
     found = capacity.why_not(api, node, 4, NS)
     assert (found.code, found.holders) == (code, ())
     if words is not None:
@@ -469,7 +469,7 @@ def test_a_gpu_that_is_reserved_for_a_pod_is_not_called_unhealthy(
     plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu": "3"}})
     publish(fake, "a", status(reserved=(RESERVED,)), annotation=annotation)
-    (node,) = nodes.every(api)
+    (node,) = nodes.fetch(api)
     cause = capacity.why_not(api, node, 4, NS)
     assert (cause.code, cause.holders) == ("reserved", ("default/m1",))
     assert cause.what.startswith("1 of 4 nvidia.com/gpu reserved: the plugin reports: container c of pod")
@@ -479,14 +479,14 @@ def test_a_gpu_that_is_reserved_for_a_pod_is_not_called_unhealthy(
     assert judge_offer(node, 4, cause).fix == fix
     assert judge_offer(node, {"nvidia.com/gpu": 4}, cause).fix == fix
     publish(fake, "a", status(reserved=(RESERVED,), lost=(XID,)), annotation=annotation)
-    (node,) = nodes.every(api)
+    (node,) = nodes.fetch(api)
     worse = capacity.why_not(api, node, 4, NS)
     assert "gpu-reset" in judge_offer(node, 4, worse).fix, "more is wrong than that"
 
 
 def test_pods_that_the_kubelet_does_not_name_are_found_by_their_uid(api: Api, fake: FakeApi) -> None:
     add_node(fake, "a", 4, labels=GPU_NODE)
-    (node,) = nodes.every(api)
+    (node,) = nodes.fetch(api)
     assert judge_offer(node, 5, Problem("reserved", "x", holders=("1-2-3",))).fix == (
         "Nothing to fix: it is free again when the pod with UID 1-2-3 ends (`kubectl get pods -A -o custom-columns="
         ":.metadata.uid,:.metadata.namespace,:.metadata.name | grep 1-2-3` names it)."
@@ -552,7 +552,7 @@ def test_removing_takes_all_of_it_and_leaves_labels_of_others(
     assert removed[0] == "Pod gpunode/left"
     assert removed[-1] == "Namespace gpunode"
     assert [one["kind"] for one in fake.objects.values()] == ["Node"]
-    assert nodes.every(api)[0].labels["gpunode.dev/gpu"] == "true"
+    assert nodes.fetch(api)[0].labels["gpunode.dev/gpu"] == "true"
 
 
 def test_what_a_configuration_brought_goes_with_it(api: Api, fake: FakeApi, told: list[str]) -> None:
@@ -767,7 +767,7 @@ def test_what_an_earlier_configuration_offered_is_no_trouble(
     publish(fake, "a", offering("aliyun.com/gpu-count", "aliyun.com/gpu-mem", reserved=(RESERVED,)))
     (row,) = overview.status(api, NS, memory)
     assert row.wrong.startswith("79 of aliyun.com/gpu-mem not offered: ")
-    (node,) = nodes.every(api)
+    (node,) = nodes.fetch(api)
     link = judge_offer(node, 4, capacity.why_not(api, node, 4, NS))
     assert link.text == "4 of 4 GPUs allocatable, all shared by memory: 237 of 316 aliyun.com/gpu-mem"
     assert link.status == "broken"

@@ -42,12 +42,12 @@ def node(api: Api, fake: FakeApi, told: list[str]) -> None:
 def read(api: Api) -> Status | Problem:
     """The status of the node `a`."""
     (pod,) = api.find("Pod", NS)[0]
-    return published.read(api, nodes.every(api)[0], pod)
+    return published.read(api, nodes.fetch(api)[0], pod)
 
 
 def why(api: Api) -> str:
     """Why the node `a` offers not all of its GPUs."""
-    return capacity.why_not(api, nodes.every(api)[0], 4, NS).what
+    return capacity.why_not(api, nodes.fetch(api)[0], 4, NS).what
 
 
 @pytest.mark.usefixtures("node")
@@ -139,8 +139,8 @@ def test_a_gpu_that_was_unhealthy_before_the_plugin_was_started_again_is_shown_w
 def test_memory_limits_that_are_not_enforced_have_their_reasons_once() -> None:
     none = Why("not-enforced", "cgroup v1")
     found = status(memory_limits={"a": none, "b": Why(ENFORCED, ""), "c": none})
-    assert published.unlimited(found) == "cgroup v1"
-    assert published.unlimited(Problem("x", "y")) == ""
+    assert published.why_unlimited(found) == "cgroup v1"
+    assert published.why_unlimited(Problem("x", "y")) == ""
 
 
 def test_the_last_line_for_people_is_no_status() -> None:
@@ -172,7 +172,7 @@ def test_no_judgement_rests_on_words(api: Api, fake: FakeApi, published: Status)
     """Not on those of the status, nor on those of the log."""
 
     def judged() -> list[object]:
-        found = capacity.why_not(api, nodes.every(api)[0], 4, NS)
+        found = capacity.why_not(api, nodes.fetch(api)[0], 4, NS)
         (row,) = overview.status(api, NS)
         return [
             found.code,

@@ -60,7 +60,7 @@ def test_nodes_that_were_without_it_before_hold_no_others_back(down: str, busy: 
     every = [node(name, ready=name not in down) for name in names]
     found = {name: serving(ready=name not in busy) for name in names}
     waiting = [name for name in names if name not in down]
-    assert deployment.due(every, found, waiting, set(down)) == list(turn)
+    assert deployment.next_nodes(every, found, waiting, set(down)) == list(turn)
 
 
 def test_each_daemonset_has_its_own_count() -> None:
@@ -71,8 +71,8 @@ def test_each_daemonset_has_its_own_count() -> None:
     found["c0"] = serving(ending=True)
     del found["p0"]
     waiting = ["c1", "c2", "p1"]
-    assert deployment.due([*plain, *classes], found, waiting, {"c0", "p0"}) == ["c1", "p1"]
-    assert deployment.due([*plain, *classes], found, waiting, {"p0"}) == ["p1"]
+    assert deployment.next_nodes([*plain, *classes], found, waiting, {"c0", "p0"}) == ["c1", "p1"]
+    assert deployment.next_nodes([*plain, *classes], found, waiting, {"p0"}) == ["p1"]
 
 
 def replaced(fake: FakeApi, name: str) -> None:

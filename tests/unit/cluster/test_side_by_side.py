@@ -46,7 +46,7 @@ def test_labels_are_asked_for_side_by_side_with_a_bound(
     many = alone + AT_ONCE
     for number in range(many):
         add_node(fake, f"n{number}")
-    members = [Member(Host(node.name, Ssh(node.name)), node=node) for node in nodes.every(api)]
+    members = [Member(Host(node.name, Ssh(node.name)), node=node) for node in nodes.fetch(api)]
     together, turn, bounds = threading.Barrier(AT_ONCE), itertools.count(), []
 
     class Pool(ThreadPoolExecutor):

@@ -73,7 +73,7 @@ def pod(
     ],
 )
 def test_a_pod_stands_still_while_no_container_with_a_gpu_runs(item: dict[str, Any], why: str) -> None:
-    (found,) = drain.working([item])
+    (found,) = drain.find_work([item])
     assert found.standstill == why
 
 
@@ -92,7 +92,7 @@ def test_a_pod_stands_still_while_no_container_with_a_gpu_runs(item: dict[str, A
 )
 def test_a_pod_whose_container_is_about_to_run_or_not_known_works(item: dict[str, Any]) -> None:
     """One that has just ended is started again at once: an attempt to go on, not a standstill."""
-    (found,) = drain.working([item])
+    (found,) = drain.find_work([item])
     assert found.standstill == ""
 
 
@@ -120,7 +120,7 @@ def test_a_pod_whose_container_is_about_to_run_or_not_known_works(item: dict[str
 def test_init_containers_and_sidecars_count(
     late: dict[str, Any], early: dict[str, Any], more: dict[str, Any], why: str
 ) -> None:
-    (found,) = drain.working([pod(late, early, **more)])
+    (found,) = drain.find_work([pod(late, early, **more)])
     assert found.standstill == why
 
 
@@ -139,30 +139,30 @@ def test_a_job_whose_gpus_are_done_with_works_while_its_other_containers_run(
     policy: str, main: dict[str, Any], more: dict[str, Any], why: str
 ) -> None:
     """They may be uploading what was computed."""
-    (found,) = drain.working([pod({"main": main, "more": more}, policy=policy)])
+    (found,) = drain.find_work([pod({"main": main, "more": more}, policy=policy)])
     assert found.standstill == why
 
 
 def test_nothing_of_a_pod_that_is_deleted_is_started_again() -> None:
     gone = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
-    (found,) = drain.working([pod({"main": FAILED, "more": CRASHES}, **gone)])
+    (found,) = drain.find_work([pod({"main": FAILED, "more": CRASHES}, **gone)])
     assert found.standstill == "CrashLoopBackOff"
 
 
 def test_a_pod_without_gpus_stands_still_as_a_whole() -> None:
     items = [pod({"main": CRASHES, "more": CRASHES}, gpus=()), pod({"main": CRASHES, "more": RUNS}, gpus=())]
-    assert [one.standstill for one in drain.working(items)] == ["CrashLoopBackOff", ""]
+    assert [one.standstill for one in drain.find_work(items)] == ["CrashLoopBackOff", ""]
 
 
 def test_who_drains_a_node_leaves_no_pod_on_it_of_which_anything_runs() -> None:
     """Drained are pods without GPUs, too: a budget may be there for the container that runs."""
-    (partly,) = drain.working([pod({"main": CRASHES, "more": RUNS})], whole=True)
-    (wholly,) = drain.working([pod({"main": CRASHES, "more": CRASHES})], whole=True)
+    (partly,) = drain.find_work([pod({"main": CRASHES, "more": RUNS})], whole=True)
+    (wholly,) = drain.find_work([pod({"main": CRASHES, "more": CRASHES})], whole=True)
     assert (partly.standstill, wholly.standstill) == ("", "CrashLoopBackOff")
 
 
 def test_a_container_that_asks_for_no_gpu_in_figures_uses_none() -> None:
     item = pod({"main": CRASHES, "more": RUNS})
     item["spec"]["containers"][1]["resources"]["limits"] = {"nvidia.com/gpu": "0"}
-    (found,) = drain.working([item])
+    (found,) = drain.find_work([item])
     assert found.standstill == "CrashLoopBackOff"

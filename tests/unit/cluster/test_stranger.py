@@ -43,7 +43,7 @@ def test_it_says_what_such_a_pod_sees(api: Api, fake: FakeApi, code: int, messag
 
     fake.react("Pod", kubelet)
     found = run_strangers(
-        api, nodes.every(api), namespace=NS, image=PluginImage("plugin:1"), seconds=20, notify=lambda _: None
+        api, nodes.fetch(api), namespace=NS, image=PluginImage("plugin:1"), seconds=20, notify=lambda _: None
     )
     assert found == {"a": words}
     (container,) = made[0]["spec"]["containers"]

@@ -15,7 +15,7 @@ from gpunode.cluster.api import Api
 from gpunode.links import node as nodes
 from gpunode.links.pod import vectoradd
 from gpunode.links.pod.requests import Target
-from gpunode.links.pod.run_pod import on_node
+from gpunode.links.pod.run_pod import make_pod
 from gpunode.links.pod.vectoradd import Job, NodeResult
 from gpunode.model import PluginConfig, PluginImage
 
@@ -51,8 +51,8 @@ def test_pods_name_the_scheduler_of_their_resource() -> None:
     """A second one places those that ask for memory; the cluster's own all others."""
     node = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": {}})
     given = {"namespace": NS, "image": PluginImage("plugin:1"), "seconds": 20}
-    past = on_node("vectoradd.yaml.j2", "one", node, resource=pods.GPU, amount=1, **given)  # type: ignore[arg-type]
-    named = on_node(
+    past = make_pod("vectoradd.yaml.j2", "one", node, resource=pods.GPU, amount=1, **given)  # type: ignore[arg-type]
+    named = make_pod(
         "vectoradd.yaml.j2", "one", node, resource=pods.MEMORY, amount=1, **given, scheduler="gpunode"
     )  # type: ignore[arg-type]
     assert ("schedulerName" in past["spec"], named["spec"]["schedulerName"]) == (False, "gpunode")

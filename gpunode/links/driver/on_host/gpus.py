@@ -158,14 +158,14 @@ def read_smi(*before: Section) -> Optional[Dict[str, Any]]:
         return {"gpus": [], "error": "\n".join(last(answer.out + answer.err, 10)) or answer.message}
     rows = [[cell.strip() for cell in line.split(",")] for line in answer.out.splitlines() if line.strip()]
     rows = [row for row in rows if len(row) in (len(SMI_FIELDS), len(SMI_FIELDS + SMI_MIG))]
-    found: Dict[str, Any] = {"gpus": rows, "error": None, "list": "", "list_error": None}
+    smi: Dict[str, Any] = {"gpus": rows, "error": None, "list": "", "list_error": None}
     if any("Enabled" in row[len(SMI_FIELDS) :] for row in rows):
         listed = run("nvidia-smi", "-L", timeout=15)
-        found["list"] = None if listed.status else listed.out
-        found["list_error"] = (
+        smi["list"] = None if listed.status else listed.out
+        smi["list_error"] = (
             (last(listed.out + listed.err, 1) or [listed.message])[-1] if listed.status else None
         )
-    return found
+    return smi
 
 
 def query_gpus(fields: List[str]) -> Answer:

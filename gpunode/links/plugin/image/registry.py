@@ -28,7 +28,7 @@ from gpunode.errors import UsageError
 from gpunode.links.plugin.image.base import CHUNK, LARGEST, fits
 from gpunode.links.plugin.image.base import MANIFESTS as MOST
 from gpunode.local import files as localfile
-from gpunode.local.streams import within
+from gpunode.local.streams import run_within
 
 SECONDS = 30.0  # without an answer
 WHOLE_SECONDS = 120.0  # until an answer begins, with its token and redirects; until a whole manifest is here
@@ -150,11 +150,11 @@ class _Registry:
             with self._get(f"manifests/{which}", MANIFESTS) as answer:
                 return answer.read(LARGEST)
 
-        return within(WHOLE_SECONDS, read)
+        return run_within(WHOLE_SECONDS, read)
 
     def blob(self, folder: Path, digest: str, size: int) -> None:
         """Write a blob, which is `size` bytes long."""
-        with within(WHOLE_SECONDS, lambda: self._get(f"blobs/{digest}", "*/*")) as answer:
+        with run_within(WHOLE_SECONDS, lambda: self._get(f"blobs/{digest}", "*/*")) as answer:
             _write(self._wanted, folder, digest, _parts(answer), size)
 
     def _get(self, what: str, accept: str) -> HTTPResponse:
