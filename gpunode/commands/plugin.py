@@ -14,7 +14,7 @@ from gpunode.engine import cluster_diff, nodes, proof
 from gpunode.engine.member import Member
 from gpunode.engine.reporter import Reporter, confirm, progress, report_reason
 from gpunode.engine.session import Session
-from gpunode.errors import ApiConnectionLost, ClusterError, Declined
+from gpunode.errors import ApiConnectionLost, ClusterError
 from gpunode.links import plugin
 from gpunode.links.capacity import overview
 from gpunode.links.capacity.link import wait_allocatable
@@ -147,10 +147,8 @@ def remove(inventory: Inventory, reporter: Reporter, *, yes: bool) -> None:
         return
     if not yes:
         reporter.rows("object", ("action", "object"), [("remove", title) for title in there])
-        if not reporter.ask(f"Remove these from {api.access.context}? No node offers GPUs afterwards."):
-            raise Declined(
-                "nothing was removed", hint="Answer `y`, or give --yes where there is no terminal."
-            )
+    question = f"Remove these from {api.access.context}? No node offers GPUs afterwards."
+    confirm(reporter, question, yes=yes)
     removed = plugin.remove(api, namespace, seconds=proof.PLUGIN_SECONDS, notify=notify)
     reporter.rows("object", ("action", "object"), [("removed", title) for title in removed])
 
