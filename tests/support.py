@@ -24,7 +24,7 @@ from gpunode.links.machine import pci
 from gpunode.links.toolkit.plan import default_version
 from gpunode.model import Os
 from gpunode.packages.names import PackageNames
-from gpunode.packages.releases import DISTRIBUTIONS, sections
+from gpunode.packages.releases import distribution, sections
 from gpunode.planning.tables import table as read
 from tests import cases
 from tests.lab import matrix
@@ -142,7 +142,7 @@ def system(family: str, release: str, directory: str, arch: str) -> tuple[str, .
     gpus = (driver(facts, "15f8", base), driver(facts, "2330", base))
     if arch == "arm64":
         gpus = ("–", driver(facts, "2342", base))
-    return f"{DISTRIBUTIONS[name]} {version}", arch, directory, headers, *gpus, proof(f"{release} {arch}")
+    return f"{distribution(name)} {version}", arch, directory, headers, *gpus, proof(f"{release} {arch}")
 
 
 def archives() -> Iterator[tuple[str, ...]]:
@@ -176,7 +176,7 @@ def mirrors() -> Iterator[tuple[str, ...]]:
         gpus = (archived(facts, "15f8", "rocky"), archived(facts, "2330", "rocky"))
         brings = f"{row['repository']}, by `{row['package']}`; {', '.join(row['architectures'])}"
         yield (
-            f"{DISTRIBUTIONS[name]} {version}",
+            f"{distribution(name)} {version}",
             "production and long-term ones",
             brings,
             *gpus,
@@ -213,7 +213,7 @@ def signed() -> Iterator[tuple[str, ...]]:
             flavours = ", ".join(
                 row["flavour"] + " (not trusted by its kernel)" * (not row["trusted"]) for row in rows
             )
-            yield f"{DISTRIBUTIONS[name]} {version}", modules, flavours, driver(facts, "2330", base), TABLE
+            yield f"{distribution(name)} {version}", modules, flavours, driver(facts, "2330", base), TABLE
 
 
 def machines() -> Iterator[tuple[str, str]]:

@@ -11,20 +11,6 @@ from typing import Any
 from gpunode.model import Flavour, Os
 from gpunode.planning.tables import LATEST, table
 
-DISTRIBUTIONS = {
-    "debian": "Debian",
-    "ubuntu": "Ubuntu",
-    "rhel": "RHEL",
-    "rocky": "Rocky Linux",
-    "almalinux": "AlmaLinux",
-    "ol": "Oracle Linux",
-    "amzn": "Amazon Linux",
-    "fedora": "Fedora",
-    "centos": "CentOS Linux",
-    "sles": "SLES",
-    "opensuse-leap": "openSUSE Leap",
-}
-
 
 @cache
 def sections() -> Mapping[str, Mapping[str, Any]]:
@@ -80,7 +66,12 @@ def family(os: Os) -> str:
 def releases() -> str:
     """The supported releases, for a message."""
     rows = [row for section in sections().values() for row in section["systems"].items()]
-    return "; ".join(f"{DISTRIBUTIONS[key]} {', '.join(versions)}" for key, versions in rows)
+    return "; ".join(f"{distribution(key)} {', '.join(versions)}" for key, versions in rows)
+
+
+def distribution(id: str) -> str:
+    """A distribution's name in messages, by its id in /etc/os-release."""
+    return next(str(section["names"][id]) for section in sections().values() if id in section["names"])
 
 
 def refusal(os: Os) -> str:

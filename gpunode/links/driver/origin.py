@@ -12,7 +12,7 @@ from typing import Any
 from gpunode.errors import CannotPlan
 from gpunode.model import Facts, Flavour, Host, Os, Package, PackageSpec
 from gpunode.packages.names import PackageNames, PackageSystem
-from gpunode.packages.releases import DISTRIBUTIONS
+from gpunode.packages.releases import distribution
 from gpunode.planning.tables import table
 from gpunode.planning.versions import branch_of
 from gpunode.wording import few
@@ -93,7 +93,7 @@ def archive(os: Os) -> Archive | None:
         return None
     branches = {number: tuple(sets) for number, sets in row["branches"].items()}
     return Archive(
-        DISTRIBUTIONS[os.id],
+        distribution(os.id),
         os.version,
         row["suite"],
         branches,
