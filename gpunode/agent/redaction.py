@@ -7,9 +7,20 @@ before it, and an ambiguous text is redacted. Every step consumes what it inspec
 
 import re
 from functools import partial
-from typing import Any, Iterable, Iterator, List, Match, Pattern, Tuple
+from typing import Any, Iterable, Iterator, List, Match, Tuple
 
-from gpunode.agent.values import NAME, PLAIN, QUOTES, SPACE, WORD, is_secret, is_secret_at, lower_case, spans
+from gpunode.agent.values import (
+    NAME,
+    PLAIN,
+    QUOTES,
+    SPACE,
+    WORD,
+    Shape,
+    is_secret,
+    is_secret_at,
+    lower_case,
+    spans,
+)
 
 # --- Shapes -------------------------------------------------------------------------------------------------
 #
@@ -116,24 +127,24 @@ WITH = (
 
 
 Span = Tuple[int, int]
-PEM = re.compile(
+PEM = Shape(
     r"-{4,5} ?BEGIN ([A-Z0-9 ]{1,64}?) ?-{4,5}.*?(?:-{4,5} ?END \1 ?-{4,5}|\Z)|\$ANSIBLE_VAULT;[^\n]*(?:\n[ \t+-]*[\da-f]+(?=\n|\Z))*",
     re.DOTALL,
 )
-SHAPES = re.compile(r"(?<![\w-])(?:%s)|%s" % ("|".join(TOKENS), CRYPT))
+SHAPES = Shape(r"(?<![\w-])(?:%s)|%s" % ("|".join(TOKENS), CRYPT))
 # Up to the last `@`: in a login, another one or a `/` is often not encoded.
-LOGIN = re.compile(
+LOGIN = Shape(
     r"://(?!@)(?=[^\s\"/?#]*@|(?!\[)[^\s\"/?#:]*:(?!//))([^\s\":]*(?::(?!//)[^\s\":]*)*)@(?!sha256:)"
 )
-PROXY = re.compile(
+PROXY = Shape(
     rf"proxy\w{{0,10}}{QUOTES}{SPACE}{{0,64}}[=:]?{SPACE}{{0,64}}[\"'\\]{{0,9}}([^\s\"'@:/]{{1,99}}:(?!//)[^\s\"'\0]*)?"
 )
-BEFORE_NAME = re.compile(
+BEFORE_NAME = Shape(
     r"\bvalue[\\\"']{0,9}[ \t]{0,9}[:=][ \t]{0,9}[\\\"']{0,9}((?<=[\"'])[^\"'\n\\]{0,999}|[^\s\"',{}][^\n\"',{}]{0,999})"
     r"(?:[\\\"']{0,9}[\s,;+-]{1,64}[\\\"']{0,9}(?:name|key)[\\\"']{0,9}[ \t]?[:=][ \t]?[\\\"']{0,9}(?P<name>[\w.-]{1,128}))?"
 )
-RULES = [  # compiled when a hint is there: few texts have one
-    (hints.split("|"), pattern)
+RULES = [
+    (hints.split("|"), Shape(pattern, re.MULTILINE))
     for hints, pattern in (
         ("", r"\b(?=\w)(?:%s)" % "|".join(PLACES)),
         ("", r"^[+-]?[ \t]{0,32}(?:%s)" % "|".join(LINES)),
@@ -153,7 +164,7 @@ def redact(text: str) -> str:
     lower = lower_case(text)
     for hints, pattern in RULES:
         if any(hint in lower for hint in hints):
-            text = _hide(text, _matches(re.compile(pattern, re.MULTILINE), lower))
+            text = _hide(text, _matches(pattern, lower))
             lower = lower_case(text)
     return re.sub(r"\0(\d+)\0", r"<secret, \1 characters>", text)
 
@@ -197,7 +208,7 @@ def _block(match: Match[str]) -> str:
     )
 
 
-def _matches(pattern: Pattern[str], text: str) -> Iterator[Span]:
+def _matches(pattern: Shape, text: str) -> Iterator[Span]:
     for match in pattern.finditer(text):
         yield match.span(match.lastindex or 0)
 

@@ -1,7 +1,20 @@
 """Names that hold a secret, and where their values are in a text. Every pattern has a bound or consumes what it inspects."""
 
 import re
-from typing import List, Match, Pattern, Tuple
+from typing import Any, List, Match, Tuple
+
+
+class Shape:
+    """A regular expression, compiled when it is first used: most texts need few of these."""
+
+    def __init__(self, pattern: str, flags: int = 0) -> None:
+        self.pattern, self._flags = pattern, flags
+
+    def __getattr__(self, name: str) -> Any:
+        compiled = re.compile(self.pattern, self._flags)
+        self.match, self.fullmatch, self.finditer = compiled.match, compiled.fullmatch, compiled.finditer
+        return getattr(compiled, name)
+
 
 # Names that end like this hold a secret, in English and in other languages of Europe. Lower case.
 STEMS = (
@@ -31,9 +44,9 @@ SUFFIX = (
     r"(?:[_-]?(?:hash|base|value|b64|base64|plain|plaintext|text|string|enc|encoded|encrypted|new|old|current|prod|production|dev|staging"
     r"|live|primary|secondary|in|out|again|confirm|confirmation|v?\d{1,4})| \d)?"
 )
-NAME = re.compile(rf"(?:{STEMS})(?P<suffix>{SUFFIX})(?![\w.-])")
+NAME = Shape(rf"(?:{STEMS})(?P<suffix>{SUFFIX})(?![\w.-])")
 # Words behind a name that are none of its values.
-PROSE = re.compile(
+PROSE = Shape(
     r"(?:and|or|is|are|was|were|to|in|for|with|without|from|of|as|on|at|by|if|when|that|this|the|a|an|not|no|only|must|may|can|cannot|should|will"
     r"|has|have|had|flag|flags|option|options|argument|file|field|value|values|needs?|requires?|required|missing|expired|incorrect|changed"
     r"|mismatch|authentication|auth|prompt|reset|updated|accepted|rejected|denied|failed|invalid|unset|empty|found|store|manager|policy|age|hash"
@@ -42,7 +55,7 @@ PROSE = re.compile(
     re.IGNORECASE,
 )
 # No secrets: settings, references, file paths, databases of users, text that is already redacted.
-PLAIN = re.compile(
+PLAIN = Shape(
     r"(?:true|false|null|nil|none|yes|no|on|off|~|undefined|unset|enabled|disabled|required|optional|\*+|x+|-+|\.\.\.|…|<nil>|<none>|<unset>|<set>"
     r"|\[REDACTED\]|<redacted>|\(hidden\))?[,;]?"
     r"|(?:/[\w.@-]+)+\.(?:asc|conf|crt|env|gpg|jwt|json|key|pem|pub|txt|toml|ya?ml)|[\w.-]{1,64}\.(?:jwt|key|pem|crt|json|ya?ml|txt|go:\d+:?)"
@@ -83,72 +96,70 @@ def is_secret_at(text: str, match: Match[str]) -> bool:
 Spans = List[Tuple[int, int]]
 QUOTES = r"[\\\"'`\])]{0,9}"
 SPACE = r"[ \t\u00a0\u2007\u202f]"
-ASSIGNED = re.compile(
+ASSIGNED = Shape(
     rf"(?P<quotes>{QUOTES}){SPACE}{{0,64}}(?:is )?(?:is)?(?P<sign>:=|=>|==|=|:[ \t]{{0,3}}[\w<>&.]{{1,32}}[ \t]{{0,3}}=(?=[ \t]{{0,3}}[\"'])|:|%3[adAD]|&#(?:61|58);){SPACE}{{0,256}}(?:\s{{0,64}}(?=[\"'\[]))?(?:!!?\w{{1,10}} |&\w{{1,32}} )?"
     r"(?:@?[bBuUrR]{0,2}(?=[\"']))?"
 )
-PAIRED = re.compile(
+PAIRED = Shape(
     rf"(?:{QUOTES}[\s,;+-]{{1,64}}[\\\"']{{0,9}}value|[\"']\s{{0,9}}\{{[^{{}}]{{0,256}}?\bdefault|[\"']{{1,2}}[ \t]{{0,9}}(?=,[ \t]{{0,9}}[\"']))(?P<quotes>[\\\"']{{0,9}}){SPACE}{{0,9}}(?P<sign>[:=,]){SPACE}{{0,9}}",
     re.IGNORECASE,
 )
-ELEMENT = re.compile(
+ELEMENT = Shape(
     r"[\"']?[^<>\n]{0,99}>(?:</\w{1,20}>\s{0,64}<\w{1,20}[^<>\n]{0,99}>)?(?:<!\[CDATA\[)?(?P<value>[^<>\]]{1,4096})(?=(?:\]\]>)?</)"
 )
-CLOSED = re.compile(
+CLOSED = Shape(
     r"</\w{1,20}>\s{0,9}[:=]?\s{0,64}(?:<\w{1,20}[^<>\n]{0,99}>\s{0,9}){0,3}(?P<value>[^<>\s][^<>]{0,4095})(?=</|\Z)"
 )
-CELL = re.compile(r"[ \t]{0,64}\|[ \t]{0,64}(?P<value>[^\s|][^|\n]*?)(?=[ \t]{0,64}\|)")
-ARGUMENT = re.compile(r"[\"']?(?P<comma>,)\s{0,64}|[\"']?\s{1,64}- |[ \t]{1,64}")
-SAID = re.compile(
+CELL = Shape(r"[ \t]{0,64}\|[ \t]{0,64}(?P<value>[^\s|][^|\n]*?)(?=[ \t]{0,64}\|)")
+ARGUMENT = Shape(r"[\"']?(?P<comma>,)\s{0,64}|[\"']?\s{1,64}- |[ \t]{1,64}")
+SAID = Shape(
     r"(?:[ \t]+(?:is|was|to|set to))?[ \t]+[\"'`]?(?P<value>[^\s\"'`,;:()<>/\0][^\s\"'`,;<>\0]{0,511})"
 )
-SCHEME = re.compile(
+SCHEME = Shape(
     r"(?:Basic|Bearer|Digest|Token|Api-?Key|Bot|Key|Negotiate|NTLM|SSWS|GenieKey|Splunk|PVEAPIToken=)[ \t]{1,9}(?=\S)",
     re.IGNORECASE,
 )
-BARE = re.compile(
+BARE = Shape(
     r"(?:[^\s\"'`,;&)}\]{<\[\\\0]{1,999}|[,;&](?![\s\"'\\]|[\w.-]{1,64}[=:]|$)|[)}\]](?=\w)|[{\[<])+"
 )
-REST = re.compile(r"[^\n]*")
-ODD = re.compile(r"(?=[^\W\d_]*(?:\d|[^\w\s][^\s]))(?=[\d\W_]*[^\W\d_])\S{6,}")
+REST = Shape(r"[^\n]*")
+ODD = Shape(r"(?=[^\W\d_]*(?:\d|[^\w\s][^\s]))(?=[\d\W_]*[^\W\d_])\S{6,}")
 MARKS = ('"', "'", "`")
-OPENED = re.compile(r"(\\{0,15})(\"{3}|'{3}|[\"'`])")
-COUNT = re.compile(r"\d+(?![^\s,;}\])])")  # of secrets, not one
-LINE = re.compile(r"[+-]?([ \t]*)(- )?")
-FOLDED = re.compile(r"[|>][\d+-]{0,3}[ \t]*(?:#[^\n]*)?\n|\n")
-ALONE = re.compile(
+OPENED = Shape(r"(\\{0,15})(\"{3}|'{3}|[\"'`])")
+COUNT = Shape(r"\d+(?![^\s,;}\])])")  # of secrets, not one
+LINE = Shape(r"[+-]?([ \t]*)(- )?")
+FOLDED = Shape(r"[|>][\d+-]{0,3}[ \t]*(?:#[^\n]*)?\n|\n")
+ALONE = Shape(
     r"[ \t+*#;>$-]*(?:(?:export|set(?: -\w+)?|setenv|setx|local|readonly|ENV|ARG|env|declare -\w+)[ \t]+)?",
     re.IGNORECASE,
 )
 WORD = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 GAPS = (*" \t\r\n,;:)}]>&|<\\\0", "")
-JOINED = re.compile(  # shells join strings: 'it'\\''s'
+JOINED = Shape(  # shells join strings: 'it'\\''s'
     r"(?:\"(?:[^\"\\\n]|\\.)*\"?|'[^'\n]*'?|`[^`\n]*`?|\\'|[^\s,;:)}\]>&|<\\\0\"'`][^\s\"'`,;&)}\]{<\[\\\0]*)*"
 )
-REFERENCE = re.compile(r"(?:\$\{[^}\n]{0,99}\}|\$\([^)\n]{0,199}\)|\{\{[^}\n]{0,199}\}\})(?![^\s\"',;)}\]])")
-PASSWORD = re.compile(r"(?!.*(?:token|secrets?|credentials?|cookie|authorization|\bauth)\Z)", re.IGNORECASE)
-TOKEN = re.compile(r"(?=[\w.-]{0,99}\d)(?=[\w.-]{0,99}[A-Za-z])[\w.-]{15,}")
-LONE = re.compile(r"(?=\S{0,99}\d)(?=\S{0,99}[A-Za-z])\S{16,}(?=\s*(?:\n|\Z))")
-BELOW = re.compile(r"[+-]?([ \t]*)(- +)?([\w.\"'-]{1,64}:(?= |\n|\Z))?[ \t]*([^\n]*)\n?")
-MEMBER = re.compile(
+REFERENCE = Shape(r"(?:\$\{[^}\n]{0,99}\}|\$\([^)\n]{0,199}\)|\{\{[^}\n]{0,199}\}\})(?![^\s\"',;)}\]])")
+PASSWORD = Shape(r"(?!.*(?:token|secrets?|credentials?|cookie|authorization|\bauth)\Z)", re.IGNORECASE)
+TOKEN = Shape(r"(?=[\w.-]{0,99}\d)(?=[\w.-]{0,99}[A-Za-z])[\w.-]{15,}")
+LONE = Shape(r"(?=\S{0,99}\d)(?=\S{0,99}[A-Za-z])\S{16,}(?=\s*(?:\n|\Z))")
+BELOW = Shape(r"[+-]?([ \t]*)(- +)?([\w.\"'-]{1,64}:(?= |\n|\Z))?[ \t]*([^\n]*)\n?")
+MEMBER = Shape(
     r"[\s,+-]*(?:(\\{0,15}[\"'])?(?P<key>[\w.$/@-]{1,64})(?(1)\1)[ \t]{0,9}(?:=>?|:)\s{0,64})?"
     r"(?:(?P<bracket>[{}\[\]])|(?P<item>[^\]\[,\n\"'`{}\s][^\]\[,\n\"'`{}]*)|(?=\\{0,15}[\"'`]))"
 )
-REFERS = re.compile(
+REFERS = Shape(
     r".*(?:name|space|keys?|path|file|type|kind|description|format|ref|mode|length)\Z", re.IGNORECASE
 )
-VALUES = re.compile(
-    r"(?:value|data|plain|(?:plain_?)?text|content|default|current|previous)\Z", re.IGNORECASE
-)
+VALUES = Shape(r"(?:value|data|plain|(?:plain_?)?text|content|default|current|previous)\Z", re.IGNORECASE)
 # What Kubernetes, Helm and Compose list under `secrets:` are names of such objects.
 ITEM = r"[\"']?(?![a-z\d]{16})[a-z\d][a-z\d.-]{0,252}[\"']?"
-LISTED = re.compile(
+LISTED = Shape(
     rf"[:=][ \t]*(?:\[\s*{ITEM}(?:\s*,\s*{ITEM})*,?\s*\]|(?:\n[ \t]*- +{ITEM}[ \t]*(?=\n|\Z))+(?!\n[ \t]*-))"
 )
-PARSED = re.compile(r"(?:expected|near)[ \t]+\Z", re.IGNORECASE)  # of a language, not a token to log in with
+PARSED = Shape(r"(?:expected|near)[ \t]+\Z", re.IGNORECASE)  # of a language, not a token to log in with
 MEMBERS = 1000  # of a list or a mapping; one with more has no reader
-PACKAGE = re.compile(r"[a-z][a-z\d.+]*(?:-[a-z\d.+]+)+")
-DASHED = re.compile(r"-.*|" + PROSE.pattern, re.IGNORECASE)
+PACKAGE = Shape(r"[a-z][a-z\d.+]*(?:-[a-z\d.+]+)+")
+DASHED = Shape(r"-.*|" + PROSE.pattern, re.IGNORECASE)
 
 
 def spans(text: str, match: Match[str]) -> Spans:
@@ -263,7 +274,7 @@ def _unassigned_values(text: str, end: int, name: str, line: str, alone: bool) -
     )
 
 
-def _word(text: str, start: int, prose: Pattern[str]) -> Spans:
+def _word(text: str, start: int, prose: Shape) -> Spans:
     if OPENED.match(text, start):
         return [_string(text, start)[0]]
     bare = BARE.match(text, start)

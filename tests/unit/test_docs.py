@@ -82,6 +82,17 @@ def test_help_imports_no_heavy_library() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_a_plan_imports_no_library_that_it_does_not_use() -> None:
+    """invoke is half of paramiko's import; certificates are the scheduler extender's."""
+    program = (
+        "import sys, gpunode.commands.plan, gpunode.engine.session, gpunode.host.ssh\n"
+        "print([name for name in ('invoke', 'kubernetes', 'cryptography.x509') if sys.modules.get(name)])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
+
+
 def test_every_file_the_documents_point_to_is_there() -> None:
     """Links between the documents hold."""
     for document in DOCUMENTS:
