@@ -123,8 +123,8 @@ class InventoryError(GpunodeError):
 def clipped(text: str) -> str:
     """Lines that a person can read: a value of thousands of characters is cut in its middle."""
     for most, long in ((WORD, r"(?<!\S)\S{%d,}"), (LONGEST, r"[^\n]{%d,}")):
-        for one in re.findall(long % (most + 1), text):
-            text = text.replace(one, f"{one[: most // 2 - 2]} … {one[2 - most // 2 :]}")
+        for piece in re.findall(long % (most + 1), text):
+            text = text.replace(piece, f"{piece[: most // 2 - 2]} … {piece[2 - most // 2 :]}")
     return text
 
 

@@ -18,8 +18,8 @@ from gpunode.engine.session import Session
 from gpunode.errors import HttpError, Problem
 from gpunode.links.plugin import other_owners
 from gpunode.links.plugin.usage import read_usage
-from gpunode.links.scheduler import picture, simulation
-from gpunode.links.scheduler.picture import Mismatch, Real, Row
+from gpunode.links.scheduler import allocations, simulation
+from gpunode.links.scheduler.allocations import Mismatch, Real, Row
 from gpunode.model import File, Inventory, OnEvent, Outcome, Share
 from gpunode.wording import few, several
 
@@ -43,10 +43,10 @@ def inspect(session: Session, *, details: bool, selected: bool = False, hosts: b
     others = [node for node in there if node["metadata"]["name"] not in real]
     asked = read_usage(api, session.inventory.cluster.namespace, others, pods) if others else ()
     real = {
-        **{node.node: picture.read_plugin(node.gpus, pods) for node in asked if node.reason is None},
+        **{node.node: allocations.read_plugin(node.gpus, pods) for node in asked if node.reason is None},
         **real,
     }
-    rows = picture.make_rows(there, pods, _share(session.inventory).resource, real)
+    rows = allocations.make_rows(there, pods, _share(session.inventory).resource, real)
     show(rows, reporter, details=details)
     for node in asked:
         if node.reason is not None and any(row.node == node.node for row in rows):
@@ -65,7 +65,7 @@ def fsck(session: Session, *, repair: bool, yes: bool, selected: bool = False) -
         there = _nodes_of(placed, there)
     share = _share(session.inventory)
     asks = share.scheduler.name if share.scheduler else ""
-    findings = picture.find_mismatches(there, pods, share.resource, real, asks)
+    findings = allocations.find_mismatches(there, pods, share.resource, real, asks)
     if session.inventory.cluster.share is None:
         findings = tuple(finding for finding in findings if finding.problem.code != "not-noted")
         reporter.note(
@@ -163,7 +163,7 @@ def show(rows: Sequence[Row], reporter: Reporter, *, details: bool) -> None:
         both = sums.setdefault(row.resource, [0, 0])
         both[0] += row.promised
         # Of a device whose units are not known those count that pods have.
-        unknown = 0 if row.gpu == picture.UNKNOWN else row.used or 0
+        unknown = 0 if row.gpu == allocations.UNKNOWN else row.used or 0
         both[1] += unknown if row.total is None else row.total
     text = ", ".join(f"{resource} {promised}/{total}" for resource, (promised, total) in sums.items())
     reporter.total(text or "no node offers GPUs", {"resources": sums})
@@ -275,7 +275,7 @@ def _of_host(member: Member, reporter: Reporter) -> Real | None:
         )
         return None
     indexes = {gpu.uuid: str(gpu.index) for gpu in member.gpus}
-    return picture.read_host(entries, units, indexes)
+    return allocations.read_host(entries, units, indexes)
 
 
 def _pods(row: Row) -> str:

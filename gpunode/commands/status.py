@@ -30,8 +30,8 @@ from gpunode.engine.session import Session
 from gpunode.links.node import parse
 from gpunode.links.plugin.other_owners import dra_owners
 from gpunode.links.plugin.usage import NodeUsage, read_usage
-from gpunode.links.scheduler import picture
-from gpunode.links.scheduler.picture import Row
+from gpunode.links.scheduler import allocations
+from gpunode.links.scheduler.allocations import Row
 from gpunode.model import Share
 from gpunode.wording import Advice, Command, few, several
 
@@ -63,11 +63,11 @@ def show_status(
     usages = read_usage(api, cluster.namespace, there, pods, only)
     resource = (cluster.share or Share()).resource
     # Without the extender a pod's GPU is not recorded: it was promised what the plugin says.
-    known = {} if cluster.share else {node.node: picture.read_plugin(node.gpus, pods) for node in usages}
+    known = {} if cluster.share else {node.node: allocations.read_plugin(node.gpus, pods) for node in usages}
     promised = {
         (entry.node, entry.gpu): entry
-        for entry in picture.make_rows(there, pods, resource, known)
-        if entry.resource == resource and (cluster.share or entry.gpu != picture.UNKNOWN)
+        for entry in allocations.make_rows(there, pods, resource, known)
+        if entry.resource == resource and (cluster.share or entry.gpu != allocations.UNKNOWN)
     }
     table = [row(node, gpu, promised.get((node.node, gpu.index))) for node in usages for gpu in node.gpus]
     judged, here = dra_owners(api), {node.node for node in usages}
@@ -215,7 +215,7 @@ def find_differences(
     node: NodeUsage, resource: str, promised: Mapping[tuple[str, str], Row]
 ) -> Iterator[str]:
     """Sentences on pods whose memory of the node's GPUs differs from what was promised."""
-    if unknown := promised.get((node.node, picture.UNKNOWN)):
+    if unknown := promised.get((node.node, allocations.UNKNOWN)):
         names = few(list(dict.fromkeys(use.pod for use in unknown.uses)), NAMED)
         yield f"{node.node}: nobody noted which GPU {names} has: {FSCK}"
     wanted, real = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()

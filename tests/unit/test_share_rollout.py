@@ -18,8 +18,8 @@ from gpunode.engine.member import Member
 from gpunode.errors import AgentFailed, ClusterError, Problem
 from gpunode.links.plugin.usage import NodeUsage
 from gpunode.links.scheduler import plan
+from gpunode.links.scheduler.allocations import Mismatch, Real
 from gpunode.links.scheduler.configuration import MANIFEST
-from gpunode.links.scheduler.picture import Mismatch, Real
 from gpunode.model import Cluster, Host, Inventory, Outcome, SecondScheduler, Share, Ssh
 from tests import cases
 from tests.share.objects import MEM, pod
@@ -205,7 +205,7 @@ def test_fsck_says_why_nodes_are_not_compared_and_what_repair_can_do(
     monkeypatch.setattr(shares, "_state", lambda _: (there, []))
     monkeypatch.setattr(shares, "_repair", lambda *_: True)
     monkeypatch.setattr(shares, "confirm", lambda *_, **__: None)
-    monkeypatch.setattr(shares.picture, "find_mismatches", lambda *_: tuple(found))
+    monkeypatch.setattr(shares.allocations, "find_mismatches", lambda *_: tuple(found))
     monkeypatch.setattr(strays, "note", lambda *_: None)
     monkeypatch.setattr(shares.other_owners, "list_others", lambda _: ())
     session: Any = SimpleNamespace(inventory=Inventory("", (), Cluster(share=Share())), reporter=reporter)

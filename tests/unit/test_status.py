@@ -19,7 +19,7 @@ from gpunode.errors import Problem
 from gpunode.links.plugin.daemonset import NAME, NAME_LABEL
 from gpunode.links.plugin.usage import NodeUsage
 from gpunode.links.plugin.usage import read_usage as of_cluster
-from gpunode.links.scheduler.picture import Row, Use
+from gpunode.links.scheduler.allocations import Row, Use
 from gpunode.model import Cluster, GpuUser, Host, Inventory, Outcome, Share, Ssh
 from gpunode.report.human import Human
 from gpunode.report.lines import Lines

@@ -23,8 +23,8 @@ from gpunode.commands import share_inspect as shares
 from gpunode.errors import ClusterError, GpunodeError, Problem
 from gpunode.inventory import load
 from gpunode.links.scheduler import deployment
+from gpunode.links.scheduler.allocations import Mismatch
 from gpunode.links.scheduler.deployment import NAME, STAYS, Spec, rights_to_remove
-from gpunode.links.scheduler.picture import Mismatch
 from gpunode.links.scheduler.plan import VOLUME
 from gpunode.model import Cluster, Inventory, PluginImage, SecondScheduler, Share
 from gpunode.sim import controllers

@@ -51,9 +51,9 @@ def write(base: str, to: Path, *, name: str, arch: str, folder: Path | None = No
     """
     with TemporaryDirectory(prefix="gpunode-base-") as scratch:
         place = Path(base)
-        if not place.exists() and (wanted := registry.reference(base)):
+        if not place.exists() and (image := registry.reference(base)):
             place = Path(scratch) / "base"
-            registry.fetch(wanted, arch, place)
+            registry.fetch(image, arch, place)
         with open_base(place, arch, base) as under:
             wheels = Path(scratch, "wheels")
             wheels.mkdir()
@@ -189,7 +189,7 @@ PROGRAMS = re.compile(r"[^/]+\.data/")
 
 def collect_files(wheels: list[Path]) -> dict[str, bytes]:
     """The plugin, the extender, their contract and libraries, by their names in the image."""
-    return dict([*_own(), *(file for wheel in wheels for file in _unpacked(wheel))])
+    return dict([*_own(), *(file for wheel in wheels for file in _unpack(wheel))])
 
 
 # In one process of its own, sorted: how marshal writes an object depends on its references. With the path in the image, which tracebacks
@@ -226,9 +226,9 @@ def compile_modules(files: Mapping[str, bytes], base: Base) -> dict[str, bytes]:
         return {}
     with TemporaryDirectory(prefix="gpunode-compile-") as scratch:
 
-        def run(*words: str) -> str:
+        def run(*arguments: str) -> str:
             done = subprocess.run(
-                [program, "-S", *words],
+                [program, "-S", *arguments],
                 env={"PYTHONHASHSEED": "0"},
                 capture_output=True,
                 text=True,
@@ -243,7 +243,7 @@ def compile_modules(files: Mapping[str, bytes], base: Base) -> dict[str, bytes]:
 
         put({name: content for name, content in files.items() if name.endswith(".py")})
         imported = run("-B", "-c", IMPORTED, f"{scratch}/{ROOT}", *PROGRAM_MODULES).split("\n")
-        put(read_files(base, _uncompiled(base, imported)))
+        put(read_files(base, _not_compiled(base, imported)))
         for folder, way in WAYS.items():
             run(*COMPILE, scratch, "--invalidation-mode", way, f"{scratch}/{folder}")
         return {
@@ -251,10 +251,10 @@ def compile_modules(files: Mapping[str, bytes], base: Base) -> dict[str, bytes]:
         }
 
 
-def _uncompiled(base: Base, modules: Iterable[str]) -> set[str]:
+def _not_compiled(base: Base, modules: Iterable[str]) -> set[str]:
     """Where the base has these of its Python's modules, without their compiled ones."""
     cached = f".cpython-{base.python.replace('.', '')}.pyc"
-    found = set()
+    paths = set()
     for module in modules:
         for library in ("usr/local/lib", "usr/lib"):
             path = PurePosixPath(library, f"python{base.python}", module)
@@ -262,8 +262,8 @@ def _uncompiled(base: Base, modules: Iterable[str]) -> set[str]:
                 str(path) in base.files
                 and str(path.parent / "__pycache__" / f"{path.stem}{cached}") not in base.files
             ):
-                found.add(str(path))
-    return found
+                paths.add(str(path))
+    return paths
 
 
 def make_layer(files: Mapping[str, bytes]) -> bytes:
@@ -289,7 +289,7 @@ def _own() -> Iterator[tuple[str, bytes]]:
             yield f"{ROOT}/gpunode/{path.relative_to(PACKAGE).as_posix()}", path.read_bytes()
 
 
-def _unpacked(wheel: Path) -> Iterator[tuple[str, bytes]]:
+def _unpack(wheel: Path) -> Iterator[tuple[str, bytes]]:
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             placed = PLACED.fullmatch(name)
@@ -333,10 +333,10 @@ def fetch_wheels(dest: Path, *, python: str, machine: str, folder: Path | None =
     return sorted(dest.glob("*.whl"))
 
 
-def _hint(words: str, folder: Path | None) -> str:
-    if "No module named pip" in words:
+def _hint(text: str, folder: Path | None) -> str:
+    if "No module named pip" in text:
         return f"Install pip beside gpunode: {sys.executable} -m ensurepip"
-    if "DO NOT MATCH THE HASHES" in words:
+    if "DO NOT MATCH THE HASHES" in text:
         return "This is not the file that requirements.lock names: fetch it again, from another place."
     if folder:
         return f"The folder needs the wheels of {LOCK}, each for this Python and machine."

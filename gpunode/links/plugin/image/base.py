@@ -268,18 +268,18 @@ def _layer(path: str, read: Open, name: str, diff: str) -> tuple[Layer, dict[str
 
 def read_files(base: Base, names: Collection[str]) -> dict[str, bytes]:
     """The contents of these files of the base, by name; of several layers that have one, the last counts."""
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for layer in base.layers:
         with base.open(layer.name) as file:
             listed = list(tars.members(_plain(file, layer.compressed)))
-        wanted = [one for one in listed if one.kind == tars.REGULAR and _place(one.name) in names]
+        chosen = [member for member in listed if member.kind == tars.REGULAR and _place(member.name) in names]
         with base.open(layer.name) as file:
             plain, at = _plain(file, layer.compressed), 0
-            for member in wanted:
+            for member in chosen:
                 tars.skip(plain, member.offset - at)
-                found[_place(member.name)] = tars.read(plain, member.size)
+                contents[_place(member.name)] = tars.read(plain, member.size)
                 at = member.offset + member.size
-    return found
+    return contents
 
 
 def _plain(file: IO[bytes], compressed: bool) -> IO[bytes]:
@@ -301,7 +301,7 @@ def _python(path: str, files: Mapping[str, str]) -> str:
             f"{path} has musl's C library; the plugin's libraries need glibc",
             hint="Take a base of Debian, Ubuntu or a RHEL-like system.",
         )
-    minor = _linked(files)
+    minor = _linked_python(files)
     if minor is None:
         raise UsageError(f"{path} has no Python", hint="Take a base with Python 3, such as python:3.11-slim.")
     if minor < OLDEST:
@@ -311,7 +311,7 @@ def _python(path: str, files: Mapping[str, str]) -> str:
     return f"3.{minor}"
 
 
-def _linked(files: Mapping[str, str]) -> int | None:
+def _linked_python(files: Mapping[str, str]) -> int | None:
     """The minor version that the link `python3` leads to; without a link the newest of the first folder with one."""
     name = next((f"{folder}/python3" for folder in BIN if f"{folder}/python3" in files), "")
     for _ in range(LINKS):

@@ -78,37 +78,37 @@ def reference(text: str) -> Reference | None:
     return Reference(**match.groupdict()) if match else None
 
 
-def fetch(wanted: Reference, arch: str, to: Path) -> None:
+def fetch(image: Reference, arch: str, to: Path) -> None:
     """Write what linux/`arch` needs of the image as a folder in OCI's layout, every file checked by digest.
 
     Raises UsageError; for a reference without a digest with the digest that it has now.
     """
-    if wanted.host in HUBS:
+    if image.host in HUBS:
         raise UsageError(
-            f"{wanted} names an image, but no registry: Docker Hub answers under another name than {wanted.host}",
+            f"{image} names an image, but no registry: Docker Hub answers under another name than {image.host}",
             hint="Name a mirror of it, or save the image (`docker save`, `skopeo copy`), and name the file.",
         )
-    with _explained(wanted):
-        _fetch(wanted, arch, to)
+    with _explain(image):
+        _fetch(image, arch, to)
 
 
-def _fetch(wanted: Reference, arch: str, to: Path) -> None:
-    registry = _Registry(wanted)
-    if wanted.digest is None:
-        current = hashlib.sha256(registry.manifest(wanted.tag or "latest")).hexdigest()
+def _fetch(image: Reference, arch: str, to: Path) -> None:
+    registry = _Registry(image)
+    if image.digest is None:
+        current = hashlib.sha256(registry.manifest(image.tag or "latest")).hexdigest()
         raise UsageError(
-            f"{wanted} can be another image tomorrow: it has no digest",
-            hint=f"Today it is --base {wanted.host}/{wanted.name}@sha256:{current}",
+            f"{image} can be another image tomorrow: it has no digest",
+            hint=f"Today it is --base {image.host}/{image.name}@sha256:{current}",
         )
     blobs = to / "blobs/sha256"
     blobs.mkdir(parents=True)
-    (to / "index.json").write_text(json.dumps({"manifests": [{"digest": wanted.digest}]}), encoding="utf-8")
-    waiting = [wanted.digest]
+    (to / "index.json").write_text(json.dumps({"manifests": [{"digest": image.digest}]}), encoding="utf-8")
+    waiting = [image.digest]
     for digest in waiting:
         if len(waiting) > MOST:
             raise ValueError(f"more than {MOST} manifests")
         text = registry.manifest(digest)
-        _write(wanted, blobs, digest, [text], len(text))
+        _write(image, blobs, digest, [text], len(text))
         manifest = json.loads(text)
         waiting += [each["digest"] for each in manifest.get("manifests", []) if fits(each, arch)]
         for descriptor in [manifest["config"], *manifest["layers"]] if "layers" in manifest else []:
@@ -116,32 +116,32 @@ def _fetch(wanted: Reference, arch: str, to: Path) -> None:
 
 
 @contextmanager
-def _explained(wanted: Reference) -> Iterator[None]:
+def _explain(image: Reference) -> Iterator[None]:
     """What goes wrong with the registry becomes UsageError."""
     try:
         yield
     except HTTPError as error:
         error.close()
         raise UsageError(
-            f"{wanted} cannot be fetched: {error.url.partition('?')[0]} answers {error.code} {error.reason}",
+            f"{image} cannot be fetched: {error.url.partition('?')[0]} answers {error.code} {error.reason}",
             hint=_hint(error.code),
         ) from error
     except (OSError, HTTPException) as error:
         raise UsageError(
-            f"{wanted} cannot be fetched: {getattr(error, 'reason', '') or error}",
+            f"{image} cannot be fetched: {getattr(error, 'reason', '') or error}",
             hint="Name a registry that is reached over HTTPS from here, or an archive that was saved elsewhere.",
         ) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
-            f"{wanted}: the registry's answer is no image ({error!r})", hint="Name an image."
+            f"{image}: the registry's answer is no image ({error!r})", hint="Name an image."
         ) from error
 
 
 class _Registry:
     """The registry's part that is about one image, and what it was given for it: a token, or the user's login."""
 
-    def __init__(self, wanted: Reference) -> None:
-        self._wanted, self._right, self._opener = wanted, "", build_opener()
+    def __init__(self, image: Reference) -> None:
+        self._image, self._right, self._opener = image, "", build_opener()
 
     def manifest(self, which: str) -> bytes:
         """A manifest by tag or digest, not checked."""
@@ -155,10 +155,10 @@ class _Registry:
     def blob(self, folder: Path, digest: str, size: int) -> None:
         """Write a blob, which is `size` bytes long."""
         with run_within(WHOLE_SECONDS, lambda: self._get(f"blobs/{digest}", "*/*")) as answer:
-            _write(self._wanted, folder, digest, _parts(answer), size)
+            _write(self._image, folder, digest, _parts(answer), size)
 
     def _get(self, what: str, accept: str) -> HTTPResponse:
-        address = f"https://{self._wanted.host}/v2/{self._wanted.name}/{what}"
+        address = f"https://{self._image.host}/v2/{self._image.name}/{what}"
         try:
             return self._open(address, accept, self._right)
         except HTTPError as error:
@@ -168,7 +168,7 @@ class _Registry:
             if error.code != 401 or kind not in ("bearer", "basic") or error.url != address:
                 raise
             error.close()
-            known = login(self._wanted.host, self._wanted.name)
+            known = login(self._image.host, self._image.name)
             mine = f"Basic {known.basic}" if known and known.basic else ""
             if kind == "basic" and not mine:
                 raise
@@ -218,7 +218,7 @@ def _parts(answer: HTTPResponse) -> Iterator[bytes]:
             raise TimeoutError(f"{length} bytes came in {seconds:.0f} s")
 
 
-def _write(wanted: Reference, folder: Path, digest: str, parts: Iterable[bytes], size: int) -> None:
+def _write(image: Reference, folder: Path, digest: str, parts: Iterable[bytes], size: int) -> None:
     """Write a blob in parts; it stays only where size and digest are right."""
     kind, _, name = digest.partition(":")
     if kind != "sha256" or not re.fullmatch("[0-9a-f]{64}", name):
@@ -234,7 +234,7 @@ def _write(wanted: Reference, folder: Path, digest: str, parts: Iterable[bytes],
     if (hashed.hexdigest(), length) != (name, size):
         path.unlink()
         raise UsageError(
-            f"{wanted} is damaged: {digest} has {length} bytes with the SHA-256 {hashed.hexdigest()}",
+            f"{image} is damaged: {digest} has {length} bytes with the SHA-256 {hashed.hexdigest()}",
             hint="Try again; if it stays so, the registry or a proxy is at fault.",
         )
 
@@ -269,7 +269,7 @@ def login(host: str, image: str) -> Login | None:
     None where no user has logged in. Raises UsageError for one that cannot be read."""
     for place in filter(os.path.exists, _places()):
         try:
-            kept = _kept(json.loads(localfile.text(place)), host, image)
+            kept = _read_auth(json.loads(localfile.text(place)), host, image)
         except UNREADABLE as error:
             why = (
                 getattr(error, "strerror", "") or type(error).__name__
@@ -292,10 +292,10 @@ def _places() -> Iterator[Path]:
     yield Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker", "config.json")
 
 
-def _kept(known: dict[str, Any], host: str, image: str) -> tuple[str, str]:
+def _read_auth(known: dict[str, Any], host: str, image: str) -> tuple[str, str]:
     """user:password in base64, and a token; "" for none. Programs know no paths."""
     if program := (known.get("credHelpers") or {}).get(host):
-        return _asked(program, host)
+        return _ask_helper(program, host)
     parts = f"{host}/{image}".split("/")
     paths = ["/".join(parts[:end]) for end in range(len(parts), 1, -1)]
     entries = known.get("auths") or {}
@@ -310,13 +310,13 @@ def _kept(known: dict[str, Any], host: str, image: str) -> tuple[str, str]:
         if text := entry.get("auth"):
             base64.b64decode(text, validate=True)
             return str(text), ""
-    return _asked(store, host) if store else ("", "")
+    return _ask_helper(store, host) if store else ("", "")
 
 
-def _asked(program: str, host: str) -> tuple[str, str]:
+def _ask_helper(program: str, host: str) -> tuple[str, str]:
     """What the program keeps, as `_kept`. One that knows nothing of the registry ends with 1."""
-    words = [f"docker-credential-{program}", "get"]
-    done = subprocess.run(words, input=host, capture_output=True, text=True, timeout=SECONDS, check=False)
+    command = [f"docker-credential-{program}", "get"]
+    done = subprocess.run(command, input=host, capture_output=True, text=True, timeout=SECONDS, check=False)
     if done.returncode:
         return "", ""
     answer = json.loads(done.stdout)

@@ -14,8 +14,8 @@ from gpunode.contract import offer
 from gpunode.contract.checkpoint import Entry
 from gpunode.contract.promises import ALLOCATION, INDEX, MEMORY_ANNOTATION, demand_of
 from gpunode.contract.usage import Gpu, Offered, User
-from gpunode.links.scheduler import picture, simulation
-from gpunode.links.scheduler.picture import Real
+from gpunode.links.scheduler import allocations, simulation
+from gpunode.links.scheduler.allocations import Real
 from gpunode.share.fit import Refused, find
 from gpunode.share.ledger import Ledger
 from tests.share.objects import MEM, node, pod
@@ -64,16 +64,16 @@ def test_promise_and_use_stand_side_by_side() -> None:
         entry("c", "c0", "GPU-n-1/3-4"),
     )
 
-    assert table(picture.make_rows([memory()], pods, MEM, {})) == [
+    assert table(allocations.make_rows([memory()], pods, MEM, {})) == [
         ("n", "0", 10, 7, None, [("default/a", 4, None), ("default/b", 3, None)]),
         ("n", "1", 10, 0, None, []),
         ("n", "?", None, 2, None, [("default/c", 2, None)]),
     ]
-    assert table(picture.make_rows([memory()], pods, MEM, {"n": Real(entries)})) == [
+    assert table(allocations.make_rows([memory()], pods, MEM, {"n": Real(entries)})) == [
         ("n", "0", 10, 7, 4, [("default/a", 4, 4), ("default/b", 3, 0)]),
         ("n", "1", 10, 2, 5, [("default/b", 0, 3), ("default/c", 2, 2)]),
     ]
-    late = picture.make_rows([memory()], pods, MEM, {"n": Real(entries[:2])})[-1]
+    late = allocations.make_rows([memory()], pods, MEM, {"n": Real(entries[:2])})[-1]
     assert table([late]) == [("n", "?", None, 2, 0, [("default/c", 2, 0)])]  # it has nothing yet
 
 
@@ -84,19 +84,19 @@ def test_what_the_plugin_answers_stands_for_what_its_host_would() -> None:
         Gpu(f"GPU-{index}", index, "A100", 10 * 2**30, users=(User(f"default/{name}", "c0", MEM, units),))
         for index, name, units in (("0", "a", 4), ("1", "b", 3))
     )
-    real = {"n": picture.read_plugin(answer, pods)}
+    real = {"n": allocations.read_plugin(answer, pods)}
     alike, unlike = node("n", 10, 10), node("n", 10, 20)
     unlike["status"]["capacity"][MEM] = "31"  # of two GPUs: nobody knows each one's size
-    assert table(picture.make_rows([alike], pods, MEM, real)) == [
+    assert table(allocations.make_rows([alike], pods, MEM, real)) == [
         ("n", "0", 10, 4, 4, [("default/a", 4, 4)]),
         ("n", "1", 10, 3, 3, [("default/b", 3, 3)]),
     ]
-    assert table(picture.make_rows([unlike], pods, MEM, real)) == [
+    assert table(allocations.make_rows([unlike], pods, MEM, real)) == [
         ("n", "0", None, 4, 4, [("default/a", 4, 4)]),
         ("n", "1", None, 3, 3, [("default/b", 3, 3)]),
     ]
     silent = (replace(answer[0], users=None), answer[1])
-    assert picture.read_plugin(silent, pods) == Real()  # the kubelet does not report pods' devices
+    assert allocations.read_plugin(silent, pods) == Real()  # the kubelet does not report pods' devices
 
 
 @pytest.mark.parametrize(
@@ -118,22 +118,22 @@ def test_every_way_of_sharing_is_in_the_picture(resource: str, unit: str, gpu: s
     one = pod("a", 0, on="m")
     one["spec"]["containers"][0]["resources"]["limits"] = {resource: "1"}
 
-    assert table(picture.make_rows([other], [one], MEM, {})) == [
+    assert table(allocations.make_rows([other], [one], MEM, {})) == [
         ("m", "?", 4, 1, None, [("default/a", 1, None)])
     ]
     real = {"m": Real((entry("a", "c0", unit, resource=resource),), {"GPU-a": "0"})}
-    assert table(picture.make_rows([other], [one], MEM, real)) == [
+    assert table(allocations.make_rows([other], [one], MEM, real)) == [
         ("m", gpu, None, 1, 1, [("default/a", 1, 1)]),
         ("m", "?", 3, 0, 0, []),
     ]
-    assert {row.unit for row in picture.make_rows([other], [one], MEM, real)} == {what}
-    late = table(picture.make_rows([other], [one], MEM, {"m": Real(())}))
+    assert {row.unit for row in allocations.make_rows([other], [one], MEM, real)} == {what}
+    late = table(allocations.make_rows([other], [one], MEM, {"m": Real(())}))
     assert late == [("m", "?", 4, 1, 0, [("default/a", 1, 0)])]
     gone = {
         "metadata": {"name": "m"},
         "status": {"capacity": {resource: "4"}, "allocatable": {resource: "0"}},
     }
-    assert picture.make_rows([gone], [], MEM, {}) == ()
+    assert allocations.make_rows([gone], [], MEM, {}) == ()
 
 
 @pytest.mark.parametrize("asked", ["plugin", "host"])
@@ -149,12 +149,12 @@ def test_shares_are_counted_on_idle_gpus_too(asked: str) -> None:
             Gpu("GPU-a", "0", "P100", 1, users=used, offered=offered),
             Gpu("GPU-b", "1", "P100", 1, users=(), offered=offered),
         ]
-        real = picture.read_plugin(answer, pods)
+        real = allocations.read_plugin(answer, pods)
     else:
         units = {gpu: [f"{one}::{n}" for one in ("GPU-a", "GPU-b") for n in range(10)]}
         given = entry("a", "c0", *(f"GPU-a::{n}" for n in range(4)), resource=gpu)
-        real = picture.read_host((given,), units, {"GPU-a": "0", "GPU-b": "1"})
-    found = picture.make_rows([there], pods, MEM, {"m": real})
+        real = allocations.read_host((given,), units, {"GPU-a": "0", "GPU-b": "1"})
+    found = allocations.make_rows([there], pods, MEM, {"m": real})
     assert table(found) == [("m", "0", 10, 4, 4, [("default/a", 4, 4)]), ("m", "1", 10, 0, 0, [])]
     assert [row.unit for row in found] == ["share", "share"]
     listener = mock.Mock()
@@ -167,12 +167,12 @@ GPUSHARES = Entry("uid-a", "c0", MEM, frozenset(f"GPU-n-0-_-{n}" for n in range(
 
 def test_a_pod_of_gpushare_is_where_its_plugin_put_it() -> None:
     """Which the kubelet's record has, whatever the ids and the annotation say; its unit it does not."""
-    (first, second) = picture.make_rows(
+    (first, second) = allocations.make_rows(
         [node("n", 10, 10)], [pod("a", 4, on="n", **{INDEX: "0"})], MEM, {"n": Real((GPUSHARES,))}
     )
     assert table([first]) == [("n", "0", 10, 4, 0, [("default/a", 4, 0)])]
     assert table([second]) == [("n", "1", 10, 0, 4, [("default/a", 0, 4)])]
-    assert first.unit == picture.UNIT
+    assert first.unit == allocations.UNIT
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_what_a_unit_of_memory_is_follows_from_ids_or_what_the_node_publishes(
     document = json.loads(there["metadata"]["annotations"][MEMORY_ANNOTATION]) | {"mib": published}
     there["metadata"]["annotations"][MEMORY_ANNOTATION] = json.dumps(document)
     entries = tuple(Entry("uid-a", "c0", MEM, frozenset([one])) for one in ids)
-    rows = picture.make_rows([there], [], MEM, {"n": Real(entries)} if ids else {})
+    rows = allocations.make_rows([there], [], MEM, {"n": Real(entries)} if ids else {})
     assert {one.unit for one in rows} == {unit}
 
 
@@ -253,14 +253,14 @@ def test_what_is_wrong_is_found_and_a_repair_is_right(
 ) -> None:
     """Once its annotations are written there is nothing left to repair."""
     real = {} if entries is None else {"n": Real(tuple(entries))}
-    now = picture.find_mismatches([memory()], pods, MEM, real)
+    now = allocations.find_mismatches([memory()], pods, MEM, real)
     assert [(one.pod, one.problem.code, bool(one.repair)) for one in now] == found
 
     for one in now:
         for each in pods if one.repair else []:
             each["metadata"]["annotations"] = {**each["metadata"]["annotations"], **one.repair}
             assert MEMORY_ANNOTATION in one.repair
-    left = picture.find_mismatches([memory()], pods, MEM, real)
+    left = allocations.find_mismatches([memory()], pods, MEM, real)
     assert [one.problem.code for one in left] == [code for _, code, fixable in found if not fixable]
 
 
@@ -271,8 +271,8 @@ def test_pods_of_an_earlier_configuration_overcommit_nothing() -> None:
     old = pod("a", 4, on="n", **{INDEX: "1"})
     entries = (entry("a", "c0", *(f"GPU-n-0-_-{n}" for n in range(4))),)
 
-    assert picture.find_mismatches([there], [old], MEM, {"n": Real(entries)}) == ()
-    assert table(picture.make_rows([there], [old], MEM, {"n": Real(entries)})) == [
+    assert allocations.find_mismatches([there], [old], MEM, {"n": Real(entries)}) == ()
+    assert table(allocations.make_rows([there], [old], MEM, {"n": Real(entries)})) == [
         ("n", "0", 10, 0, 0, []),
         ("n", "1", 10, 4, 0, [("default/a", 4, 0)]),
         ("n", "?", None, 0, 4, [("default/a", 0, 4)]),
@@ -285,20 +285,20 @@ def test_pods_past_a_second_scheduler_are_named() -> None:
     """With theirs, which is the cluster's own where they name none; all schedulers ask where there is no second one."""
     pods = [pod("a", 4, on="n"), pod("b", 4, on="n"), pod("c", 4, on="n", **{INDEX: "0"})]
     pods[1]["spec"]["schedulerName"] = "gpunode"
-    found = picture.find_mismatches([memory()], pods, MEM, {}, "gpunode")
+    found = allocations.find_mismatches([memory()], pods, MEM, {}, "gpunode")
     assert [(one.pod, one.problem.code) for one in found] == [
         ("default/a", "other-scheduler"),
         ("default/b", "not-noted"),
     ]
     assert "default-scheduler" in found[0].problem.what
-    again = picture.find_mismatches([memory()], pods, MEM, {})
+    again = allocations.find_mismatches([memory()], pods, MEM, {})
     assert [one.problem.code for one in again] == ["not-noted", "not-noted"]
 
 
 def test_a_node_that_does_not_publish_its_gpus_is_named() -> None:
     """Where they differ; one that shares no memory is none of fsck's."""
     unlike = node("n", 10, 5)
-    found = picture.find_mismatches([unlike, node("other")], [], MEM, {})
+    found = allocations.find_mismatches([unlike, node("other")], [], MEM, {})
     assert [(one.problem.subject, one.problem.code) for one in found] == [("n", "gpus-unknown")]
 
 
