@@ -98,7 +98,7 @@ def test_both_repositories_come_with_their_keys_and_once_for_all_hosts(
 def test_a_key_that_cannot_be_had_is_reported_once_and_the_hosts_stay_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def key(source: Signed, given: Collection[str] = ()) -> Key:
+    def key(source: Signed, trusted: Collection[str] = ()) -> Key:
         raise GpunodeError(f"{source.key_uri} cannot be fetched: no route to host")
 
     with bare(tmp_path, kinds.new_host("a"), kinds.new_host("b")) as (_, session):
@@ -151,10 +151,10 @@ def test_a_key_of_which_only_the_end_is_known_is_shown_and_taken_only_with_its_w
         one = become(one, "13", "6.12.57+deb13-amd64")
         host = session.visits["a"].host
 
-        def added(given: Collection[str] | None) -> tuple[int, str]:
+        def added(trusted: Collection[str] | None) -> tuple[int, str]:
             session.visits["a"].host = host
             capsys.readouterr()
-            (after,) = prerequisites.add_repositories(session, (one,), given)
+            (after,) = prerequisites.add_repositories(session, (one,), trusted)
             said = capsys.readouterr()
             return keys_in(after), said.out + said.err
 
