@@ -12,7 +12,8 @@ import typer.main
 from gpunode.agent.failures import HINTS
 from gpunode.cli import EPILOG, app
 from gpunode.cluster import obstacles
-from gpunode.contract.xids import NAMES, NUMBERS
+from gpunode.contract.xids import verdict
+from gpunode.explain import explain
 from gpunode.inventory.validation import schema
 from gpunode.packages import SYSTEMS
 from gpunode.planning.tables import table as explanations
@@ -134,18 +135,30 @@ def codes() -> Iterator[str]:
     yield from (
         "## Xids",
         "",
-        "What the driver's Xid events require, after NVIDIA's catalogue. The others count as a reset. `gpunode explain xid N` tells more.",
+        "What the driver's Xid events mean and require, after NVIDIA's catalogue. `gpunode explain xid N` tells more.",
         "",
     )
-    found = [(number, verdict) for verdict, numbers in NUMBERS.items() for number in numbers]
+    known = [(number, explain(f"xid {number}")) for number in range(1, 173)]
     yield from table(
-        ("Xid", "is", "requires"),
+        ("Xid", "is", "fault", "action", "for the device plugin"),
         *(
-            (number, NAMES.get(number, ""), verdict.value)
-            for number, verdict in sorted(found, key=lambda one: one[0])
+            (number, one.what.partition(": ")[2], one.fault, f"`{one.action}`", verdict(number).value)
+            for number, one in known
+            if one
         ),
     )
     yield from actions()
+    yield from (
+        "## Error lines",
+        "",
+        "Lines of other programs that [`gpunode explain`](commands.md#gpunode-explain) knows, and CUDA's numbers.",
+        "",
+    )
+    rows = explanations("gpunode.explain", "lines.yaml")
+    yield from table(
+        ("code", "is", "fault", "action"),
+        *((f"`{row['code']}`", row["what"], row["fault"], f"`{row['action']}`") for row in rows),
+    )
 
 
 def actions() -> Iterator[str]:

@@ -1,7 +1,7 @@
 """What an error means: what happened, whose fault it is, what to do next. Reads tables, and never guesses.
 
-`xid.tsv`, `nvlink5.tsv` and `sxid.tsv` hold the driver's codes, `actions.yaml` what to do about them. The short names and what
-the device plugin makes of an Xid are in `contract/xids`.
+`xid.tsv`, `nvlink5.tsv` and `sxid.tsv` hold the driver's codes, `lines.yaml` the words of other programs, `actions.yaml` what to do
+about them. The short names and what the device plugin makes of an Xid are in `contract/xids`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from gpunode.contract.xids import NAMES, Verdict, verdict
 from gpunode.planning.tables import table
@@ -29,6 +29,7 @@ NAMED = re.compile(r"\b(?P<kind>s?xid)s?(?: errors?| events?)?[\s:=#(-]{0,3}(?P<
 OF_A_GPU = re.compile(r"nvidia|nvrm|nvswitch|nvml|gpu|cuda|dcgm", re.IGNORECASE)
 # NVLink 5: `149, NETIR_LINK_EVT  Fatal   XC1 i0 Link 04 (0x004505c6 0x00000000 ...)`: unit, intrinfo, error status.
 NVLINK5 = re.compile(r", (?P<unit>[A-Z0-9_]+)\b.*\(0x(?P<info>[0-9a-f]{8}) 0x(?P<status>[0-9a-f]{8})\b")
+CUDA = re.compile(r"\bcuda(?:[\w ]*?(?:error|failure|code))?[\s=(:]{1,3}(?P<code>\d+)\b", re.IGNORECASE)
 RECOVERY = re.compile(r"recovery action changed .* to 0x[0-9a-f]+ \((?P<action>[^)]+)\)")  # Xid 154
 
 # By the catalogue's immediate action. "": it names none.
@@ -85,6 +86,13 @@ def explain(text: str) -> Explanation | None:
         return None
     if text.isdecimal() and len(text) <= 5:
         return _xid(int(text)) or _sxid(int(text))
+    for row in _lines():
+        if row["code"] == text.lower() or row["pattern"].search(text):
+            return _line(row)
+    if (match := CUDA.search(text)) and (
+        match[0] == text or "error" in match[0].lower() or "failure" in match[0].lower()
+    ):
+        return next((_line(row) for row in _lines() if int(match["code"]) in row["cuda"]), None)
     return None
 
 
@@ -146,6 +154,32 @@ def _sxid(code: int, logged: str | None = None) -> Explanation | None:
     return _explanation(
         f"sxid-{code}", what, "hardware", "reset-fabric" if fatal else "nothing", SXID_SOURCE, later=later
     )
+
+
+def _line(row: Mapping[str, Any]) -> Explanation:
+    advice = {**_actions()[row["action"]], **row}
+    return Explanation(
+        row["code"],
+        row["what"],
+        row["fault"],
+        row["action"],
+        advice["next"],
+        advice.get("command", ""),
+        row["source"],
+    )
+
+
+@cache
+def _lines() -> Sequence[Mapping[str, Any]]:
+    """The rows of lines.yaml, each with its compiled `pattern` and its `cuda` as a tuple of numbers."""
+    rows = []
+    for row in cast("Sequence[Mapping[str, Any]]", table("gpunode.explain", "lines.yaml")):
+        numbers = row.get("cuda", ())
+        pattern = re.compile(row["match"], re.IGNORECASE)
+        rows.append(
+            {**row, "pattern": pattern, "cuda": (numbers,) if isinstance(numbers, int) else tuple(numbers)}
+        )
+    return rows
 
 
 def _explanation(

@@ -5,17 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from gpunode.cli import app
 from gpunode.contract.xids import Verdict, verdict
+from gpunode.deviceplugin import cuda, gpus
 from gpunode.explain import ACTIONS, Explanation, explain
 from gpunode.planning.tables import table
 from tests import jsonlines
 
 GPU = "0000:3b:00"
+CASES = Path(__file__).parents[1] / "cases/explain"
+UNKNOWN = ("unknown", "unknown")
 FELL_OFF = f"[  12.3] NVRM: Xid (PCI:{GPU}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 
 
@@ -126,6 +132,38 @@ def test_a_command_names_the_gpu_of_the_line() -> None:
 )
 def test_what_no_table_has_is_not_guessed_at(text: str) -> None:
     assert explain(text) is None
+
+
+@pytest.mark.parametrize(("half", "right", "wrong"), [("seen", 82, 4), ("held", 89, 6)])
+def test_lines_of_public_threads_are_answered_by_their_outcome(half: str, right: int, wrong: int) -> None:
+    """Those that are wrong have had other causes in other threads. A line that is no fault of a GPU has no answer."""
+    answers = [(row, explain(row["line"])) for row in yaml.safe_load((CASES / f"{half}.yaml").read_text())]
+    as_labelled = [
+        row
+        for row, one in answers
+        if (row["fault"], row["action"]) == ((one.fault, one.action) if one else UNKNOWN)
+    ]
+    assert len(as_labelled) >= right
+    assert len([row for row, one in answers if one and row not in as_labelled]) <= wrong
+    assert [row["line"] for row, one in answers if one and row["fault"] == "unknown"] == []
+
+
+def test_every_row_names_an_action_and_its_source() -> None:
+    known: Any = table("gpunode.explain", "lines.yaml")
+    assert len({row["code"] for row in known}) == len(known)
+    for row in known:
+        assert row["action"] in table("gpunode.explain", "actions.yaml")
+        assert row["source"]
+        assert meaning(row["code"]).code == row["code"]
+        numbers = row.get("cuda", [])
+        for number in [numbers] if isinstance(numbers, int) else numbers:
+            assert meaning(f"CUDA error {number}").code == row["code"]
+
+
+def test_what_the_plugin_reports_is_explained() -> None:
+    """By the codes of NVML's errors and by CUDA's numbers. 999 has many causes: the kernel log tells."""
+    assert [code for code in gpus._CODES.values() if explain(code) is None] == []
+    assert [number for number in cuda._MEANING if explain(f"CUDA error {number}") is None] == [999]
 
 
 def test_lines_of_stdin_are_explained_once_each() -> None:
