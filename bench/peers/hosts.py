@@ -22,6 +22,7 @@ from gpunode.sim.host import hosts, kinds
 from gpunode.sim.host.state import State
 from tests.sshd import SSHD
 
+LISTENERS = 16  # addresses that one sshd listens on: MAX_LISTEN_SOCKS of its sshd.c
 FILE = "etc/modules-load.d/gpunode.conf"  # what a first apply writes
 
 
@@ -74,10 +75,12 @@ def serve(folder: Path, count: int, delays: Sequence[int], gpunode: Sequence[str
     key = (folder / "host.pub").read_text()
     known = [f"[{address}]:{port} {key}" for address in every for port in ports.values()]
     (folder / "known_hosts").write_text("".join(known))
-    (folder / "sshd_config").write_text(_config(fleet, state, every))
     with contextlib.ExitStack() as ends, (folder / "sshd.log").open("w+") as log:
-        sshd = subprocess.Popen([str(SSHD), "-D", "-e", "-f", folder / "sshd_config"], stderr=log)
-        ends.callback(sshd.terminate)
+        for first in range(0, count, LISTENERS):
+            config = folder / f"sshd_config-{first}"
+            config.write_text(_config(fleet, state, range(first, min(first + LISTENERS, count))))
+            sshd = subprocess.Popen([str(SSHD), "-D", "-e", "-f", config], stderr=log)
+            ends.callback(sshd.terminate)
         while (folder / "sshd.log").read_text().count("listening") < count:
             assert sshd.poll() is None, (folder / "sshd.log").read_text()
             time.sleep(0.05)
@@ -105,8 +108,8 @@ def serve(folder: Path, count: int, delays: Sequence[int], gpunode: Sequence[str
         yield Fleet(folder, ports, fleet.file(0).read_text())
 
 
-def _config(fleet: Fleet, state: State, every: Sequence[str]) -> str:
-    """sshd's configuration. A host is known by its address, and has an environment of its own."""
+def _config(fleet: Fleet, state: State, numbers: Sequence[int]) -> str:
+    """The configuration of an sshd for these hosts. A host is known by its address, and has an environment of its own."""
     folder = fleet.folder
     lines = [
         f"Port {fleet.ports[0]}",
@@ -114,17 +117,17 @@ def _config(fleet: Fleet, state: State, every: Sequence[str]) -> str:
         f"AuthorizedKeysFile {folder}/user.pub",
         "StrictModes no\nPermitRootLogin yes\nUsePAM no\nPidFile none\nPasswordAuthentication no",
         "MaxStartups 1000\nMaxSessions 100\nSubsystem sftp internal-sftp",
-        *(f"ListenAddress {address}" for address in every),
+        *(f"ListenAddress {fleet.address(number)}" for number in numbers),
     ]
     usual = hosts.environment(state, state.machine())
-    for number, address in enumerate(every):
+    for number in numbers:
         own = {
             name: value.replace("/hosts/gpu-0", f"/hosts/gpu-{number}")
             for name, value in usual.items()
             if name != "PYTHONDONTWRITEBYTECODE"
         }
         own |= {"PATH": f"{own['PATH']}:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": str(folder)}
-        lines.append(f"Match LocalAddress {address}")
+        lines.append(f"Match LocalAddress {fleet.address(number)}")
         lines.append("SetEnv " + " ".join(f"{name}={value}" for name, value in own.items()))
     return "\n".join(lines) + "\n"
 
