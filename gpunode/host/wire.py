@@ -29,14 +29,22 @@ ANSWER_BYTES = 64 << 20
 READY = b"@gpunode-ready"
 
 
+_READING = (
+    threading.Lock()
+)  # a cache alone would let the threads of all hosts compute the same at the same time
+
+
 @functools.cache
 def _program() -> bytes:
+    """The agent, compressed once a run for all hosts."""
     return zlib.compress(bootstrap.program().encode(), 9)
 
 
 def encode(job: Mapping[str, Any]) -> bytes:
     """The command's standard input; the job's image archives follow it, in their order."""
-    program, body = _program(), json.dumps(job, separators=(",", ":")).encode()
+    with _READING:
+        program = _program()
+    body = json.dumps(job, separators=(",", ":")).encode()
     return b"gpunode-agent 1 %d %d\n" % (len(program), len(body)) + program + body
 
 
@@ -211,11 +219,8 @@ def encode_change(change: Change) -> dict[str, Any]:
 
 def _payload(archive: str) -> dict[str, Any]:
     status = Path(archive).stat()
-    with _READING:  # the cache alone would let several threads read it at the same time
+    with _READING:
         return {"size": status.st_size, "sha256": _digest(archive, status.st_size, status.st_mtime_ns)}
-
-
-_READING = threading.Lock()
 
 
 @functools.lru_cache(maxsize=8)
