@@ -176,7 +176,7 @@ def _runs(pod: Object) -> bool:
         return False
     if not pod["metadata"].get("deletionTimestamp"):
         return True
-    states = [statuse.get("state") or {} for statuse in status.get("containerStatuses") or []]
+    states = [container.get("state") or {} for container in status.get("containerStatuses") or []]
     return not states or not all("terminated" in state for state in states)
 
 
@@ -228,8 +228,8 @@ def _why(pod: Object, names: Collection[str] | None = None) -> str | None:
 def _states(pod: Object) -> dict[str, str]:
     """The containers' names and waiting reasons; "" for one that does not wait."""
     return {
-        statuse.get("name", ""): ((statuse.get("state") or {}).get("waiting") or {}).get("reason") or ""
-        for statuse in _statuses(pod)
+        status.get("name", ""): ((status.get("state") or {}).get("waiting") or {}).get("reason") or ""
+        for status in _statuses(pod)
     }
 
 
@@ -241,9 +241,9 @@ def _statuses(pod: Object) -> list[Object]:
 def _has_ended(pod: Object, container: Object, *, first: bool) -> bool:
     """Whether the container has ended and is not started again. Restart rules of its own (Kubernetes 1.34) may do that."""
     ends = [
-        statuse["state"]["terminated"]
-        for statuse in _statuses(pod)
-        if statuse.get("name") == container.get("name") and "terminated" in (statuse.get("state") or {})
+        status["state"]["terminated"]
+        for status in _statuses(pod)
+        if status.get("name") == container.get("name") and "terminated" in (status.get("state") or {})
     ]
     own, whole = container.get("restartPolicy"), pod["spec"].get("restartPolicy", "Always")
     if not ends or container.get("restartPolicyRules"):

@@ -138,9 +138,9 @@ def _annotates(pod: Object) -> bool:
 
 def _start(pod: Object) -> str:
     """When the plugin's container started; "" while it does not run."""
-    for statuse in pod.get("status", {}).get("containerStatuses") or []:
-        if statuse["name"] == CONTAINER:
-            return str(statuse.get("state", {}).get("running", {}).get("startedAt") or "")
+    for status in pod.get("status", {}).get("containerStatuses") or []:
+        if status["name"] == CONTAINER:
+            return str(status.get("state", {}).get("running", {}).get("startedAt") or "")
     return ""
 
 
