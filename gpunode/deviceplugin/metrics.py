@@ -6,9 +6,11 @@ import asyncio
 import socket
 import struct
 import threading
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from itertools import accumulate
 from types import MappingProxyType
 
 from .bounded import Bounded
@@ -50,6 +52,7 @@ class Metrics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
+        self._took: dict[str, list[int]] = {}  # allocations by resource, and by bucket
 
     def count(self, name: str, by: float = 1, **labels: str) -> None:
         """Add to the counter `name`, a key of HELP."""
@@ -58,16 +61,24 @@ class Metrics:
 
     def observe_allocation(self, resource: str, seconds: float) -> None:
         """Count an answered Allocate and its duration."""
-        self.count("allocations_total", resource=resource)
-        for bound in BUCKETS:
-            self.count("allocate_seconds_bucket", by=seconds <= bound, resource=resource, le=f"{bound:g}")
-        self.count("allocate_seconds_bucket", resource=resource, le="+Inf")
         self.count("allocate_seconds_sum", by=seconds, resource=resource)
-        self.count("allocate_seconds_count", resource=resource)
+        with self._lock:
+            self._took.setdefault(resource, [0] * (len(BUCKETS) + 1))[bisect_left(BUCKETS, seconds)] += 1
 
     def samples(self) -> list[Sample]:
         with self._lock:
-            return [(name, dict(labels), value) for (name, labels), value in self._counts.items()]
+            samples: list[Sample] = [
+                (name, dict(labels), value) for (name, labels), value in self._counts.items()
+            ]
+            for resource, counts in self._took.items():
+                labels = {"resource": resource}
+                for bound, count in zip(
+                    (*map("{:g}".format, BUCKETS), "+Inf"), accumulate(counts), strict=True
+                ):
+                    samples.append(("allocate_seconds_bucket", {"le": bound, **labels}, count))
+                for name in ("allocate_seconds_count", "allocations_total"):
+                    samples.append((name, labels, sum(counts)))
+            return samples
 
 
 def render(samples: Iterable[Sample]) -> str:

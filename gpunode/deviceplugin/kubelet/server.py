@@ -240,7 +240,10 @@ class ResourceServer:
             self._promised,
         )
         # A request may name every unit twice: as available, and as one that must be included.
-        server = Server(service.unary(), service.streaming(), longest=2 * MAX_LIST)
+        unary = service.unary()
+        # Without a CDI specification, which takes files, an allocation never waits.
+        at_once = [path for path in unary if path.endswith("/Allocate") and self._specs is None]
+        server = Server(unary, service.streaming(), longest=2 * MAX_LIST, at_once=at_once)
         try:
             await server.start(fresh)
         except OSError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from urllib.parse import quote, unquote
@@ -93,12 +93,19 @@ def _frame_message(message: bytes) -> bytes:
 
 
 class Server:
-    """Serves methods, by their paths, on a Unix socket. Handlers raise RpcError to fail a call; cancelled ones have been given up."""
+    """Serves methods, by their paths, on a Unix socket. Handlers raise RpcError to fail a call; cancelled ones have been given up.
+
+    `at_once`: paths of unary methods whose handlers never wait; they run without a task.
+    """
 
     def __init__(
-        self, unary: Mapping[str, Unary], streaming: Mapping[str, Streaming], longest: int = LONGEST
+        self,
+        unary: Mapping[str, Unary],
+        streaming: Mapping[str, Streaming],
+        longest: int = LONGEST,
+        at_once: Container[str] = (),
     ) -> None:
-        self.unary, self.streaming, self.longest = unary, streaming, longest
+        self.unary, self.streaming, self.longest, self.at_once = unary, streaming, longest, at_once
         self._connections: set[Connection] = set()
         self._empty = asyncio.Event()  # no call is open
 
@@ -168,7 +175,15 @@ class _Call:
         except RpcError as error:
             self._fail(error)
             return
-        self._task = asyncio.ensure_future(self._run(request))
+        run = self._run(request)
+        if self._path not in self._server.at_once:
+            self._task = asyncio.ensure_future(run)
+            return
+        try:
+            run.send(None)
+        except StopIteration:
+            return  # answered, in one write with what else the connection has to send
+        raise RuntimeError(f"{self._path} waits")
 
     async def _run(self, request: bytes) -> None:
         try:
