@@ -1,5 +1,6 @@
 // What a kubelet does with one device plugin, by the kubelet's own gRPC: it takes the registration, reads the list, allocates, and prints
-// what that took. Arguments: the folder of the sockets, the number of allocations. It ends with its standard input.
+// what that took, then the Unhealthy devices of each later list. Arguments: the folder of the sockets, the number of allocations. It ends
+// with its standard input.
 package main
 
 import (
@@ -65,5 +66,16 @@ func main() {
 	}
 	sort.Float64s(took)
 	out.Encode(map[string]any{"devices": len(list.Devices), "p50": took[count/2], "p99": took[count*99/100]})
+	go func() {
+		for list, err := stream.Recv(); err == nil; list, err = stream.Recv() {
+			at, unhealthy := float64(time.Now().UnixNano())/1e9, []string{}
+			for _, device := range list.Devices {
+				if device.Health != api.Healthy {
+					unhealthy = append(unhealthy, device.ID)
+				}
+			}
+			out.Encode(map[string]any{"at": at, "unhealthy": unhealthy})
+		}
+	}()
 	io.Copy(io.Discard, os.Stdin)
 }

@@ -43,6 +43,7 @@ class WatchedGpu:
     devices: tuple[Device, ...]
     usable: bool = False  # it had no problem at the last probe
     failing: bool = False  # NVML returned an error for it then
+    failed: float = -math.inf  # when it did last; monotonic
     driver_decides: bool = False  # by its recovery action: whether the GPU can be used after an Xid
     energy: int | None = None  # mJ since the driver has initialised the GPU, as it last said
     mute: bool = False  # it reports no Xid events
@@ -92,7 +93,6 @@ class GpuWatch(NvmlThread):
         self._lock = threading.Lock()  # for what `leave` takes
         self._asked: WatchedGpu | None = None  # the GPU that an NVML call is about
         self._events = events or EventSet()
-        self._failed = -math.inf  # when the wait did last
         self.since = time.monotonic()  # when the NVML call began, or a wait should have returned; monotonic
 
     def late(self, seconds: float) -> bool:
@@ -147,6 +147,8 @@ class GpuWatch(NvmlThread):
                         gpu.energy = int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
             gpu.failing, gpu.usable = probe.failed, probe.problem is None
             now = time.monotonic()
+            if probe.failed:
+                gpu.failed = now
             for device in gpu.devices:
                 self._update(device, lambda health: _record_probe(health, gpu, probe, now))  # noqa: B023 (called at once)
         return not any(gpu.failing for gpu in gpus)
@@ -200,17 +202,19 @@ class GpuWatch(NvmlThread):
                     self._probe(gpu)
 
     def _recover(self, error: Exception) -> None:
-        """One lost GPU fails the wait for all. A probe tells which, and the others are registered again at once."""
+        """One lost GPU fails the wait for all. A probe tells which, and the others are registered in another set at once."""
         log.warning(
             "waiting for Xid events failed: %s",
             explain(error),
             extra={"gpus": ",".join(gpu.uuid for gpu in self.gpus)},
         )
         self._free()
-        answer, before, self._failed = self._probe(*self.gpus), self._failed, time.monotonic()
+        lately = {gpu for gpu in self.gpus if gpu.failed > time.monotonic() - PAUSE}
+        answer = self._probe(*self.gpus)
+        self._subscribe()
         if answer and len(self.gpus) > 1:
             self._blame(self)
-        if answer or self._failed - before < PAUSE:
+        if not any(gpu.failing and gpu not in lately for gpu in self.gpus):
             self._halt.wait(PAUSE)  # against a busy loop of immediate errors
 
     def _gpu_of(self, event: Any) -> WatchedGpu | None:

@@ -174,7 +174,7 @@ def test_it_runs_the_plugin_as_nobody(tmp_path: Path) -> None:
         file = made.extractfile(f"blobs/sha256/{written.digest.partition(':')[2]}")
         assert file is not None
         inner = json.load(file)["config"]
-    assert (inner["User"], inner["Entrypoint"]) == ("65534:65534", ["python3"])
+    assert (inner["User"], inner["Entrypoint"]) == ("65534:65534", ["python3", "-S"])
     assert inner["Cmd"] == ["-m", "gpunode.deviceplugin"]
     assert "PATH=/usr/local/bin:/usr/bin" in inner["Env"]
     assert [one for one in inner["Env"] if one.startswith("PYTHONPATH")] == ["PYTHONPATH=/app"]

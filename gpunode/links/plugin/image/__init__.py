@@ -69,7 +69,7 @@ BEGINNING = "1970-01-01T00:00:00Z"
 # Nobody, but for the plugin itself: the kubelet's socket directory is root's, so its DaemonSet has runAsUser: 0, without
 # any capability, and NVIDIA_VISIBLE_DEVICES=all; from the image it would show every GPU to every pod of this image.
 USER = "65534:65534"
-ENTRYPOINT, COMMAND = ("python3",), ("-m", "gpunode.deviceplugin")
+ENTRYPOINT, COMMAND = ("python3", "-S"), ("-m", "gpunode.deviceplugin")
 ENVIRONMENT = {
     "PYTHONPATH": "/app",
     "PYTHONUNBUFFERED": "1",
