@@ -124,10 +124,8 @@ class Discovery:
         """Start NVML; retries without end, or raises NvmlUnavailable."""
         while True:
             try:
-                await self._calls.within(START_DEADLINE, _init, self._nvml)
-                version = await self._calls.within(START_DEADLINE, self._nvml.nvmlSystemGetDriverVersion)
-                self._state.driver = text(version)
-                log.info("NVML started", extra={"driver": version})
+                self._state.driver = await self._calls.within(START_DEADLINE, _init, self._nvml)
+                log.info("NVML started", extra={"driver": self._state.driver})
                 return
             except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
                 why = _why(error)
@@ -297,13 +295,14 @@ class Discovery:
             log.info("resolved: %s", what)
 
 
-def _init(nvml: Any) -> None:
-    """Start NVML unless an earlier configuration did: NVML counts starts, and only as many shutdowns end it."""
+def _init(nvml: Any) -> str:
+    """Start NVML unless an earlier configuration did: NVML counts starts, and only as many shutdowns end it. The driver's version."""
     try:
         nvml.nvmlDeviceGetCount()
     except nvml.NVMLError as error:
         if getattr(error, "value", None) == nvml.NVML_ERROR_UNINITIALIZED:
             nvml.nvmlInit()
+    return text(nvml.nvmlSystemGetDriverVersion())
 
 
 def _offers(

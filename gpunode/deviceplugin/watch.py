@@ -41,8 +41,7 @@ class WatchedGpu:
     """A GPU with its MIG devices, and what its watch knows of it."""
 
     devices: tuple[Device, ...]
-    usable: bool = False  # it had no problem at the last probe
-    failing: bool = False  # NVML returned an error for it then
+    failing: bool = False  # NVML returned an error for it at the last probe
     failed: float = -math.inf  # when it did last; monotonic
     driver_decides: bool = False  # by its recovery action: whether the GPU can be used after an Xid
     energy: int | None = None  # mJ since the driver has initialised the GPU, as it last said
@@ -140,12 +139,11 @@ class GpuWatch(NvmlThread):
                 probe = examine(self._handles, gpu.uuid)
                 if not probe.failed:
                     gpu.driver_decides = probe.driver_decides
-                    with contextlib.suppress(
-                        self._nvml.NVMLError
-                    ):  # at each: a GPU that is lost says it no more
+                    # At each probe: a GPU that is lost with its Xid does not say any more.
+                    with contextlib.suppress(self._nvml.NVMLError):
                         handle = self._handles.of(gpu.uuid)
                         gpu.energy = int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle))
-            gpu.failing, gpu.usable = probe.failed, probe.problem is None
+            gpu.failing = probe.failed
             now = time.monotonic()
             if probe.failed:
                 gpu.failed = now
@@ -154,10 +152,10 @@ class GpuWatch(NvmlThread):
         return not any(gpu.failing for gpu in gpus)
 
     def _subscribe(self) -> None:
-        """Register the GPUs for Xid events that have no problem, and report such events."""
+        """Register the GPUs that answer, and report Xid events."""
         nvml, events = self._nvml, self._events
         for gpu in self.gpus if self._xid_policy.events else ():
-            if not gpu.usable or gpu.mute or gpu in events.gpus.values():
+            if gpu.failing or gpu.mute or gpu in events.gpus.values():
                 continue
             with self._asking(gpu) as own:
                 if not own:
@@ -203,11 +201,8 @@ class GpuWatch(NvmlThread):
 
     def _recover(self, error: Exception) -> None:
         """One lost GPU fails the wait for all. A probe tells which, and the others are registered in another set at once."""
-        log.warning(
-            "waiting for Xid events failed: %s",
-            explain(error),
-            extra={"gpus": ",".join(gpu.uuid for gpu in self.gpus)},
-        )
+        gpus = ",".join(gpu.uuid for gpu in self.gpus)
+        log.warning("waiting for Xid events failed: %s", explain(error), extra={"gpus": gpus})
         self._free()
         lately = {gpu for gpu in self.gpus if gpu.failed > time.monotonic() - PAUSE}
         answer = self._probe(*self.gpus)
