@@ -1,4 +1,4 @@
-"""What pods request, their state, and why they do not run as scheduler, kubelet and runtime report it."""
+"""Pods: their requests, their state, and why they do not run, as scheduler, kubelet and runtime report it."""
 
 from __future__ import annotations
 

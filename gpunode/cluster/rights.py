@@ -99,7 +99,7 @@ def _each(resource: str, *verbs: str, namespace: str = "") -> tuple[Right, ...]:
 
 
 def _events(namespace: str) -> tuple[Right, ...]:
-    """They say why a pod does not start."""
+    """Events have the reason why a pod does not start."""
     return _each("events", "list", namespace=namespace)
 
 

@@ -1,1 +1,1 @@
-"""What the commands do, a module each; `cli` has their options."""
+"""The commands, a module each; `cli` has their options."""

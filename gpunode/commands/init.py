@@ -1,4 +1,4 @@
-"""Where the hosts of a first inventory come from: ssh's configuration, a cluster's nodes, or names."""
+"""The hosts of a first inventory: from ssh's configuration, a cluster's nodes, or names."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def from_ssh(file: Path = SSH_CONFIG) -> Starter:
 
 
 def from_cluster(cluster: Cluster) -> Starter:
-    """The nodes of a cluster, without those of its control plane: those that are known to have GPUs where any is, else all.
-    A node that ssh does not know by name has its address."""
+    """The cluster's nodes with GPUs, or all if none is known to have any; without the control plane. A node that ssh does not know
+    by name gets its address."""
     inventory = Inventory("", (), cluster)
     api = nodes.connect(inventory)
     there = [node for node in cluster_nodes.fetch(api) if not any(role in node.labels for role in ROLES)]
@@ -79,7 +79,7 @@ def from_names(text: str) -> Starter:
 
 
 def limit_hosts(known: Starter, limit: Sequence[str]) -> Starter:
-    """The same with those hosts that match one of the names or globs; all without any. Raises UsageError where none is left."""
+    """The starter with the hosts that match one of the names or globs; all without any. Raises UsageError if none is left."""
     globs = [part.strip() for entry in limit for part in entry.split(",") if part.strip()]
     left = tuple(host for host in known.hosts if not globs or _matches(host.name, globs))
     if not left:
@@ -91,7 +91,7 @@ def limit_hosts(known: Starter, limit: Sequence[str]) -> Starter:
 
 
 def in_context(known: Starter, cluster: Cluster) -> Starter:
-    """The same with the kubeconfig's context, where there is one."""
+    """The starter with the kubeconfig's context, if there is one."""
     with suppress(ClusterError):
         _, context = choose_context(cluster)
         return replace(known, context=context, kubeconfig=cluster.kubeconfig or "")
@@ -99,7 +99,7 @@ def in_context(known: Starter, cluster: Cluster) -> Starter:
 
 
 def _copy_options(name: str, file: Path) -> Entry:
-    """What the file sets for the host, and the options of it that no key of an inventory holds. Raises UsageError for a file that ssh cannot read."""
+    """The host's entry from the file, with the options that no key of an inventory holds. Raises UsageError for a file that ssh cannot read."""
     from gpunode.host.ssh.config import Config
 
     try:
@@ -126,8 +126,8 @@ def _copy_options(name: str, file: Path) -> Entry:
 
 
 def _jump(jump: str, options: Options, file: Path) -> tuple[str, tuple[str, ...]]:
-    """A host's jump host with the user, address and port that the file sets for it; its name as it is, and that of its section,
-    where the file sets more for it than for the host. `found`: the host's options. "" for a chain, which is named as an option."""
+    """A host's jump host with the user, address and port that the file sets for it; or its name and its section's, if the file sets
+    more for it than for the host. `options`: the host's. "" for a chain, which is named as an option."""
     from gpunode.host.ssh.config import Config
     from gpunode.host.ssh_options import jump_host
 

@@ -1,4 +1,4 @@
-"""What `gpunode label` does: the accelerator label from what GPUs are, and extended resources counted by hand."""
+"""`gpunode label`: the accelerator label by the GPUs' model, and extended resources counted by hand."""
 
 from __future__ import annotations
 

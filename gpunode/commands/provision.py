@@ -122,7 +122,7 @@ class Hosts:
 
 
 def _plan_hosts(session: Session, api: Api | None, options: ProvisionOptions) -> Hosts:
-    """Probe, plan and show every host: what changes, whose work that disturbs, in which batches."""
+    """Probe, plan and show every host: its changes, the interrupted work, and the batches."""
     members = rounds.probe_all(session, options.begun)
     members = prerequisites.install_python(session, members, yes=options.yes)
     members = prerequisites.add_repositories(session, members, options.fingerprints)

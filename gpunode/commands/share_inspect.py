@@ -1,4 +1,4 @@
-"""Who has what of the GPUs, what is wrong with it, and what would fit."""
+"""Allocations of shared GPUs: shows them, finds and repairs mismatches, simulates pods."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def _state(api: Api) -> tuple[list[Object], list[Object]]:
 
 
 def _nodes_of(placed: Sequence[Member], there: Sequence[Object]) -> list[Object]:
-    """Those of the nodes that are the members'."""
+    """The members' nodes among these."""
     mine = {member.node.name for member in placed if member.node}
     return [node for node in there if node["metadata"]["name"] in mine]
 

@@ -188,7 +188,7 @@ def summarize(chains: Chains) -> str:
 
 
 def count_links(chains: Chains) -> dict[str, object]:
-    """The same as JSON values; `not_checked` is layer -> count of hosts."""
+    """The summary as JSON values; `not_checked` is layer -> count of hosts."""
     missing = Counter(layer for links in chains.values() for layer in list_unchecked(links))
     total = len(CHAIN) * len(chains)
     return {

@@ -46,7 +46,7 @@ def entries(path: Path) -> tuple[Entry, ...]:
 
 
 def parse(text: str | bytes) -> tuple[Entry, ...]:
-    """The same of its text. Raises ValueError."""
+    """The entries in the file's text, sorted. Raises ValueError."""
     try:
         data = json.loads(text)
         if not OLD.isdisjoint(data):

@@ -239,7 +239,7 @@ class Config:
 
     @property
     def mps(self) -> bool:
-        """Whether any GPU is shared by MPS."""
+        """True if any GPU is shared by MPS."""
         return any(share.mps for share in self.shares)
 
     @property

@@ -45,7 +45,7 @@ GPUSHARE = "gpushare"  # memory of a GPU that gpushare's plugin chose, not of th
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What an id stands for: a device's UUID, and the way it is shared."""
+    """The meaning of an id: a device's UUID, and the way it is shared."""
 
     device: str
     way: str
@@ -68,7 +68,7 @@ def piece_ids(device: str, sharing: MemorySharing, count: int) -> list[str]:
 
 
 def claim_of(unit_id: str) -> Claim | None:
-    """What an id stands for; None for an unknown format."""
+    """The claim that an id encodes; None for an unknown format."""
     device, _, rest = unit_id.partition(":")
     if not rest:
         gpu, mark, number = unit_id.rpartition("-_-")
@@ -91,7 +91,7 @@ VOLTA = (7, 0)  # the first compute capability whose MPS servers enforce limits 
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """What one MPS client may use of a GPU."""
+    """The limits of one MPS client on a GPU."""
 
     memory: int | None  # MiB; None where the GPU shares the host's
     threads: int  # percent

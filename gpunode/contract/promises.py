@@ -1,4 +1,4 @@
-"""What pods ask of GPUs shared by memory, where annotations place them, and what nodes publish of that. Pure.
+"""Demands of pods for memory of shared GPUs, their placement by annotations, and the nodes' documents on it. Pure.
 
 A placement says where. How much comes from the pod's spec, which cannot be edited. gpushare's annotations hold one GPU
 for a whole pod (pkg/utils/pod.go of its extender), ACK's hold indexes by container. gpunode's own hold the node and the
@@ -55,8 +55,8 @@ def pod_name(pod: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One container's: `each` units of each of `gpus` GPUs. `position` is its place among the pod's containers;
-    sidecars come before the first, below zero."""
+    """A container's demand: `each` units of each of `gpus` GPUs. `position`: its place among the pod's containers; sidecars
+    come before the first, below zero."""
 
     container: str
     position: int
@@ -77,7 +77,7 @@ class Demand:
 
     @cached_property  # all three are asked for each node
     def units(self) -> int:
-        """What the kubelet allocates in all."""
+        """Units that the kubelet allocates in all."""
         return max(self.init, sum(ask.units for ask in self.asks))
 
     @cached_property
@@ -109,7 +109,7 @@ def demand_of(pod: Mapping[str, Any], resource: str) -> Demand:
 
 
 def bound_demand(pod: Mapping[str, Any], resource: str) -> Demand:
-    """What a bound pod has: as if of one GPU, since its label can be edited. Raises Malformed."""
+    """The demand of a bound pod, as if for one GPU, since its label can be edited. Raises Malformed."""
     return _demand(pod, resource, 1)
 
 
@@ -168,7 +168,7 @@ class Part:
 
 
 def placement_of(pod: Mapping[str, Any], node: str, demand: Demand) -> tuple[Part, ...] | None:
-    """Where its annotations place the containers of a bound pod; None if they do not, or contradict its spec."""
+    """The placement of a bound pod by its annotations; None if they have none, or contradict its spec."""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     for name, reader in ((MEMORY_ANNOTATION, _by_own), (ALLOCATION, _by_allocation), (INDEX, _by_index)):
         if name in annotations:

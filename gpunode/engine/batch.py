@@ -26,7 +26,7 @@ FAILED = "failed"  # code: the cluster did not do what was asked
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What every batch needs. `accepted`: host → the acts that its plan showed. `prove`: with vectoradd."""
+    """The input of every batch. `accepted`: host → the acts that its plan showed. `prove`: with vectoradd."""
 
     session: Session
     api: Api | None
@@ -37,12 +37,12 @@ class Run:
 
     @property
     def stopped(self) -> bool:
-        """Whether no work is waited for any more."""
+        """True if no work is waited for any more."""
         return self.interrupt.set or bool(self.record.lost)
 
 
 def finish(run: Run, members: Members) -> Members:
-    """The members when all is done for them that can be done; each has come to an end that is recorded."""
+    """The members after all their stages; the end of each is recorded."""
     reporter, masters = run.session.reporter, control_plane.disturbed_hosts(members)
     members = control_plane.healthy_before(run.api, members, masters, reporter)
     members = work.clear(run.api, run.session, members, run.record, stopped=lambda: run.stopped)
@@ -80,7 +80,7 @@ def finish(run: Run, members: Members) -> Members:
 
 
 def _give_back(run: Run, member: Member, cordoned: Collection[str]) -> Member:
-    """The member, out before anything is changed there; its node takes pods again."""
+    """The member, excluded before any change; its node takes pods again."""
     if not member.has_changes or member.reason is not None:
         return member
     reporter, host = run.session.reporter, member.host.name
@@ -92,7 +92,7 @@ def _give_back(run: Run, member: Member, cordoned: Collection[str]) -> Member:
 
 
 def _prove(run: Run, api: Api, members: Members) -> Members:
-    """The members, brought up and their nodes given back. All of it can be done twice, so an API server may go away once."""
+    """The members after their proof, with their nodes given back. Everything can be repeated, so the API server may go away once."""
     reporter = run.session.reporter
     for again in (True, False):
         wait_for_api(api, seconds=work.API_SECONDS, notify=progress(reporter))

@@ -1,4 +1,4 @@
-"""Which hosts are worked on together. Each batch is finished, to its proof, before the next begins."""
+"""The order of hosts, and which go together. Each batch is finished, to its proof, before the next begins."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def split_batches(
     size: Size | None = None,
     canary: int = 0,
 ) -> tuple[tuple[Host, ...], ...]:
-    """The hosts in the order in which they are worked on, each once, batch by batch.
+    """The batches of hosts, in order; each host is in one.
 
-    `disturbing`: the names of hosts on which work is interrupted. Without a size these go one at a time per group, a
-    group being the first that the inventory names a host in; all others go first and together. A size counts for all
-    alike. The `canary` first hosts of that order are a batch of their own. Those `alone` are always by themselves, at the
-    end. Hosts that an earlier run has `begun` go first: after others, more would be disturbed at once than a batch holds.
+    `disturbing`: names of hosts whose work is interrupted. Without a size they go one at a time per group (the first that the
+    inventory names for a host), and all others go first, together. A size applies to all hosts. The `canary` first hosts are a
+    batch of their own. Hosts in `alone` go one by one, at the end. Hosts that an earlier run has `begun` go first: later, more
+    hosts than a batch holds would be disturbed at once.
     """
     lone = [(host,) for host in hosts if host.name in alone]
     hosts = sorted(

@@ -59,7 +59,7 @@ JUDGES: tuple[Judge, ...] = tuple(judge for link in CHAIN for judge in link.judg
 
 
 def watch(image: PluginImage | None, *, lints: bool = False) -> Watch:
-    """What a probe reads for all steps, and for what links say about an upgrade where it `lints`."""
+    """The probe's watch for all steps, and with `lints` for the links' lint."""
     watched = [*(step.watch for step in STEPS), *(link.linted for link in CHAIN if lints)]
     return Watch(
         files=_unique(path for entry in watched for path in entry.files),
@@ -70,7 +70,7 @@ def watch(image: PluginImage | None, *, lints: bool = False) -> Watch:
 
 
 def lint(host: Host, facts: Facts, target: int) -> tuple[Problem, ...]:
-    """What Kubernetes 1.`target` would break on this host, link by link."""
+    """Problems that Kubernetes 1.`target` would cause on this host, link by link."""
     return tuple(problem for link in CHAIN if link.lint for problem in link.lint(host, facts, target))
 
 
@@ -156,8 +156,8 @@ def _merge(first: Service, second: Service) -> Service:
 
 
 def _mark_reload(facts: Facts, desired: Desired, change: Change) -> Change:
-    """The change; a Service, for which the agent reloads systemd, as one that ends what uses the GPUs in containers where these
-    lose them by that. Links that are made now are too late for containers that run."""
+    """The change; for a Service, whose reload of systemd takes the GPUs from running containers, with their users in `ends`. Device
+    links made by the plan come too late for running containers."""
     inside = [user for user in facts.gpu_users if user.container]
     if not isinstance(change, Service) or not inside or not (desired.links or desired.device_loss):
         return change
@@ -184,12 +184,12 @@ def judge_host(outcome: Outcome) -> tuple[Verdict, ...]:
 
 
 def find_manual_fix(outcome: Outcome) -> Verdict | None:
-    """The broken link of a host that has no changes, such as a lost GPU's. None where there is none."""
+    """The broken link of a host without changes, such as a lost GPU's; None if there is none."""
     return find_unfixed(outcome) if outcome.status == "right" else None
 
 
 def find_unfixed(outcome: Outcome) -> Verdict | None:
-    """The first broken link that no change of the plan mends: its fix would be the same without the plan."""
+    """The first broken link that no change of the plan fixes: its fix would be the same without the plan."""
     seen = outcome.facts
     if outcome.status not in ("right", "planned") or seen is None:
         return None
@@ -199,7 +199,7 @@ def find_unfixed(outcome: Outcome) -> Verdict | None:
 
 
 def unfixed_note(outcome: Outcome) -> str:
-    """That link in a sentence without its full stop; "" where there is none."""
+    """A sentence on that link, without its full stop; "" if there is none."""
     link = find_unfixed(outcome)
     return f"{link.layer} is broken: {link.text}: see `gpunode verify`" if link else ""
 

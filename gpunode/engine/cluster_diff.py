@@ -1,4 +1,4 @@
-"""What would change in the cluster: shown before it is accepted, and by a drift check."""
+"""The cluster's changes, shown before they are accepted, and by `gpunode plan`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ClusterPlan:
 
     @property
     def conflicts(self) -> Members:
-        """Those whose labels would be refused, whose node is another machine, or whose GPUs have another owner."""
+        """Members whose labels would be refused, whose node is another machine, or whose GPUs have another owner."""
         codes = (nodes.CONFLICT, ANOTHER_MACHINE, other_owners.OTHER_OWNER)
         return tuple(member for member in self.members if member.reason and member.reason.code in codes)
 
@@ -233,7 +233,7 @@ def _with_plugin(api: Api, members: Sequence[Member]) -> dict[str, cluster_nodes
 def _report_imageless(
     api: Api, inventory: Inventory, members: Sequence[Member], reporter: Reporter, *, loaded: bool
 ) -> tuple[str, ...]:
-    """Tell of nodes on which the plugin would end: its DaemonSet is one for all nodes, those of other hosts too."""
+    """Report nodes on which the plugin would stop, since they lack its image: one DaemonSet serves all nodes, other hosts' too."""
     image, here = nodes.image_of(inventory), {member.node.name for member in members if member.node}
     places = [node for name, node in _with_plugin(api, members).items() if not (loaded and name in here)]
     without = nodes_without(api, inventory.cluster.namespace, image, places)

@@ -31,8 +31,8 @@ def disturbed_hosts(members: Members) -> frozenset[str]:
 
 
 def is_control_plane(member: Member) -> bool:
-    """Whether the host is of the control plane: by its node's labels, or by the manifests of its kubelet, or as a
-    server of k3s, RKE2, k0s, MicroK8s or MicroShift."""
+    """True for a host of the control plane: by its node's labels, its kubelet's manifests, or as a server of k3s, RKE2, k0s,
+    MicroK8s or MicroShift."""
     files = member.facts.files.values() if member.facts else ()
     manifests = any(file.exists and file.path.startswith(places.MANIFESTS) for file in files)
     brought = member.facts is not None and any(services.is_loaded(member.facts, unit) for unit in SERVERS)
@@ -41,20 +41,20 @@ def is_control_plane(member: Member) -> bool:
 
 
 def refuse_unnamed(inventory: Inventory, members: Members) -> Members:
-    """The members; refused where the plan disturbs a host of the control plane that is not named as one."""
+    """The members; a host of the control plane that is not named as one is refused if its plan disturbs it."""
     names = disturbed_hosts(members)
     return tuple(_refuse(inventory, member) if member.host.name in names else member for member in members)
 
 
 def healthy_before(api: Api | None, members: Members, hosts: Collection[str], reporter: Reporter) -> Members:
-    """The members; those of `hosts` out where the others of the control plane are not healthy: what is wrong with a host
-    itself may be what its plan corrects."""
+    """The members; `hosts` excluded if the rest of the control plane is unhealthy. Their own problems do not count: the plan may fix
+    them."""
     own = [member.node.name for member in members if member.node and member.host.name in hosts]
     return _check_health(api, members, hosts, BEFORE, own, reporter)
 
 
 def healthy_after(api: Api | None, members: Members, hosts: Collection[str], reporter: Reporter) -> Members:
-    """The members; those of `hosts` out where the control plane does not become healthy."""
+    """The members; `hosts` excluded if the control plane does not become healthy."""
     return _check_health(api, members, hosts, AFTER, (), reporter)
 
 

@@ -38,7 +38,7 @@ def probe_and_plan(visit: Visit, emit: OnEvent) -> Outcome:
 
 
 def wait_until_back(visit: Visit, seconds: float, emit: OnEvent) -> Outcome:
-    """The same of a host that may reboot for so many seconds: it is waited for. One that refuses the login is not."""
+    """`probe_and_plan` for a host that may reboot for `seconds`: waits for it, unless it refuses the login."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -63,7 +63,7 @@ def follow_running_apply(visit: Visit, outcome: Outcome, emit: OnEvent) -> Outco
 
 
 def confirm_restarts(visit: Visit, outcome: Outcome, emit: OnEvent) -> Outcome:
-    """Confirm what earlier applies kept unconfirmed. The visit's connection must be younger than that, as after `probe_and_plan`."""
+    """Confirm restarts that earlier applies left unconfirmed. The visit's connection must be younger, as after `probe_and_plan`."""
     runs = sorted({restart.run for restart in outcome.facts.unconfirmed}) if outcome.facts else []
     if runs:
         emit(Event("stage", visit.host.name, "confirm what an earlier apply could not"))

@@ -13,7 +13,7 @@ DRIFT, DRIFT_AND_MORE = 5, 6  # all was checked and changes wait; changes wait w
 
 
 def worst(members: Iterable[Member]) -> int:
-    """Of the hosts' own stories; changes that wait are not judged here. A host that is right but broken needs a person."""
+    """The exit code of the hosts' outcomes, pending changes aside. A host that is right but has a broken link counts as 1."""
     ended = outcomes(members)
     statuses = {outcome.status for outcome in ended}
     if "failed" in statuses or any(map(find_manual_fix, ended)):
@@ -24,8 +24,8 @@ def worst(members: Iterable[Member]) -> int:
 
 
 def of_run(members: Iterable[Member]) -> int:
-    """Of a run that was to prove every host: 1 where one that was able is not, 4 where but a gate kept it, else as `worst`.
-    A host that was right and whose GPUs are all in use counts as right."""
+    """The exit code of a run: 1 if a host that could be proven is not, 4 if only a gate prevented it, else as `worst`. A right host
+    whose GPUs are all in use counts as right."""
     members = tuple(members)
     missed = [
         member

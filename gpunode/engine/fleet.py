@@ -142,7 +142,7 @@ class Visit:
 
 
 def unexpected_answer(host: Host, error: UnexpectedAnswer) -> AgentFailed:
-    """The failure of a host that may answer anything."""
+    """The failure of a host with an answer that the agent never gives."""
     return AgentFailed(
         host.name,
         f"the host answered {error}",

@@ -43,7 +43,7 @@ class Result:
 
 
 def show(inventory: Inventory, reporter: Reporter) -> None:
-    """Tell which gates there are; none is run."""
+    """Show the gates; runs none."""
     rows = [(gate.command, gate.timeout, "before each batch, on this machine") for gate in inventory.gates]
     reporter.rows("gate", ("gate", "timeout", "when"), rows)
 
@@ -55,7 +55,7 @@ def run_gates(
     record: Record,
     reporter: Reporter,
 ) -> str:
-    """Run the gates in order for a batch, (its number, of how many); why it may not begin, "" where all let it."""
+    """Run the gates in order for a batch, (its number, of how many). Returns why it may not begin; "" if it may."""
     hosts = [member.host.name for member in members]
     folder = Path(inventory.path).absolute().parent
     variables = {

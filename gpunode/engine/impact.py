@@ -52,12 +52,12 @@ def boot_id(member: Member) -> str:
 
 
 def work_of(users: Iterable[GpuUser]) -> tuple[GpuUser, ...]:
-    """Those users of GPUs that are work: not the driver's own daemons."""
+    """The users of GPUs that are work, without the driver's own daemons."""
     return tuple(user for user in users if not user.command.startswith(DAEMONS))
 
 
 def locate(api: Api | None, members: Sequence[Member]) -> Members:
-    """Those of the members that may be in the cluster, with their nodes or why there is none; () without a cluster."""
+    """The members that may be in the cluster, each with its node or the reason why it has none; () without a cluster."""
     able = [member for member in members if member.outcome and member.outcome.status in ("right", "planned")]
     return nodes.locate(api, able, seconds=0, notify=lambda _: None) if api and able else ()
 
@@ -65,8 +65,8 @@ def locate(api: Api | None, members: Sequence[Member]) -> Members:
 def find_impact(
     api: Api | None, namespace: str, members: Sequence[Member], located: Sequence[Member], *, strict: bool
 ) -> Members:
-    """The members with the nodes that were `found`, and what each plan disturbs there. Not `strict`: whose work it is
-    remains unknown where the API server does not say. `namespace`: of the device plugin."""
+    """The members with their `located` nodes, and what each plan interrupts there. With strict=False, work that the API server
+    does not disclose is unknown. `namespace`: of the device plugin."""
     node = {member.host.name: member.node for member in located}
     placed = [replace(member, node=node.get(member.host.name)) for member in members]
     plugins = (
@@ -127,7 +127,7 @@ def _plugins(api: Api | None, namespace: str, *, strict: bool) -> Mapping[str, C
 
 
 def _reloads(member: Member, pods: Sequence[Work] | None, plugin: Collection[str]) -> bool:
-    """Whether the plan has no reboot any more once those users of the GPUs are gone that are waited for or make way."""
+    """True if the plan needs no reboot once the users of the GPUs that are waited for, or make way, are gone."""
     if member.outcome is None or member.facts is None or member.outcome.desired is None:
         return False
     services = {key for pod in pods or () if pod.service for key in (pod.uid, pod.name)}
@@ -183,9 +183,8 @@ def disturbance_of(changes: Iterable[Change], *, driver: Collection[str] = ()) -
 
 
 def outdates_pods(changes: Iterable[Change], facts: Facts | None) -> bool:
-    """Whether these change the driver, or what the runtime makes of a container: those that run keep the libraries and
-    the runtime that they were started with. Or whether a reload of systemd takes the GPUs from them. Not by headers
-    of the host's kernels: they only build modules."""
+    """True if these change the driver or the runtime, whose old version running containers keep, or reload systemd so that
+    containers lose their GPUs. Headers of the host's kernels do not count: they only build modules."""
     system = packages.system_of_host(facts) if facts else None
     kernels = (*facts.kernels, facts.kernel) if facts and system else ()
     headers = {spec.name for kernel in kernels if system for spec in system.names.headers(kernel)}
@@ -205,7 +204,7 @@ def acts(changes: Iterable[Change]) -> frozenset[Act]:
 
 
 def describe_unaccepted(changes: Iterable[Change], accepted: Collection[Act]) -> str:
-    """Those acts that were not accepted, in words; "" when all were."""
+    """The acts that were not accepted, as text; "" if all were."""
     new = sorted(
         act for act in acts(changes) - frozenset(accepted) if REBOOT not in accepted or not _is_milder(act)
     )

@@ -36,13 +36,13 @@ class Member:
 
     @property
     def has_changes(self) -> bool:
-        """Whether the host has changes that may be applied."""
+        """True if the host has changes that may be applied."""
         outcome = self.outcome
         return outcome is not None and bool(outcome.plan) and outcome.status in ("planned", "changed")
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """What its plan would change, in order."""
+        """The changes of its plan, in order."""
         plan = self.outcome.plan if self.outcome else None
         return plan.changes if plan else ()
 
@@ -54,13 +54,13 @@ class Member:
 
     @property
     def active(self) -> bool:
-        """Whether it takes part in the next stage."""
+        """True if it takes part in the next stage."""
         stopped = any(verdict.status == "broken" and not verdict.partial for verdict in self.verdicts)
         return self.node is not None and self.reason is None and not stopped
 
     @property
     def proven(self) -> bool:
-        """Whether the host is right, and its GPUs are proven as far as that was asked for."""
+        """True if the host is right and its GPUs are proven as far as requested."""
         return (
             self.host_ok and self.problem is None and all(verdict.status == "ok" for verdict in self.verdicts)
         )
@@ -97,7 +97,7 @@ class Member:
 
     @property
     def no_driver(self) -> str:
-        """Why no plugin can find GPUs on the host; "" where one may."""
+        """Why the device plugin cannot find GPUs on this host; "" if it can."""
         seen = self.facts
         if seen and seen.smi_error:
             return f"nvidia-smi fails there: {seen.smi_error.strip().splitlines()[0]}"

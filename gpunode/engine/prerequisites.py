@@ -1,4 +1,4 @@
-"""What a host needs before it can be planned: a Python for the agent, and NVIDIA's repositories with their keys."""
+"""Prerequisites of a host's plan: a Python for the agent, and NVIDIA's repositories with their keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpunode.wording import Advice, Command, few, several
 
 
 def install_python(session: Session, members: Members, *, yes: bool) -> Members:
-    """The members, of which those without a Python have one, planned. Raises Declined where the user does not accept that."""
+    """The members, after Python was installed where it was missing, planned. Raises Declined if the user refuses."""
     lacking = {
         member.host.name: member.outcome.install
         for member in members
@@ -44,9 +44,9 @@ def install_python(session: Session, members: Members, *, yes: bool) -> Members:
 
 
 def add_repositories(session: Session, members: Members, trusted: Collection[str] | None) -> Members:
-    """The members, of which those that were refused for such a repository are planned again with it. Each key is fetched once;
-    one that cannot be had or is not trusted is a problem, and the refusal stays. `given`: whole fingerprints that the user
-    trusts; None: the plans are only shown, and so is a key of which gpunode knows only the end."""
+    """The members; those refused for lack of a repository are planned again with it. Each key is fetched once; a key that is
+    unavailable or untrusted is a problem, and the refusal stays. `trusted`: full fingerprints from the user; None: plans are only
+    shown, so a key is accepted of which gpunode knows only the end."""
     got: dict[Signed, Repository | GpunodeError] = {}
     for _ in ("driver", "toolkit"):
         members = tuple(_plan_with(session, member, trusted, got) for member in members)

@@ -267,7 +267,7 @@ def _newest_first(inventory: Path, folder: Path | None, *, strict: bool = False)
 
 
 def _is_of(path: Path, inventory: Path) -> bool:
-    """Whether a record that cannot be read as one names this inventory."""
+    """True if an unreadable record names this inventory."""
     try:
         return next(_lines(path), {}).get("inventory") == str(inventory.resolve())
     except GpunodeError:

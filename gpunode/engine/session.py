@@ -1,4 +1,4 @@
-"""One run of a command over the hosts that were selected: how each is visited, and who hears of it."""
+"""One run of a command over the selected hosts: their visits, and the reporter."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ NAMED = 3
 def clear(
     api: Api | None, session: Session, members: Members, record: Record, *, stopped: Callable[[], bool]
 ) -> Members:
-    """The members whose work has ended or moved away, cordoned and probed again; a member is out where that did not
-    happen in time, and its cordon is lifted again. Without a node only processes outside Kubernetes are waited for.
-    A pod of which nothing runs is not waited for: see `clear_again`."""
+    """The members, cordoned and probed again after their work ended or moved away. If that takes too long, a member is excluded
+    and its cordon lifted. Without a node only processes outside Kubernetes are waited for. Idle pods are not waited for:
+    see `clear_again`."""
     going = [member for member in members if member.has_changes and member.reason is None]
     heavy = [member for member in going if impact.disturbance(member).ends_gpu_work]
     reasons: dict[str, Problem] = {}
@@ -85,8 +85,8 @@ def clear(
 def clear_again(
     api: Api | None, member: Member, visit: Visit, emit: OnEvent, *, stopped: Callable[[], bool]
 ) -> Member:
-    """The member right before its changes. Of pods that stood still, something may run by now: its end is waited for, and
-    the host probed again. Where it does not come in time the member is out, or failed if the host is changed in part."""
+    """The member right before its changes. Idle pods may run by now: waits for their end, and probes the host again. If that
+    takes too long, the member is excluded, or failed if the host is partly changed."""
     if not member.idle_pods_left or member.outcome is None or not impact.disturbance(member).ends_gpu_work:
         return member
     before = member.outcome
@@ -114,7 +114,7 @@ def release(api: Api, members: Members) -> None:
 
 
 def show_unfinished(api: Api | None, reporter: Reporter, members: Sequence[Member]) -> None:
-    """Tell of nodes that an earlier run cordoned and did not finish; those of this run are taken over."""
+    """Report nodes that an earlier run cordoned and did not finish, except those that this run takes over."""
     here = {member.node.name for member in members if member.node}
     if api is None:
         return
@@ -139,8 +139,8 @@ def show_unfinished(api: Api | None, reporter: Reporter, members: Sequence[Membe
 
 
 def lift_cordon(api: Api | None, member: Member, reason: Problem, emit: OnEvent) -> Problem:
-    """The reason why a host is not changed, once gpunode's cordon of its node is lifted and the device plugin is back there;
-    with why it still stands: the host is disturbed then, and counts as one that ended badly."""
+    """Lift gpunode's cordon and bring the device plugin back to the node of a host that is not changed. Returns `reason`, or, if the
+    cordon stays, a reason that says so: such a host counts as failed."""
     if api is None or member.node is None:
         return reason
     node = member.node.name
@@ -165,8 +165,8 @@ def _cluster_problem(member: Member, error: ClusterError, what: str = NOT_CHANGE
 def _pause_plugin(
     api: Api, session: Session, member: Member, visit: Visit, owner: str, emit: OnEvent
 ) -> Outcome:
-    """The host as it is without gpunode's device plugin, where that is in the way of another driver: then the modules are
-    reloaded, and nothing reboots for it. Other services that use the GPUs are named."""
+    """Pause gpunode's device plugin on the node if it prevents a change of the driver: the modules can then be reloaded without a
+    reboot. Returns the host's new outcome. Names other services that use the GPUs."""
     assert member.node is not None
     assert member.outcome is not None
     what, namespace = impact.disturbance(member), session.inventory.cluster.namespace
@@ -203,8 +203,8 @@ PROBE_SECONDS = 5.0  # seconds between two looks at the processes of a host
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How the wait for a host's work ended. `left`: what still uses the GPUs when the time is over, in words; "" for nothing.
-    `outcome`: the host as it was probed then. `idle_pods_left`: pods that stand still were left there."""
+    """How the wait for a host's work ended. `left`: users of the GPUs when the time was over, as text; "" for none. `outcome`: of the
+    last probe. `idle_pods_left`: idle pods were left there."""
 
     left: str
     outcome: Outcome
@@ -214,7 +214,7 @@ class End:
 def wait_for_end(
     api: Api | None, member: Member, visit: Visit, emit: OnEvent, stopped: Callable[[], bool]
 ) -> End:
-    """Wait until nothing that is work uses the GPUs, as `work` of the host has it."""
+    """Wait until no work uses the GPUs, in the way that the host's `work` sets."""
     assert member.outcome is not None
     mode, seconds = member.host.work, member.host.work_timeout
     if mode == "kill":
@@ -253,7 +253,7 @@ def wait_for_end(
 
 
 def users_of(users: Iterable[GpuUser], services: Collection[str] | None) -> str:
-    """Processes that use the GPUs and are no service's. `services` None: pods are not known, and none is waited for."""
+    """Processes that use the GPUs, without those of services. `services` None: pods are unknown, and not waited for."""
     work = [
         user
         for user in impact.work_of(users)

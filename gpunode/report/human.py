@@ -183,7 +183,7 @@ def _word(text: str) -> int:
 
 
 def _run_in(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Part]:
-    """The same of many rows: a row in a line or two, each cell behind its name."""
+    """The record of many rows: a row takes a line or two, each cell after its column's name."""
     for first, *cells in rows:
         yield f" {first}  ", "bold"
         named = [f"{name} {cell}" for name, cell in zip(columns[1:], cells, strict=True) if cell]

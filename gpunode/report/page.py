@@ -46,7 +46,7 @@ class Styled:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What a host did from `begin` on, in seconds since the run began; no text: nothing."""
+    """A host's activity from `begin` on, in seconds since the run began; no text: nothing."""
 
     begin: float
     seconds: float
@@ -193,7 +193,7 @@ def open_page(report: Reporter, path: Path, title: str) -> Page:
 
 
 def _replaceable(path: Path) -> bool:
-    """Whether nothing but an earlier page is lost when a page is written there. Raises OSError."""
+    """True if writing a page there replaces at most an earlier page. Raises OSError."""
     if not path.exists():
         return True
     if not path.is_file():

@@ -242,7 +242,7 @@ Next: "Break it, and let it be fixed" in {page("tutorial.md")}, and then a host 
 
 
 def ending(code: int, report: Path | None, *, whole: bool) -> str:
-    """What was shown and what to do next, for a demo that ends. `whole`: with a device plugin."""
+    """The closing sentences of a demo: what it showed, and the next steps. `whole`: with a device plugin."""
     seen = "from bare hosts to verified GPU nodes"
     if not whole:
         seen = "only the hosts' part, since the inventory names no cluster.plugin"

@@ -40,7 +40,7 @@ class Kept:
 
 
 def list_kept() -> tuple[Kept, ...]:
-    """Those of this user, by name."""
+    """This user's demos, by name."""
     kept = [
         Kept((path / KEPT).read_text(encoding="utf-8"), path)
         for path in demos_folder().glob(f"{PREFIX}*")

@@ -66,7 +66,7 @@ class Api:
             raise
 
     def read(self, where: str) -> Object:
-        """What the API server answers at this path: what it has, for instance."""
+        """The API server's answer at this path, such as the groups that it serves."""
         return self._object("GET", where)
 
     def health(self, where: str) -> tuple[int, str]:
@@ -198,7 +198,7 @@ class Api:
         labels: str = "",
         fields: str = "",
     ) -> Iterator[tuple[str, Object]]:
-        """What happens to the matching objects for at most `seconds`: (ADDED | MODIFIED | DELETED | BOOKMARK, object)."""
+        """The events of matching objects for at most `seconds`: (ADDED | MODIFIED | DELETED | BOOKMARK, object)."""
         query = {
             "watch": "true",
             "resourceVersion": version,

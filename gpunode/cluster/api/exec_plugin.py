@@ -35,7 +35,7 @@ SKEW = timedelta(
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a plugin answered. `ends`: None where it does not say."""
+    """A plugin's answer. `ends`: None if it has none."""
 
     token: str = field(repr=False)
     certificate: str
@@ -237,7 +237,7 @@ def _end(process: subprocess.Popen[bytes], *, grouped: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What the API server proves itself by. `authorities`: PEM; None: those that this machine trusts."""
+    """The trust in the API server. `authorities`: PEM; None: those that this machine trusts."""
 
     verified: bool
     authorities: bytes | None

@@ -140,7 +140,7 @@ class Served:
         return "" if self.dry_run else f"Kubernetes {self.version} has no dry run"
 
     def has(self, kind: str) -> bool:
-        """Whether the API server has this kind, in whatever version."""
+        """True if the API server has this kind, in any version."""
         return self._find(kind) is not None
 
     def kind(self, kind: str) -> Kind:

@@ -21,7 +21,7 @@ BARE = ("apiVersion", "kind", "metadata")
 
 
 class Objects(Protocol):
-    """What it takes of the API."""
+    """The part of the API that notes use."""
 
     @property
     def served(self) -> Served: ...
@@ -43,7 +43,7 @@ class Objects(Protocol):
 
 
 def read(live: Object) -> dict[str, Object]:
-    """Writer -> the manifest that it applied last, of what notes hold; one that another client has broken says nothing."""
+    """Writer -> the manifest that it applied last, from the notes; ignores a note that another client broke."""
     noted = {}
     for key, text in (live["metadata"].get("annotations") or {}).items():
         if key.startswith(PREFIX):
@@ -190,7 +190,7 @@ def patch(before: Object, after: Object) -> Object:
 
 
 def covers(live: Any, desired: Any) -> bool:
-    """Whether `live` has all of the manifest: the API server adds defaults, and drops what is empty."""
+    """True if `live` has all of the manifest: the API server adds defaults, and drops empty values."""
     if isinstance(desired, dict) and isinstance(live, dict):
         return all(covers(live.get(key, _NONE), value) for key, value in desired.items())
     if isinstance(desired, list) and isinstance(live, list):

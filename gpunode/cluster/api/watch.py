@@ -49,7 +49,7 @@ def changes(
     fields: str = "",
     notify: OnProgress = lambda _: None,
 ) -> Iterator[tuple[Mapping[str, Object], str | None]]:
-    """The same without a copy each time, and the name of the one object that has changed since; None: any may have.
+    """`follow` without copies, with the name of the object that changed; None: any may have changed.
 
     Objects of all namespaces go by `namespace/name`.
     """

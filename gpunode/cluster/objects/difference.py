@@ -25,7 +25,7 @@ SECRET = ("(a secret changes)",)
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What applying an object's manifest changes, or changed.
+    """A change of an object, planned or done.
 
     `lines` is a unified diff without its header, or the whole object that is created or removed; () when it is the
     same. `claims` are fields that another field manager has set since and that gpunode sets back. `untried` is why there

@@ -220,7 +220,7 @@ class _Handler(BaseHTTPRequestHandler):
         raise status_error(403, "Forbidden", f"{called} is forbidden: {why}", name=name, kind=of.full)
 
     def _review(self, user: str, review: Object) -> Object:
-        """Whether the user may do what it asks about."""
+        """The answer to an access review."""
         asked = review["spec"]["resourceAttributes"]
         part = asked.get("subresource")
         plural = f"{asked['resource']}/{part}" if part else asked["resource"]

@@ -146,7 +146,7 @@ def _fill(folder: Path, files: Mapping[str, str]) -> None:
 
 
 class Node(Protocol):
-    """What pods and their containers need of their kubelet."""
+    """The kubelet's interface for pods and their containers."""
 
     host: Path
     endpoints: Endpoints
