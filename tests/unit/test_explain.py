@@ -134,10 +134,10 @@ def test_what_no_table_has_is_not_guessed_at(text: str) -> None:
     assert explain(text) is None
 
 
-@pytest.mark.parametrize(("half", "right", "wrong"), [("seen", 82, 4), ("held", 89, 6)])
-def test_lines_of_public_threads_are_answered_by_their_outcome(half: str, right: int, wrong: int) -> None:
+@pytest.mark.parametrize(("name", "right", "wrong"), [("seen", 82, 4), ("held", 89, 6), ("fresh", 31, 7)])
+def test_lines_of_public_threads_are_answered_by_their_outcome(name: str, right: int, wrong: int) -> None:
     """Those that are wrong have had other causes in other threads. A line that is no fault of a GPU has no answer."""
-    answers = [(row, explain(row["line"])) for row in yaml.safe_load((CASES / f"{half}.yaml").read_text())]
+    answers = [(row, explain(row["line"])) for row in yaml.safe_load((CASES / f"{name}.yaml").read_text())]
     as_labelled = [
         row
         for row, one in answers
