@@ -324,7 +324,7 @@ def test_nothing_begins_while_the_lease_may_be_another_s(
     api: Api, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
     """The API server is away for one operator alone, and for longer than the Lease lasts."""
-    for name, value in (("SECONDS", 0.5), ("RENEW", 0.05), ("LOOK", 0.05)):
+    for name, value in (("SECONDS", 0.5), ("RENEW", 0.05), ("RETRY", 0.05)):
         monkeypatch.setattr(lease, name, value)
     door = Proxy(cluster.kubeconfig)
     mine = connect(Wanted(kubeconfig=str(door.kubeconfig)))
