@@ -39,8 +39,8 @@ int nvmlDeviceGetMigMode(void *h, u *a, u *b) { return NOT_SUPPORTED; }
 int nvmlDeviceIsMigDeviceHandle(void *h, u *n) { *n = 0; return OK; }
 int nvmlDeviceGetMaxMigDeviceCount(void *h, u *n) { *n = 0; return OK; }
 int nvmlDeviceGetTotalEnergyConsumption(void *h, unsigned long long *n) { *n = 1; return OK; }
-int nvmlDeviceGetRemappedRows(void *h, u *a, u *b, u *c, u *d) { return NOT_SUPPORTED; }
-int nvmlDeviceGetFieldValues(void *h, int n, u *values) { values[7] = NOT_SUPPORTED; return OK; }
+int nvmlDeviceGetRemappedRows(void *h, u *a, u *b, u *c, u *d) { *a = *b = *c = *d = 0; return OK; }
+int nvmlDeviceGetFieldValues(void *h, int n, u *values) { values[7] = OK, values[8] = 0; return OK; }
 int nvmlDeviceGetNvLinkState(void *h, u link, u *active) { return NOT_SUPPORTED; }
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *h, u link, pci *p) { return NOT_SUPPORTED; }
 int nvmlDeviceGetTopologyCommonAncestor(void *a, void *b, u *level) { *level = 50; return OK; }

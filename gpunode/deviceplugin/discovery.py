@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,17 @@ from gpunode.contract.status import LAYOUT, Reason
 
 from . import limits
 from .cdi import CdiUnavailable, Specs
-from .gpus import NVML_SILENT, Handles, count_gpus, describe, read_links, reason_of, text
+from .gpus import (
+    NVML_SILENT,
+    Described,
+    Handles,
+    count_gpus,
+    describe,
+    describe_all,
+    read_links,
+    reason_of,
+    text,
+)
 from .kubelet.reclaim import Reclaim
 from .mps.report import Follower
 from .state import NodeState
@@ -165,7 +176,7 @@ class Discovery:
                 self._state.set_problem(why)
             return
         self._uncounted = False
-        described = await asyncio.gather(*(self._describe(index, unidentified) for index in range(number)))
+        described = await self._describe_all(number, unidentified)
         devices = [device for group in described for device in group]
         self._state.set_unidentified(unidentified)
         if devices:
@@ -252,9 +263,21 @@ class Discovery:
         except (asyncio.TimeoutError, self._nvml.NVMLError) as error:
             self._warn("links", f"cannot read how the GPUs are connected: {_why(error)}")
 
-    async def _describe(self, index: int, unidentified: dict[str, Reason]) -> list[Device]:
+    async def _describe_all(self, number: int, unidentified: dict[str, Reason]) -> list[list[Device]]:
+        """By one thread where all answer soon. Else, and at the start, when NVML may wake sleeping GPUs, side by side."""
+        scanned: Mapping[int, Described] = {}
+        if self._devices:
+            with contextlib.suppress(asyncio.TimeoutError):
+                scanned = await self._calls.within(DEADLINE / 5, describe_all, self._handles, number)
+        described = (self._describe(index, scanned.get(index), unidentified) for index in range(number))
+        return await asyncio.gather(*described)
+
+    async def _describe(
+        self, index: int, described: Described | None, unidentified: dict[str, Reason]
+    ) -> list[Device]:
         try:
-            described = await self._calls.within(DEADLINE, describe, self._handles, index)
+            if described is None:
+                described = await self._calls.within(DEADLINE, describe, self._handles, index)
             self._log_resolved(f"GPU {index}")
             if self._config.mig_strategy != "none" and described.refused:
                 unidentified |= described.refused

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations, count
 from pathlib import Path
@@ -116,6 +117,15 @@ def describe(handles: Handles, index: int, root: Path = Path("/")) -> Described:
     if not mig:
         return Described((gpu,))
     return _with_mig_devices(nvml, handle, gpu, minor, root)
+
+
+def describe_all(handles: Handles, number: int) -> dict[int, Described]:
+    """Those of the first `number` GPUs that answer, by index: one after the other, as an idle plugin asks."""
+    described = {}
+    for index in range(number):
+        with suppress(handles.nvml.NVMLError):
+            described[index] = describe(handles, index)
+    return described
 
 
 def reason_of(error: Exception) -> Reason:

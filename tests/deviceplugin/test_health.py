@@ -255,7 +255,7 @@ def test_a_gpu_that_hangs_nvml_does_not_stop_the_others(play, plugin, monkeypatc
 
 
 def test_a_gpu_that_hangs_for_long_costs_no_more_threads(play, plugin, monkeypatch):
-    """It is looked for again and again: two threads wait for it, its watch's and the first look's, and no others."""
+    """It is looked for again and again: three threads wait for it, its watch's and two of scans, and no others."""
     monkeypatch.setattr(watch, "DEADLINE", 0.1)
     monkeypatch.setattr(discovery, "DEADLINE", 0.1)
     asked = threading.Semaphore(0)
@@ -285,7 +285,7 @@ def test_a_gpu_that_hangs_for_long_costs_no_more_threads(play, plugin, monkeypat
                 pass
             for _ in range(5):  # looks
                 assert await asyncio.to_thread(asked.acquire, timeout=60)
-            assert hung.waiting == 2
+            assert hung.waiting == 3
             a.hang = None
             hung.set()
             await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
