@@ -1,4 +1,4 @@
-"""What the tiers of tests cost, and a probe: `python -m bench.tiers [TIER…]`, on a quiet machine.
+"""What the tiers of tests cost, a probe, and `gpunode --help`: `python -m bench.tiers [TIER…]`, on a quiet machine.
 
 Prints wall and processor seconds of each tier beside its budget in tiers.yaml. Exit status 1: a tier failed, or is over its budget.
 """
@@ -20,10 +20,25 @@ from bench import probe
 BUDGET = Path(__file__).with_suffix(".yaml")
 
 
+def measure_probe() -> float:
+    return statistics.median(probe.measure(15)[0][probe.HERE])
+
+
+def measure_help() -> float:
+    """Seconds of `gpunode --help` over those of a bare Python."""
+    bare, command = [sys.executable, "-c", "pass"], [sys.executable, "-m", "gpunode", "--help"]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    rounds = [(probe.processor(command, env), probe.processor(bare, env)) for _ in range(15)]
+    return statistics.median(whole for whole, _ in rounds) - statistics.median(least for _, least in rounds)
+
+
+MEASURED = {"probe": measure_probe, "help": measure_help}
+
+
 def measure(target: str) -> tuple[int, float, float]:
     """Run `make TARGET`: exit status, wall seconds, processor seconds with all descendants that were waited for."""
-    if target == "probe":
-        seconds = statistics.median(probe.measure(15)[0][probe.HERE])
+    if target in MEASURED:
+        seconds = MEASURED[target]()
         return 0, seconds, seconds
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     with Path(f"/tmp/tier-{target}.log").open("w") as log:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
+from bench.results import Row
+
 WALL, PROCESSOR, MEMORY = "wall, s", "processor, s", "memory, MiB"
 # (Contender, what a run does in a place) -> figure -> the values of all rounds
 Figures = Mapping[tuple[str, str], Mapping[str, Sequence[float]]]
@@ -45,3 +47,25 @@ def goals(figures: Figures) -> Iterator[str]:
 def _goal(place: str, goal: str, value: float, bound: float, *, more: bool) -> str:
     reached = value >= bound if more else value <= bound
     return f"{'reached' if reached else 'missed '}  {place}: {goal}: {value:.2f}"
+
+
+def summary(rows: Sequence[Row], figure: str) -> Iterator[str]:
+    """Lines in Markdown: a place each, with a column for each contender. `figure`: wall, processor or memory."""
+    values = {
+        (row.who, row.what.removesuffix(f", {figure}")): row
+        for row in rows
+        if row.what.endswith(f", {figure}")
+    }
+    names = list(dict.fromkeys(who for who, _ in values))
+    yield f"| {figure}, {next(iter(values.values())).unit} | {' | '.join(names)} |"
+    yield f"|---|{'---|' * len(names)}"
+    for place in dict.fromkeys(place for _, place in values):
+        yield f"| {place} | {' | '.join(_shown(values.get((name, place))) for name in names)} |"
+
+
+def _shown(row: Row | None) -> str:
+    if row is None:
+        return ""
+    digits = 0 if row.unit == "MiB" else 1
+    median, least, most = (f"{value:.{digits}f}" for value in (row.median, min(row.rounds), max(row.rounds)))
+    return f"{median} ({least} – {most})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from bench import results
 from bench.compare import compare
 from bench.peers import delay
-from bench.peers.table import MEMORY, PROCESSOR, WALL, goals, table
+from bench.peers.table import MEMORY, PROCESSOR, WALL, goals, summary, table
 from bench.results import Results, Row
 
 
@@ -111,3 +112,16 @@ def test_a_slow_network_delays_each_byte_by_half_a_round_trip_and_no_byte_waits_
             network.terminate()
     assert first >= 0.4
     assert 0.2 <= whole < 2.0  # 16 pieces of 64 KiB, one after the other, would take 3.2
+
+
+def test_the_figures_of_the_documents_are_those_that_were_measured() -> None:
+    """Each kept run that docs/performance.md names: its commit, its load, and its tables."""
+    text = (results.FOLDER.parents[1] / "docs/performance.md").read_text()
+    named = re.findall(r"bench/results/(peers[\w-]*\.json)", text)
+    assert len(named) == 3
+    for name in named:
+        run = results.load(results.FOLDER / name)
+        load = f"load {min(run.load):.1f} to {max(run.load):.1f}"
+        assert f"commit {run.commit.removesuffix('-dirty')}, {run.date}, {load}" in " ".join(text.split())
+        for line in summary(run.rows, "wall"):
+            assert line in text
