@@ -554,9 +554,9 @@ def test_no_xid_is_missed_while_another_gpu_is_in_trouble(play, plugin, monkeypa
                 c.error = pynvml.NVML_ERROR_GPU_IS_LOST
                 await kubelet.until(lambda: kubelet.devices()["GPU-c"] == "Unhealthy" and b.sets)
                 a.error = pynvml.NVML_ERROR_GPU_IS_LOST
-                await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy" and b.sets)
+                await kubelet.until(lambda: kubelet.devices()["GPU-a"] == "Unhealthy" and b.sets, seconds=8)
                 b.raise_xid(48)
-            await kubelet.until(lambda: kubelet.devices()["GPU-b"] == "Unhealthy")
+            await kubelet.until(lambda: kubelet.devices()["GPU-b"] == "Unhealthy", seconds=8)  # not DEADLINE
             if trouble == "hangs":
                 assert kubelet.devices()["GPU-a"] == "Healthy"  # it has some seconds more
                 hung.set()
