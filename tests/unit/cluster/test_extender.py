@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -171,7 +172,9 @@ def test_a_wait_for_a_deployment_names_its_limit(
         "spec": {"replicas": 2},
     }
     fake.put(share)
-    monkeypatch.setattr(deployment.time, "sleep", lambda _: fake.put({**share, "status": ready}))
+    # This module's sleep alone: another thread's would make the Deployment ready before the wait.
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: fake.put({**share, "status": ready}))
+    monkeypatch.setattr(deployment, "time", clock)
     deployment.wait_for_deployment(
         api, "share", "gpunode", what="the extender", seconds=180, notify=told.append
     )
