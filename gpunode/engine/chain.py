@@ -269,6 +269,7 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
         image=image,
         notes=notes,
         isolation=host.isolation,
+        gpus=host.gpus,
         toolkit_version=handed.toolkit,
         links=handed.links,
         cdi=handed.cdi,

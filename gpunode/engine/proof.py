@@ -19,6 +19,7 @@ from gpunode.links import plugin
 from gpunode.links.capacity import link as capacity
 from gpunode.links.capacity import mig
 from gpunode.links.kubelet import link as kubelet
+from gpunode.links.machine.link import check_count
 from gpunode.links.node import Node, cordon, parse
 from gpunode.links.node.link import judge_missing, judge_node, read_gates
 from gpunode.links.plugin import Scope, daemonset, other_owners, published
@@ -73,12 +74,7 @@ def prove(walk: Walk, members: Members) -> Members:
     members = _judge(members, lambda member, node: _judge_plugin(walk, member, node, states, owners))
     if walk.acts:
         _wait_for_capacity(walk, members, states)
-    members = _judge(
-        members,
-        lambda member, node: capacity.judge_capacity(
-            walk.api, states[node.name], member.gpus, config=walk.config, namespace=walk.namespace
-        ),
-    )
+    members = _judge(members, lambda member, node: _judge_capacity(walk, member, states[node.name]))
     if walk.acts:
         for member in members:
             if member.host_ok:
@@ -224,6 +220,17 @@ def _wait_for_capacity(walk: Walk, members: Members, states: dict[str, State]) -
             item = walk.api.get("Node", name)
             node = parse(item) if item else member.node
         states[name] = replace(states[name], node=node)
+
+
+def _judge_capacity(walk: Walk, member: Member, state: State) -> Verdict:
+    """The node offers all of its host's GPUs, and these are all that the inventory expects."""
+    verdict = capacity.judge_capacity(
+        walk.api, state, member.gpus, config=walk.config, namespace=walk.namespace
+    )
+    problem = check_count(member.host.gpus, member.facts) if member.facts else None
+    if verdict.status != "ok" or problem is None:
+        return verdict
+    return Verdict.broken("capacity", verdict.text, problem.what, problem.fix, problem.code)
 
 
 def _judge_pods(walk: Walk, members: Members, states: Mapping[str, State]) -> Members:

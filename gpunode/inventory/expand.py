@@ -14,7 +14,7 @@ from gpunode.contract.config import LABEL
 from gpunode.contract.yaml_text import Where, format_path
 from gpunode.inventory.source import Source
 from gpunode.local import files as localfile
-from gpunode.model import Host, PythonBuild, Repository, RunFile, Ssh
+from gpunode.model import ExpectedGpus, Host, PythonBuild, Repository, RunFile, Ssh
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +141,13 @@ def read_python(_: Source, value: Mapping[str, Any], _where: Where) -> PythonBui
     return PythonBuild(value["url"], value["sha256"]) if {"url", "sha256"} <= {*value} else None
 
 
+def read_gpus(_: Source, value: Mapping[str, Any], _where: Where) -> ExpectedGpus | None:
+    """The GPUs that a host should have; None without their number, which is noted."""
+    return ExpectedGpus(value["count"], value.get("model", "")) if "count" in value else None
+
+
 READERS: Mapping[tuple[str, ...], Callable[[Source, Mapping[str, Any], Where], Any]] = MappingProxyType(
-    {("driver",): read_driver, ("python",): read_python}
+    {("driver",): read_driver, ("python",): read_python, ("gpus",): read_gpus}
 )
 
 
@@ -297,6 +302,8 @@ def make_host(name: str, groups: tuple[str, ...], values: Values) -> Host:
         plain["driver"] = str(run)
     if isinstance(plain.get("python"), PythonBuild):
         plain["python_build"] = plain.pop("python")
+    if isinstance(plain.get("gpus"), int):
+        plain["gpus"] = ExpectedGpus(plain["gpus"])
     repositories = of("repositories")
     return Host(
         name=name,

@@ -45,6 +45,7 @@ from gpunode.model.facts import (
 )
 from gpunode.model.host import (
     Cluster,
+    ExpectedGpus,
     GateCommand,
     Host,
     Inventory,

@@ -55,6 +55,14 @@ class PythonBuild:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpectedGpus:
+    """The GPUs that a host has when all of them are there. `model`: words of their name, such as `H100`; "": any."""
+
+    count: int
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """One machine and its desired settings. `node` is its Kubernetes name where it differs from the host's own."""
 
@@ -66,6 +74,7 @@ class Host:
     python: str = ""  # the agent's, as an absolute path; empty: looked for
     python_build: PythonBuild | None = None  # unpacked where there is none
     node: str | None = None
+    gpus: ExpectedGpus | None = None  # None: those that are there
     driver: str = "auto"  # auto | none | a branch (580) | a full version (580.178.04)
     driver_run: RunFile | None = None  # what installs that version; None: packages
     # Whose packages, in place of others'; "": NVIDIA's, in place of none.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gpunode.model.change import Change, Flavour, PackageSpec, Runtime
-from gpunode.model.host import PluginImage, RunFile
+from gpunode.model.host import ExpectedGpus, PluginImage, RunFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,7 @@ class Desired:
     image: PluginImage | None = None
     notes: tuple[str, ...] = ()
     isolation: bool = False
+    gpus: ExpectedGpus | None = None
     toolkit_version: tuple[int, ...] = ()  # that the host will have; () where it is not known
     links: str = ""  # why NVIDIA's device files need links in /dev/char; "" where they need none
     cdi: str = ""  # why the toolkit's CDI specification must be current; "" where nothing reads it

@@ -14,6 +14,7 @@ from gpunode.errors import InventoryError
 from gpunode.inventory import load
 from gpunode.model import (
     Cluster,
+    ExpectedGpus,
     GateCommand,
     Host,
     Inventory,
@@ -211,6 +212,21 @@ groups:
     )
     found = [(host.driver, host.driver_from) for host in inventory.hosts]
     assert found == [("580", "distribution"), ("auto", "distribution"), ("580", "nvidia")]
+
+
+def test_expected_gpus_are_a_number_or_number_and_model(tmp_path):
+    """One value: nothing of a group's model is merged into a host's number."""
+    inventory = loaded(
+        tmp_path,
+        """
+groups:
+  a:
+    gpus: {model: H100, count: 8}
+    hosts: [one, {name: two, gpus: 4}]
+  b: {hosts: [three]}
+""",
+    )
+    assert [host.gpus for host in inventory.hosts] == [ExpectedGpus(8, "H100"), ExpectedGpus(4), None]
 
 
 def test_python_is_a_path_or_a_build_and_one_value(tmp_path):

@@ -16,7 +16,7 @@ from gpunode.links.capacity.link import judge_offer
 from gpunode.links.node import parse
 from gpunode.links.plugin.daemonset import State
 from gpunode.links.plugin.link import judge_image, judge_plugin
-from gpunode.model import Facts, Host, Outcome, PluginImage, Verdict
+from gpunode.model import ExpectedGpus, Facts, Host, Outcome, PluginImage, Verdict
 from tests import cases
 
 PROVISION = "gpunode provision --limit modern"
@@ -70,6 +70,39 @@ def test_every_link_of_a_right_host_holds() -> None:
     wish = decide(host, seen, None)
     outcome = Outcome(host.name, "right", seen, wish, pipeline.plan(host, seen, wish))
     assert {link.status for link in judge_host(outcome)} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("expected", "devices", "what", "code"),
+    [
+        (ExpectedGpus(2), ("2330", "2330"), "", ""),
+        (ExpectedGpus(2, "h100"), ("2330", "2330"), "", ""),
+        (ExpectedGpus(8), ("2330",) * 7, "7 of 8 GPUs on the PCI bus", "gpus-missing"),
+        (ExpectedGpus(1), ("2330", "2330"), "2 of 1 GPUs on the PCI bus", "gpus-unexpected"),
+        (
+            ExpectedGpus(2, "H100"),
+            ("2330", "1db4"),
+            "1 of 2 H100 GPUs on the PCI bus, 1 of another model",
+            "gpus-missing",
+        ),
+        (
+            ExpectedGpus(1, "H100"),
+            ("2330", "1db4"),
+            "1 of 1 H100 GPUs on the PCI bus, 1 of another model",
+            "gpus-unexpected",
+        ),
+    ],
+)
+def test_gpus_are_those_that_the_inventory_expects(
+    expected: ExpectedGpus, devices: tuple[str, ...], what: str, code: str
+) -> None:
+    """By number and model; else the bus is the broken link, and says what is on it."""
+    host, seen = right()
+    bus = [{"address": f"0000:{n:02x}:00.0", "device": device} for n, device in enumerate(devices)]
+    outcome = converge.plan_host(replace(host, gpus=expected), cases.overlaid(seen, {"pci": bus}), None)
+    link = judge_host(outcome)[0]
+    assert (link.layer, link.cause, link.problem.code if link.problem else "") == ("PCI", what, code)
+    assert link.text.startswith(f"{devices.count('2330')}x ")
 
 
 @pytest.mark.parametrize("owner", ["vfio-pci", "nvgrace_gpu_vfio_pci", "pci-stub"])

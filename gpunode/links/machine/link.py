@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gpunode.errors import CannotPlan
+from gpunode.errors import CannotPlan, Problem
 from gpunode.links.link import Link
 from gpunode.links.machine import pci
 from gpunode.links.machine.pci import driven, gpus
-from gpunode.model import Facts, Outcome, Verdict
+from gpunode.model import ExpectedGpus, Facts, Outcome, Verdict
 
 
-def judge_pci(_: Outcome, seen: Facts) -> Verdict:
+def judge_pci(outcome: Outcome, seen: Facts) -> Verdict:
     devices = gpus(seen.pci)
     if not devices:
         return Verdict.broken(
@@ -21,13 +21,34 @@ def judge_pci(_: Outcome, seen: Facts) -> Verdict:
             "Check that the GPU is seated, powered and passed through, or take the host out of the inventory.",
         )
     names = Counter(f"{pci.gpu(device.device).name} ({device.vendor}:{device.device})" for device in devices)
-    ours = driven(devices)
+    ours, listed = driven(devices), ", ".join(f"{n}x {name}" for name, n in names.items())
     where = ", ".join(
         device.address.removeprefix("0000:")
         + ("" if device in ours else f" ({device.driver}, for a virtual machine)")
         for device in devices
     )
-    return Verdict.ok("PCI", f"{', '.join(f'{n}x {name}' for name, n in names.items())} at {where}")
+    text = f"{listed} at {where}"
+    if outcome.desired and (problem := check_count(outcome.desired.gpus, seen)):
+        return Verdict.broken("PCI", text, problem.what, problem.fix, problem.code)
+    return Verdict.ok("PCI", text)
+
+
+def check_count(expected: ExpectedGpus | None, seen: Facts) -> Problem | None:
+    """Why the host's GPUs are not the expected ones; None where they are, or where nothing is expected."""
+    if expected is None:
+        return None
+    devices = gpus(seen.pci)
+    fitting = [device for device in devices if expected.model.lower() in pci.gpu(device.device).name.lower()]
+    if len(fitting) == len(devices) == expected.count:
+        return None
+    model = f" {expected.model}" if expected.model else ""
+    others = f", {len(devices) - len(fitting)} of another model" if len(devices) > len(fitting) else ""
+    return Problem(
+        "gpus-missing" if len(fitting) < expected.count else "gpus-unexpected",
+        f"{len(fitting)} of {expected.count}{model} GPUs on the PCI bus{others}",
+        fix="See the kernel log (`journalctl -k | grep -iE 'pci|nvrm'`): a GPU that has left the bus comes back by a cold start, or its seat, "
+        "cables or power are at fault. If the inventory is wrong, correct `gpus` there.",
+    )
 
 
 OUT = "take the host out of the inventory"

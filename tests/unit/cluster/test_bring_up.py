@@ -26,6 +26,7 @@ from gpunode.links.pod.vectoradd import NodeResult, Result
 from gpunode.model import (
     Change,
     Cluster,
+    ExpectedGpus,
     Facts,
     Gpu,
     Host,
@@ -897,12 +898,13 @@ def test_the_proof_of_a_host_does_not_repeat_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "cordoned", "broken", "link"),
+    ("gpus", "cordoned", "broken", "expected", "link"),
     [
-        (2, False, "", None),
-        (1, False, "", "capacity"),
-        (2, True, "", "node"),
-        (2, False, "a-1", "pod"),
+        (2, False, "", None, None),
+        (1, False, "", None, "capacity"),
+        (2, False, "", 64, "capacity"),
+        (2, True, "", None, "node"),
+        (2, False, "a-1", None, "pod"),
     ],
 )
 def test_what_provision_proves_is_what_verify_says(
@@ -912,6 +914,7 @@ def test_what_provision_proves_is_what_verify_says(
     gpus: int,
     cordoned: bool,
     broken: str,
+    expected: int | None,
     link: str | None,
 ) -> None:
     """The same judges, link by link; what provision says of the host is the problem of the first that does not hold."""
@@ -922,7 +925,8 @@ def test_what_provision_proves_is_what_verify_says(
     PluginController(fake)
     kubelet = Kubelet(fake, {"a": ["a-0", "a-1"] * 2})  # for both
     kubelet.broken |= {broken}
-    members = (Member(HOSTS[0], with_gpus("0", "1")[0]),)
+    host = replace(HOSTS[0], gpus=ExpectedGpus(expected) if expected else None)
+    members = (Member(host, with_gpus("0", "1")[0]),)
     quiet = report.make(json=True, quiet=True)
 
     (provisioned,) = proof.prove(proof.Walk(api, INVENTORY, quiet, acts=True, run=True), members)
