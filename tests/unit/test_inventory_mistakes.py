@@ -145,7 +145,10 @@ RULES = {
         HOSTS + "    gpus: {model: H100}\n",
         "4:11: groups.g.gpus: `count` is missing; add `count: 8`",
     ),
-    "no GPU expected": (HOSTS + "    gpus: 0\n", "4:11: groups.g.gpus: expected a number from 1 to 64, got 0"),
+    "no GPU expected": (
+        HOSTS + "    gpus: 0\n",
+        "4:11: groups.g.gpus: expected a number from 1 to 64, got 0",
+    ),
     "nothing alike": (
         HOSTS + "cluster: {zzz: 1}\n",
         "4:11: cluster.zzz: unknown key; the keys here are `kubeconfig`, `context`, `namespace`, `share` and `plugin`",

@@ -29,7 +29,7 @@ def judge_pci(outcome: Outcome, seen: Facts) -> Verdict:
     )
     text = f"{listed} at {where}"
     if outcome.desired and (problem := check_count(outcome.desired.gpus, seen)):
-        return Verdict.broken("PCI", text, problem.what, problem.fix, problem.code)
+        return Verdict.broken("PCI", problem.what, f"there are {text}", problem.fix, problem.code)
     return Verdict.ok("PCI", text)
 
 
