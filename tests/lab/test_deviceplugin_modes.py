@@ -153,7 +153,7 @@ def registered(lab: Lab, node: str) -> None:
 
 
 def plugin_pid(node: Node) -> str:
-    return node.exec(["pgrep", "-f", "-x", "python3 -m gpunode.deviceplugin"], check=False).stdout.strip()
+    return node.exec(["pgrep", "-f", "-x", "python3 -S -m gpunode.deviceplugin"], check=False).stdout.strip()
 
 
 def uuids(node: Node) -> list[str]:

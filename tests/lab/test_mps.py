@@ -37,7 +37,7 @@ sharing:
 PROGRAM = "/usr/bin/nvidia-cuda-mps-control"
 DAEMON = f"python3 {PROGRAM} -f"
 READY = "its MPS control daemon is ready"
-PROCESS = "python3 -m gpunode.deviceplugin.mps"
+PROCESS = "python3 -S -m gpunode.deviceplugin.mps"
 # What a pod is to find out: its GPU, its daemon's limits by the daemon's own word, and what it shares with the other pod.
 LOOK = """
 import json, os, pathlib, subprocess, time

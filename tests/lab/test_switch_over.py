@@ -177,7 +177,7 @@ def test_of_two_at_once_the_newest_wins_and_the_node_has_gpus_all_the_time(
 
     # The same the other way: this one is kept from seeing the other come before that is registered.
     before = registrations(lab)
-    pid = node.exec(["pgrep", "-f", "-x", "python3 -m gpunode.deviceplugin"]).stdout.strip()
+    pid = node.exec(["pgrep", "-f", "-x", "python3 -S -m gpunode.deviceplugin"]).stdout.strip()
     node.exec(["kill", "-STOP", pid])
     nvidia.deploy(lab, NODE, CONFIG)
     node.exec(["kill", "-CONT", pid])
