@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,13 @@ def codes() -> Iterator[str]:
     yield from table(
         ("Xid", "is", "fault", "action", "for the device plugin"),
         *(
-            (number, one.what.partition(": ")[2], one.fault, f"`{one.action}`", verdict(number).value)
+            (
+                number,
+                re.sub(r"[A-Z0-9]+(?:_[A-Z0-9]+)+", r"`\g<0>`", one.what.partition(": ")[2]),
+                one.fault,
+                f"`{one.action}`",
+                verdict(number).value,
+            )
             for number, one in known
             if one
         ),

@@ -194,6 +194,7 @@ def verify(
     common: options.Common,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run vectoradd on the free GPUs.")] = True,
     html: options.Html = None,
+    junit: options.JUnit = None,
 ) -> int:
     """Show for every host how far the chain holds: PCI, module, library, NVML, toolkit, runtime, kubelet, node,
     plugin, capacity, pod. The first broken link has its cause and its fix.
@@ -205,7 +206,7 @@ def verify(
     """
     from gpunode.commands import verify as verification
 
-    with session(common, html) as work:
+    with session(common, html, junit) as work:
         return verification.verify(work, run=run)
 
 

@@ -131,6 +131,10 @@ Html = Annotated[
     Path | None,
     typer.Option("--html", help="Also write the report to this file, for a browser.", metavar="FILE"),
 ]
+JUnit = Annotated[
+    Path | None,
+    typer.Option("--junit", help="Also write the links to this file, for a CI.", metavar="FILE"),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 

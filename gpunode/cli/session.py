@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpunode.engine.session import Session
     from gpunode.local.password import Password
     from gpunode.model import Inventory
+    from gpunode.report.page import Page
 
 EXAMPLE = """\
 cat > inventory.yaml <<'END'
@@ -85,8 +86,10 @@ def tell_origin(path: Path, origin: str, reporter: Reporter) -> None:
 
 
 @contextmanager
-def session(common: options.Common, html: Path | None = None, *, accepted: bool = False) -> Iterator[Session]:
-    """A session over the selected hosts. Commands in its reports and errors name the inventory. `html`: a file that gets the
+def session(
+    common: options.Common, html: Path | None = None, junit: Path | None = None, *, accepted: bool = False
+) -> Iterator[Session]:
+    """A session over the selected hosts. Commands in its reports and errors name the inventory. `html`, `junit`: files that get the
     report, too, however the session ends. `accepted`: by --yes."""
     import logging
 
@@ -103,13 +106,16 @@ def session(common: options.Common, html: Path | None = None, *, accepted: bool 
     hosts = inventories.select(inventory, record.expand_limit(common.limit or (), path), common.exclude or ())
     password = _password() if common.ask_sudo else None
     reporter = report.make(json=common.json, quiet=common.quiet, accepted=accepted)
-    page = None
-    if html is not None:
-        from gpunode.report import page as pages
+    pages: list[Page] = []
+    if html is not None or junit is not None:
+        from gpunode.report import page as html_page
+        from gpunode.report.junit import JUnit
 
-        command = sys.argv[1] if sys.argv[1:] else ""
-        page = pages.open_page(reporter, html, f"gpunode {command} · {inventory.path}")
-    reporter = page or reporter
+        title = f"gpunode {sys.argv[1] if sys.argv[1:] else ''} · {inventory.path}"
+        for kind, file in ((html_page.Page, html), (JUnit, junit)):
+            if file is not None:
+                pages.append(html_page.open_page(kind, reporter, file, title))
+                reporter = pages[-1]
     tell_origin(path, common.origin, reporter)
     if path != options.usual():
         reporter = report.Named(reporter, path)
@@ -119,15 +125,17 @@ def session(common: options.Common, html: Path | None = None, *, accepted: bool 
     except GpunodeError as error:  # it goes past the report
         if path != options.usual():
             error.problem = report.with_inventory(error.problem, path)
-        if page is not None:
+        for page in pages:
             page.add_failure(error.problem)
         raise
     finally:
-        if page is not None and html is not None:
+        for page in pages:
             try:
                 page.write()
             except OSError as error:
-                raise GpunodeError(f"--html {html}: cannot be written: {error.strerror}") from error
+                raise GpunodeError(
+                    f"{page.option} {page.path}: cannot be written: {error.strerror}"
+                ) from error
 
 
 def _password() -> Password:

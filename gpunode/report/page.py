@@ -168,38 +168,38 @@ def first(text: str) -> str:
     return plain(next(iter(text.splitlines()), ""))
 
 
-BEGINS = b'<!doctype html><html lang="en">'  # every page, as page.html.j2 renders
 TITLES = {"verified": "Proof", "vectoradd": "Vectors added on every GPU", "why": "Choices", "gate": "Gates"}
 
 
-def open_page(report: Reporter, path: Path, title: str) -> Page:
+def open_page(kind: type[Page], report: Reporter, path: Path, title: str) -> Page:
     """The page to be written there. Raises UsageError where it cannot be, or would replace a file that is no page."""
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         raise UsageError(
-            f"--html {path}: no file can be written there", hint="Name a file in a folder that is there."
+            f"{kind.option} {path}: no file can be written there",
+            hint="Name a file in a folder that is there.",
         )
     try:
-        free = _replaceable(path)
+        free = _replaceable(path, kind.begins)
     except OSError as error:
         raise UsageError(
-            f"--html {path}: cannot be read: {error.strerror}", hint="Name another file."
+            f"{kind.option} {path}: cannot be read: {error.strerror}", hint="Name another file."
         ) from error
     if not free:
         raise UsageError(
-            f"--html {path}: there is a file that gpunode did not write",
+            f"{kind.option} {path}: there is a file that gpunode did not write",
             hint="Name another file, or remove that one.",
         )
-    return Page(report, path, title)
+    return kind(report, path, title)
 
 
-def _replaceable(path: Path) -> bool:
-    """True if writing a page there replaces at most an earlier page. Raises OSError."""
+def _replaceable(path: Path, begins: bytes) -> bool:
+    """True if writing there replaces at most an earlier file of the same kind. Raises OSError."""
     if not path.exists():
         return True
     if not path.is_file():
         return False
     with path.open("rb") as file:
-        return file.read(len(BEGINS)) == BEGINS
+        return file.read(len(begins)) == begins
 
 
 @cache
@@ -218,10 +218,13 @@ def _safe(value: object) -> object:
 
 
 class Page:
-    """A report that passes everything on to another one, and writes it to a file at the end."""
+    """A report that passes everything on to another one, and writes it to a file at the end. `option`: of the command line;
+    `begins`: what every such file begins with."""
+
+    option, begins = "--html", b'<!doctype html><html lang="en">'  # as page.html.j2 renders
 
     def __init__(self, report: Reporter, path: Path, title: str) -> None:
-        self._report, self._path = report, path
+        self._report, self.path = report, path
         self._start = time.monotonic()
         self._cards: dict[str, Card] = {}
         self._view: dict[str, Any] = {
@@ -312,10 +315,10 @@ class Page:
 
     def write(self) -> None:
         """Write the file, whole or not at all. Raises OSError."""
-        draft = self._path.with_name(f".{self._path.name}.gpunode")
+        draft = self.path.with_name(f".{self.path.name}.gpunode")
         try:
             draft.write_text(self.text(), encoding="utf-8")
-            draft.replace(self._path)
+            draft.replace(self.path)
         finally:
             draft.unlink(missing_ok=True)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -381,6 +382,28 @@ def test_the_report_is_also_a_file_where_one_is_named(command: Command, words: t
     error = command(*words, "--html", "gone/report.html").exception
     assert isinstance(error, UsageError)
     assert "no file can be written there" in error.message
+
+
+def test_the_links_are_also_a_junit_file(command: Command) -> None:
+    """A suite for each host, a case for each link; beside a page, and never in place of a file of somebody else's."""
+    ran = command("verify", "--no-run", "--junit", "links.xml", "--html", "report.html")
+    assert ran.exit_code == command("verify", "--no-run").exit_code
+    assert Path("report.html").exists()
+    root = ElementTree.parse("links.xml").getroot()
+    suites = {suite.attrib["name"]: suite for suite in root}
+    assert {"right", "planned", "refused", "unreachable", "broken"} <= set(suites)
+    for name, suite in suites.items():
+        failed = [case.attrib["name"] for case in suite if case.find("failure") is not None]
+        assert (len(failed), suite.attrib["tests"]) == (int(suite.attrib["failures"]), str(len(suite)))
+        assert bool(failed) == (name != "right")
+    failures = {name: suite.find("*/failure") for name, suite in suites.items() if name != "right"}
+    assert all(failure is not None and failure.attrib["message"] for failure in failures.values())
+    assert any("Fix: " in (failure.text or "") for failure in failures.values() if failure is not None)
+
+    refused = command("verify", "--no-run", "--junit", "inventory.yaml").exception
+    assert isinstance(refused, UsageError)
+    assert "--junit inventory.yaml: there is a file that gpunode did not write" in refused.message
+    assert command("verify", "--no-run", "--junit", "links.xml").exit_code == ran.exit_code
 
 
 @pytest.mark.parametrize("verb", ["plan", "verify", "provision"])
