@@ -74,24 +74,26 @@ def glob_of(pattern: str) -> List[str]:
     if "**" in pattern or "[" in pattern or "?" in pattern:
         return sorted(unrooted(path) for path in glob.glob(below(pattern), recursive=True))
     paths = [""]
-    for part in pattern.split("/")[
-        1:
-    ]:  # glob.glob compiles each to a regular expression: most of what it costs
-        if "*" in part:
-            paths = [folder + "/" + name for folder in paths for name in names_in(folder) if fits(name, part)]
-        else:
-            paths = [folder + "/" + part for folder in paths]
+    # glob.glob compiles each part to a regular expression: most of what it costs.
+    for part in pattern.split("/")[1:]:
+        paths = [
+            folder + "/" + name
+            for folder in paths
+            for name in (names_in(folder) if "*" in part else [part])
+            if matches(name, part)
+        ]
     return sorted(path for path in paths if os.path.lexists(below(path)))
 
 
 def names_in(folder: str) -> List[str]:
+    """The names in a folder of the host, in no order; none where it cannot be read."""
     try:
         return os.listdir(below(folder or "/"))
     except OSError:
         return []
 
 
-def fits(name: str, pattern: str) -> bool:
+def matches(name: str, pattern: str) -> bool:
     """True if the pattern, in which only `*` has a meaning, matches a file's name."""
     if "*" not in pattern:
         return name == pattern

@@ -1,4 +1,4 @@
-"""A run as one HTML file: what the terminal showed, by cause and by host, with its timeline."""
+"""A run as one file: what the terminal showed, by cause and by host, with its timeline. Here as HTML; `junit` has its links as XML."""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from gpunode.agent.section import Section
 from gpunode.agent.system import (
     Answer,
     below,
-    fits,
     glob_of,
     have,
     last,
     line_of,
+    matches,
     names_in,
     number,
     resolve,
@@ -57,7 +57,7 @@ def manages_switches(device: str) -> bool:
 def read_modules() -> Dict[str, Dict[str, Any]]:
     modules = {}
     patterns = ("nvidia*", "nouveau", "nova*", "ib_umad")
-    for name in [name for name in names_in("/sys/module") if any(fits(name, each) for each in patterns)]:
+    for name in [name for name in names_in("/sys/module") if any(matches(name, each) for each in patterns)]:
         count = "/sys/module/%s/refcnt" % name
         version = line_of("/sys/module/%s/version" % name) or None
         modules[name] = {"version": version, "refcnt": number(line_of(count), count)}
