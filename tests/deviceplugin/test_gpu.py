@@ -1,0 +1,197 @@
+"""The plugin on a real GPU and its driver: what stand-ins cannot prove. Changes no setting of the GPU."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+
+from gpunode.deviceplugin import cuda, nvml
+from gpunode.deviceplugin.nvml import Nvml, NVMLError
+
+from .kubelet import FakeKubelet
+
+pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).parents[2]
+CHANGING = {"nvmlDeviceGetUtilizationRates", "nvmlDeviceGetTotalEnergyConsumption"}  # between two calls
+# A store through an address that no memory has. The driver reports it as Xid 31, an application's error, and
+# ends the program's context; nothing else is disturbed.
+BAD_STORE = b"""
+.version 6.0
+.target sm_50
+.address_size 64
+.visible .entry bad()
+{
+    .reg .b64 %p;
+    .reg .b32 %v;
+    mov.u64 %p, 0x123456789000;
+    mov.u32 %v, 1;
+    st.global.u32 [%p], %v;
+    ret;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def real() -> Iterator[Nvml]:
+    library = Nvml()
+    library.nvmlInit()
+    pynvml.nvmlInit()
+    yield library
+    pynvml.nvmlShutdown()
+    library.nvmlShutdown()
+
+
+@pytest.fixture
+def uuid(real: Nvml) -> str:
+    return str(real.nvmlDeviceGetUUID(real.nvmlDeviceGetHandleByIndex(0)))
+
+
+def answer(call: Any, *arguments: Any) -> Any:
+    """A call's answer as plain values; the number of its error where it fails."""
+    try:
+        value = call(*arguments)
+    except (NVMLError, pynvml.NVMLError) as error:
+        return f"error {error.value}"
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, ctypes.Structure):
+        return [(name, getattr(value, name)) for name, *_ in value._fields_]
+    return list(value) if isinstance(value, (tuple, list)) else value
+
+
+def test_each_call_answers_as_by_nvidias_binding(real):
+    """Of a device alone, of the driver, and with one number."""
+    mine, theirs = real.nvmlDeviceGetHandleByIndex(0), pynvml.nvmlDeviceGetHandleByIndex(0)
+    numbers = {
+        "nvmlDeviceGetTemperature": 0,
+        "nvmlDeviceGetNvLinkState": 0,
+        "nvmlDeviceGetNvLinkRemotePciInfo": 0,
+    }
+    compared, differ = 0, {}
+    for name, (_, takes, writes) in nvml.CALLS.items():
+        if not writes or name in CHANGING or name in ("nvmlEventSetCreate", "nvmlDeviceGetHandleByIndex"):
+            continue
+        if takes not in ((), (nvml._HANDLE,)) and name not in numbers:
+            continue
+        more = [numbers[name]] if name in numbers else []
+        ours = answer(getattr(real, name), *([mine] if takes else []), *more)
+        other = answer(getattr(pynvml, name), *([theirs] if takes else []), *more)
+        compared += 1
+        if json.dumps(ours, default=repr) != json.dumps(other, default=repr):
+            differ[name] = (ours, other)
+    print(f"{compared} calls compared")
+    assert differ == {}
+    assert compared >= 20
+
+
+@contextlib.asynccontextmanager
+async def plugin(sockets: Path, *flags: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The plugin's process as its image starts it; killed at the end if it still runs."""
+    command = ("-m", "gpunode.deviceplugin", f"--kubelet-socket={sockets}/kubelet.sock", *flags)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path[1:]])}
+    pipe = asyncio.subprocess.PIPE
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, *command, cwd=ROOT, stderr=pipe, env=environment
+    )
+    try:
+        yield child
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await child.communicate()
+
+
+async def read_until(child: asyncio.subprocess.Process, text: str) -> list[str]:
+    """The log's lines up to the first with `text`."""
+    lines: list[str] = []
+    assert child.stderr is not None
+    while not lines or text not in lines[-1]:
+        line = await child.stderr.readline()
+        assert line, "".join(lines)
+        lines.append(line.decode())
+    return lines
+
+
+def test_the_kubelet_gets_the_gpu_healthy_and_an_allocation_names_it(play, sockets, uuid):
+    async def scene(kubelet: FakeKubelet) -> None:
+        began = time.monotonic()
+        async with plugin(sockets) as child:
+            await kubelet.until(kubelet.devices)
+            listed = time.monotonic() - began
+            assert kubelet.devices() == {uuid: "Healthy"}
+            envs = (await kubelet.allocate(uuid)).envs
+            assert envs["NVIDIA_VISIBLE_DEVICES"] == uuid
+            status = Path(f"/proc/{child.pid}/status").read_text()
+            memory = int(status.partition("VmRSS:")[2].split()[0]) / 1024
+            print(f"listed after {listed:.2f} s, {memory:.0f} MiB resident")
+
+    play(scene)
+
+
+def provoke_xid() -> None:
+    """Make an application's error on the first GPU, in a process of its own."""
+    program = f"""
+import ctypes
+from ctypes import byref, c_char_p, c_uint, c_void_p
+from gpunode.deviceplugin.cuda import Cuda, CudaError, load
+driver = Cuda(load())
+with driver.on(driver.devices()[0]):
+    module, kernel = c_void_p(), c_void_p()
+    driver.call("cuModuleLoadData", byref(module), c_char_p({BAD_STORE!r}))
+    driver.call("cuModuleGetFunction", byref(kernel), module, c_char_p(b"bad"))
+    one = c_uint(1)
+    driver.call("cuLaunchKernel", kernel, one, one, one, one, one, one, c_uint(0), c_void_p(), None, c_void_p())
+    try:
+        driver.call("cuCtxSynchronize")
+    except CudaError as error:
+        print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "CUDA_ERROR_ILLEGAL_ADDRESS" in done.stdout, done
+
+
+def test_an_applications_xid_is_logged_by_its_name_and_the_gpu_stays_healthy(play, sockets, uuid):
+    """A real event of the driver, through the binding's event set and structure."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(sockets) as child:
+            await kubelet.until(kubelet.devices)
+            began = time.monotonic()
+            await asyncio.get_running_loop().run_in_executor(None, provoke_xid)
+            lines = await asyncio.wait_for(read_until(child, "Xid"), 30)
+            print(f"{time.monotonic() - began:.2f} s after the program began: {lines[-1]}")
+            assert "xid=31" in lines[-1]
+            assert uuid in lines[-1]
+            assert kubelet.devices() == {uuid: "Healthy"}
+
+    play(scene)
+
+
+def test_cuda_names_the_gpu_as_nvml_does(uuid):
+    driver = cuda.Cuda(cuda.load())
+    assert uuid in [driver.uuid(device) for device in driver.devices()]
+
+
+def test_nvidia_smi_names_it_too(uuid):
+    """The driver's own program, where it is there."""
+    program = shutil.which("nvidia-smi")
+    if not program:
+        pytest.skip("nvidia-smi is not on PATH")
+    query = ["--query-gpu=uuid,name,driver_version,pci.bus_id", "--format=csv,noheader"]
+    assert uuid in subprocess.run([program, *query], capture_output=True, text=True, check=True).stdout
