@@ -73,6 +73,13 @@ def provision(
         ),
     ] = None,
     fingerprint: options.Fingerprints = None,
+    taint: Annotated[
+        bool,
+        typer.Option(
+            "--taint-until-verified",
+            help="Taint nodes that change or are new with gpunode.dev/unverified until their GPUs are proven: no pod starts there before.",
+        ),
+    ] = False,
     html: options.Html = None,
 ) -> int:
     """Make every host a verified GPU node: plan, ask, apply, deploy the device plugin, prove that it works.
@@ -81,10 +88,21 @@ def provision(
     """
     from gpunode.commands import provision as rollout
     from gpunode.engine.batch_order import Size
+    from gpunode.errors import UsageError
 
     size = Size.parse(batch) if batch is not None else None
+    if taint and not run:
+        raise UsageError(
+            "--taint-until-verified needs the proof that --no-run leaves out", hint="Leave one of them out."
+        )
     settings = rollout.ProvisionOptions(
-        yes=yes, run=run, size=size, canary=canary, max_fail=max_fail, fingerprints=tuple(fingerprint or ())
+        yes=yes,
+        run=run,
+        size=size,
+        canary=canary,
+        max_fail=max_fail,
+        fingerprints=tuple(fingerprint or ()),
+        taint=taint,
     )
     with session(common, html, accepted=yes) as work:
         return rollout.provision(work, settings)

@@ -31,7 +31,7 @@ from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRu
 from gpunode.engine.reporter import Reporter, confirm, progress
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
-from gpunode.links.node import cordon
+from gpunode.links.node import cordon, fetch, taint
 from gpunode.links.pod.vectoradd import sweep
 from gpunode.model import Host
 from gpunode.wording import Advice, Command, few, lines, several
@@ -45,7 +45,7 @@ RESUME = Advice("`", Command("resume"), "` continues with them.")
 class ProvisionOptions:
     """How a fleet is worked on. `run`: with vectoradd. `size`, `canary`: see `split_batches`. `max_fail`: hosts that may end badly,
     those that the plan showed as refused or unreachable included, before no further batch begins; None: only those. `fingerprints`:
-    of keys that the user trusts, in full. `rest`: unfinished hosts of the run to resume; `begun`: those already begun → seconds for
+    of keys that the user trusts, in full. `taint`: all nodes until their proof. `rest`: unfinished hosts of the run to resume; `begun`: those already begun → seconds for
     which they may still reboot."""
 
     yes: bool = False
@@ -54,6 +54,7 @@ class ProvisionOptions:
     canary: int = 0
     max_fail: int | None = None
     fingerprints: tuple[str, ...] = ()
+    taint: bool = False
     rest: tuple[str, ...] = ()
     begun: Mapping[str, float] = field(default_factory=dict)
 
@@ -61,7 +62,7 @@ class ProvisionOptions:
     def recorded(self) -> RunOptions:
         """The options for the record of a run."""
         size = self.size.text if self.size else None
-        return RunOptions(self.run, self.max_fail, self.canary, size, self.fingerprints)
+        return RunOptions(self.run, self.max_fail, self.canary, size, self.fingerprints, self.taint)
 
     @classmethod
     def of_recorded_run(cls, run: RecordedRun, *, yes: bool, now: float) -> ProvisionOptions:
@@ -75,6 +76,7 @@ class ProvisionOptions:
             canary=max(0, (known.canary or 0) - len(run.in_state(DONE))),
             max_fail=known.max_fail,
             fingerprints=known.fingerprints or (),
+            taint=bool(known.taint),
             rest=run.not_done,
             # A clock that was set back makes no run wait longer than for a reboot.
             begun={name: max(0.0, REBOOT_SECONDS - max(0.0, now - since)) for name, since in hosts.items()},
@@ -90,7 +92,7 @@ def provision(session: Session, options: ProvisionOptions) -> int:
     api = nodes.connect(session.inventory) if wanted else None  # before any host is touched
     hosts = _plan_hosts(session, api, options)
     members, order = hosts.members, hosts.order
-    cluster = _plan_cluster(session, api, hosts)
+    cluster = _plan_cluster(session, api, hosts, options)
     _check_rights(session, api, members, options)
     if _too_many_failed(session, hosts, options):
         return exit_codes.of_run(members)
@@ -103,7 +105,7 @@ def provision(session: Session, options: ProvisionOptions) -> int:
         work.show_unfinished(api, session.reporter, members)
         _sweep_test_pods(session, api, record, lease)
         accepted = {member.host.name: impact.acts(member.changes) for member in members if member.has_changes}
-        run = Run(session, api, record, stop, accepted, prove=options.run)
+        run = Run(session, api, record, stop, accepted, prove=options.run, taint=options.taint)
         members = _run_batches(run, lease, _plan_again(session, members, lease), hosts, options)
     record.end()
     _report_end(session, api if order else None, record, lease, members)
@@ -142,13 +144,23 @@ def _plan_hosts(session: Session, api: Api | None, options: ProvisionOptions) ->
     return Hosts(members, placed, order, frozenset(judged | options.begun.keys()))
 
 
-def _plan_cluster(session: Session, api: Api | None, hosts: Hosts) -> cluster_diff.ClusterPlan:
+def _plan_cluster(
+    session: Session, api: Api | None, hosts: Hosts, options: ProvisionOptions
+) -> cluster_diff.ClusterPlan:
     """Show what changes in the cluster, and the gates."""
     if api is None:
         session.reporter.note(nodes.WITHOUT_PLUGIN)
     cluster = cluster_diff.ClusterPlan(0, ())
     if api and hosts.placed:
-        cluster = cluster_diff.plan(api, session.inventory, hosts.placed, session.reporter, order=hosts.order)
+        cluster = cluster_diff.plan(
+            api,
+            session.inventory,
+            hosts.placed,
+            session.reporter,
+            order=hosts.order,
+            taint=options.taint,
+            run=options.run,
+        )
     gate.show(session.inventory, session.reporter)
     return cluster
 
@@ -199,7 +211,7 @@ def _ask(
         session.reporter.note(way)
     if waiting or cluster.objects:
         question = rounds.question(
-            waiting, cluster.objects, session.inventory.path, len(busy), cluster.replaced
+            waiting, cluster.objects, session.inventory.path, len(busy), cluster.replaced, cluster.tainted
         )
         confirm(session.reporter, question, yes=options.yes)
 
@@ -271,6 +283,7 @@ def _report_end(session: Session, api: Api | None, record: Record, lease: Held, 
         _report_lost_record(api, record, session.reporter)
     if api is not None:
         proof.report_proofs(members, session.reporter)
+        _report_tainted(api, record, session.reporter)
     _report_unfinished(members, session.reporter)
     session.reporter.summary(outcomes(members), cluster=_changes_left(session))
 
@@ -290,6 +303,25 @@ def _report_lost_record(api: Api | None, record: Record, reporter: Reporter) -> 
         nodes = f" Nodes may still be cordoned: {error.problem.what}."
     hint = Advice("Free space there or make it writable, then `", Command("resume"), "` continues.")
     reporter.problem(Problem("", f"No further host was begun: {record.lost}.{nodes}", fix=hint))
+
+
+def _report_tainted(api: Api, record: Record, reporter: Reporter) -> None:
+    """Report the nodes that keep this run's taint, with the commands that remove it."""
+    try:
+        left = [node.name for node in fetch(api) if taint.run_of(node) == record.id]
+    except ClusterError as error:
+        reporter.note(
+            f"Which nodes are still tainted with {taint.UNVERIFIED} is not known: {error.problem.what}."
+        )
+        return
+    if left:
+        reporter.note(
+            Advice(
+                f"Tainted until their GPUs are proven: {few(left, NAMED)}. `",
+                Command("resume"),
+                f"` proves them and removes the taint; `kubectl taint node {left[0]} {taint.UNVERIFIED}-` gives the node back as it is.",
+            )
+        )
 
 
 def _report_unfinished(members: Members, reporter: Reporter) -> None:

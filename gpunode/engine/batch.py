@@ -26,7 +26,8 @@ FAILED = "failed"  # code: the cluster did not do what was asked
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The input of every batch. `accepted`: host → the acts that its plan showed. `prove`: with vectoradd."""
+    """The input of every batch. `accepted`: host → the acts that its plan showed. `prove`: with vectoradd. `taint`: all nodes, until
+    their proof."""
 
     session: Session
     api: Api | None
@@ -34,6 +35,7 @@ class Run:
     interrupt: Interrupt
     accepted: Mapping[str, frozenset[Act]]
     prove: bool
+    taint: bool = False
 
     @property
     def stopped(self) -> bool:
@@ -52,6 +54,8 @@ def finish(run: Run, members: Members) -> Members:
             run.record.host(member.host.name, "changing")
     if run.record.lost:
         members = tuple(_give_back(run, member, cordoned) for member in members)
+    elif run.api:
+        members = work.taint_until_proven(run.api, members, run.record.id, run.taint, reporter, changing=True)
     begun = [member.host.name for member in members if member.host.name in masters and member.reason is None]
     members = rounds.converge_all(
         run.session,
@@ -98,10 +102,18 @@ def _prove(run: Run, api: Api, members: Members) -> Members:
         wait_for_api(api, seconds=work.API_SECONDS, notify=progress(reporter))
         try:
             walk = Walk(
-                api, run.session.inventory, reporter, acts=True, run=run.prove, holder=run.record.owner
+                api,
+                run.session.inventory,
+                reporter,
+                acts=True,
+                run=run.prove,
+                holder=run.record.owner,
+                taint=lambda located: work.taint_until_proven(
+                    api, located, run.record.id, run.taint, reporter, changing=False
+                ),
             )
             after = prove(walk, members)
-            work.release(api, after)
+            work.release(api, after, run.record.id if run.prove else "")
             return after
         except ApiConnectionLost:
             if not again:

@@ -11,13 +11,14 @@ from gpunode.cluster.api import AT_ONCE, Api, refusal
 from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.objects import apply, difference
 from gpunode.cluster.objects.difference import Difference
-from gpunode.engine import impact, nodes
+from gpunode.engine import impact, nodes, work
 from gpunode.engine.member import Member, Members
 from gpunode.engine.reporter import Reporter, report_reason
 from gpunode.errors import ClusterError
 from gpunode.links import node as cluster_nodes
 from gpunode.links import plugin
 from gpunode.links.node import labels
+from gpunode.links.node import taint as taints
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.links.plugin import configuration, daemonset, expected, other_owners
 from gpunode.links.plugin.link import nodes_without
@@ -40,6 +41,7 @@ class ClusterPlan:
     obstructed: tuple[str, ...] = ()  # pods that the cluster would refuse
     replaced: int = 0
     imageless: tuple[str, ...] = ()  # nodes, the members' or others, without the plugin's image
+    tainted: int = 0  # nodes until their proof
 
     @property
     def conflicts(self) -> Members:
@@ -57,11 +59,16 @@ def plan(
     diff: bool | None = None,
     strict: bool = True,
     order: Sequence[Collection[Host]] = (),
+    taint: bool = False,
+    run: bool = True,
 ) -> ClusterPlan:
     """Show the cluster's changes, as `show` does, for hosts that will have the plugin's image; and which of them are no nodes
-    yet. `order`: the batches, each proven at a time."""
+    yet. `order`: the batches, each proven at a time, with pods if `run`. `taint`: all nodes until then."""
     located = nodes.locate(api, members, seconds=0, notify=lambda _: None)
-    planned = show(api, inventory, located, reporter, diff=diff, strict=strict, loaded=True, order=order)
+    taints = [difference for member in located if (difference := _until_proven(member, taint, run))]
+    planned = show(
+        api, inventory, located, reporter, diff=diff, strict=strict, loaded=True, order=order, taints=taints
+    )
     missing = [member for member in located if member.node is None and member.reason is not None]
     for member in missing:
         if member.reason and member.reason.code == ANOTHER_MACHINE:
@@ -83,6 +90,18 @@ def plan(
             )
         )
     return planned
+
+
+def _until_proven(member: Member, asked: bool, run: bool) -> Difference | None:
+    """The taint that the run sets on the member's node and removes after the proof, or that an earlier run left there."""
+    if member.node is None or member.reason is not None:
+        return None
+    left = taints.run_of(member.node)
+    if not left and not work.is_tainted_until_proven(member, asked):
+        return None
+    lines = (f"-{taints.text(left)}",) if left and run else ()
+    lines = lines or (f"+{taints.text('RUN')} until its GPUs are proven",)
+    return Difference(f"Node {member.node.name}", "labelled", lines)
 
 
 def _kubelet_starts(member: Member) -> bool:
@@ -108,10 +127,11 @@ def show(
     loaded: bool = False,
     order: Sequence[Collection[Host]] = (),
     other: Object | None = None,
+    taints: Sequence[Difference] = (),
 ) -> ClusterPlan:
     """Show the changes of a deployment of the plugin on the members' nodes. `diff`: True: new and removed objects in full, False: no
     diff. Not `strict`: also for a user who may read and not write. `loaded`: its image will be on these nodes. `other`: the
-    DaemonSet that it replaces."""
+    DaemonSet that it replaces. `taints`: of nodes until their proof."""
     spec = nodes.spec_of(inventory)
     objects = plugin.plan(api, spec, strict=strict, notify=reporter.note)
     nodes.warn(api, inventory, members, reporter, but=title(other) if other else "")
@@ -130,7 +150,7 @@ def show(
         *(change for _, change in tried if change is not None),
     ]
     outdated = _pods_to_replace(api, spec.namespace, members, order)
-    would += outdated
+    would += [*outdated, *taints]
     changes = [change for change in would if change.action not in ("same", "foreign")]
     reporter.cluster(api.access.context, changes, diff=diff)
     _report_untried(would, reporter)
@@ -141,7 +161,12 @@ def show(
         if member.node is not None:
             report_reason(reporter, member.host.name, member.reason)
     return ClusterPlan(
-        len(changes), tuple(member for member, _ in tried), obstructed, len(outdated), imageless
+        len(changes),
+        tuple(member for member, _ in tried),
+        obstructed,
+        len(outdated),
+        imageless,
+        len(taints),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from gpunode.errors import Problem
-from gpunode.links.node import Node, cordon
+from gpunode.links.node import Node, cordon, taint
 from gpunode.links.pod.vectoradd import NodeResult
 from gpunode.model import Change, Disturbance, Disturbed, Facts, Gpu, Host, Outcome, Verdict
 
@@ -68,10 +68,11 @@ class Member:
     @property
     def in_use(self) -> bool:
         """True if it needed no change and none of its GPUs is free for a proof. False if an earlier run changed it and left it
-        cordoned: its proof is due."""
+        cordoned or tainted: its proof is due."""
         right = self.outcome is not None and self.outcome.status == "right" and self.problem is None
-        cordoned = self.node is not None and cordon.TAINT in self.node.taints
-        return right and not cordoned and self.result is not None and self.result.busy
+        node = self.node
+        due = node is not None and (cordon.TAINT in node.taints or bool(taint.run_of(node)))
+        return right and not due and self.result is not None and self.result.busy
 
     @property
     def problem(self) -> Problem | None:

@@ -40,7 +40,8 @@ PODS_SECONDS = 180.0
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The input of every link. `acts`: links are made before they are judged. `run`: with test pods. `holder`: of the cluster's lease."""
+    """The input of every link. `acts`: links are made before they are judged. `run`: with test pods. `holder`: of the cluster's lease.
+    `taint`: taints the nodes that take no pods before their proof."""
 
     api: Api
     inventory: Inventory
@@ -48,6 +49,7 @@ class Walk:
     acts: bool
     run: bool
     holder: str = ""
+    taint: Callable[[Members], Members] = lambda members: members
 
     @property
     def namespace(self) -> str:
@@ -63,6 +65,7 @@ def prove(walk: Walk, members: Members) -> Members:
     owners = other_owners.dra_owners(walk.api)
     members = _locate(walk, members)
     if walk.acts:
+        members = walk.taint(members)  # before the plugin offers GPUs
         outdated = _find_outdated_pods(walk, members)  # before labels bring new pods
         members = nodes.apply_labels(walk.api, members, owners)
         states = _deploy(
@@ -130,7 +133,7 @@ def _judge_node(walk: Walk, member: Member, node: Node, states: Mapping[str, Sta
     seen = state.node if state else node
     # gpunode lifts its own cordon after the proof; another's is in nobody's way where no pod is run.
     waits = walk.acts and (not walk.run or cordon.TAINT in seen.taints)
-    verdict = judge_node(seen, cordoned=waits)
+    verdict = judge_node(seen, cordoned=waits, unproven=walk.acts)
     if verdict.status == "broken" or member.outcome is None or not kubelet.desired_gates(member.outcome):
         return verdict
     return kubelet.compare_gates(verdict, member.outcome, read_gates(walk.api, node.name))

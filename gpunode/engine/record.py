@@ -66,6 +66,7 @@ class RunOptions:
     canary: int | None = None
     batch: str | None = None
     fingerprints: tuple[str, ...] | None = None
+    taint: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,14 +97,20 @@ def batch_rows(order: Sequence[Sequence[Host]], waiting: Sequence[Member]) -> li
 
 
 def question(
-    waiting: Sequence[Member], objects: int, inventory: str, batches: int = 0, replaced: int = 0
+    waiting: Sequence[Member],
+    objects: int,
+    inventory: str,
+    batches: int = 0,
+    replaced: int = 0,
+    tainted: int = 0,
 ) -> str:
-    """The question before any change: its costs, `replaced` pods of the plugin included, and the inventory."""
+    """The question before any change: its costs, `replaced` pods of the plugin and `tainted` nodes included, and the inventory."""
     if not waiting:
         return f"Apply {inventory} to the cluster?"
     what = f"{several(len(waiting), 'host')}{' and the cluster' if objects else ''}"
     plugin = [f"{several(replaced, 'pod')} of the plugin replaced"] if replaced else []
-    costs = [*_costs(waiting), *plugin, *([f"{batches} batches"] if batches > 1 else [])]
+    taints = [f"{several(tainted, 'node')} tainted until proven"] if tainted else []
+    costs = [*_costs(waiting), *plugin, *taints, *([f"{batches} batches"] if batches > 1 else [])]
     return f"{what}: {', '.join(costs)}. Apply {inventory}?"
 
 

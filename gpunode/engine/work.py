@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from gpunode.cluster.api import Api
+from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.watch import wait_for_api
 from gpunode.engine import converge, impact, nodes
 from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member, Members
 from gpunode.engine.record import Record
-from gpunode.engine.reporter import Reporter, report_reason
+from gpunode.engine.reporter import Reporter, progress, report_reason
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError, Problem
-from gpunode.links.node import GPU_LABEL, cordon, drain, labels
+from gpunode.errors import ApiConnectionLost, ClusterError, Problem
+from gpunode.links.node import GPU_LABEL, cordon, drain, labels, taint
 from gpunode.links.node import parse as node_of
 from gpunode.links.node.drain import Work
 from gpunode.links.plugin import daemonset
@@ -106,11 +107,50 @@ def clear_again(
     return replace(member, outcome=replace(before, status="failed", problem=reason))
 
 
-def release(api: Api, members: Members) -> None:
-    """Lift gpunode's cordons from the nodes of members that are proven."""
+def release(api: Api, members: Members, run: str) -> None:
+    """Remove this run's taints and gpunode's cordons from the nodes of members that are proven. `run`: "" if no pod proved them."""
     for member in members:
-        if member.proven and member.node is not None and cordon.TAINT in member.node.taints:
+        if not member.proven or member.node is None:
+            continue
+        if run and taint.run_of(member.node):
+            taint.release(api, member.node.name, run)
+        if cordon.TAINT in member.node.taints:
             cordon.uncordon(api, member.node.name)
+
+
+def taint_until_proven(
+    api: Api, members: Members, run: str, asked: bool, reporter: Reporter, *, changing: bool
+) -> Members:
+    """The members, with the nodes that no pod may use before their proof tainted for this run. `asked`: by the user, for all hosts.
+    `changing`: right before their changes, and only those with changes; a node that cannot be tainted is not changed then."""
+
+    def hold(member: Member) -> Member:
+        if member.node is None or member.reason is not None or (changing and not member.has_changes):
+            return member
+        if not (is_tainted_until_proven(member, asked) or taint.run_of(member.node)):
+            return member
+        try:
+            wait_for_api(api, seconds=API_SECONDS, notify=progress(reporter))
+            after = taint.hold(api, member.node.name, run)
+        except ApiConnectionLost:
+            raise
+        except ClusterError as error:
+            reason = _cluster_problem(member, error) if changing else error.problem
+            reason = lift_cordon(api, member, reason, reporter.event) if changing else reason
+            report_reason(reporter, member.host.name, reason)
+            return member.exclude(reason)
+        return replace(member, node=node_of(after)) if after and not changing else member
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return tuple(pool.map(hold, members))
+
+
+def is_tainted_until_proven(member: Member, asked: bool) -> bool:
+    """True if the user wants the node tainted until its proof, and it changes, or takes no GPU work yet."""
+    if member.node is None or not (asked or member.host.taint_until_verified):
+        return False
+    changes = member.has_changes or (member.outcome is not None and member.outcome.status == "changed")
+    return changes or member.node.labels.get(GPU_LABEL) != "true"
 
 
 def show_unfinished(api: Api | None, reporter: Reporter, members: Sequence[Member]) -> None:
@@ -149,6 +189,8 @@ def lift_cordon(api: Api | None, member: Member, reason: Problem, emit: OnEvent)
         if (item := api.get("Node", node)) is not None:
             if (now := node_of(item)).labels.get(GPU_LABEL) == daemonset.PAUSED:
                 labels.write(api, now, nodes.desired_labels(member.host))
+            if not taint.run_of(member.node):  # before this run
+                taint.release(api, node, taint.run_of(now))
             cordon.uncordon(api, node)
     except ClusterError as error:
         return replace(

@@ -95,6 +95,7 @@ class Host:
         "wait"  # what becomes of pods and processes that a change would end
     )
     work_timeout: float = 1800.0  # seconds until a host is skipped whose work has not ended
+    taint_until_verified: bool = False  # its node takes no pods before its GPUs are proven
     control_plane: bool = False  # may be disturbed though it is of the control plane
 
 

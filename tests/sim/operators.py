@@ -2,8 +2,8 @@
 
 A unit that it restarts has to stay up for a moment only. SETTINGS is JSON. `die`: [host, state], the process is killed (-9) as soon as the run's record has this. `then`: [host, state,
 hook], a hook that is called there. `after`: [where, count], it is killed at its so-manieth step (a question to a host or to
-the API, a line of its record), counted from its start or from its record's begin. `values`: constants for this process, as waits that a test does not sit out. `asked`: a file
-that gets a line for each request to the API.
+the API, a line of its record), counted from its start or from its record's begin. `values`: constants for this process, as waits that a test does not sit out. `before`: a function by its full name; it is
+killed before its first call. `asked`: a file that gets a line for each request to the API.
 """
 
 from __future__ import annotations
@@ -183,6 +183,9 @@ def main(settings: dict[str, Any], words: list[str]) -> None:
     for where, value in settings.get("values", {}).items():
         module, _, name = where.rpartition(".")
         setattr(importlib.import_module(module), name, value)
+    if "before" in settings:
+        module, _, name = settings["before"].rpartition(".")
+        setattr(importlib.import_module(module), name, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     apply_job, write, send = wire.apply_job, Record._append, Connection.send
 
     def soon(*arguments: Any) -> dict[str, Any]:

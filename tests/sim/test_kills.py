@@ -24,6 +24,7 @@ from .storm import storm
 
 pytestmark = pytest.mark.usefixtures("records")
 HOST, BY_HAND = "gpu-1", "by-hand"
+MERGE = "application/merge-patch+json"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/gpunode"
 
 
@@ -72,9 +73,8 @@ def test_a_run_that_is_killed_at_any_state_is_resumed_to_the_same_end(demo: Demo
     then = [[HOST, "changing", scene.hook]] if scene.hook else []
     try:
         values = operators.GONE if scene.hook == "gone" else {}
-        code, _ = run(
-            demo, "provision", "inventory.yaml", "--yes", die=[HOST, state], then=then, values=values
-        )
+        words = ("provision", "inventory.yaml", "--yes", "--taint-until-verified")
+        code, _ = run(demo, *words, die=[HOST, state], then=then, values=values)
     finally:
         demo.inventory.write_text(written)
         operators.back(demo.states[HOST])
@@ -89,12 +89,83 @@ def test_a_run_that_is_killed_at_any_state_is_resumed_to_the_same_end(demo: Demo
     if state != record.DONE:
         rows = [(one["host"], one["result"]) for one in seen if one["type"] == "verified"]
         assert rows == [(HOST, "verified")]
-    assert cordoned(api) == [BY_HAND]
+    assert (cordoned(api), taints(api, HOST)) == ([BY_HAND], [])
     assert 1 <= len(applies(demo, HOST) - before) <= scene.applies
     until(lambda: ended(api, state)[0] == "Succeeded")
     assert ended(api, state) == ("Succeeded", 0)
     code, _ = run(demo, "plan", "inventory.yaml", "--exit-code")
     assert code == 0, operators.output(demo)
+
+
+def test_no_pod_starts_before_the_proof_though_the_run_is_killed_after_it(demo: Demo) -> None:
+    """Between the proof and the removal of its taint: only then is the pod of a user started."""
+    api = client(demo)
+    api.ask("DELETE", LEASE)
+    change(demo, HOST)
+    words = ("provision", "inventory.yaml", "--yes", "--taint-until-verified")
+    code, seen = run(demo, *words, before="gpunode.engine.work.release")
+    assert code == -signal.SIGKILL, operators.output(demo)
+    assert [one["result"] for one in seen if one["type"] == "vectoradd"] == ["passed"]
+    dead = record.last_run(demo.inventory)
+    assert dead is not None
+    assert taints(api, HOST) == [f"gpunode.dev/unverified={dead.id}:NoSchedule"]
+    api.ask("PATCH", f"/api/v1/nodes/{HOST}", {"spec": {"unschedulable": None}}, MERGE)  # the taint is enough
+    container = {"name": "c", "image": "gpunode-deviceplugin:demo", "command": ["sleep", "1"]}
+    spec = {"restartPolicy": "Never", "containers": [container]}
+    body = {"kind": "Pod", "metadata": {"name": "early"}, "spec": spec}
+    assert api.ask("POST", JOBS, body)[0] == 201
+    until(lambda: "untolerated taint" in str(api.ask("GET", f"{JOBS}/early")[1].get("status")))
+
+    code, _ = run(demo, "resume", "inventory.yaml", "--yes")
+
+    assert code == 0, operators.output(demo)
+    assert taints(api, HOST) == []
+    until(lambda: api.ask("GET", f"{JOBS}/early")[1]["status"].get("phase") == "Succeeded")
+
+
+def test_a_host_that_fails_keeps_its_taint_and_the_command_that_removes_it_is_named(demo: Demo) -> None:
+    api = client(demo)
+    api.ask("DELETE", LEASE)
+    change(demo, HOST)
+    words = ("provision", "inventory.yaml", "--yes", "--taint-until-verified")
+    code, _ = run(demo, *words, then=[[HOST, "changing", "unapplicable"]])
+    assert code == 1, operators.output(demo)
+    failed = record.last_run(demo.inventory)
+    assert failed is not None
+    assert taints(api, HOST) == [f"gpunode.dev/unverified={failed.id}:NoSchedule"]
+    assert "kubectl taint node gpu-1 gpunode.dev/unverified-" in operators.output(demo)
+    code, _ = run(demo, "verify", "inventory.yaml", "--no-run")
+    assert code == 1
+
+    code, _ = run(demo, "provision", "inventory.yaml", "--yes")  # the taint needs no option to be removed
+
+    assert code == 0, operators.output(demo)
+    assert taints(api, HOST) == []
+
+
+def test_a_taint_that_a_user_set_stays(demo: Demo) -> None:
+    api = client(demo)
+    api.ask("DELETE", LEASE)
+    mine = [{"key": "gpunode.dev/unverified", "value": "burn-in", "effect": "NoSchedule"}]
+    api.ask("PATCH", f"/api/v1/nodes/{HOST}", {"spec": {"taints": mine}}, MERGE)
+    change(demo, HOST)
+
+    code, _ = run(demo, "provision", "inventory.yaml", "--yes", "--taint-until-verified")
+
+    left = taints(api, HOST)
+    api.ask("PATCH", f"/api/v1/nodes/{HOST}", {"spec": {"taints": None}}, MERGE)
+    assert code == 0, operators.output(demo)
+    assert left == ["gpunode.dev/unverified=burn-in:NoSchedule"]
+
+
+def taints(api: Client, node: str) -> list[str]:
+    """As kubectl writes them, without the API server's own."""
+    every = api.ask("GET", f"/api/v1/nodes/{node}")[1]["spec"].get("taints") or []
+    return [
+        f"{one['key']}={one.get('value', '')}:{one['effect']}"
+        for one in every
+        if "kubernetes.io" not in one["key"]
+    ]
 
 
 def phases(api: Client) -> dict[str, str]:

@@ -409,9 +409,9 @@ def test_only_a_proven_node_is_given_back(api: Api) -> None:
     assert cordon.cordon(api, "n1", "mine")
     host = Host("n1", Ssh("n1"))
     member = Member(host, Outcome("n1", "right"), nodes.parse(node(api)))
-    work.release(api, (member.exclude(Problem("failed", "no proof")),))
+    work.release(api, (member.exclude(Problem("failed", "no proof")),), "")
     assert cordon.owners(api) == {"n1": "mine"}
-    work.release(api, (member,))
+    work.release(api, (member,), "")
     assert cordon.owners(api) == {}
 
 

@@ -24,7 +24,7 @@ def cordon(api: Api, name: str, owner: str) -> bool:
             return None
         return {"metadata": {"annotations": {OWNER: owner}}, "spec": {"unschedulable": True}}
 
-    return _change_node(api, name, change) is not None
+    return change_node(api, name, change) is not None
 
 
 def uncordon(api: Api, name: str) -> bool:
@@ -36,7 +36,7 @@ def uncordon(api: Api, name: str) -> bool:
         lifted: Object = {"spec": {"unschedulable": None}} if owner_of(node) else {}
         return {"metadata": {"annotations": {OWNER: None}}, **lifted}
 
-    after = _change_node(api, name, change)
+    after = change_node(api, name, change)
     return after is not None and not after.get("spec", {}).get("unschedulable")
 
 
@@ -64,7 +64,7 @@ def owners(api: Api) -> dict[str, str]:
     return {node["metadata"]["name"]: owner for node in nodes if (owner := owner_of(node))}
 
 
-def _change_node(api: Api, name: str, change: Callable[[Object], Object | None]) -> Object | None:
+def change_node(api: Api, name: str, change: Callable[[Object], Object | None]) -> Object | None:
     """The node after the change of what it is now, retried after a conflict; None: nothing is to change."""
     for attempt in range(1, TRIES + 1):
         node = api.get("Node", name)
@@ -77,7 +77,7 @@ def _change_node(api: Api, name: str, change: Callable[[Object], Object | None])
             return None
         seen = {key: node["metadata"][key] for key in ("uid", "resourceVersion")}
         try:
-            return api.merge("Node", name, {**fields, "metadata": {**fields["metadata"], **seen}})
+            return api.merge("Node", name, {**fields, "metadata": {**fields.get("metadata", {}), **seen}})
         except HttpError as error:
             if error.reason != "Conflict" or attempt == TRIES:
                 raise

@@ -8,14 +8,15 @@ from urllib.parse import quote
 
 from gpunode.cluster.api import Api
 from gpunode.errors import ClusterError, Problem
-from gpunode.links.node import Node
+from gpunode.links.node import Node, taint
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.model import Verdict
-from gpunode.wording import lines
+from gpunode.wording import Advice, Command, lines
 
 
-def judge_node(node: Node, *, cordoned: bool = False) -> Verdict:
-    """The node is registered, Ready and schedulable. `cordoned`: it may be cordoned now."""
+def judge_node(node: Node, *, cordoned: bool = False, unproven: bool = False) -> Verdict:
+    """The node is registered, Ready and schedulable. `cordoned`: it may be cordoned now. `unproven`: it may be tainted until its
+    proof."""
     if not node.ready:
         return Verdict.broken(
             "node",
@@ -29,6 +30,14 @@ def judge_node(node: Node, *, cordoned: bool = False) -> Verdict:
             f"{node.name} is cordoned",
             "no pod is scheduled on it",
             f"kubectl uncordon {node.name}",
+        )
+    if (run := taint.run_of(node)) and not unproven:
+        return Verdict.broken(
+            "node",
+            f"{node.name} is tainted until its GPUs are proven",
+            f"{taint.text(run)} keeps pods away",
+            Advice("`", Command("provision"), "` proves them and removes the taint."),
+            "unverified",
         )
     return Verdict.ok("node", f"{node.name} is Ready, kubelet {node.kubelet}, {node.runtime}")
 

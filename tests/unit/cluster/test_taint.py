@@ -1,0 +1,82 @@
+"""The taint of nodes that are not proven: whose it is, who takes it over, who removes it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpunode.cluster.api import Api
+from gpunode.engine import work
+from gpunode.engine.member import Member
+from gpunode.links import node as nodes
+from gpunode.links.node import taint
+from gpunode.model import Host, Outcome, Ssh, Status
+
+from .conftest import GPU_NODE, add_node
+from .fake import FakeApi
+
+RUN, EARLIER = "20261126T001546Z-ab12", "20261125T230000Z-0c0d"
+OTHER = {"key": "dedicated", "value": "ml", "effect": "NoSchedule"}
+
+
+def of(fake: FakeApi) -> list[dict[str, str]]:
+    (node,) = fake.all("Node")
+    return list(node["spec"].get("taints") or [])
+
+
+def own(value: str, effect: str = "NoSchedule") -> dict[str, str]:
+    return {"key": "gpunode.dev/unverified", "value": value, "effect": effect}
+
+
+@pytest.mark.parametrize(
+    ("before", "held", "released"),
+    [
+        ([], [own(RUN)], []),
+        ([OTHER], [OTHER, own(RUN)], [OTHER]),
+        ([own(EARLIER), OTHER], [OTHER, own(RUN)], [OTHER]),
+        ([own("joining")], [own(RUN)], []),
+        ([own(RUN)], [own(RUN)], []),
+        ([own("burn-in")], [own("burn-in")], [own("burn-in")]),
+        ([own(EARLIER, "NoExecute")], [own(EARLIER, "NoExecute"), own(RUN)], [own(EARLIER, "NoExecute")]),
+    ],
+)
+def test_a_run_removes_only_its_own_taint(
+    api: Api, fake: FakeApi, before: list[object], held: list[object], released: list[object]
+) -> None:
+    add_node(fake, "a")
+    fake.update("Node", "a", spec={"taints": before})
+    taint.hold(api, "a", RUN)
+    assert of(fake) == held
+    taint.release(api, "a", RUN)
+    assert of(fake) == released
+
+
+def test_a_taint_that_another_run_took_over_stays(api: Api, fake: FakeApi) -> None:
+    add_node(fake, "a")
+    taint.hold(api, "a", EARLIER)
+    taint.hold(api, "a", RUN)
+    taint.release(api, "a", EARLIER)
+    assert of(fake) == [own(RUN)]
+
+
+@pytest.mark.parametrize(
+    ("status", "labels", "asked", "host", "expected"),
+    [
+        ("right", {}, True, False, True),  # new: no plugin offers its GPUs yet
+        ("right", GPU_NODE, True, False, False),  # it runs work already, and nothing changes
+        ("changed", GPU_NODE, True, False, True),
+        ("changed", GPU_NODE, False, True, True),  # by its inventory
+        ("changed", {}, False, False, False),
+    ],
+)
+def test_nodes_that_are_new_or_change_are_tainted(
+    api: Api,
+    fake: FakeApi,
+    status: Status,
+    labels: dict[str, str],
+    asked: bool,
+    host: bool,
+    expected: bool,
+) -> None:
+    node = nodes.parse(add_node(fake, "a", labels=labels))
+    member = Member(Host("a", Ssh("a"), taint_until_verified=host), Outcome("a", status), node)
+    assert work.is_tainted_until_proven(member, asked) is expected
