@@ -42,6 +42,7 @@ LONGEST, WORD = 2000, 300  # characters of a line of a message, and of a word in
 Layer: TypeAlias = Literal[
     "ssh",  # only where the host's answer is missing or incomplete
     "container",  # only where no pod can run: of the host itself, after the runtime
+    "work",  # only where containers have GPUs, or the kubelet refused pods: after the pod
     "PCI",
     "module",
     "library",

@@ -6,7 +6,8 @@ import os
 import re
 from typing import Any, Dict, Iterator, List, Optional
 
-from gpunode.agent.system import below, line_of, text_of, unrooted
+from gpunode.agent.section import Section
+from gpunode.agent.system import below, line_of, names_in, text_of, unrooted
 
 
 def links(folder: str) -> Iterator[str]:
@@ -80,10 +81,17 @@ def owner(cgroup: str) -> Dict[str, Optional[str]]:
     return {"container": container, "pod": pod, "name": name}
 
 
-def read_containers() -> int:
+def read_cgroups() -> Dict[str, int]:
+    """Text of /proc/PID/cgroup -> the lowest pid that has it."""
+    cgroups: Dict[str, int] = {}
+    for pid in sorted((int(name) for name in names_in("/proc") if name.isdigit()), reverse=True):
+        cgroups[text_of("/proc/%d/cgroup" % pid) or ""] = pid
+    return cgroups
+
+
+def count_containers(read: Section) -> int:
     """How many containers and virtual machines have processes, whatever started them: by their own ids, or by their pods'."""
-    every = os.listdir(below("/proc")) if os.path.isdir(below("/proc")) else []
-    cgroups = {text_of("/proc/%s/cgroup" % name) or "" for name in every if name.isdigit()}
+    cgroups: Dict[str, int] = read.result()
     owners = [
         CONTAINER.findall(cgroup) or POD.findall(cgroup) or MACHINE.findall(cgroup) or [task(cgroup)]
         for cgroup in cgroups

@@ -215,7 +215,7 @@ def verify(
     junit: options.JUnit = None,
 ) -> int:
     """Show for every host how far the chain holds: PCI, module, library, NVML, toolkit, runtime, kubelet, node,
-    plugin, capacity, pod. The first broken link has its cause and its fix.
+    plugin, capacity, pod. The first broken link has its cause and its fix. Then what runs on the GPUs: work.
 
     Changes nothing, but starts a pod on every free GPU (where pods share GPUs, one more) and removes it again (not
     with --no-run). Where no pod can run, it starts a container on the host instead, of an image that is there.

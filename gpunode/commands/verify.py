@@ -7,14 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias, get_args
 
+from gpunode.cluster.api.kinds import Object
 from gpunode.engine import converge, fleet, nodes
 from gpunode.engine.chain import judge_host, stop_at_broken
 from gpunode.engine.member import Member, Members
-from gpunode.engine.proof import LAYERS, Walk, prove, read_states
+from gpunode.engine.proof import LAYERS, Walk, prove, read_pods, read_states
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError
 from gpunode.host import wire
 from gpunode.links.plugin import published
+from gpunode.links.pod.work import judge_work
 from gpunode.links.runtime import link as runtime
 from gpunode.model import Event, Host, Layer, OnEvent, Outcome, Verdict
 from gpunode.wording import Advice, Command, few, lines, several
@@ -30,6 +32,7 @@ def verify(session: Session, *, run: bool) -> int:
     chains = judge_chains(session, members, run=run)
     if run:
         chains = _with_containers(session, members, chains)
+    chains = _with_work(session, members, chains)
     broken = list(find_broken(chains))
     for host, chain in sorted(chains.items(), key=lambda item: item[0] in broken):  # last: what is read first
         reporter.links(host, chain)
@@ -146,7 +149,26 @@ def _with_containers(
     }
 
 
-CHAIN: tuple[Layer, ...] = get_args(Layer)[2:]  # `ssh` and `container` are there only where others cannot be
+def _with_work(session: Session, members: Members, chains: Mapping[str, Chain]) -> Mapping[str, Chain]:
+    """The chains, with the link `work` for hosts whose GPUs containers have, or where the kubelet refused pods. Without an answer of
+    the cluster, by the host alone."""
+    pods: Mapping[str, Sequence[Object]] = {}
+    if session.inventory.cluster.plugin is not None:
+        with suppress(ClusterError):
+            api = nodes.connect(session.inventory)
+            pods = read_pods(api, nodes.locate(api, members, seconds=0, notify=session.reporter.note))
+    verdicts = {
+        member.host.name: judge_work(member.facts, pods.get(member.host.name, ()))
+        for member in members
+        if member.facts
+    }
+    return {
+        host: (*chain, verdict) if (verdict := verdicts.get(host)) else chain
+        for host, chain in chains.items()
+    }
+
+
+CHAIN: tuple[Layer, ...] = get_args(Layer)[3:]  # `ssh`, `container` and `work` are not always there
 NAMED = 5
 
 Chains = Mapping[str, Sequence[Verdict]]  # by host

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.contract.status import LAYOUT
 from gpunode.engine import impact, nodes
@@ -176,6 +177,14 @@ def read_states(walk: Walk, members: Members) -> dict[str, State]:
             own_nodes,
         )
         return {state.node.name: state for state in read}
+
+
+def read_pods(api: Api, members: Members) -> dict[str, list[Object]]:
+    """The pods of the members' nodes, by host."""
+    placed = [(member.host.name, member.node.name) for member in members if member.node]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        read = pool.map(lambda pair: api.find("Pod", fields=f"spec.nodeName={pair[1]}")[0], placed)
+        return {host: pods for (host, _), pods in zip(placed, read, strict=True)}
 
 
 def _deploy(walk: Walk, members: Sequence[Member], renew: set[str]) -> dict[str, State]:

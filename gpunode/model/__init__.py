@@ -30,6 +30,7 @@ from gpunode.model.facts import (
     Facts,
     File,
     Gpu,
+    GpuContainer,
     GpuUser,
     InstalledRun,
     Kubelet,

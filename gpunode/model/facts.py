@@ -139,6 +139,18 @@ class GpuUser:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuContainer:
+    """A running container that was given GPUs. `devices`: its device files. `lost`: those that its device cgroup refuses; None:
+    this host cannot tell."""
+
+    container: str
+    pod: str | None
+    name: str | None
+    devices: tuple[str, ...]
+    lost: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
 class Docker:
     """The running dockerd, as `docker info` reports it."""
 
@@ -223,6 +235,7 @@ class Facts:
     containerd: Containerd | None = None
     kubelet: Kubelet | None = None
     gpu_users: tuple[GpuUser, ...] = ()
+    gpu_containers: tuple[GpuContainer, ...] = ()
     containers: int | None = None  # and virtual machines, that have processes; None: not known
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # runtime -> reference -> image id
     running: Run | None = None

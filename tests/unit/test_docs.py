@@ -184,9 +184,9 @@ def test_the_device_plugins_daemonset_by_hand_is_what_gpunode_applies() -> None:
 def test_every_link_of_the_chain_is_documented() -> None:
     """docs/json.md lists the values of `layer`, in order; README's and verify's help tell of the same chain."""
     said = (ROOT / "docs/json.md").read_text().split("`layer` of a link is one of")[1].split("not whole.")[0]
-    ssh, container, *chain = get_args(Layer)
+    ssh, container, work, *chain = get_args(Layer)
     assert re.findall(r"`(\w+)`", said) == [*chain, ssh]
-    assert f"there is `{container}`" in (ROOT / "docs/json.md").read_text()
+    assert all(f"there is `{name}`" in (ROOT / "docs/json.md").read_text() for name in (container, work))
     told = " ".join(CliRunner().invoke(app, ["verify", "--help"]).stdout.split())
     assert ", ".join(chain) in told
 

@@ -13,7 +13,7 @@ from gpunode.agent.machine import (
     read_uptime,
     read_versions,
 )
-from gpunode.agent.processes import read_containers
+from gpunode.agent.processes import count_containers, read_cgroups
 from gpunode.agent.record import lock_holder, read_unconfirmed
 from gpunode.agent.section import Section
 from gpunode.agent.system import Message, line_of
@@ -31,6 +31,7 @@ from gpunode.links.driver.on_host.gpus import (
 )
 from gpunode.links.kubelet.on_host import read_kubelet, read_watched_files
 from gpunode.links.plugin.on_host import read_images
+from gpunode.links.pod.on_host.containers import read_gpu_containers
 from gpunode.links.runtime.on_host.containerd import read_containerd
 from gpunode.links.runtime.on_host.docker import read_docker
 from gpunode.packages.on_host import read_packages
@@ -45,6 +46,7 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
     """
     deadline = time.monotonic() + patience
     arch, units = Section(read_arch), Section(read_units, watch["units"])
+    cgroups = Section(read_cgroups)
     modules, users, kubelet = Section(read_modules), Section(read_gpu_users), Section(read_kubelet, units)
     sections: Dict[str, Section] = {
         "os": Section(read_os),
@@ -66,7 +68,8 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
         "units": units,
         "docker": Section(read_docker),
         "containerd": Section(read_containerd),
-        "containers": Section(read_containers),
+        "containers": Section(count_containers, cgroups),
+        "gpu_containers": Section(read_gpu_containers, cgroups),
         "kubelet": kubelet,
         "gpu_users": users,
         "unconfirmed": Section(read_unconfirmed),

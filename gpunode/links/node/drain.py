@@ -140,7 +140,7 @@ def _work(pod: Object, whole: bool) -> Work:
     return Work(
         name=f"{meta.get('namespace', 'default')}/{meta['name']}",
         uid=meta["uid"],
-        asks=_asks(pod),
+        asks=asks(pod),
         service="DaemonSet" in owners or MIRROR in (meta.get("annotations") or {}),
         ending=bool(meta.get("deletionTimestamp")),
         standstill=reason(pod, () if whole else _gpu_containers(pod["spec"])),
@@ -151,15 +151,16 @@ def _gpu_containers(spec: Object) -> list[str]:
     return [container.get("name", "") for container in containers(spec) if +_limits(container)]
 
 
-def _asks(pod: Object) -> dict[str, int]:
-    """As the scheduler counts: init containers run one after the other, and before all others."""
+def asks(pod: Object) -> dict[str, int]:
+    """GPUs that the pod asks for, by resource. As the scheduler counts: init containers run one after the other, and before all
+    others."""
     spec = pod["spec"]
-    asks: Counter[str] = Counter()
+    units: Counter[str] = Counter()
     for container in spec["containers"]:
-        asks.update(_limits(container))
+        units.update(_limits(container))
     for container in spec.get("initContainers") or []:
-        asks |= _limits(container)  # the greater of both
-    return dict(+asks)
+        units |= _limits(container)  # the greater of both
+    return dict(+units)
 
 
 def _limits(container: Object) -> Counter[str]:

@@ -1,0 +1,1 @@
+"""What runs with GPUs, read on the host."""
