@@ -270,6 +270,7 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
         notes=notes,
         isolation=host.isolation,
         gpus=host.gpus,
+        registers_tainted=host.taint_until_verified,
         toolkit_version=handed.toolkit,
         links=handed.links,
         cdi=handed.cdi,

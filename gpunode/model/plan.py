@@ -114,6 +114,7 @@ class Desired:
     cdi: str = ""  # why the toolkit's CDI specification must be current; "" where nothing reads it
     # How running containers can lose their GPUs, and what prevents it.
     device_loss: tuple[str, str] | None = None
+    registers_tainted: bool = False  # its kubelet, with the taint of nodes that are not proven
     kubelet: KubeletStart | None = None  # how it would be started now: what the gates were decided on
 
 

@@ -75,7 +75,7 @@ def test_a_gate_taken_out_leaves_the_rest_byte_for_byte(before: str, after: str)
 )
 def test_a_gate_is_set_at_the_end_of_a_variable(before: str, after: str) -> None:
     """Or as a line of its own where the file does not set the variable."""
-    assert into_variable(before, "ARGS", {"G": True}) == after
+    assert into_variable(before, "ARGS", "--feature-gates=G=true") == after
     assert kubelet_args(after, {"G": True}) == after
 
 
@@ -123,7 +123,7 @@ def test_a_gate_joins_a_flag_that_is_there(before: str, after: list[str]) -> Non
 )
 def test_a_gate_is_set_in_a_variable_of_a_unit(before: str, after: str) -> None:
     """In the last assignment, within its quotes."""
-    assert into_unit_variable(f"[Service]\n{before}", "A", {"G": True}) == f"[Service]\n{after}"
+    assert into_unit_variable(f"[Service]\n{before}", "A", "--feature-gates=G=true") == f"[Service]\n{after}"
 
 
 @pytest.mark.parametrize(

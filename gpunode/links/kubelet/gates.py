@@ -48,9 +48,8 @@ def into_flags(text: str, gates: Gates) -> Iterator[str]:
             yield f"{text[: match.end('value')]}{comma}{format_gates(gates)}{text[match.end('value') :]}"
 
 
-def into_variable(text: str, variable: str, gates: Gates) -> str:
-    """An environment file with a flag at the end of the variable's value, or with the variable where it has none."""
-    flag = f"--feature-gates={format_gates(gates)}"
+def into_variable(text: str, variable: str, flag: str) -> str:
+    """An environment file with the flag at the end of the variable's value, or with the variable where it has none."""
     present = [assignment for assignment in systemd.read_environment(text) if assignment.name == variable]
     if not present:
         end = "\r\n" if "\r\n" in text else "\n"
@@ -62,9 +61,8 @@ def into_variable(text: str, variable: str, gates: Gates) -> str:
     return f"{text[:end_of]}{space}{flag}{text[end_of:]}"
 
 
-def into_unit_variable(text: str, variable: str, gates: Gates) -> str:
-    """A unit with a flag at the end of the value that its last Environment= of this variable gives it."""
-    flag = f"--feature-gates={format_gates(gates)}"
+def into_unit_variable(text: str, variable: str, flag: str) -> str:
+    """A unit with the flag at the end of the value that its last Environment= of this variable gives it."""
     for setting in reversed(systemd.read_unit(text)):
         raw = text[setting.start : setting.stop]
         flat = re.sub(r"\\\r?\n", lambda m: " " * len(m[0]), raw)

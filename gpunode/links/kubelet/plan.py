@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpunode.errors import CannotPlan
 from gpunode.links.kubelet import gates as merge
-from gpunode.links.kubelet import places
+from gpunode.links.kubelet import places, registration
 from gpunode.links.kubelet.start import ends_in_flags, flag_gates, flags, is_plain, minor_of, read
 from gpunode.model import Change, Desired, Facts, KubeletStart, WriteFile
 from gpunode.planning import files, services
@@ -28,6 +28,14 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         return kind.plan(facts, desired, start)
     written = tuple(_files(facts, start, desired))
     reason = _restart_reason(facts, start, desired.gates, changed=bool(written))
+    written = registration.plan(
+        facts,
+        start,
+        written,
+        desired.registers_tainted,
+        lambda after, now: _into(after, now, now.place.variable, registration.FLAG),
+        lambda after: read(after, start.place),
+    )
     return services.add_restart(written, start.place.unit, reason, "pods keep running")
 
 
@@ -120,9 +128,10 @@ def _candidates(facts: Facts, start: KubeletStart, gates: merge.Gates) -> Iterat
         for path in reversed(_argument_files(facts, start)):
             for text in merge.into_flags(files.text(facts, path) or "", gates):
                 yield path, text
+    flag = f"--feature-gates={merge.format_gates(gates)}"
     named = re.findall(r"(?<!\S)\$(\w+)(?!\S)", start.command[1].value) if start.command else []
     if start.place.variable in (start.command[1].value if start.command else ""):
-        yield from _into(facts, start, start.place.variable, gates)
+        yield from _into(facts, start, start.place.variable, flag)
     minor = minor_of(facts)
     if (minor or 0) >= CONFIG_SINCE:
         for path in start.config_files:
@@ -130,28 +139,28 @@ def _candidates(facts: Facts, start: KubeletStart, gates: merge.Gates) -> Iterat
                 yield path, merged
     for variable in reversed(named):
         if re.search(r"(ARG|FLAG|OPT|OPTION|ARGUMENT)S$", variable) and variable in start.setters:
-            yield from _into(facts, start, variable, gates)
+            yield from _into(facts, start, variable, flag)
     if start.command and ends_in_flags(start.argv) and start.command[0] in facts.files:
         path, setting = start.command
         if path.startswith(PACKAGED) and files.text(facts, start.place.drop_in) is None:
-            command = f"{setting.value} --feature-gates={merge.format_gates(gates)}"
+            command = f"{setting.value} {flag}"
             yield start.place.drop_in, template(COMMAND, path=path, command=command)
         yield path, merge.into_command(files.text(facts, path) or "", setting, gates)
 
 
-def _into(facts: Facts, start: KubeletStart, variable: str, gates: merge.Gates) -> Iterator[tuple[str, str]]:
+def _into(facts: Facts, start: KubeletStart, variable: str, flag: str) -> Iterator[tuple[str, str]]:
     """A variable's value with the flag, where it is set now: a value elsewhere would replace what the owner has there."""
     path, named, default = start.setters.get(variable), start.environment_files, start.place.variable_files
     if path in named:
-        yield path, merge.into_variable(files.text(facts, path) or "", variable, gates)
+        yield path, merge.into_variable(files.text(facts, path) or "", variable, flag)
     elif path is not None and (text := files.text(facts, path)):
-        yield path, merge.into_unit_variable(text, variable, gates)
+        yield path, merge.into_unit_variable(text, variable, flag)
     elif path is None and (place := next((p for p in default if p in named), None)):
         before = files.text(facts, place)
-        new = template(default[0].lstrip("/"), variable=variable, gates=merge.format_gates(gates))
-        yield place, new if before is None else merge.into_variable(before, variable, gates)
+        new = template(default[0].lstrip("/"), variable=variable, flag=flag)
+        yield place, new if before is None else merge.into_variable(before, variable, flag)
     elif path is None and files.text(facts, (drop_in := start.place.drop_in)) is None:
-        yield drop_in, template(drop_in.lstrip("/"), variable=variable, gates=merge.format_gates(gates))
+        yield drop_in, template(drop_in.lstrip("/"), variable=variable, flag=flag)
 
 
 def _restart_reason(facts: Facts, start: KubeletStart, gates: merge.Gates, *, changed: bool) -> str | None:

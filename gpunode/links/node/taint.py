@@ -7,11 +7,10 @@ from collections.abc import Mapping
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
+from gpunode.links.kubelet.registration import JOINING, UNVERIFIED
 from gpunode.links.node import Node, cordon
 
-UNVERIFIED = "gpunode.dev/unverified"
 EFFECT = "NoSchedule"
-JOINING = "joining"  # the value with which a kubelet registers
 OWN = re.compile(rf"{JOINING}|\d{{8}}T\d{{6}}Z-[0-9a-f]{{4}}")  # or a run's; another value is a user's
 
 
