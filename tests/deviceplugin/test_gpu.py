@@ -18,10 +18,14 @@ from typing import Any
 import pynvml
 import pytest
 
+from gpunode.contract.offer import ClientLimits
 from gpunode.deviceplugin import cuda, nvml
+from gpunode.deviceplugin.mps.daemons import PROGRAM, Daemon
+from gpunode.deviceplugin.mps.report import pipe_path
 from gpunode.deviceplugin.nvml import Nvml, NVMLError
 
 from .kubelet import FakeKubelet
+from .test_mps_daemon import Modes
 
 pytestmark = pytest.mark.gpu
 
@@ -66,11 +70,13 @@ def answer(call: Any, *arguments: Any) -> Any:
         value = call(*arguments)
     except (NVMLError, pynvml.NVMLError) as error:
         return f"error {error.value}"
-    if isinstance(value, bytes):
-        return value.decode()
     if isinstance(value, ctypes.Structure):
-        return [(name, getattr(value, name)) for name, *_ in value._fields_]
-    return list(value) if isinstance(value, (tuple, list)) else value
+        return [(name, _text(getattr(value, name))) for name, *_ in value._fields_]
+    return list(value) if isinstance(value, (tuple, list)) else _text(value)
+
+
+def _text(value: Any) -> Any:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def test_each_call_answers_as_by_nvidias_binding(real):
@@ -195,3 +201,36 @@ def test_nvidia_smi_names_it_too(uuid):
         pytest.skip("nvidia-smi is not on PATH")
     query = ["--query-gpu=uuid,name,driver_version,pci.bus_id", "--format=csv,noheader"]
     assert uuid in subprocess.run([program, *query], capture_output=True, text=True, check=True).stdout
+
+
+CLIENT = """
+from gpunode.deviceplugin.cuda import Cuda, load
+driver = Cuda(load())
+with driver.on(driver.devices()[0]):
+    print(driver.memory(), driver.gives(3000), driver.gives(6000))
+"""
+
+
+def test_mps_enforces_a_memory_limit(sockets, uuid):
+    """The real control daemon with a limit of 4 GiB, and a client. The compute mode stays as it is."""
+    if not shutil.which(PROGRAM):
+        pytest.skip(f"this machine has no {PROGRAM}")
+
+    async def scene() -> None:
+        said: asyncio.Queue[str | None] = asyncio.Queue()
+        daemon = Daemon(uuid, ClientLimits(4096, 50), str(sockets), Modes(), said.put_nowait, 1.0)
+        running = asyncio.create_task(daemon.run())
+        try:
+            assert await asyncio.wait_for(said.get(), 30) is None
+            environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(pipe_path(str(sockets), uuid))}
+            client = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", CLIENT, cwd=ROOT, env=environment, stdout=asyncio.subprocess.PIPE
+            )
+            output = (await asyncio.wait_for(client.communicate(), 30))[0].decode()
+            print(f"of a client: memory, 3000 MiB, 6000 MiB: {output}")
+            assert output.split()[1:] == ["True", "False"]
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(scene())
