@@ -131,7 +131,11 @@ class Human:
             short = [[UUID.sub(r"\1…", cell) for cell in row] for row in cells]
             cells = short if _least(columns, short, used) <= room or len(cells) > MANY else cells
         width = sum(max(len(columns[at]), *(len(row[at]) for row in cells)) + 2 for at in used)
-        if width > 2 * room or (_least(columns, cells, used) > room and self._out.is_terminal):
+        if (
+            kind == "cause"
+            or width > 2 * room
+            or (_least(columns, cells, used) > room and self._out.is_terminal)
+        ):
             listed = _run_in if len(cells) > MANY and self._out.is_terminal else _list_rows
             self._print(listed([columns[at] for at in used], [[row[at] for at in used] for row in cells]))
             return

@@ -154,6 +154,16 @@ class Verified(TypedDict):
     code: Annotated[str, "why it does not hold, where that has a code"]
 
 
+class FleetCause(TypedDict):
+    """`verify`, at its end where several hosts are broken: a cause, with its hosts."""
+
+    cause: Annotated[str, "without what differs from host to host"]
+    layer: Annotated[Layer, "the link that is broken"]
+    hosts: Annotated[int, "their number"]
+    names: list[str]
+    fix: Annotated[str, "for all of them"]
+
+
 class Batch(TypedDict):
     """`provision`, before its question: a batch, where changes come in more than one."""
 
@@ -595,6 +605,7 @@ KINDS: Mapping[str, type] = MappingProxyType(
         "notebook": Notebook,
         "manifest": Manifest,
         "verified": Verified,
+        "cause": FleetCause,
         "explanation": Explanation,
         "error": ErrorMore,
         "note": Note,

@@ -280,7 +280,7 @@ class Page:
         if kind == "verified":
             for host, _, result, proof, *_ in rows:
                 self._card(str(host)).result = (str(result), str(proof))
-        if rows:
+        if rows and kind != "cause":  # the page groups its hosts itself
             cells = [[cell_text(cell) for cell in row] for row in rows]
             title = TITLES.get(kind, kind.capitalize())
             tables = self._view["tables"]
