@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, TypeAlias, cast
@@ -29,7 +29,7 @@ NAMED = re.compile(r"\b(?P<kind>s?xid)s?(?: errors?| events?)?[\s:=#(-]{0,3}(?P<
 OF_A_GPU = re.compile(r"nvidia|nvrm|nvswitch|nvml|gpu|cuda|dcgm", re.IGNORECASE)
 # NVLink 5: `149, NETIR_LINK_EVT  Fatal   XC1 i0 Link 04 (0x004505c6 0x00000000 ...)`: unit, intrinfo, error status.
 NVLINK5 = re.compile(r", (?P<unit>[A-Z0-9_]+)\b.*\(0x(?P<info>[0-9a-f]{8}) 0x(?P<status>[0-9a-f]{8})\b")
-CUDA = re.compile(r"\bcuda(?:[\w ]*?(?:error|failure|code))?[\s=(:]{1,3}(?P<code>\d+)\b", re.IGNORECASE)
+CUDA = re.compile(r"\bcuda(?:[\w ]*?(?:error|failure|code)|.*\bError)?[\s=(:]{1,3}(?P<code>\d+)\b", re.IGNORECASE)
 RECOVERY = re.compile(r"recovery action changed .* to 0x[0-9a-f]+ \((?P<action>[^)]+)\)")  # Xid 154
 
 # By the catalogue's immediate action. "": it names none.
@@ -61,6 +61,16 @@ RECOVERIES = {  # nvmlDeviceGetFieldValues, NVML_GPU_RECOVERY_ACTION_*
 
 
 @dataclass(frozen=True, slots=True)
+class Alternative:
+    """A second cause of the same line. `condition`: what tells it apart, to be read after “if”."""
+
+    condition: str
+    fault: Fault
+    action: str
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """The meaning of an error. `action` is for programs, `next` the same for people; `command`: empty where there is none."""
 
@@ -71,6 +81,7 @@ class Explanation:
     next: str
     command: str
     source: str
+    alternative: Alternative | None = None
 
 
 def explain(text: str) -> Explanation | None:
@@ -123,7 +134,9 @@ def _xid(code: int, gpu: str = "", rest: str = "") -> Explanation | None:
         )
     elif (match := RECOVERY.search(rest)) and match["action"] in RECOVERIES:
         action, what = RECOVERIES[match["action"]], f"{what}: now “{match['action']}”"
-    return _explanation(f"xid-{code}", what, fault, action, XID_SOURCE, gpu, hint or _later(later))
+    meaning = _explanation(f"xid-{code}", what, fault, action, XID_SOURCE, gpu, hint or _later(later))
+    other = next((row["alternative"] for row in _lines() if code in row["xid"]), None)
+    return replace(meaning, alternative=other)
 
 
 def _nvlink5(code: int, match: re.Match[str]) -> Sequence[str] | None:
@@ -166,20 +179,27 @@ def _line(row: Mapping[str, Any]) -> Explanation:
         advice["next"],
         advice.get("command", ""),
         row["source"],
+        row["alternative"],
     )
 
 
 @cache
 def _lines() -> Sequence[Mapping[str, Any]]:
-    """The rows of lines.yaml, each with its compiled `pattern` and its `cuda` as a tuple of numbers."""
-    rows = []
-    for row in cast("Sequence[Mapping[str, Any]]", table("gpunode.explain", "lines.yaml")):
-        numbers = row.get("cuda", ())
-        pattern = re.compile(row["match"], re.IGNORECASE)
-        rows.append(
-            {**row, "pattern": pattern, "cuda": (numbers,) if isinstance(numbers, int) else tuple(numbers)}
-        )
-    return rows
+    """The rows of lines.yaml, each with its compiled `pattern`, `cuda` and `xid` as tuples of numbers, and its `alternative`."""
+    return [
+        {
+            **row,
+            "pattern": re.compile(row["match"], re.IGNORECASE),
+            "cuda": _numbers(row.get("cuda", ())),
+            "xid": _numbers(row.get("xid", ())),
+            "alternative": Alternative(*row["or"].values()) if "or" in row else None,
+        }
+        for row in cast("Sequence[Mapping[str, Any]]", table("gpunode.explain", "lines.yaml"))
+    ]
+
+
+def _numbers(value: int | Sequence[int]) -> Sequence[int]:
+    return (value,) if isinstance(value, int) else tuple(value)
 
 
 def _explanation(
