@@ -7,6 +7,8 @@ from gpunode.explain import explain_lines
 from gpunode.wording import page, several
 
 UNKNOWN = 7
+COLUMNS = ("code", "what", "fault", "action", "next", "command", "source")
+SECOND = {"or if": "condition", "or fault": "fault", "or action": "action", "or next": "next"}
 
 
 def explain(reporter: Reporter, text: str) -> int:
@@ -14,10 +16,14 @@ def explain(reporter: Reporter, text: str) -> int:
     matches = list(explain_lines(text))
     reporter.rows(
         "explanation",
-        ("code", "what", "fault", "action", "next", "command", "source", "line"),
+        (*COLUMNS, *SECOND, "line"),
         [
-            (each.code, each.what, each.fault, each.action, each.next, each.command, each.source, line)
-            for line, each in matches
+            (
+                *(getattr(meaning, name) for name in COLUMNS),
+                *(getattr(meaning.alternative, name, "") for name in SECOND.values()),
+                line,
+            )
+            for line, meaning in matches
         ],
     )
     lines = len([line for line in text.splitlines() if line.strip()])

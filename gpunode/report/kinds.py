@@ -495,6 +495,12 @@ class Explanation(TypedDict):
     next: Annotated[str, "the same, for people"]
     command: Annotated[str, "for that; empty: there is none"]
     source: Annotated[str, "of these facts"]
+    or_if: Annotated[
+        str, "what tells the line's second cause apart; empty, as the next three: it has one cause"
+    ]
+    or_fault: Annotated[str, "whose fault it is then"]
+    or_action: Annotated[str, "what to do then"]
+    or_next: Annotated[str, "the same, for people"]
     line: Annotated[str, "of the text"]
 
 
