@@ -40,6 +40,7 @@ app.command(short_help="Fetch and check the keys that sign NVIDIA's packages.")(
 app.command()(hosts.plan)
 app.command(short_help="Make every host a verified GPU node.")(hosts.provision)
 app.command(short_help="Show how far each host's chain from PCI to a CUDA pod holds.")(hosts.verify)
+app.command(short_help="Measure every free GPU and judge its figures.")(hosts.accept)
 app.command(short_help="Show the cluster's GPUs: memory, use, health, pods.")(hosts.status)
 app.command(short_help="Go on with the hosts that the last provision has not finished.")(hosts.resume)
 app.command(short_help="Show what an upgrade of Kubernetes would break on the hosts.")(hosts.lint)

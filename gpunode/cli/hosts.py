@@ -80,6 +80,14 @@ def provision(
             help="Taint nodes that change or are new with gpunode.dev/unverified until their GPUs are proven: no pod starts there before.",
         ),
     ] = False,
+    accept: Annotated[
+        options.Level | None,
+        typer.Option(
+            "--accept",
+            help="Measure the GPUs after the proof; one that fails fails its host.",
+            show_default=False,
+        ),
+    ] = None,
     html: options.Html = None,
 ) -> int:
     """Make every host a verified GPU node: plan, ask, apply, deploy the device plugin, prove that it works.
@@ -103,6 +111,7 @@ def provision(
         max_fail=max_fail,
         fingerprints=tuple(fingerprint or ()),
         taint=taint,
+        accept=accept or "",
     )
     with session(common, html, accepted=yes) as work:
         return rollout.provision(work, settings)
@@ -226,6 +235,29 @@ def verify(
 
     with session(common, html, junit) as work:
         return verification.verify(work, run=run)
+
+
+@visits_hosts
+def accept(
+    *,
+    common: options.InCluster,
+    level: Annotated[
+        options.Level, typer.Option("--level", help="quick: half a minute; standard: up to three minutes.")
+    ] = "standard",
+) -> int:
+    """Measure every free GPU and judge its figures: memory, computation, PCIe, NVLink, clocks, ECC.
+
+    Starts a pod on each node that has all of its free GPUs, and removes it again. GPUs in use are skipped and named. The figures are
+    compared with the model's and with the fleet's median; what could not be measured is named. The record counts for 30 days (`accept`
+    in the inventory); verify reads it. A kubeconfig is enough; then --limit and --exclude take nodes. Exit code 1 unless each host has a
+    GPU that was measured, and none that failed.
+
+    Example: gpunode accept inventory.yaml --limit gpu-01 --level quick
+    """
+    from gpunode.commands import accept as acceptance
+
+    with session(common) as work:
+        return acceptance.accept(work, level)
 
 
 CLEAR = "\033[H\033[J"  # the screen, from its upper left corner on

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
 import typer
 
@@ -135,6 +135,7 @@ JUnit = Annotated[
     Path | None,
     typer.Option("--junit", help="Also write the links to this file, for a CI.", metavar="FILE"),
 ]
+Level: TypeAlias = Literal["quick", "standard"]  # of an acceptance
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 

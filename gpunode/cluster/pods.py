@@ -78,6 +78,14 @@ def end_of(pod: Object, container: str) -> Object | None:
     return None
 
 
+def image_of(pod: Object, container: str) -> str:
+    """The image of a container, as its runtime identifies it; "" where it did not start."""
+    for status in pod.get("status", {}).get("containerStatuses") or []:
+        if status["name"] == container:
+            return str(status.get("imageID") or "")
+    return ""
+
+
 def duration(end: Object) -> float:
     """Seconds that an ended container ran (the API counts whole ones)."""
     try:

@@ -45,7 +45,8 @@ RESUME = Advice("`", Command("resume"), "` continues with them.")
 class ProvisionOptions:
     """How a fleet is worked on. `run`: with vectoradd. `size`, `canary`: see `split_batches`. `max_fail`: hosts that may end badly,
     those that the plan showed as refused or unreachable included, before no further batch begins; None: only those. `fingerprints`:
-    of keys that the user trusts, in full. `taint`: all nodes until their proof. `rest`: unfinished hosts of the run to resume; `begun`: those already begun → seconds for
+    of keys that the user trusts, in full. `taint`: all nodes until their proof. `accept`: the level of the acceptance after the proof; "":
+    none. `rest`: unfinished hosts of the run to resume; `begun`: those already begun → seconds for
     which they may still reboot."""
 
     yes: bool = False
@@ -55,6 +56,7 @@ class ProvisionOptions:
     max_fail: int | None = None
     fingerprints: tuple[str, ...] = ()
     taint: bool = False
+    accept: str = ""
     rest: tuple[str, ...] = ()
     begun: Mapping[str, float] = field(default_factory=dict)
 
@@ -62,7 +64,8 @@ class ProvisionOptions:
     def recorded(self) -> RunOptions:
         """The options for the record of a run."""
         size = self.size.text if self.size else None
-        return RunOptions(self.run, self.max_fail, self.canary, size, self.fingerprints, self.taint)
+        accept = self.accept or None
+        return RunOptions(self.run, self.max_fail, self.canary, size, self.fingerprints, self.taint, accept)
 
     @classmethod
     def of_recorded_run(cls, run: RecordedRun, *, yes: bool, now: float) -> ProvisionOptions:
@@ -77,6 +80,7 @@ class ProvisionOptions:
             max_fail=known.max_fail,
             fingerprints=known.fingerprints or (),
             taint=bool(known.taint),
+            accept=known.accept or "",
             rest=run.not_done,
             # A clock that was set back makes no run wait longer than for a reboot.
             begun={name: max(0.0, REBOOT_SECONDS - max(0.0, now - since)) for name, since in hosts.items()},
@@ -105,7 +109,16 @@ def provision(session: Session, options: ProvisionOptions) -> int:
         work.show_unfinished(api, session.reporter, members)
         _sweep_test_pods(session, api, record, lease)
         accepted = {member.host.name: impact.acts(member.changes) for member in members if member.has_changes}
-        run = Run(session, api, record, stop, accepted, prove=options.run, taint=options.taint)
+        run = Run(
+            session,
+            api,
+            record,
+            stop,
+            accepted,
+            prove=options.run,
+            taint=options.taint,
+            accept=options.accept,
+        )
         members = _run_batches(run, lease, _plan_again(session, members, lease), hosts, options)
     record.end()
     _report_end(session, api if order else None, record, lease, members)
@@ -173,7 +186,12 @@ def _check_rights(session: Session, api: Api | None, members: Members, options: 
         member.has_changes and member.host.work == "drain" and member.disturbs.what.ends_gpu_work
         for member in members
     )
-    rights.demand(api, rights.of_run(session.inventory.cluster.namespace, drains=drains, proves=options.run))
+    rights.demand(
+        api,
+        rights.of_run(
+            session.inventory.cluster.namespace, drains=drains, proves=options.run or bool(options.accept)
+        ),
+    )
 
 
 def _too_many_failed(session: Session, hosts: Hosts, options: ProvisionOptions) -> bool:

@@ -27,7 +27,7 @@ FAILED = "failed"  # code: the cluster did not do what was asked
 @dataclass(frozen=True, slots=True)
 class Run:
     """The input of every batch. `accepted`: host → the acts that its plan showed. `prove`: with vectoradd. `taint`: all nodes, until
-    their proof."""
+    their proof. `accept`: see `Walk`."""
 
     session: Session
     api: Api | None
@@ -36,6 +36,7 @@ class Run:
     accepted: Mapping[str, frozenset[Act]]
     prove: bool
     taint: bool = False
+    accept: str = ""
 
     @property
     def stopped(self) -> bool:
@@ -111,6 +112,7 @@ def _prove(run: Run, api: Api, members: Members) -> Members:
                 taint=lambda located: work.taint_until_proven(
                     api, located, run.record.id, run.taint, reporter, changing=False
                 ),
+                accept=run.accept,
             )
             after = prove(walk, members)
             work.release(api, after, run.record.id if run.prove else "")

@@ -12,7 +12,7 @@ from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.contract.status import LAYOUT
-from gpunode.engine import impact, nodes
+from gpunode.engine import acceptance, impact, nodes
 from gpunode.engine.member import Member, Members
 from gpunode.engine.reporter import ForPrograms, Reporter, progress
 from gpunode.errors import ApiConnectionLost, ClusterError, Layer, Problem
@@ -42,7 +42,7 @@ PODS_SECONDS = 180.0
 @dataclass(frozen=True, slots=True)
 class Walk:
     """The input of every link. `acts`: links are made before they are judged. `run`: with test pods. `holder`: of the cluster's lease.
-    `taint`: taints the nodes that take no pods before their proof."""
+    `taint`: taints the nodes that take no pods before their proof. `accept`: the level of the acceptance after the proof; "": none."""
 
     api: Api
     inventory: Inventory
@@ -51,6 +51,7 @@ class Walk:
     run: bool
     holder: str = ""
     taint: Callable[[Members], Members] = lambda members: members
+    accept: str = ""
 
     @property
     def namespace(self) -> str:
@@ -83,7 +84,33 @@ def prove(walk: Walk, members: Members) -> Members:
         for member in members:
             if member.host_ok:
                 report_problem(walk.reporter, member)
-    return _judge_pods(walk, members, states) if walk.run else members
+    if walk.run:
+        members = _judge_pods(walk, members, states)
+    return _accept(walk, members) if walk.acts else _judge_records(walk, members)
+
+
+def _accept(walk: Walk, members: Members) -> Members:
+    """The members after their acceptance, if it is asked for; excluded where it failed."""
+    if not walk.accept:
+        return members
+    proven = [member for member in members if member.active and member.host_ok and not member.in_use]
+    notify = progress(walk.reporter)
+    accepted = acceptance.accept(
+        walk.api, walk.inventory, proven, walk.accept, walk.reporter, notify, holder=walk.holder
+    )
+    return acceptance.exclude_failed(members, accepted)
+
+
+def _judge_records(walk: Walk, members: Members) -> Members:
+    """The members with what is known of their acceptance."""
+    now = time.time()
+
+    def judge(member: Member) -> Member:
+        name = member.node.name if member.node else ""
+        uuids = target(walk.config, name, member.gpus, member.labels).uuids
+        return acceptance.judge_record(member, uuids, now)
+
+    return tuple(map(judge, members))
 
 
 def report_problem(reporter: Reporter, member: Member) -> None:

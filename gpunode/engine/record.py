@@ -67,6 +67,7 @@ class RunOptions:
     batch: str | None = None
     fingerprints: tuple[str, ...] | None = None
     taint: bool | None = None
+    accept: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

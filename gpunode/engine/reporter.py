@@ -156,6 +156,15 @@ class ForPrograms(str):
         return ""
 
 
+class Reasons(dict[str, str]):
+    """Name -> reason; people do not see it."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return ""
+
+
 class Names(tuple[str, ...]):
     """For people the first of them."""
 

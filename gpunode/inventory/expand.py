@@ -51,7 +51,7 @@ def read_values(source: Source, variables: Mapping[str, Any], where: Where) -> V
                 flat[full] = str(source.relative(value)), place
                 if full[1] == "key":
                     private_key(source, value, place)
-            elif full == ("work_timeout",):
+            elif full in {("work_timeout",), ("accept", "valid")}:
                 flat[full] = seconds(value), place
             else:
                 flat[full] = value, place
@@ -63,8 +63,8 @@ def read_values(source: Source, variables: Mapping[str, Any], where: Where) -> V
 
 
 def seconds(duration: str) -> float:
-    """Of `90s`, `30m` or `2h`, as the schema has them."""
-    return float(duration[:-1]) * {"s": 1, "m": 60, "h": 3600}[duration[-1]]
+    """Of `90s`, `30m`, `2h` or `30d`, as the schema has them."""
+    return float(duration[:-1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[duration[-1]]
 
 
 def jump_port(source: Source, jump: str, where: Where) -> None:
@@ -314,6 +314,7 @@ def make_host(name: str, groups: tuple[str, ...], values: Values) -> Host:
         driver_repository=repositories.get("driver"),
         toolkit_repository=repositories.get("toolkit"),
         system_repository=repositories.get("system"),
+        **{f"accept_{key}": value for key, value in of("accept").items()},
         **plain,
     )
 

@@ -376,6 +376,42 @@ class Vectoradd(TypedDict):
     why: Annotated[str, "it failed, or was not covered"]
 
 
+class Measured(TypedDict):
+    """`accept`, `provision --accept`: a GPU. Null where it was not measured: `not_measured` has the reason."""
+
+    node: Node
+    uuid: Annotated[str, "of the GPU or MIG device"]
+    gpu: Annotated[str, "its model"]
+    result: Annotated[Literal["accepted", "failed", "skipped"], "`skipped`: it is in use"]
+    memory_gbps: Annotated[float | None, "GB/s (1e9 bytes) of device memory"]
+    compute_tflops: Annotated[float | None, "FP32, sustained"]
+    to_device_gbps: Annotated[float | None, "GB/s from the host"]
+    from_device_gbps: Annotated[float | None, "GB/s to the host"]
+    temperature_c: Annotated[int | None, "under load"]
+    power_w: Annotated[float | None, "under load"]
+    problems: Annotated[
+        list[str], "[codes](../accept.md#what-is-found) of why it failed; each has an `error` line"
+    ]
+    remarks: Annotated[list[str], "what fails nothing, for people"]
+    compared_with: Annotated[str, "the source of what its figures were compared with"]
+    not_measured: Annotated[dict[str, str], "figure: reason, for people"]
+
+
+class Accepted(TypedDict):
+    """`accept`, `provision --accept`: a host."""
+
+    host: Host
+    node: Node
+    result: Annotated[
+        Literal["accepted", "partly", "failed", "skipped"],
+        "`partly`: some GPUs are in use, the others were accepted; `skipped`: all are in use",
+    ]
+    level: Literal["quick", "standard"]
+    until: Annotated[str, "when it runs out, RFC 3339; empty: nothing was recorded"]
+    record: Annotated[str, "the file with all figures; empty: none"]
+    why: Annotated[str, "what was not measured, for people"]
+
+
 class Log(TypedDict):
     """`run vectoradd --logs`, `run nvidia-smi`: a line of a pod's log."""
 
@@ -535,11 +571,14 @@ class Summary(TypedDict):
 
 
 class SummaryMore(Summary, total=False):
-    hosts: Annotated[int, "`plan`, `provision`, `verify`, `lint`, `init`: how many"]
+    hosts: Annotated[int, "`plan`, `provision`, `verify`, `accept`, `lint`, `init`: how many"]
     right: Annotated[int, "`plan`, `provision`: hosts of this status; each other status has such a key, too"]
     planned: int
     changed: int
-    failed: int
+    failed: Annotated[int, "also `accept`: hosts, by result, as the next three"]
+    accepted: int
+    partly: int
+    skipped: int
     refused: int
     unreachable: Annotated[int, "also `lint`: hosts that were not judged"]
     declined: int
@@ -606,6 +645,8 @@ KINDS: Mapping[str, type] = MappingProxyType(
         "label": Label,
         "resource": Counted,
         "vectoradd": Vectoradd,
+        "acceptance": Measured,
+        "accepted": Accepted,
         "abort": Abort,
         "log": Log,
         "notebook": Notebook,

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
+from gpunode.acceptance.record import ANNOTATION as ACCEPTED
 from gpunode.cluster.api import Api, notes
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.pods import GPU, MEMORY, SHARED
@@ -53,6 +54,7 @@ class Node:
     applied: Mapping[str, frozenset[str]] = field(default_factory=dict)
     noted: frozenset[str] = frozenset()  # writers with a note in the node
     plugin_status: str = ""  # the annotation with the device plugin's status; "" where there is none
+    accepted: str = ""  # the annotation with its GPUs' acceptance; "" where there is none
     images: tuple[str, ...] = ()  # names of those of its runtime; () where the kubelet may not report all
     machine_id: str = ""  # these three as the kubelet reports them, "" where it does not
     system_uuid: str = ""
@@ -173,6 +175,7 @@ def parse(item: Object) -> Node:
         },
         noted=frozenset(stored),
         plugin_status=(meta.get("annotations") or {}).get(ANNOTATION, ""),
+        accepted=(meta.get("annotations") or {}).get(ACCEPTED, ""),
         images=tuple(name for image in images for name in image.get("names") or [])
         if len(images) < LISTED
         else (),

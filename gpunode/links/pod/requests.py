@@ -58,8 +58,11 @@ class Free:
         return amount * self.memory.chunk if self.memory and resource == self.memory.resource else None
 
 
-def free(node: Node, on_node: Sequence[Object], config: PluginConfig | None, target: Target) -> Free:
-    """What is free on a node with these pods. `config` is the plugin's; `target` has the node's GPUs."""
+def free(
+    node: Node, on_node: Sequence[Object], config: PluginConfig | None, target: Target, *, alone: bool = False
+) -> Free:
+    """What is free on a node with these pods. `config` is the plugin's; `target` has the node's GPUs. `alone`: one pod requests all
+    whole GPUs, and no two pods are to share one."""
     settings = expected.find_config(config, node.labels)
     users: list[str] = []
     requests: list[Request] = []
@@ -80,8 +83,9 @@ def free(node: Node, on_node: Sequence[Object], config: PluginConfig | None, tar
         if each and each > 1 and settings and not settings.mps:
             parts.add(resource)
         # Unless it packs, the plugin spreads pods over GPUs: as many pods as GPUs see all, and one more shares one.
-        first = left if each == 1 else min(left, (gpus or len(target.uuids) or count) + 1)
-        requests += [(resource, 1)] * first
+        first = left if each == 1 else min(left, (gpus or len(target.uuids) or count) + (not alone))
+        whole = alone and each == 1 and first
+        requests += [(resource, first)] if whole else [(resource, 1)] * first
         if each and gpus and left == count:
             # Fewer GPUs do not have so many shares.
             left = min(left, (max(gpus, len(target.uuids)) - 1) * each + 1)
@@ -91,7 +95,8 @@ def free(node: Node, on_node: Sequence[Object], config: PluginConfig | None, tar
     if name := expected.memory(config, node.labels) or (pods.MEMORY if node.shared else ""):
         parts.add(name)
         units = node.units.get(name, 0)
-        waves, known = _with_memory(requests, name, _pieces(node, units, target), units, held(name))
+        pieces = _pieces(node, units, target)
+        waves, known = _with_memory(requests, name, pieces, units, held(name), alone=alone)
         memory = Memory(name, settings.memory.chunk if settings and settings.memory else 0, known)
         devices = devices + node.shared if devices is not None and node.shared else None
     return Free(
@@ -139,17 +144,17 @@ def _pieces(node: Node, units: int, target: Target) -> list[int]:
 
 
 def _with_memory(
-    requests: Sequence[Request], resource: str, pieces: Sequence[int], units: int, held: int
+    requests: Sequence[Request], resource: str, pieces: Sequence[int], units: int, held: int, *, alone: bool
 ) -> tuple[list[tuple[Request, ...]], bool]:
     """The waves for whole GPUs, shares (`requests`) and memory, and whether they will see every GPU shared by memory.
 
     Where no memory is in use, each pod requests all units of one GPU, so that no two fit on one; the largest GPUs first,
-    so that no pod gets a larger one than it needs. The last pod leaves one unit to one more pod: those two share a GPU.
+    so that no pod gets a larger one than it needs. The last pod leaves one unit to one more pod: those two share a GPU, unless `alone`.
     """
     if held or not pieces:
         return [(*requests, *([(resource, 1)] if held < units else []))], False
     sizes = list(pieces)
-    if sizes[-1] > 1:
+    if sizes[-1] > 1 and not alone:
         sizes[-1] -= 1
     waves = [
         tuple((resource, size) for size, piece in zip(sizes, pieces, strict=True) if piece == same)

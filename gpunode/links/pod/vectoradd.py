@@ -49,14 +49,16 @@ def run(
     config: PluginConfig | None = None,
     holder: str = "",
     schedulers: Mapping[str, str] | None = None,
+    alone: bool = False,
 ) -> tuple[NodeResult, ...]:
     """Run pods on the free GPUs of each node. Returns results in the order of `targets`. `config` is the plugin's.
 
     `args` is for the plugin's image; () starts another image with its own command: then exit status 0 is a pass.
     The pods are deleted in every case, Ctrl-C included. `holder`: of the cluster's lease; see `left`.
-    `schedulers`: by resource, where pods that ask for it are not the cluster's own scheduler's.
+    `schedulers`: by resource, where pods that ask for it are not the cluster's own scheduler's. `alone`: for a program that measures
+    all of its GPUs at once: one pod for all whole GPUs, none shared by two.
     """
-    this = _Run(api, namespace, image, args, seconds, notify, config, holder, schedulers or {})
+    this = _Run(api, namespace, image, args, seconds, notify, config, holder, schedulers or {}, alone)
     known = {node.name: node for node in nodes.fetch(api)}
     jobs = [Job(target, expected=target.uuids) for target in targets]
     try:
@@ -82,6 +84,7 @@ class _Run:
     config: PluginConfig | None
     holder: str
     schedulers: Mapping[str, str]
+    alone: bool
     id: str = field(default_factory=lambda: secrets.token_hex(4))
     pulls: pods.Pulls = field(default_factory=pods.Pulls)
     numbers: Iterator[int] = field(default_factory=count)
@@ -97,9 +100,8 @@ class _Run:
                 f"the node is not Ready: {node.why_not_ready}" if node else "the cluster has no such node"
             )
             return
-        free = free_of(
-            node, self.api.find("Pod", fields=f"spec.nodeName={node.name}")[0], self.config, job.target
-        )
+        on_node = self.api.find("Pod", fields=f"spec.nodeName={node.name}")[0]
+        free = free_of(node, on_node, self.config, job.target, alone=self.alone)
         job.node, job.free, job.waves, job.left = node, free, list(free.waves), dict(free.rest)
         if not free.known:
             job.expected = ()
@@ -244,6 +246,7 @@ class _Run:
                     log=tuple(log.splitlines()[-TAIL:]),
                     limit=gpu.get("limit_mib"),
                     share=job.share(name),
+                    image=pods.image_of(pod, CONTAINER),
                 )
             )
         return results
@@ -278,7 +281,7 @@ class Result:
     """One pod's result on one GPU. `uuid` and `gpu` (the model) are "" where its image does not report them.
 
     `share`: MiB of a GPU's memory that it requested, 0 where unknown, None where it requested none. `limit`: MiB that the
-    driver limited it to; None without a limit.
+    driver limited it to; None without a limit. `image`: as the runtime names the one that ran, with its digest.
     """
 
     node: str
@@ -291,6 +294,7 @@ class Result:
     log: tuple[str, ...]
     limit: int | None = None
     share: int | None = None
+    image: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,6 +178,8 @@ def arguments_of(spec: Mapping[str, Sequence[str]]) -> list[str]:
     command = command_of(spec)
     if command[0] in {"python3", "python"} and command[1:2] == ["-m"] and command[2] in MODULES:
         return ["-m", "gpunode.sim.node.inside", *command[2:]]
+    if command[1:3] == ["-m", "gpunode.accept"]:  # no kernel of its runs without a GPU
+        return ["-m", "gpunode.sim.node.inside", "gpunode.sim.node.accept", *command[3:]]
     if command == ["nvidia-smi"]:
         return ["-m", "gpunode.sim.node.inside", *command]
     if command[1:3] == ["-m", "gpunode.deviceplugin.mps"]:

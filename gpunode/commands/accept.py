@@ -1,0 +1,41 @@
+"""Accepts the free GPUs of hosts: measures them in pods, judges the figures, keeps the record."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gpunode.cluster import rights
+from gpunode.engine import acceptance, nodes, proof
+from gpunode.engine.reporter import progress
+from gpunode.engine.session import Session
+from gpunode.wording import few, several
+
+NAMED = 5
+
+
+def accept(session: Session, level: str) -> int:
+    """Accept the session's hosts; the exit code: 1 unless each has a GPU that was measured and none that failed."""
+    reporter, inventory, notify = session.reporter, session.inventory, progress(session.reporter)
+    api = nodes.connect(inventory)
+    members = nodes.identify(api, session, notify)
+    for member in members:
+        proof.report_problem(reporter, member)
+    rights.demand(api, (*rights.of_proof(inventory.cluster.namespace), *rights.LABELS))
+    ended = acceptance.accept(api, inventory, members, level, reporter, notify)
+    counts = Counter(each.verdict for each in ended.values())
+    good = counts["accepted"] + counts["partly"]
+    text = f"{good} of {several(len(members), 'host')} accepted ({level})"
+    failed = [
+        f"{host} ({few(list(dict.fromkeys(problem.code for problem in each.problems)), 2)})"
+        for host, each in ended.items()
+        if each.verdict == "failed"
+    ]
+    parts = [
+        text,
+        f"{counts['partly']} of them in part: GPUs are in use" if counts["partly"] else "",
+        f"failed: {few(failed, NAMED)}" if failed else "",
+        f"{several(counts['skipped'], 'host')} skipped: all GPUs are in use" if counts["skipped"] else "",
+    ]
+    numbers = {name: counts.get(name, 0) for name in ("accepted", "partly", "failed", "skipped")}
+    reporter.total("; ".join(filter(None, parts)), {"hosts": len(members), **numbers})
+    return 0 if good == len(members) else 1

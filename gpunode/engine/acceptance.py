@@ -1,0 +1,216 @@
+"""Accepts nodes: pods measure the free GPUs, the judge compares them, and the record is kept here and on the node. `verify` reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from gpunode.acceptance.judge import compare_fleet, judge
+from gpunode.acceptance.record import ANNOTATION, Acceptance, Stamp, join_documents, read_stamp
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.watch import OnProgress
+from gpunode.contract.measurements import Measurements, UnknownVersion, loads
+from gpunode.engine import nodes
+from gpunode.engine.member import Member, Members
+from gpunode.engine.record import default_folder
+from gpunode.engine.reporter import Names, Reasons, Reporter
+from gpunode.errors import ClusterError, Problem
+from gpunode.links.node import Node
+from gpunode.links.pod import vectoradd
+from gpunode.links.pod.requests import target
+from gpunode.links.pod.vectoradd import NodeResult
+from gpunode.model import Inventory, Verdict
+from gpunode.wording import Advice, Command, few, lines, several
+
+PROGRAM = ("-m", "gpunode.accept", "--json", "--level")
+SECONDS = {"quick": 240.0, "standard": 900.0}  # for pods to start and to measure up to 16 GPUs
+CODE = "not-accepted"
+NAMED = 5
+FIGURES = ("memory_gbps", "compute_tflops", "to_device_gbps", "from_device_gbps", "temperature_c", "power_w")
+GPU_COLUMNS = ("node", "uuid", "gpu", "result", *FIGURES, "problems", "remarks", "compared_with", "not_measured")  # fmt: skip
+HOST_COLUMNS = ("host", "node", "result", "level", "until", "record", "why")
+
+
+def accept(
+    api: Api,
+    inventory: Inventory,
+    members: Sequence[Member],
+    level: str,
+    reporter: Reporter,
+    notify: OnProgress,
+    *,
+    holder: str = "",
+) -> dict[str, Acceptance]:
+    """Measure and judge the free GPUs of these members' nodes, report them, and keep the records; host -> acceptance. `holder`: of the
+    cluster's lease."""
+    placed = [member for member in members if member.node]
+    if not placed:
+        return {}
+    config = inventory.cluster.plugin_config
+    results = vectoradd.run(
+        api,
+        [target(config, member.node.name, member.gpus, member.labels) for member in placed if member.node],
+        namespace=inventory.cluster.namespace,
+        image=nodes.image_of(inventory),
+        seconds=SECONDS[level],
+        notify=notify,
+        args=(*PROGRAM, level),
+        config=config,
+        holder=holder,
+        schedulers=nodes.schedulers(api, inventory),
+        alone=True,
+    )
+    now = time.time()
+    measured = {member.host.name: _read(result) for member, result in zip(placed, results, strict=True)}
+    fleet = compare_fleet(document for document, _ in measured.values() if document)
+    accepted: dict[str, Acceptance] = {}
+    for member, result in zip(placed, results, strict=True):
+        document, why = measured[member.host.name]
+        image = next((ran.image for ran in result.results if ran.image), nodes.image_of(inventory).reference)
+        accepted[member.host.name] = Acceptance(
+            member.host.name, document, judge(document, fleet) if document else (), now, image, result.users, why
+        )  # fmt: skip
+    kept = {member.host.name: _keep(api, member, accepted[member.host.name], reporter) for member in placed}
+    _report(placed, accepted, kept, level, reporter)
+    return accepted
+
+
+def _read(result: NodeResult) -> tuple[Measurements | None, str]:
+    """What a node's pods measured, and why pods did not; "" where all did, and where all GPUs are in use."""
+    documents, reasons = [], []
+    logs = {ran.pod: ran for ran in result.results}
+    for pod, ran in logs.items():
+        line = next((line for line in reversed(ran.log) if line.startswith("{")), "")
+        try:
+            documents.append(loads(line))
+        except UnknownVersion as error:
+            reasons.append(f"{pod}: {error}; update the plugin's image")
+        except ValueError as error:
+            reasons.append(f"{pod}: {ran.why or f'its answer cannot be read: {error}'}")
+    if not logs and not result.busy:
+        reasons.append(result.why or "no GPU is free")
+    return join_documents(documents), few(reasons, 2)
+
+
+def _keep(api: Api, member: Member, acceptance: Acceptance, reporter: Reporter) -> tuple[Stamp | None, str]:
+    """Write the record on this machine, and its stamp on the node; the stamp and the file. A host without figures keeps what it had."""
+    if acceptance.document is None or acceptance.verdict == "skipped" or member.node is None:
+        return None, ""
+    stamp = acceptance.stamp(member.host.accept_valid).with_earlier(_newest(member.host.name, member.node))
+    path = _path(member.host.name, member.node)
+    new = path.with_name(f".{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with os.fdopen(os.open(new, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
+            json.dump(acceptance.as_json(member.node.name, stamp), file)
+        new.replace(path)
+    except OSError as error:
+        reporter.problem(Problem("", f"{path}: the record cannot be written: {error.strerror}"))
+    try:
+        api.merge("Node", member.node.name, {"metadata": {"annotations": {ANNOTATION: stamp.text()}}})
+    except ClusterError as error:
+        what = f"the acceptance could not be noted on node {member.node.name}: {error.message}"
+        reporter.problem(Problem("", what, fix=error.hint), member.host.name)
+    return stamp, str(path)
+
+
+def _report(
+    members: Sequence[Member],
+    accepted: Mapping[str, Acceptance],
+    kept: Mapping[str, tuple[Stamp | None, str]],
+    level: str,
+    reporter: Reporter,
+) -> None:
+    """A row per GPU, a row per host, and the problems with their fixes."""
+    rows: list[tuple[object, ...]] = []
+    hosts: list[tuple[object, ...]] = []
+    silent: dict[tuple[str, ...], int] = {}
+    for member in members:
+        acceptance, node = accepted[member.host.name], member.node.name if member.node else ""
+        for judgement in acceptance.judgements:
+            gpu, codes = judgement.gpu, Names(problem.code for problem in judgement.problems)
+            figures = [getattr(gpu.measured, name) for name in FIGURES]
+            basis, reasons = judgement.basis, Reasons(gpu.not_measured)
+            rows.append((node, gpu.uuid, gpu.name, judgement.result, *figures, codes, Names(judgement.remarks), basis, reasons))  # fmt: skip
+            by_reason: dict[str, list[str]] = {}
+            for figure, why in gpu.not_measured.items():
+                by_reason.setdefault(why, []).append(figure)
+            for why, names in by_reason.items():
+                reason = (why, *names)
+                silent[reason] = silent.get(reason, 0) + 1
+        stamp, path = kept[member.host.name]
+        until = json.loads(stamp.text())["until"] if stamp else ""
+        users = f"in use by {', '.join(acceptance.users)}" if acceptance.users else ""
+        why = "; ".join(filter(None, (acceptance.why, users)))
+        hosts.append((member.host.name, node, acceptance.verdict, level, until, path, why))
+    reporter.rows("acceptance", GPU_COLUMNS, rows)
+    for (why, *names), count in silent.items():
+        reporter.note(f"Not measured on {several(count, 'GPU')}: {', '.join(names)}: {why}.")
+    for member in members:
+        for problem in accepted[member.host.name].problems:
+            about = " ".join(filter(None, (member.host.name, problem.subject)))
+            reporter.problem(replace(problem, subject=about), member.host.name)
+    reporter.rows("accepted", HOST_COLUMNS, hosts)
+
+
+def exclude_failed(members: Members, accepted: Mapping[str, Acceptance]) -> Members:
+    """The members; excluded if their acceptance failed. GPUs in use fail nothing."""
+
+    def exclude(member: Member) -> Member:
+        acceptance = accepted.get(member.host.name)
+        if acceptance is None or acceptance.verdict != "failed":
+            return member
+        problems = acceptance.problems
+        codes = few(list(dict.fromkeys(problem.code for problem in problems)), NAMED)
+        fix = Advice("`", Command("accept"), "` measures again.")
+        return member.exclude(Problem(CODE, f"not accepted: {codes}", "pod", fix=fix))
+
+    return tuple(map(exclude, members))
+
+
+def judge_record(member: Member, uuids: Sequence[str], now: float) -> Member:
+    """The member, its last verdict with what its record says: until when it counts, or why it does not. Without one that counts a
+    host is broken where the inventory requires it. `uuids`: of the GPUs and MIG devices that pods see."""
+    if not member.active or member.node is None or not member.verdicts:
+        return member
+    *before, last = member.verdicts
+    stamp, facts = _newest(member.host.name, member.node), member.facts
+    if last.status != "ok" or (stamp is None and not member.host.accept_required):
+        return member
+    module = facts.modules.get("nvidia") if facts else None
+    void = "it was never accepted"
+    if stamp is not None:
+        void = stamp.why_void(
+            now=now,
+            driver=(module and module.version) or "",
+            kernel=facts.kernel if facts else "",
+            uuids=uuids,
+        )
+    text = f"{last.text}; {stamp.describe(now)}" if stamp else last.text
+    if not void:
+        return replace(member, verdicts=(*before, replace(last, text=text)))
+    fix = Advice("`", Command("accept"), "` measures it again." if stamp else "` measures it.")
+    cause = lines((last.cause, f"not accepted any more: {void}" if stamp else void))
+    if not member.host.accept_required:
+        return replace(member, verdicts=(*before, replace(last, text=text).with_cause(cause, fix)))
+    broken = Verdict.broken("pod", "the host is not accepted, as the inventory requires", cause, fix, CODE)
+    return replace(member, verdicts=(*before, *((last,) if last.layer != "pod" else ()), broken))
+
+
+def _newest(host: str, node: Node) -> Stamp | None:
+    """The stamp of the node's annotation, or of this machine's record where that is newer."""
+    texts = [node.accepted]
+    with suppress(OSError):
+        texts.append(_path(host, node).read_text(encoding="utf-8"))
+    stamps = [stamp for text in texts if (stamp := read_stamp(text))]
+    return max(stamps, key=lambda stamp: stamp.at, default=None)
+
+
+def _path(host: str, node: Node) -> Path:
+    """The record's file. Hosts of two clusters may have one name, so it has the beginning of the node's UID."""
+    return default_folder().parent / "accepted" / f"{host}-{node.uid[:8]}.json"

@@ -1,0 +1,157 @@
+"""`gpunode accept` on simulated hosts: what is measured is judged, recorded, and read by verify."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpunode.sim.host import kinds
+from gpunode.sim.node.accept import SLOW
+from gpunode.sim.process import Demo
+
+from .clusters import Client, until
+from .jobs import JOBS, client, job
+from .operators import output, run
+
+OLD, NEW = "p100-1", "h100-1"
+NODES = "/api/v1/nodes"
+STAMP = "gpunode.dev/accepted"
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Demo]:
+    with Demo([kinds.old_host(OLD, count=1), kinds.new_host(NEW, count=4)]) as made:
+        assert run(made, "provision", "inventory.yaml", "--yes", "--no-run")[0] == 0, output(made)
+        yield made
+
+
+@pytest.fixture
+def demo(nodes: Demo, records: None) -> Iterator[Demo]:
+    """The nodes without an acceptance."""
+    written = nodes.inventory.read_text()
+    for name in (OLD, NEW):
+        annotate(client(nodes), name, None)
+    yield nodes
+    nodes.inventory.write_text(written)
+    for state in nodes.states.values():
+        with state.change() as now:
+            now.faults.clear()
+
+
+def annotate(api: Client, node: str, text: str | None) -> None:
+    body = {"metadata": {"annotations": {STAMP: text}}}
+    assert api.ask("PATCH", f"{NODES}/{node}", body, "application/merge-patch+json")[0] == 200
+
+
+def stamp(demo: Demo, node: str) -> dict[str, Any]:
+    text = client(demo).ask("GET", f"{NODES}/{node}")[1]["metadata"]["annotations"][STAMP]
+    return dict(json.loads(text))
+
+
+def rows(seen: list[dict[str, Any]], kind: str, key: str) -> dict[str, dict[str, Any]]:
+    return {line[key]: line for line in seen if line["type"] == kind}
+
+
+def test_every_gpu_is_measured_and_the_record_kept_here_and_on_the_node(demo: Demo, tmp_path: Path) -> None:
+    code, seen = run(demo, "accept", "inventory.yaml", "--level", "quick")
+    assert code == 0, output(demo)
+    gpus = rows(seen, "acceptance", "uuid")
+    assert len(gpus) == 5
+    assert {row["result"] for row in gpus.values()} == {"accepted"}
+    hosts = rows(seen, "accepted", "host")
+    assert {row["result"] for row in hosts.values()} == {"accepted"}
+    record = json.loads(Path(hosts[NEW]["record"]).read_text())
+    on_node = stamp(demo, NEW)
+    assert record | on_node == record
+    assert sorted(on_node["uuids"]) == sorted(uuid for uuid, row in gpus.items() if row["node"] == NEW)
+    assert record["measurements"]["level"] == "quick"
+
+
+def test_a_slow_gpu_fails_by_name_and_verify_says_that_its_host_is_not_accepted(demo: Demo) -> None:
+    state = demo.states[NEW]
+    slow = state.machine().gpus[2].uuid
+    with state.change() as now:
+        now.faults[SLOW] = slow
+    code, seen = run(demo, "accept", "inventory.yaml", "--limit", NEW)
+    assert code == 1
+    gpus = rows(seen, "acceptance", "uuid")
+    assert {uuid for uuid, row in gpus.items() if row["result"] == "failed"} == {slow}
+    assert gpus[slow]["problems"] == ["memory-slow"]
+    (error,) = [line for line in seen if line["type"] == "error"]
+    assert (error["host"], error["code"]) == (NEW, "memory-slow")
+    assert slow in error["error"]
+    assert stamp(demo, NEW)["failed"] == [slow]
+    code, seen = run(demo, "verify", "inventory.yaml", "--limit", NEW, "--no-run")
+    assert code == 0, "a warning, unless the inventory requires it"
+    assert slow in rows(seen, "link", "layer")["capacity"]["cause"]
+
+
+def test_gpus_in_use_are_skipped_and_named(demo: Demo) -> None:
+    api = client(demo)
+    for number in range(3):
+        job(api, f"work-{number}", NEW, 60)
+    until(
+        lambda: [item["status"].get("phase") for item in api.ask("GET", JOBS)[1]["items"]] == ["Running"] * 3
+    )
+    code, seen = run(demo, "accept", "inventory.yaml", "--limit", NEW, "--level", "quick")
+    for number in range(3):
+        api.ask("DELETE", f"{JOBS}/work-{number}", {"gracePeriodSeconds": 0})
+    assert code == 0, output(demo)
+    assert len(rows(seen, "acceptance", "uuid")) == 1
+    host = rows(seen, "accepted", "host")[NEW]
+    assert host["result"] == "partly"
+    assert "default/work-0 (1 nvidia.com/gpu)" in host["why"]
+
+
+def test_verify_shows_an_acceptance_until_it_runs_out_or_fits_no_more(demo: Demo) -> None:
+    assert run(demo, "accept", "inventory.yaml", "--limit", NEW, "--level", "quick")[0] == 0
+    good = stamp(demo, NEW)
+    verify = ("verify", "inventory.yaml", "--limit", NEW, "--no-run")
+
+    def last_link(**changed: str) -> dict[str, Any]:
+        annotate(client(demo), NEW, json.dumps(good | changed))
+        return rows(run(demo, *verify)[1], "link", "layer")["capacity"]
+
+    assert "accepted just now (quick), valid until" in last_link()["text"]
+    assert last_link()["cause"] == ""
+    later = {"at": "2126-01-01T00:00:00Z"}  # newer than the record of this machine
+    assert "it ran out" in last_link(**later, until="2026-01-02T00:00:00Z")["cause"]
+    assert "it was for driver 1.2" in last_link(**later, driver="1.2")["cause"]
+    assert "it was for kernel 3.10" in last_link(**later, kernel="3.10")["cause"]
+    assert "gpunode accept" in last_link(**later, kernel="3.10")["fix"]
+
+
+def test_a_host_that_has_to_be_accepted_is_broken_until_it_is(demo: Demo) -> None:
+    text = demo.inventory.read_text()
+    demo.inventory.write_text(
+        text.replace("defaults:", "defaults:\n  accept: {required: true, valid: 12h}", 1)
+    )
+    verify = ("verify", "inventory.yaml", "--limit", NEW)
+    code, seen = run(demo, *verify)
+    assert code == 1
+    link = rows(seen, "link", "layer")["pod"]
+    assert (link["status"], link["cause"]) == ("broken", "it was never accepted")
+    assert run(demo, "accept", "inventory.yaml", "--limit", NEW, "--level", "quick")[0] == 0
+    assert run(demo, *verify)[0] == 0
+
+
+def test_provision_accepts_after_the_proof_and_fails_a_host_that_is_not(demo: Demo) -> None:
+    state = demo.states[NEW]
+    with state.change() as now:
+        now.faults[SLOW] = state.machine().gpus[0].uuid
+    code, seen = run(demo, "provision", "inventory.yaml", "--yes", "--accept", "quick")
+    assert code == 1
+    ends = rows(seen, "verified", "host")
+    assert {host: (line["result"], line["code"]) for host, line in ends.items()} == {
+        OLD: ("verified", ""),
+        NEW: ("not verified", "not-accepted"),
+    }
+    with state.change() as now:
+        now.faults.clear()
+    code, seen = run(demo, "resume", "inventory.yaml", "--yes")
+    assert code == 0, "the run goes on as it was begun"
+    assert rows(seen, "accepted", "host").keys() == {NEW}

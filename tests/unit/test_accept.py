@@ -1,0 +1,250 @@
+"""What measured GPUs are judged by: 1,000 healthy hosts raise no alarm, injected faults are named."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gpunode.acceptance.judge import compare_fleet, find_model, judge, models, summarize
+from gpunode.acceptance.record import Acceptance, Stamp, read_stamp
+from gpunode.contract.measurements import Failure, Gpu, Measured, Measurements, RemappedRows
+from gpunode.sim.host.kinds import MODELS
+from gpunode.sim.host.machine import SimGpu
+from gpunode.sim.node.accept import measure
+
+DAY = 86400.0
+
+
+def host(number: int, model: str = "h100", count: int = 4, level: str = "standard") -> Measurements:
+    """A healthy simulated host's."""
+    kind = MODELS[model]
+    names = [f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'{model} {number} {gpu}')}" for gpu in range(count)]
+    gpus = {name: SimGpu(name, kind.name, kind.device, "0000:3b:00.0", kind.memory_mib) for name in names}
+    return measure(gpus, level, "580.159.04", "6.1.0-40-amd64")
+
+
+def changed(document: Measurements, change: Callable[[Gpu], Gpu], number: int = 0) -> Measurements:
+    gpus = list(document.gpus)
+    gpus[number] = change(gpus[number])
+    return replace(document, gpus=tuple(gpus))
+
+
+def figures(**values: object) -> Callable[[Gpu], Gpu]:
+    return lambda gpu: replace(gpu, measured=replace(gpu.measured, **values))
+
+
+def scaled(figure: str, factor: float) -> Callable[[Gpu], Gpu]:
+    return lambda gpu: figures(**{figure: getattr(gpu.measured, figure) * factor})(gpu)
+
+
+def failed(code: str) -> Callable[[Gpu], Gpu]:
+    return lambda gpu: replace(gpu, error=Failure(code, "…"))
+
+
+def test_a_thousand_healthy_hosts_raise_no_alarm() -> None:
+    """Fleets of 50 hosts of a model, and hosts alone."""
+    hosts = 0
+    for run in range(20):
+        model = list(MODELS)[run % len(MODELS)]
+        documents = [host(50 * run + number, model, 8 if run % 2 else 2) for number in range(50)]
+        fleet = compare_fleet(documents)
+        for document in documents:
+            for against in (fleet, compare_fleet([document])):
+                assert [each.problems for each in judge(document, against) if each.problems] == []
+            hosts += 1
+    assert hosts == 1000
+
+
+ROWS = RemappedRows(0, 1, False, False)
+FAULTS = {
+    "one wrong word of memory": ("h100", figures(memory_errors=1), "memory-errors"),
+    "many wrong words of memory": ("t4", figures(memory_errors=7_000), "memory-errors"),
+    "a wrong result": ("h100", figures(compute_errors=1), "compute-errors"),
+    "many wrong results": ("p100", figures(compute_errors=4096), "compute-errors"),
+    "uncorrected ECC": ("a100", figures(ecc_uncorrected=1), "ecc-uncorrected"),
+    "many uncorrected ECC": ("h200", figures(ecc_uncorrected=90), "ecc-uncorrected"),
+    "row remap pending": ("a100", figures(remapped_rows=replace(ROWS, pending=True)), "remap-pending"),
+    "row remap failed": ("h100", figures(remapped_rows=replace(ROWS, failed=True)), "remap-failed"),
+    "x8 of x16": ("h100", figures(pcie_width=8), "pcie-width"),
+    "x4 of x16": ("t4", figures(pcie_width=4), "pcie-width"),
+    "x1 of x16": ("p100", figures(pcie_width=1), "pcie-width"),
+    "gen 1 of 5": ("h100", figures(pcie_generation=1), "pcie-generation"),
+    "gen 3 of 4": ("l40s", figures(pcie_generation=3), "pcie-generation"),
+    "gen 4 of 5": ("b200", figures(pcie_generation=4), "pcie-generation"),
+    "thermal throttle": ("h100", figures(throttle=("hw_slowdown", "hw_thermal_slowdown")), "throttled"),
+    "power brake": ("a100", figures(throttle=("hw_power_brake_slowdown",)), "throttled"),
+    "hardware slowdown": ("v100", figures(throttle=("hw_slowdown", "sw_power_cap")), "throttled"),
+    "locked clocks": ("h100", figures(throttle=(), sm_mhz=345), "clock-low"),
+    "locked clocks and slow": ("l4", figures(throttle=("applications_clocks_setting",), sm_mhz=900), "clock-low"),
+    "one NVLink down": ("h100", figures(nvlink_active=17, nvlink_inactive=1), "nvlink-inactive"),
+    "two NVLinks of an A100 down": ("a100", figures(nvlink_active=10, nvlink_inactive=2), "nvlink-inactive"),
+    "a V100 with fewer than its neighbours": ("v100", figures(nvlink_active=4, nvlink_inactive=2), "nvlink-inactive"),
+    "no NVLink at all": ("h200", figures(nvlink_active=0, nvlink_inactive=18), "nvlink-inactive"),
+    "fabric in progress": ("h100", figures(fabric="in-progress"), "fabric"),
+    "fabric failed": ("b200", figures(fabric="failed"), "fabric"),
+    "fabric not started": ("h200", figures(fabric="not-started"), "fabric"),
+    "half of the memory's speed": ("h100", scaled("memory_gbps", 0.5), "memory-slow"),
+    "half of a T4's": ("t4", scaled("memory_gbps", 0.5), "memory-slow"),
+    "an eighth less than the fleet's memory": ("h100", scaled("memory_gbps", 0.85), "slower-than-fleet"),
+    "half of the computation": ("h100", scaled("compute_tflops", 0.5), "compute-slow"),
+    "half of a V100's computation": ("v100", scaled("compute_tflops", 0.5), "compute-slow"),
+    "a sixth less than the fleet's computation": ("a100", scaled("compute_tflops", 0.83), "slower-than-fleet"),
+    "slow copies to the GPU": ("h100", scaled("to_device_gbps", 0.3), "transfer-slow"),
+    "slow copies from the GPU": ("p100", scaled("from_device_gbps", 0.3), "transfer-slow"),
+    "copies slower than the fleet's": ("h100", scaled("to_device_gbps", 0.7), "slower-than-fleet"),
+    "hangs": ("h100", failed("hangs"), "hangs"),
+    "CUDA error": ("h100", failed("cuda"), "cuda"),
+    "fell off the bus": ("h100", failed("lost"), "lost"),
+    "driver error": ("h100", failed("driver"), "driver"),
+    "nothing measured": ("h100", lambda gpu: replace(gpu, measured=Measured()), "not-measured"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_an_injected_fault_is_named_on_its_gpu_and_on_no_other(name: str) -> None:
+    model, change, code = FAULTS[name]
+    document = changed(host(1, model, 8), change, 3)
+    judged = judge(document, compare_fleet([document]))
+    assert [each.result for each in judged] == ["accepted"] * 3 + ["failed"] + ["accepted"] * 4
+    assert code in [problem.code for problem in judged[3].problems]
+    assert all(problem.fix and problem.layer for problem in judged[3].problems)
+    assert summarize(judged) == "failed"
+
+
+def test_there_are_forty_faults() -> None:
+    assert len(FAULTS) == 40
+
+
+def test_a_gpu_in_use_is_skipped_and_fails_nothing() -> None:
+    document = changed(host(1), failed("in-use"))
+    judged = judge(document, {})
+    assert [each.result for each in judged] == ["skipped"] + ["accepted"] * 3
+    assert summarize(judged) == "partly"
+    assert summarize(judged[:1]) == "skipped"
+
+
+def test_a_model_without_a_row_is_judged_by_its_fleet_alone_and_that_is_said() -> None:
+    document = host(1, count=6)
+    unknown = replace(document, gpus=tuple(replace(gpu, name="NVIDIA X1") for gpu in document.gpus))
+    alone = judge(changed(unknown, scaled("memory_gbps", 0.1)), {})
+    assert alone[0].result == "accepted"
+    assert any("compared with nothing" in remark for remark in alone[0].remarks)
+    slow = changed(unknown, scaled("memory_gbps", 0.85))
+    judged = judge(slow, compare_fleet([slow]))
+    assert [problem.code for problem in judged[0].problems] == ["slower-than-fleet"]
+    assert judged[1].basis == "the fleet's median alone"
+
+
+def test_a_share_of_a_gpu_is_judged_by_rules_only() -> None:
+    def share(gpu: Gpu) -> Gpu:
+        return replace(scaled("memory_gbps", 0.2)(gpu), shape="shared")
+
+    document = changed(host(1), share)
+    judged = judge(document, compare_fleet([document]))[0]
+    assert judged.result == "accepted"
+    assert any("compared with nothing" in remark for remark in judged.remarks)
+
+
+@pytest.mark.parametrize("active", [0, 4])
+def test_nvlinks_that_are_inactive_by_design_are_a_remark(active: int) -> None:
+    """A V100 of a mesh, and cards without a bridge."""
+    document = host(1, "v100")
+    every = figures(nvlink_active=active, nvlink_inactive=6 - active)
+    document = replace(document, gpus=tuple(map(every, document.gpus)))
+    for judged in judge(document, compare_fleet([document])):
+        assert judged.problems == ()
+        assert f"{6 - active} of its NVLinks are inactive" in judged.remarks
+
+
+@pytest.mark.parametrize(
+    ("name", "memory"),
+    [
+        ("NVIDIA H100 80GB HBM3", 3350),
+        ("NVIDIA H100 PCIe", 2000),
+        ("NVIDIA H100 NVL", 3900),
+        ("NVIDIA H200", 4800),
+        ("NVIDIA GH200 480GB", 4000),
+        ("NVIDIA GB200", 8000),
+        ("NVIDIA B200", 7700),
+        ("NVIDIA A100-SXM4-80GB", 2039),
+        ("NVIDIA A100-PCIE-40GB", 1555),
+        ("NVIDIA A10", 600),
+        ("NVIDIA A10G", 600),
+        ("NVIDIA L4", 300),
+        ("NVIDIA L40S", 864),
+        ("Tesla T4", 320),
+        ("Tesla V100-SXM2-32GB", 900),
+        ("Tesla P100-PCIE-16GB", 732),
+        ("Tesla K80", 240),
+        ("NVIDIA GeForce RTX 4090", 1008),
+        ("NVIDIA GeForce GTX 970", None),
+    ],
+)
+def test_the_first_row_that_fits_a_name_counts(name: str, memory: float | None) -> None:
+    row = find_model(name)
+    assert (row and row.memory_gbps) == memory
+
+
+def test_every_row_has_a_source_and_shares_below_one() -> None:
+    for row in models():
+        assert row.source
+        assert 0.3 <= row.compute_share < 1 and 0.5 <= row.memory_share < 1  # noqa: PT018
+
+
+def stamp(**changes: object) -> Stamp:
+    document = host(1, count=2)
+    made = Acceptance("gpu-01", document, judge(document, {}), 1_800_000_000.0, "image@sha256:1").stamp(
+        30 * DAY
+    )
+    return replace(made, **changes)
+
+
+def test_a_stamp_is_read_as_it_was_written() -> None:
+    assert read_stamp(stamp().text()) == stamp()
+    later = json.dumps({**json.loads(stamp().text()), "version": 2})
+    assert [read_stamp(text) for text in ("", "[]", "{}", later, "null")] == [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, ""),
+        ({"until": 1_800_000_000.0}, "it ran out"),
+        ({"driver": "570.1"}, "it was for driver 570.1"),
+        ({"kernel": "5.15"}, "it was for kernel 5.15"),
+        ({"uuids": ("GPU-other",)}, "it leaves out GPU-"),
+        ({"failed": ("GPU-bad",)}, "GPU-bad failed it"),
+    ],
+)
+def test_a_stamp_holds_for_its_driver_kernel_gpus_and_time(changes: dict[str, object], why: str) -> None:
+    uuids = stamp().uuids
+    void = stamp(**changes).why_void(
+        now=1_800_000_000.0 + DAY, driver="580.159.04", kernel="6.1.0-40-amd64", uuids=uuids
+    )
+    assert void.startswith(why)
+    assert bool(void) == bool(why)
+
+
+def test_a_run_that_skipped_gpus_keeps_what_an_earlier_one_accepted() -> None:
+    whole = stamp()
+    part = replace(whole, verdict="partly", uuids=whole.uuids[:1], at=whole.at + DAY, until=whole.until + DAY)
+    assert set(part.with_earlier(whole).uuids) == set(whole.uuids)
+    assert part.with_earlier(whole).until == whole.until
+    assert part.with_earlier(replace(whole, driver="1")) == part
+    assert part.with_earlier(replace(whole, failed=whole.uuids[1:])) == part
+
+
+def test_a_failure_of_nvidias_own_programs_fails_the_host() -> None:
+    from gpunode.contract.measurements import Tool
+
+    document = replace(
+        host(1), tools={"dcgmi": Tool(False, 1.0, {}, ("PCIe replays",))}, not_measured_tools={}
+    )
+    made = Acceptance("gpu-01", document, judge(document, {}))
+    assert [problem.code for problem in made.problems] == ["dcgmi"]
+    assert made.verdict == "failed"
+    assert made.stamp(DAY).uuids == ()
