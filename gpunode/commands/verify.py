@@ -9,6 +9,7 @@ from typing import TypeAlias, get_args
 
 from gpunode.cluster.api.kinds import Object
 from gpunode.commands.causes import report_causes
+from gpunode.commands.differences import report_differences
 from gpunode.engine import converge, fleet, nodes
 from gpunode.engine.chain import judge_host, stop_at_broken
 from gpunode.engine.member import Member, Members
@@ -44,6 +45,7 @@ def verify(session: Session, *, run: bool) -> int:
         reporter.note(
             "The inventory names no `cluster.plugin`, so nothing in the cluster was checked. Add it to check the whole chain."
         )
+    report_differences(members, session.inventory.path, reporter)
     report_causes(chains, reporter)
     reporter.total(summarize(chains), count_links(chains))
     unreachable = [

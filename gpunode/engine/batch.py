@@ -15,7 +15,7 @@ from gpunode.engine import control_plane, gate, rounds, work
 from gpunode.engine.impact import Act
 from gpunode.engine.member import Member, Members
 from gpunode.engine.proof import Walk, prove
-from gpunode.engine.record import Record, State
+from gpunode.engine.record import FINISHED, Record, State
 from gpunode.engine.reporter import Reporter, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
@@ -80,7 +80,8 @@ def finish(run: Run, members: Members) -> Members:
                 for member in members
             )
     for member in members:
-        run.record.host(member.host.name, *end_state(member))
+        state, why = end_state(member)
+        run.record.host(member.host.name, state, why, gpus=member.addresses if state in FINISHED else ())
     return members
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from gpunode.errors import Problem
+from gpunode.links.machine.pci import driven
 from gpunode.links.node import Node, cordon, taint
 from gpunode.links.pod.vectoradd import NodeResult
 from gpunode.model import Change, Disturbance, Disturbed, Facts, Gpu, Host, Outcome, Verdict
@@ -87,6 +88,11 @@ class Member:
     @property
     def gpus(self) -> tuple[Gpu, ...]:
         return self.facts.gpus if self.facts else ()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """PCI addresses of the GPUs that NVIDIA's driver is for."""
+        return tuple(device.address for device in driven(self.facts.pci)) if self.facts else ()
 
     @property
     def bare(self) -> bool:

@@ -15,7 +15,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -50,11 +50,12 @@ BAD: tuple[State, ...] = ("failed", "refused", "unreachable")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a host has come, since when (seconds since the epoch), and why no further."""
+    """How far a host has come, since when (seconds since the epoch), and why no further. `gpus`: PCI addresses of those that it had."""
 
     state: State
     since: float
     why: str = ""
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +144,11 @@ class Record:
             ) from error
         return record
 
-    def host(self, name: str, state: State, why: str = "") -> None:
-        """Note that the host has reached this state."""
+    def host(self, name: str, state: State, why: str = "", gpus: Sequence[str] = ()) -> None:
+        """Note that the host has reached this state, and its GPUs' PCI addresses."""
         self._states[name] = state
-        self._write(host=name, state=state, time=time.time(), **({"why": why} if why else {}))
+        more = {key: value for key, value in (("why", why), ("gpus", gpus)) if value}
+        self._write(host=name, state=state, time=time.time(), **more)
 
     def gate(self, seen: Mapping[str, Any]) -> None:
         """Note how a gate ended before a batch."""
@@ -220,7 +222,10 @@ def _parse(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
     for line in lines[1:]:
         if line.get("state") in get_args(State) and line.get("host") in hosts:
             hosts[line["host"]] = Progress(
-                line["state"], _time(line.get("time", 0)), str(line.get("why", ""))
+                line["state"],
+                _time(line.get("time", 0)),
+                str(line.get("why", "")),
+                tuple(map(str, line.get("gpus", ()))),
             )
         ended = ended or "ended" in line
     return RecordedRun(path.stem, first.inventory, began, first.options, hosts, ended)
@@ -235,6 +240,20 @@ def _time(value: Any) -> float:
 def last_run(inventory: Path, *, folder: Path | None = None) -> RecordedRun | None:
     """The newest run of this inventory; None if there is none. Raises GpunodeError where its record is damaged."""
     return next(_newest_first(inventory, folder, strict=True), None)
+
+
+def known_gpus(
+    inventory: Path, hosts: Collection[str], *, folder: Path | None = None
+) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """The last run that proved each host, and the PCI addresses of the GPUs that it had; hosts without such a run are left out."""
+    known: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for run in _newest_first(inventory, folder):
+        if known.keys() >= set(hosts):
+            break
+        for name in hosts:
+            if name in run.hosts and run.hosts[name].gpus:
+                known.setdefault(name, (run.id, run.hosts[name].gpus))
+    return known
 
 
 def find_unfinished(inventory: Path, *, folder: Path | None = None) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ class PciDevice:
     cls: str  # 030200
     driver: str | None = None  # the kernel driver bound to it: nvidia, nouveau, NovaCore, vfio-pci
     subsystem: str = ""  # device id of the card, or of a virtual machine's part of it
+    width: int = 0  # PCIe lanes that its link has now; 0: not known, as in virtual machines
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,6 +154,17 @@ class Verified(TypedDict):
     code: Annotated[str, "why it does not hold, where that has a code"]
 
 
+class Difference(TypedDict):
+    """`verify`: a host that differs from the majority of its group; a warning."""
+
+    host: Host
+    group: Annotated[str, "of the inventory; empty: hosts without one"]
+    what: Literal["GPUs", "model", "driver", "link width"]
+    value: Annotated[str, "of this host"]
+    others: Annotated[str, "of the majority"]
+    hosts: Annotated[int, "hosts of the majority; at least 3"]
+
+
 class FleetCause(TypedDict):
     """`verify`, at its end where several hosts are broken: a cause, with its hosts."""
 
@@ -653,6 +664,7 @@ KINDS: Mapping[str, type] = MappingProxyType(
         "manifest": Manifest,
         "verified": Verified,
         "cause": FleetCause,
+        "difference": Difference,
         "explanation": Explanation,
         "error": ErrorMore,
         "note": Note,

@@ -35,7 +35,7 @@ def read_pci() -> List[Dict[str, Any]]:
         vendor = line_of(device + "/vendor")[2:]
         if vendor != "10de" and not (vendor == "15b3" and manages_switches(device)):
             continue
-        driver = below(device + "/driver")
+        driver, width = below(device + "/driver"), device + "/current_link_width"
         devices.append(
             {
                 "address": address,
@@ -44,6 +44,7 @@ def read_pci() -> List[Dict[str, Any]]:
                 "cls": line_of(device + "/class")[2:],
                 "subsystem": line_of(device + "/subsystem_device")[2:],
                 "driver": os.path.basename(os.readlink(driver)) if os.path.islink(driver) else None,
+                "width": number(line_of(width), width),
             }
         )
     return devices
