@@ -6,7 +6,7 @@ import shlex
 import time
 from typing import Any, Dict, Iterable, List, Optional
 
-from gpunode.agent.system import Answer, below, glob_of, last, line_of, number, run, text_of
+from gpunode.agent.system import below, glob_of, last, line_of, number, run, text_of
 
 
 def read_os() -> Dict[str, str]:
@@ -111,14 +111,6 @@ def read_units(names: List[str]) -> Dict[str, Dict[str, Any]]:
             "pid": pid,
         }
     return units
-
-
-def run_transient(*arguments: str) -> Answer:
-    """Run systemd-run with these arguments. Before systemd 236 a unit that failed stays until `systemctl reset-failed`."""
-    answer = run("systemd-run", "--quiet", "--collect", *arguments)
-    if answer.status and "unrecognized option '--collect'" in answer.message:
-        return run("systemd-run", "--quiet", *arguments)
-    return answer
 
 
 CHATTER = re.compile(

@@ -182,6 +182,14 @@ def has_systemd() -> bool:
     return not ROOT and os.path.isdir("/run/systemd/system")
 
 
+def run_transient(*arguments: str) -> Answer:
+    """Run systemd-run with these arguments. Before systemd 236 a unit that failed stays until `systemctl reset-failed`."""
+    answer = run("systemd-run", "--quiet", "--collect", *arguments)
+    if answer.status and "unrecognized option '--collect'" in answer.message:
+        return run("systemd-run", "--quiet", *arguments)
+    return answer
+
+
 def last(text: str, count: int) -> List[str]:
     """The last lines of a text that are not blank."""
     return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]

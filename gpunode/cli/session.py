@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shlex
 import sys
@@ -119,6 +120,8 @@ def session(
     tell_origin(path, common.origin, reporter)
     if path != options.usual():
         reporter = report.Named(reporter, path)
+    gc.freeze()  # all of it is needed to the end; what the visits leave is looked for as usual
+    gc.set_threshold(700)
     try:
         with open_session(inventory, hosts, reporter, forks=common.forks, password=password) as work:
             yield work

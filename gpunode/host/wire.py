@@ -37,7 +37,7 @@ _READING = (
 @functools.cache
 def _program() -> bytes:
     """The agent, compressed once a run for all hosts."""
-    return zlib.compress(bootstrap.program().encode(), 9)
+    return zlib.compress(bootstrap.program().encode(), 6)
 
 
 def encode(job: Mapping[str, Any]) -> bytes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from typing import Any
@@ -36,13 +37,82 @@ def schema() -> Schema:
     return loaded
 
 
-@lru_cache(maxsize=1)
-def validator() -> Any:
-    """The schema's validator; 22.0 is no integer for it. Imported late: the import is slow."""
-    from jsonschema.validators import Draft202012Validator, extend
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A value that breaks a rule of the schema: `limit` is the rule's in `schema`. `named`: the value is a key, which is at `where`."""
 
-    kinds = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
-    return extend(Draft202012Validator, type_checker=kinds)(schema())  # type: ignore[no-untyped-call]
+    where: Where
+    rule: str
+    value: Any
+    limit: Any
+    schema: Schema
+    named: bool = False
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+TYPES: Mapping[str, Callable[[Any], bool]] = {
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: type(value) is int,  # 22.0 is none
+    "number": _is_number,
+}
+# The rules of JSON Schema that schema.json uses, each for values of one type (None: of any): whether a value keeps it.
+RULES: Mapping[str, tuple[str | None, Callable[[Any, Any], bool]]] = {
+    "type": (
+        None,
+        lambda value, limit: any(
+            TYPES[kind](value) for kind in ([limit] if isinstance(limit, str) else limit)
+        ),
+    ),
+    "enum": (None, lambda value, limit: value in limit),
+    "pattern": ("string", lambda value, limit: re.search(limit, value) is not None),
+    "minLength": ("string", lambda value, limit: len(value) >= limit),
+    "maxLength": ("string", lambda value, limit: len(value) <= limit),
+    "minimum": ("number", lambda value, limit: value >= limit),
+    "maximum": ("number", lambda value, limit: value <= limit),
+    "minProperties": ("object", lambda value, limit: len(value) >= limit),
+    "required": ("object", lambda value, limit: all(key in value for key in limit)),
+    "anyOf": (None, lambda value, limit: any(not list(mistakes(value, part)) for part in limit)),
+}
+
+
+def mistakes(value: Any, part: Schema, where: Where = ()) -> Iterator[Mistake]:
+    """What is wrong with a value against a part of the schema. The library for all of JSON Schema takes as long to import as paramiko."""
+    for rule, limit in part.items():
+        if rule in RULES:
+            kind, keeps = RULES[rule]
+            if (kind is None or TYPES[kind](value)) and not keeps(value, limit):
+                yield Mistake(where, rule, value, limit, part)
+        elif rule == "$ref":
+            yield from mistakes(value, schema()["$defs"][limit.rsplit("/", 1)[1]], where)
+        elif rule == "items" and isinstance(value, list):
+            for index, item in enumerate(value):
+                yield from mistakes(item, limit, (*where, index))
+        elif isinstance(value, dict):
+            yield from _mistakes_of_keys(value, rule, limit, part, where)
+
+
+def _mistakes_of_keys(
+    value: dict[Any, Any], rule: str, limit: Any, part: Schema, where: Where
+) -> Iterator[Mistake]:
+    known = part.get("properties", {})
+    if rule == "properties":
+        for key in [key for key in limit if key in value]:
+            yield from mistakes(value[key], limit[key], (*where, key))
+    elif rule == "propertyNames":
+        for key in value:
+            yield from (replace(mistake, named=True) for mistake in mistakes(key, limit, where))
+    elif rule == "additionalProperties" and limit is False:
+        if any(key not in known for key in value):
+            yield Mistake(where, rule, value, limit, part)
+    elif rule == "additionalProperties":
+        for key in [key for key in value if key not in known]:
+            yield from mistakes(value[key], limit, (*where, key))
 
 
 def resolve(part: Schema) -> Schema:
@@ -61,20 +131,20 @@ def check(source: Source) -> None:
             f"this file has format {version}, for a newer gpunode; this one reads formats up to {newest}",
         )
         source.stop()
-    errors = list(validator().iter_errors(source.data))
     wrong: set[Where] = set()
     meant: set[Where] = set()  # keys that an unknown one was probably meant to be
-    for error in sorted(errors, key=lambda error: error.validator in {"required", "anyOf"}):
-        where: Where = tuple(error.absolute_path)
-        if error.instance is INVALID:
+    errors = list(mistakes(source.data, schema()))
+    for error in sorted(errors, key=lambda error: error.rule in {"required", "anyOf"}):
+        where = error.where
+        if error.value is INVALID:
             continue
-        if "propertyNames" in error.absolute_schema_path:
-            where = (*where, str(error.instance))
-            source.problem(where, broken_rule(error.schema["patternErrorMessage"], error.instance), key=True)
+        if error.named:
+            where = (*where, str(error.value))
+            source.problem(where, broken_rule(error.schema["patternErrorMessage"], error.value), key=True)
             wrong.add(where)
-        elif error.validator == "additionalProperties":
+        elif error.rule == "additionalProperties":
             here = resolve(error.schema)
-            for key in [key for key in error.instance if key not in here["properties"]]:
+            for key in [key for key in error.value if key not in here["properties"]]:
                 near = nearest(key, here) if len(wrong) < ADVISED else None
                 meant.add((*where, near or key))
                 advice = (
@@ -82,7 +152,7 @@ def check(source: Source) -> None:
                 )
                 source.problem((*where, key), f"unknown key; {advice}", key=True)
                 wrong.add((*where, key))
-        elif error.validator in {"required", "anyOf"}:
+        elif error.rule in {"required", "anyOf"}:
             for why in missing(source, error, where, meant):
                 source.problem(where, why)
             if where:
@@ -114,19 +184,19 @@ def note_misplaced(source: Source) -> None:
         del groups[name]  # its variables are the misplaced ones
 
 
-def missing(source: Source, error: Any, where: Where, meant: set[Where]) -> Iterator[str]:
+def missing(source: Source, error: Mistake, where: Where, meant: set[Where]) -> Iterator[str]:
     """Messages for required keys that are missing, and not just misspelt. `anyOf`: one of several is required."""
 
     def present(key: str) -> bool:
         return (*where, key) in meant or (*where, key) in source.keys
 
-    if error.validator == "anyOf":
-        keys = [key for choice in error.validator_value for key in choice["required"]]
+    if error.rule == "anyOf":
+        keys = [key for choice in error.limit for key in choice["required"]]
         if not any(present(key) for key in keys):
             yield f"needs {join(keys, 'or')}"
         return
-    for key in error.validator_value:
-        if key not in error.instance and not present(key):
+    for key in error.limit:
+        if key not in error.value and not present(key):
             yield f"`{key}` is missing; add `{example(key, resolve(error.schema['properties'][key]))}`"
 
 
@@ -148,39 +218,37 @@ def remove(data: Any, where: Where) -> None:
         data.pop(last, None)
 
 
-def sentence(error: Any, written: str | None) -> str:
+def sentence(error: Mistake, written: str | None) -> str:
     """The message for one mistake: the expected value, the actual one, and the fix."""
-    value, limit = error.instance, error.validator_value
-    if error.validator == "type":
+    value, limit = error.value, error.limit
+    if error.rule == "type":
         if "pattern" in error.schema and written and not re.search(error.schema["pattern"], written):
             return broken_rule(error.schema["patternErrorMessage"], written)
         return wrong_type([limit] if isinstance(limit, str) else limit, value, written)
-    if error.validator == "enum":
+    if error.rule == "enum":
         near = difflib.get_close_matches(str(value), limit, n=1)
         return f"expected {join(limit, 'or')}, got {kind(value)}" + (
             f"; did you mean `{near[0]}`?" if near else ""
         )
     if (
-        error.validator == "pattern"
+        error.rule == "pattern"
         and "ranges" in error.schema["patternErrorMessage"]
         and re.search(r"[\[{]", value)
     ):
         meant = range_meant(value)
         fix = f"did you mean `{meant}`?" if meant else f'this one is "{value}"; name such hosts one by one'
         return f"a range counts from one number to another, as in gpu-[01:04]; {fix}"
-    if error.validator == "pattern":
+    if error.rule == "pattern":
         return broken_rule(error.schema["patternErrorMessage"], value)
-    if error.validator in {"minimum", "maximum"}:
+    if error.rule in {"minimum", "maximum"}:
         return f"expected a number from {error.schema['minimum']} to {error.schema['maximum']}, got {value}"
-    if error.validator == "maxLength":
+    if error.rule == "maxLength":
         return f"has {len(value)} characters; {limit} is the maximum"
-    if error.validator == "minLength":
+    if error.rule == "minLength":
         return "is empty; give it a value or remove the line"
-    if error.validator == "minProperties":
-        if "properties" not in error.schema:
-            return "is empty; give it an entry or remove it"
-        return f"is empty; it needs at least one of {join(error.schema['properties'], 'or')}"
-    return str(error.message)
+    if "properties" not in error.schema:  # minProperties
+        return "is empty; give it an entry or remove it"
+    return f"is empty; it needs at least one of {join(error.schema['properties'], 'or')}"
 
 
 def wrong_type(expected: list[str], value: Any, written: str | None) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import jinja2
 
 from gpunode.errors import TemplateError
+from gpunode.planning.tables import READING
 
 
 def folder() -> Path:
@@ -25,13 +26,16 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
+        auto_reload=False,  # else each use of a template asks for the age of its file
     )
 
 
 def template(name: str, **values: object) -> str:
     """The text of `templates/host/<name>.j2` with these values. Raises TemplateError for a missing one."""
     try:
-        return _environment().get_template(f"{name}.j2").render(**values)
+        with READING:
+            text = _environment().get_template(f"{name}.j2")
+        return text.render(**values)
     except jinja2.TemplateNotFound:
         raise TemplateError(
             f"template host/{name}.j2 is missing in {folder()}",

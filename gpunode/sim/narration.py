@@ -28,7 +28,7 @@ ITEM = re.compile(r" {3}\w* *[-+~!] ")
 HOST, LINK = re.compile(r" [^ ✓✗·]"), re.compile(r"   [✓✗·] ")
 # What the commands of the show import: one process loads it, while the hosts are made.
 LOAD = """
-import jsonschema.validators, kubernetes.client, kubernetes.config, kubernetes.utils.quantity, rich.progress
+import kubernetes.client, kubernetes.config, kubernetes.utils.quantity, rich.progress
 import gpunode.cli, gpunode.host.ssh, gpunode.report.human, gpunode.report.lines, gpunode.report.page
 import gpunode.commands.label, gpunode.commands.plan, gpunode.commands.provision, gpunode.commands.verify
 """

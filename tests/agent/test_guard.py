@@ -18,7 +18,7 @@ import pytest
 from gpunode.agent import record, system
 from gpunode.agent.record import Run
 from gpunode.engine.on_host.changes import write_file
-from gpunode.engine.on_host.runs import KEPT_RUNS
+from gpunode.engine.on_host.work import KEPT_RUNS
 from gpunode.model import Reboot, Service, WriteFile
 from tests.agent.conftest import DAEMON, DOCKER, START, Host, wait_until
 from tests.agent.guarded import (

@@ -137,16 +137,13 @@ def make(this: Run, change: Message) -> Message:
     return CHANGES[change["kind"]](this, change)
 
 
-def why_unknown(change: Message) -> Optional[Failure]:
-    """Why this agent cannot make the change; None if it can."""
-    check = change.get("check")
-    if change["kind"] not in CHANGES:
-        return Failure(
-            "unknown-change", "the agent knows no change `%s`: nothing was changed" % change["kind"]
-        )
+def refuse_unknown(change: Message) -> None:
+    """Raise Failure if this agent cannot make the change."""
+    kind, check = change["kind"], change.get("check")
+    if kind not in CHANGES:
+        raise Failure("unknown-change", "the agent knows no change `%s`: nothing was changed" % kind)
     if check and check not in CHECKS:
-        return Failure("unknown-change", "the agent knows no check `%s`: nothing was changed" % check)
-    return None
+        raise Failure("unknown-change", "the agent knows no check `%s`: nothing was changed" % check)
 
 
 def reboot(this: Run, change: Message) -> Message:

@@ -10,7 +10,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import put, put_files_back, sync
-from gpunode.agent.machine import run_transient, show_units
+from gpunode.agent.machine import show_units
 from gpunode.agent.record import RECORDS, VERSION, Run, check_format, settle_time, take_lock
 from gpunode.agent.system import (
     Message,
@@ -22,6 +22,7 @@ from gpunode.agent.system import (
     number,
     resolve,
     run,
+    run_transient,
     text_of,
     unrooted,
 )

@@ -107,7 +107,7 @@ def detached(verb: str, name: str) -> None:
 
 
 def work(this: Run) -> None:
-    from gpunode.engine.on_host.runs import work
+    from gpunode.engine.on_host.work import work
 
     work(this)
 

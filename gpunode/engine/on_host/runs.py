@@ -1,23 +1,19 @@
-"""An apply on the host: started, followed and aborted by jobs; its own process makes the changes."""
+"""An apply on the host: started, followed and aborted by jobs. `work`, a process of its own, makes the changes.
+
+That one imports what makes them; a host compiles it once for an apply, not here, too.
+"""
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
-from typing import Any, BinaryIO, Iterator, Optional
+from typing import BinaryIO, Iterator, Optional
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.machine import run_transient
 from gpunode.agent.processes import send_signal, started_at
 from gpunode.agent.record import Run, check_format, lock_holder, take_lock
-from gpunode.agent.system import Message, below, failure_of, has_systemd, last, line_of, run, text_of
-from gpunode.engine.on_host.changes import make, why_unknown
-from gpunode.engine.on_host.guard import end_killed_runs, forget_payloads, put_back, read_guard
-from gpunode.engine.on_host.probe import probe
-from gpunode.links.driver.on_host.runfile import fetch
-from gpunode.links.plugin.on_host import spool
+from gpunode.agent.system import Message, failure_of, has_systemd, last, run, run_transient, text_of
 
 BEAT_SECONDS = 10  # between two `alive` of a silent apply
 
@@ -68,16 +64,12 @@ def apply(program: bytes, job: Message, stdin: BinaryIO) -> Iterator[Message]:
         yield dict(holder, type="locked")
         yield {"type": "end", "ok": False}
         return
-    for n, change in enumerate(job["changes"]):
-        why = why_unknown(change)
-        if why is not None:
-            yield why.message(n)
-            yield {"type": "end", "ok": False}
-            return
     n = 0
     try:
         this.store(program, job)
         for index, payload in enumerate(job["payloads"]):
+            from gpunode.links.plugin.on_host import spool
+
             n = [change.get("payload") for change in job["changes"]].index(index)
             spool(this.payload(index), payload, stdin)
         this.begin()
@@ -109,6 +101,8 @@ ABORT_SECONDS = 240  # for an apply to restore its guarded files and end
 
 def abort(patience: float, beat: float) -> Iterator[Message]:
     """End the running apply, which restores its guarded files. One that does not end is killed; they are restored here."""
+    from gpunode.engine.on_host.guard import end_killed_runs, forget_payloads
+
     holder = lock_holder()
     if holder is not None:
         this = Run(holder["run"])
@@ -160,100 +154,3 @@ def activity(this: Run) -> str:
         elif message["type"] == "done":
             text = "nothing, after " + text
     return text.strip()
-
-
-REBOOT_SECONDS = 900  # for the machine to go down
-KEPT_RUNS = 50  # records of earlier applies, with the originals of what they changed
-
-
-def work(this: Run) -> None:
-    """Make the changes in order, up to the first failure; the last message is `end`."""
-    job = this.load()
-    holder = {"run": this.name, "by": job["by"], "since": time.time(), "pid": os.getpid()}
-    lock = take_lock(holder)
-    if lock is None:
-        this.send(dict(lock_holder() or holder, type="locked"))
-        this.forget()
-        this.send({"type": "end", "ok": False})
-        this.close()
-        return
-    ok = restore_leftovers(this)
-    if ok:
-        prune(this)
-    signal.signal(signal.SIGTERM, interrupt)
-    changes = job["changes"] if ok else []
-    try:
-        for this.n, change in enumerate(changes):
-            fetch(this, change)
-        for this.n, change in enumerate(changes):
-            start = time.monotonic()
-            this.send({"type": "start", "n": this.n})
-            detail = make(this, change)
-            this.send({"type": "done", "n": this.n, "seconds": time.monotonic() - start, "detail": detail})
-    except (Exception, KeyboardInterrupt) as error:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # restoring is not interrupted
-        ok = False
-        this.send(undo(this, failure_of(error)).message(this.n))
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if job["then"] is not None:
-        this.send({"type": "facts", "facts": probe(job["then"], this.name)})
-    this.forget()
-    this.send({"type": "end", "ok": ok})
-    if ok and any(change["kind"] == "reboot" for change in job["changes"]):
-        go_down(this)
-    this.close()
-    lock.close()
-
-
-def interrupt(_number: int, _frame: Any) -> None:
-    """The handler of SIGTERM; later ones are ignored."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
-def undo(this: Run, why: Failure) -> Failure:
-    """The same failure, with the guarded files that were restored because their restart was not verified."""
-    try:
-        guard = read_guard(this)
-        if guard is not None:
-            why.restored, problems = put_back(this, guard)
-            why.detail += problems
-    except Exception as error:  # the guard stays: for the timer, the next boot, or the next apply
-        why.detail.append("the files were not restored: %s" % failure_of(error).error)
-    return why
-
-
-def go_down(this: Run) -> None:
-    """Reboot, and hold the lock until the machine is down."""
-    before = line_of("/proc/sys/kernel/random/boot_id")
-    time.sleep(1)  # for a follower to read the end
-    answer = run("systemctl", "reboot")
-    if answer.status > 0:  # negative: the reboot itself killed it
-        sentence = "the host does not reboot: " + last(answer.message, 1)[0]
-        this.send(Failure("reboot-failed", sentence, last(answer.message, 5)).message(this.n))
-        this.send({"type": "end", "ok": False})  # for new followers; the first `end` was read
-        return
-    deadline = time.monotonic() + REBOOT_SECONDS
-    while line_of("/proc/sys/kernel/random/boot_id") == before and time.monotonic() < deadline:
-        time.sleep(0.5)
-
-
-def restore_leftovers(this: Run) -> bool:
-    """Restore now what timers of killed applies would restore in the middle of this one; False if it failed."""
-    try:
-        for sentence in end_killed_runs():
-            this.progress(sentence)
-        forget_payloads(this.name)
-    except Exception as error:
-        this.send(failure_of(error).message(0))
-        return False
-    return True
-
-
-def prune(this: Run) -> None:
-    """Remove the oldest records. Needs the lock, and no guard that is still armed."""
-    folder = below(os.path.dirname(this.record))
-    others = [name for name in os.listdir(folder) if name != this.name]
-    others.sort(key=lambda name: os.stat(os.path.join(folder, name)).st_mtime)
-    for name in others[: max(0, len(others) - KEPT_RUNS + 1)]:
-        shutil.rmtree(os.path.join(folder, name), ignore_errors=True)

@@ -5,9 +5,9 @@ import re
 from typing import Any, Dict, List, Optional
 
 from gpunode.agent.files import read_file, read_files, unexpected_result
-from gpunode.agent.machine import journal, run_transient
+from gpunode.agent.machine import journal
 from gpunode.agent.section import Section
-from gpunode.agent.system import Message, below, glob_of, have, resolve, run, text_of
+from gpunode.agent.system import Message, below, glob_of, have, resolve, run, run_transient, text_of
 
 # Units that a kubelet runs in, and the command that prints its version, where it brings the kubelet.
 BROUGHT = {
