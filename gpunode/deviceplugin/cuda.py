@@ -1,4 +1,4 @@
-"""The part of the CUDA driver API that adds vectors, and what its errors mean. Needs only libcuda.so.1."""
+"""The part of the CUDA driver API that gpunode's kernels need, and what its errors mean. Needs only libcuda.so.1."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ import math
 import os
 import uuid
 from array import array
-from collections.abc import Iterator
-from contextlib import contextmanager
-from ctypes import byref, c_char, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from ctypes import byref, c_char, c_char_p, c_float, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import Any
 
 BLOCK = 256  # threads
-COMPUTE_MODE = 20  # CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, of cuda.h; 0 is CU_COMPUTEMODE_DEFAULT
+# CUdevice_attribute and CUjit_option, of cuda.h
+MULTIPROCESSORS = 16
+COMPUTE_MODE = 20  # 0 is CU_COMPUTEMODE_DEFAULT
+MULTIPROCESSOR_THREADS = 39
+CAPABILITY = (75, 76)
+JIT_ERRORS, JIT_ERRORS_SIZE = 5, 6
+BLOCKING_EVENT = 1  # CU_EVENT_BLOCKING_SYNC
+BLOCKING_SYNC = 4  # CU_CTX_SCHED_BLOCKING_SYNC: who waits for a GPU leaves the processor to others
 
 # PTX 6.0 for sm_50: the driver compiles it for whatever GPU it finds, Maxwell and newer.
 KERNEL = b"""
@@ -67,6 +74,7 @@ _MEANING = {  # CUresult -> its meaning here and the fix
     "runs with the nvidia runtime",
     101: "no such GPU",
     209: "the driver cannot make code for this GPU",
+    218: "the driver cannot compile the kernel",
     214: "an uncorrectable ECC error: reset the GPU, or replace it if that comes back",
     221: "libnvidia-ptxjitcompiler is not in this container: NVIDIA_DRIVER_CAPABILITIES must have `compute`",
     222: "this driver is too old for the kernel (PTX 6.0 needs driver 384 or newer)",
@@ -80,11 +88,15 @@ _MEANING = {  # CUresult -> its meaning here and the fix
 
 
 class CudaError(Exception):
-    """A failed driver call; the message has the call, the error's name and the fix."""
+    """A failed driver call; the message has the call, the error's name and the fix. `code`: its CUresult, 0 if there is none."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Cuda:
-    """The part of the driver API that adds vectors. `library` is libcuda.so.1."""
+    """The driver API. `library` is libcuda.so.1."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -98,7 +110,7 @@ class Cuda:
             self._library.cuGetErrorName(c_int(result), byref(name))
             meaning = name.value.decode() if name.value else "unknown error"
             raise CudaError(
-                f"{function}: {meaning} ({result}): {_MEANING.get(result, 'see the host kernel log')}"
+                f"{function}: {meaning} ({result}): {_MEANING.get(result, 'see the host kernel log')}", result
             )
 
     def version(self) -> str:
@@ -111,7 +123,7 @@ class Cuda:
         count = c_int()
         self.call("cuDeviceGetCount", byref(count))
         if not count.value:
-            raise CudaError(f"cuDeviceGetCount: 0 devices: {_MEANING[100]}")
+            raise CudaError(f"cuDeviceGetCount: 0 devices: {_MEANING[100]}", 100)
         devices = []
         for ordinal in range(count.value):
             device = c_int()
@@ -137,65 +149,147 @@ class Cuda:
         named = [name for name in seen if name.startswith(f"MIG-GPU-{number}/")]
         return named[0] if len(named) == 1 else ""
 
+    def pci(self, device: int) -> str:
+        """The GPU's address as Linux writes it."""
+        name = ctypes.create_string_buffer(32)
+        self.call("cuDeviceGetPCIBusId", name, c_int(32), c_int(device))
+        return name.value.decode().lower()
+
+    def attribute(self, device: int, number: int) -> int:
+        value = c_int()
+        self.call("cuDeviceGetAttribute", byref(value), c_int(number), c_int(device))
+        return value.value
+
     def exclusive(self, device: int) -> bool:
         """True if the GPU's compute mode allows at most one process."""
-        mode = c_int()
-        self.call("cuDeviceGetAttribute", byref(mode), c_int(COMPUTE_MODE), c_int(device))
-        return mode.value != 0
+        return self.attribute(device, COMPUTE_MODE) != 0
 
     @contextmanager
-    def on(self, device: int) -> Iterator[None]:
-        """While entered, `memory` and `add` use this GPU."""
+    def on(self, device: int, flags: int = 0) -> Iterator[None]:
+        """While entered, the calls below use this GPU."""
         context = c_void_p()
-        self.call("cuCtxCreate_v2", byref(context), c_uint(0), c_int(device))
+        self.call("cuCtxCreate_v2", byref(context), c_uint(flags), c_int(device))
         try:
             yield
         finally:
             self._library.cuCtxDestroy_v2(context)
 
-    def memory(self) -> int:
-        """The GPU's memory in MiB, rounded down, that this process may use."""
+    def free_memory(self) -> tuple[int, int]:
+        """Bytes of the GPU's memory that are free, and those that this process may use in all."""
         free, total = c_size_t(), c_size_t()
         self.call("cuMemGetInfo_v2", byref(free), byref(total))
-        return total.value // (1024 * 1024)
+        return free.value, total.value
+
+    def memory(self) -> int:
+        """The GPU's memory in MiB, rounded down, that this process may use."""
+        return self.free_memory()[1] // (1024 * 1024)
 
     def gives(self, mib: int) -> bool:
         """True if this process can allocate so much of the GPU's memory at once; it is freed again."""
-        pointer = c_uint64()
-        if self._library.cuMemAlloc_v2(byref(pointer), c_size_t(mib * 1024 * 1024)):
+        try:
+            with self.allocated(mib * 1024 * 1024):
+                return True
+        except CudaError:
             return False
-        self._library.cuMemFree_v2(pointer)
-        return True
+
+    @contextmanager
+    def allocated(self, size: int) -> Iterator[int]:
+        """The address of so many bytes of the GPU's memory, freed at the end."""
+        pointer = c_uint64()
+        self.call("cuMemAlloc_v2", byref(pointer), c_size_t(size))
+        try:
+            yield pointer.value
+        finally:
+            self._library.cuMemFree_v2(pointer)
+
+    @contextmanager
+    def pinned(self, size: int) -> Iterator[int]:
+        """The address of so many bytes of the host's memory, which the GPU can read and write itself."""
+        pointer = c_void_p()
+        self.call("cuMemAllocHost_v2", byref(pointer), c_size_t(size))
+        try:
+            yield pointer.value or 0
+        finally:
+            self._library.cuMemFreeHost(pointer)
+
+    def timed(self, work: Callable[[], None]) -> float:
+        """Seconds, by the GPU's clock, of what `work` starts; waits for its end."""
+        events = (c_void_p(), c_void_p())
+        for event in events:
+            self.call("cuEventCreate", byref(event), c_uint(BLOCKING_EVENT))
+        try:
+            self.call("cuEventRecord", events[0], c_void_p())
+            work()
+            self.call("cuEventRecord", events[1], c_void_p())
+            self.call("cuEventSynchronize", events[1])
+            milliseconds = c_float()
+            self.call("cuEventElapsedTime", byref(milliseconds), *events)
+        finally:
+            for event in events:
+                self._library.cuEventDestroy_v2(event)
+        return milliseconds.value / 1000
+
+    def send(self, to: int, source: int, size: int) -> None:
+        """Start a copy from pinned memory; does not wait."""
+        self.call("cuMemcpyHtoDAsync_v2", c_uint64(to), c_void_p(source), c_size_t(size), c_void_p())
+
+    def fetch(self, to: int, source: int, size: int) -> None:
+        """Start a copy to pinned memory; does not wait."""
+        self.call("cuMemcpyDtoHAsync_v2", c_void_p(to), c_uint64(source), c_size_t(size), c_void_p())
+
+    def put(self, to: int, source: int, size: int) -> None:
+        """Copy from the host's memory; returns at the end."""
+        self.call("cuMemcpyHtoD_v2", c_uint64(to), c_void_p(source), c_size_t(size))
+
+    def get(self, to: int, source: int, size: int) -> None:
+        """Copy to the host's memory; returns at the end."""
+        self.call("cuMemcpyDtoH_v2", c_void_p(to), c_uint64(source), c_size_t(size))
+
+    def clear(self, at: int, value: int, size: int) -> None:
+        """Set so many bytes of the GPU's memory to this value; does not wait."""
+        self.call("cuMemsetD8_v2", c_uint64(at), c_ubyte(value), c_size_t(size))
+
+    def kernels(self, ptx: bytes, *names: str) -> list[c_void_p]:
+        """Compile for this GPU. Raises CudaError with the compiler's lines."""
+        module, log = c_void_p(), ctypes.create_string_buffer(4096)
+        options = (c_uint * 2)(JIT_ERRORS, JIT_ERRORS_SIZE)
+        values = (c_void_p * 2)(ctypes.addressof(log), len(log))
+        try:
+            self.call("cuModuleLoadDataEx", byref(module), c_char_p(ptx), c_uint(2), options, values)
+        except CudaError as error:
+            lines = log.value.decode(errors="replace").strip()
+            raise CudaError(f"{error}{': ' if lines else ''}{lines}", error.code) from None
+        kernels = [c_void_p() for _ in names]
+        for kernel, name in zip(kernels, names, strict=True):
+            self.call("cuModuleGetFunction", byref(kernel), module, c_char_p(name.encode()))
+        return kernels
+
+    def launch(self, kernel: c_void_p, blocks: int, threads: int, *values: Any) -> None:
+        """Start a kernel with these ctypes values; does not wait."""
+        parameters = (c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        grid = (c_uint(blocks), c_uint(1), c_uint(1))
+        block = (c_uint(threads), c_uint(1), c_uint(1))
+        self.call("cuLaunchKernel", kernel, *grid, *block, c_uint(0), c_void_p(), parameters, c_void_p())
+
+    def synchronize(self) -> None:
+        """Wait for the GPU. Raises CudaError if a kernel failed."""
+        self.call("cuCtxSynchronize")
 
     def add(self, left: array[float], right: array[float]) -> array[float]:
         """left + right, computed by the GPU."""
-        size = c_size_t(len(left) * left.itemsize)
+        size = len(left) * left.itemsize
         sums = array("f", [math.nan]) * len(left)  # a kernel that did nothing must show
-        module, kernel = c_void_p(), c_void_p()
-        pointers: list[c_uint64] = []
-        try:
-            self.call("cuModuleLoadData", byref(module), c_char_p(KERNEL))
-            self.call("cuModuleGetFunction", byref(kernel), module, c_char_p(b"vectoradd"))
+        with ExitStack() as stack:
+            (kernel,) = self.kernels(KERNEL, "vectoradd")
+            pointers = []
             for data in (left, right, sums):
-                pointer = c_uint64()
-                self.call("cuMemAlloc_v2", byref(pointer), size)
-                pointers.append(pointer)
-                self.call("cuMemcpyHtoD_v2", pointer, _address(data), size)
-            values = (*pointers, c_uint(len(left)))
-            parameters = (c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-            grid = (c_uint((len(left) + BLOCK - 1) // BLOCK), c_uint(1), c_uint(1))
-            block = (c_uint(BLOCK), c_uint(1), c_uint(1))
-            self.call("cuLaunchKernel", kernel, *grid, *block, c_uint(0), c_void_p(), parameters, c_void_p())
-            self.call("cuCtxSynchronize")
-            self.call("cuMemcpyDtoH_v2", _address(sums), pointers[2], size)
-        finally:
-            for pointer in pointers:
-                self._library.cuMemFree_v2(pointer)
+                pointers.append(stack.enter_context(self.allocated(size)))
+                self.put(pointers[-1], data.buffer_info()[0], size)
+            blocks = (len(left) + BLOCK - 1) // BLOCK
+            self.launch(kernel, blocks, BLOCK, *map(c_uint64, pointers), c_uint(len(left)))
+            self.synchronize()
+            self.get(sums.buffer_info()[0], pointers[2], size)
         return sums
-
-
-def _address(data: array[float]) -> c_void_p:
-    return c_void_p(data.buffer_info()[0])
 
 
 def load() -> ctypes.CDLL:

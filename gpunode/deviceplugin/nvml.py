@@ -8,8 +8,8 @@ a test compares them with nvidia-ml-py's.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from ctypes import byref, c_char, c_char_p, c_int, c_int64, c_uint, c_ulonglong, c_void_p
+from collections.abc import Callable, Sequence
+from ctypes import byref, c_char, c_char_p, c_int, c_int64, c_ubyte, c_uint, c_ulonglong, c_void_p
 from typing import Any
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -80,6 +80,9 @@ MemoryLimits = _structure(
     hardLimit=c_ulonglong,
     currentUsed=c_ulonglong,
 )
+_FABRIC = {"clusterUuid": c_ubyte * 16, "status": c_uint, "cliqueId": c_uint, "state": c_uint}
+FabricInfo = _structure("nvmlGpuFabricInfo_t", **_FABRIC)
+FabricInfoV = _structure("nvmlGpuFabricInfo_v2_t", version=c_uint, **_FABRIC, healthMask=c_uint)
 
 Text = c_char * 96  # the longest of the buffers for a name, a UUID, a version
 _HANDLE = c_void_p  # an address, which is an int here
@@ -102,6 +105,18 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {
         (_HANDLE, c_uint),
         (PciInfo,),
     ),
+    "nvmlDeviceGetNvLinkErrorCounter": (
+        "nvmlDeviceGetNvLinkErrorCounter",
+        (_HANDLE, c_uint, c_uint),
+        (c_ulonglong,),
+    ),
+    "nvmlDeviceGetClockInfo": ("nvmlDeviceGetClockInfo", (_HANDLE, c_uint), (c_uint,)),
+    "nvmlDeviceGetMaxClockInfo": ("nvmlDeviceGetMaxClockInfo", (_HANDLE, c_uint), (c_uint,)),
+    "nvmlDeviceGetTotalEccErrors": (
+        "nvmlDeviceGetTotalEccErrors",
+        (_HANDLE, c_uint, c_uint),
+        (c_ulonglong,),
+    ),
     "nvmlDeviceGetTemperature": ("nvmlDeviceGetTemperature", (_HANDLE, c_uint), (c_uint,)),
     "nvmlDeviceGetTopologyCommonAncestor": (
         "nvmlDeviceGetTopologyCommonAncestor",
@@ -123,6 +138,13 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {
         "nvmlDeviceGetUtilizationRates": (Utilization,),
         "nvmlDeviceGetTotalEnergyConsumption": (c_ulonglong,),
         "nvmlDeviceGetRemappedRows": (c_uint, c_uint, c_uint, c_uint),  # corrected, not, pending, failed
+        "nvmlDeviceGetCurrPcieLinkGeneration": (c_uint,),
+        "nvmlDeviceGetCurrPcieLinkWidth": (c_uint,),
+        "nvmlDeviceGetMaxPcieLinkGeneration": (c_uint,),
+        "nvmlDeviceGetMaxPcieLinkWidth": (c_uint,),
+        "nvmlDeviceGetPowerUsage": (c_uint,),  # milliwatts
+        "nvmlDeviceGetEnforcedPowerLimit": (c_uint,),
+        "nvmlDeviceGetCurrentClocksThrottleReasons": (c_ulonglong,),
         "nvmlDeviceGetComputeMode": (c_uint,),
         "nvmlDeviceGetMigMode": (c_uint, c_uint),  # current, pending
         "nvmlDeviceGetMaxMigDeviceCount": (c_uint,),
@@ -158,6 +180,17 @@ class Nvml:
     NVML_ERROR_FUNCTION_NOT_FOUND = 13
     NVML_TEMPERATURE_GPU = 0
     NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = 3
+    NVML_ERROR_GPU_IS_LOST = 15
+    NVML_CLOCK_SM = 1
+    NVML_MEMORY_ERROR_TYPE_CORRECTED = 0
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+    NVML_VOLATILE_ECC = 0
+    NVML_AGGREGATE_ECC = 1
+    NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS = 206
+    NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS = 207
+    NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS = 208
+    NVML_FI_DEV_NVLINK_COUNT_LOCAL_LINK_INTEGRITY_ERRORS = 211
+    NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS = 214
     NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
     nvmlEventTypeXidCriticalError = 8
     c_nvmlGetMemoryLimits_v1_t = MemoryLimits
@@ -208,8 +241,10 @@ class Nvml:
                 raise NVMLError(self.NVML_ERROR_LIBRARY_NOT_FOUND) from None
         self._call("nvmlInit_v2")
 
-    def nvmlDeviceGetFieldValues(self, handle: Any, fields: list[int]) -> Any:
-        values = (FieldValue * len(fields))(*(FieldValue(fieldId=number) for number in fields))
+    def nvmlDeviceGetFieldValues(self, handle: Any, fields: Sequence[int | tuple[int, int]]) -> Any:
+        """A field is its number, or number and scope."""
+        asked = [field if isinstance(field, tuple) else (field, 0) for field in fields]
+        values = (FieldValue * len(fields))(*(FieldValue(fieldId=n, scopeId=scope) for n, scope in asked))
         self._call("nvmlDeviceGetFieldValues", c_void_p(handle), c_int(len(fields)), byref(values))
         return values
 
@@ -235,6 +270,15 @@ class Nvml:
 
     def nvmlDeviceGetMemoryLimits_v1(self, handle: Any, limits: Any) -> None:
         self._call("nvmlDeviceGetMemoryLimits_v1", c_void_p(handle), byref(limits))
+
+    def nvmlDeviceGetGpuFabricInfo(self, handle: Any, info: Any) -> Any:
+        self._call("nvmlDeviceGetGpuFabricInfo", c_void_p(handle), byref(info))
+        return info
+
+    def nvmlDeviceGetGpuFabricInfoV(self, handle: Any, info: Any) -> Any:
+        info.version = ctypes.sizeof(info) | 2 << 24
+        self._call("nvmlDeviceGetGpuFabricInfoV", c_void_p(handle), byref(info))
+        return info
 
     def nvmlEventSetWait_v2(self, events: Any, milliseconds: int) -> Any:
         answer = EventData()

@@ -20,6 +20,8 @@ STRUCTURES = {
     nvml.FieldValue: pynvml.c_nvmlFieldValue_t,
     nvml.EventData: pynvml.c_nvmlEventData_t,
     nvml.Attributes: pynvml.c_nvmlDeviceAttributes,
+    nvml.FabricInfo: pynvml.c_nvmlGpuFabricInfo_t,
+    nvml.FabricInfoV: pynvml.c_nvmlGpuFabricInfo_v2_t,
     nvml.MemoryLimits: pynvml.c_nvmlGetMemoryLimits_v1_t,
 }
 # Every call writes 0x01020304 (a number), "text", or bytes 1, 2, 3 … through its last pointer.

@@ -74,7 +74,7 @@ class FakeCuda:
         self.contexts -= 1
         return 0
 
-    def cuModuleLoadData(self, module, image):
+    def cuModuleLoadDataEx(self, module, image, number, options, values):
         assert b".visible .entry vectoradd(" in image.value
         return 0
 

@@ -89,7 +89,7 @@ class Cuda:
         self._memory.clear()
         return SUCCESS
 
-    def cuModuleLoadData(self, module: Any, code: Any) -> int:
+    def cuModuleLoadDataEx(self, module: Any, code: Any, *_options: Any) -> int:
         self._code, module._obj.value = code.value, 1
         return SUCCESS
 

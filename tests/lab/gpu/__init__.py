@@ -48,7 +48,7 @@ _LIBRARIES = {
         *("nvml.c", "nvml_device.c", "nvml_events.c", "nvml_limits.c", "nvml_mig.c"),
         *("driver.c", "state.c"),
     ),
-    "libcuda": ("cuda.c", "driver.c", "state.c"),
+    "libcuda": ("cuda.c", "ptx.c", "driver.c", "state.c"),
 }
 
 
@@ -87,9 +87,12 @@ def install(
     (modules / "modules.builtin.modinfo").write_bytes(b"")
 
 
-def build_libraries(into: Path, version: str, cuda: int) -> None:
-    """Compile libnvidia-ml.so.<version>, libcuda.so.<version> and nvidia-smi of one driver version into a folder."""
-    defines = [f'-DVERSION="{version}"', f"-DCUDA={cuda}"]
+def build_libraries(into: Path, version: str, cuda: int, *defines: str) -> None:
+    """Compile libnvidia-ml.so.<version>, libcuda.so.<version> and nvidia-smi of one driver version into a folder.
+
+    `defines`: -DDEV="…" and -DSTATE_DIR="…" for programs that run outside of a lab's hosts.
+    """
+    defines = (f'-DVERSION="{version}"', f"-DCUDA={cuda}", *defines)
     stubs = into / "stubs.c"
     stubs.write_text(_stubs(version))
     for name, sources in _LIBRARIES.items():
@@ -100,6 +103,7 @@ def build_libraries(into: Path, version: str, cuda: int) -> None:
             "-fPIC",
             "-fvisibility=hidden",
             f"-Wl,-soname,{name}.so.1",
+            "-lm",
             *defines,
         )
     _gcc(into / "nvidia-smi", ["nvidia-smi.c"], "-ldl")

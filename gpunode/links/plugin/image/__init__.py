@@ -180,7 +180,7 @@ def _path(digest: str) -> str:
 
 PACKAGE = Path(gpunode.__file__).parent
 # Without gpunode/__init__.py: a namespace package, and nothing else of gpunode.
-PARTS = ("contract", "deviceplugin", "share")
+PARTS = ("contract", "deviceplugin", "share", "accept")
 ROOT = "app"
 # A wheel's files that belong beside its packages; its programs are not needed.
 PLACED = re.compile(r"[^/]+\.data/(?:purelib|platlib)/(.+)")
@@ -188,7 +188,7 @@ PROGRAMS = re.compile(r"[^/]+\.data/")
 
 
 def collect_files(wheels: list[Path]) -> dict[str, bytes]:
-    """The plugin, the extender, their contract and libraries, by their names in the image."""
+    """The plugin, the extender, the measuring program, their contract and libraries, by their names in the image."""
     return dict([*_own(), *(file for wheel in wheels for file in _unpack(wheel))])
 
 
@@ -201,6 +201,8 @@ PROGRAM_MODULES = (
     "deviceplugin.mps.__main__",
     "deviceplugin.cluster.incluster",
     "share.__main__",
+    "accept.__main__",
+    "accept.listing",
 )
 # The files of Python's own modules that a start imports, by their names in its library.
 IMPORTED = """

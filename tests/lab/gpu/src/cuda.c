@@ -1,24 +1,27 @@
-/* Stand-in libcuda: the driver API that a small program needs, with one kernel that really computes.
+/* Stand-in libcuda: the driver API that small programs need, with kernels that really compute.
  *
- * Device memory is host memory behind addresses that the host cannot follow. A module is PTX text; its entry
- * `vectoradd(u64 a, u64 b, u64 c, u32 n)` adds float32 arrays on the CPU, thread by thread of the grid.
- * Another entry can be loaded, but launching it is an error. Errors of a launch stick to the context, as on a GPU.
+ * Device memory is host memory behind addresses that the host cannot follow. A module is PTX text, which ptx.c runs; what it does
+ * not know is CUDA_ERROR_INVALID_PTX. Errors of a launch stick to the context, as on a GPU. Events show the time that the model
+ * would have taken: what its memory, its cores and its link can do.
  */
 #define _GNU_SOURCE
 #include "driver.h"
+#include "ptx.h"
 
 #include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef int CUdevice;
 typedef uint64_t CUdeviceptr;
 typedef struct context *CUcontext;
 typedef struct module *CUmodule;
-typedef struct function *CUfunction;
+typedef struct ptx_kernel *CUfunction;
+typedef struct event *CUevent;
 typedef struct { char bytes[16]; } CUuuid;
 
 typedef enum {
@@ -37,6 +40,7 @@ typedef enum {
     CUDA_ERROR_INVALID_HANDLE = 400,
     CUDA_ERROR_NOT_FOUND = 500,
     CUDA_ERROR_ILLEGAL_ADDRESS = 700,
+    CUDA_ERROR_MISALIGNED_ADDRESS = 716,
     CUDA_ERROR_LAUNCH_FAILED = 719,
     CUDA_ERROR_NOT_SUPPORTED = 801,
     CUDA_ERROR_SYSTEM_NOT_READY = 802,
@@ -63,6 +67,7 @@ static const struct {
     {CUDA_ERROR_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {CUDA_ERROR_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {CUDA_ERROR_MISALIGNED_ADDRESS, "CUDA_ERROR_MISALIGNED_ADDRESS", "misaligned address"},
     {CUDA_ERROR_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
     {CUDA_ERROR_SYSTEM_NOT_READY, "CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"},
@@ -79,17 +84,14 @@ struct context {
     CUresult error;
     struct context *below;
     int held; /* the GPU's device node */
+    double clock; /* seconds that the GPU has worked */
 };
 struct module {
     CUcontext context;
-    char *ptx;
-    struct function *functions;
+    struct ptx_kernel *kernels;
 };
-struct function {
-    CUmodule module;
-    char *name;
-    int vectoradd;
-    struct function *next;
+struct event {
+    double at;
 };
 struct allocation {
     CUdeviceptr address;
@@ -202,11 +204,11 @@ EXPORT CUresult cuInit(unsigned flags)
         return CUDA_ERROR_INVALID_VALUE;
     if (initialized)
         return CUDA_SUCCESS;
-    if (access("/dev/nvidiactl", F_OK) || driver_state(&s) || !state_get(&s, "driver.version"))
+    if (access(DEV "/nvidiactl", F_OK) || driver_state(&s) || !state_get(&s, "driver.version"))
         return CUDA_ERROR_NO_DEVICE;
     if (strcmp(state_get(&s, "driver.version"), VERSION))
         return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
-    if (!may_open("/dev/nvidiactl") || !may_open("/dev/nvidia-uvm"))
+    if (!may_open(DEV "/nvidiactl") || !may_open(DEV "/nvidia-uvm"))
         return CUDA_ERROR_UNKNOWN;
     count = 0;
     for (int i = 0; i < state_int(&s, 0, "gpus.count") && count < GPUS; i++) {
@@ -227,8 +229,8 @@ EXPORT CUresult cuInit(unsigned flags)
     choose(&s);
     if (!count)
         return CUDA_ERROR_NO_DEVICE;
-    hold("/dev/nvidiactl");
-    hold("/dev/nvidia-uvm");
+    hold(DEV "/nvidiactl");
+    hold(DEV "/nvidia-uvm");
     initialized = 1;
     return CUDA_SUCCESS;
 }
@@ -366,6 +368,12 @@ static CUresult usable(CUdevice device)
 {
     DEVICE(device);
     STATE();
+    while (state_int(&s, 0, "gpus.%d.cuda_hang", gpus[device].gpu)) {
+        state_free(&s);
+        nanosleep(&(struct timespec){0, 50000000}, NULL);
+        if (driver_state(&s))
+            return CUDA_ERROR_UNKNOWN;
+    }
     return state_int(&s, 0, "gpus.%d.lost", gpus[device].gpu) ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }
 
@@ -377,7 +385,7 @@ EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice devi
         return result;
     VALUE(context);
     *context = calloc(1, sizeof **context);
-    **context = (struct context){device, CUDA_SUCCESS, current, hold_device(device)};
+    **context = (struct context){device, CUDA_SUCCESS, current, hold_device(device), 0};
     current = *context;
     return CUDA_SUCCESS;
 }
@@ -400,7 +408,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
         return result;
     VALUE(context);
     if (!primary_users[device]++)
-        primary[device] = (struct context){device, CUDA_SUCCESS, NULL, hold_device(device)};
+        primary[device] = (struct context){device, CUDA_SUCCESS, NULL, hold_device(device), 0};
     *context = &primary[device];
     return CUDA_SUCCESS;
 }
@@ -536,13 +544,49 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
     return CUDA_SUCCESS;
 }
 
+/* What the GPU's model can do, in units a second; 0: not known. A fact of the state, such as gpus.0.memory_gbps, overrides it. */
+enum { MEMORY, COMPUTE, LINK };
+static double speed(const struct state *s, const struct gpu *g, int what)
+{
+    static const char *const FACTS[] = {"memory_gbps", "tflops", "pcie_gbps"};
+    static const double LANE[] = {0, 0.25, 0.5, 0.985, 1.969, 3.938, 7.563}; /* GB/s, by generation */
+    static const double REACHED = 0.9; /* of what is on paper */
+    const char *fact = state_get(s, "gpus.%d.%s", g->gpu, FACTS[what]);
+    double part = 1, unit = what == COMPUTE ? 1e12 : 1e9;
+    if (fact)
+        return atof(fact) * unit;
+    long long generation = state_int(s, 0, "gpus.%d.pcie_generation", g->gpu);
+    if (what == LINK)
+        return REACHED * unit * LANE[generation < 7 ? generation : 0] * (double)state_int(s, 0, "gpus.%d.pcie_width", g->gpu);
+    if (g->mig >= 0)
+        part = (double)state_int(s, 0, "gpus.%d.mig.devices.%d.memory_mib", g->gpu, g->mig) /
+               (double)state_int(s, 1, "gpus.%d.memory_mib", g->gpu);
+    double clock = 1e6 * (double)state_int(s, 0, what == MEMORY ? "gpus.%d.clock_memory_mhz" : "gpus.%d.clock_mhz", g->gpu);
+    double wide = what == MEMORY ? (double)state_int(s, 0, "gpus.%d.bus_width", g->gpu) / 8
+                                 : (double)state_int(s, 0, "gpus.%d.cores", g->gpu);
+    return REACHED * part * clock * wide * 2;
+}
+
+static void spend(int what, double amount)
+{
+    struct state s __attribute__((cleanup(state_free))) = {0};
+    double fast = driver_state(&s) ? 0 : speed(&s, &gpus[current->device], what);
+    current->clock += fast > 0 ? amount / fast : 0;
+}
+
 EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t size)
 {
     CONTEXT();
     struct allocation *a = holding(to, size);
     VALUE(a && from);
     memcpy(a->memory + (to - a->address), from, size);
+    spend(LINK, (double)size);
     return CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t size, void *stream)
+{
+    (void)stream;
+    return cuMemcpyHtoD_v2(to, from, size);
 }
 
 EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size)
@@ -551,6 +595,26 @@ EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t size)
     struct allocation *a = holding(from, size);
     VALUE(a && to);
     memcpy(to, a->memory + (from - a->address), size);
+    spend(LINK, (double)size);
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, void *stream)
+{
+    (void)stream;
+    return cuMemcpyDtoH_v2(to, from, size);
+}
+
+EXPORT CUresult cuMemAllocHost_v2(void **memory, size_t size)
+{
+    CONTEXT();
+    VALUE(memory && size);
+    return (*memory = calloc(1, size)) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+EXPORT CUresult cuMemFreeHost(void *memory)
+{
+    CONTEXT();
+    free(memory);
     return CUDA_SUCCESS;
 }
 
@@ -565,13 +629,20 @@ EXPORT CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t size)
 
 /* Modules */
 
+enum { JIT_ERRORS = 5, JIT_ERRORS_SIZE = 6 }; /* CU_JIT_ERROR_LOG_BUFFER, …_SIZE_BYTES */
+
 EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned options, int *keys, void **values)
 {
     CONTEXT();
-    (void)options, (void)keys, (void)values;
-    VALUE(module && image);
+    VALUE(module && image && (!options || (keys && values)));
     const char *ptx = image, *version = strstr(ptx, ".version"), *target = strstr(ptx, ".target");
     int major, minor, sm, cc_major, cc_minor;
+    char spare[1], *log = spare;
+    size_t room = 0;
+    for (unsigned i = 0; i < options; i++) {
+        log = keys[i] == JIT_ERRORS ? values[i] : log;
+        room = keys[i] == JIT_ERRORS_SIZE ? (uint32_t)(uintptr_t)values[i] : room;
+    }
     if (!version || sscanf(version, ".version %d.%d", &major, &minor) != 2 || !target ||
         sscanf(target, ".target sm_%d", &sm) != 1 || !strstr(ptx, ".address_size 64"))
         return version || target ? CUDA_ERROR_INVALID_PTX : CUDA_ERROR_INVALID_IMAGE;
@@ -581,9 +652,11 @@ EXPORT CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned
     cuDeviceComputeCapability(&cc_major, &cc_minor, current->device);
     if (sm > cc_major * 10 + cc_minor)
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
+    struct ptx_kernel *kernels = ptx_parse(ptx, log, room);
+    if (!kernels)
+        return CUDA_ERROR_INVALID_PTX;
     *module = calloc(1, sizeof **module);
-    (*module)->context = current;
-    (*module)->ptx = strdup(ptx);
+    **module = (struct module){current, kernels};
     return CUDA_SUCCESS;
 }
 EXPORT CUresult cuModuleLoadData(CUmodule *module, const void *image)
@@ -595,53 +668,40 @@ EXPORT CUresult cuModuleUnload(CUmodule module)
 {
     CONTEXT();
     VALUE(module);
-    for (struct function *f = module->functions, *next; f; f = next) {
-        next = f->next;
-        free(f->name);
-        free(f);
-    }
-    free(module->ptx);
+    ptx_free(module->kernels);
     free(module);
     return CUDA_SUCCESS;
-}
-
-/* The entry's parameter list, or NULL when the module has no such entry. */
-static const char *entry(const char *ptx, const char *name)
-{
-    size_t length = strlen(name);
-    for (const char *at = ptx; (at = strstr(at, ".entry"));) {
-        at += strlen(".entry");
-        at += strspn(at, " \t\r\n");
-        if (!strncmp(at, name, length) && strchr(" \t\r\n(", at[length]))
-            return at + length + strspn(at + length, " \t\r\n");
-    }
-    return NULL;
 }
 
 EXPORT CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
     CONTEXT();
     VALUE(function && module && name);
-    const char *parameters = entry(module->ptx, name), *end = parameters ? strchr(parameters, ')') : NULL;
-    if (!parameters)
-        return CUDA_ERROR_NOT_FOUND;
-    static const char *const types[] = {".u64", ".u64", ".u64", ".u32"};
-    int matching = 0, all = 0;
-    for (const char *at = parameters; end && (at = strstr(at, ".param")) && at < end; at++, all++) {
-        const char *type = at + 6 + strspn(at + 6, " \t");
-        matching += all < 4 && !strncmp(type, types[all], 4);
-    }
-    struct function *f = calloc(1, sizeof *f);
-    *f = (struct function){module, strdup(name), !strcmp(name, "vectoradd") && matching == 4 && all == 4, module->functions};
-    module->functions = f;
-    *function = f;
-    return CUDA_SUCCESS;
+    if (module->context != current)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *function = ptx_entry(module->kernels, name);
+    return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-static float *array(CUdeviceptr address, size_t elements)
+static char *host(uint64_t address, size_t size, size_t *room)
 {
-    struct allocation *a = holding(address, elements * sizeof(float));
-    return a && address % sizeof(float) == 0 ? (float *)(void *)(a->memory + (address - a->address)) : NULL;
+    struct allocation *a = holding(address, size);
+    *room = a ? a->size - (address - a->address) : 0;
+    return a ? a->memory + (address - a->address) : NULL;
+}
+
+/* Faults: a cell in each MiB, `gpus.0.stuck "OFFSET BIT"`, whose bit is always set; `gpus.0.flaky 1`, a wrong result in each
+ * launch that computes. */
+static uint64_t stuck_at;
+static int stuck_bit;
+static char *last_stored;
+
+static void fault(uint64_t address, char *memory, size_t size)
+{
+    uint64_t offset = (stuck_at - address) & ((1 << 20) - 1);
+    if (stuck_bit >= 0 && offset < size)
+        memory[offset] |= (char)(1 << stuck_bit);
+    last_stored = memory;
 }
 
 EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
@@ -649,29 +709,72 @@ EXPORT CUresult cuLaunchKernel(CUfunction f, unsigned grid_x, unsigned grid_y, u
                                void **extra)
 {
     CONTEXT();
-    if (!f || f->module->context != current)
+    if (!f)
         return CUDA_ERROR_INVALID_HANDLE;
     VALUE(grid_x && grid_y && grid_z && block_x && block_y && block_z && grid_x <= INT_MAX && grid_y <= 65535 &&
           grid_z <= 65535 && block_x <= 1024 && block_y <= 1024 && block_z <= 64 &&
-          (uint64_t)block_x * block_y * block_z <= 1024 && shared <= 49152 && parameters && !extra);
+          (uint64_t)block_x * block_y * block_z <= 1024 && shared <= 49152 && !extra);
     (void)stream;
-    if (!f->vectoradd)
-        return CUDA_ERROR_NOT_SUPPORTED; /* not a kernel that the lab can compute */
-    CUdeviceptr a, b, c;
-    uint32_t n;
-    memcpy(&a, parameters[0], sizeof a);
-    memcpy(&b, parameters[1], sizeof b);
-    memcpy(&c, parameters[2], sizeof c);
-    memcpy(&n, parameters[3], sizeof n);
-    uint64_t threads = (uint64_t)grid_x * block_x;
-    size_t elements = threads < n ? threads : n;
-    const float *left = array(a, elements), *right = array(b, elements);
-    float *sum = array(c, elements);
-    if (elements && (!left || !right || !sum)) {
-        current->error = CUDA_ERROR_ILLEGAL_ADDRESS; /* seen by the next call, as a launch is asynchronous */
-        return CUDA_SUCCESS;
-    }
-    for (size_t i = 0; i < elements; i++)
-        sum[i] = left[i] + right[i];
+    if (grid_y * grid_z * block_y * block_z > 1)
+        return CUDA_ERROR_NOT_SUPPORTED; /* one dimension is what the lab can compute */
+    STATE();
+    int gpu = gpus[current->device].gpu, flaky = (int)state_int(&s, 0, "gpus.%d.flaky", gpu);
+    const char *stuck = state_get(&s, "gpus.%d.stuck", gpu);
+    stuck_bit = -1;
+    if (stuck)
+        sscanf(stuck, "%lu %d", &stuck_at, &stuck_bit);
+    struct ptx_work work = {0, 0};
+    int error = ptx_run(f, grid_x, block_x, parameters, host, stuck || flaky ? fault : NULL, &work);
+    if (error)
+        current->error = (CUresult)error; /* seen by the next call, as a launch is asynchronous */
+    else if (flaky && work.operations)
+        *last_stored ^= 1;
+    double memory = speed(&s, &gpus[current->device], MEMORY), compute = speed(&s, &gpus[current->device], COMPUTE);
+    double reading = memory > 0 ? (double)work.bytes / memory : 0, computing = compute > 0 ? (double)work.operations / compute : 0;
+    current->clock += (reading > computing ? reading : computing);
+    return CUDA_SUCCESS;
+}
+
+/* Events: the seconds that the GPU has worked. */
+
+EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags)
+{
+    CONTEXT();
+    VALUE(event && flags < 8);
+    *event = calloc(1, sizeof **event);
+    (*event)->at = -1;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventRecord(CUevent event, void *stream)
+{
+    CONTEXT();
+    (void)stream;
+    if (!event)
+        return CUDA_ERROR_INVALID_HANDLE;
+    event->at = current->clock;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventSynchronize(CUevent event)
+{
+    CONTEXT();
+    return event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+EXPORT CUresult cuEventElapsedTime(float *milliseconds, CUevent start, CUevent end)
+{
+    CONTEXT();
+    VALUE(milliseconds);
+    if (!start || !end || start->at < 0 || end->at < 0)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *milliseconds = (float)(1000 * (end->at - start->at));
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventDestroy_v2(CUevent event)
+{
+    CONTEXT();
+    free(event);
     return CUDA_SUCCESS;
 }

@@ -30,30 +30,30 @@ int hold(const char *path)
 
 int hold_gpu(const struct state *s, int gpu)
 {
-    char path[64];
-    snprintf(path, sizeof path, "/dev/nvidia%lld", state_int(s, -1, "gpus.%d.minor", gpu));
+    char path[256];
+    snprintf(path, sizeof path, DEV "/nvidia%lld", state_int(s, -1, "gpus.%d.minor", gpu));
     return hold(path);
 }
 
 int gpu_visible(const struct state *s, int gpu)
 {
-    char path[64];
+    char path[256];
     long long minor = state_int(s, -1, "gpus.%d.minor", gpu);
-    snprintf(path, sizeof path, "/dev/nvidia%lld", minor);
+    snprintf(path, sizeof path, DEV "/nvidia%lld", minor);
     return minor >= 0 && may_open(path);
 }
 
 int mig_visible(const struct state *s, int gpu, int mig)
 {
-    char path[64];
+    char path[256];
     long long minor = state_int(s, 0, "gpus.%d.minor", gpu);
     long long gi = state_int(s, 0, "gpus.%d.mig.devices.%d.gi", gpu, mig);
     long long ci = state_int(s, 0, "gpus.%d.mig.devices.%d.ci", gpu, mig);
     long long node = 3 + (minor * 15 + gi) * 9; /* the numbering of /proc/driver/nvidia-caps/mig-minors */
-    snprintf(path, sizeof path, "/dev/nvidia-caps/nvidia-cap%lld", node);
+    snprintf(path, sizeof path, DEV "/nvidia-caps/nvidia-cap%lld", node);
     if (!may_open(path))
         return 0;
-    snprintf(path, sizeof path, "/dev/nvidia-caps/nvidia-cap%lld", node + 1 + ci);
+    snprintf(path, sizeof path, DEV "/nvidia-caps/nvidia-cap%lld", node + 1 + ci);
     return may_open(path);
 }
 

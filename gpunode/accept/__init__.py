@@ -1,0 +1,1 @@
+"""`python -m gpunode.accept`: measures the GPUs of this container or host. Ships in the device plugin's image."""

@@ -1,0 +1,141 @@
+"""`python -m gpunode.accept`: measures every GPU here and prints the figures, as `gpunode.contract.measurements` has them, in one line.
+
+Needs the driver and Python's standard library. Changes no setting of a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from gpunode.contract import measurements
+from gpunode.contract.measurements import FIGURES, LEVELS, Failure, Gpu, Measured, Measurements, RemappedRows
+
+from .children import Child, Children
+
+LISTED = 60  # seconds that the driver may take to list the GPUs
+TRANSFERS = {"quick": 6.0, "standard": 30.0}  # seconds for all GPUs, one after the other
+LONGEST = 1.5  # of one GPU
+SHARED = 0.9  # of a GPU's memory: a process that may use less has a share
+
+
+def run(module: str, *arguments: str) -> list[str]:
+    """The command of another module of this program."""
+    return [
+        sys.executable,
+        *(["-S"] if sys.flags.no_site else []),
+        "-m",
+        f"{__package__}.{module}",
+        *arguments,
+    ]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 the document is written, whatever is in it; 2 there is no driver or none of the GPUs."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gpunode.accept",
+        description="Measure the GPUs that are visible here; prints one line of JSON, and progress on stderr.",
+        epilog="example: python -m gpunode.accept --level quick --gpus GPU-5b1e3b2c-0b6f-5c1e-9c6f-0d3c8a5f7e11",
+    )
+    parser.add_argument(
+        "--level", choices=LEVELS, default="quick", help="how long to measure (default: quick)"
+    )
+    parser.add_argument("--gpus", metavar="UUID,...", help="these GPUs and MIG devices alone")
+    parser.add_argument("--json", action="store_true", help="accepted: there is no other output")
+    options = parser.parse_args(arguments)
+    began = time.monotonic()
+    try:
+        listed = _list()
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 2
+    gpus = _choose(listed["gpus"], options.gpus.split(",") if options.gpus else None)
+    measured = _measure(gpus, options.level)
+    document = Measurements(
+        level=options.level,
+        driver=listed["driver"],
+        cuda=listed["cuda"],
+        kernel=os.uname().release,
+        seconds=round(time.monotonic() - began, 1),
+        gpus=tuple(_gpu(gpu, measured.get(gpu["uuid"])) for gpu in gpus),
+        not_measured_tools=dict.fromkeys(measurements.TOOLS, "not run"),
+    )
+    print(measurements.dumps(document))
+    return 0
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _list() -> dict[str, Any]:
+    """Raises RuntimeError if there is no driver, or it does not answer."""
+    say("list of GPUs")
+    try:
+        done = subprocess.run(run("listing"), capture_output=True, text=True, check=False, timeout=LISTED)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"the driver has not listed the GPUs within {LISTED} s") from None
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip())
+    listed: dict[str, Any] = json.loads(done.stdout)
+    return listed
+
+
+def _choose(gpus: list[dict[str, Any]], uuids: list[str] | None) -> list[dict[str, Any]]:
+    """Those that were asked for; one that is not there has an error."""
+    if uuids is None:
+        return gpus
+    found = {gpu["uuid"]: gpu for gpu in gpus}
+    absent = {"name": "", "pci": "", "capability": "", "memory_mib": 0, "shape": "whole"}
+    error = {"code": "lost", "text": "the driver lists no such GPU"}
+    return [found.get(uuid) or {"uuid": uuid, **absent, "error": error} for uuid in uuids]
+
+
+def _measure(gpus: list[dict[str, Any]], level: str) -> dict[str, Child]:
+    able = [gpu["uuid"] for gpu in gpus if "error" not in gpu]
+    transfers = min(LONGEST, TRANSFERS[level] / max(1, len(able)))
+    return Children(say).run(
+        {uuid: run("child", uuid, level, f"{transfers:.2f}") for uuid in able},
+        {uuid: {**os.environ, "CUDA_VISIBLE_DEVICES": uuid} for uuid in able},
+    )
+
+
+def _gpu(listed: Mapping[str, Any], child: Child | None) -> Gpu:
+    report = child.report if child else {}
+    error = listed.get("error") or report.get("error")
+    values, reasons = report.get("measured", {}), report.get("not_measured", {})
+    memory = report.get("memory_mib", listed["memory_mib"])
+    share = listed["shape"] == "whole" and memory < SHARED * listed["memory_mib"]
+    otherwise = f"{error['code']}: {error['text']}" if error else "the driver has no such figure"
+    return Gpu(
+        uuid=listed["uuid"],
+        name=listed["name"],
+        pci=listed["pci"],
+        capability=listed["capability"],
+        memory_mib=memory,
+        shape="shared" if share else listed["shape"],
+        seconds=round(child.seconds, 1) if child else 0.0,
+        error=Failure(**error) if error else None,
+        measured=Measured(
+            **{
+                **values,
+                **({"throttle": tuple(values["throttle"])} if "throttle" in values else {}),
+                **(
+                    {"remapped_rows": RemappedRows(**values["remapped_rows"])}
+                    if "remapped_rows" in values
+                    else {}
+                ),
+            }
+        ),
+        not_measured={name: reasons.get(name, otherwise) for name in FIGURES if name not in values},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""`python -m gpunode.accept.listing`: the GPUs and MIG devices here, as one JSON object, without a context on any of them.
+
+In a process of its own: a driver that hangs hangs this one alone. Exit status 2: there is no driver.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from ctypes import byref, c_int
+from pathlib import Path
+from typing import Any
+
+from gpunode.deviceplugin.cuda import CAPABILITY, Cuda, CudaError, load
+from gpunode.deviceplugin.gpus import pci_address
+from gpunode.deviceplugin.nvml import Nvml, NVMLError
+
+from .gauges import mig_devices
+
+MIB = 1 << 20
+BUSY = 10  # percent
+AGAIN = 1.2  # seconds: what NVML calls utilization is of the last second at most
+
+Entry = dict[str, Any]
+
+
+def devices(nvml: Any) -> Iterator[Entry]:
+    """What can be measured, in NVML's order: of a GPU with MIG on its devices, else itself."""
+    for index in range(nvml.nvmlDeviceGetCount()):
+        entry: Entry = {
+            "uuid": "",
+            "name": "",
+            "pci": "",
+            "capability": "",
+            "memory_mib": 0,
+            "shape": "whole",
+        }
+        try:
+            gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+            entry["pci"] = pci_address(nvml.nvmlDeviceGetPciInfo(gpu).busId.decode())
+            for part in list(mig_devices(nvml, gpu)) or (gpu,):
+                yield _describe(nvml, part, entry, mig=part != gpu)
+        except NVMLError as error:
+            lost = error.value == Nvml.NVML_ERROR_GPU_IS_LOST
+            yield entry | {
+                "error": {"code": "lost" if lost else "driver", "text": f"GPU {index} of NVML: {error}"}
+            }
+
+
+def _describe(nvml: Any, handle: Any, entry: Entry, mig: bool) -> Entry:
+    described = entry | {
+        "uuid": nvml.nvmlDeviceGetUUID(handle),
+        "name": nvml.nvmlDeviceGetName(handle),
+        "capability": ".".join(map(str, nvml.nvmlDeviceGetCudaComputeCapability(handle))),
+        "shape": "mig" if mig else "whole",
+    }
+    with suppress(NVMLError):  # a GPU that shares the host's memory; CUDA has its size
+        described["memory_mib"] = nvml.nvmlDeviceGetMemoryInfo(handle).total // MIB
+    user = _user(nvml, handle)
+    return described | ({"error": {"code": "in-use", "text": user}} if user else {})
+
+
+def _user(nvml: Any, handle: Any) -> str:
+    """What uses the device, "" if nothing does."""
+    for ask in (nvml.nvmlDeviceGetComputeRunningProcesses_v3, nvml.nvmlDeviceGetComputeRunningProcesses_v2):
+        try:
+            processes = [process.pid for process in ask(handle)]
+        except NVMLError as error:
+            if error.value in {Nvml.NVML_ERROR_FUNCTION_NOT_FOUND, Nvml.NVML_ERROR_NOT_SUPPORTED}:
+                continue
+            raise
+        if processes:
+            return f"in use by {', '.join(map(_process, processes))}"
+        break
+    busy = _utilization(nvml, handle)
+    if busy > BUSY:
+        time.sleep(AGAIN)
+        busy = _utilization(nvml, handle)
+    return f"{busy} % busy with processes that are not to be seen from here" if busy > BUSY else ""
+
+
+def _utilization(nvml: Any, handle: Any) -> int:
+    try:
+        return int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+    except NVMLError:
+        return 0  # not known of MIG devices
+
+
+def _process(pid: int) -> str:
+    try:
+        return f"process {pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
+    except OSError:
+        return f"process {pid}"  # of another container
+
+
+def _by_cuda(cuda: Cuda) -> Iterator[Entry]:
+    """The same where the container has no NVML."""
+    for device in cuda.devices():
+        capability = ".".join(str(cuda.attribute(device, number)) for number in CAPABILITY)
+        name = cuda.name(device)
+        yield {
+            "uuid": cuda.uuid(device),
+            "name": name,
+            "pci": cuda.pci(device),
+            "capability": capability,
+            "memory_mib": 0,
+            "shape": "mig" if " MIG " in name else "whole",
+        }
+
+
+def main(library: Any = None, nvml: Any = None) -> int:
+    try:
+        library = library or load()
+        nvml = nvml or Nvml()
+        driver = ""
+        try:
+            nvml.nvmlInit()
+            driver, found = nvml.nvmlSystemGetDriverVersion(), list(devices(nvml))
+        except NVMLError:
+            found = list(_by_cuda(Cuda(library)))
+    except CudaError as error:
+        print(error, file=sys.stderr)
+        return 2
+    number = c_int()
+    library.cuDriverGetVersion(byref(number))
+    cuda = f"{number.value // 1000}.{number.value % 1000 // 10}"
+    print(json.dumps({"driver": driver, "cuda": cuda, "gpus": found}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+"""The lab's stand-in driver for programs of this machine: libcuda and libnvidia-ml on a state that a test writes.
+
+Nothing is installed, no namespace and no root is needed: the libraries are compiled for a folder.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.gpu import _describe, build_libraries
+
+ROOT = Path(__file__).parents[2]
+VERSION, CUDA = "580.178.04", 13000
+SPEED = {"memory_gbps": 0, "tflops": 0, "pcie_gbps": 0}
+
+
+class StandIn:
+    """A driver in `folder`. `gpus` sets what it drives; `set` changes a fact, at once and for running programs too."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._facts: dict[str, str] = {}
+        self._generation = 0
+        build_libraries(folder, VERSION, CUDA, f'-DDEV="{folder}/dev"', f'-DSTATE_DIR="{folder}"')
+        for name in ("libnvidia-ml", "libcuda"):
+            (folder / f"{name}.so.1").symlink_to(f"{name}.so.{VERSION}")
+
+    def gpus(self, *gpus: Mapping[str, Any], driver: str = VERSION) -> None:
+        """As for `tests.lab.gpu.install`."""
+        shutil.rmtree(self._folder / "dev", ignore_errors=True)
+        (self._folder / "dev/nvidia-caps").mkdir(parents=True)
+        described = [
+            {**_describe(gpu, number, len(gpus)), "minor": number} for number, gpu in enumerate(gpus)
+        ]
+        for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{number}" for number in range(len(gpus)))):
+            (self._folder / "dev" / name).touch()
+        for minor in range(len(gpus)):
+            for instance in range(15 * 9):
+                (self._folder / "dev/nvidia-caps" / f"nvidia-cap{3 + minor * 15 * 9 + instance}").touch()
+        self._facts = dict(_flat("gpus", described)) | {"driver.version": driver}
+        self._write()
+        self.uuids = [gpu["uuid"] for gpu in described]
+
+    def set(self, key: str, value: object) -> None:
+        self._facts[key] = str(value)
+        self._write()
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "LD_LIBRARY_PATH": str(self._folder), "PYTHONPATH": str(ROOT)}
+
+    def start(self, *argv: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, *argv],
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, *argv], env=self.environment(), capture_output=True, text=True, check=False
+        )
+
+    def _write(self) -> None:
+        """In place, as lab-gpu does: a reader sees one generation."""
+        self._generation += 1
+        lines = [f"lab-gpus {self._generation}", *(f"{key} {value}" for key, value in self._facts.items())]
+        text = "\n".join([*lines, f"end {self._generation}"]) + "\n"
+        part = self._folder / "state.part"
+        part.write_text(text)
+        part.replace(self._folder / "state")
+
+
+def _flat(path: str, value: Any) -> Iterable[tuple[str, str]]:
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            yield from _flat(f"{path}.{key}", entry)
+    elif isinstance(value, list):
+        for number, entry in enumerate(value):
+            yield from _flat(f"{path}.{number}", entry)
+        yield f"{path}.count", str(len(value))
+    else:
+        yield path, str(value)
+
+
+def build(folder: Path) -> StandIn:
+    if not shutil.which("gcc"):
+        pytest.skip("no gcc to compile the stand-in driver with")
+    return StandIn(folder)
