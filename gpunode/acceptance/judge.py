@@ -47,7 +47,7 @@ THROTTLES = {  # NVML's reasons by their beginnings: what slows the GPU, and the
     ),
     "hw_slowdown": ("temperature or power", "Check cooling, power supplies and cables"),
 }
-REPLACE = "Replace the GPU: run NVIDIA's field diagnostic and start the RMA"
+REPLACE = "Replace the GPU (NVIDIA's field diagnostic, RMA)"
 LAYERS: dict[str, Layer] = {"hangs": "pod", "cuda": "library", "lost": "PCI", "driver": "NVML"}
 FIXES = {
     "hangs": "See `journalctl -k | grep -i nvrm` on the host and explain its lines by `gpunode explain`; then reset the GPU or reboot the host",
@@ -278,7 +278,7 @@ def _slow(gpu: Gpu, figure: str, what: str, source: str) -> Problem:
     if SLOW[figure] == "transfer-slow":
         fix = "Check the slot, the riser and the NUMA node of the GPU (`nvidia-smi topo -m`), and what else the host did meanwhile"
     else:
-        fix = f"Check its power limit and clocks (`nvidia-smi -i {gpu.uuid} -q -d POWER,CLOCK,PERFORMANCE`), then repeat; {REPLACE[0].lower()}{REPLACE[1:]} if it stays"
+        fix = f"Check its power limit and clocks (`nvidia-smi -i {gpu.uuid} -q -d POWER,CLOCK,PERFORMANCE`) and repeat. {REPLACE} if it stays slow"
     return _problem(gpu, SLOW[figure], what, "PCI", cause, fix)
 
 
@@ -290,7 +290,7 @@ def _state(measured: Measured) -> str:
         if measured.power_w is not None and measured.power_limit_w is not None
         else "",
         f"{measured.sm_mhz} of {measured.sm_mhz_max} MHz" if measured.sm_mhz and measured.sm_mhz_max else "",
-        f"throttled by {', '.join(measured.throttle)}" if measured.throttle else "",
+        f"clock limited by {', '.join(measured.throttle)}" if measured.throttle else "",
     ]
     return ", ".join(filter(None, parts))
 

@@ -68,8 +68,10 @@ class Stamp:
 
     def describe(self, now: float) -> str:
         """`accepted 3 days ago (standard), valid until 2026-12-25`."""
-        day = time.strftime("%Y-%m-%d", time.gmtime(self.until))
-        return f"accepted {describe_age(now - self.at)} ({self.level}), valid until {day}"
+        when = f"{describe_age(now - self.at)} ({self.level})"
+        if self.failed:
+            return f"not accepted {when}"
+        return f"accepted {when}, valid until {time.strftime('%Y-%m-%d', time.gmtime(self.until))}"
 
 
 def describe_age(seconds: float) -> str:

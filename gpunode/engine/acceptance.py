@@ -18,7 +18,7 @@ from gpunode.contract.measurements import Measurements, UnknownVersion, loads
 from gpunode.engine import nodes
 from gpunode.engine.member import Member, Members
 from gpunode.engine.record import default_folder
-from gpunode.engine.reporter import Names, Reasons, Reporter
+from gpunode.engine.reporter import Celsius, Figure, ForPrograms, Moment, Names, Reasons, Reporter
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import Node
 from gpunode.links.pod import vectoradd
@@ -31,8 +31,14 @@ PROGRAM = ("-m", "gpunode.accept", "--json", "--level")
 SECONDS = {"quick": 240.0, "standard": 900.0}  # for pods to start and to measure up to 16 GPUs
 CODE = "not-accepted"
 NAMED = 5
-FIGURES = ("memory_gbps", "compute_tflops", "to_device_gbps", "from_device_gbps", "temperature_c", "power_w")
-GPU_COLUMNS = ("node", "uuid", "gpu", "result", *FIGURES, "problems", "remarks", "compared_with", "not_measured")  # fmt: skip
+FIGURES = {  # column -> figure
+    "memory": "memory_gbps",
+    "compute": "compute_tflops",
+    "to_gpu": "to_device_gbps",
+    "from_gpu": "from_device_gbps",
+    "power": "power_w",
+}
+GPU_COLUMNS = ("node", "uuid", "gpu", "result", *FIGURES, "temp", "problems", "remarks", "compared_with", "not_measured")  # fmt: skip
 HOST_COLUMNS = ("host", "node", "result", "level", "until", "record", "why")
 
 
@@ -94,7 +100,10 @@ def _read(result: NodeResult) -> tuple[Measurements | None, str]:
             reasons.append(f"{pod}: {ran.why or f'its answer cannot be read: {error}'}")
     if not logs and not result.busy:
         reasons.append(result.why or "no GPU is free")
-    return join_documents(documents), few(reasons, 2)
+    document = join_documents(documents)
+    if document and result.divided:  # others may use the same GPU meanwhile
+        document = replace(document, gpus=tuple(replace(gpu, shape="shared") for gpu in document.gpus))
+    return document, few(reasons, 2)
 
 
 def _keep(api: Api, member: Member, acceptance: Acceptance, reporter: Reporter) -> tuple[Stamp | None, str]:
@@ -134,9 +143,12 @@ def _report(
         acceptance, node = accepted[member.host.name], member.node.name if member.node else ""
         for judgement in acceptance.judgements:
             gpu, codes = judgement.gpu, Names(problem.code for problem in judgement.problems)
-            figures = [getattr(gpu.measured, name) for name in FIGURES]
-            basis, reasons = judgement.basis, Reasons(gpu.not_measured)
-            rows.append((node, gpu.uuid, gpu.name, judgement.result, *figures, codes, Names(judgement.remarks), basis, reasons))  # fmt: skip
+            values = [getattr(gpu.measured, name) for name in FIGURES.values()]
+            figures = [None if value is None else Figure(value) for value in values]
+            degrees = gpu.measured.temperature_c
+            temp = None if degrees is None else Celsius(degrees)
+            remarks, basis = Names(judgement.remarks), ForPrograms(judgement.basis)
+            rows.append((node, gpu.uuid, gpu.name, judgement.result, *figures, temp, codes, remarks, basis, Reasons(gpu.not_measured)))  # fmt: skip
             by_reason: dict[str, list[str]] = {}
             for figure, why in gpu.not_measured.items():
                 by_reason.setdefault(why, []).append(figure)
@@ -144,10 +156,12 @@ def _report(
                 reason = (why, *names)
                 silent[reason] = silent.get(reason, 0) + 1
         stamp, path = kept[member.host.name]
-        until = json.loads(stamp.text())["until"] if stamp else ""
+        until = Moment(json.loads(stamp.text())["until"] if stamp and not stamp.failed else "")
         users = f"in use by {', '.join(acceptance.users)}" if acceptance.users else ""
         why = "; ".join(filter(None, (acceptance.why, users)))
-        hosts.append((member.host.name, node, acceptance.verdict, level, until, path, why))
+        hosts.append(
+            (member.host.name, node, acceptance.verdict, ForPrograms(level), until, ForPrograms(path), why)
+        )
     reporter.rows("acceptance", GPU_COLUMNS, rows)
     for (why, *names), count in silent.items():
         reporter.note(f"Not measured on {several(count, 'GPU')}: {', '.join(names)}: {why}.")
@@ -156,6 +170,8 @@ def _report(
             about = " ".join(filter(None, (member.host.name, problem.subject)))
             reporter.problem(replace(problem, subject=about), member.host.name)
     reporter.rows("accepted", HOST_COLUMNS, hosts)
+    if any(path for _, path in kept.values()):
+        reporter.note(f"The figures are recorded in {_folder()}.")
 
 
 def exclude_failed(members: Members, accepted: Mapping[str, Acceptance]) -> Members:
@@ -195,7 +211,8 @@ def judge_record(member: Member, uuids: Sequence[str], now: float) -> Member:
     if not void:
         return replace(member, verdicts=(*before, replace(last, text=text)))
     fix = Advice("`", Command("accept"), "` measures it again." if stamp else "` measures it.")
-    cause = lines((last.cause, f"not accepted any more: {void}" if stamp else void))
+    counts = stamp is None or bool(stamp.failed)
+    cause = lines((last.cause, void if counts else f"the acceptance does not count: {void}"))
     if not member.host.accept_required:
         return replace(member, verdicts=(*before, replace(last, text=text).with_cause(cause, fix)))
     broken = Verdict.broken("pod", "the host is not accepted, as the inventory requires", cause, fix, CODE)
@@ -213,4 +230,8 @@ def _newest(host: str, node: Node) -> Stamp | None:
 
 def _path(host: str, node: Node) -> Path:
     """The record's file. Hosts of two clusters may have one name, so it has the beginning of the node's UID."""
-    return default_folder().parent / "accepted" / f"{host}-{node.uid[:8]}.json"
+    return _folder() / f"{host}-{node.uid[:8]}.json"
+
+
+def _folder() -> Path:
+    return default_folder().parent / "accepted"

@@ -140,6 +140,13 @@ class Part(int):
         return f"{int(self)}" if self.whole is None else f"{int(self)}/{self.whole}"
 
 
+class Figure(float):
+    """For people with three digits or so."""
+
+    def __str__(self) -> str:
+        return f"{float(self):.0f}" if self >= 100 else f"{float(self):.1f}"
+
+
 class Silent(int):
     """A number that people do not see."""
 

@@ -394,12 +394,12 @@ class Measured(TypedDict):
     uuid: Annotated[str, "of the GPU or MIG device"]
     gpu: Annotated[str, "its model"]
     result: Annotated[Literal["accepted", "failed", "skipped"], "`skipped`: it is in use"]
-    memory_gbps: Annotated[float | None, "GB/s (1e9 bytes) of device memory"]
-    compute_tflops: Annotated[float | None, "FP32, sustained"]
-    to_device_gbps: Annotated[float | None, "GB/s from the host"]
-    from_device_gbps: Annotated[float | None, "GB/s to the host"]
-    temperature_c: Annotated[int | None, "under load"]
-    power_w: Annotated[float | None, "under load"]
+    memory: Annotated[float | None, "GB/s (1e9 bytes) of device memory"]
+    compute: Annotated[float | None, "TFLOPS, FP32, sustained"]
+    to_gpu: Annotated[float | None, "GB/s from the host"]
+    from_gpu: Annotated[float | None, "GB/s to the host"]
+    power: Annotated[float | None, "watts under load"]
+    temp: Annotated[int | None, "°C under load"]
     problems: Annotated[
         list[str], "[codes](../accept.md#what-is-found) of why it failed; each has an `error` line"
     ]
@@ -418,7 +418,7 @@ class Accepted(TypedDict):
         "`partly`: some GPUs are in use, the others were accepted; `skipped`: all are in use",
     ]
     level: Literal["quick", "standard"]
-    until: Annotated[str, "when it runs out, RFC 3339; empty: nothing was recorded"]
+    until: Annotated[str, "when it runs out, RFC 3339; empty: not accepted"]
     record: Annotated[str, "the file with all figures; empty: none"]
     why: Annotated[str, "what was not measured, for people"]
 

@@ -311,11 +311,14 @@ def whole_chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:
     """A chain that holds, in one line."""
     kept = f" {len(links)} links hold, {links[0].layer} to {links[-1].layer}" if links else ""
     yield from (" ", (host, "bold"), "  ", STATUS_SIGNS["ok"], f"{kept}\n")
+    for link in links:
+        if link.fix:
+            yield f"     {link.layer}: {link.cause.splitlines()[0]}. {link.fix}\n"
 
 
 def cell_text(value: object) -> str:
     """The text of a cell. Floats are seconds; below one they are <1, since the kubelet reports whole seconds."""
-    if isinstance(value, float):
+    if type(value) is float:
         return f"{value:g}" if value >= 1 else "<1"
     return "" if value is None else str(value)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from gpunode.model import Verdict
+from gpunode.report import plans
 from gpunode.sim.host import kinds
 from gpunode.sim.node.accept import SLOW
 from gpunode.sim.process import Demo
@@ -88,6 +90,13 @@ def test_a_slow_gpu_fails_by_name_and_verify_says_that_its_host_is_not_accepted(
     code, seen = run(demo, "verify", "inventory.yaml", "--limit", NEW, "--no-run")
     assert code == 0, "a warning, unless the inventory requires it"
     assert slow in rows(seen, "link", "layer")["capacity"]["cause"]
+
+
+def test_a_fleet_shows_the_remark_below_the_one_line_of_its_host() -> None:
+    """As of each of more than 8 hosts there is one line."""
+    link = Verdict.ok("capacity", "4 of 4", "it ran out yesterday", "`gpunode accept` measures it again.")
+    shown = "".join(part if isinstance(part, str) else part[0] for part in plans.whole_chain("gpu-1", [link]))
+    assert "capacity: it ran out yesterday. `gpunode accept` measures it again." in shown
 
 
 def test_gpus_in_use_are_skipped_and_named(demo: Demo) -> None:

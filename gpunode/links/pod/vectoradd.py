@@ -128,7 +128,7 @@ class _Run:
             job.unseen.add(name)
 
     def create(self, node: Node, request: Request) -> str:
-        name = f"vectoradd-{self.id}-{next(self.numbers)}"
+        name = f"{'accept' if self.alone else 'vectoradd'}-{self.id}-{next(self.numbers)}"
         manifest = make_pod(
             "vectoradd.yaml.j2",
             name,
