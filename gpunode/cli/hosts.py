@@ -171,6 +171,10 @@ def label(
     accelerator: Annotated[
         bool, typer.Option("--accelerator", help="accelerator=nvidia-tesla-p100 and the like.")
     ] = False,
+    features: Annotated[
+        bool,
+        typer.Option("--features", help="nvidia.com/gpu.product and others, as of GPU feature discovery."),
+    ] = False,
     resource: Annotated[
         list[str] | None,
         typer.Option(
@@ -188,6 +192,9 @@ def label(
 ) -> int:
     """Label nodes with the model of their GPUs, read from the hosts' PCI bus; no driver is needed for it.
 
+    With --features instead: the labels of NVIDIA's GPU feature discovery (product, count, memory, replicas, driver, MIG), as
+    nvidia-smi lists the GPUs. Where that runs, the labels are left to it.
+
     With --resource instead: count an extended resource in the nodes' status, for devices that no device plugin offers. The
     scheduler counts it; no container gets a device by it, and a kubelet that restarts sets it to 0. For this a kubeconfig is
     enough; then --limit and --exclude take GPU nodes.
@@ -197,13 +204,15 @@ def label(
     from gpunode.commands import label as labels
     from gpunode.errors import UsageError
 
-    if accelerator and resource:
-        raise UsageError("--accelerator and --resource are two things", hint="Give one of them.")
+    if sum(map(bool, (accelerator, features, resource))) > 1:
+        raise UsageError(
+            "--accelerator, --features and --resource are different things", hint="Give one of them."
+        )
     if resource:
         counts = labels.parse_counts(resource, remove=remove)
         with session(common) as work:
             return labels.count_resources(work, counts, overwrite=overwrite, dry_run=dry_run)
-    if not accelerator:
+    if not (accelerator or features):
         raise UsageError(
             "no label is chosen",
             hint="Choose --accelerator: `gpunode label --accelerator inventory.yaml`; or count a resource: `gpunode label --resource NAME=COUNT`. Other labels are written by `labels:` in the "
@@ -212,7 +221,8 @@ def label(
     if common.alone:
         load_inventory(common.inventory, common.origin)  # models come from hosts: explained with an example
     with session(common) as work:
-        return labels.label_accelerator(work, remove=remove, overwrite=overwrite, dry_run=dry_run)
+        write = labels.label_features if features else labels.label_accelerator
+        return write(work, remove=remove, overwrite=overwrite, dry_run=dry_run)
 
 
 @visits_hosts

@@ -1,9 +1,9 @@
-"""`gpunode label`: the accelerator label by the GPUs' model, and extended resources counted by hand."""
+"""`gpunode label`: the accelerator label by the GPUs' model, labels as of GPU feature discovery, and extended resources counted by hand."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from gpunode.cluster.api import Api
 from gpunode.engine import converge, exit_codes, nodes
@@ -11,11 +11,64 @@ from gpunode.engine.member import Member, outcomes
 from gpunode.engine.reporter import Reporter, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem, UsageError
-from gpunode.links.node import ACCELERATOR_LABEL, labels
+from gpunode.links.node import ACCELERATOR_LABEL, Node, labels
+from gpunode.links.plugin import expected, features
+from gpunode.model import Facts
 
 
 def label_accelerator(session: Session, *, remove: bool, overwrite: bool, dry_run: bool) -> int:
     """Label the hosts' nodes with the model of their GPUs, or `remove` that label; the exit code."""
+    reporter, rows = session.reporter, list[tuple[str, ...]]()
+
+    def label(api: Api, node: Node, seen: Facts) -> None:
+        wanted = {} if remove else labels.accelerator(seen.pci)
+        writer = labels.ACCELERATOR
+        changes = labels.write(api, node, wanted, writer=writer, overwrite=overwrite, dry_run=dry_run)
+        if wanted and (others := labels.others(seen.pci)):
+            reporter.note(f"{node.name} also has {', '.join(others)}; a node has one accelerator label")
+        value = wanted.get(ACCELERATOR_LABEL)
+        before, after = changes.get(ACCELERATOR_LABEL, (value, value))
+        result = "same" if before == after else "would change" if dry_run else "changed"
+        rows.append((node.name, before or "", after or "", result))
+
+    code = _for_each_node(session, label)
+    reporter.rows("label", ("node", "before", "accelerator", "result"), rows)
+    return code
+
+
+def label_features(session: Session, *, remove: bool, overwrite: bool, dry_run: bool) -> int:
+    """Label the hosts' nodes as GPU feature discovery does, or `remove` these labels; the exit code. A node that it labels itself
+    is left to it, and loses what gpunode had written."""
+    reporter, rows = session.reporter, list[tuple[str, ...]]()
+
+    def label(api: Api, node: Node, seen: Facts) -> None:
+        settings = expected.find_config(session.inventory.cluster.plugin_config, node.labels)
+        wanted = {} if remove else features.feature_labels(seen, settings)
+        if not (wanted or remove):
+            reporter.note(f"{node.name}: no GPU answers, so its labels stay; see `gpunode verify`.")
+            return
+        if owned := features.other_owner(node, wanted):
+            reporter.note(
+                f"{node.name}: {owned} is another writer's, as of GPU feature discovery: its labels are left to it."
+            )
+            wanted = {}
+            if features.WRITER not in node.applied:
+                return
+        changes = labels.write(
+            api, node, wanted, writer=features.WRITER, overwrite=overwrite, dry_run=dry_run
+        )
+        result = "would change" if dry_run else "changed"
+        rows.extend((node.name, key, old or "", new or "", result) for key, (old, new) in changes.items())
+        if not (changes or owned):
+            rows.append((node.name, "", "", "", "same"))
+
+    code = _for_each_node(session, label)
+    reporter.rows("features", ("node", "label", "before", "after", "result"), rows)
+    return code
+
+
+def _for_each_node(session: Session, label: Callable[[Api, Node, Facts], None]) -> int:
+    """Call `label` for every host that was probed and has a node; the exit code."""
     api, reporter = nodes.connect(session.inventory), session.reporter
     members = session.for_each_host(converge.probe_and_plan, plans=False)
     unseen = [member for member in members if member.facts is None]
@@ -23,29 +76,18 @@ def label_accelerator(session: Session, *, remove: bool, overwrite: bool, dry_ru
     placed = nodes.locate(
         api, [member for member in members if member.facts], seconds=0, notify=reporter.note
     )
-    rows = []
+    failed = False
     for member in map(nodes.explain_no_node, placed):
         if member.node is None or member.facts is None:
             report_reason(reporter, member.host.name, member.reason)
+            failed = True
             continue
-        wanted = {} if remove else labels.accelerator(member.facts.pci)
-        writer = labels.ACCELERATOR
         try:
-            changes = labels.write(
-                api, member.node, wanted, writer=writer, overwrite=overwrite, dry_run=dry_run
-            )
+            label(api, member.node, member.facts)
         except ClusterError as error:
             reporter.problem(error.problem, member.host.name)
-            continue
-        if wanted and (others := labels.others(member.facts.pci)):
-            warning = f"{member.node.name} also has {', '.join(others)}; a node has one accelerator label"
-            reporter.note(warning)
-        value = wanted.get(ACCELERATOR_LABEL)
-        before, after = changes.get(ACCELERATOR_LABEL, (value, value))
-        result = "same" if before == after else "would change" if dry_run else "changed"
-        rows.append((member.node.name, before or "", after or "", result))
-    reporter.rows("label", ("node", "before", "accelerator", "result"), rows)
-    return exit_codes.worst(unseen) or (1 if len(rows) < len(placed) else 0)
+            failed = True
+    return exit_codes.worst(unseen) or int(failed)
 
 
 # The API server's rule for names of extended resources; kubernetes.io is its own.

@@ -165,4 +165,7 @@ def _gpu(row: Sequence[str], mig: Mapping[str, tuple[MigDevice, ...]], place: st
     )  # a driver before branch 450 has no MIG
     # nvidia-smi writes the PCI domain with eight digits, sysfs with four; GPUs that share the host's memory say [N/A].
     mib = int(memory) if re.fullmatch(NUMBER, memory) else None
-    return Gpu(int(index), uuid, name, pci.lower()[-12:], mib, mig.get(uuid) if on else (), on, pending)
+    capable = modes[:1] in (["Enabled"], ["Disabled"])
+    return Gpu(
+        int(index), uuid, name, pci.lower()[-12:], mib, mig.get(uuid) if on else (), on, pending, capable
+    )

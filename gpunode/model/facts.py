@@ -79,6 +79,7 @@ class Gpu:
     mig: tuple[MigDevice, ...] | None = ()  # None: not known, though MIG is on
     mig_on: bool = False
     mig_pending: bool = False
+    mig_capable: bool = False
 
 
 @dataclass(frozen=True, slots=True)

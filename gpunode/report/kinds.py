@@ -365,6 +365,16 @@ class Label(TypedDict):
     result: Literal["same", "changed", "would change"]
 
 
+class Feature(TypedDict):
+    """`label --features`: a label that changes; a node whose labels stay has one line without."""
+
+    node: Node
+    label: Annotated[str, "its key; empty: none changes"]
+    before: Annotated[str, "empty: none"]
+    after: Annotated[str, "empty: none"]
+    result: Literal["same", "changed", "would change"]
+
+
 class Counted(TypedDict):
     """`label --resource`: a resource of a node."""
 
@@ -654,6 +664,7 @@ KINDS: Mapping[str, type] = MappingProxyType(
         "gpu": Gpu,
         "process": Process,
         "label": Label,
+        "features": Feature,
         "resource": Counted,
         "vectoradd": Vectoradd,
         "acceptance": Measured,
