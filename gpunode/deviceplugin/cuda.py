@@ -297,7 +297,11 @@ def load() -> ctypes.CDLL:
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise CudaError(
-            f"libcuda.so.1 cannot be loaded ({error}): the driver is not in this container; ask for a GPU, run with "
-            "the nvidia runtime, and see that NVIDIA_DRIVER_CAPABILITIES has `compute`"
-        ) from None
+        missing = str(error).partition(":")[0]
+        reason = (
+            f"this image has no {missing}, which the driver needs: take one with the whole of glibc"
+            if missing.startswith("lib") and missing != "libcuda.so.1"
+            else "the driver is not in this container; ask for a GPU, run with the nvidia runtime, and see that "
+            "NVIDIA_DRIVER_CAPABILITIES has `compute`"
+        )
+        raise CudaError(f"libcuda.so.1 cannot be loaded ({error}): {reason}") from None

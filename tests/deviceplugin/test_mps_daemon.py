@@ -514,7 +514,7 @@ async def mps_process(root: Path, *flags: str) -> AsyncIterator[asyncio.subproce
         sys.executable,
         "-m",
         "tests.deviceplugin.mps_process",
-        "GPU-a",
+        GPU,
         f"--mps-root={root}",
         *flags,
         cwd=ROOT,
@@ -540,19 +540,19 @@ def test_plugin_and_daemons_over_the_daemons_whole_life(program, sockets, tmp_pa
     flags = (f"--config-file={file}", f"--mps-root={root}")
 
     def are(kubelet: FakeKubelet, health: str) -> Callable[[], bool]:
-        return lambda: kubelet.devices() == {"GPU-a::mps-0": health, "GPU-a::mps-1": health}
+        return lambda: kubelet.devices() == {f"{GPU}::mps-0": health, f"{GPU}::mps-1": health}
 
     async def scene(kubelet: FakeKubelet) -> None:
-        async with process(sockets, *flags):
+        async with process(sockets, *flags, gpus=GPU):
             await kubelet.until(are(kubelet, "Unhealthy"))
             async with mps_process(root, *flags) as child:
                 await kubelet.until(are(kubelet, "Healthy"))
-                answer = await kubelet.allocate("GPU-a::mps-0")
-                assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == f"{root}/GPU-a/pipe"
+                answer = await kubelet.allocate(f"{GPU}::mps-0")
+                assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == f"{root}/{GPU}/pipe"
                 child.send_signal(signal.SIGTERM)
                 _, log = await child.communicate()
                 assert child.returncode == 0
-                assert "MPS control daemon ended gpu=GPU-a" in log.decode()
+                assert f"MPS control daemon ended gpu={GPU}" in log.decode()
                 await kubelet.until(are(kubelet, "Unhealthy"))
             async with mps_process(root, *flags):
                 await kubelet.until(are(kubelet, "Healthy"))

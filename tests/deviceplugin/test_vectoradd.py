@@ -265,6 +265,17 @@ def test_without_a_driver_it_says_so(capsys, monkeypatch):
     assert "run with the nvidia runtime" in json.loads(capsys.readouterr().out)["error"]
 
 
+def test_an_image_without_a_library_that_the_driver_needs_is_named(monkeypatch):
+    """As seen on an H100: the devices are there, the image's glibc is a part of one."""
+
+    def missing(name):
+        raise OSError("libdl.so.2: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    with pytest.raises(cuda.CudaError, match="this image has no libdl.so.2, which the driver needs"):
+        cuda.load()
+
+
 def test_the_kernel_is_for_old_gpus_too():
     """Pascal is sm_60: a higher target or a newer PTX would shut it, or its driver, out."""
     assert int(re.search(rb"\.target sm_(\d+)", cuda.KERNEL)[1]) <= 60

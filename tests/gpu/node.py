@@ -126,6 +126,10 @@ def python_layer() -> bytes:
         check=True,
     ).stdout.split()
     libraries = {Path(word) for word in linked if word.startswith("/") and not word.endswith(":")}
+    # the parts that glibc had before 2.34: the driver's libraries name them
+    libc = next(path for path in libraries if path.name == "libc.so.6")
+    old = ("libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.so.6", "libutil.so.1")
+    libraries |= {libc.with_name(name) for name in old}
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", dereference=True) as tar:
         for path in (*modules, *libraries, Path(f"/usr/bin/{name}")):
@@ -239,7 +243,7 @@ def static_pod(name: str, command: str, resources: Mapping[str, str]) -> dict[st
         "name": "main",
         "image": PLUGIN_IMAGE,
         "imagePullPolicy": "Never",
-        "command": ["python3", "-c", f"{command}\nprint('END-OF-POD')"],
+        "command": ["python3", "-c", f"import atexit; atexit.register(print, 'END-OF-POD')\n{command}"],
         "resources": {"limits": dict(resources)},
         "securityContext": {"runAsUser": 0},
     }
