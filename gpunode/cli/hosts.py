@@ -165,6 +165,54 @@ def abort(*, common: options.Common) -> int:
         return rollout.abort(work)
 
 
+Uuid = Annotated[
+    str,
+    typer.Argument(
+        help="The GPU's UUID, as `gpunode status --json` and `nvidia-smi -L` have it.",
+        metavar="UUID",
+        show_default=False,
+    ),
+]
+
+
+@visits_hosts
+def cordon_gpu(
+    *,
+    uuid: Uuid,
+    reason: Annotated[
+        str, typer.Option("--reason", help="Why, for those who ask later; needed.", show_default=False)
+    ] = "",
+    yes: options.Yes = False,
+    common: options.Common,
+) -> int:
+    """Take one GPU out of scheduling: the device plugin offers it as Unhealthy, so no new pod gets it. Running pods stay.
+
+    It is noted on the host, so it lasts over restarts of the plugin, the kubelet and the host, and needs no right of the
+    Kubernetes API. `status`, `verify` and `plugin status` show who took it out, why and since when, and count it as no fault.
+
+    Example: gpunode cordon-gpu GPU-3f1c… --reason 'fan is broken' inventory.yaml
+    """
+    from gpunode.commands import cordon_gpu as cordons
+    from gpunode.errors import UsageError
+
+    if not reason.strip():
+        raise UsageError("--reason is missing", hint="Say why: `--reason 'fan is broken'`.")
+    with session(common, accepted=yes) as work:
+        return cordons.cordon_gpu(work, uuid, reason.strip(), yes=yes)
+
+
+@visits_hosts
+def uncordon_gpu(*, uuid: Uuid, yes: options.Yes = False, common: options.Common) -> int:
+    """Give a GPU back that `cordon-gpu` took out.
+
+    Example: gpunode uncordon-gpu GPU-3f1c… inventory.yaml
+    """
+    from gpunode.commands import cordon_gpu as cordons
+
+    with session(common, accepted=yes) as work:
+        return cordons.cordon_gpu(work, uuid, None, yes=yes)
+
+
 @visits_hosts
 def label(
     *,

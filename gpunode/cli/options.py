@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
 import typer
+from typer.models import ArgumentInfo
 
 from gpunode.local import files as localfile
 
@@ -193,17 +194,20 @@ def usual() -> Path:
 
 def visits_hosts(command: Callable[..., int]) -> Callable[..., None]:
     """The command with the options of its `common` around its own; it gets them as one value, and returns the exit code. Its own
-    options that it declares before `common` follow the inventory, the others --exclude."""
+    arguments come before the inventory; options that it declares before `common` follow it, the others --exclude."""
     own = list(inspect.signature(command).parameters)
     kind_of_common = get_type_hints(command)["common"]
     names = [field.name for field in dataclasses.fields(kind_of_common) if field.name != "origin"]
-    at = own.index("common")
-    order = ["invocation", names[0], *own[:at], *names[1:LEADING], *own[at + 1 :], *names[LEADING:]]
     hints = {
         **get_type_hints(command, include_extras=True),
         **get_type_hints(kind_of_common, include_extras=True),
         "invocation": typer.Context,
     }
+    first = [name for name in own if isinstance(getattr(hints[name], "__metadata__", "?")[0], ArgumentInfo)]
+    own = [name for name in own if name not in first]
+    at = own.index("common")
+    leading = ["invocation", *first, names[0]]
+    order = [*leading, *own[:at], *names[1:LEADING], *own[at + 1 :], *names[LEADING:]]
     defaults = {field.name: field.default for field in dataclasses.fields(kind_of_common)}
     defaults |= {name: parameter.default for name, parameter in inspect.signature(command).parameters.items()}
 

@@ -9,6 +9,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.commands import unscheduled_pods
 from gpunode.contract.checkpoint import FILE_NAME, healthy_ids, parse
+from gpunode.contract.status import CORDONED
 from gpunode.engine import converge, nodes
 from gpunode.engine.chain import unfixed_note
 from gpunode.engine.fleet import Visit
@@ -16,7 +17,7 @@ from gpunode.engine.member import Member, Members, outcomes
 from gpunode.engine.reporter import Reporter, confirm
 from gpunode.engine.session import Session
 from gpunode.errors import HttpError, Problem
-from gpunode.links.plugin import other_owners
+from gpunode.links.plugin import cordons, other_owners
 from gpunode.links.plugin.usage import read_usage
 from gpunode.links.scheduler import allocations, simulation
 from gpunode.links.scheduler.allocations import Mismatch, Real, Row
@@ -48,6 +49,13 @@ def inspect(session: Session, *, details: bool, selected: bool = False, hosts: b
     }
     rows = allocations.make_rows(there, pods, _share(session.inventory).resource, real)
     show(rows, reporter, details=details)
+    for node in asked:
+        for gpu in node.gpus:
+            if gpu.unhealthy and gpu.unhealthy.code == CORDONED:
+                reporter.note(f"{node.node}: {gpu.uuid} is {gpu.unhealthy.words}")
+    for member in placed:
+        for uuid, cordon in (cordons.read(member.facts) if member.facts else {}).items():
+            reporter.note(f"{member.host.name}: {uuid} is {cordon.why}")
     for node in asked:
         if node.reason is not None and any(row.node == node.node for row in rows):
             reporter.note(f"{node.node}: what its pods use is not known: {node.reason.what}.")

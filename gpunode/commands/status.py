@@ -11,6 +11,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.pods import GPU, holds
 from gpunode.commands import unscheduled_pods
+from gpunode.contract.status import CORDONED
 from gpunode.contract.usage import Gpu
 from gpunode.engine import converge, nodes
 from gpunode.engine.member import Member, outcomes
@@ -92,7 +93,9 @@ def show_status(
             owned.get(node.node) or (node.reason and replace(node.reason, subject=node.node)),
         )
     numbers = totals(usages)
-    unhealthy = [node.node for node in usages if node.reason or any(gpu.unhealthy for gpu in node.gpus)]
+    unhealthy = [
+        node.node for node in usages if node.reason or any(_health(gpu) == "unhealthy" for gpu in node.gpus)
+    ]
     if wrong := list(dict.fromkeys([*unhealthy, *owned])):
         limit = f"--limit {','.join(wrong[:NAMED])}"
         reporter.note(
@@ -131,7 +134,7 @@ def row(node: NodeUsage, gpu: Gpu, promised: Row | None = None) -> tuple[object,
         None
         if promised is None or gpu.users is None
         else sum(user.units for user in gpu.users if user.resource == promised.resource),
-        "unhealthy" if gpu.unhealthy else "ok",
+        _health(gpu),
         Moment(gpu.since),
         ForPrograms(gpu.unhealthy.code if gpu.unhealthy else ""),
         ForPrograms(gpu.unhealthy.words if gpu.unhealthy else ""),
@@ -140,11 +143,17 @@ def row(node: NodeUsage, gpu: Gpu, promised: Row | None = None) -> tuple[object,
     )
 
 
+def _health(gpu: Gpu) -> str:
+    if gpu.unhealthy is None:
+        return "ok"
+    return CORDONED if gpu.unhealthy.code == CORDONED else "unhealthy"
+
+
 def totals(usages: Sequence[NodeUsage]) -> dict[str, int]:
     """Numbers of nodes (`unknown`: whose GPUs are not known) and GPUs."""
     gpus = [gpu for node in usages for gpu in node.gpus]
     counts = Counter(
-        "unhealthy" if gpu.unhealthy else "unseen" if gpu.users is None else "used" if gpu.users else "free"
+        _health(gpu) if gpu.unhealthy else "unseen" if gpu.users is None else "used" if gpu.users else "free"
         for gpu in gpus
     )
     return {
@@ -155,6 +164,7 @@ def totals(usages: Sequence[NodeUsage]) -> dict[str, int]:
         "free": counts["free"],
         "unseen": counts["unseen"],
         "unhealthy": counts["unhealthy"],
+        **({CORDONED: counts[CORDONED]} if counts[CORDONED] else {}),
     }
 
 
@@ -195,6 +205,7 @@ def sentence(
     states = [f"{numbers['used']} in use", f"{numbers['free']} free"]
     states += [f"{numbers['unseen']} of which the kubelet does not say"] if numbers["unseen"] else []
     states += [f"{numbers['unhealthy']} unhealthy"] if numbers["unhealthy"] else []
+    states += [f"{numbers[CORDONED]} cordoned"] if numbers.get(CORDONED) else []
     free = ", ".join(f"{left} of {count} {name}" for name, (left, count) in parts.items())
     more = f"; shares free: {free}" if free else ""
     more += f"; GPUs of {several(numbers['unknown'], 'more node')} unknown" if numbers["unknown"] else ""
@@ -206,7 +217,8 @@ def _notes(node: NodeUsage) -> Iterator[str]:
     """Why GPUs are unhealthy, and users of GPUs that the kubelet does not name."""
     for gpu in node.gpus:
         if gpu.unhealthy:
-            yield f"{node.node}: GPU {gpu.index} ({gpu.uuid}) is unhealthy: {gpu.unhealthy.words}"
+            state = "" if gpu.unhealthy.code == CORDONED else "unhealthy: "
+            yield f"{node.node}: GPU {gpu.index} ({gpu.uuid}) is {state}{gpu.unhealthy.words}"
     if node.holders and (node.reason or any(gpu.users is None for gpu in node.gpus)):
         yield f"{node.node}: {few(node.holders, NAMED)} use GPUs there; which is not known"
 

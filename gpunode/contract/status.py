@@ -15,6 +15,7 @@ VERSION = 1
 ANNOTATION = "gpunode.dev/device-plugin"
 MARK = "gpunode-device-plugin-status"  # in front of the document in the log
 LAYOUT = "layout"  # code: the GPUs cannot be offered as the configuration asks
+CORDONED = "cordoned"  # code of a GPU that an operator has taken out
 ENFORCED = "enforced"  # code of a memory limit that the driver enforces
 
 
@@ -71,6 +72,8 @@ class Unavailable:
     def sentence(self) -> str:
         what = "MIG device" if ":" in self.index else "GPU"
         name = f"{what} {self.index}" + (f" ({self.device})" if self.device else "")
+        if self.code == CORDONED:
+            return f"{name} is {self.words}"
         return f"{name} is {'Unhealthy' if self.listed else 'not offered'}: {self.words}"
 
 

@@ -15,6 +15,7 @@ from gpunode.contract.status import LAYOUT, Reason
 
 from . import limits
 from .cdi import CdiUnavailable, Specs
+from .cordon import Cordons
 from .gpus import (
     NVML_SILENT,
     Described,
@@ -98,6 +99,7 @@ class Discovery:
         specs: Specs | None,
         mps: Follower | None = None,
         reclaim: Reclaim | None = None,
+        cordons: Cordons | None = None,
     ) -> None:
         self._handles = handles
         self._nvml = handles.nvml
@@ -116,6 +118,7 @@ class Discovery:
         self._specs = specs
         self._mps = mps
         self._reclaim = reclaim
+        self._cordons = cordons
 
     async def run(self) -> None:
         """Raises NvmlUnavailable and CannotOffer if the configuration makes them fatal."""
@@ -193,6 +196,8 @@ class Discovery:
             )
         same = self._devices == tuple(devices)
         self._devices = self._state.devices = tuple(devices)
+        if self._cordons is not None:
+            self._cordons.apply()
         # Before the slow steps below: an Xid that is missed is not repeated.
         self._watches.keep(devices)
         config = self._config

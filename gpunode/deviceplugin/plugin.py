@@ -16,6 +16,7 @@ from gpunode.contract.usage import PATH
 from .cdi import Specs
 from .cluster.apiserver import ApiServer
 from .cluster.publish import Publisher
+from .cordon import Cordons
 from .discovery import Discovery
 from .gpupage import GpuPage
 from .gpus import Handles
@@ -109,14 +110,16 @@ async def serve(
     reclaim = Reclaim(pods, state, pod_resources, kubelet) if config.pod_resources_socket else None
     readiness = Readiness(state, servers)
     watches = GpuWatches(handles, state, config, xid_policy, metrics, health)
-    discovery = Discovery(handles, state, config, watches, specs, mps, reclaim)
-    tasks = [asyncio.create_task(discovery.run(), name="discovery")]
-    if reclaim is not None:
-        tasks.append(asyncio.create_task(reclaim.run(), name="reclaim"))
-    if mps is not None:
-        tasks.append(asyncio.create_task(mps.run(), name="MPS"))
-    if promised is not None:
-        tasks.append(asyncio.create_task(promised.run(), name="promises"))
+    cordons = Cordons(kubelet.parent, state)
+    discovery = Discovery(handles, state, config, watches, specs, mps, reclaim, cordons)
+    workers: dict[str, Any] = {
+        "discovery": discovery,
+        "cordons": cordons,
+        "reclaim": reclaim,
+        "MPS": mps,
+        "promises": promised,
+    }
+    tasks = [asyncio.create_task(each.run(), name=name) for name, each in workers.items() if each]
 
     page = GpuPage(handles, state, pods, pods_known=bool(config.pod_resources_socket))
 

@@ -171,10 +171,11 @@ class NodeState:
         self.offers: Mapping[str, tuple[Unit, ...]] = {}
         self.units: Mapping[str, Mapping[str, Unit]] = {}  # the same by id
         self.devices: tuple[Device, ...] = ()  # all that NVML lists, offered or not; wakes no waiter
-        self.unhealthy: Mapping[str, Reason] = unhealthy or {}  # faulty and excluded devices
+        self.unhealthy: Mapping[str, Reason] = unhealthy or {}  # faulty, excluded and cordoned devices
         self.since: Mapping[str, str] = _since({}, self.unhealthy)  # of which they are; RFC 3339
         self._faulty: Mapping[str, Reason] = unhealthy or {}
         self._excluded: dict[str, Mapping[str, Reason]] = {}  # by cause
+        self._cordoned: Mapping[str, Reason] = {}
         self.driver = ""  # its version; wakes no waiter
         self.problem: Reason | None = STARTING  # why nothing can be offered
         self.links: Links = {}  # how well GPUs are connected; wakes no waiter
@@ -215,6 +216,11 @@ class NodeState:
     def exclude(self, cause: str, excluded: Mapping[str, Reason]) -> None:
         """Exclude exactly these devices for this cause ("CDI", "MPS")."""
         self._excluded[cause] = excluded
+        self._update_unhealthy()
+
+    def cordon(self, cordoned: Mapping[str, Reason]) -> None:
+        """Cordon exactly these devices: an operator has taken them out."""
+        self._cordoned = cordoned
         self._update_unhealthy()
 
     def set_problem(self, why: Reason | None) -> None:
@@ -264,7 +270,7 @@ class NodeState:
         self._wake()
 
     def _update_unhealthy(self) -> None:
-        unhealthy = {**self.excluded, **self._faulty}
+        unhealthy = {**self.excluded, **self._faulty, **self._cordoned}
         if unhealthy != self.unhealthy:
             self.unhealthy = unhealthy
             self.since = _since(self.since, unhealthy)

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from gpunode.errors import Problem
 from gpunode.links.machine.pci import driven
 from gpunode.links.node import Node, cordon, taint
+from gpunode.links.plugin import cordons
 from gpunode.links.pod.vectoradd import NodeResult
 from gpunode.model import Change, Disturbance, Disturbed, Facts, Gpu, Host, Outcome, Verdict
 
@@ -87,7 +88,11 @@ class Member:
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        return self.facts.gpus if self.facts else ()
+        """Its GPUs that pods should get: without those that an operator has cordoned."""
+        if self.facts is None:
+            return ()
+        out = cordons.read(self.facts)
+        return tuple(gpu for gpu in self.facts.gpus if gpu.uuid not in out)
 
     @property
     def addresses(self) -> tuple[str, ...]:

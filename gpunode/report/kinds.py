@@ -338,7 +338,7 @@ class Gpu(TypedDict):
     promised: Annotated[int | None, "of `units`, by pods' annotations; null: its memory is not shared"]
     units: Annotated[int | None, "of its memory"]
     allocated: Annotated[int | None, "of `units`, by the kubelet"]
-    health: Literal["ok", "unhealthy"]
+    health: Literal["ok", "unhealthy", "cordoned"]
     since: Annotated[str, "RFC 3339; empty: not known"]
     code: Annotated[str, "why it is unhealthy"]
     reason: Annotated[str, "the same, for people"]
@@ -373,6 +373,14 @@ class Feature(TypedDict):
     before: Annotated[str, "empty: none"]
     after: Annotated[str, "empty: none"]
     result: Literal["same", "changed", "would change"]
+
+
+class Cordoned(TypedDict):
+    """`cordon-gpu`, `uncordon-gpu`: a GPU."""
+
+    host: Host
+    uuid: Annotated[str, "the GPU's"]
+    result: Literal["cordoned", "uncordoned", "already cordoned", "already uncordoned"]
 
 
 class Counted(TypedDict):
@@ -621,6 +629,7 @@ class SummaryMore(Summary, total=False):
     free: Annotated[int, "`status`: GPUs that work and that nobody has"]
     unseen: Annotated[int, "`status`: GPUs that work, and of which the kubelet does not say who has them"]
     unhealthy: Annotated[int, "`status`: GPUs"]
+    cordoned: Annotated[int, "`status`: GPUs; absent if none is"]
     models: Annotated[dict[str, int], "`status`: GPUs by model"]
     shares: Annotated[
         dict[str, list[int]],
@@ -665,6 +674,7 @@ KINDS: Mapping[str, type] = MappingProxyType(
         "process": Process,
         "label": Label,
         "features": Feature,
+        "cordon": Cordoned,
         "resource": Counted,
         "vectoradd": Vectoradd,
         "acceptance": Measured,

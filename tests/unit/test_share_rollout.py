@@ -303,7 +303,7 @@ def test_inspect_asks_plugins_where_no_host_answers_and_keeps_to_the_limit(
         )
 
     found: list[Any] = []
-    placed = (SimpleNamespace(node=SimpleNamespace(name="n1")),)
+    placed = (SimpleNamespace(node=SimpleNamespace(name="n1"), facts=None),)
     monkeypatch.setattr(shares.nodes, "connect", lambda _: None)
     monkeypatch.setattr(shares, "_read_allocations", lambda *_: ({"n1": Real(())}, placed))
     monkeypatch.setattr(shares, "_state", lambda _: (there, [pod("a", 4, on="n2")]))

@@ -12,7 +12,7 @@ from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress, Patience, follow
 from gpunode.cluster.pods import MEMORY
 from gpunode.contract.config import LABEL
-from gpunode.contract.status import Status
+from gpunode.contract.status import CORDONED, Status
 from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.capacity import mig
@@ -145,7 +145,8 @@ def why_not(api: Api, node: Node, offer: Expected, namespace: str) -> Problem:
     elif node.allocatable == 0:
         what, code = f"the kubelet offers none of its {node.capacity} GPUs yet", "none-allocatable"
     elif lost > 0:
-        what, code = f"{lost} of {node.capacity} {unit} are unhealthy", "unhealthy"
+        state = CORDONED if why and why.code == CORDONED else "unhealthy"
+        what, code = f"{lost} of {node.capacity} {unit} are {state}", state
     else:
         what, code = f"the kubelet counts {node.capacity} GPUs, the host has {count}", "count-differs"
     return Problem(why.code if why else code, what + cause, fix=why.fix if why else "", holders=holders)

@@ -60,6 +60,7 @@ def status(
         missing = missing or (
             "" if reason else why_short(api, node, document, config=config, namespace=namespace)
         )
+        cordoned = missing if published.only_cordoned(document) else ""
         old = stale_counts(node, document, config)
         # What pods can request: nvidia.com/gpu, or the resources offered in its place.
         others = [name for name in node.offers if name.startswith("nvidia.com/")]
@@ -74,8 +75,8 @@ def status(
             allocatable=sum(unit.allocatable for unit in units),
             reason=reason,
             last_line=published.log_line(pods.last_lines(api, pod, CONTAINER, lines=20)) if pod else "",
-            missing=missing,
-            note="" if missing else _note(old),
+            missing="" if cordoned else missing,
+            note=cordoned or ("" if missing else _note(old)),
             resource=", ".join(counted),
         )
 

@@ -11,9 +11,9 @@ from gpunode.cluster.api.kinds import Object
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.link import Link, Step, judge_by_plan, waiting_step
 from gpunode.links.node import Node
-from gpunode.links.plugin import daemonset
+from gpunode.links.plugin import cordons, daemonset
 from gpunode.links.plugin.daemonset import State
-from gpunode.model import Change, Desired, Facts, Fault, LoadImage, Outcome, PluginImage, Verdict
+from gpunode.model import Change, Desired, Facts, Fault, LoadImage, Outcome, PluginImage, Verdict, Watch
 
 
 def judge_plugin(state: State, fix: str) -> Verdict:
@@ -88,6 +88,6 @@ def judge_image(outcome: Outcome) -> Verdict | None:
 
 LINK = Link(
     "plugin",
-    steps=(Step("image", "plugin", plan),),
+    steps=(Step("image", "plugin", plan, Watch(files=(cordons.PATH,))),),
     faults=(Fault("image", "plugin", "a clean-up removed the device plugin's image from the node"),),
 )

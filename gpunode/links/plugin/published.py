@@ -8,7 +8,16 @@ from datetime import datetime, timezone
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.contract.status import ANNOTATION, ENFORCED, MARK, Status, UnknownVersion, find_last, loads
+from gpunode.contract.status import (
+    ANNOTATION,
+    CORDONED,
+    ENFORCED,
+    MARK,
+    Status,
+    UnknownVersion,
+    find_last,
+    loads,
+)
 from gpunode.errors import ClusterError, HttpError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, Node
@@ -65,8 +74,16 @@ def why_missing(status: Status | Problem) -> Problem | None:
         if status.lost
         else tuple(dict.fromkeys(pod.name or pod.uid for each in status.reserved for pod in each.pods))
     )
-    code = status.lost[0].code if status.lost else "reserved"
+    codes = [each.code for each in status.lost]
+    code = next((code for code in codes if code != CORDONED), codes[0] if codes else "reserved")
     return Problem(code, f"the plugin reports: {'; '.join(sentences)}", holders=holders)
+
+
+def only_cordoned(status: Status | Problem) -> bool:
+    """True if GPUs are missing, and all of them by an operator's intention."""
+    return (
+        isinstance(status, Status) and bool(status.lost) and {lost.code for lost in status.lost} == {CORDONED}
+    )
 
 
 def why_not_ready(status: Status | Problem) -> Problem | None:

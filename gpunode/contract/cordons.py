@@ -1,0 +1,50 @@
+"""GPUs that an operator has taken out: a file on the host, which gpunode writes and the device plugin follows. Pure.
+
+It is in the kubelet's directory for device plugins, in the plugin's own folder: it needs no right of the API, and is there when the
+plugin, the host or the API server starts again. A kubelet that starts removes files of that directory, but no folders.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from .status import CORDONED, Reason
+
+FILE = "gpunode/cordoned-gpus.json"  # beside the plugin's socket
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cordon:
+    """Who took the GPU out, why, and since when (RFC 3339)."""
+
+    by: str
+    reason: str
+    since: str
+
+    @property
+    def why(self) -> Reason:
+        """Why the GPU is Unhealthy."""
+        return Reason(CORDONED, f"cordoned by {self.by} since {self.since}: {self.reason}")
+
+
+def dumps(cordons: Mapping[str, Cordon]) -> str:
+    """The file's text. `cordons`: by the GPU's UUID."""
+    gpus = {uuid: asdict(cordon) for uuid, cordon in sorted(cordons.items())}
+    return json.dumps({"version": VERSION, "gpus": gpus}, indent=2) + "\n"
+
+
+def loads(text: str) -> dict[str, Cordon]:
+    """The cordons by the GPU's UUID. Raises ValueError for anything but a file of this version."""
+    try:
+        document = json.loads(text)
+        if document["version"] != VERSION:
+            raise ValueError(f"version {document['version']!r}, this program reads version {VERSION}")
+        return {
+            str(uuid): Cordon(str(entry["by"]), str(entry["reason"]), str(entry["since"]))
+            for uuid, entry in document["gpus"].items()
+        }
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"a field is wrong or missing: {error!r}") from None
