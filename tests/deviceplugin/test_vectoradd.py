@@ -272,7 +272,7 @@ def test_an_image_without_a_library_that_the_driver_needs_is_named(monkeypatch):
         raise OSError("libdl.so.2: cannot open shared object file: No such file or directory")
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    with pytest.raises(cuda.CudaError, match="this image has no libdl.so.2, which the driver needs"):
+    with pytest.raises(cuda.CudaError, match=r"this image has no libdl\.so\.2, which the driver needs"):
         cuda.load()
 
 
