@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from gpunode.contract import measurements
+
 from .node import PROGRAMS, static_pod
 
 ROOT = Path(__file__).parents[2]
@@ -119,4 +121,7 @@ except SystemExit as end:
         pytest.skip("no NVIDIA GPU on this machine: nothing to measure")
     output = pod("accept", program, GPU)
     print(output)
-    assert '"memory_errors": 0' in output
+    document = next(line for line in output.splitlines() if line.startswith("{"))
+    [gpu] = measurements.loads(document).gpus
+    assert gpu.error is None
+    assert gpu.measured.memory_errors == gpu.measured.compute_errors == 0
