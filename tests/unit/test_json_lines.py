@@ -42,10 +42,9 @@ def tables() -> Iterator[tuple[str, tuple[str, ...]]]:
     """Kind and columns of each table that a command reports."""
     for path, call in calls("rows"):
         if isinstance(call.args[0], ast.Constant):
-            columns: object = None
-            if isinstance(call.args[1], ast.Name):
-                columns = vars(import_module(f"gpunode.{path.parent.name}.{path.stem}"))[call.args[1].id]
-            yield call.args[0].value, tuple(columns or ast.literal_eval(call.args[1]))
+            module = import_module(f"gpunode.{path.parent.name}.{path.stem}")
+            columns = eval(compile(ast.Expression(call.args[1]), str(path), "eval"), vars(module).copy())
+            yield call.args[0].value, tuple(name.lower().replace(" ", "_") for name in columns)
 
 
 @pytest.mark.parametrize(("kind", "columns"), sorted(set(tables())))
