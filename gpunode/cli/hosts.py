@@ -303,6 +303,13 @@ def accept(
     level: Annotated[
         options.Level, typer.Option("--level", help="quick: half a minute; standard: up to three minutes.")
     ] = "standard",
+    on_host: Annotated[
+        bool,
+        typer.Option(
+            "--on-host",
+            help="Measure over SSH on the hosts themselves, below Kubernetes, as where the inventory names no plugin.",
+        ),
+    ] = False,
 ) -> int:
     """Measure every free GPU and judge its figures: memory, computation, PCIe, NVLink, clocks, ECC.
 
@@ -314,9 +321,12 @@ def accept(
     Example: gpunode accept inventory.yaml --limit gpu-01 --level quick
     """
     from gpunode.commands import accept as acceptance
+    from gpunode.errors import UsageError
 
+    if on_host and common.alone:
+        raise UsageError("--on-host needs an inventory", hint="Name yours: its hosts are reached over SSH.")
     with session(common) as work:
-        return acceptance.accept(work, level)
+        return acceptance.accept(work, level, on_host=on_host)
 
 
 @visits_hosts
