@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gpunode.contract import measurements
@@ -56,18 +56,14 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     gpus = _choose(listed["gpus"], options.gpus.split(",") if options.gpus else None)
-    able = [gpu for gpu in gpus if "error" not in gpu]
-    transfers = min(LONGEST, TRANSFERS[options.level] / max(1, len(able)))
-    measured = measure(
-        gpus, lambda uuid: run("child", uuid, options.level, f"{transfers:.2f}"), Children(say)
-    )
+    measured = _measure(gpus, options.level)
     document = Measurements(
         level=options.level,
         driver=listed["driver"],
         cuda=listed["cuda"],
         kernel=os.uname().release,
         seconds=round(time.monotonic() - began, 1),
-        gpus=measured,
+        gpus=tuple(_gpu(gpu, measured.get(gpu["uuid"])) for gpu in gpus),
         not_measured_tools=dict.fromkeys(measurements.TOOLS, "not run"),
     )
     print(measurements.dumps(document))
@@ -101,16 +97,13 @@ def _choose(gpus: list[dict[str, Any]], uuids: list[str] | None) -> list[dict[st
     return [found.get(uuid) or {"uuid": uuid, **absent, "error": error} for uuid in uuids]
 
 
-def measure(
-    gpus: list[dict[str, Any]], command: Callable[[str], list[str]], children: Children
-) -> tuple[Gpu, ...]:
-    """Measure the listed GPUs that have no error yet, each by the command for its UUID."""
+def _measure(gpus: list[dict[str, Any]], level: str) -> dict[str, Child]:
     able = [gpu["uuid"] for gpu in gpus if "error" not in gpu]
-    ended = children.run(
-        {uuid: command(uuid) for uuid in able},
+    transfers = min(LONGEST, TRANSFERS[level] / max(1, len(able)))
+    return Children(say).run(
+        {uuid: run("child", uuid, level, f"{transfers:.2f}") for uuid in able},
         {uuid: {**os.environ, "CUDA_VISIBLE_DEVICES": uuid} for uuid in able},
     )
-    return tuple(_gpu(gpu, ended.get(gpu["uuid"])) for gpu in gpus)
 
 
 def _gpu(listed: Mapping[str, Any], child: Child | None) -> Gpu:

@@ -303,6 +303,12 @@ def _report_end(session: Session, api: Api | None, record: Record, lease: Held, 
         proof.report_proofs(members, session.reporter)
         _report_tainted(api, record, session.reporter)
     _report_unfinished(members, session.reporter)
+    times = [
+        (member.host.name, round(sum(member.spent.values()), 3), member.spent)
+        for member in members
+        if member.spent
+    ]
+    session.reporter.rows("time", ("host", "seconds", "phases"), times)
     session.reporter.summary(outcomes(members), cluster=_changes_left(session))
 
 

@@ -14,6 +14,7 @@ from gpunode.cluster.api.watch import wait_for_api
 from gpunode.engine import control_plane, gate, rounds, work
 from gpunode.engine.impact import Act
 from gpunode.engine.member import Member, Members
+from gpunode.engine.phases import WAITS, Laps, Spent
 from gpunode.engine.proof import Walk, prove
 from gpunode.engine.record import FINISHED, Record, State
 from gpunode.engine.reporter import Reporter, progress, report_reason
@@ -21,6 +22,7 @@ from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
 from gpunode.wording import Advice, Command, few
 
+CHANGES = "changes"  # of all hosts: no phase of a host
 FAILED = "failed"  # code: the cluster did not do what was asked
 
 
@@ -47,6 +49,7 @@ class Run:
 def finish(run: Run, members: Members) -> Members:
     """The members after all their stages; the end of each is recorded."""
     reporter, masters = run.session.reporter, control_plane.disturbed_hosts(members)
+    laps = Laps()
     members = control_plane.healthy_before(run.api, members, masters, reporter)
     members = work.clear(run.api, run.session, members, run.record, stopped=lambda: run.stopped)
     cordoned = run.record.begun
@@ -58,6 +61,7 @@ def finish(run: Run, members: Members) -> Members:
     elif run.api:
         members = work.taint_until_proven(run.api, members, run.record.id, run.taint, reporter, changing=True)
     begun = [member.host.name for member in members if member.host.name in masters and member.reason is None]
+    laps.end(WAITS)
     members = rounds.converge_all(
         run.session,
         members,
@@ -66,23 +70,38 @@ def finish(run: Run, members: Members) -> Members:
             run.api, member, visit, emit, stopped=lambda: run.stopped
         ),
     )
+    changing = laps.end(CHANGES)
     members = control_plane.healthy_after(run.api, members, begun, reporter)
+    able = [member.host.name for member in members if member.host_ok]
+    before = Spent(laps.seconds)
     if run.api is not None and any(member.host_ok for member in members):
         for member in members:
             if member.host_ok:
                 run.record.host(member.host.name, "changed")
         try:
-            members = _prove(run, run.api, members)
+            members = _prove(run, run.api, members, laps)
         except ClusterError as error:
             reporter.problem(error.problem)
             members = tuple(
                 member.exclude(replace(error.problem, code=FAILED)) if member.host_ok else member
                 for member in members
             )
+    laps.end(WAITS)
+    members = tuple(
+        replace(member, spent=_sum_up(member, laps.seconds if member.host.name in able else before, changing))
+        for member in members
+    )
     for member in members:
         state, why = end_state(member)
-        run.record.host(member.host.name, state, why, gpus=member.addresses if state in FINISHED else ())
+        gpus = member.addresses if state in FINISHED else ()
+        run.record.host(member.host.name, state, why, gpus, member.spent)
     return members
+
+
+def _sum_up(member: Member, stages: Mapping[str, float], changing: float) -> Spent:
+    """The member's seconds by phase, of its own changes and of the batch's stages. While other hosts are changed it waits."""
+    own = member.outcome.spent if member.outcome else {}
+    return Spent(own, stages, {WAITS: max(0.0, changing - sum(own.values()))})
 
 
 def _give_back(run: Run, member: Member, cordoned: Collection[str]) -> Member:
@@ -97,7 +116,7 @@ def _give_back(run: Run, member: Member, cordoned: Collection[str]) -> Member:
     return member.exclude(reason)
 
 
-def _prove(run: Run, api: Api, members: Members) -> Members:
+def _prove(run: Run, api: Api, members: Members, laps: Laps) -> Members:
     """The members after their proof, with their nodes given back. Everything can be repeated, so the API server may go away once."""
     reporter = run.session.reporter
     for again in (True, False):
@@ -114,6 +133,7 @@ def _prove(run: Run, api: Api, members: Members) -> Members:
                     api, located, run.record.id, run.taint, reporter, changing=False
                 ),
                 accept=run.accept,
+                laps=laps,
             )
             after = prove(walk, members)
             work.release(api, after, run.record.id if run.prove else "")

@@ -18,6 +18,7 @@ from typing import Any
 from gpunode.engine import chain
 from gpunode.engine.chain import decide
 from gpunode.engine.fleet import Visit, unexpected_answer
+from gpunode.engine.phases import IMAGES, PROBES, REBOOTS, WORK, Laps, Spent
 from gpunode.errors import AgentFailed, ConnectionLost, HostError, PasswordRefused, Refused, Unreachable
 from gpunode.host import answers, diff, wire
 from gpunode.model import Change, Event, Facts, Host, OnEvent, Outcome, Plan, PluginImage, Reboot, Service
@@ -88,17 +89,22 @@ def apply(visit: Visit, outcome: Outcome, emit: OnEvent) -> Outcome:
     seen: Facts | None = None
     error: AgentFailed | None = None
     applied: list[Change] = []
+    laps = Laps()
     guarded = any(isinstance(change, Service) and change.guards for change in plan.changes)
     for message in _messages(visit, job, run, emit, archives, guarded=guarded):
         kind = message["type"]
         if kind == "start":
+            laps.end(IMAGES if archives and message["n"] == 0 else PROBES)  # the archives are on the host now
             change = _change(host, plan, message)
             data = {"n": message["n"], "of": len(plan.changes), "kind": type(change).__name__}
             emit(Event("change", host.name, diff.headline(change), data))
         elif kind == "progress":
             emit(Event("progress", host.name, message["text"], {"percent": message["percent"]}))
         elif kind == "done":
-            applied.append(_change(host, plan, message))
+            change = _change(host, plan, message)
+            applied.append(change)
+            laps.add(WORK[type(change).__name__], message["seconds"])
+            laps.add(PROBES, -message["seconds"])  # which is the rest of the apply
         elif kind == "failed":
             error = _failure(host, _change(host, plan, message), message)
         elif kind == "locked":
@@ -123,12 +129,15 @@ def apply(visit: Visit, outcome: Outcome, emit: OnEvent) -> Outcome:
             seen = message["facts"]
     if error is None and any(isinstance(change, Reboot) for change in applied):
         reboot = next(change for change in applied if isinstance(change, Reboot))
+        laps.end(PROBES)
         seen, refused = _reboot(visit, run, outcome.facts.boot_id, emit)
+        laps.end(REBOOTS)
         if refused is not None:
             applied.remove(reboot)
             error = _failure(host, reboot, refused)
     after = plan_host(visit.host, seen or _probe(visit), visit.image)
-    after = replace(after, applied=(*outcome.applied, *applied))
+    laps.end(PROBES)
+    after = replace(after, applied=(*outcome.applied, *applied), spent=Spent(outcome.spent, laps.seconds))
     if error is not None:
         return replace(after, status="failed", problem=error.problem)
     return replace(after, status="changed") if after.status in ("right", "planned") else after

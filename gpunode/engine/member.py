@@ -18,7 +18,7 @@ from gpunode.model import Change, Disturbance, Disturbed, Facts, Gpu, Host, Outc
 class Member:
     """One host's state in a run. `outcome`: None before its probe. `labels`: the node's, with those of this run.
 
-    `verdicts`: of the cluster's links judged so far; `result`: of vectoradd. `reason`: why it is excluded. `idle_pods_left`: idle pods
+    `spent`: seconds by phase, once its batch has ended. `verdicts`: of the cluster's links judged so far; `result`: of vectoradd. `reason`: why it is excluded. `idle_pods_left`: idle pods
     that hold its GPUs were left on it, and may run by now.
     """
 
@@ -30,6 +30,7 @@ class Member:
     verdicts: tuple[Verdict, ...] = ()
     result: NodeResult | None = None
     idle_pods_left: bool = False
+    spent: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def host_ok(self) -> bool:

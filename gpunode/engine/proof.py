@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.kinds import Object
@@ -14,6 +14,7 @@ from gpunode.cluster.api.watch import OnProgress
 from gpunode.contract.status import LAYOUT
 from gpunode.engine import acceptance, impact, nodes
 from gpunode.engine.member import Member, Members
+from gpunode.engine.phases import ACCEPTANCE, PLUGIN, PODS, WAITS, Laps
 from gpunode.engine.reporter import ForPrograms, Reporter, progress
 from gpunode.errors import ApiConnectionLost, ClusterError, Layer, Problem
 from gpunode.links import plugin
@@ -42,7 +43,8 @@ PODS_SECONDS = 180.0
 @dataclass(frozen=True, slots=True)
 class Walk:
     """The input of every link. `acts`: links are made before they are judged. `run`: with test pods. `holder`: of the cluster's lease.
-    `taint`: taints the nodes that take no pods before their proof. `accept`: the level of the acceptance after the proof; "": none."""
+    `taint`: taints the nodes that take no pods before their proof. `accept`: the level of the acceptance after the proof; "": none. `laps`: the time of
+    each stage goes there."""
 
     api: Api
     inventory: Inventory
@@ -52,6 +54,7 @@ class Walk:
     holder: str = ""
     taint: Callable[[Members], Members] = lambda members: members
     accept: str = ""
+    laps: Laps = field(default_factory=Laps)
 
     @property
     def namespace(self) -> str:
@@ -68,6 +71,7 @@ def prove(walk: Walk, members: Members) -> Members:
     members = _locate(walk, members)
     if walk.acts:
         members = walk.taint(members)  # before the plugin offers GPUs
+        walk.laps.end(WAITS)
         outdated = _find_outdated_pods(walk, members)  # before labels bring new pods
         members = nodes.apply_labels(walk.api, members, owners)
         states = _deploy(
@@ -84,9 +88,13 @@ def prove(walk: Walk, members: Members) -> Members:
         for member in members:
             if member.host_ok:
                 report_problem(walk.reporter, member)
+    walk.laps.end(PLUGIN)
     if walk.run:
         members = _judge_pods(walk, members, states)
-    return _accept(walk, members) if walk.acts else _judge_records(walk, members)
+    walk.laps.end(PODS)
+    members = _accept(walk, members) if walk.acts else _judge_records(walk, members)
+    walk.laps.end(ACCEPTANCE)
+    return members
 
 
 def _accept(walk: Walk, members: Members) -> Members:
@@ -106,10 +114,9 @@ def _judge_records(walk: Walk, members: Members) -> Members:
     now = time.time()
 
     def judge(member: Member) -> Member:
-        if not member.active or member.node is None:
-            return member
-        uuids = target(walk.config, member.node.name, member.gpus, member.labels).uuids
-        return replace(member, verdicts=acceptance.judge_record(member, member.verdicts, uuids, now))
+        name = member.node.name if member.node else ""
+        uuids = target(walk.config, name, member.gpus, member.labels).uuids
+        return acceptance.judge_record(member, uuids, now)
 
     return tuple(map(judge, members))
 

@@ -18,7 +18,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -145,10 +144,17 @@ class Record:
             ) from error
         return record
 
-    def host(self, name: str, state: State, why: str = "", gpus: Sequence[str] = ()) -> None:
-        """Note that the host has reached this state, and its GPUs' PCI addresses."""
+    def host(
+        self,
+        name: str,
+        state: State,
+        why: str = "",
+        gpus: Sequence[str] = (),
+        spent: Mapping[str, float] | None = None,
+    ) -> None:
+        """Note that the host has reached this state, its GPUs' PCI addresses, and where its time went: seconds by phase."""
         self._states[name] = state
-        more = {key: value for key, value in (("why", why), ("gpus", gpus)) if value}
+        more = {key: value for key, value in (("why", why), ("gpus", gpus), ("spent", spent)) if value}
         self._write(host=name, state=state, time=time.time(), **more)
 
     def gate(self, seen: Mapping[str, Any]) -> None:
@@ -255,12 +261,6 @@ def known_gpus(
             if name in run.hosts and run.hosts[name].gpus:
                 known.setdefault(name, (run.id, run.hosts[name].gpus))
     return known
-
-
-def recent(inventory: Path, count: int, *, folder: Path | None = None) -> list[Path]:
-    """The files of the last runs of this inventory, the newest first."""
-    runs = islice(_newest_first(inventory, folder), count)
-    return [(folder or default_folder()) / f"{run.id}.jsonl" for run in runs]
 
 
 def find_unfinished(inventory: Path, *, folder: Path | None = None) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ Out: anything that the host's shell prints, the bootstrap's line, then one JSON 
 
 from __future__ import annotations
 
-import base64
 import functools
 import hashlib
 import json
@@ -105,7 +104,7 @@ MEMBERS: Mapping[str, Mapping[str, Any]] = {
     "start": {"n": int},
     "progress": {"text": str, "percent": float | None},
     "confirm": {"n": int, "unit": str},
-    "done": {"n": int},
+    "done": {"n": int, "seconds": float},
     "failed": {
         "n": int | None,
         "code": str,
@@ -125,7 +124,6 @@ MEMBERS: Mapping[str, Mapping[str, Any]] = {
         "devices": tuple[str, ...],
         "mounts": tuple[str, ...],
     },
-    "measurements": {"output": str, "error": str},
 }
 
 
@@ -197,11 +195,6 @@ def confirm_job(runs: Sequence[str]) -> dict[str, Any]:
 def container_job(runtime: str, image: str) -> dict[str, Any]:
     """Run a GPU container below Kubernetes; answered by one `container` message. `image`: the device plugin's, which is preferred."""
     return _job("container", runtime=runtime, image=image)
-
-
-def measure_job(program: bytes, level: str, seconds: float) -> dict[str, Any]:
-    """Run gpunode.accept, which is in this zip, for `seconds` at most; answered by one `measurements` message."""
-    return _job("measure", program=base64.b64encode(program).decode(), level=level, seconds=seconds)
 
 
 def abort_job() -> dict[str, Any]:

@@ -89,7 +89,7 @@ Status: TypeAlias = Literal[
 class Outcome:
     """How one host's run ended. `plan`: the changes left (or planned); `problem`: why it failed, was refused or not reached.
 
-    `disturbs`: what the plan interrupts, if that was asked for. `install`: the host lacks Python, and this program can install it.
+    `spent`: seconds of the applies by phase. `disturbs`: what the plan interrupts, if that was asked for. `install`: the host lacks Python, and this program can install it.
     `repository`: the host is refused because neither it nor the inventory has this repository of NVIDIA's.
     """
 
@@ -99,6 +99,7 @@ class Outcome:
     desired: Desired | None = None
     plan: Plan | None = None
     applied: tuple[Change, ...] = ()
+    spent: Mapping[str, float] = field(default_factory=dict)
     problem: Problem | None = None
     seconds: float = 0.0
     disturbs: Disturbed | None = None

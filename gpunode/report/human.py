@@ -23,11 +23,11 @@ from gpunode.report.plans import (
     failure,
     group_alike,
     plan_lines,
+    slowest,
     summary_text,
     whole_chain,
 )
 from gpunode.report.terminal import Line, Live, screen, to_text, wrap
-from gpunode.report.timing import Moment, sentence, sum_by_work
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
@@ -51,7 +51,7 @@ class Human:
         self._start = time.monotonic()
         self._visited = 0  # hosts
         self._known: dict[str, Outcome] = {}  # how each host stands
-        self._moments: list[Moment] = []
+        self._times: Sequence[Sequence[object]] = ()  # of hosts, by phase
         self._line = Line(self._err)
 
     @contextmanager
@@ -66,9 +66,6 @@ class Human:
         self._live = None
 
     def event(self, event: Event) -> None:
-        if event.type != "progress":
-            kind = str(event.data.get("kind", ""))
-            self._moments.append(Moment(time.monotonic() - self._start, event.host, kind))
         if self._live is not None:
             self._live.event(event)
         elif self._err.is_terminal and not event.host and not self._quiet:
@@ -78,7 +75,6 @@ class Human:
             self._err_print((f" {where}{event.message}\n", "dim"))
 
     def outcome(self, outcome: Outcome) -> None:
-        self._moments.append(Moment(time.monotonic() - self._start, outcome.host, "end"))
         if self._live is not None:
             self._live.outcome(outcome)
 
@@ -120,6 +116,9 @@ class Human:
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         if not rows or (self._brief and kind in ASKED):
+            return
+        if kind == "time":  # of which the summary has a line
+            self._times = rows
             return
         if kind == "batch":  # with many hosts there are more than a user reads before a question
             self._print_headed("batches", plans.batches(rows))
@@ -168,9 +167,8 @@ class Human:
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
         seconds = time.monotonic() - self._start
         self._err_print(f" {summary_text(outcomes, seconds, cluster)}\n")
-        changed = any(outcome.applied for outcome in outcomes)
-        if changed and not self._quiet and (line := sentence(sum_by_work(self._moments, seconds))):
-            self._err_print(f" {line}\n")
+        if self._times and any(outcome.applied for outcome in outcomes) and not self._quiet:
+            self._err_print(f" {slowest(self._times)}\n")
 
     def total(self, text: str, numbers: Mapping[str, object]) -> None:  # noqa: ARG002 - the text has them
         self.note(text)

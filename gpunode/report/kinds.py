@@ -154,6 +154,17 @@ class Verified(TypedDict):
     code: Annotated[str, "why it does not hold, where that has a code"]
 
 
+class Time(TypedDict):
+    """`provision`, at its end: where a host's time went, from the start of its batch to its end."""
+
+    host: Host
+    seconds: Annotated[float, "all of it"]
+    phases: Annotated[
+        dict[str, float],
+        "seconds by [phase](../performance.md#time-to-the-first-pod); one that took none is missing",
+    ]
+
+
 class Difference(TypedDict):
     """`verify`: a host that differs from the majority of its group; a warning."""
 
@@ -548,14 +559,6 @@ class Free(TypedDict):
     gpus: Annotated[str, "of each GPU, with a space between them; empty where they are all alike"]
 
 
-class Content(TypedDict):
-    """`support-bundle`: a file of the archive."""
-
-    file: Annotated[str, "its path in the archive"]
-    bytes: Annotated[int, "its size"]
-    what: Annotated[str, "what it is"]
-
-
 class Explanation(TypedDict):
     """`explain`: a meaning, with the first line that has it."""
 
@@ -644,7 +647,6 @@ class SummaryMore(Summary, total=False):
         "`status`, where GPUs are shared or have MIG devices: units that no pod has, and all, by resource",
     ]
     inventory: Annotated[str, "`init`: the file"]
-    bundle: Annotated[str, "`support-bundle`: the file"]
     repaired: Annotated[int, "`share fsck`: findings"]
     compared: Annotated[int, "`share fsck`: nodes whose kubelets were read"]
     pods: Annotated[int, "`share simulate`: how many"]
@@ -693,9 +695,9 @@ KINDS: Mapping[str, type] = MappingProxyType(
         "notebook": Notebook,
         "manifest": Manifest,
         "verified": Verified,
+        "time": Time,
         "cause": FleetCause,
         "difference": Difference,
-        "content": Content,
         "explanation": Explanation,
         "error": ErrorMore,
         "note": Note,

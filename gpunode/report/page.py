@@ -168,7 +168,13 @@ def first(text: str) -> str:
     return plain(next(iter(text.splitlines()), ""))
 
 
-TITLES = {"verified": "Proof", "vectoradd": "Vectors added on every GPU", "why": "Choices", "gate": "Gates"}
+TITLES = {
+    "verified": "Proof",
+    "vectoradd": "Vectors added on every GPU",
+    "why": "Choices",
+    "gate": "Gates",
+    "time": "Time by phase",
+}
 
 
 def open_page(kind: type[Page], report: Reporter, path: Path, title: str) -> Page:

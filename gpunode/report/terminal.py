@@ -15,10 +15,10 @@ from rich.live import Live as RichLive
 from rich.table import Table
 from rich.text import Text
 
+from gpunode.engine.phases import WORK
 from gpunode.model import Event, Outcome
 from gpunode.report.plain import Part, end_quietly, lines, plain
 from gpunode.report.plans import WORDS
-from gpunode.report.timing import WORK
 
 # Where a line's text begins, after its indentation, name, sign and second name.
 _HEAD = re.compile(r" *(?:[^ ]{1,20} {2,})?(?:[-+~!=✓✗·] +)?(?:[^ ]{1,12} {2,})?")

@@ -63,6 +63,14 @@ def test_a_unit_that_does_one_thing_and_ends_has_worked(host: Host) -> None:
     assert host.apply(Service("links.service", "why", enable=True, restart=True))[-1]["ok"]
 
 
+def test_a_unit_that_has_ended_is_not_watched_for_crashes(host: Host) -> None:
+    """One that stays up is, for so long."""
+    host.unit("links.service", ActiveState="inactive", SubState="dead", MainPID=0, Type="oneshot")
+    job = host.job(Service("links.service", "why", restart=True))
+    job["settle"] = 600
+    assert host.ask(job)[-1]["ok"]
+
+
 def test_a_unit_that_does_one_thing_and_fails_has_not_worked(host: Host) -> None:
     """systemctl waits for its end, and says how it was."""
     host.unit("links.service", "exit 1", ActiveState="inactive", SubState="dead", MainPID=0, Type="oneshot")

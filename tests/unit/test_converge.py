@@ -129,7 +129,12 @@ CONFIRM = {"type": "confirm", "n": 1, "unit": "docker.service", "seconds": 120}
 def test_a_restart_is_confirmed_over_a_new_connection_that_follows_the_apply(raw: dict[str, Any]) -> None:
     """The old one is given up: it may work where no new one does. A dial that fails is tried again."""
     story = [*done(0), {"type": "start", "n": 1}, CONFIRM]
-    rest = [{"type": "done", "n": 1}, *done(2), {"type": "facts", "facts": raw}, {"type": "end", "ok": True}]
+    rest = [
+        {"type": "done", "n": 1, "seconds": 0.1},
+        *done(2),
+        {"type": "facts", "facts": raw},
+        {"type": "end", "ok": True},
+    ]
     agent = Agent((story, True), Unreachable(HOST.name, "no route"), ([*story, *rest], True))
     outcome, events = apply(agent, planned(raw, *FILES))
 
@@ -145,7 +150,11 @@ def test_a_connection_made_again_before_it_was_asked_to_confirm_is_not_the_one_t
 ) -> None:
     """It may be older than the restart."""
     story = [*done(0), {"type": "start", "n": 1}, CONFIRM]
-    rest = [{"type": "done", "n": 1}, {"type": "facts", "facts": raw}, {"type": "end", "ok": True}]
+    rest = [
+        {"type": "done", "n": 1, "seconds": 0.1},
+        {"type": "facts", "facts": raw},
+        {"type": "end", "ok": True},
+    ]
     agent = Agent((done(0), False), (story, True), ([*story, *rest], True))
     outcome, _ = apply(agent, planned(raw, *FILES))
 
@@ -371,7 +380,10 @@ def test_facts_of_another_type_are_a_failure_that_names_their_place(
         ({"type": "facts", "facts": []}, "a list where an object is expected, in facts.facts"),
         ({"type": "start", "n": "1"}, "'1' where a whole number is expected, in start.n"),
         ({"type": "start", "n": 3}, "3 where the number of one of 3 changes is expected, in start.n"),
-        ({"type": "done", "n": -1}, "-1 where the number of one of 3 changes is expected, in done.n"),
+        (
+            {"type": "done", "n": -1, "seconds": 0.1},
+            "-1 where the number of one of 3 changes is expected, in done.n",
+        ),
         ({"type": "progress", "text": None}, "nothing where text is expected, in progress.text"),
         (
             {"type": "progress", "text": "", "percent": "5"},

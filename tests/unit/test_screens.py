@@ -70,7 +70,7 @@ def test_a_long_text_ends_with_the_count_of_the_rest() -> None:
 def test_of_progress_only_the_ends_are_shown() -> None:
     ends = [
         " 5 hosts in 41.0 s: 4 changed",
-        " time went to restarts 0:14",
+        " time of gpu-a1: 14 s: restarts 12 s",
         " 4 hosts OK: 11 of 11 links checked",
     ]
     assert narration.progress_ends([" a  probe", " 2 of 10 pods done", *ends]) == ends

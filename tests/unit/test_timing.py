@@ -3,49 +3,35 @@
 from __future__ import annotations
 
 import io
+from typing import get_args
 
-import pytest
 from rich.console import Console
 
+from gpunode.engine.phases import WORK, Laps, Spent
+from gpunode.model import Change
+from gpunode.report.plans import slowest
 from gpunode.report.terminal import Line
-from gpunode.report.timing import Moment, sentence, sum_by_work
-
-RUNS = {
-    "one after another": (
-        [Moment(0, "a", ""), Moment(10, "a", "Packages"), Moment(70, "a", "Reboot"), Moment(100, "a", "end")],
-        100,
-        {"packages": 60.0, "reboots": 30.0, "probes and waiting": 10.0},
-    ),
-    "hosts side by side share the time": (
-        [
-            Moment(0, "a", "Packages"),
-            Moment(0, "b", "Reboot"),
-            Moment(60, "a", "end"),
-            Moment(90, "b", "end"),
-        ],
-        90,
-        {"reboots": 60.0, "packages": 30.0},
-    ),
-    "the cluster counts while no host works": (
-        [Moment(0, "a", "Packages"), Moment(5, None, ""), Moment(10, "a", "end")],
-        40,
-        {"the cluster": 30.0, "packages": 10.0},
-    ),
-    "nothing": ([], 5, {}),
-}
 
 
-@pytest.mark.parametrize(("moments", "end", "found"), RUNS.values(), ids=RUNS)
-def test_time_is_reported_by_work_and_is_no_more_than_the_run(
-    moments: list[Moment], end: float, found: dict[str, float]
-) -> None:
-    assert sum_by_work(moments, end) == found
-    assert sum(found.values()) <= end
+def test_seconds_are_summed_by_phase_and_those_that_took_none_are_left_out() -> None:
+    laps = Laps()
+    laps.add("packages", 100.0)
+    laps.add("packages", 21.0)
+    laps.add("pods", 0.2)
+    laps.add("nobody's", 5.0)
+    spent = Spent(laps.seconds, {"reboots": 70.4, "waits": 0.0})
+    assert spent == {"packages": 121.0, "reboots": 70.4, "pods": 0.2}
+    assert str(spent) == "packages 121 s, reboots 70 s"
 
 
-def test_what_took_no_time_is_not_told() -> None:
-    assert sentence({"packages": 130.0, "files": 2.0}) == "time went to packages 2:10"
-    assert sentence({"files": 2.0}) == ""
+def test_every_change_has_a_phase() -> None:
+    assert {kind.__name__ for kind in get_args(Change)} == set(WORK)
+
+
+def test_the_slowest_host_has_a_line() -> None:
+    rows = [("a", 12.2, Spent({"files": 12.2})), ("b", 251.6, Spent({"packages": 121.0, "reboots": 130.6}))]
+    assert slowest(rows) == "time of b, the slowest of 2: 4 min 12 s: packages 121 s, reboots 131 s"
+    assert slowest(rows[:1]) == "time of a: 12 s: files 12 s"
 
 
 def test_a_line_is_replaced_in_its_place_cut_to_the_terminal_and_taken_away() -> None:

@@ -255,7 +255,7 @@ RESTORE_SECONDS = 180  # after which the timer restores guarded files whose rest
 
 def restart(unit: str, verb: str, guard: Message) -> Dict[str, str]:
     """(Re)start a unit: what does not work for `settle` seconds then, of it and all that worked before, and why. A unit that
-    does one thing and ends works if it has done that."""
+    does one thing and ends works if it has done that, at once."""
     settle = guard["settle"]
     run("systemctl", "daemon-reload", timeout=60)
     run("systemctl", "reset-failed", unit)
@@ -281,7 +281,7 @@ def restart(unit: str, verb: str, guard: Message) -> Dict[str, str]:
         seen = {name: works.get(name) for name in expected}
         if lost or seen != before:
             before, since = seen, now
-        elif now - since >= settle:
+        if not lost and (ended or now - since >= settle):
             return {}
         restarts = count if restarts is None else restarts
         twice = shown.get("SubState") == "auto-restart" and count > restarts
