@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpunode.contract import measurements
@@ -56,14 +56,18 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     gpus = _choose(listed["gpus"], options.gpus.split(",") if options.gpus else None)
-    measured = _measure(gpus, options.level)
+    able = [gpu for gpu in gpus if "error" not in gpu]
+    transfers = min(LONGEST, TRANSFERS[options.level] / max(1, len(able)))
+    measured = measure(
+        gpus, lambda uuid: run("child", uuid, options.level, f"{transfers:.2f}"), Children(say)
+    )
     document = Measurements(
         level=options.level,
         driver=listed["driver"],
         cuda=listed["cuda"],
         kernel=os.uname().release,
         seconds=round(time.monotonic() - began, 1),
-        gpus=tuple(_gpu(gpu, measured.get(gpu["uuid"])) for gpu in gpus),
+        gpus=measured,
         not_measured_tools=dict.fromkeys(measurements.TOOLS, "not run"),
     )
     print(measurements.dumps(document))
@@ -97,13 +101,16 @@ def _choose(gpus: list[dict[str, Any]], uuids: list[str] | None) -> list[dict[st
     return [found.get(uuid) or {"uuid": uuid, **absent, "error": error} for uuid in uuids]
 
 
-def _measure(gpus: list[dict[str, Any]], level: str) -> dict[str, Child]:
+def measure(
+    gpus: list[dict[str, Any]], command: Callable[[str], list[str]], children: Children
+) -> tuple[Gpu, ...]:
+    """Measure the listed GPUs that have no error yet, each by the command for its UUID."""
     able = [gpu["uuid"] for gpu in gpus if "error" not in gpu]
-    transfers = min(LONGEST, TRANSFERS[level] / max(1, len(able)))
-    return Children(say).run(
-        {uuid: run("child", uuid, level, f"{transfers:.2f}") for uuid in able},
+    ended = children.run(
+        {uuid: command(uuid) for uuid in able},
         {uuid: {**os.environ, "CUDA_VISIBLE_DEVICES": uuid} for uuid in able},
     )
+    return tuple(_gpu(gpu, ended.get(gpu["uuid"])) for gpu in gpus)
 
 
 def _gpu(listed: Mapping[str, Any], child: Child | None) -> Gpu:

@@ -22,6 +22,7 @@ from .gauges import Gauges, Lost, Sampler, find, summary
 from .stages import Bench, Figures, NotMeasured
 
 START = 20  # seconds until a context is there; eight GPUs without persistence mode start one after the other
+COUNTERS = 5  # seconds for some hundred questions to NVML
 NVML_FIGURES = (
     *("pcie_generation", "pcie_width", "pcie_generation_max", "pcie_width_max", "temperature_c", "power_w"),
     *("power_limit_w", "sm_mhz", "sm_mhz_max", "throttle", "ecc_corrected", "ecc_uncorrected"),
@@ -102,7 +103,7 @@ class Measuring:
     def _begin(self, uuid: str) -> Figures:
         """The counters before."""
         report = self._report
-        report.stage("counters and links", START)
+        report.stage("counters and links", COUNTERS)
         try:
             self._nvml.nvmlInit()
             self._gauges = gauges = Gauges(self._nvml, find(self._nvml, uuid)[1], report.reasons)
@@ -111,7 +112,9 @@ class Measuring:
             return {}
         report.have(gauges.state())
         self._link, self._load = Sampler(gauges.link), Sampler(gauges.load)
-        return gauges.counters()
+        counters = gauges.counters()
+        report.figures()
+        return counters
 
     def _kernels(self, bench: Bench) -> None:
         budget, report = self._budget, self._report
@@ -171,7 +174,7 @@ class Measuring:
 
     def _end(self, before: Figures) -> None:
         if gauges := self._gauges:
-            self._report.stage("counters again", START)
+            self._report.stage("counters again", COUNTERS)
             after = gauges.counters()
             added = {
                 name: after[name] - value

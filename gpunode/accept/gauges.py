@@ -227,6 +227,8 @@ class Sampler:
                 thread.join(1)
         if lost:
             raise lost[0]
+        if self._read and not self._readings:
+            self._readings.append(self._read())
 
     def values(self, name: str) -> list[Any]:
         return [reading[name] for reading in self._readings if reading[name] is not None]

@@ -48,6 +48,7 @@ app.command(short_help="End a provision's work that hangs on hosts.")(hosts.abor
 app.command(short_help="Label nodes with the model of their GPUs.")(hosts.label)
 app.command(short_help="Take one GPU out of scheduling.")(hosts.cordon_gpu)
 app.command(short_help="Give a GPU back that cordon-gpu took out.")(hosts.uncordon_gpu)
+app.command(short_help="Collect what somebody needs who is to help, without secrets.")(hosts.support_bundle)
 app.command(short_help="Explain an error: whose fault it is, what to do next.")(explain.explain)
 app.add_typer(plugin.app, name="plugin")
 app.add_typer(share.app, name="share")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -302,6 +303,13 @@ def accept(
     level: Annotated[
         options.Level, typer.Option("--level", help="quick: half a minute; standard: up to three minutes.")
     ] = "standard",
+    on_host: Annotated[
+        bool,
+        typer.Option(
+            "--on-host",
+            help="Measure over SSH on the hosts themselves, below Kubernetes, as where the inventory names no plugin.",
+        ),
+    ] = False,
 ) -> int:
     """Measure every free GPU and judge its figures: memory, computation, PCIe, NVLink, clocks, ECC.
 
@@ -313,9 +321,38 @@ def accept(
     Example: gpunode accept inventory.yaml --limit gpu-01 --level quick
     """
     from gpunode.commands import accept as acceptance
+    from gpunode.errors import UsageError
 
+    if on_host and common.alone:
+        raise UsageError("--on-host needs an inventory", hint="Name yours: its hosts are reached over SSH.")
     with session(common) as work:
-        return acceptance.accept(work, level)
+        return acceptance.accept(work, level, on_host=on_host)
+
+
+@visits_hosts
+def support_bundle(
+    *,
+    common: options.Common,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="The archive.", metavar="FILE", show_default="gpunode-support-TIME.tar.gz"
+        ),
+    ] = None,
+) -> int:
+    """Collect what somebody needs who is to help, as one archive: verify's and plan's lines, facts of the hosts, nodes, the plugin's
+    logs and states, events, the inventory, records of runs, versions.
+
+    Changes nothing and runs no pod. Secrets are replaced by their size; names and addresses stay. It lists its files.
+
+    Example: gpunode support-bundle inventory.yaml --limit gpu-03
+    """
+    from gpunode.commands.support_bundle import write_bundle
+    from gpunode.report.lines import Lines
+
+    path = output or Path(time.strftime("gpunode-support-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime()))
+    with session(common) as work:
+        return write_bundle(work, path, lambda out: Lines(quiet=True, out=out))
 
 
 CLEAR = "\033[H\033[J"  # the screen, from its upper left corner on

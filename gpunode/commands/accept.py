@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
+from gpunode.acceptance.record import Acceptance
 from gpunode.cluster import rights
 from gpunode.engine import acceptance, nodes, proof
 from gpunode.engine.reporter import progress
@@ -13,18 +15,33 @@ from gpunode.wording import few, several
 NAMED = 5
 
 
-def accept(session: Session, level: str) -> int:
-    """Accept the session's hosts; the exit code: 1 unless each has a GPU that was measured and none that failed."""
+def accept(session: Session, level: str, *, on_host: bool) -> int:
+    """Accept the session's hosts; the exit code: 1 unless each has a GPU that was measured and none that failed. `on_host`: below
+    Kubernetes, as where the inventory names no plugin."""
+    if on_host or session.inventory.cluster.plugin is None:
+        ended = acceptance.accept_on_hosts(session, level)
+    else:
+        ended = _accept_nodes(session, level)
+    return _summarize(session, ended, level)
+
+
+def _accept_nodes(session: Session, level: str) -> dict[str, Acceptance]:
+    """Accept the hosts by pods, host -> acceptance; reports hosts that are no nodes."""
     reporter, inventory, notify = session.reporter, session.inventory, progress(session.reporter)
     api = nodes.connect(inventory)
     members = nodes.identify(api, session, notify)
     for member in members:
         proof.report_problem(reporter, member)
     rights.demand(api, (*rights.of_proof(inventory.cluster.namespace), *rights.LABELS))
-    ended = acceptance.accept(api, inventory, members, level, reporter, notify)
+    return acceptance.accept(api, inventory, members, level, reporter, notify)
+
+
+def _summarize(session: Session, ended: Mapping[str, Acceptance], level: str) -> int:
+    """Report the last line; the exit code."""
     counts = Counter(each.verdict for each in ended.values())
     good = counts["accepted"] + counts["partly"]
-    text = f"{good} of {several(len(members), 'host')} accepted ({level})"
+    hosts = len(session.hosts)
+    text = f"{good} of {several(hosts, 'host')} accepted ({level})"
     failed = [
         f"{host} ({few(list(dict.fromkeys(problem.code for problem in each.problems)), 2)})"
         for host, each in ended.items()
@@ -37,5 +54,5 @@ def accept(session: Session, level: str) -> int:
         f"{several(counts['skipped'], 'host')} skipped: all GPUs are in use" if counts["skipped"] else "",
     ]
     numbers = {name: counts.get(name, 0) for name in ("accepted", "partly", "failed", "skipped")}
-    reporter.total("; ".join(filter(None, parts)), {"hosts": len(members), **numbers})
-    return 0 if good == len(members) else 1
+    session.reporter.total("; ".join(filter(None, parts)), {"hosts": hosts, **numbers})
+    return 0 if good == hosts else 1

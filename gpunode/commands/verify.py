@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -10,7 +11,7 @@ from typing import TypeAlias, get_args
 from gpunode.cluster.api.kinds import Object
 from gpunode.commands.causes import report_causes
 from gpunode.commands.differences import report_differences
-from gpunode.engine import converge, fleet, nodes
+from gpunode.engine import acceptance, converge, fleet, nodes
 from gpunode.engine.chain import judge_host, stop_at_broken
 from gpunode.engine.member import Member, Members
 from gpunode.engine.proof import LAYERS, Walk, prove, read_pods, read_states
@@ -20,7 +21,7 @@ from gpunode.host import wire
 from gpunode.links.plugin import published
 from gpunode.links.pod.work import judge_work
 from gpunode.links.runtime import link as runtime
-from gpunode.model import Event, Host, Layer, OnEvent, Outcome, Verdict
+from gpunode.model import Event, Gpu, Host, Layer, OnEvent, Outcome, Verdict
 from gpunode.wording import Advice, Command, few, lines, several
 
 Chain: TypeAlias = tuple[Verdict, ...]
@@ -58,7 +59,14 @@ def judge_chains(session: Session, members: Members, *, run: bool) -> Mapping[st
     """Every link of every host; those above the kubelet only if the inventory names a plugin. `run`: with pods."""
     below = {member.host.name: judge_host(member.outcome) for member in members if member.outcome}
     if session.inventory.cluster.plugin is None:
-        return below
+        now = time.time()
+        return {
+            member.host.name: acceptance.judge_record(
+                member, below[member.host.name], list_uuids(member.gpus), now
+            )
+            for member in members
+            if member.host.name in below
+        }
     lost = tuple(member for member in members if any(map(_has_lost_gpus, below[member.host.name])))
     reported = _read_lost_gpus(session, lost) if lost else {}
     below = {host: _explain(chain, reported.get(host, "")) for host, chain in below.items()}
@@ -74,6 +82,11 @@ def judge_chains(session: Session, members: Members, *, run: bool) -> Mapping[st
         return stop_at_broken([*chain, *verdicts, *map(Verdict.unknown, layers[len(verdicts) :])])
 
     return {host: join(host, chain) for host, chain in below.items()}
+
+
+def list_uuids(gpus: Iterable[Gpu]) -> list[str]:
+    """What programs see of these GPUs: of one with MIG its devices."""
+    return [uuid for gpu in gpus for uuid in ([part.uuid for part in gpu.mig or ()] or [gpu.uuid])]
 
 
 def _judge_cluster(session: Session, members: Members, *, run: bool) -> Mapping[str, Chain]:

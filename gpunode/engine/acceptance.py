@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import time
+import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpunode.acceptance.judge import compare_fleet, judge
@@ -16,20 +18,29 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.contract.measurements import Measurements, UnknownVersion, loads
 from gpunode.engine import nodes
+from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member, Members
 from gpunode.engine.record import default_folder
 from gpunode.engine.reporter import Celsius, Figure, ForPrograms, Moment, Names, Reasons, Reporter
+from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
+from gpunode.host import wire
 from gpunode.links.node import Node
 from gpunode.links.pod import vectoradd
 from gpunode.links.pod.requests import target
 from gpunode.links.pod.vectoradd import NodeResult
-from gpunode.model import Inventory, Verdict
+from gpunode.model import Event, Inventory, OnEvent, Outcome, Verdict
 from gpunode.wording import Advice, Command, few, lines, several
 
 PROGRAM = ("-m", "gpunode.accept", "--json", "--level")
 SECONDS = {"quick": 240.0, "standard": 900.0}  # for pods to start and to measure up to 16 GPUs
 CODE = "not-accepted"
+MODULES = (
+    "__init__.py",
+    "contract/*.py",
+    "accept/*.py",
+    *(f"deviceplugin/{name}.py" for name in ("__init__", "cuda", "gpus", "nvml")),
+)
 NAMED = 5
 FIGURES = {  # column -> figure
     "memory": "memory_gbps",
@@ -40,6 +51,17 @@ FIGURES = {  # column -> figure
 }
 GPU_COLUMNS = ("node", "uuid", "gpu", "result", *FIGURES, "temp", "problems", "remarks", "compared_with", "not_measured")  # fmt: skip
 HOST_COLUMNS = ("host", "node", "result", "level", "until", "record", "why")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What was measured on a host. `why`: what was not; "" where all was, and where all GPUs are in use by `users`. `image`: of the
+    program, "" where it ran on the host itself."""
+
+    document: Measurements | None = None
+    why: str = ""
+    users: tuple[str, ...] = ()
+    image: str = ""
 
 
 def accept(
@@ -55,12 +77,15 @@ def accept(
     """Measure and judge the free GPUs of these members' nodes, report them, and keep the records; host -> acceptance. `holder`: of the
     cluster's lease."""
     placed = [member for member in members if member.node]
-    if not placed:
-        return {}
     config = inventory.cluster.plugin_config
+    targets = [
+        target(config, member.node.name, member.gpus, member.labels) for member in placed if member.node
+    ]
+    if not targets:
+        return {}
     results = vectoradd.run(
         api,
-        [target(config, member.node.name, member.gpus, member.labels) for member in placed if member.node],
+        targets,
         namespace=inventory.cluster.namespace,
         image=nodes.image_of(inventory),
         seconds=SECONDS[level],
@@ -71,44 +96,85 @@ def accept(
         schedulers=nodes.schedulers(api, inventory),
         alone=True,
     )
+    reference = nodes.image_of(inventory).reference
+    taken = {member.host.name: _read(each, reference) for member, each in zip(placed, results, strict=True)}
+    return _conclude(api, placed, taken, level, reporter)
+
+
+def accept_on_hosts(session: Session, level: str) -> dict[str, Acceptance]:
+    """The same for hosts without Kubernetes: the program travels with the job and runs as root, with the host's Python."""
+    program, taken = _bundle(), dict[str, Taken]()
+
+    def task(visit: Visit, emit: OnEvent) -> Outcome:
+        emit(Event("stage", visit.host.name, "measure the GPUs"))
+        for message in visit.ask(wire.measure_job(program, level, SECONDS[level])):
+            if message["type"] == "measurements":
+                taken[visit.host.name] = _parse(message["output"].splitlines(), message["error"])
+        return Outcome(visit.host.name, "right")
+
+    members = session.for_each_host(task, plans=False)
+    for member in members:
+        problem = member.outcome.problem if member.outcome else None
+        taken.setdefault(member.host.name, Taken(why=problem.what if problem else "the host did not answer"))
+    return _conclude(None, members, taken, level, session.reporter)
+
+
+def _conclude(
+    api: Api | None, members: Sequence[Member], taken: Mapping[str, Taken], level: str, reporter: Reporter
+) -> dict[str, Acceptance]:
+    """Judge what was taken, keep the records, report."""
     now = time.time()
-    measured = {member.host.name: _read(result) for member, result in zip(placed, results, strict=True)}
-    fleet = compare_fleet(document for document, _ in measured.values() if document)
+    fleet = compare_fleet(each.document for each in taken.values() if each.document)
     accepted: dict[str, Acceptance] = {}
-    for member, result in zip(placed, results, strict=True):
-        document, why = measured[member.host.name]
-        image = next((ran.image for ran in result.results if ran.image), nodes.image_of(inventory).reference)
-        accepted[member.host.name] = Acceptance(
-            member.host.name, document, judge(document, fleet) if document else (), now, image, result.users, why
-        )  # fmt: skip
-    kept = {member.host.name: _keep(api, member, accepted[member.host.name], reporter) for member in placed}
-    _report(placed, accepted, kept, level, reporter)
+    kept: dict[str, tuple[Stamp | None, str]] = {}
+    for member in members:
+        host, each = member.host.name, taken[member.host.name]
+        judgements = judge(each.document, fleet) if each.document else ()
+        accepted[host] = Acceptance(host, each.document, judgements, now, each.image, each.users, each.why)
+        kept[host] = _keep(api, member, accepted[host], reporter)
+    _report(members, accepted, kept, level, reporter)
     return accepted
 
 
-def _read(result: NodeResult) -> tuple[Measurements | None, str]:
-    """What a node's pods measured, and why pods did not; "" where all did, and where all GPUs are in use."""
-    documents, reasons = [], []
-    logs = {ran.pod: ran for ran in result.results}
-    for pod, ran in logs.items():
-        line = next((line for line in reversed(ran.log) if line.startswith("{")), "")
-        try:
-            documents.append(loads(line))
-        except UnknownVersion as error:
-            reasons.append(f"{pod}: {error}; update the plugin's image")
-        except ValueError as error:
-            reasons.append(f"{pod}: {ran.why or f'its answer cannot be read: {error}'}")
-    if not logs and not result.busy:
+def _bundle() -> bytes:
+    """The program as a zip: what it needs of this package, and nothing else."""
+    root, packed = Path(__file__).parent.parent, io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for pattern in MODULES:
+            for path in sorted(root.glob(pattern)):
+                archive.write(path, Path("gpunode", path.relative_to(root)))
+    return packed.getvalue()
+
+
+def _parse(output: Sequence[str], error: str) -> Taken:
+    """The document in the last line that has one, or why there is none."""
+    line = next((line for line in reversed(output) if line.startswith("{")), "")
+    try:
+        return Taken(loads(line))
+    except UnknownVersion as unknown:
+        return Taken(why=f"{unknown}; update the plugin's image")
+    except ValueError as wrong:
+        return Taken(why=error or f"its answer cannot be read: {wrong}")
+
+
+def _read(result: NodeResult, reference: str) -> Taken:
+    """What a node's pods measured. `reference`: of their image, where its digest is not known."""
+    pods = {ran.pod: (ran, _parse(ran.log, ran.why)) for ran in result.results}
+    reasons = [f"{pod}: {parsed.why}" for pod, (_, parsed) in pods.items() if parsed.why]
+    if not pods and not result.busy:
         reasons.append(result.why or "no GPU is free")
-    document = join_documents(documents)
+    document = join_documents([parsed.document for _, parsed in pods.values() if parsed.document])
     if document and result.divided:  # others may use the same GPU meanwhile
         document = replace(document, gpus=tuple(replace(gpu, shape="shared") for gpu in document.gpus))
-    return document, few(reasons, 2)
+    image = next((ran.image for ran in result.results if ran.image), reference)
+    return Taken(document, few(reasons, 2), result.users, image)
 
 
-def _keep(api: Api, member: Member, acceptance: Acceptance, reporter: Reporter) -> tuple[Stamp | None, str]:
+def _keep(
+    api: Api | None, member: Member, acceptance: Acceptance, reporter: Reporter
+) -> tuple[Stamp | None, str]:
     """Write the record on this machine, and its stamp on the node; the stamp and the file. A host without figures keeps what it had."""
-    if acceptance.document is None or acceptance.verdict == "skipped" or member.node is None:
+    if acceptance.document is None or acceptance.verdict == "skipped":
         return None, ""
     stamp = acceptance.stamp(member.host.accept_valid).with_earlier(_newest(member.host.name, member.node))
     path = _path(member.host.name, member.node)
@@ -116,10 +182,12 @@ def _keep(api: Api, member: Member, acceptance: Acceptance, reporter: Reporter) 
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with os.fdopen(os.open(new, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
-            json.dump(acceptance.as_json(member.node.name, stamp), file)
+            json.dump(acceptance.as_json(member.node.name if member.node else "", stamp), file)
         new.replace(path)
     except OSError as error:
         reporter.problem(Problem("", f"{path}: the record cannot be written: {error.strerror}"))
+    if api is None or member.node is None:
+        return stamp, str(path)
     try:
         api.merge("Node", member.node.name, {"metadata": {"annotations": {ANNOTATION: stamp.text()}}})
     except ClusterError as error:
@@ -189,15 +257,18 @@ def exclude_failed(members: Members, accepted: Mapping[str, Acceptance]) -> Memb
     return tuple(map(exclude, members))
 
 
-def judge_record(member: Member, uuids: Sequence[str], now: float) -> Member:
-    """The member, its last verdict with what its record says: until when it counts, or why it does not. Without one that counts a
+def judge_record(
+    member: Member, verdicts: Sequence[Verdict], uuids: Sequence[str], now: float
+) -> tuple[Verdict, ...]:
+    """A host's verdicts, the last with what its record says: until when it counts, or why it does not. Without one that counts a
     host is broken where the inventory requires it. `uuids`: of the GPUs and MIG devices that pods see."""
-    if not member.active or member.node is None or not member.verdicts:
-        return member
-    *before, last = member.verdicts
     stamp, facts = _newest(member.host.name, member.node), member.facts
-    if last.status != "ok" or (stamp is None and not member.host.accept_required):
-        return member
+    silent = stamp is None and not member.host.accept_required
+    if silent or not verdicts or any(verdict.status == "broken" for verdict in verdicts):
+        return tuple(verdicts)
+    *before, last = verdicts
+    if last.status != "ok":
+        return tuple(verdicts)
     module = facts.modules.get("nvidia") if facts else None
     void = "it was never accepted"
     if stamp is not None:
@@ -209,28 +280,28 @@ def judge_record(member: Member, uuids: Sequence[str], now: float) -> Member:
         )
     text = f"{last.text}; {stamp.describe(now)}" if stamp else last.text
     if not void:
-        return replace(member, verdicts=(*before, replace(last, text=text)))
+        return (*before, replace(last, text=text))
     fix = Advice("`", Command("accept"), "` measures it again." if stamp else "` measures it.")
     counts = stamp is None or bool(stamp.failed)
     cause = lines((last.cause, void if counts else f"the acceptance does not count: {void}"))
     if not member.host.accept_required:
-        return replace(member, verdicts=(*before, replace(last, text=text).with_cause(cause, fix)))
+        return (*before, replace(last, text=text).with_cause(cause, fix))
     broken = Verdict.broken("pod", "the host is not accepted, as the inventory requires", cause, fix, CODE)
-    return replace(member, verdicts=(*before, *((last,) if last.layer != "pod" else ()), broken))
+    return (*before, *((last,) if last.layer != "pod" else ()), broken)
 
 
-def _newest(host: str, node: Node) -> Stamp | None:
+def _newest(host: str, node: Node | None) -> Stamp | None:
     """The stamp of the node's annotation, or of this machine's record where that is newer."""
-    texts = [node.accepted]
+    texts = [node.accepted] if node else []
     with suppress(OSError):
         texts.append(_path(host, node).read_text(encoding="utf-8"))
     stamps = [stamp for text in texts if (stamp := read_stamp(text))]
     return max(stamps, key=lambda stamp: stamp.at, default=None)
 
 
-def _path(host: str, node: Node) -> Path:
+def _path(host: str, node: Node | None) -> Path:
     """The record's file. Hosts of two clusters may have one name, so it has the beginning of the node's UID."""
-    return _folder() / f"{host}-{node.uid[:8]}.json"
+    return _folder() / (f"{host}-{node.uid[:8]}.json" if node else f"{host}.json")
 
 
 def _folder() -> Path:

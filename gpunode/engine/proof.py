@@ -114,9 +114,10 @@ def _judge_records(walk: Walk, members: Members) -> Members:
     now = time.time()
 
     def judge(member: Member) -> Member:
-        name = member.node.name if member.node else ""
-        uuids = target(walk.config, name, member.gpus, member.labels).uuids
-        return acceptance.judge_record(member, uuids, now)
+        if not member.active or member.node is None:
+            return member
+        uuids = target(walk.config, member.node.name, member.gpus, member.labels).uuids
+        return replace(member, verdicts=acceptance.judge_record(member, member.verdicts, uuids, now))
 
     return tuple(map(judge, members))
 

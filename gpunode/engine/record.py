@@ -18,6 +18,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -261,6 +262,12 @@ def known_gpus(
             if name in run.hosts and run.hosts[name].gpus:
                 known.setdefault(name, (run.id, run.hosts[name].gpus))
     return known
+
+
+def recent(inventory: Path, count: int, *, folder: Path | None = None) -> list[Path]:
+    """The files of the last runs of this inventory, the newest first."""
+    runs = islice(_newest_first(inventory, folder), count)
+    return [(folder or default_folder()) / f"{run.id}.jsonl" for run in runs]
 
 
 def find_unfinished(inventory: Path, *, folder: Path | None = None) -> tuple[str, ...]:

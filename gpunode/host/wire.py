@@ -7,6 +7,7 @@ Out: anything that the host's shell prints, the bootstrap's line, then one JSON 
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
 import json
@@ -124,6 +125,7 @@ MEMBERS: Mapping[str, Mapping[str, Any]] = {
         "devices": tuple[str, ...],
         "mounts": tuple[str, ...],
     },
+    "measurements": {"output": str, "error": str},
 }
 
 
@@ -195,6 +197,11 @@ def confirm_job(runs: Sequence[str]) -> dict[str, Any]:
 def container_job(runtime: str, image: str) -> dict[str, Any]:
     """Run a GPU container below Kubernetes; answered by one `container` message. `image`: the device plugin's, which is preferred."""
     return _job("container", runtime=runtime, image=image)
+
+
+def measure_job(program: bytes, level: str, seconds: float) -> dict[str, Any]:
+    """Run gpunode.accept, which is in this zip, for `seconds` at most; answered by one `measurements` message."""
+    return _job("measure", program=base64.b64encode(program).decode(), level=level, seconds=seconds)
 
 
 def abort_job() -> dict[str, Any]:

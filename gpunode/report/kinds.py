@@ -559,6 +559,14 @@ class Free(TypedDict):
     gpus: Annotated[str, "of each GPU, with a space between them; empty where they are all alike"]
 
 
+class Content(TypedDict):
+    """`support-bundle`: a file of the archive."""
+
+    file: Annotated[str, "its path in the archive"]
+    bytes: Annotated[int, "its size"]
+    what: Annotated[str, "what it is"]
+
+
 class Explanation(TypedDict):
     """`explain`: a meaning, with the first line that has it."""
 
@@ -647,6 +655,7 @@ class SummaryMore(Summary, total=False):
         "`status`, where GPUs are shared or have MIG devices: units that no pod has, and all, by resource",
     ]
     inventory: Annotated[str, "`init`: the file"]
+    bundle: Annotated[str, "`support-bundle`: the file"]
     repaired: Annotated[int, "`share fsck`: findings"]
     compared: Annotated[int, "`share fsck`: nodes whose kubelets were read"]
     pods: Annotated[int, "`share simulate`: how many"]
@@ -698,6 +707,7 @@ KINDS: Mapping[str, type] = MappingProxyType(
         "time": Time,
         "cause": FleetCause,
         "difference": Difference,
+        "content": Content,
         "explanation": Explanation,
         "error": ErrorMore,
         "note": Note,

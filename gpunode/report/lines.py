@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from gpunode.agent.redaction import redact_values
 from gpunode.errors import Problem
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 
 class Lines:
-    def __init__(self, *, quiet: bool) -> None:
+    def __init__(self, *, quiet: bool, out: TextIO | None = None) -> None:
         self._quiet = quiet
+        self._out = out  # None: stdout
         self._start = time.monotonic()
 
     @contextmanager
@@ -134,8 +135,9 @@ class Lines:
 
     def _write(self, line: dict[str, Any]) -> None:
         try:
-            sys.stdout.write(json.dumps(redact_values(line), default=str) + "\n")
-            sys.stdout.flush()
+            out = self._out or sys.stdout
+            out.write(json.dumps(redact_values(line), default=str) + "\n")
+            out.flush()
         except BrokenPipeError:
             end_quietly(sys.stdout)
 

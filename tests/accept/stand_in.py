@@ -19,7 +19,6 @@ from tests.lab.gpu import _describe, build_libraries
 
 ROOT = Path(__file__).parents[2]
 VERSION, CUDA = "580.178.04", 13000
-SPEED = {"memory_gbps": 0, "tflops": 0, "pcie_gbps": 0}
 
 
 class StandIn:
@@ -49,8 +48,8 @@ class StandIn:
         self._write()
         self.uuids = [gpu["uuid"] for gpu in described]
 
-    def set(self, key: str, value: object) -> None:
-        self._facts[key] = str(value)
+    def set(self, facts: Mapping[str, object]) -> None:
+        self._facts |= {key: str(value) for key, value in facts.items()}
         self._write()
 
     def environment(self) -> dict[str, str]:

@@ -154,13 +154,12 @@ def test_what_the_stand_in_does_not_know_does_not_compile(driver, old, new, line
 
 def test_a_stuck_cell_and_a_wrong_result_are_seen(driver):
     """One bit of a MiB, and one lane of a launch."""
-    driver.set("gpus.0.stuck", "4096 3")
+    driver.set({"gpus.0.stuck": "4096 3"})
     assert play(driver)["memory_errors"] > 0
-    driver.set("gpus.0.stuck", "-1 -1")
-    driver.set("gpus.0.flaky", "1")
+    driver.set({"gpus.0.stuck": "-1 -1", "gpus.0.flaky": 1})
     figures = play(driver)
     assert (figures["memory_errors"], figures["compute_errors"] > 0) == (0, True)
-    driver.set("gpus.0.flaky", "0")
+    driver.set({"gpus.0.flaky": 0})
 
 
 def test_the_expected_results_are_those_of_exact_arithmetic():

@@ -92,6 +92,15 @@ def test_a_slow_gpu_fails_by_name_and_verify_says_that_its_host_is_not_accepted(
     assert slow in rows(seen, "link", "layer")["capacity"]["cause"]
 
 
+def test_a_host_without_a_driver_is_named_when_it_is_measured_over_ssh(demo: Demo) -> None:
+    """A simulated host has no library of the driver: the program that travels there says so, and nothing is recorded."""
+    code, seen = run(demo, "accept", "inventory.yaml", "--on-host", "--level", "quick")
+    assert code == 1
+    hosts = rows(seen, "accepted", "host")
+    assert {row["result"] for row in hosts.values()} == {"failed"}
+    assert all("libcuda.so.1" in row["why"] and row["record"] == "" for row in hosts.values())
+
+
 def test_a_fleet_shows_the_remark_below_the_one_line_of_its_host() -> None:
     """As of each of more than 8 hosts there is one line."""
     link = Verdict.ok("capacity", "4 of 4", "it ran out yesterday", "`gpunode accept` measures it again.")

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from gpunode.acceptance.judge import compare_fleet, find_model, judge, models, summarize
 from gpunode.acceptance.record import Acceptance, Stamp, read_stamp
-from gpunode.contract.measurements import Failure, Gpu, Measured, Measurements, RemappedRows
+from gpunode.commands import verify
+from gpunode.contract.measurements import Failure, Gpu, Measured, Measurements, RemappedRows, dumps
+from gpunode.engine import acceptance
+from gpunode.engine.fleet import failure
+from gpunode.engine.member import Member
+from gpunode.engine.session import Session
+from gpunode.errors import HostError, Problem, Unreachable
+from gpunode.model import Gpu as GpuFacts
+from gpunode.model import Host, MigDevice, Outcome, Ssh, Verdict
 from gpunode.sim.host.kinds import MODELS
 from gpunode.sim.host.machine import SimGpu
 from gpunode.sim.node.accept import measure
@@ -248,3 +260,69 @@ def test_a_failure_of_nvidias_own_programs_fails_the_host() -> None:
     assert [problem.code for problem in made.problems] == ["dcgmi"]
     assert made.verdict == "failed"
     assert made.stamp(DAY).uuids == ()
+
+
+class Visits:
+    """A session whose hosts answer the job with these messages, or fail."""
+
+    def __init__(self, **answers: dict[str, str] | HostError) -> None:
+        self.hosts = tuple(Host(name, Ssh(name)) for name in answers)
+        self.reporter = Rows()
+        self._answers = answers
+
+    def for_each_host(self, task: Callable[..., Outcome], **_: object) -> tuple[Member, ...]:
+        return tuple(Member(host, self._run(task, host)) for host in self.hosts)
+
+    def _run(self, task: Callable[..., Outcome], host: Host) -> Outcome:
+        answer = self._answers[host.name]
+        visit = SimpleNamespace(host=host, ask=lambda job: iter([{"type": "measurements", **answer}]))
+        return failure(answer) if isinstance(answer, HostError) else task(visit, lambda event: None)
+
+
+class Rows:
+    def __init__(self) -> None:
+        self.seen: dict[str, list[dict[str, object]]] = {}
+
+    def rows(self, kind: str, columns: list[str], rows: list[tuple[object, ...]]) -> None:
+        self.seen[kind] = [dict(zip(columns, row, strict=True)) for row in rows]
+
+    def note(self, text: str) -> None: ...
+
+    def problem(self, problem: Problem, host: str) -> None: ...
+
+
+def test_hosts_without_kubernetes_are_accepted_and_their_record_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    answers = {"output": f"noise\n{dumps(host(1))}", "error": ""}
+    session = Visits(
+        good=answers, silent={"output": "", "error": "no driver"}, gone=Unreachable("gone", "no route")
+    )
+    ended = acceptance.accept_on_hosts(cast("Session", session), "standard")
+    assert {name: each.verdict for name, each in ended.items()} == {
+        "good": "accepted",
+        "silent": "failed",
+        "gone": "failed",
+    }
+    whys = {row["host"]: row["why"] for row in session.reporter.seen["accepted"]}
+    assert whys == {"good": "", "silent": "no driver", "gone": "no route"}
+    member, chain = Member(session.hosts[0]), [Verdict.ok("kubelet", "it runs")]
+    (link,) = acceptance.judge_record(member, chain, ended["good"].stamp(DAY).uuids, time.time())
+    assert link.text.startswith("it runs; accepted just now (standard), valid until")
+    (link,) = acceptance.judge_record(member, chain, ["GPU-new"], time.time())
+    assert (link.status, link.cause) == ("ok", "the acceptance does not count: it leaves out GPU-new")
+    required = replace(member, host=replace(member.host, accept_required=True))
+    assert [link.status for link in acceptance.judge_record(required, chain, ["GPU-new"], time.time())] == [
+        "ok",
+        "broken",
+    ]
+
+
+def test_of_a_gpu_with_mig_its_devices_are_to_be_accepted() -> None:
+    parts = (MigDevice(0, "MIG-1", "1g.10gb"), MigDevice(1, "MIG-2", "1g.10gb"))
+    gpus = [
+        GpuFacts(0, "GPU-1", "A100", "0000:3b:00.0", 81920, parts, mig_on=True),
+        GpuFacts(1, "GPU-2", "A100", "", 1),
+    ]
+    assert verify.list_uuids(gpus) == ["MIG-1", "MIG-2", "GPU-2"]

@@ -59,6 +59,12 @@ def answer_container(_program: bytes, job: Message) -> Iterator[Message]:
     yield dict(test_container(job["runtime"], job["image"]), type="container")
 
 
+def answer_measure(_program: bytes, job: Message) -> Iterator[Message]:
+    from gpunode.links.pod.on_host.measure import measure
+
+    return measure(job["program"], job["level"], job["seconds"])
+
+
 def answer_abort(_program: bytes, job: Message) -> Iterator[Message]:
     from gpunode.engine.on_host.runs import ABORT_SECONDS, BEAT_SECONDS, abort
 
@@ -75,6 +81,7 @@ OPERATIONS: Dict[str, Callable[[bytes, Message], Iterator[Message]]] = {
     "follow": answer_follow,
     "confirm": answer_confirm,
     "container": answer_container,
+    "measure": answer_measure,
     "abort": answer_abort,
 }
 

@@ -5,7 +5,43 @@ import ctypes
 PTX = b""".version 6.0
 .target sm_50
 .address_size 64
-.visible .entry vectoradd(.param .u64 a, .param .u64 b, .param .u64 c, .param .u32 n) { ret; }
+
+.visible .entry vectoradd(
+    .param .u64 a,
+    .param .u64 b,
+    .param .u64 c,
+    .param .u32 n
+)
+{
+    .reg .pred %out;
+    .reg .f32  %x, %y, %sum;
+    .reg .b32  %i, %n, %block, %size, %thread;
+    .reg .b64  %pa, %pb, %pc, %offset;
+
+    mov.u32     %block, %ctaid.x;
+    mov.u32     %size, %ntid.x;
+    mov.u32     %thread, %tid.x;
+    mad.lo.u32  %i, %block, %size, %thread;
+    ld.param.u32 %n, [n];
+    setp.ge.u32 %out, %i, %n;
+    @%out ret;
+
+    ld.param.u64 %pa, [a];
+    ld.param.u64 %pb, [b];
+    ld.param.u64 %pc, [c];
+    cvta.to.global.u64 %pa, %pa;
+    cvta.to.global.u64 %pb, %pb;
+    cvta.to.global.u64 %pc, %pc;
+    mul.wide.u32 %offset, %i, 4;
+    add.u64     %pa, %pa, %offset;
+    add.u64     %pb, %pb, %offset;
+    add.u64     %pc, %pc, %offset;
+    ld.global.f32 %x, [%pa];
+    ld.global.f32 %y, [%pb];
+    add.rn.f32  %sum, %x, %y;
+    st.global.f32 [%pc], %sum;
+    ret;
+}
 \0"""
 N = 5000
 cuda = ctypes.CDLL("libcuda.so.1")

@@ -28,6 +28,13 @@
             *pending = (u32)state_int(&s, *current, "gpus.%d.%s_pending", d->gpu, property); \
         return result; \
     }
+/* The highest of a property that may be lower now: PROPERTY_max, or the property itself. */
+#define HIGHEST(function, property) \
+    EXPORT nvmlReturn_t function(nvmlDevice_t d, u32 *into) \
+    { \
+        OPEN(enter_gpu, d); \
+        return give_number(&s, d, state_get(&s, "gpus.%d." property "_max", d->gpu) ? property "_max" : property, into); \
+    }
 /* A text of the GPU's configuration. */
 #define TEXT(function, property) \
     EXPORT nvmlReturn_t function(nvmlDevice_t d, char *into, u32 length) \
@@ -59,9 +66,9 @@ NUMBER(nvmlDeviceGetMultiGpuBoard, "multi_gpu_board")
 NUMBER(nvmlDeviceGetNumGpuCores, "cores")
 NUMBER(nvmlDeviceGetMemoryBusWidth, "bus_width")
 NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, "pcie_generation")
-NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, "pcie_generation")
+HIGHEST(nvmlDeviceGetMaxPcieLinkGeneration, "pcie_generation")
 NUMBER(nvmlDeviceGetCurrPcieLinkWidth, "pcie_width")
-NUMBER(nvmlDeviceGetMaxPcieLinkWidth, "pcie_width")
+HIGHEST(nvmlDeviceGetMaxPcieLinkWidth, "pcie_width")
 NUMBER(nvmlDeviceGetPcieReplayCounter, "pcie_replays")
 NUMBER(nvmlDeviceGetRetiredPagesPendingStatus, "retired_pages_pending")
 MODE(nvmlDeviceGetEccMode, "ecc")
@@ -267,20 +274,23 @@ EXPORT nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t d, u32 type, u32 *into)
 }
 EXPORT nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t d, u32 type, u32 *into)
 {
+    OPEN(enter_gpu, d);
+    if (type != 2 && state_get(&s, "gpus.%d.clock_mhz_max", d->gpu))
+        return give_number(&s, d, "clock_mhz_max", into);
     return nvmlDeviceGetClockInfo(d, type, into);
 }
 
-static nvmlReturn_t no_reasons(nvmlDevice_t d, u64 *into, const char *function)
+static nvmlReturn_t reasons(nvmlDevice_t d, u64 *into, const char *function)
 {
     struct state s __attribute__((cleanup(state_free))) = {0};
     nvmlReturn_t result = enter_gpu(&s, d, function);
     NEED(result || into);
     if (!result)
-        *into = 1; /* the GPU is idle */
+        *into = (u64)state_int(&s, 1, "gpus.%d.throttle", d->gpu); /* 1: the GPU is idle */
     return result;
 }
-EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t d, u64 *into) { return no_reasons(d, into, __func__); }
-EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t d, u64 *into) { return no_reasons(d, into, __func__); }
+EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t d, u64 *into) { return reasons(d, into, __func__); }
+EXPORT nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t d, u64 *into) { return reasons(d, into, __func__); }
 
 EXPORT nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t d, u32 type, u32 counter, u64 *into)
 {
@@ -448,7 +458,17 @@ EXPORT nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t d, u32 link, u32 *acti
     NEED(active && link < 36);
     if (!link_peer(&s, d, link))
         return state_int(&s, 0, "gpus.%d.nvlinks.count", d->gpu) ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_SUPPORTED;
-    *active = 1;
+    *active = link >= state_int(&s, 0, "gpus.%d.nvlinks_down", d->gpu);
+    return NVML_SUCCESS;
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t d, u32 link, u32 counter, u64 *into)
+{
+    OPEN(enter_gpu, d);
+    NEED(into && counter < 5);
+    if (!link_peer(&s, d, link))
+        return NVML_ERROR_NOT_SUPPORTED;
+    *into = link || counter ? 0 : (u64)state_int(&s, 0, "gpus.%d.nvlink_errors", d->gpu);
     return NVML_SUCCESS;
 }
 
@@ -498,9 +518,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t d, u32 link
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t fabric(const struct state *s, const struct device *d, u32 *clique, unsigned char *stage)
+static nvmlReturn_t fabric(const struct state *s, const struct device *d, u32 *clique, unsigned char *stage, nvmlReturn_t *status)
 {
     *clique = 0;
+    *status = (nvmlReturn_t)state_int(s, NVML_SUCCESS, "gpus.%d.fabric_status", d->gpu);
     /* 0 not supported, 1 not started, 2 in progress, 3 completed */
     *stage = (unsigned char)state_int(s, 0, "gpus.%d.fabric", d->gpu);
     return NVML_SUCCESS;
@@ -511,7 +532,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t d, nvmlGpuFabricInfo
     OPEN(enter_gpu, d);
     NEED(into);
     memset(into, 0, sizeof *into);
-    return fabric(&s, d, &into->cliqueId, &into->state);
+    return fabric(&s, d, &into->cliqueId, &into->state, &into->status);
 }
 
 EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t d, nvmlGpuFabricInfo_v2_t *into)
@@ -523,7 +544,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t d, nvmlGpuFabricInf
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     memset(into, 0, version & 0xffffff);
     into->version = version;
-    return fabric(&s, d, &into->cliqueId, &into->state);
+    return fabric(&s, d, &into->cliqueId, &into->state, &into->status);
 }
 
 /* Processes: state lines `processes.N GPU PID MIB NAME`. */

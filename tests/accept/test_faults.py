@@ -1,0 +1,48 @@
+"""Faults of a GPU, put into the stand-in driver one by one: each shows in the figure that it should, and without it nothing does."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpunode.contract import measurements
+
+from . import stand_in
+from .faults import FAULTS, HOSTS, LINKS, Fault, measure_all
+from .stand_in import StandIn
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory) -> StandIn:
+    return stand_in.build(tmp_path_factory.mktemp("driver"))
+
+
+@pytest.mark.parametrize("links", [{}, LINKS], ids=["alone", "with NVLinks"])
+def test_a_healthy_gpu_shows_none(driver, links):
+    """Of any fault in the table."""
+    document = measure_all(driver, [Fault("", bool, links)])
+    (gpu,) = document.gpus
+    assert gpu.error is None
+    assert [fault.name for fault in FAULTS if fault.shows(gpu)] == []
+    assert measurements.loads(measurements.dumps(document)) == document
+
+
+@pytest.mark.parametrize("faults", HOSTS, ids=lambda faults: faults[0].name)
+def test_each_fault_shows(driver, faults):
+    """In the document that the program would print, on a host whose other GPUs have other faults."""
+    document = measure_all(driver, faults, grace=6)
+    measurements.dumps(document)
+    seen = zip(faults, document.gpus, strict=True)
+    assert {fault.name: gpu for fault, gpu in seen if not fault.shows(gpu)} == {}
+
+
+def test_the_others_go_on(driver):
+    """While one GPU hangs with the bus in its hand. Its own figures up to then are kept."""
+    hangs = Fault("", bool, {}, "transfers between host and GPU", {"cuda_hang": 1})
+    first, second, third = measure_all(driver, [None, hangs, None], grace=2).gpus
+    assert (first.error, third.error) == (None, None)
+    assert first.measured.to_device_gbps
+    assert third.measured.to_device_gbps
+    assert second.error.code == "hangs"
+    assert "transfers" in second.error.text
+    assert second.measured.pcie_generation_max == 5
+    assert second.not_measured["memory_gbps"].startswith("hangs: ")
