@@ -196,6 +196,9 @@ class Config:
     node_annotation: bool = _option(
         False, "publish the status in an annotation of the node; needs the right to patch nodes"
     )
+    node_condition: bool = _option(
+        False, "write the node's condition GpuReady; needs the right to patch the status of nodes"
+    )
     follow_promises: bool = _option(
         False,
         "for the scheduler extender: publish each GPU's memory in an annotation of the node, and allocate the GPU that a pod "

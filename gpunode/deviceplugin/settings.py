@@ -62,8 +62,11 @@ def build(values: Mapping[str, Any]) -> Config:
         config = Config(**values)
     if not config.node_name.isascii():
         raise BadConfig(f"--node-name (NODE_NAME): no node is called {config.node_name!r}")
-    if not config.node_name and (config.node_events or config.node_annotation or config.follow_promises):
-        raise BadConfig("--node-name (NODE_NAME) is not set: whose events, annotation or pods is not known")
+    writes = config.node_events or config.node_annotation or config.node_condition or config.follow_promises
+    if not config.node_name and writes:
+        raise BadConfig(
+            "--node-name (NODE_NAME) is not set: whose events, annotation, condition or pods is not known"
+        )
     return config
 
 

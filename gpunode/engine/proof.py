@@ -24,7 +24,7 @@ from gpunode.links.kubelet import link as kubelet
 from gpunode.links.machine.link import check_count
 from gpunode.links.node import Node, cordon, parse
 from gpunode.links.node.link import judge_missing, judge_node, read_gates
-from gpunode.links.plugin import Scope, daemonset, other_owners, published
+from gpunode.links.plugin import Scope, condition, daemonset, other_owners, published
 from gpunode.links.plugin.daemonset import State
 from gpunode.links.plugin.link import judge_image, judge_owned, judge_plugin
 from gpunode.links.pod import vectoradd as pods
@@ -190,7 +190,12 @@ def _judge_plugin(
     unfit = mig.problem(walk.config, member.gpus, member.labels)
     if unfit and state.reason and state.reason.code == LAYOUT:
         return judge_plugin(state, unfit.fix)
-    return judge_plugin(state, "" if walk.acts else Advice(Command("provision")))
+    verdict = judge_plugin(state, "" if walk.acts else Advice(Command("provision")))
+    return (
+        condition.judge(walk.api, verdict, state)
+        if walk.inventory.cluster.plugin_publish.condition
+        else verdict
+    )
 
 
 def _find_outdated_pods(walk: Walk, members: Members) -> set[str]:

@@ -106,7 +106,7 @@ def read_cluster(source: Source) -> Cluster:
                 ("cluster", "plugin", "configs"), "`config` is set too; keep one of them", key=True
             )
     publish = PluginPublish(
-        **{key: plugin[key] for key in ("events", "annotation", "metrics") if key in plugin},
+        **{key: plugin[key] for key in ("events", "annotation", "condition", "metrics") if key in plugin},
         promises="share" in section,
     )
     share = read_share(section.pop("share")) if "share" in section else None

@@ -134,6 +134,7 @@ class PluginPublish:
 
     events: bool = True  # about its node: a Role in the namespace `default`
     annotation: bool = False  # of its node: it may then change all nodes
+    condition: bool = False  # GpuReady of its node: it may then change the status of all nodes
     metrics: bool = False  # on port 9400, with the pods that have GPUs
     promises: bool = False  # follows the scheduler extender: may change all nodes, list and watch all pods
 

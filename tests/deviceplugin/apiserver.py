@@ -36,9 +36,23 @@ class FakeApiServer:
                 path = f"{path}/{given['metadata']['name']}"
                 if path in self.objects:
                     raise ApiError(409, "already exists")
-            elif path not in self.objects:
+            elif path.removesuffix("/status") not in self.objects:
                 raise ApiError(404, "not found")
-            self.objects[path] = _merged(self.objects.get(path, {}), given)
+            if path.endswith("/status"):
+                self._patch_status(path, given)
+            else:
+                self.objects[path] = _merged(self.objects.get(path, {}), given)
+
+    def _patch_status(self, path: str, given: Object) -> None:
+        """As by a strategic patch: conditions by their type."""
+        node = self.objects[path.removesuffix("/status")]
+        conditions = {one["type"]: one for one in node.setdefault("status", {}).get("conditions", [])}
+        for one in given["status"]["conditions"]:
+            if one.get("$patch") == "delete":
+                conditions.pop(one["type"], None)
+            else:
+                conditions[one["type"]] = one
+        node["status"]["conditions"] = [*conditions.values()]
 
     def watch(self, path: str, seconds: int) -> Iterator[tuple[str, Object]]:
         """Of the one node that the path selects, until `refuse` is set."""

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 import pynvml
 import pytest
 
+from gpunode.contract.condition import Condition
 from gpunode.contract.config import BadConfig, Config
 from gpunode.contract.status import ANNOTATION, MARK, Reason, loads
 from gpunode.deviceplugin.cluster import writer as writer_module
 from gpunode.deviceplugin.cluster.apiserver import ApiError
 from gpunode.deviceplugin.cluster.events import NodeEvent, PendingEvents
 from gpunode.deviceplugin.cluster.publish import Publisher
-from gpunode.deviceplugin.cluster.writer import PendingAnnotation, Writer
+from gpunode.deviceplugin.cluster.writer import PendingAnnotation, PendingCondition, Writer
 from gpunode.deviceplugin.health import Health
 from gpunode.deviceplugin.settings import read
 from gpunode.deviceplugin.state import NodeState
@@ -26,6 +27,7 @@ from .kubelet import FakeKubelet
 from .nvml import FakeNvml, Gpu, Mig
 
 NODE = "/api/v1/nodes/gpu-01"
+KUBELETS = {"type": "Ready", "status": "True"}
 DOWN = ApiError(0, "the API server at 10.96.0.1:443 cannot be reached: timed out")
 NO = ApiError(403, 'events is forbidden: User "x" cannot create resource "events"')
 
@@ -33,7 +35,7 @@ NO = ApiError(403, 'events is forbidden: User "x" cannot create resource "events
 @pytest.fixture
 def api() -> FakeApiServer:
     made = FakeApiServer()
-    made.objects[NODE] = {"metadata": {}}
+    made.objects[NODE] = {"metadata": {}, "status": {"conditions": [KUBELETS]}}
     return made
 
 
@@ -43,7 +45,9 @@ def publisher(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     monkeypatch.setattr(writer_module, "FIRST", 0.01)
     monkeypatch.setattr(writer_module, "LONGEST", 0.05)
     made = Publisher(
-        Writer(api, PendingEvents("gpu-01"), "events"), Writer(api, PendingAnnotation("gpu-01"), "annotation")
+        Writer(api, PendingEvents("gpu-01"), "events"),
+        Writer(api, PendingAnnotation("gpu-01"), "annotation"),
+        Writer(api, PendingCondition("gpu-01"), "condition"),
     )
     yield made
     made.close()
@@ -52,6 +56,52 @@ def publisher(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
 def note(api: FakeApiServer) -> str | None:
     notes: dict[str, str | None] = api.objects[NODE]["metadata"].get("annotations", {})
     return notes.get(ANNOTATION)
+
+
+def gpu_ready(api: FakeApiServer) -> tuple[str, str, str] | None:
+    """Status, reason and message of the node's condition; the kubelet's stays beside it."""
+    conditions = {one["type"]: one for one in api.objects[NODE]["status"]["conditions"]}
+    assert conditions.pop("Ready") == KUBELETS
+    own = conditions.get("GpuReady")
+    return (own["status"], own["reason"], own["message"]) if own else None
+
+
+def test_the_condition_follows_a_fault_and_is_removed_at_the_end(play, plugin, api, publisher) -> None:
+    """False with the code of the status and the GPU's UUID; by itself True again; without a change nothing is written."""
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        gpu = Gpu("GPU-a")
+        async with plugin(FakeNvml(gpu, Gpu("GPU-b", minor=1)), publisher=publisher):
+            await kubelet.until(lambda: kubelet.devices() and gpu.sets)
+            await api.until(lambda: gpu_ready(api) == ("True", "ready", "all GPUs are healthy"))
+            gpu.raise_xid(79)
+            await api.until(lambda: (gpu_ready(api) or ("",))[0] == "False")
+            status, reason, message = gpu_ready(api) or ("", "", "")
+            assert (status, reason) == ("False", "xid-79")
+            assert "GPU-a) is Unhealthy: Xid 79" in message
+            await api.until(lambda: gpu_ready(api) == ("True", "ready", "all GPUs are healthy"))
+
+    play(scene)
+    publisher.close()
+    assert gpu_ready(api) is None
+
+
+def test_a_condition_keeps_the_time_of_its_last_change() -> None:
+    pending = PendingCondition("a")
+    ready = Condition("True", "ready", "all GPUs are healthy")
+    for now, condition, since in (
+        (0.0, ready, 0),
+        (60.0, Condition("False", "xid-79", "GPU 0"), 60),
+        (90.0, Condition("False", "xid-48", "GPU 1"), 60),
+        (99.0, ready, 99),
+    ):
+        pending.add(condition, now)
+        write = pending.due(now)
+        assert write is not None
+        (fields,) = write.body["status"]["conditions"]
+        assert fields["lastTransitionTime"] == f"1970-01-01T00:{since // 60:02}:{since % 60:02}Z"
+        assert pending.done(write, 200, now)
+        assert pending.due(now) is None
 
 
 def lost_by(api: FakeApiServer) -> list[tuple[str, str, bool]] | None:

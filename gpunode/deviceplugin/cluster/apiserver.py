@@ -33,7 +33,8 @@ class ApiServer(Protocol):
         """The object at `path`, or a list of objects."""
 
     def send(self, method: str, path: str, body: Object | None = None) -> None:
-        """Create (POST) an object in the collection at `path`, or change (PATCH, a merge patch) the object at `path`."""
+        """Create (POST) an object in the collection at `path`, or change (PATCH, a merge patch; of a `/status` a strategic
+        one) the object at `path`."""
 
     def watch(self, path: str, seconds: int) -> Iterator[tuple[str, Object]]:
         """Watch the objects that `path` selects: (ADDED | MODIFIED | DELETED …, object), first the existing ones."""

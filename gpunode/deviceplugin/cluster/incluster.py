@@ -106,7 +106,7 @@ class InCluster:
             "Authorization": f"Bearer {token}",
             "Accept": "application/json",
             "User-Agent": "gpunode-device-plugin",
-            "Content-Type": "application/merge-patch+json" if method == "PATCH" else "application/json",
+            "Content-Type": _content(method, path),
         }
         try:
             connection.connect()
@@ -144,6 +144,13 @@ class _Limited(ssl.SSLSocket):
             raise TimeoutError("the whole answer timed out")
         self.settimeout(left)
         return super().recv_into(*args)
+
+
+def _content(method: str, path: str) -> str:
+    """Of a body. A strategic patch merges a node's conditions by type; a merge patch would replace the list."""
+    if method != "PATCH":
+        return "application/json"
+    return f"application/{'strategic-merge' if path.endswith('/status') else 'merge'}-patch+json"
 
 
 def _abandon(connection: socket.socket | None) -> None:

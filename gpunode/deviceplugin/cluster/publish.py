@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from gpunode.contract.condition import condition_of
 from gpunode.contract.config import Config
 from gpunode.contract.offer import Device
 from gpunode.contract.promises import ELSEWHERE, MEMORY_ANNOTATION, VERSION, elsewhere_fields
@@ -28,7 +29,7 @@ from gpunode.contract.status import (
 
 from ..state import STARTING, NodeState
 from .events import NodeEvent, PendingEvents, Snapshot, events_between, snapshot
-from .writer import PendingAnnotation, Writer
+from .writer import PendingAnnotation, PendingCondition, Writer
 
 
 def status_of(
@@ -143,21 +144,27 @@ log.setLevel(logging.INFO)
 class Publisher:
     """Publishes every change of the node's state. Lives longer than the state of one configuration.
 
-    `status`: in the node's annotation, too.
+    `status`: in the node's annotation, too. `condition`: writes the node's.
     """
 
     def __init__(
-        self, events: Writer | None = None, annotation: Writer | None = None, *, status: bool = True
+        self,
+        events: Writer | None = None,
+        annotation: Writer | None = None,
+        condition: Writer | None = None,
+        *,
+        status: bool = True,
     ) -> None:
         self._events = events
         self._annotation = annotation
+        self._condition = condition
         self._status = status
         self._before = Snapshot()
         self._gone: Mapping[str, Unavailable] = {}
         self._refused: Reason | None = None
         self._since = _now()
         self._published: Status | None = None
-        for writer in (events, annotation):
+        for writer in (events, annotation, condition):
             if writer is not None:
                 writer.start()
 
@@ -165,7 +172,7 @@ class Publisher:
     def of(cls, config: Config, environ: Mapping[str, str]) -> Publisher:
         """The publisher for a configuration; by default without events and annotation."""
         annotates = config.node_annotation or config.follow_promises
-        if not (config.node_events or annotates):
+        if not (config.node_events or annotates or config.node_condition):
             return cls()
         from .incluster import InCluster
 
@@ -173,7 +180,9 @@ class Publisher:
         events = Writer(api, PendingEvents(config.node_name), "events") if config.node_events else None
         note = PendingAnnotation(config.node_name)
         writer = Writer(api, note, "the node's annotation") if annotates else None
-        return cls(events, writer, status=config.node_annotation)
+        own = PendingCondition(config.node_name)
+        condition = Writer(api, own, "the node's condition") if config.node_condition else None
+        return cls(events, writer, condition, status=config.node_annotation)
 
     def publish_event(self, event: NodeEvent) -> None:
         """Publish an event."""
@@ -227,10 +236,12 @@ class Publisher:
             self._put(status, annotate=discovered)
 
     def close(self) -> None:
-        """Remove the status and end the writers. The GPUs' sizes stay, as pods' promises do."""
+        """Remove status and condition, and end the writers. The GPUs' sizes stay, as pods' promises do."""
         if self._annotation is not None and self._status:
             self._annotation.put((ANNOTATION, None))
-        for writer in (self._events, self._annotation):
+        if self._condition is not None:
+            self._condition.put(None)
+        for writer in (self._events, self._annotation, self._condition):
             if writer is not None:
                 writer.close(LAST_WRITES)
 
@@ -245,6 +256,8 @@ class Publisher:
         log.info("%s %s", MARK, text)
         if annotate and self._status and self._annotation is not None:
             self._annotation.put((ANNOTATION, text))
+        if annotate and self._condition is not None:
+            self._condition.put(condition_of(status))
 
 
 def _now() -> str:

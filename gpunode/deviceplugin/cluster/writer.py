@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
+
+from gpunode.contract.condition import TYPE, Condition
 
 from .apiserver import ApiError, ApiServer, Object
 
@@ -104,6 +106,42 @@ class Writer(threading.Thread):
             )
         self._failed += 1
         return float(min(FIRST * 2 ** min(self._failed - 1, 10), LONGEST))
+
+
+class PendingCondition:
+    """The desired condition of the node; a `Pending` of a `Writer`. `since`: when its status last changed in this process."""
+
+    def __init__(self, node: str) -> None:
+        self._path = f"/api/v1/nodes/{node}/status"
+        self._desired: Condition | None = None
+        self._written: Condition | None = None
+        self._since = 0.0
+        self._known = False  # what is written
+
+    def add(self, condition: Condition | None, now: float) -> None:
+        """Set the condition; None: remove it."""
+        if condition is not None and (self._desired is None or condition.status != self._desired.status):
+            self._since = now
+        self._desired = condition
+
+    def due(self, now: float) -> Write | None:
+        desired = self._desired
+        if desired == self._written and (self._known or desired is None):
+            return None
+        fields: Object = {"type": TYPE, "$patch": "delete"}
+        if desired is not None:
+            times = {"lastTransitionTime": _time(self._since), "lastHeartbeatTime": _time(now)}
+            fields = {"type": TYPE, **asdict(desired), **times}
+        return Write("PATCH", self._path, {"status": {"conditions": [fields]}}, desired)
+
+    def done(self, write: Write, code: int, _now: float) -> bool:
+        if code == 200:
+            self._written, self._known = write.key, True
+        return code == 200
+
+
+def _time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 class PendingAnnotation:

@@ -10,6 +10,7 @@ from gpunode.acceptance.record import ANNOTATION as ACCEPTED
 from gpunode.cluster.api import Api, notes
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.pods import GPU, MEMORY, SHARED
+from gpunode.contract.condition import TYPE, Condition
 from gpunode.contract.promises import parse_quantity
 from gpunode.contract.status import ANNOTATION
 from gpunode.errors import ClusterError
@@ -53,6 +54,7 @@ class Node:
     # writer → labels it has applied, by the API server's books or by its own note
     applied: Mapping[str, frozenset[str]] = field(default_factory=dict)
     noted: frozenset[str] = frozenset()  # writers with a note in the node
+    gpu_ready: Condition | None = None  # the plugin's condition
     plugin_status: str = ""  # the annotation with the device plugin's status; "" where there is none
     accepted: str = ""  # the annotation with its GPUs' acceptance; "" where there is none
     images: tuple[str, ...] = ()  # names of those of its runtime; () where the kubelet may not report all
@@ -174,6 +176,14 @@ def parse(item: Object) -> Node:
             writer: frozenset(note.get("metadata", {}).get("labels") or {}) for writer, note in stored.items()
         },
         noted=frozenset(stored),
+        gpu_ready=next(
+            (
+                Condition(entry["status"], entry.get("reason", ""), entry.get("message", ""))
+                for entry in status.get("conditions") or []
+                if entry["type"] == TYPE
+            ),
+            None,
+        ),
         plugin_status=(meta.get("annotations") or {}).get(ANNOTATION, ""),
         accepted=(meta.get("annotations") or {}).get(ACCEPTED, ""),
         images=tuple(name for image in images for name in image.get("names") or [])

@@ -19,7 +19,7 @@ from gpunode.cluster.objects.manifests import render
 from gpunode.errors import ClusterError, HttpError, UsageError
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, labels
-from gpunode.links.plugin import daemonset, published
+from gpunode.links.plugin import condition, daemonset, published
 from gpunode.links.plugin.daemonset import State
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
 from gpunode.wording import Advice, Command
@@ -61,6 +61,7 @@ class Spec:
             mig=config.mig,
             events=self.publish.events,
             annotation=self.publish.annotation,
+            condition=self.publish.condition,
             promises=self.publish.promises,
             metrics=self.publish.metrics,
             isolated=self.isolated,
@@ -109,7 +110,9 @@ def plan(
 ) -> tuple[Difference, ...]:
     """What `deploy` would change; not `strict`: also for a user without the rights to do it. `notify` gets what is not known."""
     would = component(spec, EVERYWHERE, seconds=0).plan(api, strict=strict, notify=notify)
-    return (*would, *(() if spec.publish.annotation else _removals(published.read_annotations(api))))
+    texts = {} if spec.publish.annotation else published.read_annotations(api)
+    left = () if spec.publish.condition else condition.read_nodes(api)
+    return (*would, *_removals(texts), *map(_condition, left))
 
 
 def deploy(api: Api, spec: Spec, scope: Scope = EVERYWHERE, *, seconds: float, notify: OnProgress) -> Rollout:
@@ -121,6 +124,7 @@ def deploy(api: Api, spec: Spec, scope: Scope = EVERYWHERE, *, seconds: float, n
     before = daemonset.every_pod(api, spec.namespace)
     differences, states = component(spec, scope, before, seconds=seconds).deploy(api, notify)
     differences += () if spec.publish.annotation else _removals(published.remove_annotations(api))
+    differences += () if spec.publish.condition else tuple(map(_condition, condition.remove(api, notify)))
     return Rollout(differences, states)
 
 
@@ -210,9 +214,13 @@ def _removals(texts: Mapping[str, str]) -> tuple[Difference, ...]:
     )
 
 
+def _condition(node: str) -> Difference:
+    return Difference(condition.title(node), "removed")
+
+
 def all_objects(namespace: str) -> list[Object]:
     """All objects that `deploy` may have applied, whatever the inventory."""
-    publish = PluginPublish(events=True, annotation=True, metrics=True, promises=True)
+    publish = PluginPublish(events=True, annotation=True, condition=True, metrics=True, promises=True)
     config = PluginConfig(mps_root="/any", files={"any": ""})
     return Spec(namespace, PluginImage("any"), config, publish).manifests
 
@@ -282,6 +290,7 @@ def find_removable(api: Api, namespace: str, *, notify: OnProgress) -> tuple[str
         )
     left = tuple(title(pod) for pod in _leftovers(api, namespace))
     annotations = tuple(published.annotation_title(node) for node in published.read_annotations(api))
+    annotations += tuple(condition.title(node) for node in condition.read_nodes(api))
     objects = apply.find_removable(api, all_objects(namespace), notify=notify)
     return left + objects + annotations + tuple(_label(node) for node in _labelled_nodes(api))
 
@@ -297,6 +306,7 @@ def remove(api: Api, namespace: str, *, seconds: float, notify: OnProgress) -> t
         api.delete("Pod", pod["metadata"]["name"], namespace)
     removed = apply.remove(api, all_objects(namespace), seconds=seconds, notify=notify)
     annotations = tuple(published.annotation_title(node) for node in published.remove_annotations(api))
+    annotations += tuple(condition.title(node) for node in condition.remove(api, notify))
     marked = _labelled_nodes(api)  # last: a node that has lost its labels is not found by them
     for node in marked:
         kept = {

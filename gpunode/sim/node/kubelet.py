@@ -340,7 +340,9 @@ def _conditions(before: Object, *, up: bool) -> list[Object]:
         else ("False", "KubeletNotReady", "container runtime is down")
     )
     conditions.append(dict(zip(("type", "status", "reason", "message"), ("Ready", *ready), strict=True)))
-    return with_times(conditions, before, "lastHeartbeatTime", "lastTransitionTime")
+    own = {each["type"] for each in conditions}  # others' stay: the real one patches its own by type
+    others = [each for each in before.get("conditions") or [] if each["type"] not in own]
+    return [*with_times(conditions, before, "lastHeartbeatTime", "lastTransitionTime"), *others]
 
 
 def _system(root: Path) -> str:

@@ -308,7 +308,7 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
                 item = json.loads(body)
                 return item if dry else api.changed_template(None, item)
             if method == "PATCH" and "merge-patch" in self.headers["Content-Type"]:
-                live, fields = api.objects[where], json.loads(body)
+                live, fields = api.objects[where.removesuffix("/status")], json.loads(body)
                 seen = fields["metadata"].get("resourceVersion", live["metadata"]["resourceVersion"])
                 if seen != live["metadata"]["resourceVersion"]:
                     raise Fault(409, "Conflict", "the object has been modified")

@@ -1,0 +1,76 @@
+"""The node's condition GpuReady: whether it agrees with the plugin's status, and its removal."""
+
+from __future__ import annotations
+
+import time
+
+from gpunode.cluster.api import Api
+from gpunode.cluster.api.watch import OnProgress
+from gpunode.contract.condition import TYPE, condition_of
+from gpunode.contract.status import Status
+from gpunode.errors import HttpError
+from gpunode.links import node as nodes
+from gpunode.links.plugin import published
+from gpunode.links.plugin.daemonset import State
+from gpunode.model import Verdict
+from gpunode.wording import lines
+
+SECONDS = 5.0  # within which the condition follows the status
+PAUSE = 0.5
+
+
+def judge(api: Api, verdict: Verdict, state: State) -> Verdict:
+    """The plugin's verdict, broken where the node's condition is not what the plugin's status says."""
+    if verdict.status != "ok" or state.pod is None:
+        seen = state.node.gpu_ready
+        stale = f"the node's condition {TYPE}={seen.status} is from before" if seen else ""
+        return verdict.with_cause(lines((verdict.cause, stale))) if stale else verdict
+    end = time.monotonic() + SECONDS
+    node = state.node
+    while True:
+        status = published.read(api, node, state.pod)
+        if not isinstance(status, Status):
+            return verdict  # another link says why
+        expected, seen = condition_of(status), node.gpu_ready
+        if seen and (seen.status, seen.reason) == (expected.status, expected.reason):
+            return verdict
+        if time.monotonic() > end:
+            break
+        time.sleep(PAUSE)
+        item = api.get("Node", node.name)
+        node = nodes.parse(item) if item else node
+    shown = f"{TYPE}={seen.status} ({seen.reason})" if seen else f"no {TYPE}"
+    return Verdict.broken(
+        "plugin",
+        f"the node's condition is {shown}, the plugin's status {expected.status} ({expected.reason})",
+        "the plugin cannot write it, or another client has",
+        f"See the log of {state.name}, and `kubectl describe node {node.name}`.",
+        "condition-differs",
+    )
+
+
+def title(node: str) -> str:
+    """How messages name a node's condition."""
+    return f"Node {node} condition {TYPE}"
+
+
+def read_nodes(api: Api) -> tuple[str, ...]:
+    """The nodes that have the condition."""
+    return tuple(node.name for node in nodes.fetch(api) if node.gpu_ready)
+
+
+def remove(api: Api, notify: OnProgress) -> tuple[str, ...]:
+    """Remove the condition that a plugin left. Returns the nodes; `notify` gets those where this user may not."""
+    removed = []
+    for name in read_nodes(api):
+        item = api.get("Node", name)
+        if item is None:
+            continue
+        kept = [entry for entry in item["status"]["conditions"] if entry["type"] != TYPE]
+        seen = {key: item["metadata"][key] for key in ("uid", "resourceVersion")}
+        try:
+            api.merge("Node", name, {"metadata": seen, "status": {"conditions": kept}}, part="status")
+            removed.append(name)
+        except HttpError as error:
+            notify(f"{title(name)} stays: {error.message}")
+    return tuple(removed)

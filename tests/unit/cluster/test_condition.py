@@ -1,0 +1,109 @@
+"""The node's condition GpuReady: what it is for a status, whether it agrees, and who removes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpunode.cluster.api import Api
+from gpunode.contract.condition import Condition, condition_of
+from gpunode.contract.status import Reason, Resource, Status, Unavailable
+from gpunode.links.node import parse
+from gpunode.links.plugin import Spec, condition
+from gpunode.links.plugin.daemonset import State
+from gpunode.model import PluginImage, PluginPublish, Verdict
+
+from .conftest import add_node, pod, publish, status
+from .fake import FakeApi
+
+OFFERED = {"nvidia.com/gpu": Resource(2, True)}
+XID = Unavailable("GPU-a", "0", "xid-79", "Xid 79: GPU has fallen off the bus")
+CORDONED = Unavailable("GPU-b", "1", "cordoned", "cordoned by ada@ws since now: fan")
+OK = Verdict.ok("plugin", "p is ready")
+POD = "gpunode-device-plugin-a"
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (status(resources=OFFERED), ("True", "ready", "all GPUs are healthy")),
+        (status(resources=OFFERED, lost=(XID,)), ("False", "xid-79", XID.sentence)),
+        (status(resources=OFFERED, lost=(CORDONED,)), ("True", "ready", CORDONED.sentence)),
+        (status(resources=OFFERED, lost=(CORDONED, XID)), ("False", "xid-79", XID.sentence)),
+        (status(problem=Reason("no-driver", "no driver")), ("False", "no-driver", "no driver")),
+        (
+            status(resources=OFFERED, not_ready=Reason("not-registered", "n")),
+            ("False", "not-registered", "n"),
+        ),
+        (status(), ("False", "no-gpu", "the node offers no GPU")),
+    ],
+)
+def test_the_condition_has_the_code_of_the_status(seen: Status, expected: tuple[str, str, str]) -> None:
+    assert condition_of(seen) == Condition(*expected)
+
+
+def write(fake: FakeApi, state: str, reason: str) -> None:
+    own = {"type": "GpuReady", "status": state, "reason": reason, "message": "m"}
+    fake.update("Node", "a", status={"conditions": [{"type": "Ready", "status": "True"}, own]})
+
+
+def judged(api: Api, fake: FakeApi, before: Verdict = OK) -> Verdict:
+    node = api.get("Node", "a")
+    assert node is not None
+    own: Any = api.get("Pod", POD, "gpunode")
+    return condition.judge(api, before, State(parse(node), own, None))
+
+
+@pytest.fixture
+def running(fake: FakeApi, monkeypatch: pytest.MonkeyPatch) -> FakeApi:
+    """A node whose plugin publishes a lost GPU."""
+    monkeypatch.setattr(condition, "SECONDS", 0.2)
+    monkeypatch.setattr(condition, "PAUSE", 0.05)
+    add_node(fake, "a", 2)
+    fake.put(pod(POD, node="a"))
+    publish(fake, "a", status(resources=OFFERED, lost=(XID,)))
+    return fake
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "code"),
+    [("False", "xid-79", ""), ("True", "ready", "condition-differs"), ("False", "gone", "condition-differs")],
+)
+def test_verify_compares_the_condition_with_the_status(
+    api: Api, running: FakeApi, state: str, reason: str, code: str
+) -> None:
+    write(running, state, reason)
+    verdict = judged(api, running)
+    assert (verdict.problem.code if verdict.problem else "") == code
+    assert verdict.status == ("broken" if code else "ok")
+
+
+def test_a_condition_that_is_missing_is_named(api: Api, running: FakeApi) -> None:
+    assert judged(api, running).text.startswith("the node's condition is no GpuReady")
+
+
+def test_the_condition_of_a_dead_plugin_is_called_stale(api: Api, running: FakeApi) -> None:
+    write(running, "True", "ready")
+    dead = judged(api, running, Verdict.broken("plugin", "p is not ready", "it crashes"))
+    assert dead.cause == "it crashes\nthe node's condition GpuReady=True is from before"
+
+
+def test_a_condition_that_a_plugin_left_is_removed_alone(api: Api, running: FakeApi) -> None:
+    write(running, "True", "ready")
+    assert condition.read_nodes(api) == ("a",)
+    assert condition.remove(api, lambda _: None) == ("a",)
+    (node,) = running.all("Node")
+    assert [one["type"] for one in node["status"]["conditions"]] == ["Ready"]
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_plugin_has_the_right_only_where_it_is_asked_for(on: bool) -> None:
+    objects = Spec("gpunode", PluginImage("i:1"), publish=PluginPublish(condition=on)).manifests
+    rules = [rule for one in objects if one["kind"] == "ClusterRole" for rule in one["rules"]]
+    assert rules == ([{"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]}] if on else [])
+    policies = [one for one in objects if one["kind"] == "ValidatingAdmissionPolicy"]
+    assert bool(policies) is on
+    for policy in policies:
+        (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
+        assert rule["resources"] == ["nodes", "nodes/status"]
