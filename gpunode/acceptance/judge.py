@@ -30,11 +30,13 @@ UNITS = {
 }
 SLOW = {"memory_gbps": "memory-slow", "compute_tflops": "compute-slow"}
 SLOW |= {"to_device_gbps": "transfer-slow", "from_device_gbps": "transfer-slow"}
-# GB/s of a PCIe lane by generation, after encoding. A healthy copy from pinned memory reaches 75 to 85 % of the link; half of it is
-# what two GPUs get that are measured at the same time behind one switch.
+# GB/s of a PCIe lane by generation, after encoding. A copy from pinned memory, one GPU after the other, reaches 75 to 85 % of the link
+# on good hosts; less behind a switch, from the other NUMA node, or in a virtual machine.
 LANE = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-LINK_SHARE = 0.4
-NVLINKS = "nvlink_active"
+LINK_SHARE = 0.5
+NVLINKS, POWER, MEMORY = MOST = ("nvlink_active", "power_limit_w", "memory_mib")
+LEAST_MEMORY = 0.9  # of that of the same GPUs; ECC takes up to a sixteenth
+HOT = 85  # °C under load; NVIDIA's data center GPUs slow down between 85 and 95
 NVSWITCHED = re.compile(
     r"\b(A[18]00|H[128]00|G?[BH][23]00)\b"
 )  # whose NVLinks all lead somewhere once one does
@@ -95,7 +97,7 @@ class Judgement:
 
 
 Fleet: TypeAlias = Mapping[tuple[object, ...], float]
-"""A figure of GPUs that are alike -> its median; of `nvlink_active` the most."""
+"""A figure of GPUs that are alike -> its median; of MOST, for each model, the highest."""
 
 
 @cache
@@ -115,7 +117,7 @@ def find_model(name: str) -> Model | None:
 
 
 def compare_fleet(documents: Iterable[Measurements]) -> Fleet:
-    """The medians of groups of at least FEWEST GPUs, and the most NVLinks that a GPU of a model has."""
+    """The medians of groups of at least FEWEST GPUs, and the highest of MOST that a GPU of a model has."""
     groups: dict[tuple[object, ...], list[float]] = {}
     most: dict[tuple[object, ...], float] = {}
     for document in documents:
@@ -123,8 +125,8 @@ def compare_fleet(documents: Iterable[Measurements]) -> Fleet:
             for figure in BELOW_FLEET:
                 if (value := getattr(gpu.measured, figure)) is not None:
                     groups.setdefault(_group(gpu, document.level, figure), []).append(value)
-            links = NVLINKS, gpu.name
-            most[links] = max(most.get(links, 0), gpu.measured.nvlink_active or 0)
+            for figure, has in zip(MOST, _of_most(gpu), strict=True):
+                most[figure, gpu.name, gpu.shape] = max(most.get((figure, gpu.name, gpu.shape), 0), has)
     return most | {group: median(values) for group, values in groups.items() if len(values) >= FEWEST}
 
 
@@ -153,14 +155,34 @@ def _group(gpu: Gpu, level: str, figure: str) -> tuple[object, ...]:
     return (figure, gpu.name, level, gpu.shape, gpu.memory_mib if gpu.shape == "mig" else 0, link)
 
 
+def _of_most(gpu: Gpu) -> tuple[float, float, float]:
+    """The figures of MOST; 0: not known."""
+    return gpu.measured.nvlink_active or 0, gpu.measured.power_limit_w or 0, gpu.memory_mib
+
+
 def _judge_gpu(gpu: Gpu, level: str, fleet: Fleet) -> Judgement:
+    most = {figure: fleet.get((figure, gpu.name, gpu.shape), 0) for figure in MOST}
+    problems = [
+        *_check_errors(gpu),
+        *_check_pcie(gpu),
+        *_check_nvlink(gpu, most[NVLINKS]),
+        *_check_clocks(gpu),
+    ]
+    basis, remarks = "rules", list(_remarks(gpu, most[POWER]))
+    inactive = gpu.measured.nvlink_inactive
+    if inactive and not any(problem.code == "nvlink-inactive" for problem in problems):
+        remarks.append(f"{inactive} of its NVLinks are inactive")
     if gpu.error is not None:
         code = gpu.error.code
         fix = FIXES.get(code, "It is measured once its work has ended")
-        return Judgement(gpu, (_problem(gpu, code, gpu.error.text, LAYERS.get(code, "pod"), fix=fix),))
-    links = int(fleet.get((NVLINKS, gpu.name), 0))
-    problems = [*_check_errors(gpu), *_check_pcie(gpu), *_check_nvlink(gpu, links), *_check_clocks(gpu)]
-    basis, remarks = "rules", list(_remarks(gpu))
+        error = _problem(gpu, code, gpu.error.text, LAYERS.get(code, "pod"), fix=fix)
+        return Judgement(gpu, (error, *(() if code == "in-use" else problems)), tuple(remarks), basis)
+    if not _is_measured(gpu.measured):
+        why = few(sorted(set(gpu.not_measured.values())), 3)
+        problems.append(_problem(gpu, "not-measured", "nothing was measured", "pod", why, "Repeat it"))
+    if gpu.shape == "whole" and gpu.memory_mib < LEAST_MEMORY * most[MEMORY]:
+        what = f"{gpu.memory_mib} MiB of memory; another {gpu.name} has {most[MEMORY]:.0f}"
+        problems.append(_problem(gpu, "memory-missing", what, "PCI", fix=REPLACE))
     if gpu.shape == "shared":
         remarks.append("a share of a GPU: its figures are compared with nothing")
         return Judgement(gpu, tuple(problems), tuple(remarks), basis)
@@ -202,10 +224,11 @@ def _check_errors(gpu: Gpu) -> Iterator[Problem]:
         yield _problem(
             gpu, "remap-pending", "a bad row of memory is replaced at the next reset", "PCI", fix=reset
         )
-    essential = measured.memory_gbps, measured.compute_tflops, measured.memory_errors, measured.compute_errors
-    if all(figure is None for figure in essential):
-        why = few(sorted(set(gpu.not_measured.values())), 3)
-        yield _problem(gpu, "not-measured", "nothing was measured", "pod", why, "Repeat it")
+
+
+def _is_measured(measured: Measured) -> bool:
+    figures = measured.memory_gbps, measured.compute_tflops, measured.memory_errors, measured.compute_errors
+    return any(figure is not None for figure in figures)
 
 
 def _check_pcie(gpu: Gpu) -> Iterator[Problem]:
@@ -225,7 +248,7 @@ def _check_pcie(gpu: Gpu) -> Iterator[Problem]:
             yield from _compare(gpu, {figure: link * LINK_SHARE}, None)
 
 
-def _check_nvlink(gpu: Gpu, most: int) -> Iterator[Problem]:
+def _check_nvlink(gpu: Gpu, most: float) -> Iterator[Problem]:
     """NVLinks and the fabric. `most`: active links of a GPU of this model. Cards without a bridge, V100s that are part of a mesh and
     virtual machines with one GPU have inactive links by design: only a remark."""
     measured, active = gpu.measured, gpu.measured.nvlink_active or 0
@@ -295,8 +318,8 @@ def _state(measured: Measured) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _remarks(gpu: Gpu) -> Iterator[str]:
-    """What is worth knowing, and fails nothing."""
+def _remarks(gpu: Gpu, power: float) -> Iterator[str]:
+    """What is worth knowing, and fails nothing. `power`: the highest limit of a GPU of this model."""
     measured, rows = gpu.measured, gpu.measured.remapped_rows
     if measured.ecc_corrected:
         yield f"{measured.ecc_corrected} corrected ECC errors during the run"
@@ -304,15 +327,18 @@ def _remarks(gpu: Gpu) -> Iterator[str]:
         yield f"{measured.nvlink_errors} NVLink errors during the run"
     if rows and (rows.corrected or rows.uncorrected):
         yield f"{rows.corrected + rows.uncorrected} rows of memory replaced so far"
-    if measured.nvlink_inactive:
-        yield f"{measured.nvlink_inactive} of its NVLinks are inactive"
-    model = find_model(gpu.name)
-    if (
-        model
-        and measured.pcie_generation_max
-        and measured.pcie_generation_max < int(model.pcie.partition("x")[0])
-    ):
-        yield f"its slot has PCIe {measured.pcie_generation_max}, the GPU {model.pcie.partition('x')[0]}"
+    if measured.temperature_c is not None and measured.temperature_c >= HOT:
+        yield f"{measured.temperature_c} °C under load"
+    if measured.power_limit_w and measured.power_limit_w < power:
+        yield f"its power limit is {measured.power_limit_w:.0f} W, of another {gpu.name} {power:.0f} W"
+    for reason in measured.throttle or ():
+        if not reason.startswith((*THROTTLES, "sw_power_cap")):
+            yield f"its clock was limited by {reason}"
+    if (model := find_model(gpu.name)) and measured.pcie_generation_max and measured.pcie_width_max:
+        generation, width = map(int, model.pcie.split("x"))
+        if measured.pcie_generation_max < generation or measured.pcie_width_max < width:
+            slot = f"{measured.pcie_generation_max} x{measured.pcie_width_max}"
+            yield f"its slot gives it PCIe {slot} of {generation} x{width}"
 
 
 def _problem(gpu: Gpu, code: str, what: str, layer: Layer, cause: str = "", fix: str = "") -> Problem:

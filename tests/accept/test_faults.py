@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from gpunode.acceptance.judge import compare_fleet, judge
 from gpunode.contract import measurements
 
 from . import stand_in
-from .faults import FAULTS, HOSTS, LINKS, Fault, measure_all
+from .faults import FAULTS, HOSTS, LINKS, NAMES, Fault, measure_all
 from .stand_in import StandIn
 
 
@@ -23,6 +24,8 @@ def test_a_healthy_gpu_shows_none(driver, links):
     (gpu,) = document.gpus
     assert gpu.error is None
     assert [fault.name for fault in FAULTS if fault.shows(gpu)] == []
+    (judged,) = judge(document, compare_fleet([document]))
+    assert (judged.problems, judged.remarks) == ((), ())
     assert measurements.loads(measurements.dumps(document)) == document
 
 
@@ -33,6 +36,11 @@ def test_each_fault_shows(driver, faults):
     measurements.dumps(document)
     seen = zip(faults, document.gpus, strict=True)
     assert {fault.name: gpu for fault, gpu in seen if not fault.shows(gpu)} == {}
+    judged = zip(faults, judge(document, compare_fleet([document])), strict=True)
+    named = {
+        fault.name: [*(problem.code for problem in each.problems), *each.remarks] for fault, each in judged
+    }
+    assert {name: names for name, names in named.items() if not any(map(NAMES[name].__eq__, names))} == {}
 
 
 def test_the_others_go_on(driver):
