@@ -53,11 +53,17 @@ class Metrics:
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
         self._took: dict[str, list[int]] = {}  # allocations by resource, and by bucket
+        self.xids: dict[str, int] = {}  # the last of each GPU, by UUID
 
     def count(self, name: str, by: float = 1, **labels: str) -> None:
         """Add to the counter `name`, a key of HELP."""
         with self._lock:
             self._counts[name, tuple(sorted(labels.items()))] += by  # type: ignore[assignment]
+
+    def count_xid(self, gpu: str, number: int) -> None:
+        """Count an Xid of a GPU, its last one so far."""
+        self.count("xids_total", gpu=gpu, xid=str(number))
+        self.xids[gpu] = number
 
     def observe_allocation(self, resource: str, seconds: float) -> None:
         """Count an answered Allocate and its duration."""
@@ -85,8 +91,7 @@ def render(samples: Iterable[Sample]) -> str:
     """The samples in Prometheus' text format."""
     families: dict[str, list[str]] = {}
     for name, labels, value in samples:
-        inner = ",".join(f'{key}="{_escape(word)}"' for key, word in labels.items())
-        families.setdefault(_family(name), []).append(f"{PREFIX}{name}{{{inner}}} {value:.15g}")
+        families.setdefault(_family(name), []).append(f"{PREFIX}{name}{{{label_text(labels)}}} {value:.15g}")
     lines = []
     for family, rows in sorted(families.items()):
         kind = (
@@ -186,6 +191,11 @@ def _family(name: str) -> str:
         if name.endswith(ending):
             return name.removesuffix(ending)
     return name
+
+
+def label_text(labels: Mapping[str, str]) -> str:
+    """The labels as they stand in braces."""
+    return ",".join(f'{key}="{_escape(word)}"' for key, word in labels.items())
 
 
 def _escape(word: str) -> str:

@@ -28,6 +28,7 @@ from .kubelet.server import ResourceServer
 from .metrics import Metrics, Sample, render, serving, state_samples
 from .mps.report import Follower, status_path
 from .state import NodeState
+from .threads import Calls
 from .watch import GpuWatches
 
 log = logging.getLogger(__name__)
@@ -121,6 +122,7 @@ async def serve(
     }
     tasks = [asyncio.create_task(each.run(), name=name) for name, each in workers.items() if each]
 
+    hostname, calls = config.node_name or os.uname().nodename, Calls()
     page = GpuPage(handles, state, pods, pods_known=bool(config.pod_resources_socket))
 
     def probe() -> str | None:
@@ -131,14 +133,11 @@ async def serve(
         registered: list[Sample] = [
             ("registered", {"resource": name}, float(server.registered)) for name, server in servers.items()
         ]
-        return render(
-            [
-                *metrics.samples(),
-                *state_samples(state),
-                *registered,
-                *await pods.samples(state.offers),
-            ]
-        )
+        from .dcgm import page as figures  # only where somebody scrapes
+
+        users = await pods.samples(state.offers)
+        own = render([*metrics.samples(), *state_samples(state), *registered, *users])
+        return own + await figures(handles, state.devices, users, metrics.xids, hostname, calls)
 
     try:
         async with (

@@ -226,7 +226,7 @@ class GpuWatch(NvmlThread):
     def _xid(self, gpu: WatchedGpu, event: Any) -> None:
         number, instance = int(event.eventData), (int(event.gpuInstanceId), int(event.computeInstanceId))
         fields = {"gpu": gpu.uuid, "xid": number}
-        self._metrics.count("xids_total", gpu=gpu.uuid, xid=str(number))
+        self._metrics.count_xid(gpu.uuid, number)
         if not self._xid_policy.counts(number):
             log.info("Xid %d (%s) does not make the GPU Unhealthy", number, xid_name(number), extra=fields)
             return

@@ -46,6 +46,9 @@ class Gpu:
     action: int | None = 0  # the driver's recovery action; None: it reports none
     energy: int | None = None  # mJ since its last reset; None: they are not counted
     remap_failed: bool = False
+    ecc: tuple[int, int] | None = (
+        None  # errors since the driver's start, corrected and not; None: it counts none
+    )
     capability: tuple[int, int] | None = None  # None: it does not say
     mode: int | None = 0  # compute mode; None: it has none
     pids: tuple[int, ...] = ()  # of processes that use it
@@ -146,7 +149,7 @@ class FakeNvml:
     def nvmlDeviceGetMemoryInfo(self, handle: Gpu) -> Any:
         if self._ask(handle).memory is None:
             raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-        return SimpleNamespace(total=handle.memory, used=4 * GIB)
+        return SimpleNamespace(total=handle.memory, used=4 * GIB, free=handle.memory - 4 * GIB)
 
     def nvmlDeviceGetCudaComputeCapability(self, handle: Gpu) -> tuple[int, int]:
         if handle.capability is None:
@@ -211,9 +214,24 @@ class FakeNvml:
         )
 
     def nvmlDeviceGetFieldValues(self, handle: Gpu, fields: list[int]) -> list[Any]:
+        if fields[0] == (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, 0xFFFFFFFF):
+            code = pynvml.NVML_SUCCESS if handle.nvlinks else pynvml.NVML_ERROR_NOT_SUPPORTED
+            return [SimpleNamespace(nvmlReturn=code, value=SimpleNamespace(ullVal=kib)) for kib in (3, 5)]
         assert fields == [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
         result = pynvml.NVML_ERROR_NOT_SUPPORTED if handle.action is None else pynvml.NVML_SUCCESS
         return [SimpleNamespace(nvmlReturn=result, value=SimpleNamespace(uiVal=handle.action))]
+
+    def nvmlDeviceGetClockInfo(self, handle: Gpu, clock: int) -> int:
+        return {pynvml.NVML_CLOCK_SM: 1480, pynvml.NVML_CLOCK_MEM: 715}[clock]
+
+    def nvmlDeviceGetPowerUsage(self, handle: Gpu) -> int:
+        return 35_500 if self._ask(handle) else 0
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: Gpu, kind: int, counter: int) -> int:
+        assert counter == pynvml.NVML_VOLATILE_ECC
+        if handle.ecc is None:
+            raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return handle.ecc[kind]
 
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Gpu) -> int:
         if handle.energy is None:
