@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo try test check types contracts format unit sim storm lab lab-test lab-matrix lab-down proto lock reference docs dist clean
+.PHONY: help demo try test check types contracts format unit sim storm gpu lab lab-test lab-matrix lab-down proto lock reference docs dist clean
 
 # Tests start hundreds of Pythons: each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -55,6 +55,9 @@ STORM ?= 100 50 8
 storm: $(VENV)/.ready ## Kill a run's operator again and again on many simulated hosts with jobs, and 5,000 random schedules of shares; takes long
 	SCHEDULES=5000 $(BIN)/pytest -q tests/share/test_binding.py tests/share/test_elsewhere.py tests/share/test_waiting.py
 	$(BIN)/python bench/kills.py $(STORM)
+
+gpu: $(VENV)/.ready ## Everything that needs a real GPU, on this machine's, in some minutes; prints its block for docs/support.md
+	$(BIN)/python -m tests.gpu_block
 
 # The number of labs for parallel tests; fewer if the machine has no room for them.
 lab-test lab-matrix: LABS := 3

@@ -15,8 +15,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpunode.contract import measurements
-from gpunode.contract.measurements import FIGURES, LEVELS, Failure, Gpu, Measured, Measurements, RemappedRows
+from gpunode.contract.measurements import (
+    FIGURES,
+    LEVELS,
+    Failure,
+    Gpu,
+    Measured,
+    Measurements,
+    RemappedRows,
+    Tool,
+)
 
+from . import tools
 from .children import Child, Children
 
 LISTED = 60  # seconds that the driver may take to list the GPUs
@@ -61,6 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
     measured = measure(
         gpus, lambda uuid: run("child", uuid, options.level, f"{transfers:.2f}"), Children(say)
     )
+    done, reasons = _tools(measured, options.level, chosen=bool(options.gpus))
     document = Measurements(
         level=options.level,
         driver=listed["driver"],
@@ -68,7 +79,8 @@ def main(arguments: list[str] | None = None) -> int:
         kernel=os.uname().release,
         seconds=round(time.monotonic() - began, 1),
         gpus=measured,
-        not_measured_tools=dict.fromkeys(measurements.TOOLS, "not run"),
+        tools=done,
+        not_measured_tools=reasons,
     )
     print(measurements.dumps(document))
     return 0
@@ -111,6 +123,23 @@ def measure(
         {uuid: {**os.environ, "CUDA_VISIBLE_DEVICES": uuid} for uuid in able},
     )
     return tuple(_gpu(gpu, ended.get(gpu["uuid"])) for gpu in gpus)
+
+
+def _tools(gpus: tuple[Gpu, ...], level: str, *, chosen: bool) -> tuple[dict[str, Tool], dict[str, str]]:
+    """NVIDIA's tools take all GPUs that they find, so that none may be in use."""
+    errors = [f"{gpu.uuid}: {gpu.error.code}" for gpu in gpus if gpu.error]
+    why = (
+        "the level is quick"
+        if level == "quick"
+        else "only some GPUs were to be measured"
+        if chosen
+        else errors[0]
+        if errors
+        else ""
+    )
+    if why:
+        return {}, dict.fromkeys(measurements.TOOLS, why)
+    return tools.run([gpu.uuid for gpu in gpus], say)
 
 
 def _gpu(listed: Mapping[str, Any], child: Child | None) -> Gpu:

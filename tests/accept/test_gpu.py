@@ -29,7 +29,7 @@ def bench() -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize("level", ["quick", "standard"])
-def test_a_whole_run(level):
+def test_a_whole_run(level, record_property):
     """Every GPU has every figure, or the reason why not; nothing is wrong with any."""
     began = time.monotonic()
     done = subprocess.run(
@@ -43,6 +43,7 @@ def test_a_whole_run(level):
     print(done.stderr, done.stdout)
     assert done.returncode == 0, done.stderr
     document = measurements.loads(done.stdout.splitlines()[-1])
+    record_property("measurements", done.stdout.splitlines()[-1])
     print(json.dumps(measurements.as_json(document), indent=1))
     assert document.gpus
     for gpu in document.gpus:
