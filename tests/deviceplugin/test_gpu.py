@@ -234,3 +234,24 @@ def test_mps_enforces_a_memory_limit(sockets, uuid):
             await asyncio.gather(running, return_exceptions=True)
 
     asyncio.run(scene())
+
+
+def test_figures_under_dcgms_names_are_those_that_nvidia_smi_shows(real, uuid):
+    """Within what changes between two readings; what nvidia-smi shows as N/A has no figure."""
+    from gpunode.deviceplugin.dcgm import read_figures
+    from gpunode.deviceplugin.gpus import Handles
+
+    fields = {
+        "clocks.sm": ("SM_CLOCK", 2500), "clocks.mem": ("MEM_CLOCK", 5000), "temperature.gpu": ("GPU_TEMP", 10),
+        "power.draw": ("POWER_USAGE", 200), "memory.used": ("FB_USED", 1024), "memory.free": ("FB_FREE", 1024),
+        "ecc.errors.uncorrected.volatile.total": ("ECC_DBE_VOL_TOTAL", 0), "utilization.gpu": ("GPU_UTIL", 100),
+    }  # fmt: skip
+    command = ["nvidia-smi", "-i", uuid, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split(", ")
+    values = read_figures(Handles(real), uuid)
+    for (name, tolerance), cell in zip(fields.values(), shown, strict=True):
+        value = values.get(f"DCGM_FI_DEV_{name}")
+        if value is None or not cell.strip().replace(".", "").isdigit():
+            assert (name, value) == (name, None)
+        else:
+            assert abs(value - float(cell)) <= tolerance, (name, value, cell)

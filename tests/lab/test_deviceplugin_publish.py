@@ -275,6 +275,9 @@ def test_metrics_say_which_pod_has_which_gpu(lab: Lab, made: Pods) -> None:
         labels = f'namespace="default",pod="metrics-{name}",container="look",resource="{GPU}",gpu="{uuid}"'
         line = f"gpunode_device_plugin_pod_devices{{{labels}}} 1\n"
         wait("the metric", lambda: line in metrics(lab, name), SECONDS)  # noqa: B023
+        figure = f'Hostname="{name}",container="look",namespace="default",pod="metrics-{name}"}}'
+        lines = [row for row in metrics(lab, name).splitlines() if row.startswith("DCGM_FI_DEV_GPU_UTIL{")]
+        assert [row for row in lines if figure in row and f'UUID="{uuid}"' in row], lines
     made.delete(*names.values())
     for name in GPUS:
         wait("its end", lambda: "pod_devices{" not in metrics(lab, name), SECONDS)  # noqa: B023
