@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.matrix]
 NS, MEM = "gpunode", Share().resource
 MERGE = "application/merge-patch+json"
 CERTIFICATES = dict.fromkeys(("ca.crt", "tls.crt", "tls.key", "client.crt", "client.key"), "")
-PLUGIN = Spec(NS, PluginImage("i:1"), publish=PluginPublish(annotation=True, promises=True))
+PLUGIN = Spec(NS, PluginImage("i:1"), publish=PluginPublish(annotation=True, condition=True, promises=True))
 EXTENDER = ExtenderSpec(NS, PluginImage("i:1"), Share(), CERTIFICATES)
 NODE = "/api/v1/nodes"
 PODS = "/api/v1/namespaces/default/pods"
@@ -182,6 +182,24 @@ OWNER = {"apiVersion": "v1", "kind": "Node", "name": "gone", "uid": "u"}
 def test_the_plugin_changes_nothing_else(server: Server, who: str, node: str, body: Any, why: str) -> None:
     code, answer = server.ask(who, "PATCH", f"{NODE}/{node}", body)
     assert (code, why in answer["message"]) == (422, True), answer
+
+
+def test_the_plugin_writes_its_condition_and_nothing_else_of_a_status(server: Server) -> None:
+    """The right to the status of nodes is narrowed as that to nodes is."""
+    own = {"type": "GpuReady", "status": "True"}
+    code, answer = server.ask("plugin", "PATCH", f"{NODE}/a/status", {"status": {"conditions": [own]}})
+    assert code == 200, answer
+    why = "nothing of a node's status but the condition GpuReady"
+    for body, words in (
+        ({"status": {"conditions": [own, {"type": "Ready", "status": "True"}]}}, why),
+        ({"status": {"capacity": {"nvidia.com/gpu": "9"}}}, why),
+        ({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}]}}, why),
+        ({"metadata": {"labels": {"pool": "x"}}}, "no metadata but annotations"),
+    ):
+        code, answer = server.ask("plugin", "PATCH", f"{NODE}/a/status", body)
+        assert (code, words in answer["message"]) == (422, True), (body, answer)
+    code, answer = server.ask("plugin", "PATCH", f"{NODE}/b/status", {"status": {"conditions": [own]}})
+    assert (code, "no node but its own" in answer["message"]) == (422, True), answer
 
 
 def test_the_extender_binds_and_notes_what_asks_for_gpu_memory(server: Server) -> None:
