@@ -310,6 +310,7 @@ def accept(
             help="Measure over SSH on the hosts themselves, below Kubernetes, as where the inventory names no plugin.",
         ),
     ] = False,
+    html: options.Html = None,
 ) -> int:
     """Measure every free GPU and judge its figures: memory, computation, PCIe, NVLink, clocks, ECC.
 
@@ -325,7 +326,7 @@ def accept(
 
     if on_host and common.alone:
         raise UsageError("--on-host needs an inventory", hint="Name yours: its hosts are reached over SSH.")
-    with session(common) as work:
+    with session(common, html) as work:
         return acceptance.accept(work, level, on_host=on_host)
 
 

@@ -7,7 +7,8 @@ import json
 import os
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from gpunode.acceptance.judge import compare_fleet, judge
 from gpunode.acceptance.record import ANNOTATION, Acceptance, Stamp, join_documents, read_stamp
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import OnProgress
-from gpunode.contract.measurements import Measurements, UnknownVersion, loads
+from gpunode.contract.measurements import Measurements, UnknownVersion, from_json, loads
 from gpunode.engine import nodes
 from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member, Members
@@ -42,6 +43,7 @@ MODULES = (
     *(f"deviceplugin/{name}.py" for name in ("__init__", "cuda", "gpus", "nvml")),
 )
 NAMED = 5
+MISSING = "No module named gpunode.accept"  # Python's words
 FIGURES = {  # column -> figure
     "memory": "memory_gbps",
     "compute": "compute_tflops",
@@ -50,7 +52,7 @@ FIGURES = {  # column -> figure
     "power": "power_w",
 }
 GPU_COLUMNS = ("node", "uuid", "gpu", "result", *FIGURES, "temp", "problems", "remarks", "compared_with", "not_measured")  # fmt: skip
-HOST_COLUMNS = ("host", "node", "result", "level", "until", "record", "why")
+HOST_COLUMNS = ("host", "node", "result", "level", "until", "record", "why", "not_measured")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,9 @@ def _conclude(
 ) -> dict[str, Acceptance]:
     """Judge what was taken, keep the records, report."""
     now = time.time()
-    fleet = compare_fleet(each.document for each in taken.values() if each.document)
+    fleet = compare_fleet(
+        [*(each.document for each in taken.values() if each.document), *_earlier(taken, now)]
+    )
     accepted: dict[str, Acceptance] = {}
     kept: dict[str, tuple[Stamp | None, str]] = {}
     for member in members:
@@ -134,6 +138,16 @@ def _conclude(
         kept[host] = _keep(api, member, accepted[host], reporter)
     _report(members, accepted, kept, level, reporter)
     return accepted
+
+
+def _earlier(taken: Mapping[str, Taken], now: float) -> Iterator[Measurements]:
+    """What records that still count have of other hosts: a batch of a run is a small fleet."""
+    for path in sorted(_folder().glob("*.json")):
+        with suppress(OSError, ValueError, AttributeError):
+            text = path.read_text(encoding="utf-8")
+            stamp, record = read_stamp(text), json.loads(text)
+            if stamp and now < stamp.until and record.get("host") not in taken:
+                yield from_json(record.get("measurements"))
 
 
 def _bundle() -> bytes:
@@ -154,7 +168,10 @@ def _parse(output: Sequence[str], error: str) -> Taken:
     except UnknownVersion as unknown:
         return Taken(why=f"{unknown}; update the plugin's image")
     except ValueError as wrong:
-        return Taken(why=error or f"its answer cannot be read: {wrong}")
+        older = (
+            "; the plugin's image is older than `gpunode accept`: make it again" if MISSING in error else ""
+        )
+        return Taken(why=f"{error}{older}" if error else f"its answer cannot be read: {wrong}")
 
 
 def _read(result: NodeResult, reference: str) -> Taken:
@@ -206,7 +223,6 @@ def _report(
     """A row per GPU, a row per host, and the problems with their fixes."""
     rows: list[tuple[object, ...]] = []
     hosts: list[tuple[object, ...]] = []
-    silent: dict[tuple[str, ...], int] = {}
     for member in members:
         acceptance, node = accepted[member.host.name], member.node.name if member.node else ""
         for judgement in acceptance.judgements:
@@ -217,22 +233,18 @@ def _report(
             temp = None if degrees is None else Celsius(degrees)
             remarks, basis = Names(judgement.remarks), ForPrograms(judgement.basis)
             rows.append((node, gpu.uuid, gpu.name, judgement.result, *figures, temp, codes, remarks, basis, Reasons(gpu.not_measured)))  # fmt: skip
-            by_reason: dict[str, list[str]] = {}
-            for figure, why in gpu.not_measured.items():
-                by_reason.setdefault(why, []).append(figure)
-            for why, names in by_reason.items():
-                reason = (why, *names)
-                silent[reason] = silent.get(reason, 0) + 1
         stamp, path = kept[member.host.name]
         until = Moment(json.loads(stamp.text())["until"] if stamp and not stamp.failed else "")
         users = f"in use by {', '.join(acceptance.users)}" if acceptance.users else ""
         why = "; ".join(filter(None, (acceptance.why, users)))
-        hosts.append(
-            (member.host.name, node, acceptance.verdict, ForPrograms(level), until, ForPrograms(path), why)
-        )
+        tools = Reasons(acceptance.document.not_measured_tools if acceptance.document else {})
+        hosts.append((member.host.name, node, acceptance.verdict, ForPrograms(level), until, ForPrograms(path), why, tools))  # fmt: skip
     reporter.rows("acceptance", GPU_COLUMNS, rows)
-    for (why, *names), count in silent.items():
-        reporter.note(f"Not measured on {several(count, 'GPU')}: {', '.join(names)}: {why}.")
+    documents = [each.document for each in accepted.values() if each.document]
+    _note_silent(
+        [gpu.not_measured for each in documents for gpu in each.gpus], "Not measured on", "GPU", reporter
+    )
+    _note_silent([each.not_measured_tools for each in documents], "Not run on", "host", reporter)
     for member in members:
         for problem in accepted[member.host.name].problems:
             about = " ".join(filter(None, (member.host.name, problem.subject)))
@@ -240,6 +252,17 @@ def _report(
     reporter.rows("accepted", HOST_COLUMNS, hosts)
     if any(path for _, path in kept.values()):
         reporter.note(f"The figures are recorded in {_folder()}.")
+
+
+def _note_silent(reasons: Sequence[Mapping[str, str]], what: str, noun: str, reporter: Reporter) -> None:
+    """Note what has no figures, names with the same reason together."""
+    groups = Counter(
+        (why, tuple(name for name, other in each.items() if other == why))
+        for each in reasons
+        for why in dict.fromkeys(each.values())
+    )
+    for (why, names), count in groups.items():
+        reporter.note(f"{what} {several(count, noun)}: {', '.join(names)}: {why}.")
 
 
 def exclude_failed(members: Members, accepted: Mapping[str, Acceptance]) -> Members:

@@ -450,6 +450,7 @@ class Accepted(TypedDict):
     until: Annotated[str, "when it runs out, RFC 3339; empty: not accepted"]
     record: Annotated[str, "the file with all figures; empty: none"]
     why: Annotated[str, "what was not measured, for people"]
+    not_measured: Annotated[dict[str, str], "NVIDIA's programs that were not run: reason, for people"]
 
 
 class Log(TypedDict):

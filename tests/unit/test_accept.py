@@ -319,6 +319,19 @@ def test_hosts_without_kubernetes_are_accepted_and_their_record_is_read_again(
     ]
 
 
+def test_a_host_alone_is_compared_with_the_records_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    first = Visits(first={"output": dumps(host(1, count=8)), "error": ""})
+    acceptance.accept_on_hosts(cast("Session", first), "standard")
+    (tmp_path / "gpunode/accepted/damaged.json").write_text("{")
+    slow = changed(host(2, count=2), scaled("memory_gbps", 0.85))
+    second = Visits(second={"output": dumps(slow), "error": ""})
+    ended = acceptance.accept_on_hosts(cast("Session", second), "standard")
+    assert [problem.code for problem in ended["second"].problems] == ["slower-than-fleet"]
+
+
 def test_of_a_gpu_with_mig_its_devices_are_to_be_accepted() -> None:
     parts = (MigDevice(0, "MIG-1", "1g.10gb"), MigDevice(1, "MIG-2", "1g.10gb"))
     gpus = [

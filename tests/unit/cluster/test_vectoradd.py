@@ -487,6 +487,24 @@ def test_mig_devices_are_covered_with_the_whole_gpus(api: Api, fake: FakeApi, to
     assert not again.passed
 
 
+def test_a_program_that_measures_its_gpus_at_once_gets_all_whole_ones_in_one_pod(
+    api: Api, fake: FakeApi, told: list[str]
+) -> None:
+    """And no two of its pods share a GPU."""
+    add_node(fake, "m", 3)
+    add_node(fake, "s", shared=(2, 32))
+    add_node(fake, "t", gpu_shared=40)
+    given = {"m": ["GPU-1", "GPU-2", "GPU-3"], "s": ["GPU-4", "GPU-5"], "t": list(SPREAD)}
+    kubelet = Kubelet(fake, given)
+    (result,) = run(api, told, Target("m"), alone=True)
+    assert [one.uuid for one in result.results] == ["GPU-1", "GPU-2", "GPU-3"]
+    assert {one.pod.partition("-")[0] for one in result.results} == {"accept"}
+    (result,) = run(api, told, Target("s", ("GPU-4", "GPU-5")), config=BY_MEMORY, alone=True)
+    assert result.divided
+    run(api, told, Target("t", FOUR), config=sliced(), alone=True)
+    assert kubelet.asked == [{"nvidia.com/gpu": 3}, *[{MEMORY: 16}] * 2, *[{SHARED: 1}] * 4]
+
+
 SHARED = "nvidia.com/gpu.shared"
 
 
