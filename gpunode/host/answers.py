@@ -111,6 +111,7 @@ class Smi:
     error: str | None = None
     list: str | None = ""
     list_error: str | None = None
+    fabric: tuple[tuple[str, ...], ...] = ()  # index, state, status
 
 
 def parse_facts(raw: Raw) -> Facts:
@@ -121,6 +122,8 @@ def parse_facts(raw: Raw) -> Facts:
     smi: Smi = read(Smi, sections.get("smi", {}), "facts.smi")
     mig = _mig(smi.list or "")
     gpus = tuple(_gpu(row, mig, f"facts.smi.gpus[{n}]") for n, row in enumerate(smi.gpus))
+    fabric = {row[0]: ", ".join(row[1:]) for row in smi.fabric if row}
+    gpus = tuple(replace(gpu, fabric=fabric.get(str(gpu.index), "")) for gpu in gpus)
     errors = dict(seen.errors)
     if unlisted := ", ".join(gpu.uuid for gpu in gpus if gpu.mig is None):
         errors["mig"] = f"nvidia-smi -L: {smi.list_error or f'it does not name {unlisted}'}"

@@ -80,6 +80,7 @@ class Gpu:
     mig_on: bool = False
     mig_pending: bool = False
     mig_capable: bool = False
+    fabric: str = ""  # on hosts with NVSwitches: `Completed, Success`; "": nvidia-smi does not say
 
 
 @dataclass(frozen=True, slots=True)

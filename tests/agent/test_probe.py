@@ -142,6 +142,30 @@ def test_gpus_are_what_nvidia_smi_lists(host: Host) -> None:
     assert (second.index, second.pci, second.memory_mib) == (1, "000f:01:00.0", None)
 
 
+FABRIC = """
+case $1 in
+*fabric*) echo asked >> "$GPUNODE_ROOT/state/fabric"; echo "0, state  Completed, status Success"; echo "1, In Progress, N/A" ;;
+*mig.mode*)
+    echo "0, GPU-1, NVIDIA H100 80GB HBM3, 00000000:3B:00.0, 81559, Disabled, Disabled"
+    echo "1, GPU-2, NVIDIA H100 80GB HBM3, 00000000:5E:00.0, 81559, Disabled, Disabled" ;;
+*) %s
+esac
+"""
+
+
+def test_the_fabric_of_gpus_is_asked_for_where_the_host_has_nvswitches(host: Host) -> None:
+    """Each call of nvidia-smi may cost a second; drivers before 535 do not know the field."""
+    host.program("nvidia-smi", FABRIC % "exit 2")
+    assert [gpu.fabric for gpu in answers.parse_facts(host.probe()).gpus] == ["", ""]
+    assert not host.path("/state/fabric").exists()
+    gpu(host, "0000:c3:00.0", "22a3", "068000")
+    fabrics = [gpu.fabric for gpu in answers.parse_facts(host.probe()).gpus]
+    assert fabrics == ["state  Completed, status Success", "In Progress, N/A"]
+    host.program("nvidia-smi", (FABRIC % "exit 2").replace("*fabric*)", "*fabric*) exit 2 ;;\n*never*)"))
+    seen = answers.parse_facts(host.probe())
+    assert ([gpu.fabric for gpu in seen.gpus], seen.smi_error) == (["", ""], None)
+
+
 SMI = """
 case $1 in
 -L) %s ;;

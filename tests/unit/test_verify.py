@@ -438,3 +438,27 @@ def test_a_kubelet_that_says_the_same_at_every_start_is_quoted_once() -> None:
     kubelet = {"version": "1.36.3", "unit_text": "", "journal": journal}
     link = broken({"units": {"kubelet.service": unit}, "kubelet": kubelet})
     assert (link.layer, link.cause) == ("kubelet", words)
+
+
+@pytest.mark.parametrize(
+    ("fabric", "text"),
+    [
+        ("", ""),
+        ("Completed, Success", ""),
+        ("state  Completed, status Success", ""),
+        ("Completed, N/A", ""),
+        ("N/A, N/A", ""),
+        ("[N/A], [N/A]", ""),
+        ("Not Supported, N/A", ""),
+        ("In Progress, N/A", "1 of 1 GPUs are not joined over NVSwitch"),
+        ("Not Started, N/A", "1 of 1 GPUs are not joined over NVSwitch"),
+        ("Completed, Insufficient Resources", "1 of 1 GPUs are not joined over NVSwitch"),
+    ],
+)
+def test_a_gpu_that_the_fabric_manager_has_not_joined_breaks_nvml(fabric: str, text: str) -> None:
+    """As nvidia-smi names the states of nvmlDeviceGetGpuFabricInfo; a GPU without a fabric has none."""
+    host, seen = right()
+    seen = replace(seen, gpus=tuple(replace(gpu, fabric=fabric) for gpu in seen.gpus))
+    link = next(link for link in judge_host(converge.plan_host(host, seen, None)) if link.layer == "NVML")
+    assert (link.status, link.text if text else "") == ("broken" if text else "ok", text)
+    assert not text or (fabric in link.cause and "fabricmanager" in link.fix)

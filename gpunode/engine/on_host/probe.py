@@ -46,7 +46,7 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
     """
     deadline = time.monotonic() + patience
     arch, units = Section(read_arch), Section(read_units, watch["units"])
-    cgroups = Section(read_cgroups)
+    cgroups, pci = Section(read_cgroups), Section(read_pci)
     modules, users, kubelet = Section(read_modules), Section(read_gpu_users), Section(read_kubelet, units)
     sections: Dict[str, Section] = {
         "os": Section(read_os),
@@ -54,7 +54,7 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
         "uptime": Section(read_uptime),
         "cgroup": Section(read_cgroup),
         "secure_boot": Section(read_secure_boot),
-        "pci": Section(read_pci),
+        "pci": pci,
         "modules": modules,
         "kernels": Section(read_kernels),
         "boot_default": Section(read_boot_default),
@@ -63,7 +63,7 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
         "unlinked": Section(read_unlinked),
         "library_version": Section(read_library_version),
         "installed_run": Section(read_installed_run),
-        "smi": Section(read_smi, modules, users),
+        "smi": Section(read_smi, pci, modules, users),
         "packages": Section(read_packages, watch["packages"], arch),
         "units": units,
         "docker": Section(read_docker),

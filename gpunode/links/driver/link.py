@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from gpunode import packages
@@ -106,7 +107,28 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
             fix_by_plan(outcome, "NVML", LOST, "driver"),
         )
     joined = judge_by_plan(outcome, "NVML", f"{len(seen.gpus)} GPUs answer", "fabric")
-    return joined if joined.status == "broken" else _judge_answers(seen)
+    return joined if joined.status == "broken" else _judge_fabric(seen) or _judge_answers(seen)
+
+
+# What nvidia-smi says of a GPU that the fabric manager has not joined to the others, or not well. Some drivers repeat the field's name:
+# `state  Completed, status Success`; without a fabric there is N/A, or a state that is not supported.
+UNJOINED = re.compile(r"Not Started|In Progress|Completed,(?!.*(Success|N/A))", re.IGNORECASE)
+
+
+def _judge_fabric(seen: Facts) -> Verdict | None:
+    """Broken where the fabric manager runs and has not joined all GPUs; None where it has, or where nothing is known."""
+    apart = [gpu for gpu in seen.gpus if UNJOINED.search(gpu.fabric)]
+    if not apart:
+        return None
+    states = "; ".join(f"GPU {gpu.index}: {gpu.fabric}" for gpu in apart)
+    return Verdict.broken(
+        "NVML",
+        f"{len(apart)} of {len(seen.gpus)} GPUs are not joined over NVSwitch",
+        f"{states}: CUDA answers error 802 there",
+        "See /var/log/fabricmanager.log and `journalctl -u nvidia-fabricmanager` on the host. With the node drained, "
+        "`systemctl restart nvidia-fabricmanager`; a GPU or NVLink that fails again is hardware.",
+        "fabric",
+    )
 
 
 def _judge_answers(seen: Facts) -> Verdict:
