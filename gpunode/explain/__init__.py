@@ -30,7 +30,7 @@ OF_A_GPU = re.compile(r"nvidia|nvrm|nvswitch|nvml|gpu|cuda|dcgm", re.IGNORECASE)
 # NVLink 5: `149, NETIR_LINK_EVT  Fatal   XC1 i0 Link 04 (0x004505c6 0x00000000 ...)`: unit, intrinfo, error status.
 NVLINK5 = re.compile(r", (?P<unit>[A-Z0-9_]+)\b.*\(0x(?P<info>[0-9a-f]{8}) 0x(?P<status>[0-9a-f]{8})\b")
 CUDA = re.compile(
-    r"\bcuda(?:[\w ]*?(?:error|failure|code)|.*\bError)?[\s=(:]{1,3}(?P<code>\d+)\b", re.IGNORECASE
+    r"\bcuda(?:[\w ]*?(?:error|failure|code|returned)|.*\bError)?[\s=(:]{1,3}(?P<code>\d+)\b", re.IGNORECASE
 )
 RECOVERY = re.compile(r"recovery action changed .* to 0x[0-9a-f]+ \((?P<action>[^)]+)\)")  # Xid 154
 
