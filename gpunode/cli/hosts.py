@@ -311,6 +311,7 @@ def accept(
         ),
     ] = False,
     html: options.Html = None,
+    junit: options.JUnit = None,
 ) -> int:
     """Measure every free GPU and judge its figures: memory, computation, PCIe, NVLink, clocks, ECC.
 
@@ -326,7 +327,7 @@ def accept(
 
     if on_host and common.alone:
         raise UsageError("--on-host needs an inventory", hint="Name yours: its hosts are reached over SSH.")
-    with session(common, html) as work:
+    with session(common, html, junit) as work:
         return acceptance.accept(work, level, on_host=on_host)
 
 

@@ -134,7 +134,9 @@ Html = Annotated[
 ]
 JUnit = Annotated[
     Path | None,
-    typer.Option("--junit", help="Also write the links to this file, for a CI.", metavar="FILE"),
+    typer.Option(
+        "--junit", help="Also write the links, or the GPUs, to this file, for a CI.", metavar="FILE"
+    ),
 ]
 Level: TypeAlias = Literal["quick", "standard"]  # of an acceptance
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]

@@ -1,10 +1,15 @@
-"""Verify's chains as a JUnit file, which every CI reads: a suite for each host, a case for each link."""
+"""Verify's chains as a JUnit file, which every CI reads: a suite for each host, a case for each link, or for each GPU of an acceptance."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
 from xml.etree import ElementTree
 
 from gpunode import __version__
+from gpunode.engine.reporter import Reporter
+from gpunode.errors import Problem
 from gpunode.model import Verdict
 from gpunode.report.page import Page
 from gpunode.report.plain import lines, plain
@@ -18,6 +23,24 @@ class JUnit(Page):
 
     option, begins = "--junit", f'{HEAD}<testsuites name="gpunode'.encode()
 
+    def __init__(self, report: Reporter, path: Path, title: str) -> None:
+        super().__init__(report, path, title)
+        self._gpus: list[dict[str, object]] = []
+        self._why: list[Problem] = []
+
+    def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        super().rows(kind, columns, rows)
+        if kind == "acceptance":
+            self._gpus += [dict(zip(columns, row, strict=True)) for row in rows]
+
+    def problem(self, problem: Problem, host: str | None = None) -> None:
+        """A GPU's is in its case."""
+        if any(str(gpu["uuid"]) in problem.subject for gpu in self._gpus if gpu["uuid"]):
+            self._report.problem(problem, host)
+            self._why.append(problem)
+        else:
+            super().problem(problem, host)
+
     def text(self) -> str:
         """The file's text."""
         root = ElementTree.Element("testsuites", name=f"gpunode {__version__}")
@@ -25,6 +48,11 @@ class JUnit(Page):
             suite = ElementTree.SubElement(root, "testsuite", name=plain(card.name))
             for link in card.links:
                 _add_case(suite, link)
+        for node, gpus in groupby(self._gpus, key=lambda gpu: str(gpu["node"])):
+            suite = ElementTree.SubElement(root, "testsuite", name=plain(node))
+            for gpu in gpus:
+                uuid = str(gpu["uuid"])
+                _add_gpu(suite, gpu, [problem for problem in self._why if uuid in problem.subject])
         for error in self._view["errors"]:
             suite = ElementTree.SubElement(root, "testsuite", name="gpunode")
             case = ElementTree.SubElement(suite, "testcase", classname="gpunode", name="gpunode")
@@ -35,6 +63,21 @@ class JUnit(Page):
                 suite.set(name, str(len(suite.findall(f"*/{kind}"))))
         ElementTree.indent(root)
         return f"{HEAD}{ElementTree.tostring(root, encoding='unicode')}\n"
+
+
+def _add_gpu(suite: ElementTree.Element, gpu: Mapping[str, object], problems: Sequence[Problem]) -> None:
+    case = ElementTree.SubElement(
+        suite, "testcase", classname=suite.attrib["name"], name=plain(str(gpu["uuid"] or gpu["gpu"]))
+    )
+    if gpu["result"] == "failed":
+        codes = ", ".join(problem.code for problem in problems)
+        failure = ElementTree.SubElement(case, "failure", type=codes, message=codes)
+        failure.text = "\n".join(line for each in problems for line in [*lines(str(each)), *lines(each.fix)])
+    elif gpu["result"] == "skipped":
+        ElementTree.SubElement(case, "skipped", message="in use")
+    else:
+        figures = (f"{name}: {value}" for name, value in gpu.items() if str(value))
+        ElementTree.SubElement(case, "system-out").text = "\n".join(map(plain, figures))
 
 
 def _add_case(suite: ElementTree.Element, link: Verdict) -> None:

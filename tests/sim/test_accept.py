@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -78,8 +79,15 @@ def test_a_slow_gpu_fails_by_name_and_verify_says_that_its_host_is_not_accepted(
     slow = state.machine().gpus[2].uuid
     with state.change() as now:
         now.faults[SLOW] = slow
-    code, seen = run(demo, "accept", "inventory.yaml", "--limit", NEW)
+    code, seen = run(demo, "accept", "inventory.yaml", "--limit", NEW, "--junit", "gpus.xml")
     assert code == 1
+    cases = ElementTree.parse(demo.folder / "gpus.xml").findall("testsuite/testcase")
+    assert [(case.attrib["classname"], len(case.findall("failure"))) for case in cases] == [
+        (NEW, int(gpu.uuid == slow)) for gpu in state.machine().gpus
+    ]
+    (failure,) = ElementTree.parse(demo.folder / "gpus.xml").iterfind(".//failure")
+    assert failure.attrib["type"] == "memory-slow"
+    assert "reaches" in str(failure.text)
     gpus = rows(seen, "acceptance", "uuid")
     assert {uuid for uuid, row in gpus.items() if row["result"] == "failed"} == {slow}
     assert gpus[slow]["problems"] == ["memory-slow"]
