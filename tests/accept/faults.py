@@ -13,7 +13,7 @@ from gpunode.contract.measurements import Gpu, Measurements
 
 from .stand_in import CUDA, VERSION, StandIn
 
-MODEL = "H100-SXM5-80GB"
+MODEL = {"model": "H100-SXM5-80GB"}
 # A child with stages of a moment, on the real parts otherwise.
 CHILD = """
 import sys
@@ -39,10 +39,15 @@ class Fault:
 
 
 def measure_all(
-    driver: StandIn, faults: Sequence[Fault | None], grace: float = 20, model: str = MODEL
+    driver: StandIn,
+    faults: Sequence[Fault | None] = (None,),
+    grace: float = 20,
+    gpu: Mapping[str, object] = MODEL,
+    facts: Facts | None = None,
 ) -> Measurements:
-    """The document of as many GPUs as there are faults; None: a healthy one."""
-    driver.gpus(*({"model": model} for _ in faults))
+    """The document of as many GPUs as there are faults; None: a healthy one. `facts` of the host."""
+    driver.gpus(*(gpu for _ in faults))
+    driver.set(facts or {})
     later = {}
     for number, fault in enumerate(faults):
         if fault:

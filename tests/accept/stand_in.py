@@ -1,6 +1,6 @@
 """The lab's stand-in driver for programs of this machine: libcuda and libnvidia-ml on a state that a test writes.
 
-Nothing is installed, no namespace and no root is needed: the libraries are compiled for a folder.
+Nothing is installed, no namespace and no root is needed: its libraries look below the folder that LAB_GPUS names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.lab.gpu import _describe, build_libraries
+from tests.lab import cache
+from tests.lab.gpu import SOURCES, _describe, build_libraries, compiler
+from tests.lab.gpu import __file__ as gpu_package
 
 ROOT = Path(__file__).parents[2]
 VERSION, CUDA = "580.178.04", 13000
@@ -25,25 +27,26 @@ class StandIn:
     """A driver in `folder`. `gpus` sets what it drives; `set` changes a fact, at once and for running programs too."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._facts: dict[str, str] = {}
         self._generation = 0
-        build_libraries(folder, VERSION, CUDA, f'-DDEV="{folder}/dev"', f'-DSTATE_DIR="{folder}"')
+        key = [SOURCES, Path(gpu_package), compiler(), VERSION, str(CUDA)]
+        built = cache.entry("gpu-libraries", key, lambda to: build_libraries(to, VERSION, CUDA))
         for name in ("libnvidia-ml", "libcuda"):
-            (folder / f"{name}.so.1").symlink_to(f"{name}.so.{VERSION}")
+            (folder / f"{name}.so.1").symlink_to(built / f"{name}.so.{VERSION}")
 
     def gpus(self, *gpus: Mapping[str, Any], driver: str = VERSION) -> None:
         """As for `tests.lab.gpu.install`."""
-        shutil.rmtree(self._folder / "dev", ignore_errors=True)
-        (self._folder / "dev/nvidia-caps").mkdir(parents=True)
+        shutil.rmtree(self.folder / "dev", ignore_errors=True)
+        (self.folder / "dev/nvidia-caps").mkdir(parents=True)
         described = [
             {**_describe(gpu, number, len(gpus)), "minor": number} for number, gpu in enumerate(gpus)
         ]
         for name in ("nvidiactl", "nvidia-uvm", *(f"nvidia{number}" for number in range(len(gpus)))):
-            (self._folder / "dev" / name).touch()
+            (self.folder / "dev" / name).touch()
         for minor in range(len(gpus)):
             for instance in range(15 * 9):
-                (self._folder / "dev/nvidia-caps" / f"nvidia-cap{3 + minor * 15 * 9 + instance}").touch()
+                (self.folder / "dev/nvidia-caps" / f"nvidia-cap{3 + minor * 15 * 9 + instance}").touch()
         self._facts = dict(_flat("gpus", described)) | {"driver.version": driver}
         self._write()
         self.uuids = [gpu["uuid"] for gpu in described]
@@ -53,20 +56,20 @@ class StandIn:
         self._write()
 
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "LD_LIBRARY_PATH": str(self._folder), "PYTHONPATH": str(ROOT)}
-
-    def start(self, *argv: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, *argv],
-            env=self.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(self.folder),
+            "LAB_GPUS": str(self.folder),
+            "PYTHONPATH": str(ROOT),
+        }
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, *argv], env=self.environment(), capture_output=True, text=True, check=False
+            [sys.executable, *argv],
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
         )
 
     def _write(self) -> None:
@@ -74,9 +77,11 @@ class StandIn:
         self._generation += 1
         lines = [f"lab-gpus {self._generation}", *(f"{key} {value}" for key, value in self._facts.items())]
         text = "\n".join([*lines, f"end {self._generation}"]) + "\n"
-        part = self._folder / "state.part"
+        state = self.folder / "run/lab-gpus/state"
+        state.parent.mkdir(parents=True, exist_ok=True)
+        part = state.with_suffix(".part")
         part.write_text(text)
-        part.replace(self._folder / "state")
+        part.replace(state)
 
 
 def _flat(path: str, value: Any) -> Iterable[tuple[str, str]]:

@@ -87,12 +87,9 @@ def install(
     (modules / "modules.builtin.modinfo").write_bytes(b"")
 
 
-def build_libraries(into: Path, version: str, cuda: int, *defines: str) -> None:
-    """Compile libnvidia-ml.so.<version>, libcuda.so.<version> and nvidia-smi of one driver version into a folder.
-
-    `defines`: -DDEV="…" and -DSTATE_DIR="…" for programs that run outside of a lab's hosts.
-    """
-    defines = (f'-DVERSION="{version}"', f"-DCUDA={cuda}", *defines)
+def build_libraries(into: Path, version: str, cuda: int) -> None:
+    """Compile libnvidia-ml.so.<version>, libcuda.so.<version> and nvidia-smi of one driver version into a folder."""
+    defines = [f'-DVERSION="{version}"', f"-DCUDA={cuda}"]
     stubs = into / "stubs.c"
     stubs.write_text(_stubs(version))
     for name, sources in _LIBRARIES.items():

@@ -204,11 +204,11 @@ EXPORT CUresult cuInit(unsigned flags)
         return CUDA_ERROR_INVALID_VALUE;
     if (initialized)
         return CUDA_SUCCESS;
-    if (access(DEV "/nvidiactl", F_OK) || driver_state(&s) || !state_get(&s, "driver.version"))
+    if (access(at("/dev/nvidiactl"), F_OK) || driver_state(&s) || !state_get(&s, "driver.version"))
         return CUDA_ERROR_NO_DEVICE;
     if (strcmp(state_get(&s, "driver.version"), VERSION))
         return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
-    if (!may_open(DEV "/nvidiactl") || !may_open(DEV "/nvidia-uvm"))
+    if (!may_open("/dev/nvidiactl") || !may_open("/dev/nvidia-uvm"))
         return CUDA_ERROR_UNKNOWN;
     count = 0;
     for (int i = 0; i < state_int(&s, 0, "gpus.count") && count < GPUS; i++) {
@@ -219,18 +219,20 @@ EXPORT CUresult cuInit(unsigned flags)
             return CUDA_ERROR_SYSTEM_NOT_READY;
         if (!state_int(&s, 0, "gpus.%d.mig.enabled", i))
             add(&s, i, -1);
-        /* CUDA takes one MIG device, the first that the process may use */
+        /* CUDA takes one MIG device, the first that the process may use, or one that it names */
+        const char *named = getenv("CUDA_VISIBLE_DEVICES");
         for (int m = 0; m < state_int(&s, 0, "gpus.%d.mig.devices.count", i); m++)
             if (state_int(&s, 0, "gpus.%d.mig.enabled", i) && mig_visible(&s, i, m)) {
                 add(&s, i, m);
-                break;
+                if (!named || !strstr(named, "MIG-"))
+                    break;
             }
     }
     choose(&s);
     if (!count)
         return CUDA_ERROR_NO_DEVICE;
-    hold(DEV "/nvidiactl");
-    hold(DEV "/nvidia-uvm");
+    hold("/dev/nvidiactl");
+    hold("/dev/nvidia-uvm");
     initialized = 1;
     return CUDA_SUCCESS;
 }

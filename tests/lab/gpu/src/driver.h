@@ -3,12 +3,11 @@
 #define LAB_DRIVER_H
 #include "state.h"
 
-#ifndef DEV
-#define DEV "/dev" /* tests without a host have a folder of their own */
-#endif
 #define EXPORT __attribute__((visibility("default")))
 enum { GPUS = 64, MIGS = 16 };
 
+/* The path below the folder LAB_GPUS, where a program's environment has one: it needs no host then. Until the next call. */
+const char *at(const char *path);
 /* The node's state; in a container, where /run is another one, from the mount that every container has:
  * the toolkit mounts all files gsp*.bin of the driver's version. */
 int driver_state(struct state *s);

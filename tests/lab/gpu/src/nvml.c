@@ -100,9 +100,9 @@ static nvmlReturn_t start(void)
         initialized++;
         return NVML_SUCCESS;
     }
-    if (access(DEV "/nvidiactl", F_OK))
+    if (access(at("/dev/nvidiactl"), F_OK))
         return NVML_ERROR_DRIVER_NOT_LOADED;
-    if (!may_open(DEV "/nvidiactl"))
+    if (!may_open("/dev/nvidiactl"))
         return errno == EACCES ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_UNKNOWN;
     for (;;) {
         if (driver_state(&s) || !state_get(&s, "driver.version"))
@@ -126,7 +126,7 @@ static nvmlReturn_t start(void)
             migs[count][m] = (struct device){i, m, m};
         held[count++] = hold_gpu(&s, i);
     }
-    held[count] = hold(DEV "/nvidiactl");
+    held[count] = hold("/dev/nvidiactl");
     initialized = 1;
     return NVML_SUCCESS;
 }

@@ -7,9 +7,7 @@
 #define LAB_STATE_H
 #include <stddef.h>
 
-#ifndef STATE_DIR
 #define STATE_DIR "/run/lab-gpus"
-#endif
 #define STATE_FILE STATE_DIR "/state"
 #define STATE_LINES 4096
 
