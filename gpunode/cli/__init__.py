@@ -14,13 +14,13 @@ from typing import NoReturn
 import typer
 
 from gpunode import __version__
-from gpunode.cli import demo, explain, hosts, output, plugin, preparation, run, share, suggestions
+from gpunode.cli import demo, explain, hosts, output, plugin, preparation, run, share, suggestions, why
 from gpunode.errors import GpunodeError, InventoryError, UsageError
 
 EPILOG = (
     "Exit codes: 0 right · 1 a host or link is wrong · 2 usage or inventory · 3 hosts unreachable only · "
     "4 refused or declined · 5 changes wait (plan --exit-code) · 6 changes wait, and not all could be checked · "
-    "7 an error that explain does not know · 130 interrupted · 141 nobody reads the output"
+    "7 an error that explain does not know, a cause that why does not · 130 interrupted · 141 nobody reads the output"
 )
 
 PATH = "Check this path where you named it: in an option, a variable or the inventory."
@@ -50,6 +50,7 @@ app.command(short_help="Take one GPU out of scheduling.")(hosts.cordon_gpu)
 app.command(short_help="Give a GPU back that cordon-gpu took out.")(hosts.uncordon_gpu)
 app.command(short_help="Collect what somebody needs who is to help, without secrets.")(hosts.support_bundle)
 app.command(short_help="Explain an error: whose fault it is, what to do next.")(explain.explain)
+app.add_typer(why.app, name="why", short_help="From the symptom to its cause: a pod, a node, a GPU.")
 app.add_typer(plugin.app, name="plugin")
 app.add_typer(share.app, name="share")
 app.add_typer(run.app, name="run")

@@ -9,6 +9,7 @@ from gpunode.wording import page, several
 UNKNOWN = 7
 COLUMNS = ("code", "what", "fault", "action", "next", "command", "source")
 SECOND = {"or if": "condition", "or fault": "fault", "or action": "action", "or next": "next"}
+ALL = (*COLUMNS, *SECOND, "line")
 
 
 def explain(reporter: Reporter, text: str) -> int:
@@ -16,7 +17,7 @@ def explain(reporter: Reporter, text: str) -> int:
     matches = list(explain_lines(text))
     reporter.rows(
         "explanation",
-        (*COLUMNS, *SECOND, "line"),
+        ALL,
         [
             (
                 *(getattr(meaning, name) for name in COLUMNS),

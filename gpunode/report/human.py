@@ -123,6 +123,9 @@ class Human:
         if kind == "batch":  # with many hosts there are more than a user reads before a question
             self._print_headed("batches", plans.batches(rows))
             return
+        if kind in ("answer", "reason"):
+            self._print(plans.answer(rows) if kind == "answer" else plans.reasons(rows))
+            return
         cells = [[plain(cell_text(cell)) for cell in row] for row in rows]
         used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
         room = self._out.width if self._out.is_terminal else PIPED
@@ -171,7 +174,8 @@ class Human:
             self._err_print(f" {slowest(self._times)}\n")
 
     def total(self, text: str, numbers: Mapping[str, object]) -> None:  # noqa: ARG002 - the text has them
-        self.note(text)
+        if text:
+            self.note(text)
 
 
 def _least(columns: Sequence[str], cells: Sequence[Sequence[str]], used: Sequence[int]) -> int:

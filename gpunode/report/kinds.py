@@ -589,6 +589,25 @@ class Explanation(TypedDict):
     line: Annotated[str, "of the text"]
 
 
+class Answer(TypedDict):
+    """`why`: the answer in a sentence; its reasons follow."""
+
+    subject: Annotated[str, "`pod NAMESPACE/NAME`, `node NAME` or `gpu UUID`"]
+    state: Annotated[str, "of a pod its phase; of a node or GPU `fine` or `wrong`"]
+    text: Message
+
+
+class Reason(TypedDict):
+    """`why`: a reason of the answer, those first that are to be removed first."""
+
+    code: Annotated[
+        str, "[what it is](../json.md#reasons), or the code of the broken link or explained error"
+    ]
+    what: Message
+    evidence: Annotated[list[str], "objects and what they show, for people"]
+    fix: Annotated[str, "what to do next, and what that disturbs"]
+
+
 # --- Lines that any command may write, and its last ---------------------------------------------------
 
 
@@ -666,6 +685,7 @@ class SummaryMore(Summary, total=False):
     removed: Annotated[int, "`share disable`: objects"]
     lines: Annotated[int, "`explain`: lines of the text"]
     explained: Annotated[int, "`explain`: meanings"]
+    reasons: Annotated[int, "`why`: how many"]
     resources: Annotated[dict[str, list[int]], "`share inspect`: units promised and units there, by resource"]
 
 
@@ -710,6 +730,8 @@ KINDS: Mapping[str, type] = MappingProxyType(
         "difference": Difference,
         "content": Content,
         "explanation": Explanation,
+        "answer": Answer,
+        "reason": Reason,
         "error": ErrorMore,
         "note": Note,
         "summary": SummaryMore,

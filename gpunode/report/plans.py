@@ -26,7 +26,7 @@ from gpunode.model import (
     Verdict,
     WriteFile,
 )
-from gpunode.report.plain import Part, lines
+from gpunode.report.plain import Part, lines, plain
 from gpunode.wording import few
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ WORDS = {
     "unreachable": "unreachable",
     "declined": "declined",
 }
+REASONS, LINES = 3, 15  # of an answer
 NAMED, HOSTS, BATCHES = 5, 10, 5  # how many are shown: pods and processes of a host, hosts, batches
 # The action of a Difference → the verb in the plan, and its sign.
 DO: Mapping[str, str] = MappingProxyType(
@@ -136,6 +137,30 @@ def batches(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
     if rest := [len(changes) for _, changes, _ in busy[BATCHES:]]:
         more = "1 more batch" if len(rest) == 1 else f"{len(rest)} more batches"
         yield f"and {more}, {_count(max(rest), 'host')}{'' if len(rest) == 1 else ' each at most'}"
+
+
+def answer(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
+    """The answer of `why`, on top of its reasons."""
+    for _, _, text in rows:
+        yield f" {plain(text)}\n", "bold"
+
+
+def reasons(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
+    """The reasons below an answer, which names the first; at most LINES lines."""
+    shown = rows[:REASONS]
+    most = max(1, (LINES - 3 * len(shown)) // len(shown))
+    for number, (_, what, evidence, fix) in enumerate(shown):
+        if number:
+            yield f" Also: {plain(what)}\n", "bold"
+        kept = evidence if len(evidence) <= most else evidence[: most - 1]
+        yield from (f"   {plain(line)}\n" for line in kept)
+        if len(kept) < len(evidence):
+            yield f"   and {len(evidence) - len(kept)} more\n", "dim"
+        if fix:
+            yield "   Fix: ", "green"
+            yield f"{' '.join(lines(fix))}\n"
+    if len(rows) > len(shown):
+        yield f" Also, with --json: {plain('; '.join(row[1] for row in rows[REASONS:]))}\n", "dim"
 
 
 def _treatment(disturbed: Disturbed) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeAlias
 
 from gpunode.cluster import pods
@@ -20,6 +21,7 @@ from gpunode.links.driver.link import LOST
 from gpunode.links.node import GPU_LABEL, Node
 from gpunode.links.plugin import daemonset, expected, published
 from gpunode.links.plugin.daemonset import State
+from gpunode.links.plugin.other_owners import Owners
 from gpunode.model import Gpu, PluginConfig, Verdict
 from gpunode.wording import lines
 
@@ -102,6 +104,18 @@ def why_short(
     if lost := ", ".join(f"{count} of {name}" for name, count in node.short.items() if name not in old):
         return f"{lost} not offered: {why_not(api, node, {}, namespace)}"
     return published.hidden_problems(document)
+
+
+def why_fewer(
+    api: Api, node: Node, owners: Owners, *, config: PluginConfig | None, namespace: str
+) -> Problem:
+    """Why a node of which no host is known offers fewer GPUs than its kubelet counts, or none."""
+    if reason := owners.reason(node):
+        return reason
+    if misnamed := expected.label_problem(config, node.labels):
+        return Problem("misnamed", misnamed, fix=f"kubectl label node {node.name} {LABEL}-")
+    why = why_not(api, node, expected.memory(config, node.labels) or None, namespace)
+    return replace(why, fix=_fix(why))
 
 
 def stale_counts(node: Node, document: Status | Problem, config: PluginConfig | None) -> dict[str, int]:

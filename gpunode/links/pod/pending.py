@@ -1,0 +1,473 @@
+"""Why a pod is on no node: the causes, checked against the cluster's objects, in the order of what to do first. Pure.
+
+The scheduler's message is read by a table. What the objects can show is judged by them; what they cannot, such as anti-affinity,
+is reported in the scheduler's words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.pods import GPU
+from gpunode.contract.promises import pod_name
+from gpunode.errors import Problem
+from gpunode.links.node import GPU_LABEL, OFFERED, Node, cordon, drain, parse, taint
+from gpunode.links.pod import fit
+from gpunode.wording import Advice, Command, few, several
+
+NAMED = 4  # pods of a node
+UNKNOWN = "scheduler"  # code of a reason that is only quoted
+DEFAULT_SCHEDULER = "default-scheduler"
+
+# The scheduler's reasons and this module's code for each; "": the objects show it, or show that it has passed.
+# source: kubernetes/kubernetes, the Reason constants of pkg/scheduler/framework/plugins/*, 1.16 to 1.36.
+REASONS: Sequence[tuple[str, str, str]] = (
+    (r"Insufficient \S+|Too many pods", "", ""),  # noderesources
+    (r"node\(s\) didn't match (Pod's )?node (affinity|selector)", "", ""),  # nodeaffinity
+    (r"node\(s\) had (untolerated )?taint", "", ""),  # tainttoleration
+    (r"node\(s\) were unschedulable", "", ""),  # nodeunschedulable
+    (r"unbound immediate PersistentVolumeClaims|persistentvolumeclaim \S+ (not found|is being deleted)", "", ""),  # volumebinding
+    (r"node\(s\) had volume node affinity conflict|PersistentVolume's node affinity|no available volume zone",
+     "volume-elsewhere", "Its volume is bound to other nodes: `kubectl get pv -o wide` shows which. Let it run there, or use another volume."),  # volumebinding, volumezone
+    (r"didn't find available persistent volumes|not have enough free storage|non-existent pv",
+     "volume-missing", "`kubectl get pv` shows the volumes: add one that fits the claim, or free storage."),  # volumebinding
+    (r"exceed max volume count|no available disk|ReadWriteOncePod",
+     "volume-busy", "Another pod uses the volume, or its node has as many as it may: `kubectl describe pvc` names the users."),  # nodevolumelimits, volumerestrictions
+    (r"pod (anti-)?affinity|existing pods anti-affinity",
+     "pod-affinity", "Its pod affinity excludes these nodes, or that of running pods does: see `spec.affinity` of both."),  # interpodaffinity
+    (r"topology spread", "spread", "Relax `topologySpreadConstraints` of the pod, or label the nodes with their topology key."),  # podtopologyspread
+    (r"free ports", "host-port", "A pod has the same `hostPort` there: end it, or use another port."),  # nodeports
+    (r"requested node name", "node-name", "The pod's `nodeName` names no such node."),  # nodename
+    (r"resourceclaim|claims|DeviceClass|device class",
+     "resource-claim", "`kubectl describe resourceclaim` in its namespace shows what its DRA driver waits for."),  # dynamicresources
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A pod that is on no node, and the cluster around it. `claims`: its PersistentVolumeClaims by name; None: not there.
+    `wrong`: why a node does not offer all of its GPUs, by node, as its judges say."""
+
+    pod: Object
+    nodes: Sequence[Object]
+    pods: Sequence[Object]
+    claims: Mapping[str, Object | None] = field(default_factory=dict)
+    wrong: Mapping[str, Problem] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """One node as the pod finds it. `short`: extended resources of which it offers too little, even empty; `taken`: resources of which
+    too little is `free` (in thousandths)."""
+
+    item: Object
+    node: Node
+    selected: bool
+    taints: Sequence[Mapping[str, str]]
+    short: Sequence[str]
+    taken: Sequence[str]
+    free: Mapping[str, int]
+    users: Sequence[str]
+
+    @property
+    def fewer(self) -> bool:
+        """It offers fewer GPUs than it has, as far as the cluster knows."""
+        unknown = self.node.labels.get(GPU_LABEL) == "true" and not self.node.offers
+        return unknown or any(
+            self.node.resources[name].capacity > self.node.resources[name].allocatable
+            for name in self.short
+            if name in self.node.resources
+        )
+
+
+def is_waiting(pod: Object) -> bool:
+    """True for a pod that no scheduler has placed."""
+    return not pod["spec"].get("nodeName") and (pod.get("status") or {}).get("phase", "Pending") == "Pending"
+
+
+def message(pod: Object) -> str:
+    """Why it was not scheduled, as the scheduler reports it; "" for nothing."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    refused = (each for each in conditions if each["type"] == "PodScheduled" and each["status"] == "False")
+    return next((str(each.get("message") or "") for each in refused), "")
+
+
+def reasons(text: str) -> list[str]:
+    """The scheduler's reasons in its message, without their counts: `0/5 nodes are available: 2 Insufficient nvidia.com/gpu, …`."""
+    match = re.match(r"\d+/\d+ nodes are (?:un)?available: (.*?)(?:\.\s|\.?$)", " ".join(text.split()))
+    if match is None:
+        return [text] if text else []
+    return [re.sub(r"^\d+ ", "", part) for part in re.split(r", (?=\d+ )", match[1])]
+
+
+def suspects(pod: Object, nodes: Sequence[Object]) -> list[str]:
+    """Nodes that the pod may run on, and that offer fewer GPUs than they should: their judges know why."""
+    return [place.node.name for place in _places(Waiting(pod, nodes, ())) if place.selected and place.fewer]
+
+
+def judge(waiting: Waiting) -> list[Problem]:
+    """The causes, first what is to be done first; [] where none is known. `cause` has the evidence, a line each."""
+    pod, places = waiting.pod, _places(waiting)
+    steps: Sequence[Callable[[], Iterator[Problem]]] = (
+        lambda: _gates(pod),
+        lambda: _names(pod, places),
+        lambda: _claims(waiting),
+        lambda: _sizes(pod, places),
+        lambda: _selector(pod, places),
+        lambda: _nodes(waiting, places),
+        lambda: _in_use(pod, places),
+        lambda: _scheduler(pod),
+    )
+    problems = [problem for step in steps for problem in step()]
+    return problems or list(_retried(places))
+
+
+def _gpus(pod: Object) -> dict[str, int]:
+    """Extended resources that the pod asks for, in units."""
+    return {name: amount // fit.MILLI for name, amount in fit.requests(pod).items() if "/" in name}
+
+
+def asks(pod: Object) -> str:
+    """`2 nvidia.com/gpu`, for people."""
+    return ", ".join(f"{count} {name}" for name, count in _gpus(pod).items()) or "no GPU"
+
+
+def _places(waiting: Waiting) -> list[_Place]:
+    spec, need, used = waiting.pod["spec"], fit.requests(waiting.pod), fit.used(waiting.pods)
+    users = _users(waiting.pods, need)
+    places = []
+    for item in waiting.nodes:
+        name = item["metadata"]["name"]
+        room = {
+            key: fit.thousandths(value)
+            for key, value in ((item.get("status") or {}).get("allocatable") or {}).items()
+        }
+        has = used.get(name, Counter())
+        counted = {key: amount for key, amount in need.items() if "/" in key or key in room}
+        free = {key: room.get(key, 0) - has[key] for key in counted}
+        short = [key for key, amount in counted.items() if "/" in key and amount > room.get(key, 0)]
+        taken = [key for key, amount in counted.items() if key not in short and amount > free[key]]
+        places.append(
+            _Place(
+                item,
+                parse(item),
+                fit.selects(spec, item),
+                fit.untolerated(spec, item),
+                short,
+                taken,
+                free,
+                users.get(name, ()),
+            )
+        )
+    return places
+
+
+def _users(pods: Sequence[Object], need: Mapping[str, int]) -> dict[str, list[str]]:
+    """Node -> pods with the resources that are needed, each with what it has, those with the most first."""
+    by_node: dict[str, list[tuple[int, str]]] = {}
+    for pod in pods:
+        if not pod["spec"].get("nodeName") or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+            continue
+        units = sum(count for name, count in drain.asks(pod).items() if name in need)
+        if units:
+            by_node.setdefault(pod["spec"]["nodeName"], []).append((units, pod_name(pod)))
+    return {
+        node: [f"{name} ({units})" for units, name in sorted(having, reverse=True)]
+        for node, having in by_node.items()
+    }
+
+
+def _gates(pod: Object) -> Iterator[Problem]:
+    spec = pod["spec"]
+    if gates := [gate["name"] for gate in spec.get("schedulingGates") or []]:
+        yield Problem(
+            "gated",
+            f"its scheduling gate {', '.join(gates)} is closed",
+            fix="The controller that set the gate removes it once it admits the pod (a queue such as Kueue): see that controller's queue.",
+        )
+    scheduler = spec.get("schedulerName") or DEFAULT_SCHEDULER
+    if not gates and not (pod.get("status") or {}).get("conditions"):
+        yield Problem(
+            "no-scheduler",
+            f"no scheduler has looked at it; it asks for {scheduler}",
+            fix=f"Check that {scheduler} runs: `kubectl get pods -A | grep scheduler`; or correct `schedulerName` of the pod.",
+        )
+
+
+def _names(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
+    """Resources that no node offers."""
+    offered = Counter[str]()
+    for place in places:
+        offered.update({name: place.node.units[name] for name in place.node.offers})
+    for name in _gpus(pod):
+        if any(name in place.node.resources and place.node.resources[name].capacity for place in places):
+            continue
+        if name.startswith(OFFERED) and any(place.fewer for place in places):
+            continue  # those nodes may be to offer it
+        near = get_close_matches(name, offered, 1, 0.0) or ([GPU] if GPU in offered else [])
+        there = ", ".join(f"{count} {each}" for each, count in offered.items())
+        yield Problem(
+            "no-such-resource",
+            f"no node offers {name}",
+            cause=f"The nodes offer {there}" if there else "No node offers GPUs",
+            fix=f"Ask for {near[0]} in the pod's limits; sharing and MIG make other resources (`cluster.plugin.config`)."
+            if near
+            else Advice("`", Command("provision"), "` makes hosts GPU nodes."),
+        )
+
+
+def _claims(waiting: Waiting) -> Iterator[Problem]:
+    namespace = waiting.pod["metadata"].get("namespace", "default")
+    for name, claim in waiting.claims.items():
+        if claim is None:
+            yield Problem(
+                "no-claim",
+                f"its PersistentVolumeClaim {name} does not exist",
+                fix=f"Create it in namespace {namespace}, or correct the pod's volumes.",
+            )
+        elif (claim.get("status") or {}).get("phase") != "Bound" and "unbound immediate" in message(
+            waiting.pod
+        ):
+            kind = (claim.get("spec") or {}).get("storageClassName") or "the default one"
+            yield Problem(
+                "claim-unbound",
+                f"its PersistentVolumeClaim {name} has no volume yet",
+                cause=f"storage class: {kind}",
+                fix=f"`kubectl -n {namespace} describe pvc {name}` says what its provisioner waits for.",
+            )
+
+
+def _sizes(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
+    """More than any node has, even if all of its GPUs worked."""
+    for name, count in _gpus(pod).items():
+        sizes = {
+            place.node.name: place.node.resources[name].capacity
+            for place in places
+            if name in place.node.resources
+        }
+        most = max(sizes.values(), default=0)
+        if not 0 < most < count or any(place.fewer and not place.node.offers for place in places):
+            continue
+        largest = [node for node, size in sizes.items() if size == most]
+        yield Problem(
+            "too-many",
+            f"it asks for {count} {name}, and no node has more than {most}",
+            cause=f"{few(largest, NAMED)}: {most}" + (" each" if len(largest) > 1 else ""),
+            fix=f"Ask for at most {most} in a pod, which runs on one node; split larger work into several pods.",
+        )
+
+
+def _selector(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
+    """No node with GPUs has the labels that it requires."""
+    wanted = fit.selector(pod["spec"])
+    able = [place for place in places if not place.short or place.fewer] or [
+        place for place in places if place.node.offers
+    ]
+    if not wanted or not able or any(place.selected for place in able):
+        return
+    keys = fit.keys(pod["spec"])
+    values = {
+        place.node.name: [f"{key}={place.node.labels[key]}" for key in keys if key in place.node.labels]
+        for place in able
+    }
+    alike: dict[str, list[str]] = {}
+    for node, labels in values.items():
+        alike.setdefault(", ".join(labels) or "has none of these labels", []).append(node)
+    unlabelled = "accelerator" in keys and not any("accelerator" in place.node.labels for place in places)
+    yield Problem(
+        "selector",
+        f"no node with GPUs for it has the labels that it requires: {', '.join(wanted)}",
+        cause="\n".join(f"{few(nodes, NAMED)}: {labels}" for labels, nodes in alike.items()),
+        fix=Advice("`", Command("label", "--accelerator"), "` labels the nodes with their model.")
+        if unlabelled
+        else f"Correct nodeSelector or affinity of the pod, or label a node; `kubectl get nodes -L {','.join(keys)}` shows what is there.",
+    )
+
+
+def _candidates(places: Sequence[_Place]) -> list[_Place]:
+    """Nodes that could take the pod, were nothing in the way that passes."""
+    return [place for place in places if place.selected and (not place.short or place.fewer)]
+
+
+def _nodes(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
+    """Nodes that would have GPUs for it: broken, NotReady, tainted, cordoned."""
+    for place in _candidates(places):
+        name, node = place.node.name, place.node
+        if not node.ready:
+            yield Problem(
+                "node-not-ready",
+                f"{name} is not Ready",
+                subject=name,
+                cause=node.why_not_ready,
+                fix=Advice(
+                    "`",
+                    Command("verify", f"--limit {name}"),
+                    f"` inspects the host; `kubectl describe node {name}`.",
+                ),
+            )
+        elif place.short:
+            why = waiting.wrong.get(name) or Problem("fewer", "")
+            offers = ", ".join(_part(node, key) for key in place.short)
+            verify = Advice("`", Command("verify", f"--limit {name}"), "` names the broken link and its fix.")
+            yield Problem(
+                why.code, f"{name} offers {offers}", None, name, why.what, why.fix or verify, why.holders
+            )
+        elif run := taint.run_of(node):
+            yield Problem(
+                "unverified",
+                f"{name} is tainted until its GPUs are proven",
+                subject=name,
+                cause=taint.text(run),
+                fix=Advice(
+                    "`",
+                    Command("provision", f"--limit {name}"),
+                    "` proves them and removes the taint; no pod is disturbed by the proof.",
+                ),
+            )
+        elif not node.schedulable:
+            yield from _cordoned(place)
+    yield from _tainted([place for place in _candidates(places) if place.node.ready and not place.short])
+
+
+def _part(node: Node, resource: str) -> str:
+    counted = node.resources.get(resource)
+    return (
+        f"{counted.allocatable} of {counted.capacity} {resource}"
+        if counted and counted.capacity
+        else f"no {resource}"
+    )
+
+
+def _cordoned(place: _Place) -> Iterator[Problem]:
+    name, owner = place.node.name, cordon.owner_of(place.item)
+    since, by = changed_by(place.item, "f:spec", "f:unschedulable")
+    who = f"by gpunode, {owner}" if owner else f"by {by}" if by else ""
+    yield Problem(
+        "cordoned",
+        f"{name} is cordoned",
+        subject=name,
+        cause=" ".join(filter(None, ("cordoned", who, since and f"at {since}"))) if who else "",
+        fix=Advice("`", Command("resume"), "` finishes the run that cordoned it, and lifts the cordon.")
+        if owner
+        else f"`kubectl uncordon {name}` lets pods come again; it disturbs none. Ask first why it was cordoned.",
+    )
+
+
+def changed_by(item: Object, *place: str) -> tuple[str, str]:
+    """When and by which field manager a field was set last, by the API server's books; "" where they do not say."""
+    for entry in item["metadata"].get("managedFields") or []:
+        fields = entry.get("fieldsV1") or {}
+        for key in place:
+            fields = fields.get(key) if isinstance(fields, dict) else None
+        if fields is not None:
+            return str(entry.get("time") or ""), str(entry.get("manager") or "")
+    return "", ""
+
+
+def _tainted(places: Sequence[_Place]) -> Iterator[Problem]:
+    """Taints that others set, each once with its nodes."""
+    nodes: dict[tuple[str, str, str], list[str]] = {}
+    for place in places:
+        if taint.run_of(place.node):
+            continue
+        for each in place.taints:
+            nodes.setdefault((each["key"], each.get("value", ""), each["effect"]), []).append(place.node.name)
+    for (key, value, effect), names in nodes.items():
+        text = f"{key}={value}:{effect}" if value else f"{key}:{effect}"
+        yield Problem(
+            "tainted",
+            f"it does not tolerate the taint {text} of {few(names, NAMED)}",
+            subject=names[0],
+            fix=f"The node reports it itself: `kubectl describe node {names[0]}`."
+            if key.startswith(fit.ALIVE)
+            else f"If it may run there, add the toleration {{key: {key}, operator: Exists, effect: {effect}}} to the pod.",
+        )
+
+
+def _in_use(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
+    """Nodes whose GPUs other pods have; and those with GPUs free and too little of something else."""
+    open_places = [
+        place for place in _candidates(places)
+        if place.taken and not place.short and place.node.ready and place.node.schedulable and not place.taints
+    ]  # fmt: skip
+    need = _gpus(pod)
+    busy = [place for place in open_places if any(name in need for name in place.taken)]
+    if busy:
+        name = next(name for name in busy[0].taken if name in need)
+        evidence = [
+            f"{place.node.name}: {place.free[name] // fit.MILLI} of {place.node.units[name]} free, in use by {few(place.users, NAMED)}"
+            for place in busy
+        ]
+        holders = tuple(user.rpartition(" (")[0] for place in busy for user in place.users)
+        if nominated := (pod.get("status") or {}).get("nominatedNodeName"):
+            evidence.append(f"the scheduler ends pods of lower priority on {nominated} for it")
+        ends = "`kubectl delete pod -n {} {}`".format(*holders[0].split("/", 1)) if holders else ""
+        yield Problem(
+            "in-use",
+            f"no node has {need[name]} {name} free: other pods have them",
+            cause="\n".join(evidence),
+            fix="Nothing is broken: it starts once enough of these pods have ended"
+            + (f". {ends} ends one, and its work is lost." if ends else "."),
+            holders=holders,
+        )
+    rest = [place for place in open_places if place not in busy]
+    if rest:
+        lacking = {
+            place.node.name: ", ".join(_free(pod, place, name) for name in place.taken) for place in rest
+        }
+        yield Problem(
+            "other-resource",
+            f"{several(len(rest), 'node')} with GPUs for it {'has' if len(rest) == 1 else 'have'} too little "
+            f"{' and '.join(dict.fromkeys(name for place in rest for name in place.taken))} free",
+            cause="\n".join(f"{node}: {text}" for node, text in lacking.items()),
+            fix="Ask for less in the pod's requests, or move pods without GPUs to other nodes.",
+        )
+
+
+def _free(pod: Object, place: _Place, name: str) -> str:
+    free, room = place.free[name], fit.thousandths(place.item["status"]["allocatable"][name])
+    asked = _human(name, fit.requests(pod)[name])
+    return f"it asks for {asked} {name}, {_human(name, max(0, free))} of {_human(name, room)} free"
+
+
+def _human(name: str, amount: int) -> str:
+    return (
+        f"{amount / fit.MILLI / 1024**3:.1f} GiB"
+        if name in ("memory", "ephemeral-storage")
+        else f"{amount / fit.MILLI:g}"
+    )
+
+
+def _scheduler(pod: Object) -> Iterator[Problem]:
+    """The scheduler's reasons that the objects do not show."""
+    fixes: dict[tuple[str, str], list[str]] = {}
+    for text in reasons(message(pod)):
+        code, fix = next(
+            ((code, fix) for pattern, code, fix in REASONS if re.search(pattern, text, re.IGNORECASE)),
+            (UNKNOWN, ""),
+        )
+        if code:
+            fixes.setdefault((code, fix), []).append(text)
+    for (code, fix), texts in fixes.items():
+        name = pod_name(pod).split("/")
+        yield Problem(
+            code,
+            f"the scheduler: {'; '.join(texts)}",
+            fix=fix or "`kubectl -n {} describe pod {}` has its events.".format(*name),
+        )
+
+
+def _retried(places: Sequence[_Place]) -> Iterator[Problem]:
+    """Nodes that have room by now."""
+    if open_places := [place.node.name for place in _candidates(places) if not place.taken]:
+        yield Problem(
+            "fits-now",
+            f"{few(open_places, NAMED)} {'has' if len(open_places) == 1 else 'have'} room for it by now",
+            # source: kubernetes/kubernetes, pkg/scheduler/backend/queue, DefaultPodMaxInUnschedulablePodsDuration
+            fix="Nothing: the scheduler tries it again when something changes, at the latest after 5 minutes.",
+        )

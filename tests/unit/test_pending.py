@@ -1,0 +1,224 @@
+"""Why a pod is on no node: objects in, causes out, in the order of what to do first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpunode.errors import Problem
+from gpunode.links.pod import fit, pending
+from gpunode.links.pod.pending import Waiting, judge, reasons
+
+GPU, MIG, SLICED = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/gpu.shared"
+Object = dict[str, Any]
+
+
+def node(
+    name: str,
+    gpus: int = 4,
+    *,
+    counted: int | None = None,
+    ready: bool = True,
+    labels: Object | None = None,
+    taints: list[Object] | None = None,
+    cpu: str = "64",
+    managed: list[Object] | None = None,
+    annotations: Object | None = None,
+    **spec: Any,
+) -> Object:
+    room = {"cpu": cpu, "memory": "256Gi", "pods": "110"}
+    return {
+        "metadata": {
+            "name": name,
+            "uid": name,
+            "labels": {"gpunode.dev/gpu": "true", **(labels or {})},
+            "annotations": annotations or {},
+            "managedFields": managed or [],
+        },
+        "spec": {"taints": taints or [], **spec},
+        "status": {
+            "allocatable": {**room, GPU: str(gpus)},
+            "capacity": {**room, GPU: str(gpus if counted is None else counted)},
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "True" if ready else "Unknown",
+                    "message": "Kubelet stopped posting",
+                }
+            ],
+        },
+    }
+
+
+def pod(
+    name: str = "p", gpus: int = 1, *, on: str = "", says: str = "", asks: Object | None = None, **spec: Any
+) -> Object:
+    limits = {GPU: str(gpus)} if gpus and asks is None else asks or {}
+    refused = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": says}
+    return {
+        "metadata": {"name": name, "namespace": "ml", "uid": name},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": limits}}], **({"nodeName": on} if on else {}), **spec},
+        "status": {"phase": "Running" if on else "Pending", "conditions": [refused]},
+    }  # fmt: skip
+
+
+UNVERIFIED = {"key": "gpunode.dev/unverified", "value": "20261126T001200Z-0a1b", "effect": "NoSchedule"}
+KEPT = {"key": "nvidia.com/gpu", "value": "yes", "effect": "NoSchedule"}
+GONE = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+FULL = [pod("a", 3, on="n1"), pod("b", 1, on="n1")]
+TWO = [*FULL, pod("c", 4, on="n2")]
+H100 = {"accelerator": "nvidia-h100-80gb"}
+CLAIM = {"volumes": [{"persistentVolumeClaim": {"claimName": "data"}}]}
+AFFINITY = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                {
+                    "matchExpressions": [
+                        {"key": "accelerator", "operator": "In", "values": ["nvidia-h100-80gb"]}
+                    ]
+                }
+            ]
+        }
+    }
+}
+UNBOUND = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
+
+
+@pytest.mark.parametrize(
+    ("waiting", "codes", "words"),
+    [
+        pytest.param(Waiting(pod(), [node("n1")], FULL), ["in-use"], "n1: 0 of 4 free, in use by ml/a (3), ml/b (1)", id="all in use"),
+        pytest.param(Waiting(pod(), [node("n1"), node("n2")], TWO), ["in-use"], "n2: 0 of 4 free, in use by ml/c (4)", id="on all nodes"),
+        pytest.param(Waiting(pod(gpus=8), [node("n1"), node("n2", 2)], ()), ["too-many"], "no node has more than 4", id="more than any node has"),
+        pytest.param(Waiting(pod(gpus=8), [node("n1")], FULL), ["too-many"], "at most 4", id="too many is told before in use"),
+        pytest.param(Waiting(pod(asks={SLICED: "1"}), [node("n1")], ()), ["no-such-resource"], "The nodes offer 4 nvidia.com/gpu", id="a shared name"),
+        pytest.param(Waiting(pod(asks={MIG: "1"}), [node("n1")], FULL), ["no-such-resource"], "Ask for nvidia.com/gpu", id="MIG that nobody makes"),
+        pytest.param(Waiting(pod(asks={"nvidia.com/gpus": "1"}), [node("n1")], ()), ["no-such-resource"], "Ask for nvidia.com/gpu ", id="a misspelt name"),
+        pytest.param(Waiting(pod(), [node("n1", 0, labels={"gpunode.dev/gpu": ""})], ()), ["no-such-resource"], "No node offers GPUs", id="no GPU node"),
+        pytest.param(Waiting(pod(nodeSelector=H100), [node("n1", labels={"accelerator": "nvidia-tesla-p100"})], ()), ["selector"], "n1: accelerator=nvidia-tesla-p100", id="another model"),
+        pytest.param(Waiting(pod(nodeSelector=H100), [node("n1")], ()), ["selector"], "gpunode label --accelerator", id="no model is labelled"),
+        pytest.param(Waiting(pod(affinity=AFFINITY), [node("n1", labels={"accelerator": "x"})], ()), ["selector"], "accelerator in (nvidia-h100-80gb)", id="affinity"),
+        pytest.param(Waiting(pod(nodeSelector=H100), [node("n1", labels=H100), node("n2")], FULL), ["in-use"], "n1: 0 of 4", id="a node that is not selected is no cause"),
+        pytest.param(Waiting(pod(), [node("n1", taints=[KEPT])], ()), ["tainted"], "{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}", id="a taint"),
+        pytest.param(Waiting(pod(tolerations=[{"operator": "Exists"}]), [node("n1", taints=[KEPT])], FULL), ["in-use"], "", id="a tolerated taint"),
+        pytest.param(Waiting(pod(), [node("n1", taints=[UNVERIFIED])], ()), ["unverified"], "gpunode provision --limit n1", id="not proven yet"),
+        pytest.param(Waiting(pod(), [node("n1", ready=False, taints=[GONE])], ()), ["node-not-ready"], "Kubelet stopped posting", id="NotReady"),
+        pytest.param(Waiting(pod(), [node("n1", unschedulable=True)], ()), ["cordoned"], "kubectl uncordon n1", id="cordoned"),
+        pytest.param(Waiting(pod(gpus=4), [node("n1", 3, counted=4)], (), wrong={"n1": Problem("unhealthy", "GPU 2 is Unhealthy: Xid 79", fix="Reboot")}), ["unhealthy"], "GPU 2 is Unhealthy", id="one is sick"),
+        pytest.param(Waiting(pod(), [node("n1", 0)], (), wrong={"n1": Problem("no-pod", "no pod")}), ["no-pod"], "n1 offers no nvidia.com/gpu", id="the plugin offers none"),
+        pytest.param(Waiting(pod(), [node("n1", 0), node("n2")], [pod("c", 4, on="n2")]), ["fewer", "in-use"], "gpunode verify --limit n1", id="broken first, then in use"),
+        pytest.param(Waiting(pod(**CLAIM), [node("n1")], (), {"data": None}), ["no-claim"], "data does not exist", id="a claim that is not there"),
+        pytest.param(Waiting(pod(says=UNBOUND, **CLAIM), [node("n1")], (), {"data": {"status": {"phase": "Pending"}}}), ["claim-unbound"], "describe pvc data", id="a claim without a volume"),
+        pytest.param(Waiting(pod(schedulingGates=[{"name": "kueue.x-k8s.io/admission"}]), [node("n1")], ()), ["gated"], "kueue", id="gated"),
+        pytest.param(Waiting(pod(asks={GPU: "1", "cpu": "2"}), [node("n1", cpu="1500m")], ()), ["other-resource"], "it asks for 2 cpu, 1.5 of 1.5 free", id="a node too small in cpu"),
+        pytest.param(Waiting(pod(says="0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules."), [node("n1")], ()), ["pod-affinity"], "anti-affinity", id="what objects do not show"),
+        pytest.param(Waiting(pod(says="0/1 nodes are available: 1 the moon is full."), [node("n1")], ()), ["scheduler"], "the moon is full", id="an unknown reason is quoted"),
+        pytest.param(Waiting(pod(says="0/1 nodes are available: 1 Insufficient nvidia.com/gpu."), [node("n1")], ()), ["fits-now"], "n1 has room", id="what has passed is not repeated"),
+    ],
+)  # fmt: skip
+def test_a_pending_pod_has_these_causes(waiting: Waiting, codes: list[str], words: str) -> None:
+    problems = judge(waiting)
+
+    assert [problem.code for problem in problems] == codes
+    assert words in " ".join(f"{problem.what} {problem.cause} {problem.fix}" for problem in problems)
+    assert all(problem.fix for problem in problems)
+
+
+def test_who_cordoned_a_node_is_told_as_the_api_server_has_it() -> None:
+    field = {"f:spec": {"f:unschedulable": {}}}
+    entry = {"manager": "kubectl-cordon", "time": "2026-11-26T00:12:00Z", "fieldsV1": field}
+
+    (problem,) = judge(Waiting(pod(), [node("n1", unschedulable=True, managed=[entry])], ()))
+
+    assert problem.cause == "cordoned by kubectl-cordon at 2026-11-26T00:12:00Z"
+
+
+def test_a_cordon_of_gpunodes_names_its_run_and_the_command_that_ends_it() -> None:
+    notes = {"gpunode.dev/cordoned-by": "run 20261126T001200Z-0a1b of ann@ops"}
+
+    (problem,) = judge(Waiting(pod(), [node("n1", unschedulable=True, annotations=notes)], ()))
+
+    assert "ann@ops" in problem.cause
+    assert "gpunode resume" in problem.fix
+
+
+@pytest.mark.parametrize(
+    ("message", "parts"),
+    [
+        ("0/3 nodes are available: 1 Insufficient cpu, 2 Insufficient nvidia.com/gpu.", ["Insufficient cpu", "Insufficient nvidia.com/gpu"]),
+        ("0/3 nodes are available: 3 node(s) had taint {a: b}, that the pod didn't tolerate.", ["node(s) had taint {a: b}, that the pod didn't tolerate"]),
+        ("0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient memory. no new claims to deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.", ["node(s) had untolerated taint(s)", "Insufficient memory"]),
+        (UNBOUND, ["pod has unbound immediate PersistentVolumeClaims"]),
+        ('persistentvolumeclaim "x" not found', ['persistentvolumeclaim "x" not found']),
+        ("", []),
+    ],
+)  # fmt: skip
+def test_the_schedulers_message_is_read_as_its_reasons(message: str, parts: list[str]) -> None:
+    assert reasons(message) == parts
+
+
+def test_no_sentence_of_the_scheduler_that_is_known_is_one_that_the_objects_judge_and_another_does() -> None:
+    """The first row that matches counts: a sentence of Kubernetes' matches the row of its own plugin."""
+    own = {
+        "node(s) didn't match pod anti-affinity rules": "pod-affinity",
+        "node(s) didn't satisfy existing pods anti-affinity rules": "pod-affinity",
+        "node(s) didn't match Pod's node affinity/selector": "",
+        "node(s) had volume node affinity conflict": "volume-elsewhere",
+        "node(s) didn't match PersistentVolume's node affinity": "volume-elsewhere",
+        "node(s) didn't find available persistent volumes to bind": "volume-missing",
+        "node(s) did not have enough free storage": "volume-missing",
+        "node(s) exceed max volume count": "volume-busy",
+        "node(s) didn't match pod topology spread constraints (missing required label)": "spread",
+        "node(s) didn't have free ports for the requested pod ports": "host-port",
+        "node(s) didn't match the requested node name": "node-name",
+        "cannot allocate all claims": "resource-claim",
+        "Too many pods": "",
+    }
+    for sentence, code in own.items():
+        problems = judge(Waiting(pod(says=f"0/1 nodes are available: 1 {sentence}."), [node("n1")], ()))
+        assert [problem.code for problem in problems] == [code or "fits-now"]
+
+
+@pytest.mark.parametrize(
+    ("quantity", "units"),
+    [("250m", 250), ("2", 2000), (3, 3000), ("1Ki", 1024000), ("1.5", 1500), ("1k", 1000000), (None, 0)],
+)
+def test_a_quantity_counts_in_thousandths(quantity: object, units: int) -> None:
+    assert fit.thousandths(quantity) == units
+
+
+def test_init_containers_count_by_the_greatest_and_sidecars_with_the_others() -> None:
+    asked = pod(gpus=1, initContainers=[
+        {"name": "i", "resources": {"limits": {GPU: "3"}}},
+        {"name": "s", "restartPolicy": "Always", "resources": {"limits": {GPU: "1"}}},
+    ])  # fmt: skip
+    assert fit.requests(asked)[GPU] == 3000
+    asked["spec"]["initContainers"][0]["resources"] = {}
+    assert fit.requests(asked)[GPU] == 2000
+
+
+@pytest.mark.parametrize(
+    ("expression", "holds"),
+    [
+        ({"key": "a", "operator": "In", "values": ["1", "2"]}, True),
+        ({"key": "a", "operator": "NotIn", "values": ["1"]}, False),
+        ({"key": "b", "operator": "NotIn", "values": ["1"]}, True),
+        ({"key": "a", "operator": "Exists"}, True),
+        ({"key": "b", "operator": "DoesNotExist"}, True),
+        ({"key": "a", "operator": "Gt", "values": ["0"]}, True),
+        ({"key": "a", "operator": "Lt", "values": ["1"]}, False),
+        ({"key": "b", "operator": "Gt", "values": ["0"]}, False),
+    ],
+)
+def test_an_expression_of_an_affinity_holds_as_for_the_scheduler(expression: Object, holds: bool) -> None:
+    term = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    spec = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}}
+    assert fit.selects(spec, node("n", labels={"a": "1"})) is holds
+
+
+def test_nodes_that_offer_fewer_than_they_count_are_the_ones_whose_judges_are_asked() -> None:
+    there = [node("n1", 0, counted=4), node("n2"), node("n3", 0, labels={"accelerator": "x"})]
+    assert pending.suspects(pod(), there) == ["n1", "n3"]
+    assert pending.suspects(pod(nodeSelector={"accelerator": "x"}), there) == ["n3"]
