@@ -144,6 +144,7 @@ def test_what_no_table_has_is_not_guessed_at(text: str) -> None:
         ("second_held", 57, 3),
         ("third", 20, 1),
         ("fourth", 16, 1),
+        ("fifth", 5, 0),
     ],
 )
 def test_lines_of_public_threads_are_answered_by_their_outcome(name: str, right: int, wrong: int) -> None:
