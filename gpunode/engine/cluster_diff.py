@@ -21,9 +21,10 @@ from gpunode.links.node import labels
 from gpunode.links.node import taint as taints
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.links.plugin import configuration, daemonset, expected, other_owners
+from gpunode.links.plugin.features import PREFIX, STAMP, WRITER
 from gpunode.links.plugin.link import nodes_without
 from gpunode.links.pod.run_pod import make_pod
-from gpunode.model import Host, Inventory
+from gpunode.model import Host, Inventory, PluginConfig
 from gpunode.wording import Advice, Command, few, page
 
 FEW = 2  # objects that a note names
@@ -104,6 +105,25 @@ def _until_proven(member: Member, asked: bool, run: bool) -> Difference | None:
     return Difference(f"Node {member.node.name}", "labelled", lines)
 
 
+def _features(member: Member, config: PluginConfig | None) -> Difference | None:
+    """The labels as of GPU feature discovery that the run writes; their values are known once the driver lists the GPUs."""
+    if not member.active or member.node is None:
+        return None
+    wanted = nodes.desired_features(member, config)
+    if member.host.feature_labels and not member.gpus and STAMP not in member.node.labels:
+        line = f"+{PREFIX}gpu.product and others of GPU feature discovery, once the driver lists the GPUs"
+        return Difference(f"Node {member.node.name}", "labelled", (line,))
+    if not wanted:
+        return None
+    old = {
+        key: (member.node.labels.get(key), None)
+        for key in member.node.applied.get(WRITER, ())
+        if key not in wanted
+    }
+    changes = {**labels.missing(member.node, wanted), **old}
+    return difference.labelling(member.node.name, changes) if changes else None
+
+
 def _kubelet_starts(member: Member) -> bool:
     """True if the host's kubelet does not run and its plan starts it."""
     kubelet = member.facts.kubelet if member.facts else None
@@ -151,6 +171,7 @@ def show(
     ]
     outdated = _pods_to_replace(api, spec.namespace, members, order)
     would += [*outdated, *taints]
+    would += [change for member in members if (change := _features(member, inventory.cluster.plugin_config))]
     changes = [change for change in would if change.action not in ("same", "foreign")]
     reporter.cluster(api.access.context, changes, diff=diff)
     _report_untried(would, reporter)

@@ -18,12 +18,12 @@ from gpunode.errors import ApiConnectionLost, ClusterError, Problem
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, fetch, identity
 from gpunode.links.node import labels as cluster_labels
 from gpunode.links.node.identity import ANOTHER_MACHINE
-from gpunode.links.plugin import daemonset, other_owners
+from gpunode.links.plugin import daemonset, expected, features, other_owners
 from gpunode.links.plugin.configuration import warnings
 from gpunode.links.plugin.deployment import Spec
 from gpunode.links.plugin.link import floating_warning
 from gpunode.links.scheduler.deployment import second_serves
-from gpunode.model import Cluster, Host, Inventory, PluginImage, Ssh
+from gpunode.model import Cluster, Host, Inventory, PluginConfig, PluginImage, Ssh
 from gpunode.wording import Advice, Command, page, several
 
 REGISTER_SECONDS = 90.0  # a kubelet that was just started registers its node
@@ -171,6 +171,22 @@ def apply_labels(
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return tuple(pool.map(label, members))
+
+
+def desired_features(member: Member, config: PluginConfig | None) -> dict[str, str]:
+    """The labels as of GPU feature discovery that the inventory asks for; {} where GPU feature discovery has written its own."""
+    if not member.host.feature_labels or member.node is None or member.facts is None:
+        return {}
+    settings = expected.find_config(config, {**member.node.labels, **member.labels})
+    wanted = features.feature_labels(member.facts, settings)
+    return {} if features.other_owner(member.node, wanted) else wanted
+
+
+def write_features(api: Api, member: Member, config: PluginConfig | None) -> None:
+    """Write these labels. Raises ClusterError."""
+    wanted = desired_features(member, config)
+    if member.active and member.node is not None and wanted:
+        cluster_labels.write(api, member.node, wanted, writer=features.WRITER)
 
 
 def warn(

@@ -82,6 +82,7 @@ def prove(walk: Walk, members: Members) -> Members:
     members = _judge(members, lambda member, node: _judge_node(walk, member, node, states))
     members = _judge(members, lambda member, node: _judge_plugin(walk, member, node, states, owners))
     if walk.acts:
+        _write_features(walk, members)
         _wait_for_capacity(walk, members, states)
     members = _judge(members, lambda member, node: _judge_capacity(walk, member, states[node.name]))
     if walk.acts:
@@ -252,6 +253,17 @@ def _deploy(walk: Walk, members: Sequence[Member], renew: set[str]) -> dict[str,
         for name, member in going.items()
         if member.node
     }
+
+
+def _write_features(walk: Walk, members: Members) -> None:
+    """Write the labels as of GPU feature discovery that the inventory asks for; a label that cannot be written is reported alone."""
+    for member in members:
+        try:
+            nodes.write_features(walk.api, member, walk.config)
+        except ApiConnectionLost:
+            raise
+        except ClusterError as error:
+            walk.reporter.problem(error.problem, member.host.name)
 
 
 def _wait_for_capacity(walk: Walk, members: Members, states: dict[str, State]) -> None:

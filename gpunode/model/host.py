@@ -96,6 +96,7 @@ class Host:
     )
     work_timeout: float = 1800.0  # seconds until a host is skipped whose work has not ended
     taint_until_verified: bool = False  # its node takes no pods before its GPUs are proven
+    feature_labels: bool = False  # of its node, as of GPU feature discovery
     accept_valid: float = 30 * 86400.0  # seconds for which an acceptance counts
     accept_required: bool = False  # a host without one that counts is broken
     control_plane: bool = False  # may be disturbed though it is of the control plane

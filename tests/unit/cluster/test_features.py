@@ -15,10 +15,13 @@ from gpunode.cli import app
 from gpunode.cluster.api import Api
 from gpunode.contract import config_file
 from gpunode.engine import converge
+from gpunode.engine.cluster_diff import _features
+from gpunode.engine.member import Member
+from gpunode.engine.nodes import write_features
 from gpunode.host.answers import parse_facts
 from gpunode.links import node as nodes
 from gpunode.links.plugin.features import STAMP, WRITER, clean, feature_labels, other_owner
-from gpunode.model import Facts, Gpu, MigDevice, Module, Outcome, PciDevice
+from gpunode.model import Facts, Gpu, Host, MigDevice, Module, Outcome, PciDevice, Ssh
 from tests import cases
 
 from .conftest import add_node
@@ -236,3 +239,47 @@ def test_only_another_writers_labels_are_in_the_way(api: Api, fake: FakeApi) -> 
     own(fake)
     (node,) = nodes.fetch(api)
     assert other_owner(node, {"nvidia.com/gpu.count": "9"}) == ""
+
+
+# --- By provision -------------------------------------------------------------------------------------------
+
+
+def member(api: Api, seen: Facts, *, asked: bool = True) -> Member:
+    (node,) = nodes.fetch(api)
+    inventory_host = Host("gpu-1", Ssh("192.0.2.1"), feature_labels=asked)
+    return Member(inventory_host, Outcome("gpu-1", "right", seen), node=node)
+
+
+def test_provision_writes_those_that_it_has_shown(api: Api, fake: FakeApi) -> None:
+    """Where the inventory asks for them, and once: what is right is not shown again."""
+    add_node(fake, "gpu-1", 2)
+    assert _features(member(api, host(), asked=False), None) is None
+    shown = _features(member(api, host()), None)
+    assert shown is not None
+    assert set(shown.lines) == {f"+nvidia.com/{key}={value}" for key, value in PLAIN.items()}
+    write_features(api, member(api, host(), asked=False), None)
+    assert features(fake) == {}
+    write_features(api, member(api, host()), None)
+    assert features(fake) == {f"nvidia.com/{key}": value for key, value in PLAIN.items()}
+    own(fake)
+    assert _features(member(api, host()), None) is None
+    fewer = _features(member(api, host(version="")), None)
+    assert fewer is not None
+    assert "-nvidia.com/cuda.driver.major=580" in fewer.lines
+
+
+def test_before_the_driver_is_there_the_plan_says_that_they_come(api: Api, fake: FakeApi) -> None:
+    add_node(fake, "gpu-1", 2)
+    shown = _features(member(api, replace(host(), gpus=())), None)
+    assert shown is not None
+    assert shown.lines == (
+        "+nvidia.com/gpu.product and others of GPU feature discovery, once the driver lists the GPUs",
+    )
+
+
+def test_provision_leaves_a_running_gpu_feature_discovery_alone(api: Api, fake: FakeApi) -> None:
+    add_node(fake, "gpu-1", 2, labels={STAMP: "1700000000"})
+    for seen in (host(), replace(host(), gpus=())):
+        assert _features(member(api, seen), None) is None
+        write_features(api, member(api, seen), None)
+    assert features(fake) == {STAMP: "1700000000"}
