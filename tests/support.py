@@ -311,6 +311,7 @@ def text() -> str:
     """The whole document."""
     refused = read("gpunode.packages", "refused.yaml").items()
     return TEMPLATE.format(
+        hardware=HARDWARE.read_text().strip(),
         systems=table(*systems()),
         archives=table(*archives(), *mirrors()),
         signed=table(*signed()),
@@ -326,6 +327,8 @@ def text() -> str:
     )
 
 
+HARDWARE = Path(__file__).parent / "gpu/hardware.md"  # what `make gpu` printed
+
 TEMPLATE = """\
 # What is supported, and how that was proven
 
@@ -337,7 +340,15 @@ for a bare host. [articles.md](articles.md) says the same of procedures that are
 - **layout**: planned on files and units as the product writes them, by a test; the product itself was not run.
 - **table only**: not run. gpunode plans it so, after the sources that the tables name.
 
-No row was run with NVIDIA's real kernel module. Of whole machines only Debian 12 was run; for all others no run is recorded.
+No row below was run with NVIDIA's real kernel module; [Hardware](#hardware) names what was. Of whole machines only Debian 12 was run; for all others
+no run is recorded.
+
+## Hardware
+
+On real GPUs, by `make gpu`. What is not named here is unproven on hardware: installing the driver, and with it a whole `provision`; MIG; NVLink and its
+fabric; a GPU that fails or is lost; several GPUs.
+
+{hardware}
 
 ## Systems
 

@@ -1,7 +1,7 @@
 """A pod gets a real GPU by everything that is real: driver, NVIDIA's toolkit, CDI, the plugin, a kubelet, containerd, runc.
 
 Without a GPU these tests run all the same, on a machine with the programs: the plugin then offers a GPU that does not exist, and what needs
-one is skipped. The programs are the lab's (`python -m tests.lab up` builds them), or those on PATH.
+one is skipped. The programs are those that `make lab` has built, or on PATH.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.contract import measurements
+from tests.lab import cache
 
 from .node import PROGRAMS, static_pod
 
@@ -29,29 +30,35 @@ pytestmark = pytest.mark.gpu
 Run = Callable[[str, str, Mapping[str, str]], str]
 
 
+def search_path() -> str:
+    """PATH, behind what the lab has built."""
+    kinds = ("kubernetes-1.36", "containerd", "container-toolkit", "pause")
+    built = [str(folder) for kind in kinds for folder in cache.root().glob(f"{kind}-*")]
+    return os.pathsep.join([*built, os.environ["PATH"]])
+
+
 @pytest.fixture(scope="module")
 def pod() -> Iterator[Run]:
     """Runs a static pod (name, a Python's program, limits), and returns its output."""
-    missing = [name for name in (*PROGRAMS, "pause", "unshare") if shutil.which(name) is None]
+    path = search_path()
+    missing = [name for name in (*PROGRAMS, "pause", "unshare") if shutil.which(name, path=path) is None]
     if missing:
         pytest.skip(f"not on PATH: {', '.join(missing)}")
     if os.geteuid() != 0:
         pytest.skip("a kubelet needs root")
     folder = tempfile.mkdtemp(prefix="gpunode-node-")
-    command = [
-        "unshare",
-        "--mount",
-        "--propagation",
-        "private",
-        sys.executable,
-        "-m",
-        "tests.gpu.node",
-        folder,
-    ]
+    apart = ("unshare", "--mount", "--propagation", "private")
+    command = [*apart, sys.executable, "-m", "tests.gpu.node", folder]
     with (
         (Path(folder) / "node.log").open("w") as log,
         subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=ROOT
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "PATH": path},
         ) as node,
     ):
         assert node.stdin

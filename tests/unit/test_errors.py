@@ -19,7 +19,7 @@ def tree(error: type[errors.GpunodeError]) -> dict[str, int]:
 
 
 # What travels or ships alone raises errors of its own, and so do stand-ins; none leaves its room.
-OWN = ("contract", "deviceplugin", "share", "sim", "agent", "on_host")
+OWN = ("accept", "contract", "deviceplugin", "share", "sim", "agent", "on_host")
 
 
 def test_the_tree_lists_every_error_with_its_exit_code() -> None:
