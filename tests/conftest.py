@@ -17,6 +17,8 @@ TESTS = Path(__file__).parent
 # Files of `make check`, and then of `make sim`, that are begun first, so that in the end no process is busy for long while the others
 # are not.
 LONGEST = (
+    "accept/test_faults.py",
+    "accept/test_program.py",
     "agent/test_changes_packages.py",
     "agent/test_changes_services.py",
     "agent/test_outside.py",

@@ -120,8 +120,12 @@ class Bench:
                     self.cuda.synchronize()
                 if 2 * time.monotonic() - began > end:
                     break
-            size = sum(length for _, length in chunks)
-            return {"memory_tested_mib": size // MIB, "memory_errors": self._count(counter)}
+            wrong = self._count(counter)
+            # A check that looks at nothing finds nothing: by another pattern, every word must be wrong.
+            self._check(first, size, ~seed, counter)
+            blind = abs(self._count(counter) - wrong - 2 * size // UNIT)
+            tested = sum(length for _, length in chunks)
+            return {"memory_tested_mib": tested // MIB, "memory_errors": wrong + blind}
 
     def compute(self, seconds: float) -> Figures:
         """TFLOPS of float32 FMA, and the number of results that were wrong. A FMA is two operations."""

@@ -83,6 +83,25 @@ WRONG = {
     "fill: every block the same": ("mul.wide.u32 %i, %block", "mul.wide.u32 %i, %thread", 1, "memory_errors"),
     "fill: out of its memory": ("shl.b64     %i, %i, 4;", "shl.b64     %i, %i, 14;", 1, "error"),
     "fill: not aligned": ("shl.b64     %i, %i, 4;", "shl.b64     %i, %i, 3;", 1, "error"),
+    "check: half of the unit": ("@%second red.global.add.u64 [%counter], 1;", "", 1, "memory_errors"),
+    "check: looks at nothing": (
+        "setp.ne.u64 %first, %u, %x;",
+        "setp.ne.u64 %first, %u, %u;",
+        1,
+        "memory_errors",
+    ),
+    "check: a thread is missing": (
+        "ld.global.v2.u64 {%u, %v}, [%at];",
+        "setp.eq.u64 %out, %i, 80; @%out ret; ld.global.v2.u64 {%u, %v}, [%at];",
+        1,
+        "memory_errors",
+    ),
+    "check: another pattern": (
+        "ld.global.v2.u64 {%u, %v}, [%at];",
+        "ld.global.v2.u64 {%v, %u}, [%at];",
+        1,
+        "memory_errors",
+    ),
     "copy: a word twice": (
         "{%x4, %x5, %x6, %x7}, [%from]",
         "{%x4, %x5, %x5, %x7}, [%from]",
