@@ -171,7 +171,7 @@ def _plan_cluster(
             hosts.placed,
             session.reporter,
             order=hosts.order,
-            taint=options.taint,
+            tainted=options.taint,
             run=options.run,
         )
     gate.show(session.inventory, session.reporter)

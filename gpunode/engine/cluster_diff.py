@@ -17,8 +17,7 @@ from gpunode.engine.reporter import Reporter, report_reason
 from gpunode.errors import ClusterError
 from gpunode.links import node as cluster_nodes
 from gpunode.links import plugin
-from gpunode.links.node import labels
-from gpunode.links.node import taint as taints
+from gpunode.links.node import labels, taint
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.links.plugin import configuration, daemonset, expected, other_owners
 from gpunode.links.plugin.features import PREFIX, STAMP, WRITER
@@ -60,13 +59,13 @@ def plan(
     diff: bool | None = None,
     strict: bool = True,
     order: Sequence[Collection[Host]] = (),
-    taint: bool = False,
+    tainted: bool = False,
     run: bool = True,
 ) -> ClusterPlan:
     """Show the cluster's changes, as `show` does, for hosts that will have the plugin's image; and which of them are no nodes
-    yet. `order`: the batches, each proven at a time, with pods if `run`. `taint`: all nodes until then."""
+    yet. `order`: the batches, each proven at a time, with pods if `run`. `tainted`: all nodes until then."""
     located = nodes.locate(api, members, seconds=0, notify=lambda _: None)
-    taints = [difference for member in located if (difference := _until_proven(member, taint, run))]
+    taints = [difference for member in located if (difference := _until_proven(member, tainted, run))]
     planned = show(
         api, inventory, located, reporter, diff=diff, strict=strict, loaded=True, order=order, taints=taints
     )
@@ -97,11 +96,11 @@ def _until_proven(member: Member, asked: bool, run: bool) -> Difference | None:
     """The taint that the run sets on the member's node and removes after the proof, or that an earlier run left there."""
     if member.node is None or member.reason is not None:
         return None
-    left = taints.run_of(member.node)
+    left = taint.run_of(member.node)
     if not left and not work.is_tainted_until_proven(member, asked):
         return None
-    lines = (f"-{taints.text(left)}",) if left and run else ()
-    lines = lines or (f"+{taints.text('RUN')} until its GPUs are proven",)
+    lines = (f"-{taint.text(left)}",) if left and run else ()
+    lines = lines or (f"+{taint.text('RUN')} until its GPUs are proven",)
     return Difference(f"Node {member.node.name}", "labelled", lines)
 
 
@@ -122,6 +121,23 @@ def _features(member: Member, config: PluginConfig | None) -> Difference | None:
     }
     changes = {**labels.missing(member.node, wanted), **old}
     return difference.labelling(member.node.name, changes) if changes else None
+
+
+def _compare_taints(members: Sequence[Member]) -> tuple[Members, list[Difference]]:
+    """The members, excluded where another client has set a taint of the inventory otherwise; and the inventory's taints that change."""
+    after, differences = [], []
+    for member in members:
+        if member.node is not None and member.active:
+            try:
+                added, gone = taint.compare(member.node, member.host.taints)
+            except ClusterError as error:
+                after.append(member.exclude(replace(error.problem, code=nodes.CONFLICT)))
+                continue
+            lines = (*(f"+{text}" for text in added), *(f"-{text}" for text in gone))
+            if lines:
+                differences.append(Difference(f"Node {member.node.name}", "labelled", lines))
+        after.append(member)
+    return tuple(after), differences
 
 
 def _kubelet_starts(member: Member) -> bool:
@@ -161,6 +177,8 @@ def show(
             f"Whether a DRA driver allocates the GPUs of these nodes is not known: {owners.unknown}."
         )
     members = nodes.exclude_owned(owners, members)
+    members, differences = _compare_taints(members)
+    taints = [*taints, *differences]
     _report_sharing(api, inventory, members, reporter)
     imageless = _report_imageless(api, inventory, members, reporter, loaded=loaded)
     tried = _try_labels(api, members, strict=strict)
@@ -187,7 +205,7 @@ def show(
         obstructed,
         len(outdated),
         imageless,
-        len(taints),
+        len(taints) - len(differences),
     )
 
 

@@ -15,7 +15,7 @@ from gpunode.engine.member import Member, Members
 from gpunode.engine.reporter import Reporter, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
-from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, fetch, identity
+from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, fetch, identity, taint
 from gpunode.links.node import labels as cluster_labels
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.links.plugin import daemonset, expected, features, other_owners
@@ -155,7 +155,8 @@ def exclude_owned(owners: other_owners.Owners, members: Sequence[Member]) -> Mem
 def apply_labels(
     api: Api, members: Sequence[Member], owners: other_owners.Owners = other_owners.NONE
 ) -> Members:
-    """Write gpunode's labels to the nodes, except those whose GPUs have another owner; a member is excluded by a label conflict."""
+    """Write gpunode's labels and the inventory's taints to the nodes, except those whose GPUs have another owner; a member is excluded
+    by a conflict."""
 
     def label(member: Member) -> Member:
         if not member.active or member.node is None or owners.reason(member.node):
@@ -163,6 +164,7 @@ def apply_labels(
         desired = desired_labels(member.host)
         try:
             cluster_labels.write(api, member.node, desired)
+            taint.write(api, member.node, member.host.taints)
         except ApiConnectionLost:
             raise
         except ClusterError as error:

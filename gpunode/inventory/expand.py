@@ -25,6 +25,8 @@ class DriverPackages:
     branch: str
 
 
+RESERVED_TAINTS = ("gpunode.dev/", "node.kubernetes.io/")  # gpunode's own, and the API server's
+
 Values: TypeAlias = dict[tuple[str, ...], tuple[Any, Where]]
 """A variable's name as a path of keys -> its value and its position in the file."""
 
@@ -39,7 +41,7 @@ def read_values(source: Source, variables: Mapping[str, Any], where: Where) -> V
             place = (*where, *full)
             if full in {("hosts",), ("name",)}:
                 continue
-            if full in READERS and isinstance(value, dict):  # one value: nothing of it is merged
+            if full in READERS and isinstance(value, dict | list):  # one value: nothing of it is merged
                 if (parsed := READERS[full](source, value, place)) is not None:
                     flat[full] = parsed, place
             elif full[0] == "repositories" and len(full) == 2:
@@ -146,8 +148,27 @@ def read_gpus(_: Source, value: Mapping[str, Any], _where: Where) -> ExpectedGpu
     return ExpectedGpus(value["count"], value.get("model", "")) if "count" in value else None
 
 
-READERS: Mapping[tuple[str, ...], Callable[[Source, Mapping[str, Any], Where], Any]] = MappingProxyType(
-    {("driver",): read_driver, ("python",): read_python, ("gpus",): read_gpus}
+def read_taints(source: Source, taints: list[Any], where: Where) -> tuple[str, ...] | None:
+    """A node's taints; None where one is not the user's to set, or two have the same key and effect, which is noted."""
+    seen: dict[tuple[str, str], str] = {}
+    wrong = False
+    for number, taint in enumerate(map(str, taints)):
+        both, _, effect = taint.rpartition(":")
+        key = both.partition("=")[0]
+        problem = ""
+        if owner := next((name for name in RESERVED_TAINTS if key.startswith(name)), ""):
+            problem = f"taints of {owner} are not set by an inventory; remove it"
+        elif other := seen.get((key, effect)):
+            problem = f"a node has one taint of a key and an effect; keep this or {other}"
+        if problem:
+            source.problem((*where, number), problem)
+        wrong = wrong or bool(problem)
+        seen[key, effect] = taint
+    return None if wrong else tuple(map(str, taints))
+
+
+READERS: Mapping[tuple[str, ...], Callable[[Source, Any, Where], Any]] = MappingProxyType(
+    {("driver",): read_driver, ("python",): read_python, ("gpus",): read_gpus, ("taints",): read_taints}
 )
 
 

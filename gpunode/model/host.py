@@ -86,6 +86,7 @@ class Host:
     device_specs: bool = False  # it names their device files to the kubelet, too
     feature_gates: Mapping[str, bool] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[str, ...] = ()  # of its node, as kubectl writes them: KEY=VALUE:EFFECT
     driver_repository: Repository | None = None
     toolkit_repository: Repository | None = None
     system_repository: Repository | None = (

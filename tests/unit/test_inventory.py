@@ -404,3 +404,13 @@ groups: {gpu: {hosts: [a]}}
     )
     assert inventory.cluster.plugin_config == PluginConfig(files=texts, cdi_directory="/var/run/cdi")
     assert [(one.cdi, one.device_specs) for one in inventory.hosts] == [(True, False)]
+
+
+def test_taints_are_one_value(tmp_path: Path) -> None:
+    """A host's list replaces its group's, so one can have none."""
+    file = tmp_path / "inventory.yaml"
+    file.write_text(
+        "groups:\n  g:\n    taints: [a=1:NoSchedule, b:PreferNoSchedule]\n"
+        "    hosts: [one, {name: two, taints: []}]\n"
+    )
+    assert [host.taints for host in load(file).hosts] == [("a=1:NoSchedule", "b:PreferNoSchedule"), ()]

@@ -687,3 +687,25 @@ GATES = {
 @pytest.mark.parametrize(("written", "expected"), GATES.items())
 def test_a_gate_that_is_none_is_named(tmp_path: Path, written: str, expected: str) -> None:
     assert mistakes(tmp_path, f"gate: {written}\n{HOSTS}") == [expected]
+
+
+@pytest.mark.parametrize(
+    ("taints", "problem"),
+    [
+        ("[dedicated=ml]", "KEY=VALUE:EFFECT with NoSchedule, PreferNoSchedule or NoExecute"),
+        (
+            "[gpunode.dev/unverified=x:NoSchedule]",
+            "taints of gpunode.dev/ are not set by an inventory; remove it",
+        ),
+        (
+            "[node.kubernetes.io/not-ready:NoExecute]",
+            "taints of node.kubernetes.io/ are not set by an inventory",
+        ),
+        ("[a=1:NoSchedule, a=2:NoSchedule]", "keep this or a=1:NoSchedule"),
+        ("a=1:NoSchedule", "expected a list"),
+    ],
+)
+def test_a_taint_that_cannot_be_set_is_named(tmp_path: Path, taints: str, problem: str) -> None:
+    (found,) = mistakes(tmp_path, f"defaults: {{taints: {taints}}}\n{HOSTS}")
+    assert "defaults.taints" in found
+    assert problem in found

@@ -20,6 +20,7 @@ from gpunode.wording import few
 
 GPU_LABEL = "gpunode.dev/gpu"  # "true": the device plugin runs here
 RUNTIME_LABEL = "gpunode.dev/runtime"  # "class": pods reach GPUs through RuntimeClass nvidia only
+TAINTS = "gpunode.dev/taints"  # annotation: those of the inventory that gpunode has set
 ACCELERATOR_LABEL = "accelerator"
 OFFERED = ("nvidia.com/", MEMORY)
 HOSTNAME = "kubernetes.io/hostname"
@@ -54,6 +55,7 @@ class Node:
     # writer → labels it has applied, by the API server's books or by its own note
     applied: Mapping[str, frozenset[str]] = field(default_factory=dict)
     noted: frozenset[str] = frozenset()  # writers with a note in the node
+    own_taints: tuple[str, ...] = ()  # of the inventory, as KEY=VALUE:EFFECT, that gpunode has set
     gpu_ready: Condition | None = None  # the plugin's condition
     plugin_status: str = ""  # the annotation with the device plugin's status; "" where there is none
     accepted: str = ""  # the annotation with its GPUs' acceptance; "" where there is none
@@ -176,6 +178,7 @@ def parse(item: Object) -> Node:
             writer: frozenset(note.get("metadata", {}).get("labels") or {}) for writer, note in stored.items()
         },
         noted=frozenset(stored),
+        own_taints=own_taints(item),
         gpu_ready=next(
             (
                 Condition(entry["status"], entry.get("reason", ""), entry.get("message", ""))
@@ -190,6 +193,12 @@ def parse(item: Object) -> Node:
         if len(images) < LISTED
         else (),
     )
+
+
+def own_taints(item: Object) -> tuple[str, ...]:
+    """The taints of the inventory that gpunode has set, by its annotation."""
+    text = (item["metadata"].get("annotations") or {}).get(TAINTS, "")
+    return tuple(text.split(",")) if text else ()
 
 
 def _resources(capacity: Object, allocatable: Object) -> dict[str, Resource]:

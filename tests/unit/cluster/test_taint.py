@@ -7,6 +7,7 @@ import pytest
 from gpunode.cluster.api import Api
 from gpunode.engine import work
 from gpunode.engine.member import Member
+from gpunode.errors import ClusterError
 from gpunode.links import node as nodes
 from gpunode.links.node import taint
 from gpunode.model import Host, Outcome, Ssh, Status
@@ -80,3 +81,57 @@ def test_nodes_that_are_new_or_change_are_tainted(
     node = nodes.parse(add_node(fake, "a", labels=labels))
     member = Member(Host("a", Ssh("a"), taint_until_verified=host), Outcome("a", status), node)
     assert work.is_tainted_until_proven(member, asked) is expected
+
+
+ML, SPOT = "dedicated=ml:NoSchedule", "spot:PreferNoSchedule"
+SPOTS = {"key": "spot", "effect": "PreferNoSchedule"}
+
+
+def noted(fake: FakeApi) -> str | None:
+    (node,) = fake.all("Node")
+    return node["metadata"].get("annotations", {}).get("gpunode.dev/taints")  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("before", "note", "desired", "after", "noted_after"),
+    [
+        ([], None, [ML, SPOT], [OTHER, SPOTS], f"{ML},{SPOT}"),
+        ([own(RUN)], None, [ML], [own(RUN), OTHER], ML),
+        ([OTHER, SPOTS], f"{ML},{SPOT}", [SPOT], [SPOTS], SPOT),
+        ([OTHER], ML, [], [], None),
+        ([OTHER], ML, ["dedicated=ai:NoSchedule"], [{**OTHER, "value": "ai"}], "dedicated=ai:NoSchedule"),
+        ([OTHER], None, [ML], [OTHER], None),  # a user's own stays a user's
+        ([OTHER], None, [], [OTHER], None),
+        ([], ML, [ML], [OTHER], ML),  # a user took it off
+        ([], ML, [], [], None),  # and the inventory, too: one that a user sets later is a user's
+    ],
+)
+def test_taints_of_the_inventory_come_and_go_and_others_stay(
+    api: Api,
+    fake: FakeApi,
+    before: list[object],
+    note: str | None,
+    desired: list[str],
+    after: list[object],
+    noted_after: str | None,
+) -> None:
+    add_node(fake, "a")
+    annotations = {"gpunode.dev/taints": note} if note else {}
+    fake.update("Node", "a", spec={"taints": before}, metadata={"annotations": annotations})
+    (item,) = fake.all("Node")
+    taint.write(api, nodes.parse(item), desired)
+    assert (of(fake), noted(fake)) == (after, noted_after)
+    (item,) = fake.all("Node")
+    assert taint.compare(nodes.parse(item), desired) == ((), ())
+
+
+def test_a_taint_that_another_client_set_otherwise_is_a_conflict(api: Api, fake: FakeApi) -> None:
+    add_node(fake, "a")
+    fake.update("Node", "a", spec={"taints": [OTHER]})
+    (item,) = fake.all("Node")
+    with pytest.raises(
+        ClusterError, match="set the taint dedicated=ml:NoSchedule, the inventory has"
+    ) as error:
+        taint.write(api, nodes.parse(item), ["dedicated=ai:NoSchedule"])
+    assert "kubectl taint node a dedicated=ml:NoSchedule-" in error.value.hint
+    assert of(fake) == [OTHER]
