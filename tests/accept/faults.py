@@ -182,7 +182,7 @@ NAMES = {
     "a slot of width 8": "its slot gives it PCIe 5 x8 of 5 x16",
     "a slow link, whatever it says": "transfer-slow",
     "a very slow link": "transfer-slow",
-    "slow memory": "slower-than-fleet",
+    "slow memory": "memory-slow",
     "very slow memory": "memory-slow",
     "memory at half of its clock": "memory-slow",
     "slow cores": "compute-slow",
