@@ -159,6 +159,32 @@ def test_a_pod_that_cannot_start_says_why_and_is_deleted(gpunode: Gpunode, demo:
     until(lambda: left(demo) == [])
 
 
+def test_a_pod_that_the_kubelet_refused_is_named_by_verify_until_it_is_gone(demo: Demo) -> None:
+    """As after a reboot: bound already, it asks for GPUs that the device manager does not have. A bundle has it, too."""
+    pods, name = "/api/v1/namespaces/default/pods", "too-much"
+    limits = {"limits": {"nvidia.com/gpu": "64"}}
+    spec = {"nodeName": "gpu-2", "containers": [{"name": "c", "image": "cuda:12", "resources": limits}]}
+    pod = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": name}, "spec": spec}
+    assert client(demo).ask("POST", pods, pod)[0] == 201
+    until(lambda: client(demo).ask("GET", f"{pods}/{name}")[1]["status"].get("phase") == "Failed")
+    options = ("inventory.yaml", "--no-run", "--json", "--limit", "gpu-2")
+    done = run(demo.folder, "verify", *options)
+    assert done.returncode == 1
+    broken = [link for link in of_kind(done, "link") if link["status"] == "broken"]
+    assert [(link["layer"], link["text"]) for link in broken] == [
+        ("work", f"the kubelet refused 1 pod: default/{name}")
+    ]
+    assert broken[0]["fix"] == f"kubectl -n default get pod {name} -o yaml | kubectl replace --force -f -"
+    packed = run(demo.folder, "support-bundle", "inventory.yaml", "--json", "-o", "help.tar.gz")
+    assert packed.returncode == 0, packed.stderr
+    files = {line["file"]: line["bytes"] for line in of_kind(packed, "content")}
+    assert {"hosts/gpu-1.json", "hosts/gpu-2.json", "cluster/nodes/gpu-2.json"} <= files.keys()
+    assert files["cluster/events.json"] > 10
+    client(demo).ask("DELETE", f"{pods}/{name}")
+    until(lambda: client(demo).ask("GET", f"{pods}/{name}")[0] == 404)
+    assert run(demo.folder, "verify", *options).returncode == 0
+
+
 def left(demo: Demo) -> list[str]:
     """Pods of nvidia-smi that are there."""
     items = client(demo).ask("GET", "/api/v1/namespaces/gpunode/pods")[1]["items"]

@@ -76,6 +76,13 @@ def test_a_container_that_lost_its_gpus_is_named_with_what_starts_it_again(
     assert link.cause.startswith("ml/train: its device cgroup refuses /dev/nvidia0, /dev/nvidiactl.")
 
 
+def test_a_pod_whose_containers_all_lost_their_gpus_is_named_once() -> None:
+    pod = make_pod("train", gpus=2, owner="Job")
+    link = judge(pod, containers=[given("train", lost=FILES), given("train", lost=FILES[:1])])
+    assert link is not None
+    assert (link.text, link.fix) == ("2 containers lost GPUs: ml/train", "kubectl -n ml delete pod train")
+
+
 def test_a_container_outside_kubernetes_is_named_too() -> None:
     link = judge(containers=[given(None, lost=FILES, name="web")])
     assert link is not None

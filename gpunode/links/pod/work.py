@@ -32,7 +32,7 @@ def judge_work(seen: Facts, pods: Sequence[Object]) -> Verdict | None:
     causes = [
         f"{name_of(each)}: its device cgroup refuses {', '.join(each.lost or ())}. {LOST}" for each in lost
     ]
-    fixes = [_restart(each, by_uid) for each in lost]
+    fixes = list(dict.fromkeys(_restart(each, by_uid) for each in lost))
     for pod in refused:
         status = pod["status"]
         replaced = "; its controller made another" if _has_controller(pod) else ""
@@ -43,9 +43,10 @@ def judge_work(seen: Facts, pods: Sequence[Object]) -> Verdict | None:
         fixes.append(
             "Give such a pod a limit of GPUs, or take them from its image or environment; `isolation: true` does for new pods."
         )
+    names = list(dict.fromkeys(map(name_of, lost)))  # a pod may have several
     texts = []
     if lost:
-        texts.append(f"{several(len(lost), 'container')} lost GPUs: {few([*map(name_of, lost)], NAMED)}")
+        texts.append(f"{several(len(lost), 'container')} lost GPUs: {few(names, NAMED)}")
     if waiting:
         texts.append(
             f"the kubelet refused {several(len(waiting), 'pod')}: {few([*map(_name, waiting)], NAMED)}"
