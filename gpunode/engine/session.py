@@ -37,12 +37,19 @@ class Session:
         so a host that is not in its desired state is reported as one that differs."""
         hosts = self.hosts if hosts is None else hosts
         done: dict[str, Outcome] = {}
+
+        def visit_host(host: Host, emit: OnEvent) -> Outcome:
+            visit = self.visits[host.name]
+            try:
+                return task(visit, emit)
+            finally:
+                if (
+                    len(self.hosts) > self.forks
+                ):  # a thousand open connections are more than a process may have
+                    visit.close()
+
         with self.reporter.live(hosts):
-            for item in fleet.run(
-                hosts,
-                lambda host, emit: task(self.visits[host.name], emit),
-                forks=self.forks,
-            ):
+            for item in fleet.run(hosts, visit_host, forks=self.forks):
                 if isinstance(item, Outcome):
                     done[item.host] = item
                     differs = item.status == "planned" and not plans

@@ -8,12 +8,10 @@ Out: anything that the host's shell prints, the bootstrap's line, then one JSON 
 from __future__ import annotations
 
 import base64
-import functools
 import hashlib
 import json
 import re
 import secrets
-import threading
 import zlib
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -25,17 +23,13 @@ from gpunode.host import answers, bootstrap
 from gpunode.host.answers import parse_facts
 from gpunode.local import streams
 from gpunode.model import Change, InstallDriver, LoadImage, Packages, RemoveFile, Watch, WriteFile
+from gpunode.once import Once
 
 ANSWER_BYTES = 64 << 20
 READY = b"@gpunode-ready"
 
 
-_READING = (
-    threading.Lock()
-)  # a cache alone would let the threads of all hosts compute the same at the same time
-
-
-@functools.cache
+@Once
 def _program() -> bytes:
     """The agent, compressed once a run for all hosts."""
     return zlib.compress(bootstrap.program().encode(), 6)
@@ -43,8 +37,7 @@ def _program() -> bytes:
 
 def encode(job: Mapping[str, Any]) -> bytes:
     """The command's standard input; the job's image archives follow it, in their order."""
-    with _READING:
-        program = _program()
+    program = _program()
     body = json.dumps(job, separators=(",", ":")).encode()
     return b"gpunode-agent 1 %d %d\n" % (len(program), len(body)) + program + body
 
@@ -226,11 +219,10 @@ def encode_change(change: Change) -> dict[str, Any]:
 
 def _payload(archive: str) -> dict[str, Any]:
     status = Path(archive).stat()
-    with _READING:
-        return {"size": status.st_size, "sha256": _digest(archive, status.st_size, status.st_mtime_ns)}
+    return {"size": status.st_size, "sha256": _digest(archive, status.st_size, status.st_mtime_ns)}
 
 
-@functools.lru_cache(maxsize=8)
+@Once
 def _digest(archive: str, _size: int, _mtime: int) -> str:
     """The archive's SHA-256, read once a run for all hosts."""
     digest = hashlib.sha256()

@@ -8,7 +8,7 @@ from pathlib import Path
 import jinja2
 
 from gpunode.errors import TemplateError
-from gpunode.planning.tables import READING
+from gpunode.once import Once
 
 
 def folder() -> Path:
@@ -26,16 +26,18 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,
-        auto_reload=False,  # else each use of a template asks for the age of its file
     )
+
+
+@Once
+def _template(name: str) -> jinja2.Template:
+    return _environment().get_template(f"{name}.j2")
 
 
 def template(name: str, **values: object) -> str:
     """The text of `templates/host/<name>.j2` with these values. Raises TemplateError for a missing one."""
     try:
-        with READING:
-            text = _environment().get_template(f"{name}.j2")
-        return text.render(**values)
+        return _template(name).render(**values)
     except jinja2.TemplateNotFound:
         raise TemplateError(
             f"template host/{name}.j2 is missing in {folder()}",

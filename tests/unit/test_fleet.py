@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import threading
+from typing import Any, cast
+
+import pytest
 
 from gpunode.engine import fleet
+from gpunode.engine.session import Session
 from gpunode.errors import AgentFailed, Refused, Unreachable
 from gpunode.model import Event, Host, OnEvent, Outcome, Ssh
+from gpunode.report.lines import Lines
 
 
 def hosts(*names: str) -> list[Host]:
@@ -100,3 +105,29 @@ def test_forks_bound_how_many_hosts_are_worked_on_at_once() -> None:
     go_on.set()
     assert len(outcomes([*begun, *run])) == 4
     assert len(threads) == 2
+
+
+class OpenVisit:
+    """Counts those that are open."""
+
+    def __init__(self, host: Host) -> None:
+        self.host, self.open = host, False
+
+    def close(self) -> None:
+        self.open = False
+
+
+@pytest.mark.parametrize(("forks", "left"), [(3, 3), (2, 0)])
+def test_connections_are_kept_where_all_hosts_may_be_worked_on_at_once(forks: int, left: int) -> None:
+    """Of more hosts each is closed after its work: a thousand files are more than a process may have open."""
+
+    def work(visit: Any, _emit: OnEvent) -> Outcome:
+        visit.open = True
+        assert sum(visit.open for visit in visits.values()) <= forks
+        return Outcome(visit.host.name, "right")
+
+    names = hosts("a", "b", "c")
+    visits = {host.name: OpenVisit(host) for host in names}
+    session = Session(cast("Any", None), tuple(names), cast("Any", visits), Lines(quiet=True), forks)
+    session.each(work)
+    assert sum(visit.open for visit in visits.values()) == left

@@ -596,10 +596,10 @@ def test_the_agent_is_compressed_once_for_all_hosts(monkeypatch: pytest.MonkeyPa
         return wire.encode({"op": "probe"})
 
     monkeypatch.setattr(wire.zlib, "compress", compress)
-    wire._program.cache_clear()
+    wire._program.clear()
     try:
         with ThreadPoolExecutor(8) as pool:
             assert len(set(pool.map(encode, range(8)))) == 1
     finally:
-        wire._program.cache_clear()
+        wire._program.clear()
     assert len(compressed) == 1
