@@ -23,6 +23,7 @@
   + WrongKey                   4    a key is not the one of the tables
   + DamagedArchive             1    no tar archive, or one that was cut off
   + Declined                   4    the user answered no
+  + StalePlan                  4    what was reviewed is not what would be done now
 
 The command line catches GpunodeError; `fleet` catches HostError and makes it the host's outcome. Anything else is a bug and
 keeps its traceback.
@@ -290,6 +291,12 @@ class KubeconfigUnusable(ClusterError):
 
 class Declined(GpunodeError):
     """The user answered no."""
+
+    exit_code = 4
+
+
+class StalePlan(GpunodeError):
+    """What was reviewed is not what would be done now."""
 
     exit_code = 4
 

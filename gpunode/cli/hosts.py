@@ -23,7 +23,7 @@ def plan(
         bool | None,
         typer.Option(
             "--diff/--no-diff",
-            help="Show what changes inside files and cluster objects; --diff: new and removed objects whole, too.",
+            help="--diff: show every reason, and what changes inside files and cluster objects. --no-diff: nothing of it, nor with --json.",
             show_default=False,
         ),
     ] = None,
@@ -40,16 +40,27 @@ def plan(
             "--why", help="Show the choices that each plan rests on: repository, branch, modules, runtime …"
         ),
     ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Also write the plan to this file, which `provision FILE` applies.", metavar="FILE"
+        ),
+    ] = None,
     html: options.Html = None,
 ) -> int:
     """Show what provision would change on every host and in the cluster, and why. Changes nothing.
 
+    With --out the plan can be reviewed, and applied later as it was reviewed. The file has every diff, and no secret.
+
     Example: gpunode plan inventory.yaml --limit p100 --exit-code
     """
     from gpunode.commands.plan import show_plan
+    from gpunode.engine import plan_file
 
+    if out is not None:
+        plan_file.check_place(out)
     with session(common, html) as work:
-        return show_plan(work, diff=diff, waits=exit_with, why=why)
+        return show_plan(work, diff=diff, waits=exit_with, why=why, out=out)
 
 
 @visits_hosts
@@ -93,12 +104,20 @@ def provision(
 ) -> int:
     """Make every host a verified GPU node: plan, ask, apply, deploy the device plugin, prove that it works.
 
+    In the place of the inventory, a file of `plan --out`: its hosts are planned again, and where that is what was reviewed, it is
+    applied without a question. What has changed since is shown and asked for; with --yes it ends the command with exit code 4.
+
     Example: gpunode provision inventory.yaml --limit p100 --yes
     """
     from gpunode.commands import provision as rollout
+    from gpunode.engine import plan_file
     from gpunode.engine.batch_order import Size
     from gpunode.errors import UsageError
 
+    reviewed = plan_file.read(common.inventory)
+    if reviewed is not None:
+        names = common.limit or reviewed.names
+        common = dataclasses.replace(common, inventory=Path(reviewed.inventory), limit=names)
     size = Size.parse(batch) if batch is not None else None
     if taint and not run:
         raise UsageError(
@@ -113,6 +132,7 @@ def provision(
         fingerprints=tuple(fingerprint or ()),
         taint=taint,
         accept=accept or "",
+        reviewed=reviewed,
     )
     with session(common, html, accepted=yes) as work:
         return rollout.provision(work, settings)

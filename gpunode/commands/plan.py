@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from gpunode import packages
 from gpunode.cluster.api import Api
+from gpunode.cluster.objects.difference import Difference
 from gpunode.engine import (
     cluster_diff,
     control_plane,
@@ -14,6 +16,7 @@ from gpunode.engine import (
     gate,
     impact,
     nodes,
+    plan_file,
     prerequisites,
     rounds,
 )
@@ -31,9 +34,11 @@ from gpunode.packages import releases
 from gpunode.planning.versions import upstream
 
 
-def show_plan(session: Session, *, diff: bool | None, waits: bool, why: bool = False) -> int:
+def show_plan(
+    session: Session, *, diff: bool | None, waits: bool, why: bool = False, out: Path | None = None
+) -> int:
     """Show the plan; the exit code. `diff`: as in `cluster_diff.show`. `waits`: pending changes have exit codes of their own.
-    `why`: with the choices behind each plan."""
+    `why`: with the choices behind each plan. `out`: the file that gets the plan, for `provision`."""
     reporter, inventory = session.reporter, session.inventory
     nodes.check_kubeconfig(inventory)
     members = prerequisites.add_repositories(session, session.for_each_host(converge.probe_and_plan), None)
@@ -49,10 +54,11 @@ def show_plan(session: Session, *, diff: bool | None, waits: bool, why: bool = F
     members = control_plane.refuse_unnamed(
         inventory, impact.find_impact(api, namespace, members, placed, strict=False)
     )
-    reporter.plans(outcomes(members), diff=diff is not False)
+    reporter.plans(outcomes(members), diff=diff)
     if why:
         reporter.rows("why", ("host", "code", "chosen", "why"), list(_choices(members)))
     objects: int | None = None  # of the cluster, if it was checked
+    changes: tuple[Difference, ...] = ()
     conflicts = False
     if inventory.cluster.plugin is None:
         reporter.note(nodes.WITHOUT_PLUGIN)
@@ -60,12 +66,16 @@ def show_plan(session: Session, *, diff: bool | None, waits: bool, why: bool = F
         try:
             order = rounds.order_batches(members)
             shown = cluster_diff.plan(api, inventory, placed, reporter, diff=diff, strict=False, order=order)
+            changes = shown.changes
             objects, conflicts = shown.objects, bool(shown.conflicts or shown.obstructed)
         except ClusterError as error:
             wrong = error
     if wrong is not None:
         reporter.problem(wrong.problem)
     gate.show(inventory, reporter)
+    if out is not None:
+        plan_file.write(out, plan_file.make(Path(inventory.path), members, changes))
+        reporter.note(f"The plan is in {out}: `gpunode provision {out}` applies it as it was reviewed.")
     reporter.summary(outcomes(members), cluster=objects)
     code = wrong.exit_code if wrong else 1 if conflicts else exit_codes.worst(members)
     if waits and (objects or any(member.outcome and member.outcome.plan for member in members)):

@@ -18,6 +18,7 @@ from gpunode.engine import (
     gate,
     impact,
     nodes,
+    plan_file,
     prerequisites,
     proof,
     rounds,
@@ -26,11 +27,13 @@ from gpunode.engine import (
 from gpunode.engine.batch import Interrupt, Run
 from gpunode.engine.batch_order import Size
 from gpunode.engine.converge import REBOOT_SECONDS
+from gpunode.engine.estimate import estimate
 from gpunode.engine.member import Member, Members, outcomes, update
-from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRun, RunOptions
+from gpunode.engine.plan_file import PlanFile
+from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRun, RunOptions, mean_seconds
 from gpunode.engine.reporter import Reporter, confirm, progress
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError, Problem
+from gpunode.errors import ClusterError, Problem, StalePlan
 from gpunode.links.node import cordon, fetch, taint
 from gpunode.links.pod.vectoradd import sweep
 from gpunode.model import Host
@@ -46,7 +49,7 @@ class ProvisionOptions:
     """How a fleet is worked on. `run`: with vectoradd. `size`, `canary`: see `split_batches`. `max_fail`: hosts that may end badly,
     those that the plan showed as refused or unreachable included, before no further batch begins; None: only those. `fingerprints`:
     of keys that the user trusts, in full. `taint`: all nodes until their proof. `accept`: the level of the acceptance after the proof; "":
-    none. `rest`: unfinished hosts of the run to resume; `begun`: those already begun → seconds for
+    none. `reviewed`: the plan that was accepted beforehand. `rest`: unfinished hosts of the run to resume; `begun`: those already begun → seconds for
     which they may still reboot."""
 
     yes: bool = False
@@ -57,6 +60,7 @@ class ProvisionOptions:
     fingerprints: tuple[str, ...] = ()
     taint: bool = False
     accept: str = ""
+    reviewed: PlanFile | None = None
     rest: tuple[str, ...] = ()
     begun: Mapping[str, float] = field(default_factory=dict)
 
@@ -144,7 +148,7 @@ def _plan_hosts(session: Session, api: Api | None, options: ProvisionOptions) ->
     placed = impact.locate(api, members)
     members = impact.find_impact(api, session.inventory.cluster.namespace, members, placed, strict=True)
     members = control_plane.refuse_unnamed(session.inventory, members)
-    session.reporter.plans(outcomes(members))
+    session.reporter.plans(outcomes(members), reviewed=_as_reviewed(session, members, options.reviewed))
     left = cordon.owners(api) if api else {}
     disturbed = [
         member.host.name
@@ -227,11 +231,55 @@ def _ask(
     busy = [part for part in parts if part[2]]
     if way := rounds.faster_way(busy, options.size):
         session.reporter.note(way)
+    yes = options.yes
+    if options.reviewed is not None:
+        yes = _check_reviewed(session, members, cluster, options.reviewed, yes=yes)
     if waiting or cluster.objects:
+        proves = options.run and session.inventory.cluster.plugin is not None
+        earlier = mean_seconds(Path(session.inventory.path))
         question = rounds.question(
-            waiting, cluster.objects, session.inventory.path, len(busy), cluster.replaced, cluster.tainted
+            waiting,
+            cluster.objects,
+            session.inventory.path,
+            len(busy),
+            cluster.replaced,
+            cluster.tainted,
+            str(estimate(order, waiting, earlier, proves=proves)),
         )
-        confirm(session.reporter, question, yes=options.yes)
+        confirm(session.reporter, question, yes=yes)
+
+
+def _as_reviewed(session: Session, members: Members, reviewed: PlanFile | None) -> frozenset[str]:
+    """Names of the hosts whose plan is the one that was reviewed."""
+    if reviewed is None:
+        return frozenset()
+    now = plan_file.make(Path(session.inventory.path), members, ())
+    differ = {deviation.host for deviation in plan_file.compare(reviewed, now)}
+    return frozenset(member.host.name for member in members) - differ
+
+
+def _check_reviewed(
+    session: Session,
+    members: Members,
+    cluster: cluster_diff.ClusterPlan,
+    reviewed: PlanFile,
+    *,
+    yes: bool,
+) -> bool:
+    """True if everything is as it was reviewed; else what is not is shown. Raises StalePlan for that if nobody is asked (`yes`)."""
+    now = plan_file.make(Path(session.inventory.path), members, cluster.changes)
+    deviations = plan_file.compare(reviewed, now)
+    if not deviations:
+        session.reporter.note(f"As reviewed: the plan of {reviewed.by}, {reviewed.made}.")
+        return True
+    rows = [(deviation.host, deviation.code, deviation.what) for deviation in deviations]
+    session.reporter.rows("deviation", ("host", "code", "what"), rows)
+    if yes:
+        raise StalePlan(
+            f"{several(len(deviations), 'thing')} changed since the plan was made; nothing was changed",
+            hint="Plan again with `gpunode plan --out`, or leave out --yes to be asked.",
+        )
+    return False
 
 
 def _begin_record(session: Session, members: Members, options: ProvisionOptions) -> Record:

@@ -42,6 +42,7 @@ class ClusterPlan:
     replaced: int = 0
     imageless: tuple[str, ...] = ()  # nodes, the members' or others, without the plugin's image
     tainted: int = 0  # nodes until their proof
+    changes: tuple[Difference, ...] = ()
 
     @property
     def conflicts(self) -> Members:
@@ -206,6 +207,7 @@ def show(
         len(outdated),
         imageless,
         len(taints) - len(differences),
+        tuple(changes),
     )
 
 

@@ -27,6 +27,7 @@ from gpunode.host import answers
 from gpunode.wording import Advice, Command, few
 
 FORMAT = 1
+RECENT = 10  # runs
 STAMP = "%Y%m%dT%H%M%SZ"
 SIZE = re.compile(r"[1-9]\d{0,5}%?")
 
@@ -51,12 +52,14 @@ BAD: tuple[State, ...] = ("failed", "refused", "unreachable")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a host has come, since when (seconds since the epoch), and why no further. `gpus`: PCI addresses of those that it had."""
+    """How far a host has come, since when (seconds since the epoch), and why no further. `gpus`: PCI addresses of those that it had.
+    `spent`: seconds by phase."""
 
     state: State
     since: float
     why: str = ""
     gpus: tuple[str, ...] = ()
+    spent: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +237,7 @@ def _parse(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
                 _time(line.get("time", 0)),
                 str(line.get("why", "")),
                 tuple(map(str, line.get("gpus", ()))),
+                {str(phase): _time(seconds) for phase, seconds in line.get("spent", {}).items()},
             )
         ended = ended or "ended" in line
     return RecordedRun(path.stem, first.inventory, began, first.options, hosts, ended)
@@ -268,6 +272,21 @@ def recent(inventory: Path, count: int, *, folder: Path | None = None) -> list[P
     """The files of the last runs of this inventory, the newest first."""
     runs = islice(_newest_first(inventory, folder), count)
     return [(folder or default_folder()) / f"{run.id}.jsonl" for run in runs]
+
+
+def mean_seconds(inventory: Path, *, folder: Path | None = None) -> dict[str, float]:
+    """Mean seconds of a host by phase, over the last runs of this inventory; without phases that none of their hosts had."""
+    spent = [
+        progress.spent
+        for run in islice(_newest_first(inventory, folder), RECENT)
+        for progress in run.hosts.values()
+        if progress.state == DONE
+    ]
+    seconds: dict[str, list[float]] = {}
+    for host in spent:
+        for phase, value in host.items():
+            seconds.setdefault(phase, []).append(value)
+    return {phase: sum(values) / len(values) for phase, values in seconds.items()}
 
 
 def find_unfinished(inventory: Path, *, folder: Path | None = None) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
@@ -32,12 +32,19 @@ class Reporter(Protocol):
         """A host is done."""
         ...
 
-    def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
-        """The changes of each host."""
+    def plans(
+        self,
+        outcomes: Sequence[Outcome],
+        *,
+        diff: bool | None = None,
+        reviewed: Collection[str] = (),
+    ) -> None:
+        """The changes of each host. `diff`: with what changes inside files; None: for programs, and for users who ask for it.
+        `reviewed`: hosts whose plan the user has seen."""
         ...
 
     def cluster(self, context: str, differences: Sequence[Difference], *, diff: bool | None = None) -> None:
-        """The changes of the cluster `context`. `diff`: None for diffs of changed objects only, True for all, False for none."""
+        """The changes of the cluster `context`. `diff`: as of `plans`; None: with those of nodes and ConfigMaps, and short ones."""
         ...
 
     def failures(self, outcomes: Sequence[Outcome]) -> None:
@@ -61,7 +68,7 @@ class Reporter(Protocol):
         ...
 
     def ask(self, question: str) -> bool:
-        """A question that needs a user; False where there is none."""
+        """A question that needs a user, who can have the diffs shown first; False where there is none."""
         ...
 
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:

@@ -103,14 +103,17 @@ def question(
     batches: int = 0,
     replaced: int = 0,
     tainted: int = 0,
+    time: str = "",
 ) -> str:
-    """The question before any change: its costs, `replaced` pods of the plugin and `tainted` nodes included, and the inventory."""
+    """The question before any change: its costs, `replaced` pods of the plugin, `tainted` nodes and `time` included, and the
+    inventory."""
     if not waiting:
         return f"Apply {inventory} to the cluster?"
     what = f"{several(len(waiting), 'host')}{' and the cluster' if objects else ''}"
     plugin = [f"{several(replaced, 'pod')} of the plugin replaced"] if replaced else []
     taints = [f"{several(tainted, 'node')} tainted until proven"] if tainted else []
     costs = [*_costs(waiting), *plugin, *taints, *([f"{batches} batches"] if batches > 1 else [])]
+    costs += [time] if time else []
     return f"{what}: {', '.join(costs)}. Apply {inventory}?"
 
 
@@ -123,7 +126,7 @@ def faster_way(rows: Sequence[Sequence[object]], size: Size | None) -> str:
 
 
 def _costs(waiting: Sequence[Member]) -> list[str]:
-    """The costs of all these plans: `1 reboot`, `2 restarts of docker`, `nobody works there`."""
+    """The costs of all these plans: `1 reboot`, `2 restarts of docker`, `0 pods disturbed`."""
     effects = [member.disturbs for member in waiting]
     reboots = sum(effect.what.reboot and not effect.reload for effect in effects)
     tried = sum(effect.reload for effect in effects)
@@ -133,7 +136,6 @@ def _costs(waiting: Sequence[Member]) -> list[str]:
     pods = sum(len(effect.pods or ()) for effect in busy)
     unknown = sum(effect.pods is None for effect in busy)
     processes = sum(len(effect.processes) for effect in busy)
-    quiet = "nobody works there" if any(effect.what for effect in effects) else "nothing interrupted"
     return [
         *([several(reboots, "reboot")] if reboots else []),
         *([f"{several(tried, 'reload')} of the modules (a reboot where it fails)"] if tried else []),
@@ -142,7 +144,7 @@ def _costs(waiting: Sequence[Member]) -> list[str]:
         *([f"{several(pods, 'pod')} disturbed"] if pods else []),
         *([f"{several(processes, 'process')} disturbed"] if processes else []),
         *([f"pods unknown on {several(unknown, 'host')}"] if unknown else []),
-        *([] if busy else [quiet]),
+        *([] if busy else ["0 pods disturbed"]),
     ]
 
 

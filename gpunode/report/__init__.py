@@ -7,7 +7,7 @@ and there are no questions.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,8 +57,14 @@ class Named:
     def outcome(self, outcome: Outcome) -> None:
         self._report.outcome(self._outcome(outcome))
 
-    def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
-        self._report.plans([self._outcome(outcome) for outcome in outcomes], diff=diff)
+    def plans(
+        self,
+        outcomes: Sequence[Outcome],
+        *,
+        diff: bool | None = None,
+        reviewed: Collection[str] = (),
+    ) -> None:
+        self._report.plans([self._outcome(outcome) for outcome in outcomes], diff=diff, reviewed=reviewed)
 
     def failures(self, outcomes: Sequence[Outcome]) -> None:
         self._report.failures([self._outcome(outcome) for outcome in outcomes])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,7 @@ class Human:
         self._known: dict[str, Outcome] = {}  # how each host stands
         self._times: Sequence[Sequence[object]] = ()  # of hosts, by phase
         self._line = Line(self._err)
+        self._folded: list[Callable[[], None]] = []  # shows what was shown without diffs again, with them
 
     @contextmanager
     def live(self, hosts: Sequence[Host]) -> Iterator[None]:
@@ -78,22 +79,38 @@ class Human:
         if self._live is not None:
             self._live.outcome(outcome)
 
-    def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
-        width = max((len(outcome.host) for outcome in outcomes), default=0)
+    def plans(
+        self,
+        outcomes: Sequence[Outcome],
+        *,
+        diff: bool | None = None,
+        reviewed: Collection[str] = (),
+    ) -> None:
+        outcomes = [outcome for outcome in outcomes if outcome.host not in reviewed]
         if self._brief:
-            self.failures(outcomes, width)
+            self.failures(outcomes, max((len(outcome.host) for outcome in outcomes), default=0))
             return
-        for outcome in group_alike(outcomes, diff=diff):
-            self._print(plan_lines(outcome, width, diff=diff))
+        self._print_plans(outcomes, diff=diff)
+        planned = [outcome for outcome in outcomes if outcome.plan]
+        if diff is None and planned:
+            self._folded.append(lambda: self._print_plans(planned, diff=True))
         self._print_headed("disturbs", plans.interrupted_work(outcomes))
+
+    def _print_plans(self, outcomes: Sequence[Outcome], *, diff: bool | None) -> None:
+        width = max((len(outcome.host) for outcome in outcomes), default=0)
+        for outcome in group_alike(outcomes, diff=diff is not False):
+            self._print(plan_lines(outcome, width, diff=bool(diff)))
 
     def _print_headed(self, head: str, text: Iterable[str]) -> None:
         for number, line in enumerate(text):
             self._print(((f" {head:<8}  ", "bold") if number == 0 else "           ", f"{line}\n"))
 
     def cluster(self, context: str, differences: Sequence[Difference], *, diff: bool | None = None) -> None:
-        if not self._brief:
-            self._print(cluster_lines(context, differences, diff=diff))
+        if self._brief:
+            return
+        self._print(cluster_lines(context, differences, diff=diff))
+        if diff is None and any(map(plans.is_folded, differences)):
+            self._folded.append(lambda: self._print(cluster_lines(context, differences, diff=True)))
 
     def failures(self, outcomes: Sequence[Outcome], width: int = 0) -> None:
         for outcome in outcomes:
@@ -160,9 +177,15 @@ class Human:
     def ask(self, question: str) -> bool:
         if not sys.stdin.isatty():
             return False
-        self._err_print(f"{question} ", ("[y]es / [n]o:", "bold"), " ")
+        while (answer := self._read(question)) == "d" and self._folded:
+            for show in self._folded:
+                show()
+        return answer in ("y", "yes")
+
+    def _read(self, question: str) -> str:
+        self._err_print(f"{question} ", ("[y/N/d]" if self._folded else "[y/N]", "bold"), " ")
         try:
-            return sys.stdin.readline().strip().lower() in ("y", "yes")
+            return sys.stdin.readline().strip().lower()
         except KeyboardInterrupt:
             self._err.print()
             raise

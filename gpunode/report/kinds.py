@@ -186,6 +186,17 @@ class FleetCause(TypedDict):
     fix: Annotated[str, "for all of them"]
 
 
+class Deviation(TypedDict):
+    """`provision` of a file of `plan --out`: what is not as it was reviewed."""
+
+    host: Annotated[str | None, "name in the inventory; null: all hosts, or the cluster"]
+    code: Annotated[
+        Literal["version", "inventory", "host", "machine", "plan", "disturbs", "cluster"],
+        "gpunode's version, the inventory's bytes, a host that is not in the file, its machine id, its plan, a number of pods and processes that grew, or an object of the cluster",
+    ]
+    what: Message
+
+
 class Batch(TypedDict):
     """`provision`, before its question: a batch, where changes come in more than one."""
 
@@ -706,6 +717,7 @@ KINDS: Mapping[str, type] = MappingProxyType(
         "free": Free,
         "gate": GateMore,
         "batch": Batch,
+        "deviation": Deviation,
         "link": Link,
         "object": Changed,
         "plugin": Plugin,

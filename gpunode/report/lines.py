@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO
@@ -39,7 +39,13 @@ class Lines:
     def outcome(self, outcome: Outcome) -> None:
         self._write({"type": "outcome", **self._outcome(outcome)})
 
-    def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
+    def plans(
+        self,
+        outcomes: Sequence[Outcome],
+        *,
+        diff: bool | None = None,
+        reviewed: Collection[str] = (),  # noqa: ARG002 - each has a line
+    ) -> None:
         for outcome in outcomes:
             steps = outcome.plan.steps if outcome.plan else ()
             reload = bool(outcome.disturbs and outcome.disturbs.reload)
@@ -49,7 +55,7 @@ class Lines:
                     "kind": type(change).__name__,
                     "what": diffs.headline(change, reload=reload),
                     "why": change.why,
-                    **({"diff": diffs.lines(change)} if diff else {}),
+                    **({} if diff is False else {"diff": diffs.lines(change)}),
                 }
                 for step in steps
                 for change in step.changes

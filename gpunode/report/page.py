@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -262,8 +262,14 @@ class Page:
         self._report.outcome(outcome)
         self._keep([outcome])
 
-    def plans(self, outcomes: Sequence[Outcome], *, diff: bool = True) -> None:
-        self._report.plans(outcomes, diff=diff)
+    def plans(
+        self,
+        outcomes: Sequence[Outcome],
+        *,
+        diff: bool | None = None,
+        reviewed: Collection[str] = (),
+    ) -> None:
+        self._report.plans(outcomes, diff=diff, reviewed=reviewed)
         self._keep(outcomes)
         for outcome in outcomes:
             self._card(outcome.host).shown = outcome

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from gpunode.engine.chain import find_manual_fix, unfixed_note
 from gpunode.host import diff as diffs
+from gpunode.inventory.starter import ranges
 from gpunode.links.machine import pci
 from gpunode.links.machine.pci import gpus
 from gpunode.links.runtime import RUNTIMES, detect
 from gpunode.model import (
+    Change,
     Desired,
     Disturbed,
     Facts,
@@ -60,6 +62,7 @@ DO: Mapping[str, str] = MappingProxyType(
 SIGNS: Mapping[str, tuple[str, str]] = MappingProxyType({"created": ("+", "green"), "removed": ("-", "red")})
 CHANGE = ("~", "yellow")
 FEW = 3  # fields shown per manager
+LINES = 12  # of a host's plan; a longer one is shown by step
 PODS = 10
 OUTDATED = "a container keeps the driver and the runtime that it was started with"
 INDENT = " " * 17
@@ -213,10 +216,10 @@ def cluster_lines(context: str, differences: Sequence[Difference], *, diff: bool
     for same in _group_alike(differences):
         sample = same[0]
         what = " and ".join(other.what for other in same)
-        yield from _change(name, sample, what, whole=diff or (diff is None and not _by_name(sample)))
+        yield from _change(name, sample, what, whole=diff or (diff is None and not is_folded(sample)))
         name = ""
-    if diff is None and any(map(_by_name, differences)):
-        yield f"{INDENT}plan --diff shows new and removed objects in full\n", "dim"
+    if diff is None and any(map(is_folded, differences)):
+        yield f"{INDENT}plan --diff shows these objects in full\n", "dim"
     alike: dict[tuple[str, ...], list[Difference]] = {}
     for difference in differences:
         if difference.action == "labelled":
@@ -233,11 +236,11 @@ def cluster_lines(context: str, differences: Sequence[Difference], *, diff: bool
         yield f"{INDENT}{OUTDATED}\n", "dim"
 
 
-def _by_name(difference: Difference) -> bool:
-    """True if only its name is shown without a diff: it is new or removed, and not a setting of the user's."""
-    return difference.action in SIGNS and not (
-        difference.action == "created" and difference.what.startswith("ConfigMap ")
-    )
+def is_folded(difference: Difference) -> bool:
+    """True if only its name is shown without --diff: it is new, removed or long, and no setting of the user's."""
+    if difference.action in ("created", "changed") and difference.what.startswith("ConfigMap "):
+        return False
+    return difference.action in SIGNS or (difference.action == "changed" and len(difference.lines) > LINES)
 
 
 def _group_alike(differences: Sequence[Difference]) -> list[list[Difference]]:
@@ -295,7 +298,10 @@ def group_alike(outcomes: Sequence[Outcome], *, diff: bool) -> list[Outcome]:
     for outcome in outcomes:
         nameless = outcome if outcome.problem else replace(outcome, host="")
         groups.setdefault(tuple(plan_lines(nameless, 0, diff=diff)), []).append(outcome)
-    return [replace(same[0], host=", ".join(outcome.host for outcome in same)) for same in groups.values()]
+    return [
+        replace(same[0], host=", ".join(ranges([outcome.host for outcome in same])))
+        for same in groups.values()
+    ]
 
 
 def plan_lines(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:
@@ -304,8 +310,13 @@ def plan_lines(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:
         facts = headline(outcome.facts, outcome.desired) if outcome.facts else ""
         yield from (" ", (f"{outcome.host:<{width}}", "bold"), f"  {facts}\n")
         reload = bool(outcome.disturbs and outcome.disturbs.reload)
-        for step in outcome.plan.steps:
-            yield from _step(step, diff=diff, reload=reload)
+        parts = [part for step in outcome.plan.steps for part in _step(step, diff=diff, reload=reload)]
+        for why in (True, False):
+            if not diff and _height(parts) > LINES - 2:  # its name, and what it disturbs
+                parts = [
+                    part for step in outcome.plan.steps for part in _brief_step(step, reload=reload, why=why)
+                ]
+        yield from parts
         if outcome.disturbs:
             yield from ("   ", ("disturbs   ", "dim"), f"   {sentence(outcome.disturbs)}\n")
         yield from _notes(outcome, 0)
@@ -381,6 +392,33 @@ def _step(step: StepPlan, *, diff: bool, reload: bool) -> Iterator[Part]:
                 yield f"{' ' * 17}{text}\n", style
         for line in diffs.lines(change) if diff else ():
             yield f"{' ' * 17}{line}\n", line_style(line)
+
+
+def _brief_step(step: StepPlan, *, reload: bool, why: bool) -> Iterator[Part]:
+    """A step in one line: what it does; with `why`, the first reason below."""
+    titles = list(dict.fromkeys(_brief_titles(step.changes, reload=reload)))
+    if titles:
+        name = "modules" if reload and step.step == "reboot" else step.step
+        yield from ("   ", (f"{name:<11}", "dim"), " ", _sign(step.changes[-1]), f" {'; '.join(titles)}\n")
+        if why and step.changes[0].why:
+            yield f"{INDENT}{step.changes[0].why}\n", "dim"
+
+
+def _brief_titles(changes: Sequence[Change], *, reload: bool) -> Iterator[str]:
+    """The headlines of changes; several files are counted."""
+    for kind, verb in ((WriteFile, "write"), (RemoveFile, "remove")):
+        files = [change for change in changes if isinstance(change, kind)]
+        if len(files) > 1:
+            yield f"{verb} {few([file.path for file in files], 1)}"
+            changes = [change for change in changes if change not in files]
+    for change in changes:
+        note = getattr(change, "note", "")
+        yield diffs.headline(change, reload=reload) + (f" ({note})" if note else "")
+
+
+def _height(parts: Sequence[Part]) -> int:
+    """The number of lines."""
+    return sum((part if isinstance(part, str) else part[0]).endswith("\n") for part in parts)
 
 
 def _sign(change: object) -> tuple[str, str]:

@@ -202,7 +202,7 @@ def test_the_batches_are_shown_before_the_question(capsys: pytest.CaptureFixture
     assert (
         rounds.question(members, 2, "x.yaml", len(rows))
         == "4 hosts and the cluster: 1 reboot, 1 reload of the modules (a reboot where it fails), 1 restart of docker, "
-        "nobody works there, 3 batches. Apply x.yaml?"
+        "0 pods disturbed, 3 batches. Apply x.yaml?"
     )
     report = make(json=False, quiet=True)
     report.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), rows)
@@ -220,10 +220,10 @@ def test_the_batches_are_shown_before_the_question(capsys: pytest.CaptureFixture
 def test_where_all_changes_are_made_at_once_no_batches_are_shown(order: tuple[list[Host], ...]) -> None:
     members = [waiting(HOSTS[0], Reboot("why"))]
     assert rounds.batch_rows(order, members) == []
-    assert rounds.question(members, 0, "x.yaml") == "1 host: 1 reboot, nobody works there. Apply x.yaml?"
+    assert rounds.question(members, 0, "x.yaml") == "1 host: 1 reboot, 0 pods disturbed. Apply x.yaml?"
     assert (
         rounds.question(members, 2, "x.yaml", replaced=2)
-        == "1 host and the cluster: 1 reboot, nobody works there, 2 pods of the plugin replaced. Apply x.yaml?"
+        == "1 host and the cluster: 1 reboot, 0 pods disturbed, 2 pods of the plugin replaced. Apply x.yaml?"
     )
 
 
@@ -244,7 +244,7 @@ def test_the_question_counts_what_the_plans_cost() -> None:
         replace(one, outcome=replace(one.outcome, disturbs=outside)) for one in [waiting(a1)] if one.outcome
     )
     assert rounds.question([busy], 0, "x.yaml") == "1 host: 1 reboot, 1 process disturbed. Apply x.yaml?"
-    assert rounds.question([members[3]], 0, "x.yaml") == "1 host: nothing interrupted. Apply x.yaml?"
+    assert rounds.question([members[3]], 0, "x.yaml") == "1 host: 0 pods disturbed. Apply x.yaml?"
     assert rounds.question([], 2, "x.yaml") == "Apply x.yaml to the cluster?"
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,10 +20,10 @@ from typer.testing import CliRunner, Result
 from gpunode import inventory
 from gpunode.cli import app
 from gpunode.commands import verify
-from gpunode.engine import cluster_diff, converge, impact, nodes
+from gpunode.engine import cluster_diff, converge, impact, nodes, plan_file
 from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member
-from gpunode.errors import ClusterError, Declined, KubeconfigUnusable, Problem, UsageError
+from gpunode.errors import ClusterError, Declined, KubeconfigUnusable, Problem, StalePlan, UsageError
 from gpunode.model import Host, Outcome, Plan, Reboot, Ssh, Status, StepPlan, Verdict
 from tests import cases
 from tests.unit.test_verify import right
@@ -368,7 +369,59 @@ def test_the_question_names_the_inventory(command: Command, monkeypatch: pytest.
     monkeypatch.setattr("gpunode.report.human.Human.ask", lambda _, question: asked.append(question))
     Path("mine.yaml").write_text("groups: {all: {hosts: [planned]}}\n")
     command("provision", "mine.yaml")
-    assert asked == ["1 host: 1 reboot, pods unknown on 1 host. Apply mine.yaml?"]
+    assert asked == [
+        "1 host: 1 reboot, pods unknown on 1 host, about 3 min (typical times). Apply mine.yaml?"
+    ]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The questions, all answered with no; where none is asked, "begun" is raised before anything begins."""
+    questions: list[str] = []
+    monkeypatch.setattr("gpunode.report.human.Human.ask", lambda _, question: questions.append(question))
+
+    def begin(*_: object) -> None:
+        raise Declined("begun")
+
+    monkeypatch.setattr("gpunode.commands.provision._begin_record", begin)
+    return questions
+
+
+@pytest.mark.parametrize("options", [(), ("--yes",)])
+def test_a_reviewed_plan_is_applied_without_a_question(
+    command: Command,
+    asked: list[str],
+    options: tuple[str, ...],
+) -> None:
+    """And hosts that are as reviewed are not shown again."""
+    planned = command("plan", "--limit", "planned,right", "--out", "friday.plan")
+    assert "provision friday.plan" in planned.stderr
+    done = command("provision", "friday.plan", *options)
+    assert str(done.exception).startswith("begun")
+    assert (asked, "reboot" in done.stdout) == ([], False)
+    assert "As reviewed" in done.stderr
+
+
+def test_what_changed_since_the_review_is_asked_for_and_refused_with_yes(
+    command: Command,
+    asked: list[str],
+) -> None:
+    command("plan", "--limit", "right", "--out", "friday.plan")
+    reviewed = plan_file.read(Path("friday.plan"))
+    assert reviewed is not None
+    hosts = (replace(reviewed.hosts[0], name="planned"),)
+    plan_file.write(Path("friday.plan"), replace(reviewed, hosts=hosts))
+
+    done = command("provision", "friday.plan")
+    assert str(done.exception).startswith("cancelled")
+    assert len(asked) == 1
+    assert "new: reboot" in done.stdout
+    done = command("provision", "friday.plan", "--yes")
+    assert isinstance(done.exception, StalePlan)
+    assert done.exception.exit_code == 4
+    lines = [json.loads(line) for line in command("provision", "friday.plan", "--json").stdout.splitlines()]
+    assert [line["code"] for line in lines if line["type"] == "deviation"] == ["plan"]
+    assert [line["host"] for line in lines if line["type"] == "plan"] == ["planned"]
 
 
 @pytest.mark.parametrize("words", [("plan",), ("verify", "--no-run"), ("provision", "--yes")], ids=" ".join)

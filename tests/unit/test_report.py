@@ -241,7 +241,7 @@ def test_an_interrupt_at_a_question_is_no_answer(capsys: pytest.CaptureFixture[s
         with pytest.raises(KeyboardInterrupt):
             Human(quiet=False).ask("Apply to 2 hosts?")
 
-    assert capsys.readouterr().err == "Apply to 2 hosts? [y]es / [n]o: \n"
+    assert capsys.readouterr().err == "Apply to 2 hosts? [y/N] \n"
 
 
 def test_a_table_that_would_cut_words_is_a_line_for_every_cell(
@@ -341,7 +341,7 @@ SHOWN = """\
    diff          +image: b
                - remove Role default/r
    whole         -kind: Role
-   short         plan --diff shows new and removed objects in full
+   short         plan --diff shows these objects in full
    nodes       ~ label Node a, c
                  -pool=x
                  +pool=y
@@ -586,6 +586,54 @@ def test_equal_plans_of_several_hosts_are_one_block_with_their_names(
     heads = [line.strip() for line in lines if line[:1] == " " and line[1:2] not in ("", " ")]
     assert heads == ["a, c", "b", "d, e  = up to date", "f  ✗ refused  no", "g  ✗ refused  no"]
     assert sum("/etc/x" in line for line in lines) == 2
+
+
+def test_hosts_that_count_on_have_their_range_as_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    make(json=False, quiet=True).plans([Outcome(f"gpu-{n:02}", "right") for n in (1, 8, 9, 10, 11)])
+    assert capsys.readouterr().out == " gpu-01, gpu-[08:11]  = up to date\n"
+
+
+def long_plan(steps: int) -> Outcome:
+    """Two files and a restart a step."""
+
+    def step(name: str) -> StepPlan:
+        files = [WriteFile(f"/etc/{name}/{part}", f"{name}\n", "a reason") for part in "ab"]
+        return StepPlan(name, (*files, Service(f"{name}.service", "a reason", restart=True, note="slow")))
+
+    return Outcome("a", "planned", plan=Plan("a", tuple(step(f"s{number}") for number in range(steps))))
+
+
+@pytest.mark.parametrize(("steps", "reasons"), [(1, 3), (5, 5), (10, 0)])
+def test_a_plan_is_at_most_twelve_lines_of_a_host(
+    steps: int, reasons: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beyond that a step is a line; its reason has one where there is room."""
+    make(json=False, quiet=True).plans([long_plan(steps)])
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) <= 12
+    assert text.count("a reason") == reasons
+    assert ("write /etc/s0/a and 1 more; restart s0 (slow)" in text) == (steps > 1)
+
+
+def test_d_at_the_question_shows_reasons_and_diffs_and_asks_again(capsys: pytest.CaptureFixture[str]) -> None:
+    human = Human(quiet=False)
+    human.plans([long_plan(5)])
+    assert "+s4" not in capsys.readouterr().out
+    with mock.patch("sys.stdin") as stdin:
+        stdin.isatty.return_value = True
+        stdin.readline.side_effect = ["D\n", "y\n"]
+        assert human.ask("Apply?")
+    asked = capsys.readouterr()
+    assert asked.err.count("Apply? [y/N/d]") == 2
+    assert (asked.out.count("a reason"), asked.out.count("+s4")) == (15, 2)
+
+
+def test_d_is_no_answer_where_nothing_is_folded(capsys: pytest.CaptureFixture[str]) -> None:
+    with mock.patch("sys.stdin") as stdin:
+        stdin.isatty.return_value = True
+        stdin.readline.side_effect = ["d\n"]
+        assert not Human(quiet=False).ask("Apply?")
+    assert capsys.readouterr().err.count("Apply? [y/N]") == 1
 
 
 REBOOT = Disturbance(reboot=True, restarts=("docker.service", "kubelet.service"))

@@ -1,0 +1,83 @@
+"""How long a run will take, without its waits for work to end: from earlier runs of this inventory, else from typical times. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpunode.engine.member import Member
+from gpunode.engine.phases import PLUGIN, PODS, PROBES, REBOOTS, WORK
+from gpunode.model import Host
+
+# Seconds of a host by phase, as a rule: no measurement of this fleet. Of `restarts`, each.
+TYPICAL: Mapping[str, float] = {
+    "packages": 90.0,
+    "drivers": 150.0,
+    "images": 10.0,
+    "restarts": 8.0,
+    "modules": 5.0,
+    REBOOTS: 120.0,
+    PROBES: 3.0,
+    PLUGIN: 5.0,
+    PODS: 10.0,
+}
+EACH = "restarts"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Seconds of a run; `typical`: some of them no earlier run has shown."""
+
+    seconds: float
+    typical: bool
+
+    def __str__(self) -> str:
+        """`about 40 s`, `about 4 min (typical times)`, `about 2 h 10 min`; never less than 10 s."""
+        return f"about {_round(self.seconds)}{' (typical times)' if self.typical else ''}"
+
+
+def estimate(
+    order: Sequence[Collection[Host]],
+    waiting: Sequence[Member],
+    earlier: Mapping[str, float],
+    *,
+    proves: bool,
+) -> Estimate:
+    """The time of all batches, one after the other; the hosts of one work side by side. `earlier`: seconds of a host by phase.
+    `proves`: in the cluster, with test pods."""
+    known = {member.host.name: _phases(member) for member in waiting}
+    stages = Counter([PROBES, PLUGIN, PODS] if proves else [PROBES])
+    total, used = 0.0, set[str]()
+    for batch in order:
+        plans = [known[host.name] for host in batch if host.name in known]
+        total += max((_sum(plan, earlier) for plan in plans), default=0.0) + _sum(stages, earlier)
+        used.update(stages, *plans)
+    return Estimate(total, typical=not used & TYPICAL.keys() <= earlier.keys())
+
+
+def _phases(member: Member) -> Counter[str]:
+    """The phases of the host's plan, each with the number of its changes."""
+    phases = Counter(WORK[type(change).__name__] for change in member.changes)
+    if member.disturbs.reload:
+        del phases[REBOOTS]
+        phases["modules"] += 1
+    return phases
+
+
+def _sum(phases: Mapping[str, int], earlier: Mapping[str, float]) -> float:
+    return sum(
+        earlier[phase] if phase in earlier else TYPICAL.get(phase, 0.0) * (times if phase == EACH else 1)
+        for phase, times in phases.items()
+    )
+
+
+def _round(seconds: float) -> str:
+    if seconds < 55:
+        return f"{max(10, math.ceil(seconds / 10) * 10)} s"
+    minutes = math.ceil(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    hours, rest = divmod(math.ceil(minutes / 10) * 10, 60)
+    return f"{hours} h{f' {rest} min' if rest else ''}"

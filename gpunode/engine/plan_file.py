@@ -1,0 +1,240 @@
+"""A plan as a file: written by `plan --out`, reviewed by people, applied by `provision FILE` as it was reviewed.
+
+It says what is to change by the identities of the changes, each with its text. A run plans again, and compares: the file orders nothing.
+It has no secret, and no content of a file but its redacted diff.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from gpunode import __version__
+from gpunode.agent.redaction import redact, redact_values
+from gpunode.engine.member import Member
+from gpunode.errors import UnexpectedAnswer, UsageError
+from gpunode.host import answers, diff
+from gpunode.model import Change
+from gpunode.wording import Advice, Command, few
+
+if TYPE_CHECKING:
+    from gpunode.cluster.objects.difference import Difference
+
+KEY = "gpunode_plan"  # the first key, with the format's version
+FORMAT = 1
+LARGEST = 64 << 20  # bytes
+BEGINS = f'{{"{KEY}":'  # without spaces
+# What no reviewer decides on: reasons, and who uses the GPUs at the moment.
+NOT_IDENTITY = ("why", "note", "ends", "fault")
+AGAIN = Advice("`", Command("plan", "--out FILE"), "` writes a new one.")
+NAMED = 5
+
+Code: TypeAlias = Literal["version", "inventory", "host", "machine", "plan", "disturbs", "cluster"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewedChange:
+    """A change by its identity, with its text: of a host's step, or of an object in the cluster (`step` "cluster")."""
+
+    id: str
+    step: str
+    what: str
+    why: str = ""
+    diff: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewedHost:
+    """A host's plan. `disturbed`: pods and processes that it disturbs; None: not known. `problem`: why it has no plan."""
+
+    name: str
+    machine_id: str
+    disturbed: int | None
+    changes: tuple[ReviewedChange, ...] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFile:
+    """A written plan. `inventory`: its path as it was named; `sha256`: of its bytes; `made`: RFC 3339."""
+
+    inventory: str
+    sha256: str
+    version: str
+    made: str
+    by: str
+    hosts: tuple[ReviewedHost, ...]
+    cluster: tuple[ReviewedChange, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [host.name for host in self.hosts]
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """Something that was not reviewed as it is now; `host` None: it concerns all."""
+
+    code: Code
+    host: str | None
+    what: str
+
+
+def make(inventory: Path, members: Sequence[Member], cluster: Sequence[Difference]) -> PlanFile:
+    """The plan as it is now."""
+    return PlanFile(
+        inventory=str(inventory),
+        sha256=_sha256(inventory),
+        version=__version__,
+        made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        by=f"{getpass.getuser()}@{socket.gethostname()}",
+        hosts=tuple(map(_host, members)),
+        cluster=tuple(map(_object, cluster)),
+    )
+
+
+def check_place(path: Path) -> None:
+    """Raise UsageError where no plan can be written, or would replace a file that is none."""
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise UsageError(
+            f"--out {path}: no file can be written there", hint="Name a file in a folder that is there."
+        )
+    if path.exists() and not _begins(path).startswith(BEGINS):
+        raise UsageError(
+            f"--out {path}: there is a file that is no plan", hint="Name another file, or remove that one."
+        )
+
+
+def write(path: Path, plan: PlanFile) -> None:
+    """Write the file, whole or not at all. Raises UsageError."""
+    content = {KEY: FORMAT, **asdict(plan)}
+    draft = path.with_name(f".{path.name}.gpunode")
+    try:
+        draft.write_text(json.dumps({**content, "digest": _digest(content)}, indent=1) + "\n", "utf-8")
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise UsageError(f"--out {path}: cannot be written: {error.strerror}") from error
+
+
+def read(path: Path) -> PlanFile | None:
+    """The plan; None for a file of another kind, such as an inventory, or none. Raises UsageError for a damaged or a newer one."""
+    try:
+        if not path.is_file() or not _begins(path).startswith(BEGINS):
+            return None
+        if path.stat().st_size > LARGEST:
+            raise ValueError("it is too large")
+        content = json.loads(path.read_text("utf-8"))
+        if content[KEY] != FORMAT:
+            raise UsageError(
+                f"{path}: a plan of format {content[KEY]}; this gpunode reads format {FORMAT}",
+                hint="Apply it with the gpunode that wrote it, or plan again.",
+            )
+        if content.pop("digest", "") != _digest(content):
+            raise ValueError("it was changed after it was written")
+        plan: PlanFile = answers.read(PlanFile, content, "plan")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, UnexpectedAnswer) as error:
+        raise UsageError(f"{path}: this plan is damaged: {error}", hint=AGAIN) from None
+    return plan
+
+
+def compare(reviewed: PlanFile, now: PlanFile) -> list[Deviation]:
+    """What a run would do now that was not reviewed, or not so. Work that is done meanwhile is no deviation."""
+    hosts = {host.name: host for host in reviewed.hosts}
+    found = [Deviation("cluster", None, text) for text in _new(reviewed.cluster, now.cluster)]
+    for host in now.hosts:
+        found += _compare_host(hosts.get(host.name), host)
+    if reviewed.sha256 != now.sha256:
+        found.insert(0, Deviation("inventory", None, f"{now.inventory} has changed"))
+    if reviewed.version != now.version:
+        text = f"the plan is of gpunode {reviewed.version}, this is {now.version}"
+        found.insert(0, Deviation("version", None, text))
+    return found
+
+
+def _compare_host(reviewed: ReviewedHost | None, now: ReviewedHost) -> Iterator[Deviation]:
+    if reviewed is None:
+        yield Deviation("host", now.name, "it is not in the plan")
+    elif reviewed.machine_id and now.machine_id and reviewed.machine_id != now.machine_id:
+        yield Deviation("machine", now.name, "it is another machine")
+    elif now.problem:
+        if not reviewed.problem:
+            yield Deviation("plan", now.name, now.problem)
+    elif now.changes:
+        if _ids(now.changes) != _ids(reviewed.changes):
+            new = _new(reviewed.changes, now.changes)
+            gone = _new(now.changes, reviewed.changes)
+            texts = [f"new: {few(new, NAMED)}"] if new else []
+            texts += [f"no more: {few(gone, NAMED)}"] if gone else []
+            yield Deviation("plan", now.name, "; ".join(texts) or "in another order")
+        elif reviewed.disturbed is not None and now.disturbed != reviewed.disturbed:
+            if now.disturbed is None:
+                yield Deviation("disturbs", now.name, "what works there is not known any more")
+            elif now.disturbed > reviewed.disturbed:
+                text = f"disturbs {now.disturbed} pods and processes, {reviewed.disturbed} when reviewed"
+                yield Deviation("disturbs", now.name, text)
+
+
+def _ids(changes: Iterable[ReviewedChange]) -> list[str]:
+    return [change.id for change in changes]
+
+
+def _new(before: Iterable[ReviewedChange], after: Iterable[ReviewedChange]) -> list[str]:
+    """The changes that are not among the earlier ones, as text."""
+    known = set(_ids(before))
+    return [change.what for change in after if change.id not in known]
+
+
+def _host(member: Member) -> ReviewedHost:
+    disturbs, outcome = member.disturbs, member.outcome
+    steps = outcome.plan.steps if outcome and outcome.plan else ()
+    problem = outcome.why if outcome and outcome.problem else member.reason.what if member.reason else ""
+    disturbed = None if disturbs.pods is None else len(disturbs.pods) + len(disturbs.processes)
+    return ReviewedHost(
+        name=member.host.name,
+        machine_id=member.facts.machine_id if member.facts else "",
+        disturbed=disturbed if disturbs.what else 0,
+        changes=tuple(
+            _change(step.step, change, reload=disturbs.reload) for step in steps for change in step.changes
+        ),
+        problem=redact(problem),
+    )
+
+
+def _change(step: str, change: Change, *, reload: bool) -> ReviewedChange:
+    values = {name: value for name, value in asdict(change).items() if name not in NOT_IDENTITY}
+    identity = _digest({"kind": type(change).__name__, "reload": reload, **redact_values(values)})
+    what = redact(diff.headline(change, reload=reload))
+    return ReviewedChange(identity, step, what, redact(change.why), tuple(diff.lines(change)))
+
+
+def _object(difference: Difference) -> ReviewedChange:
+    # A pod of the plugin that was made again is replaced all the same.
+    what = f"replace the plugin's pod on {difference.node}" if difference.node else difference.what
+    text = what if difference.node else f"{difference.action} {what}"
+    identity = _digest({"what": text, "lines": difference.lines})
+    return ReviewedChange(identity, "cluster", redact(text), diff=tuple(map(redact, difference.lines)))
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:  # read before; a plan that is bound to nothing deviates
+        return ""
+
+
+def _begins(path: Path) -> str:
+    with path.open("rb") as file:
+        return "".join(file.read(200).decode("utf-8", "replace").split())

@@ -1,0 +1,145 @@
+"""A plan as a file: what is in it, what is refused, and which changes since its review are found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpunode.cluster.objects.difference import Difference
+from gpunode.engine import plan_file
+from gpunode.engine.member import Member
+from gpunode.engine.plan_file import PlanFile
+from gpunode.errors import UsageError
+from gpunode.model import Packages, PackageSpec, Reboot, Service, WriteFile
+from tests import cases
+from tests.unit.test_batches import HOSTS, waiting
+
+A, B, *_ = HOSTS
+SECRET = "hunter2hunter2"
+FILE = WriteFile("/etc/x", f"password = {SECRET}\nsize = 1\n", "because", before="size = 0\n")
+PACKAGES = Packages("because", install=(PackageSpec("nvidia-open", "595.*"),))
+DOCKER = Service("docker.service", "because", restart=True)
+LABEL = Difference("Node a1", "labelled", ("+gpunode.dev/gpu=true",))
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> Path:
+    path = tmp_path / "inventory.yaml"
+    path.write_text("groups: {}\n")
+    return path
+
+
+def plan(inventory: Path, *members: Member, cluster: Sequence[Difference] = ()) -> PlanFile:
+    return plan_file.make(inventory, members, cluster)
+
+
+def on(member: Member, **facts: Any) -> Member:
+    assert member.outcome
+    return replace(member, outcome=replace(member.outcome, facts=replace(cases.facts("modern"), **facts)))
+
+
+def test_a_written_plan_is_read_as_it_was_and_has_no_secret(inventory: Path, tmp_path: Path) -> None:
+    path = tmp_path / "friday.plan"
+    made = plan(inventory, waiting(A, FILE, PACKAGES, DOCKER), cluster=[LABEL])
+    plan_file.write(path, made)
+    assert plan_file.read(path) == made
+    text = path.read_text()
+    assert SECRET not in text
+    assert all(
+        line in text for line in ("-size = 0", "+size = 1", "install nvidia-open 595.*", "restart docker")
+    )
+    assert plan_file.read(inventory) is None
+    assert plan_file.read(tmp_path / "gone.yaml") is None
+
+
+def cut(text: str) -> str:
+    return text[: len(text) // 2]
+
+
+def edited(text: str) -> str:
+    return text.replace("restart docker", "restart podman")
+
+
+def newer(text: str) -> str:
+    return text.replace('"gpunode_plan": 1', '"gpunode_plan": 2')
+
+
+def bare(text: str) -> str:
+    return '{"gpunode_plan": 1}' if text else ""
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (cut, "is damaged"),
+        (edited, "changed after it was written"),
+        (newer, "of format 2"),
+        (bare, "is damaged"),
+    ],
+)
+def test_a_damaged_or_newer_plan_is_refused(damage: Any, words: str, inventory: Path, tmp_path: Path) -> None:
+    path = tmp_path / "friday.plan"
+    plan_file.write(path, plan(inventory, waiting(A, DOCKER)))
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(UsageError, match=words) as refused:
+        plan_file.read(path)
+    assert refused.value.hint
+
+
+def test_no_file_but_a_plan_is_replaced(inventory: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no plan"):
+        plan_file.check_place(inventory)
+    with pytest.raises(UsageError, match="no file can be written"):
+        plan_file.check_place(tmp_path / "gone" / "plan")
+    path = tmp_path / "friday.plan"
+    plan_file.check_place(path)
+    plan_file.write(path, plan(inventory))
+    plan_file.check_place(path)
+
+
+SAME = waiting(A, FILE, DOCKER)
+BUSY = waiting(A, FILE, DOCKER, pods={"ml/a": {}})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "codes"),
+    [
+        (SAME, SAME, []),
+        (SAME, waiting(A, replace(FILE, why="other words"), replace(DOCKER, note="3 pods", ends=("7",))), []),
+        (SAME, waiting(A), []),  # done meanwhile
+        (SAME, waiting(A, FILE, DOCKER, PACKAGES), ["plan"]),
+        (SAME, waiting(A, FILE), ["plan"]),
+        (SAME, waiting(A, DOCKER, FILE), ["plan"]),
+        (SAME, waiting(A, replace(FILE, content="size = 2\n"), DOCKER), ["plan"]),
+        (waiting(A, Reboot("w"), reload=True), waiting(A, Reboot("w")), ["plan"]),
+        (SAME, BUSY, ["disturbs"]),
+        (SAME, waiting(A, FILE, DOCKER, pods=None), ["disturbs"]),
+        (BUSY, SAME, []),
+        (on(SAME), on(SAME), []),
+        (on(SAME, machine_id="1"), on(SAME, machine_id="2"), ["machine"]),
+        (SAME, waiting(B, FILE, DOCKER), ["host"]),
+    ],
+)  # fmt: skip
+def test_what_was_not_reviewed_deviates(
+    before: Member, after: Member, codes: list[str], inventory: Path
+) -> None:
+    deviations = plan_file.compare(plan(inventory, before), plan(inventory, after))
+    assert [one.code for one in deviations] == codes
+    assert all(one.what for one in deviations)
+
+
+def test_a_plan_is_bound_to_inventory_version_and_cluster(inventory: Path) -> None:
+    before = plan(inventory, SAME, cluster=[LABEL])
+    assert plan_file.compare(before, plan(inventory, SAME)) == []  # labelled meanwhile
+    inventory.write_text("groups: {all: {}}\n")
+    more = Difference("DaemonSet gpunode/gpunode-device-plugin", "changed", ("-a", "+b"))
+    pods = [Difference(f"Pod gpunode/plugin-{name}", "replaced", node="a1") for name in ("x", "y")]
+    after = plan(inventory, SAME, cluster=[LABEL, more, pods[0]])
+    found = plan_file.compare(replace(before, version="0.0.1"), after)
+    assert [one.code for one in found] == ["version", "inventory", "cluster", "cluster"]
+    again = replace(after, cluster=plan(inventory, SAME, cluster=[LABEL, more, pods[1]]).cluster)
+    assert plan_file.compare(after, again) == []
