@@ -333,6 +333,9 @@ def _run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options:
                 session.inventory, now, (number, len(hosts.order)), record, session.reporter
             )
             why = stop_reason()  # meanwhile
+        percent = session.inventory.cluster.max_tainted
+        if run.api and not why and not shut and percent < 100:
+            why = work.too_many_tainted(run.api, now, options.taint, percent)
         code = gate.CLOSED if shut and not why else rounds.STOPPED
         why = why or shut
         members = update(members, _skip(run, now, code, why) if why else batch.finish(run, now))

@@ -16,12 +16,12 @@ from gpunode.engine.record import Record
 from gpunode.engine.reporter import Reporter, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
-from gpunode.links.node import GPU_LABEL, cordon, drain, labels, taint
+from gpunode.links.node import GPU_LABEL, cordon, drain, fetch, labels, taint
 from gpunode.links.node import parse as node_of
 from gpunode.links.node.drain import Work
 from gpunode.links.plugin import daemonset
 from gpunode.model import Event, GpuUser, OnEvent, Outcome
-from gpunode.wording import Advice, Command, few
+from gpunode.wording import Advice, Command, few, several
 
 BUSY = "busy"  # code: work did not end in time
 CORDONED = "cordoned"  # code: nor could its node be given back
@@ -153,6 +153,22 @@ def is_tainted_until_proven(member: Member, asked: bool) -> bool:
     return changes or member.node.labels.get(GPU_LABEL) != "true"
 
 
+def too_many_tainted(api: Api, members: Members, asked: bool, percent: int) -> str:
+    """Why these members are not begun: with their nodes more than `percent` of the GPU nodes would have gpunode's taint; "" if they
+    may be. One node always may. Nodes that never took GPU work do not count."""
+    every = [node for node in fetch(api) if GPU_LABEL in node.labels]
+    known = {node.name for node in every}
+    due = {member.node.name for member in members if member.node and is_tainted_until_proven(member, asked)}
+    tainted = {node.name for node in every if taint.run_of(node)} | (due & known)
+    most = max(1, len(known) * percent // 100)
+    if len(tainted) <= most or not due & known:
+        return ""
+    return (
+        f"{len(tainted)} of {several(len(known), 'GPU node')} would be tainted ({few(sorted(tainted), NAMED)}), and "
+        f"cluster.max_tainted: {percent}% allows {most}; a smaller --batch taints fewer at a time"
+    )
+
+
 def show_unfinished(api: Api | None, reporter: Reporter, members: Sequence[Member]) -> None:
     """Report nodes that an earlier run cordoned and did not finish, except those that this run takes over."""
     here = {member.node.name for member in members if member.node}
@@ -165,6 +181,15 @@ def show_unfinished(api: Api | None, reporter: Reporter, members: Sequence[Membe
                     f"{node} is still cordoned by {owner}, which did not finish. `",
                     Command("resume"),
                     f"` continues with it; `kubectl uncordon {node}` gives it back as it is.",
+                )
+            )
+    for other in fetch(api):
+        if other.name not in here and (run := taint.run_of(other)):
+            reporter.note(
+                Advice(
+                    f"{other.name} still has the taint {taint.text(run)}: its GPUs are not proven. `",
+                    Command("provision"),
+                    "` of its host proves them.",
                 )
             )
     for node, owner in daemonset.paused_nodes(api).items():

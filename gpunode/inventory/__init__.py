@@ -92,6 +92,8 @@ def places(data: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def read_cluster(source: Source) -> Cluster:
     """The `cluster` section with its files read; mistakes are noted in the source."""
     section = dict(source.data.get("cluster", {}))
+    if "max_tainted" in section:
+        section["max_tainted"] = int(section["max_tainted"].rstrip("%"))
     if "kubeconfig" in section:
         section["kubeconfig"] = str(source.relative(section["kubeconfig"]))
         need_file(source, source.data["cluster"]["kubeconfig"], ("cluster", "kubeconfig"))

@@ -169,6 +169,7 @@ class Cluster:
     plugin_config: PluginConfig | None = None
     plugin_publish: PluginPublish = PluginPublish()
     share: Share | None = None
+    max_tainted: int = 100  # percent of the GPU nodes that a run may have tainted until their proof
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ RULES = {
     ),
     "nothing alike": (
         HOSTS + "cluster: {zzz: 1}\n",
-        "4:11: cluster.zzz: unknown key; the keys here are `kubeconfig`, `context`, `namespace`, `share` and `plugin`",
+        "4:11: cluster.zzz: unknown key; the keys here are `kubeconfig`, `context`, `namespace`, `max_tainted`, `share` and `plugin`",
     ),
     "key twice": (
         HOSTS + "    driver: 580\n    driver: 590\n",

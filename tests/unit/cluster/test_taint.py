@@ -135,3 +135,30 @@ def test_a_taint_that_another_client_set_otherwise_is_a_conflict(api: Api, fake:
         taint.write(api, nodes.parse(item), ["dedicated=ai:NoSchedule"])
     assert "kubectl taint node a dedicated=ml:NoSchedule-" in error.value.hint
     assert of(fake) == [OTHER]
+
+
+@pytest.mark.parametrize(
+    ("percent", "tainted", "batch", "stopped"),
+    [
+        (100, "ab", "cd", False),
+        (50, "a", "b", False),
+        (50, "a", "bc", True),
+        (50, "ab", "c", True),
+        (50, "ab", "b", False),  # it is tainted already
+        (1, "", "a", False),  # one node always may
+        (1, "a", "b", True),
+        (50, "ab", "e", False),  # new: it never took GPU work
+    ],
+)
+def test_a_batch_that_would_taint_too_many_nodes_is_not_begun(
+    api: Api, fake: FakeApi, percent: int, tainted: str, batch: str, stopped: bool
+) -> None:
+    for name in "abcde":
+        add_node(fake, name, labels={} if name == "e" else GPU_NODE)
+    for name in tainted:
+        taint.hold(api, name, EARLIER)
+    known = {node.name: node for node in nodes.fetch(api)}
+    members = tuple(Member(Host(name, Ssh(name)), Outcome(name, "changed"), known[name]) for name in batch)
+    why = work.too_many_tainted(api, members, True, percent)
+    assert bool(why) is stopped
+    assert not why or f"cluster.max_tainted: {percent}%" in why
