@@ -176,13 +176,15 @@ def v1(path: str) -> str:
 
 @ROOT
 def test_a_container_whose_list_lost_the_gpus_is_named_with_its_pod(host: Host) -> None:
-    """By its first process. One that may use all devices keeps them; one without GPUs, with the host's /dev, or with all of its
+    """By its first process, which its monitor on the host is not. One that may use all devices keeps them; one without GPUs, with the host's /dev, or with all of its
     devices is not named."""
     host.path("/dev").mkdir()
     device_files(host.path("/dev"), "nvidia0", "nvidiactl")
     host.path(f"/var/log/pods/ml_train_{UID}").mkdir(parents=True)
     container(host, 40, "nvidia0", "nvidiactl", cgroup=v1(CGROUP))
     container(host, 41, cgroup=v1(CGROUP))
+    host.write("/proc/39/cgroup", v1(f"/system.slice/crio-conmon-{CONTAINER}.scope"))
+    host.path("/proc/39/root").symlink_to("../..")
     container(host, 50, "nvidia0", cgroup=v1(f"/docker/{OTHER}"))
     container(host, 60, "null0", cgroup=v1(f"/docker/{'ef' * 32}"))
     container(host, 65, "nvidia0", cgroup=v1(f"/docker/{'34' * 32}"))

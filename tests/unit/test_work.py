@@ -76,6 +76,15 @@ def test_a_container_that_lost_its_gpus_is_named_with_what_starts_it_again(
     assert link.cause.startswith("ml/train: its device cgroup refuses /dev/nvidia0, /dev/nvidiactl.")
 
 
+def test_the_container_of_the_pod_is_named_where_the_kubelet_says_which_it_is() -> None:
+    statuses = [{"name": "side", "containerID": "containerd://" + "cd" * 32}]
+    statuses.append({"name": "main", "containerID": "containerd://" + "ab" * 32})
+    pod = {**make_pod("train", gpus=1), "status": {"phase": "Running", "containerStatuses": statuses}}
+    link = judge(pod, containers=[given("train", lost=FILES)])
+    assert link is not None
+    assert link.cause.startswith("ml/train, container main: its device cgroup refuses")
+
+
 def test_a_pod_whose_containers_all_lost_their_gpus_is_named_once() -> None:
     pod = make_pod("train", gpus=2, owner="Job")
     link = judge(pod, containers=[given("train", lost=FILES), given("train", lost=FILES[:1])])

@@ -30,7 +30,8 @@ def judge_work(seen: Facts, pods: Sequence[Object]) -> Verdict | None:
     if not (seen.gpu_containers or refused):
         return None
     causes = [
-        f"{name_of(each)}: its device cgroup refuses {', '.join(each.lost or ())}. {LOST}" for each in lost
+        f"{name_of(each)}{_container(each, by_uid)}: its device cgroup refuses {', '.join(each.lost or ())}. {LOST}"
+        for each in lost
     ]
     fixes = list(dict.fromkeys(_restart(each, by_uid) for each in lost))
     for pod in refused:
@@ -67,6 +68,13 @@ def _describe(containers: Sequence[GpuContainer]) -> str:
 def name_of(container: GpuContainer) -> str:
     """The pod's namespace/name, else the container's name or the first part of its id."""
     return container.name or container.container[:12]
+
+
+def _container(container: GpuContainer, pods: Mapping[str, Object]) -> str:
+    """Which container of the pod it is, where that is known."""
+    statuses = ((pods.get(container.pod or "") or {}).get("status") or {}).get("containerStatuses") or []
+    names = [each["name"] for each in statuses if str(each.get("containerID")).endswith(container.container)]
+    return f", container {names[0]}" if names else ""
 
 
 def _is_refused(pod: Object) -> bool:

@@ -23,7 +23,9 @@ def read_gpu_containers(read: Section) -> List[Dict[str, Any]]:
     first: Dict[str, Tuple[int, str]] = {}  # container -> its first process, and the cgroup of that
     for cgroup, pid in sorted(cgroups.items(), key=lambda item: item[1]):
         container = (CONTAINER.findall(cgroup) or [task(cgroup)])[-1]
-        if container:
+        if (
+            container and "conmon-" not in cgroup
+        ):  # CRI-O's and podman's monitor of the container, on the host
             first.setdefault(container, (pid, cgroup))
     containers = []
     for container, (pid, cgroup) in first.items():
