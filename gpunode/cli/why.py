@@ -21,15 +21,15 @@ def why() -> None:
     """
 
 
-@app.command(short_help="Why it is Pending, or has no GPU.")
+@app.command(short_help="Why it is Pending, fails, or has no GPU.")
 @visits_hosts
 def pod(
     *,
     name: Annotated[str, typer.Argument(help="The pod.", metavar="NAMESPACE/NAME", show_default=False)],
     common: options.InCluster,
 ) -> int:
-    """Say why a pod is Pending: the cause, who has the GPUs, and the fix with what it disturbs. Several causes come in the
-    order of what to do first.
+    """Say why a pod is Pending, refused, crashing or without a GPU: the cause, who has the GPUs, and the fix with what it
+    disturbs. Several causes come in the order of what to do first. Also for a pod that its controller could not create.
 
     A kubeconfig is enough. With an inventory, the hosts of nodes that offer too few GPUs are probed, too. Changes nothing. Exit
     code 1: a cause is named; 0: the pod is fine; 7: the cause is not known.
@@ -40,3 +40,46 @@ def pod(
 
     with session(common) as work:
         return why_pod(work, name, hosts=not common.alone)
+
+
+@app.command(short_help="Why it takes no pods, or offers fewer GPUs than it has.")
+@visits_hosts
+def node(
+    *,
+    name: Annotated[str, typer.Argument(help="The node.", metavar="NODE", show_default=False)],
+    common: options.InCluster,
+) -> int:
+    """Say why a node offers fewer GPUs than it has, is NotReady, cordoned or tainted: by whom and since when, and the fix. A
+    node that is fine is said to be: what it offers, and who has it.
+
+    A kubeconfig is enough. With an inventory, its host is probed, and the first broken link of its chain is named. Changes
+    nothing. Exit code 1: a cause is named; 0: the node is fine.
+
+    Example: gpunode why node gpu-03
+    """
+    from gpunode.commands.why import why_node
+
+    with session(common) as work:
+        return why_node(work, name, hosts=not common.alone)
+
+
+@app.command(short_help="Where it is, who has it, and why it takes no pods.")
+@visits_hosts
+def gpu(
+    *,
+    uuid: Annotated[
+        str, typer.Argument(help="The GPU's UUID, or its beginning.", metavar="UUID", show_default=False)
+    ],
+    common: options.InCluster,
+) -> int:
+    """Say where a GPU is, who has it, whether it is healthy, cordoned or not accepted, and why.
+
+    A kubeconfig is enough. With an inventory, the hosts are asked for a GPU that no device plugin lists. Changes nothing. Exit
+    code 1: a cause is named; 0: the GPU is fine; 7: nobody knows it.
+
+    Example: gpunode why gpu GPU-3f1c
+    """
+    from gpunode.commands.why import why_gpu
+
+    with session(common) as work:
+        return why_gpu(work, uuid, hosts=not common.alone)

@@ -153,7 +153,7 @@ def events(api: Api, about: Object) -> list[Object]:
     items = api.find(
         "Event", about["metadata"].get("namespace"), fields=f"involvedObject.uid={about['metadata']['uid']}"
     )[0]
-    return sorted(items, key=_time_of)
+    return sorted(items, key=time_of)
 
 
 def last_lines(api: Api, pod: Object, container: str, *, lines: int = 3) -> str:
@@ -177,7 +177,8 @@ def _describe_end(state: Object) -> str:
     return ", ".join(parts)
 
 
-def _time_of(event: Object) -> str:
+def time_of(event: Object) -> str:
+    """When the event was last reported, as sortable text."""
     series = event.get("series") or {}
     return str(
         series.get("lastObservedTime")

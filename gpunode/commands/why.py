@@ -1,34 +1,47 @@
-"""Why a pod has no GPU: the answer from the symptom, by the judges of verify, with its evidence and the fix."""
+"""Why a pod has no GPU, a node offers fewer than it has, or a GPU is not used: from the symptom, by the judges of verify."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from difflib import get_close_matches
 
-from gpunode.acceptance.record import describe_age
+from gpunode.acceptance.record import Stamp, describe_age, read_stamp
+from gpunode.cluster import pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
+from gpunode.commands.verify import judge_chains
 from gpunode.contract.promises import pod_name
+from gpunode.contract.status import CORDONED
+from gpunode.contract.usage import Gpu
 from gpunode.engine import converge, impact, nodes
-from gpunode.engine.chain import judge_host
+from gpunode.engine.acceptance import CODE as NOT_ACCEPTED
 from gpunode.engine.member import Member
 from gpunode.engine.reporter import progress
 from gpunode.engine.session import Session
-from gpunode.errors import HttpError, Problem, UsageError
+from gpunode.errors import ClusterError, Problem, UsageError
 from gpunode.links.capacity import link as capacity
-from gpunode.links.node import parse
+from gpunode.links.driver.link import LOST
+from gpunode.links.node import GPU_LABEL, Node, drain, parse
+from gpunode.links.node.closed import why_closed
+from gpunode.links.plugin import cordons
 from gpunode.links.plugin.other_owners import dra_owners
-from gpunode.links.pod import pending
+from gpunode.links.plugin.usage import NodeUsage, read_usage
+from gpunode.links.pod import pending, symptom
 from gpunode.links.pod.pending import Waiting
+from gpunode.links.pod.work import REFUSED, judge_work
 from gpunode.model import Verdict
-from gpunode.wording import few, lines
+from gpunode.wording import Advice, Command, few, lines, several
 
 ANSWER = ("subject", "state", "text")
 REASON = ("code", "what", "evidence", "fix")
 UNKNOWN = 7
-ASKED = 20  # nodes whose plugins are asked, hosts that are probed
+NOT_KNOWN = (pending.UNKNOWN, symptom.UNEXPLAINED)  # codes of what is only quoted
+ASKED = 20  # nodes whose plugins are asked, and hosts that are probed
+TAIL = 200  # lines of a pod's log
+NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +54,15 @@ class Cluster:
     pods: Sequence[Object]
     hosts: bool
 
+    def pods_of(self, node: str) -> list[Object]:
+        """The pods of this node."""
+        return [pod for pod in self.pods if pod["spec"].get("nodeName") == node]
+
+    def usage(self, only: Sequence[str] | None = None) -> tuple[NodeUsage, ...]:
+        """What the plugins say of their GPUs now."""
+        namespace = self.session.inventory.cluster.namespace
+        return read_usage(self.api, namespace, self.nodes, self.pods, only)
+
 
 def read_cluster(session: Session, *, hosts: bool) -> Cluster:
     """Raises ClusterError."""
@@ -49,22 +71,86 @@ def read_cluster(session: Session, *, hosts: bool) -> Cluster:
 
 
 def why_pod(session: Session, name: str, *, hosts: bool) -> int:
-    """Report why the pod `namespace/name` waits; the exit code. `hosts`: the inventory's hosts can be asked."""
+    """Report why the pod `namespace/name` waits or fails; the exit code. `hosts`: the inventory's hosts can be asked."""
     name = name if "/" in name else f"default/{name}"
     cluster = read_cluster(session, hosts=hosts)
     pod = next((pod for pod in cluster.pods if pod_name(pod) == name), None)
     if pod is None:
-        raise _no_pod(name, cluster.pods)
-    state = str((pod.get("status") or {}).get("phase") or "Pending")
+        problem = symptom.judge_absent(name, _events(cluster.api, name.split("/")[0]), cluster.pods)
+        if problem is None:
+            raise _not_there("pod", name, [pod_name(pod) for pod in cluster.pods])
+        return report(session, f"pod {name}", "absent", f"there is no pod {name}", [problem])
+    state = _state(pod)
     age = describe_age(time.time() - _seconds(pod["metadata"].get("creationTimestamp", "")))
-    text = f"{name}, created {age}, is {state} and asks for {pending.asks(pod)}"
-    if not pending.is_waiting(pod):
-        return report(session, f"pod {name}", state, text, (), fine=state in ("Running", "Succeeded"))
-    return report(session, f"pod {name}", state, text, _why_pending(cluster, pod), fine=False)
+    where = f" on {pod['spec']['nodeName']}" if pod["spec"].get("nodeName") else ""
+    text = f"{name}, created {age}, is {state}{where} and asks for {pending.asks(pod)}"
+    if pending.is_waiting(pod):
+        return report(session, f"pod {name}", state, text, _why_pending(cluster, pod))
+    problems = _why_failing(cluster, pod)
+    if state == "Running" and not problems:
+        text, problems = _describe_running(cluster, pod, text)
+    return report(session, f"pod {name}", state, text, problems, fine=state in ("Running", "Succeeded"))
+
+
+def why_node(session: Session, name: str, *, hosts: bool) -> int:
+    """Report why the node takes no pods, or offers fewer GPUs than it has; the exit code."""
+    cluster = read_cluster(session, hosts=hosts)
+    item = next((item for item in cluster.nodes if item["metadata"]["name"] == name), None)
+    if item is None:
+        raise _not_there("node", name, [item["metadata"]["name"] for item in cluster.nodes])
+    node = parse(item)
+    problems = list(_judge_node(cluster, item))
+    users = [f"{pod_name(pod)} ({count})" for pod in cluster.pods_of(name) if (count := _units(pod))]
+    parts = [
+        f"node {name} is {'Ready' if node.ready else 'not Ready'} and offers {_offered(node)}",
+        f"in use by {few(users, NAMED)}" if users else "none in use" if node.offers else "",
+        *(f"taint {taint['key']}={taint.get('value', '')}" for taint in _foreign_taints(item)),
+    ]
+    stamp = read_stamp(node.accepted) if node.accepted else None
+    parts += [stamp.describe(time.time())] if stamp else []
+    text = "; ".join(filter(None, parts))
+    return report(session, f"node {name}", "wrong" if problems else "fine", text, problems, fine=True)
+
+
+def why_gpu(session: Session, uuid: str, *, hosts: bool) -> int:
+    """Report where the GPU is, who has it, and why it takes no pods; the exit code. `uuid`: its beginning is enough."""
+    if not uuid.startswith("GPU-"):
+        hint = "It begins with GPU-, as `gpunode status --json` has it. A MIG device goes with its GPU."
+        raise UsageError(f"{uuid} is no UUID of a GPU", hint=hint)
+    cluster = read_cluster(session, hosts=hosts)
+    usages = cluster.usage()
+    seen = [(usage, gpu) for usage in usages for gpu in usage.gpus if gpu.uuid.startswith(uuid)]
+    if len(seen) > 1:
+        raise UsageError(f"{len(seen)} GPUs begin with {uuid}", hint="Give more of the UUID.")
+    if not seen:
+        return _why_gpu_gone(cluster, uuid, usages)
+    ((usage, gpu),) = seen
+    item = _item(cluster, usage.node)
+    problems = [*_judge_gpu(gpu, parse(item)), *why_closed(item)]
+    users = [f"{user.pod} ({user.units} {user.resource})" for user in gpu.users or ()]
+    state = (
+        f"in use by {few(users, NAMED)}"
+        if users
+        else "free"
+        if gpu.users is not None
+        else "its users unknown"
+    )
+    if not users and gpu.processes:
+        state = f"in use by {several(gpu.processes, 'process')} outside pods"
+    text = f"{gpu.uuid} is GPU {gpu.index} ({gpu.name}) of node {usage.node}, {state}"
+    stamp = _stamp_of(gpu.uuid, parse(item))
+    text += f"; {stamp.describe(time.time())}" if stamp else ""
+    return report(session, f"gpu {gpu.uuid}", "wrong" if problems else "fine", text, problems, fine=True)
 
 
 def report(
-    session: Session, subject: str, state: str, text: str, problems: Sequence[Problem], *, fine: bool
+    session: Session,
+    subject: str,
+    state: str,
+    text: str,
+    problems: Sequence[Problem],
+    *,
+    fine: bool = False,
 ) -> int:
     """Report the answer and its reasons, what is to be done first first; the exit code. `fine`: without a problem, nothing is wrong."""
     reporter = session.reporter
@@ -74,7 +160,7 @@ def report(
     rows = [(problem.code, problem.what, problem.cause.splitlines(), problem.fix) for problem in problems]
     reporter.rows("reason", REASON, rows)
     reporter.total("", {"reasons": len(problems)})
-    if all(problem.code == pending.UNKNOWN for problem in problems):
+    if all(problem.code in NOT_KNOWN for problem in problems):
         return 0 if fine and not problems else UNKNOWN
     return 1
 
@@ -82,45 +168,186 @@ def report(
 def _why_pending(cluster: Cluster, pod: Object) -> list[Problem]:
     names = pending.suspects(pod, cluster.nodes)[:ASKED]
     claims = _read_claims(cluster.api, pod)
-    wrong = why_fewer(cluster, names)
-    return pending.judge(Waiting(pod, cluster.nodes, cluster.pods, claims, wrong))
+    return pending.judge(Waiting(pod, cluster.nodes, cluster.pods, claims, why_fewer(cluster, names)))
 
 
-def _read_claims(api: Api, pod: Object) -> dict[str, Object | None]:
-    """The pod's PersistentVolumeClaims; without those that this user may not read."""
-    namespace, claims = pod["metadata"].get("namespace", "default"), {}
-    for volume in pod["spec"].get("volumes") or []:
-        if name := (volume.get("persistentVolumeClaim") or {}).get("claimName"):
-            try:
-                claims[name] = api.get("PersistentVolumeClaim", name, namespace)
-            except HttpError as error:
-                if error.status != 403:
-                    raise
-    return claims
+def _why_failing(cluster: Cluster, pod: Object) -> list[Problem]:
+    """By its events and its log; where the kubelet refused it, by its node's GPUs, too."""
+    events = [event for event in _events(cluster.api, pod["metadata"]["namespace"]) if _is_about(event, pod)]
+    log = pods.last_lines(cluster.api, pod, _failing_container(pod), lines=TAIL)
+    problems = list(symptom.judge_placed(pod, events, log))
+    name = pod["spec"].get("nodeName", "")
+    if any(problem.code == REFUSED for problem in problems) and (node := _find_item(cluster, name)):
+        problems += _judge_node(cluster, node)
+    elif cluster.hosts and not problems and (member := next(iter(probe(cluster, [name])), None)):
+        problems += _lost_gpus(member, pod)
+    return problems
 
 
-def why_fewer(cluster: Cluster, names: Sequence[str]) -> dict[str, Problem]:
-    """Why these nodes offer fewer GPUs than they have: by their hosts where the inventory has them, else by the cluster."""
+def _state(pod: Object) -> str:
+    """As kubectl shows it: the kubelet's reason, a container's, or the phase."""
+    status = pod.get("status") or {}
+    waiting = [reason for reason in pods.waiting_reasons(pod) if reason]
+    return str(status.get("reason") or next(iter(sorted(waiting)), "") or status.get("phase") or "Pending")
+
+
+def _lost_gpus(member: Member, pod: Object) -> Iterator[Problem]:
+    """The pod's container lost its GPUs, as the link `work` judges it."""
+    if member.facts is None:
+        return
+    uid = pod["metadata"]["uid"]
+    mine = tuple(container for container in member.facts.gpu_containers if container.pod == uid)
+    verdict = judge_work(replace(member.facts, gpu_containers=mine, gpu_users=()), [pod])
+    if verdict and verdict.status == "broken" and verdict.problem:
+        yield verdict.problem
+
+
+def _describe_running(cluster: Cluster, pod: Object, text: str) -> tuple[str, list[Problem]]:
+    """The text with the pod's GPUs, and what is wrong with these."""
+    name, node = pod_name(pod), _item(cluster, pod["spec"]["nodeName"])
+    (usage,) = cluster.usage([node["metadata"]["name"]])
+    mine = [gpu for gpu in usage.gpus if any(user.pod == name for user in gpu.users or ())]
+    problems = [problem for gpu in mine for problem in _judge_gpu(gpu, parse(node))]
+    has = few([f"GPU {gpu.index} ({gpu.uuid})" for gpu in mine], NAMED)
+    return f"{text}; it has {has}" if has else text, problems
+
+
+def _judge_node(cluster: Cluster, item: Object) -> Iterator[Problem]:
+    """Why it takes no pods; why it offers fewer GPUs than it has; why they are not accepted."""
+    node, closed = parse(item), list(why_closed(item))
+    yield from closed
+    offers_none = node.labels.get(GPU_LABEL) == "true" and not node.offers
+    fewer = offers_none or node.short or node.allocatable < node.capacity
+    wrong = why_fewer(cluster, [node.name], ready=bool(fewer)).get(node.name)
+    if wrong and not (closed and wrong.layer == "node"):
+        offers = Problem(wrong.code, f"it offers {_offered(node)}", cause=_evidence(wrong), fix=wrong.fix)
+        yield offers if fewer else wrong
+    stamp = read_stamp(node.accepted) if node.accepted else None
+    if stamp and stamp.failed:
+        yield _not_accepted(stamp, node)
+
+
+def _evidence(problem: Problem) -> str:
+    return lines((problem.what, problem.cause))
+
+
+def _not_accepted(stamp: Stamp, node: Node) -> Problem:
+    fix = Advice(
+        "`", Command("accept", f"--limit {node.name}"), "` measures them again, those that no pod uses."
+    )
+    return Problem(
+        NOT_ACCEPTED,
+        f"{few(stamp.failed, 2)} failed the acceptance",
+        cause=stamp.describe(time.time()),
+        fix=fix,
+    )
+
+
+def _judge_gpu(gpu: Gpu, node: Node) -> Iterator[Problem]:
+    """Why it takes no new pods, as its plugin says; and whether it was accepted."""
+    if gpu.unhealthy is not None:
+        out = gpu.unhealthy.code == CORDONED
+        fix = (
+            Advice("`", Command("uncordon-gpu", gpu.uuid), "` gives it back; it disturbs no pod.")
+            if out
+            else LOST
+        )
+        state = "" if out else "Unhealthy: "
+        since = f"since {gpu.since}" if gpu.since else ""
+        what = f"GPU {gpu.index} is {state}{gpu.unhealthy.words}"
+        yield Problem(gpu.unhealthy.code, what, cause=since, fix=fix, subject=node.name)
+    stamp = _stamp_of(gpu.uuid, node)
+    if stamp and gpu.uuid in stamp.failed:
+        yield _not_accepted(replace(stamp, failed=(gpu.uuid,)), node)
+
+
+def _stamp_of(uuid: str, node: Node) -> Stamp | None:
+    """The acceptance that has this GPU."""
+    stamp = read_stamp(node.accepted) if node.accepted else None
+    return stamp if stamp and uuid in (*stamp.uuids, *stamp.failed) else None
+
+
+def _why_gpu_gone(cluster: Cluster, uuid: str, usages: Sequence[NodeUsage]) -> int:
+    """For a GPU that no plugin lists: the host that has it, else the node whose acceptance has it, else nodes that do not answer."""
+    problems: list[Problem] = []
+    last = [node for node in map(parse, cluster.nodes) if uuid in node.accepted]
+    members = _probe_all(cluster)
+    for member in members:
+        assert member.facts is not None
+        gpu = next((gpu for gpu in member.facts.gpus if gpu.uuid.startswith(uuid)), None)
+        full = next((full for full in cordons.read(member.facts) if full.startswith(uuid)), "")
+        if gpu or full:
+            name = member.node.name if member.node else member.host.name
+            text = f"{gpu.uuid if gpu else full} is of host {member.host.name}; its plugin does not list it"
+            if full:
+                why = cordons.read(member.facts)[full].why
+                problems.append(
+                    Problem(
+                        why.code,
+                        f"it is {why.words}",
+                        fix=Advice("`", Command("uncordon-gpu", full), "` gives it back."),
+                    )
+                )
+            chain = judge_chains(cluster.session, (member,), run=False)[member.host.name]
+            problems += [problem for problem in [broken_link(member, chain)] if problem]
+            problems += [
+                problem
+                for item in cluster.nodes
+                if item["metadata"]["name"] == name
+                for problem in why_closed(item)
+            ]
+            return report(cluster.session, f"gpu {uuid}", "wrong", text, problems)
+    if last:
+        node = last[0]
+        problems = list(_judge_node(cluster, _item(cluster, node.name)))
+        gone = Problem("gpu-gone", f"the plugin of {node.name} does not list it", fix=LOST, subject=node.name)
+        stamp = read_stamp(node.accepted)
+        text = f"{uuid} was a GPU of node {node.name}" + (f", {stamp.describe(time.time())}" if stamp else "")
+        return report(cluster.session, f"gpu {uuid}", "wrong", text, [*problems, gone])
+    silent = [
+        replace(usage.reason, what=f"{usage.node} does not say which GPUs it has: {usage.reason}")
+        for usage in usages
+        if usage.reason
+    ]
+    text = f"no node lists {uuid}" + (f", nor does any of {several(len(members), 'host')}" if members else "")
+    report(cluster.session, f"gpu {uuid}", "absent", text, silent)
+    return UNKNOWN
+
+
+def _probe_all(cluster: Cluster) -> Sequence[Member]:
+    """The hosts that answered, with their nodes."""
+    if not cluster.hosts:
+        return ()
+    session = cluster.session
+    members = session.for_each_host(converge.probe_and_plan, plans=False)
+    placed = nodes.locate(cluster.api, members, seconds=0, notify=progress(session.reporter))
+    return [member for member in placed if member.facts is not None]
+
+
+def why_fewer(cluster: Cluster, names: Sequence[str], *, ready: bool = True) -> dict[str, Problem]:
+    """Why these nodes offer fewer GPUs than they have: by their hosts' chains where the inventory has them, else by the cluster.
+    Not `ready`: the cluster shows nothing wrong, so that only hosts are asked."""
     if not names:
         return {}
     settings, owners = cluster.session.inventory.cluster, dra_owners(cluster.api)
-    known = [node for node in map(parse, cluster.nodes) if node.name in names]
+    known = [node for node in map(parse, cluster.nodes) if node.name in names and node.ready and ready]
     wrong = {
         node.name: capacity.why_fewer(
             cluster.api, node, owners, config=settings.plugin_config, namespace=settings.namespace
         )
         for node in known
-        if node.ready
     }
     return {**wrong, **_ask_hosts(cluster, names)}
 
 
 def _ask_hosts(cluster: Cluster, names: Sequence[str]) -> Mapping[str, Problem]:
-    """Node -> the first broken link of its host; of hosts that are in order, nothing."""
+    """Node -> the first broken link of its host's chain; of hosts that are in order, nothing."""
+    members = probe(cluster, names)
+    chains = judge_chains(cluster.session, tuple(members), run=False) if members else {}
     return {
         member.node.name: problem
-        for member in probe(cluster, names)
-        if member.node and member.outcome and (problem := broken_link(member, judge_host(member.outcome)))
+        for member in members
+        if member.node and (problem := broken_link(member, chains.get(member.host.name, ())))
     }
 
 
@@ -129,8 +356,8 @@ def probe(cluster: Cluster, names: Sequence[str]) -> Sequence[Member]:
     session = cluster.session
     if not cluster.hosts:
         return ()
-    notify = progress(session.reporter)
-    members = nodes.locate(cluster.api, [Member(host) for host in session.hosts], seconds=0, notify=notify)
+    every = [Member(host) for host in session.hosts]
+    members = nodes.locate(cluster.api, every, seconds=0, notify=progress(session.reporter))
     those = [member for member in members if member.node and member.node.name in names]
     asked = session.for_each_host(converge.probe_and_plan, those, plans=False) if those else ()
     namespace = session.inventory.cluster.namespace
@@ -143,10 +370,9 @@ def broken_link(member: Member, chain: Sequence[Verdict]) -> Problem | None:
     if verdict is None or verdict.problem is None:
         return None
     good = " ".join(f"{each.layer} ✓" for each in chain if each.status == "ok")
-    where = f"{good} {verdict.layer} ✗".strip()
-    what = lines((f"host {member.host.name}: {where} {verdict.text}", verdict.cause))
+    path = f"host {member.host.name}: {f'{good} {verdict.layer} ✗'.strip()} {verdict.text}"
     fix = lines((verdict.fix, _describe_impact(member)), " ")
-    return replace(verdict.problem, code=verdict.problem.code or verdict.layer, what=what, fix=fix)
+    return replace(verdict.problem, code=verdict.problem.code or verdict.layer, what=path, fix=fix)
 
 
 def _describe_impact(member: Member) -> str:
@@ -158,22 +384,85 @@ def _describe_impact(member: Member) -> str:
         return "(disturbs no pod)"
     if disturbed.pods is None:
         return f"({disturbed.what}; the pods there are not known)"
-    pods = few(list(disturbed.pods), 3)
-    return f"({disturbed.what}; {f'disturbs {pods}' if pods else 'disturbs no pod'})"
+    affected = few(list(disturbed.pods), 3)
+    return f"({disturbed.what}; {f'disturbs {affected}' if affected else 'disturbs no pod'})"
 
 
-def _no_pod(name: str, pods: Sequence[Object]) -> UsageError:
-    names = [pod_name(pod) for pod in pods]
-    near = get_close_matches(name, names, 3, 0.6)
-    same = [other for other in names if other.partition("/")[2] == name.partition("/")[2]]
-    hint = (
-        f"Did you mean {' or '.join(same or near)}?" if same or near else "`kubectl get pods -A` lists them."
-    )
-    return UsageError(f"the cluster has no pod {name}", hint=hint)
+def _read_claims(api: Api, pod: Object) -> dict[str, Object | None]:
+    """The pod's PersistentVolumeClaims; without those that this user may not read."""
+    claims: dict[str, Object | None] = {}
+    for volume in pod["spec"].get("volumes") or []:
+        if name := (volume.get("persistentVolumeClaim") or {}).get("claimName"):
+            try:
+                claims[name] = api.get("PersistentVolumeClaim", name, pod["metadata"]["namespace"])
+            except ClusterError:
+                continue
+    return claims
+
+
+def _events(api: Api, namespace: str) -> list[Object]:
+    """The namespace's events, oldest first; () where this user may not read them."""
+    try:
+        return sorted(api.find("Event", namespace)[0], key=pods.time_of)
+    except ClusterError:
+        return []
+
+
+def _is_about(event: Object, pod: Object) -> bool:
+    return bool((event.get("involvedObject") or {}).get("uid") == pod["metadata"]["uid"])
+
+
+def _failing_container(pod: Object) -> str:
+    """The container that ended or waits, else the first with GPUs, else the first."""
+    status = pod.get("status") or {}
+    for each in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        state = each.get("state") or {}
+        if "waiting" in state or (state.get("terminated") or {}).get("exitCode"):
+            return str(each["name"])
+    containers = pod["spec"]["containers"]
+    using = [each for each in containers if drain.asks({"spec": {"containers": [each]}})]
+    return str((using or containers)[0]["name"])
+
+
+def _units(pod: Object) -> int:
+    """GPUs, or shares of them, that the pod has."""
+    return 0 if (pod.get("status") or {}).get("phase") in pods.OVER else sum(drain.asks(pod).values())
+
+
+def _offered(node: Node) -> str:
+    """`3 of 4 nvidia.com/gpu`."""
+    counted = [
+        name for name in node.resources if name.startswith("nvidia.com/") and node.resources[name].capacity
+    ]
+    parts = [
+        f"{node.resources[name].allocatable} of {node.resources[name].capacity} {name}" for name in counted
+    ]
+    return ", ".join(parts) or node.offered or "no GPU"
+
+
+def _foreign_taints(item: Object) -> list[Mapping[str, str]]:
+    taints = (item.get("spec") or {}).get("taints") or []
+    return [taint for taint in taints if not taint["key"].startswith(("node.kubernetes.io/", "gpunode.dev/"))]
+
+
+def _find_item(cluster: Cluster, name: str) -> Object | None:
+    return next((item for item in cluster.nodes if item["metadata"]["name"] == name), None)
+
+
+def _item(cluster: Cluster, name: str) -> Object:
+    item = _find_item(cluster, name)
+    if item is None:
+        raise ClusterError(f"the cluster has no node {name} any more", hint="Run it again.")
+    return item
+
+
+def _not_there(kind: str, name: str, names: Sequence[str]) -> UsageError:
+    same = [other for other in names if other.rpartition("/")[2] == name.rpartition("/")[2]]
+    near = (same or get_close_matches(name, names, 3, 0.6))[:3]
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"`kubectl get {kind}s -A` lists them."
+    return UsageError(f"the cluster has no {kind} {name}", hint=hint)
 
 
 def _seconds(moment: str) -> float:
-    """Of a time as the API writes it."""
-    from datetime import datetime
-
+    """Of a time as the API writes it; now for none."""
     return datetime.fromisoformat(moment.replace("Z", "+00:00")).timestamp() if moment else time.time()

@@ -16,9 +16,10 @@ from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.pods import GPU
 from gpunode.contract.promises import pod_name
 from gpunode.errors import Problem
-from gpunode.links.node import GPU_LABEL, OFFERED, Node, cordon, drain, parse, taint
+from gpunode.links.node import GPU_LABEL, OFFERED, Node, drain, parse, taint
+from gpunode.links.node.closed import why_closed
 from gpunode.links.pod import fit
-from gpunode.wording import Advice, Command, few, several
+from gpunode.wording import Advice, Command, few, lines, several
 
 NAMED = 4  # pods of a node
 UNKNOWN = "scheduler"  # code of a reason that is only quoted
@@ -295,42 +296,24 @@ def _candidates(places: Sequence[_Place]) -> list[_Place]:
 
 
 def _nodes(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
-    """Nodes that would have GPUs for it: broken, NotReady, tainted, cordoned."""
+    """Nodes that would have GPUs for it, and are NotReady, offer fewer than they have, or take no pods."""
     for place in _candidates(places):
         name, node = place.node.name, place.node
-        if not node.ready:
-            yield Problem(
-                "node-not-ready",
-                f"{name} is not Ready",
-                subject=name,
-                cause=node.why_not_ready,
-                fix=Advice(
-                    "`",
-                    Command("verify", f"--limit {name}"),
-                    f"` inspects the host; `kubectl describe node {name}`.",
-                ),
-            )
-        elif place.short:
+        closed = list(why_closed(place.item))
+        if node.ready and place.short:
             why = waiting.wrong.get(name) or Problem("fewer", "")
             offers = ", ".join(_part(node, key) for key in place.short)
             verify = Advice("`", Command("verify", f"--limit {name}"), "` names the broken link and its fix.")
             yield Problem(
-                why.code, f"{name} offers {offers}", None, name, why.what, why.fix or verify, why.holders
+                why.code,
+                f"{name} offers {offers}",
+                None,
+                name,
+                lines((why.what, why.cause)),
+                why.fix or verify,
+                why.holders,
             )
-        elif run := taint.run_of(node):
-            yield Problem(
-                "unverified",
-                f"{name} is tainted until its GPUs are proven",
-                subject=name,
-                cause=taint.text(run),
-                fix=Advice(
-                    "`",
-                    Command("provision", f"--limit {name}"),
-                    "` proves them and removes the taint; no pod is disturbed by the proof.",
-                ),
-            )
-        elif not node.schedulable:
-            yield from _cordoned(place)
+        yield from closed[: 1 if not node.ready else None]
     yield from _tainted([place for place in _candidates(places) if place.node.ready and not place.short])
 
 
@@ -341,32 +324,6 @@ def _part(node: Node, resource: str) -> str:
         if counted and counted.capacity
         else f"no {resource}"
     )
-
-
-def _cordoned(place: _Place) -> Iterator[Problem]:
-    name, owner = place.node.name, cordon.owner_of(place.item)
-    since, by = changed_by(place.item, "f:spec", "f:unschedulable")
-    who = f"by gpunode, {owner}" if owner else f"by {by}" if by else ""
-    yield Problem(
-        "cordoned",
-        f"{name} is cordoned",
-        subject=name,
-        cause=" ".join(filter(None, ("cordoned", who, since and f"at {since}"))) if who else "",
-        fix=Advice("`", Command("resume"), "` finishes the run that cordoned it, and lifts the cordon.")
-        if owner
-        else f"`kubectl uncordon {name}` lets pods come again; it disturbs none. Ask first why it was cordoned.",
-    )
-
-
-def changed_by(item: Object, *place: str) -> tuple[str, str]:
-    """When and by which field manager a field was set last, by the API server's books; "" where they do not say."""
-    for entry in item["metadata"].get("managedFields") or []:
-        fields = entry.get("fieldsV1") or {}
-        for key in place:
-            fields = fields.get(key) if isinstance(fields, dict) else None
-        if fields is not None:
-            return str(entry.get("time") or ""), str(entry.get("manager") or "")
-    return "", ""
 
 
 def _tainted(places: Sequence[_Place]) -> Iterator[Problem]:

@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpunode.cluster.api.kinds import Object
+from gpunode.errors import Problem
 from gpunode.links.node import drain
 from gpunode.model import Facts, GpuContainer, Verdict
 from gpunode.wording import few, lines, several
 
 NAMED = 5
+REFUSED = "pods-refused"  # code
 LOST = "“Failed to initialize NVML: Unknown Error”: systemd or the kubelet has applied its device rules again"
 # Why a kubelet refuses or ends a pod, most after a reboot: pkg/kubelet/lifecycle/predicate.go, cm/admission, nodeshutdown (1.34).
 # `OutOf` and a resource where the node has too little of it.
@@ -24,7 +26,7 @@ def judge_work(seen: Facts, pods: Sequence[Object]) -> Verdict | None:
     are not known. A pod that its controller has replaced, and one with GPUs that it never asked for, is a remark."""
     by_uid = {str(pod["metadata"]["uid"]): pod for pod in pods}
     lost = [container for container in seen.gpu_containers if container.lost]
-    refused = [pod for pod in pods if _is_refused(pod)]
+    refused = [pod for pod in pods if is_refused(pod)]
     waiting = [pod for pod in refused if not _has_controller(pod)]
     uninvited = list(_find_uninvited(seen, by_uid))
     if not (seen.gpu_containers or refused):
@@ -35,10 +37,9 @@ def judge_work(seen: Facts, pods: Sequence[Object]) -> Verdict | None:
     ]
     fixes = list(dict.fromkeys(_restart(each, by_uid) for each in lost))
     for pod in refused:
-        status = pod["status"]
-        replaced = "; its controller made another" if _has_controller(pod) else ""
-        causes.append(f"{_name(pod)}: {status['reason']}: {status.get('message', '')}{replaced}")
-        fixes.append(_delete(pod) if replaced else _replace(pod))
+        why = explain_refusal(pod)
+        causes.append(f"{_name(pod)}: {why.what}")
+        fixes.append(why.fix)
     causes += [f"{_name(pod)} has GPUs and asks for none: {why}" for pod, why in uninvited]
     if uninvited:
         fixes.append(
@@ -54,9 +55,17 @@ def judge_work(seen: Facts, pods: Sequence[Object]) -> Verdict | None:
         )
     if texts:
         return Verdict.broken(
-            "work", "; ".join(texts), lines(causes), lines(fixes), "gpus-lost" if lost else "pods-refused"
+            "work", "; ".join(texts), lines(causes), lines(fixes), "gpus-lost" if lost else REFUSED
         )
     return Verdict.ok("work", _describe(seen.gpu_containers), lines(causes), lines(fixes))
+
+
+def explain_refusal(pod: Object) -> Problem:
+    """Why the kubelet refused this pod, and the command that starts it again."""
+    status, replaced = pod["status"], _has_controller(pod)
+    more = "; its controller made another" if replaced else ""
+    what = f"{status['reason']}: {status.get('message', '')}{more}"
+    return Problem(REFUSED, what, fix=_delete(pod) if replaced else _replace(pod))
 
 
 def _describe(containers: Sequence[GpuContainer]) -> str:
@@ -77,7 +86,8 @@ def _container(container: GpuContainer, pods: Mapping[str, Object]) -> str:
     return f", container {names[0]}" if names else ""
 
 
-def _is_refused(pod: Object) -> bool:
+def is_refused(pod: Object) -> bool:
+    """True for a pod that asks for GPUs and that the kubelet refused or ended."""
     status = pod.get("status") or {}
     return (
         status.get("phase") == "Failed"

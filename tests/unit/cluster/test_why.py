@@ -10,12 +10,18 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from gpunode.acceptance.record import ANNOTATION, Stamp
 from gpunode.cli import app
-from gpunode.errors import UsageError
+from gpunode.commands import why as commands
+from gpunode.contract.status import Reason
+from gpunode.contract.usage import Gpu, User
+from gpunode.errors import Problem, UsageError
+from gpunode.links.plugin.usage import NodeUsage
 
 from .conftest import GPU_NODE, add_node, pod
 from .fake import FakeApi, Object
 
+GPU = "nvidia.com/gpu"
 Why = Callable[..., Result]
 
 
@@ -100,3 +106,140 @@ def test_why_the_plugin_offers_no_gpu_is_what_its_judges_say(why: Why, fake: Fak
     assert reason["what"] == "n1 offers no nvidia.com/gpu"
     assert reason["code"] == "no-pod"
     assert reason["evidence"]
+
+
+def use(monkeypatch: pytest.MonkeyPatch, *usages: NodeUsage) -> None:
+    """What the plugins say of their GPUs."""
+    monkeypatch.setattr(commands, "read_usage", lambda *_: usages)
+
+
+def gpu(uuid: str, *users: str, **more: Any) -> Gpu:
+    return Gpu(
+        uuid, "0", "H100", 80 * 1024**3, users=tuple(User(name, "c", GPU, 1) for name in users), **more
+    )
+
+
+def test_a_running_pod_is_told_its_gpus(why: Why, fake: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_node(fake, "n1", 2, labels=GPU_NODE)
+    fake.put(pod("a", node="n1", namespace="ml", gpus=1))
+    use(monkeypatch, NodeUsage("n1", (gpu("GPU-1", "ml/a"), gpu("GPU-2"))))
+
+    result = why("pod", "ml/a", "--json")
+
+    assert result.exit_code == 0, result.output
+    assert read(result)[0]["text"].endswith("asks for 1 nvidia.com/gpu; it has GPU 0 (GPU-1)")
+
+
+def test_a_pod_on_a_gpu_that_became_unhealthy_is_told_so(
+    why: Why, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_node(fake, "n1", 2, labels=GPU_NODE)
+    fake.put(pod("a", node="n1", namespace="ml", gpus=1))
+    use(monkeypatch, NodeUsage("n1", (gpu("GPU-1", "ml/a", unhealthy=Reason("xid-79", "Xid 79: off the bus")),)))  # fmt: skip
+    result = why("pod", "ml/a", "--json")
+    assert result.exit_code == 1
+    assert [reason["code"] for reason in read(result)[1]] == ["xid-79"]
+
+
+def test_a_crashing_pod_is_explained_by_its_log(why: Why, fake: FakeApi) -> None:
+    add_node(fake, "n1", 2, labels=GPU_NODE)
+    states = [{"name": "c", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
+    fake.put(pod("a", node="n1", namespace="ml", gpus=1, containerStatuses=states))
+    fake.logs["a", "c"] = "start\nFailed to initialize NVML: Driver/library version mismatch\n"
+    result = why("pod", "ml/a", "--json")
+    assert result.exit_code == 1, result.output
+    answer, (reason,) = read(result)
+    assert answer["state"] == "CrashLoopBackOff"
+    assert reason["evidence"] == ["Failed to initialize NVML: Driver/library version mismatch"]
+    assert reason["fix"]
+
+
+def test_a_refused_pod_is_told_why_its_node_offers_fewer_gpus(why: Why, fake: FakeApi) -> None:
+    add_node(fake, "n1", 0, labels=GPU_NODE)
+    refused = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "Allocate failed"}
+    fake.put(pod("a", node="n1", namespace="ml", gpus=1, **refused))
+    result = why("pod", "ml/a", "--json")
+    assert result.exit_code == 1, result.output
+    assert [reason["code"] for reason in read(result)[1]] == ["pods-refused", "no-pod"]
+
+
+def test_a_pod_that_its_quota_keeps_from_being_created_is_explained(why: Why, fake: FakeApi) -> None:
+    event = {"kind": "Event", "metadata": {"name": "e", "namespace": "ml"}, "reason": "FailedCreate",
+             "message": 'pods "t-1" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1',
+             "involvedObject": {"kind": "Job", "name": "t"}}  # fmt: skip
+    fake.put(event)
+    result = why("pod", "ml/t-1", "--json")
+    assert result.exit_code == 1, result.output
+    answer, (reason,) = read(result)
+    assert (answer["state"], reason["code"]) == ("absent", "quota-exceeded")
+
+
+def test_a_node_that_is_fine_is_said_to_be_with_who_has_its_gpus(why: Why, fake: FakeApi) -> None:
+    add_node(fake, "n1", 2, labels=GPU_NODE)
+    fake.put(pod("a", node="n1", namespace="ml", gpus=1))
+    result = why("node", "n1", "--json")
+    assert result.exit_code == 0, result.output
+    answer, reasons = read(result)
+    assert answer["text"] == "node n1 is Ready and offers 2 of 2 nvidia.com/gpu; in use by ml/a (1)"
+    assert (answer["state"], reasons) == ("fine", [])
+
+
+@pytest.mark.parametrize(
+    ("status", "spec", "ready", "codes"),
+    [
+        ({"allocatable": {GPU: "1"}}, {}, True, ["no-pod"]),
+        ({}, {"unschedulable": True}, True, ["cordoned"]),
+        ({}, {}, False, ["node-not-ready"]),
+    ],
+)
+def test_a_node_is_told_why_it_takes_no_pods_or_fewer(
+    why: Why, fake: FakeApi, status: Object, spec: Object, ready: bool, codes: list[str]
+) -> None:
+    add_node(fake, "n1", 2, labels=GPU_NODE, ready=ready)
+    fake.update("Node", "n1", status=status, spec=spec)
+    result = why("node", "n1", "--json")
+    assert result.exit_code == 1, result.output
+    assert [reason["code"] for reason in read(result)[1]] == codes
+
+
+def test_a_gpu_is_found_by_the_beginning_of_its_uuid(
+    why: Why, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_node(fake, "n1", 2, labels=GPU_NODE)
+    cordoned = Reason("cordoned", "cordoned by ann since 2026-01-01T00:00:00Z: fan")
+    use(monkeypatch, NodeUsage("n1", (gpu("GPU-1a", "ml/a"), gpu("GPU-2b", unhealthy=cordoned))))
+
+    fine, out = why("gpu", "GPU-1", "--json"), why("gpu", "GPU-2", "--json")
+
+    assert fine.exit_code == 0, fine.output
+    assert read(fine)[0]["text"] == "GPU-1a is GPU 0 (H100) of node n1, in use by ml/a (1 nvidia.com/gpu)"
+    assert out.exit_code == 1
+    (reason,) = read(out)[1]
+    assert reason["code"] == "cordoned"
+    assert "gpunode uncordon-gpu GPU-2b" in reason["fix"]
+
+
+def test_a_gpu_that_nobody_lists_is_looked_for_in_the_acceptances(
+    why: Why, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_node(fake, "n1", 1, labels=GPU_NODE)
+    stamp = Stamp("quick", "accepted", 0.0, 1.0, "615", "6.1", "", ("GPU-gone", "GPU-1"))
+    fake.update("Node", "n1", metadata={"annotations": {ANNOTATION: stamp.text()}})
+    use(
+        monkeypatch,
+        NodeUsage("n1", (gpu("GPU-1"),)),
+        NodeUsage("n2", reason=Problem("no-plugin", "not there")),
+    )
+
+    gone, nobody = why("gpu", "GPU-gone", "--json"), why("gpu", "GPU-x", "--json")
+
+    assert gone.exit_code == 1, gone.output
+    assert read(gone)[1][-1]["code"] == "gpu-gone"
+    assert nobody.exit_code == 7
+    assert [reason["code"] for reason in read(nobody)[1]] == ["no-plugin"]
+
+
+def test_what_is_no_gpu_is_a_mistake(why: Why, fake: FakeApi) -> None:
+    assert isinstance(why("gpu", "MIG-1").exception, UsageError)
+    add_node(fake, "n1", 1)
+    assert isinstance(why("node", "n2").exception, UsageError)

@@ -1,0 +1,85 @@
+"""Why a pod that a scheduler has placed does not work, or could not be created: by its status, events and log. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpunode.cluster import obstacles, pods
+from gpunode.cluster.api.kinds import Object
+from gpunode.contract.promises import has_ended, pod_name
+from gpunode.errors import Problem
+from gpunode.explain import Explanation, explain, explain_lines
+from gpunode.links.node import drain
+from gpunode.links.pod import work
+from gpunode.wording import few
+
+UNEXPLAINED = "unexplained"  # code: the pod's own words, which gpunode's tables do not know
+TAIL = 3  # lines of a log that nothing explains
+NAMED = 4
+
+
+def judge_placed(pod: Object, events: Sequence[Object], log: str) -> Iterator[Problem]:
+    """What is wrong with the pod, first what its log and events say that gpunode explains. `events`: oldest first; `log`: its last
+    lines."""
+    if work.is_refused(pod):
+        yield work.explain_refusal(pod)
+        return
+    text = pods.problem(pod, events)
+    known = list(explain_lines(log)) if (pod.get("status") or {}).get("phase") != "Succeeded" else []
+    if text and (meaning := explain(text)) and meaning not in [each for _, each in known]:
+        known.insert(0, (text, meaning))
+    yield from (_explained(line, meaning) for line, meaning in known)
+    if text and not known:
+        last = "\n".join(log.splitlines()[-TAIL:])
+        fix = "`kubectl -n {} describe pod {}` has its events.".format(*pod_name(pod).split("/"))
+        yield Problem(UNEXPLAINED, text, cause=last, fix=fix)
+    if not drain.asks(pod) and not pod["spec"].get("resourceClaims"):
+        yield Problem(
+            "asks-none",
+            "it asks for no GPU, so it gets none",
+            fix="Add `resources: {limits: {nvidia.com/gpu: 1}}` to its container, and create it again: requests cannot be edited.",
+        )
+
+
+def judge_absent(name: str, events: Sequence[Object], there: Sequence[Object]) -> Problem | None:
+    """Why a controller could not create this pod, or the pods of the controller with this name. `name`: namespace/name; `events`:
+    of its namespace, oldest first; `there`: the pods."""
+    namespace, short = name.split("/")
+    refused = [
+        event
+        for event in events
+        if event.get("reason") in ("FailedCreate", "FailedCreatePodSandBox")
+        and (owner := event["involvedObject"].get("name", ""))
+        and (short == owner or short.startswith(f"{owner}-") or owner.startswith(f"{short}-"))
+    ]
+    if not refused:
+        return None
+    message, about = str(refused[-1].get("message") or ""), refused[-1]["involvedObject"]
+    admission = obstacles.match_admission(message)
+    owner = f"{about.get('kind', 'object')} {about.get('name', '')}"
+    fix = f"`kubectl -n {namespace} describe {about.get('kind', '').lower()} {about.get('name', '')}` has all of its events."
+    if admission is None or admission.code != obstacles.QUOTA:
+        return Problem(
+            admission.code if admission else UNEXPLAINED,
+            f"{owner} could not create it",
+            cause=message,
+            fix=fix,
+        )
+    having = [
+        f"{pod_name(pod)} ({sum(asked.values())})"
+        for pod in there
+        if pod["metadata"].get("namespace") == namespace and not has_ended(pod) and (asked := drain.asks(pod))
+    ]
+    users = f"\nGPUs of {namespace}: {few(having, NAMED)}" if having else ""
+    fix = f"Raise the quota (`kubectl -n {namespace} edit resourcequota`), or end one of its pods: the controller tries again on its own."
+    return Problem(
+        admission.code,
+        f"{owner} could not create it: a ResourceQuota is used up",
+        cause=message + users,
+        fix=fix,
+    )
+
+
+def _explained(line: str, meaning: Explanation) -> Problem:
+    command = f" `{meaning.command}`" if meaning.command else ""
+    return Problem(meaning.code, meaning.what, cause=line, fix=f"{meaning.next}{command}")

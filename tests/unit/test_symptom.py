@@ -1,0 +1,100 @@
+"""Why a pod that has a node does not work, or was never created: status, events and log in, causes out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpunode.links.node.closed import why_closed
+from gpunode.links.pod.symptom import judge_absent, judge_placed
+
+from .test_pending import UNVERIFIED, node, pod
+
+Object = dict[str, Any]
+RUNS: Object = {"phase": "Running", "containerStatuses": [{"name": "c", "state": {"running": {}}}]}
+CRASHES: Object = {
+    "phase": "Running",
+    "containerStatuses": [
+        {
+            "name": "c",
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {"terminated": {"exitCode": 1, "reason": "Error"}},
+        }
+    ],
+}
+CREATES: Object = {
+    "phase": "Pending",
+    "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "ContainerCreating"}}}],
+}
+REFUSED: Object = {
+    "phase": "Failed",
+    "reason": "UnexpectedAdmissionError",
+    "message": "Pod was rejected: Allocate failed due to rpc error: GPU-1 is Unhealthy: Xid 79, which is unexpected",
+}
+SANDBOX = {
+    "type": "Warning",
+    "message": 'Failed to create pod sandbox: rpc error: code = Unknown desc = failed to get sandbox runtime: no runtime for "nvidia" is configured',
+}
+OLD = "CUDA error: CUDA driver version is insufficient for CUDA runtime version"
+
+
+@pytest.mark.parametrize(
+    ("status", "events", "log", "codes", "words"),
+    [
+        pytest.param(RUNS, [], "step 1\nstep 2\n", [], "", id="it runs"),
+        pytest.param(RUNS, [], f"step 1\n{OLD}\n", ["driver-too-old"], OLD, id="its log has an error that explain knows"),
+        pytest.param(CRASHES, [], f"{OLD}\n", ["driver-too-old"], OLD, id="it crashes by that"),
+        pytest.param(CRASHES, [], "a\nb\nValueError: x\n", ["unexplained"], "CrashLoopBackOff: exit code 1", id="it crashes by itself"),
+        pytest.param(CREATES, [SANDBOX], "", ["runtime-handler-missing"], "nvidia", id="its sandbox is not created"),
+        pytest.param(REFUSED, [], "", ["pods-refused"], "kubectl replace --force", id="the kubelet refused it"),
+        pytest.param({"phase": "Succeeded"}, [], f"{OLD}\n", [], "", id="it has ended well"),
+    ],
+)  # fmt: skip
+def test_a_placed_pod_has_these_causes(
+    status: Object, events: list[Object], log: str, codes: list[str], words: str
+) -> None:
+    problems = list(judge_placed({**pod(on="n1"), "status": status}, events, log))
+
+    assert [problem.code for problem in problems] == codes
+    assert words in " ".join(f"{problem.what} {problem.cause} {problem.fix}" for problem in problems)
+
+
+def test_a_pod_that_asks_for_no_gpu_is_told_so() -> None:
+    (problem,) = judge_placed({**pod(gpus=0, on="n1"), "status": RUNS}, [], "")
+    assert problem.code == "asks-none"
+
+
+QUOTA = 'pods "train-7f9c-x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=4, limited: requests.nvidia.com/gpu=4'
+
+
+def failed(message: str, name: str = "train-7f9c", reason: str = "FailedCreate") -> Object:
+    return {"reason": reason, "message": message, "involvedObject": {"kind": "ReplicaSet", "name": name}}
+
+
+@pytest.mark.parametrize(
+    ("name", "events", "code"),
+    [
+        ("ml/train-7f9c-x", [failed(QUOTA)], "quota-exceeded"),
+        ("ml/train", [failed(QUOTA)], "quota-exceeded"),  # the Deployment's name
+        ("ml/train-7f9c", [failed("admission webhook \"v\" denied the request: no")], "webhook-denied"),
+        ("ml/train-7f9c", [failed("the moon is full")], "unexplained"),
+        ("ml/other", [failed(QUOTA)], None),
+        ("ml/train", [failed(QUOTA, reason="SuccessfulCreate")], None),
+    ],
+)  # fmt: skip
+def test_a_pod_that_could_not_be_created_has_its_controllers_reason(
+    name: str, events: list[Object], code: str | None
+) -> None:
+    problem = judge_absent(name, events, [pod("a", 4, on="n1")])
+
+    assert (problem and problem.code) == code
+    if problem and code == "quota-exceeded":
+        assert problem.cause.splitlines()[-1] == "GPUs of ml: ml/a (4)"
+
+
+def test_a_node_has_each_reason_for_which_it_takes_no_pods() -> None:
+    closed = list(why_closed(node("n1", ready=False, taints=[UNVERIFIED], unschedulable=True)))
+    assert [problem.code for problem in closed] == ["node-not-ready", "unverified", "cordoned"]
+    assert all(problem.fix and problem.subject == "n1" for problem in closed)
+    assert list(why_closed(node("n2"))) == []
