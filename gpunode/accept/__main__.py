@@ -15,16 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpunode.contract import measurements
-from gpunode.contract.measurements import (
-    FIGURES,
-    LEVELS,
-    Failure,
-    Gpu,
-    Measured,
-    Measurements,
-    RemappedRows,
-    Tool,
-)
+from gpunode.contract.measurements import FIGURES, LEVELS, Gpu, Measurements, Tool, gpu_from_json
 
 from . import tools
 from .children import Child, Children
@@ -118,10 +109,7 @@ def measure(
 ) -> tuple[Gpu, ...]:
     """Measure the listed GPUs that have no error yet, each by the command for its UUID."""
     able = [gpu["uuid"] for gpu in gpus if "error" not in gpu]
-    ended = children.run(
-        {uuid: command(uuid) for uuid in able},
-        {uuid: {**os.environ, "CUDA_VISIBLE_DEVICES": uuid} for uuid in able},
-    )
+    ended = children.run({uuid: command(uuid) for uuid in able})
     return tuple(_gpu(gpu, ended.get(gpu["uuid"])) for gpu in gpus)
 
 
@@ -149,27 +137,17 @@ def _gpu(listed: Mapping[str, Any], child: Child | None) -> Gpu:
     memory = report.get("memory_mib", listed["memory_mib"])
     share = listed["shape"] == "whole" and memory < SHARED * listed["memory_mib"]
     otherwise = f"{error['code']}: {error['text']}" if error else "the driver has no such figure"
-    return Gpu(
-        uuid=listed["uuid"],
-        name=listed["name"],
-        pci=listed["pci"],
-        capability=listed["capability"],
-        memory_mib=memory,
-        shape="shared" if share else listed["shape"],
-        seconds=round(child.seconds, 1) if child else 0.0,
-        error=Failure(**error) if error else None,
-        measured=Measured(
-            **{
-                **values,
-                **({"throttle": tuple(values["throttle"])} if "throttle" in values else {}),
-                **(
-                    {"remapped_rows": RemappedRows(**values["remapped_rows"])}
-                    if "remapped_rows" in values
-                    else {}
-                ),
-            }
-        ),
-        not_measured={name: reasons.get(name, otherwise) for name in FIGURES if name not in values},
+    reasons = {name: reasons.get(name, otherwise) for name in FIGURES if name not in values}
+    return gpu_from_json(
+        {
+            **listed,
+            "memory_mib": memory,
+            "shape": "shared" if share else listed["shape"],
+            "seconds": round(child.seconds, 1) if child else 0.0,
+            "error": error,
+            "measured": values,
+            "not_measured": reasons,
+        }
     )
 
 

@@ -1,17 +1,17 @@
 """`python -m gpunode.accept.child UUID LEVEL SECONDS`: measures one GPU in a process of its own, which may hang or die.
 
 Writes one JSON object a line: {"stage": text, "seconds": budget} before each stage, {"wants": "bus"} before the transfers, which
-begin when a line comes back, {"leaves": "bus"} after them, and {"measured": …, "not_measured": …, "error": …} after each stage.
-CUDA_VISIBLE_DEVICES names the GPU. SECONDS: of its transfers. {"memory_mib": …} is the
-memory that this process may use.
+begin when a line comes back, {"leaves": "bus"} after them, {"memory_mib": …} that this process may use, {"measured": …,
+"not_measured": …} after each stage, with "error" and "done" after the last. CUDA_VISIBLE_DEVICES names the GPU. SECONDS: of its transfers.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from gpunode.contract.measurements import FIGURES
@@ -61,15 +61,11 @@ class Report:
     def have(self, figures: Figures) -> None:
         self.measured |= {name: value for name, value in figures.items() if value is not None}
 
-    def figures(self, error: dict[str, str] | None = None) -> None:
-        measured = {
-            name: asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
-            for name, value in self.measured.items()
-        }
+    def figures(self, **line: Any) -> None:
         reasons = {
-            name: why for name, why in self.reasons.items() if name in FIGURES and name not in measured
+            name: why for name, why in self.reasons.items() if name in FIGURES and name not in self.measured
         }
-        self.write(measured=measured, not_measured=reasons, error=error)
+        self.write(measured=self.measured, not_measured=reasons, **line)
 
 
 class Measuring:
@@ -195,9 +191,10 @@ class Measuring:
 
 def main(arguments: list[str]) -> int:
     uuid, level, seconds = arguments
-    report = Report(sys.stdout)
+    report = Report(os.fdopen(os.dup(1), "w"))
+    os.dup2(2, 1)  # what the driver's libraries print is no report
     measuring = Measuring(BUDGETS[level], float(seconds), Nvml(), report, sys.stdin.readline)
-    report.figures(measuring.run(uuid, lambda: Cuda(load())))
+    report.figures(error=measuring.run(uuid, lambda: Cuda(load())), done=True)
     return 0
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import selectors
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -16,10 +18,13 @@ DIES = 2  # seconds for a killed process, which may hang in the driver
 
 @dataclass(eq=False)
 class Child:
-    """One child, and what it has reported. `deadline` is None while it waits for the bus. `error`: as of `measurements.Failure`."""
+    """One child, and what it has reported: its figures, `error` (as of `measurements.Failure`) and, at its end, `done`. `deadline` is
+    None while it waits for the bus."""
 
-    key: str
+    uuid: str
     process: subprocess.Popen[bytes]
+    stdin: IO[bytes]
+    stdout: IO[bytes]
     deadline: float | None
     began: float
     stage: str = "start"
@@ -28,26 +33,24 @@ class Child:
     report: dict[str, Any] = field(default_factory=dict)
     ended: bool = False
 
-    @property
-    def error(self) -> dict[str, str] | None:
-        error: dict[str, str] | None = self.report.get("error")
-        return error
-
 
 class Children:
     """`say`: progress, one line each. `grace`: seconds beyond what a child says that its stage takes."""
 
-    def __init__(self, say: Callable[[str], None], grace: float = GRACE) -> None:
-        self._say, self._grace = say, grace
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        grace: float = GRACE,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._say, self._grace, self._environment = say, grace, environment
         self._selector = selectors.DefaultSelector()
         self._waiting: list[Child] = []
         self._bus: Child | None = None
 
-    def run(
-        self, commands: Mapping[str, Sequence[str]], environments: Mapping[str, Mapping[str, str]]
-    ) -> dict[str, Child]:
-        """Start a command for each key, and return when all have ended, by themselves or not."""
-        children = {key: self._start(key, command, environments[key]) for key, command in commands.items()}
+    def run(self, commands: Mapping[str, Sequence[str]]) -> dict[str, Child]:
+        """Start a command for each device, by its UUID, and return when all have ended, by themselves or not."""
+        children = {uuid: self._start(uuid, command) for uuid, command in commands.items()}
         running = set(children.values())
         while running:
             soonest = min((child.deadline for child in running if child.deadline), default=None)
@@ -63,13 +66,13 @@ class Children:
         self._selector.close()
         return children
 
-    def _start(self, key: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=dict(environment)
-        )
-        now = time.monotonic()
-        child = Child(key, process, now + self._grace, now)
+    def _start(self, uuid: str, command: Sequence[str]) -> Child:
+        environment = {**self._environment, "CUDA_VISIBLE_DEVICES": uuid}
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         assert process.stdout
+        assert process.stdin
+        now = time.monotonic()
+        child = Child(uuid, process, process.stdin, process.stdout, now + self._grace, now)
         self._selector.register(process.stdout, selectors.EVENT_READ, child)
         return child
 
@@ -77,8 +80,10 @@ class Children:
         data = stream.read1(1 << 16)
         if not data:
             self._end(child)
-            code = child.process.wait()
-            if code or "error" not in child.report:
+            with suppress(subprocess.TimeoutExpired):
+                child.process.wait(DIES)  # it may hang while it leaves the GPU
+            if not child.report.get("done"):
+                code = child.process.returncode or 0
                 how = f"signal {-code}" if code < 0 else f"status {code}"
                 self._failed(child, "driver", f"its process ended with {how}, in: {child.stage}")
             return
@@ -90,7 +95,7 @@ class Children:
         if "stage" in line:
             child.stage = line["stage"]
             child.deadline = time.monotonic() + self._grace + line["seconds"]
-            self._say(f"{child.key}: {child.stage}")
+            self._say(f"{child.uuid}: {child.stage}")
         elif "wants" in line:
             child.deadline = None
             self._waiting.append(child)
@@ -103,12 +108,9 @@ class Children:
         if self._bus is None and self._waiting:
             self._bus = child = self._waiting.pop(0)
             child.deadline = time.monotonic() + self._grace
-            assert child.process.stdin
-            try:
-                child.process.stdin.write(b"go\n")
-                child.process.stdin.flush()
-            except OSError:
-                pass  # it has died; its output ends
+            with suppress(OSError):  # it has died: its output ends
+                child.stdin.write(b"go\n")
+                child.stdin.flush()
 
     def _release(self, child: Child) -> None:
         if self._bus is child:
@@ -119,7 +121,7 @@ class Children:
         try:
             child.process.wait(DIES)
         except subprocess.TimeoutExpired:
-            self._say(f"{child.key}: process {child.process.pid} cannot be killed: it hangs in the driver")
+            self._say(f"{child.uuid}: process {child.process.pid} cannot be killed: it hangs in the driver")
         waited = time.monotonic() - child.began
         self._failed(
             child, "hangs", f"no answer within its time in: {child.stage} ({waited:.0f} s after the start)"
@@ -127,19 +129,14 @@ class Children:
         self._end(child)
 
     def _failed(self, child: Child, code: str, text: str) -> None:
-        child.report["error"] = child.error or {"code": code, "text": text}
+        child.report["error"] = child.report.get("error") or {"code": code, "text": text}
 
     def _end(self, child: Child) -> None:
         child.ended, child.seconds = True, time.monotonic() - child.began
         self._release(child)
         if child in self._waiting:
             self._waiting.remove(child)
-        for stream in (child.process.stdin, child.process.stdout):
-            _close(stream, self._selector if stream is child.process.stdout else None)
-
-
-def _close(stream: IO[bytes] | None, selector: selectors.BaseSelector | None) -> None:
-    if stream:
-        if selector:
-            selector.unregister(stream)
-        stream.close()
+        self._selector.unregister(child.stdout)
+        child.stdout.close()
+        with suppress(OSError):
+            child.stdin.close()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpunode.contract.measurements import FABRIC, RemappedRows
+from gpunode.contract.measurements import FABRIC
 from gpunode.deviceplugin.nvml import FabricInfo, FabricInfoV, Nvml, NVMLError
 
 from .stages import Figures
@@ -116,7 +116,13 @@ class Gauges:
         links = self._links()
         power = self.ask("power_limit_w", nvml.nvmlDeviceGetEnforcedPowerLimit)
         return {
-            "remapped_rows": RemappedRows(rows[0], rows[1], bool(rows[2]), bool(rows[3])) if rows else None,
+            "remapped_rows": rows
+            and {
+                "corrected": rows[0],
+                "uncorrected": rows[1],
+                "pending": bool(rows[2]),
+                "failed": bool(rows[3]),
+            },
             "nvlink_active": sum(links) if links else None,
             "nvlink_inactive": len(links) - sum(links) if links else None,
             "fabric": self._fabric(),

@@ -107,7 +107,7 @@ class Bench:
             while (took := self._waited(both)) < SHORT and size < most:
                 size = min(size * 4, most)
             # a pass takes two parts of its time; the third is for what turns out slower
-            tested = min(spare, int(size / took * min(seconds, PASS) / 3)) // UNIT * UNIT
+            tested = min(spare, max(MIB, int(size / took * min(seconds, PASS) / 3) // UNIT * UNIT))
             chunks = [(first, min(most, tested)), *self._chunks(stack, tested - CHUNK)]
             end = time.monotonic() + seconds
             for number in range(passes):
@@ -122,8 +122,9 @@ class Bench:
                     break
             wrong = self._count(counter)
             # A check that looks at nothing finds nothing: by another pattern, every word must be wrong.
-            self._check(first, size, ~seed, counter)
-            blind = abs(self._count(counter) - wrong - 2 * size // UNIT)
+            at, length = chunks[0]
+            self._check(at, length, ~seed, counter)
+            blind = abs(self._count(counter) - wrong - 2 * length // UNIT)
             tested = sum(length for _, length in chunks)
             return {"memory_tested_mib": tested // MIB, "memory_errors": wrong + blind}
 

@@ -163,7 +163,9 @@ def from_json(document: object) -> Measurements:
             for name, run in document["tools"].items()
             if run is not None
         }
-        read = _build(Measurements, {**document, "gpus": tuple(map(_gpu, document["gpus"])), "tools": tools})
+        read = _build(
+            Measurements, {**document, "gpus": tuple(map(gpu_from_json, document["gpus"])), "tools": tools}
+        )
         _one_place(TOOLS, read.tools, read.not_measured_tools)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"measurements with a wrong or missing field: {error!r}") from None
@@ -176,7 +178,8 @@ def _gpu_as_json(gpu: Gpu) -> dict[str, Any]:
     return {**asdict(gpu), "measured": measured}
 
 
-def _gpu(entry: Mapping[str, Any]) -> Gpu:
+def gpu_from_json(entry: Mapping[str, Any]) -> Gpu:
+    """One of the document's `gpus`. Raises ValueError, KeyError or TypeError."""
     values, error = dict(entry["measured"]), entry["error"]
     for name, value in values.items():
         numbers = (int,) if name in _COUNTS else (int, float) if name in _RATES else (object,)

@@ -60,17 +60,10 @@ def measure_all(
 
     done = driver.run("-m", "gpunode.accept.listing")
     assert not done.returncode, done.stderr
-    environment = driver.environment()
-    children = Children(say, grace)
-    run = children.run
-    children.run = lambda commands, environments: run(  # type: ignore[method-assign]
-        commands,
-        {key: {**entry, **environment, "CUDA_VISIBLE_DEVICES": key} for key, entry in environments.items()},
-    )
     measured = measure(
         json.loads(done.stdout)["gpus"],
         lambda uuid: [sys.executable, "-c", CHILD, uuid, "quick", "0.1"],
-        children,
+        Children(say, grace, driver.environment()),
     )
     none = dict.fromkeys(("dcgmi", "nvbandwidth", "nccl-tests"), "not installed")
     return Measurements(

@@ -124,10 +124,8 @@ def test_eight_gpus_are_measured_at_the_same_time(driver):
 
 
 def play(script: str, grace: float = 5) -> dict:
-    child = Children(lambda line: None, grace).run(
-        {"x": [sys.executable, "-c", script]}, {"x": dict(os.environ)}
-    )
-    return {"error": child["x"].error, **child["x"].report}
+    (child,) = Children(lambda line: None, grace).run({"x": [sys.executable, "-c", script]}).values()
+    return child.report
 
 
 def test_a_process_that_dies_is_an_error_of_its_gpu():
@@ -157,11 +155,11 @@ end = time.monotonic()
 if sys.argv[1] == "dies":
     sys.exit(1)
 print(json.dumps({"leaves": "bus"}), flush=True)
-print(json.dumps({"span": [began, end], "error": None}), flush=True)
+print(json.dumps({"span": [began, end], "done": True}), flush=True)
 """
     commands = {name: [sys.executable, "-c", script, name] for name in ("a", "dies", "b", "c")}
-    children = Children(lambda line: None, 5).run(commands, {name: dict(os.environ) for name in commands})
+    children = Children(lambda line: None, 5).run(commands)
     spans = sorted(child.report["span"] for child in children.values() if "span" in child.report)
     assert len(spans) == 3
     assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
-    assert children["dies"].error["code"] == "driver"
+    assert children["dies"].report["error"]["code"] == "driver"
