@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,18 @@ def lines(texts: Iterable[str], separator: str = "\n") -> Advice:
 def about(subject: str, words: str) -> str:
     """`subject: words`; the words alone where there is no subject."""
     return lines((f"{subject}:", words), " ") if subject else words
+
+
+# What differs between hosts for which the same is wrong: UUIDs, PCI addresses, ids of containers, IPv4 addresses.
+OWN = re.compile(
+    r"(?:GPU-|MIG-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.\d|\b[0-9a-f]{64}\b"
+    r"|\b\d{1,3}(?:\.\d{1,3}){3}\b"
+)
+
+
+def common(text: str, host: str) -> str:
+    """The text of one host without what differs from host to host."""
+    return OWN.sub("…", re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "HOST", text))
 
 
 def several(number: int, noun: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,12 +9,7 @@ from dataclasses import replace
 from gpunode.engine.reporter import Reporter
 from gpunode.inventory.starter import ranges
 from gpunode.model import Verdict
-from gpunode.wording import Advice, Command
-
-# What differs between hosts that are broken alike: UUIDs, PCI addresses, ids of containers.
-OWN = re.compile(
-    r"(?:GPU-|MIG-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.\d|\b[0-9a-f]{64}\b"
-)
+from gpunode.wording import Advice, Command, common
 
 
 class HostNames(tuple[str, ...]):
@@ -34,7 +28,7 @@ def report_causes(chains: Mapping[str, Sequence[Verdict]], reporter: Reporter) -
     for host, chain in chains.items():
         for link in chain:
             if link.status == "broken":
-                key = (link.layer, _common(_headline(link), host), _common(link.fix, host))
+                key = (link.layer, common(_headline(link), host), common(link.fix, host))
                 groups.setdefault(key, []).append(host)
                 first.setdefault(key, link)
     if len({host for hosts in groups.values() for host in hosts}) > 1:
@@ -57,10 +51,6 @@ def _headline(link: Verdict) -> str:
     return ": ".join(filter(None, (link.text, link.cause.partition("\n")[0])))
 
 
-def _common(text: str, host: str) -> str:
-    return OWN.sub("…", re.sub(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", "HOST", text))
-
-
 def _fix(fix: str, hosts: Sequence[str]) -> str:
     """The fix of the first of these hosts, for all of them."""
     name, *others = hosts
@@ -76,4 +66,4 @@ def _for_all(parts: Sequence[str | Command], host: str, limit: str) -> Iterator[
         if isinstance(part, Command):
             yield replace(part, options=part.options.replace(f"--limit {host}", limit))
         else:
-            yield _common(part, host)
+            yield common(part, host)

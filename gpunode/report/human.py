@@ -22,6 +22,8 @@ from gpunode.report.plans import (
     cluster_lines,
     failure,
     group_alike,
+    group_failures,
+    group_rows,
     plan_lines,
     slowest,
     summary_text,
@@ -98,7 +100,7 @@ class Human:
 
     def _print_plans(self, outcomes: Sequence[Outcome], *, diff: bool | None) -> None:
         width = max((len(outcome.host) for outcome in outcomes), default=0)
-        for outcome in group_alike(outcomes, diff=diff is not False):
+        for outcome in group_alike(group_failures(outcomes), diff=diff is not False):
             self._print(plan_lines(outcome, width, diff=bool(diff)))
 
     def _print_headed(self, head: str, text: Iterable[str]) -> None:
@@ -113,7 +115,7 @@ class Human:
             self._folded.append(lambda: self._print(cluster_lines(context, differences, diff=True)))
 
     def failures(self, outcomes: Sequence[Outcome], width: int = 0) -> None:
-        for outcome in outcomes:
+        for outcome in group_failures(outcomes):
             self._print(failure(outcome, width))
 
     def _print(self, parts: Iterable[Part], to: Console | None = None) -> None:
@@ -143,7 +145,7 @@ class Human:
         if kind in ("answer", "reason"):
             self._print(plans.answer(rows) if kind == "answer" else plans.reasons(rows))
             return
-        cells = [[plain(cell_text(cell)) for cell in row] for row in rows]
+        cells = [[plain(cell_text(cell)) for cell in row] for row in group_rows(kind, rows)]
         used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
         room = self._out.width if self._out.is_terminal else PIPED
         if self._out.is_terminal and _least(columns, cells, used) > room:  # eight digits tell GPUs apart

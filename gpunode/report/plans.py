@@ -29,7 +29,7 @@ from gpunode.model import (
     WriteFile,
 )
 from gpunode.report.plain import Part, lines, plain
-from gpunode.wording import few
+from gpunode.wording import common, few
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
@@ -64,6 +64,7 @@ CHANGE = ("~", "yellow")
 FEW = 3  # fields shown per manager
 LINES = 12  # of a host's plan; a longer one is shown by step
 PODS = 10
+MANY = 100  # rows
 OUTDATED = "a container keeps the driver and the runtime that it was started with"
 INDENT = " " * 17
 
@@ -298,10 +299,36 @@ def group_alike(outcomes: Sequence[Outcome], *, diff: bool) -> list[Outcome]:
     for outcome in outcomes:
         nameless = outcome if outcome.problem else replace(outcome, host="")
         groups.setdefault(tuple(plan_lines(nameless, 0, diff=diff)), []).append(outcome)
-    return [
-        replace(same[0], host=", ".join(ranges([outcome.host for outcome in same])))
-        for same in groups.values()
-    ]
+    return [replace(same[0], host=_names(same)) for same in groups.values()]
+
+
+def _names(several: Sequence[Outcome]) -> str:
+    """The hosts' names, with ranges."""
+    return ", ".join(ranges([outcome.host for outcome in several]))
+
+
+def group_failures(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes; where many failed, one for all that failed for the same reason."""
+    if sum(outcome.problem is not None for outcome in outcomes) <= HOSTS:
+        return list(outcomes)
+    groups: dict[object, list[Outcome]] = {}
+    for outcome in outcomes:
+        problem = outcome.problem
+        key = (
+            (outcome.status, common(problem.what, outcome.host), common(problem.fix, outcome.host))
+            if problem
+            else outcome.host
+        )
+        groups.setdefault(key, []).append(outcome)
+    return [_merge(same) for same in groups.values()]
+
+
+def _merge(same: Sequence[Outcome]) -> Outcome:
+    first = same[0]
+    if first.problem is None or len(same) == 1:
+        return first
+    what, fix = (common(text, first.host) for text in (first.problem.what, first.problem.fix))
+    return replace(first, host=_names(same), problem=replace(first.problem, what=what, fix=fix))
 
 
 def plan_lines(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:
@@ -358,6 +385,35 @@ def slowest(times: Sequence[Sequence[object]]) -> str:
     minutes, rest = divmod(round(float(str(seconds))), 60)
     among = f", the slowest of {len(times)}" if len(times) > 1 else ""
     return f"time of {host}{among}: {f'{minutes} min ' if minutes else ''}{rest} s: {phases}"
+
+
+def group_rows(kind: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """The proofs of many hosts, or of many GPUs: a row for all that ended alike. Other tables as they are."""
+    if len(rows) <= MANY or kind not in ("verified", "vectoradd"):
+        return rows
+    groups: dict[tuple[str, ...], list[Sequence[Any]]] = {}
+    for row in rows:
+        name, *rest = row
+        alike = (
+            (rest[1], common(rest[2], name))
+            if kind == "verified"
+            else (rest[1], rest[2], common(rest[5], name))
+        )
+        groups.setdefault(alike, []).append(row)
+    return [_row_of_all(kind, same) for same in groups.values()]
+
+
+def _row_of_all(kind: str, same: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    first = same[0]
+    if len(same) == 1:
+        return first
+    names = ", ".join(ranges(list(dict.fromkeys(row[0] for row in same))))
+    if kind == "verified":
+        return (names, "", first[2], common(first[3], first[0]), *first[4:])
+    _, _, gpu, end, _, _, why = first
+    seconds = [row[5] for row in same if row[5] is not None]
+    pods = sum(row[4] for row in same)
+    return (names, f"{len(same)} GPUs", gpu, end, pods, max(seconds, default=None), common(why, first[0]))
 
 
 def cell_text(value: object) -> str:

@@ -831,3 +831,47 @@ def test_of_many_hosts_those_that_are_right_have_a_line_each(capsys: pytest.Capt
         "   ✗ module    none",
         "       cause     not loaded",
     ]
+
+
+def test_hosts_that_fail_alike_are_one_entry_where_there_are_many(capsys: pytest.CaptureFixture[str]) -> None:
+    """Their names as ranges, without what differs between them; the host that fails otherwise has its own."""
+    failures = [
+        Outcome(
+            f"gpu-{n:02}",
+            "unreachable",
+            problem=Problem("", f"ops@10.0.0.{n}:22: no answer", fix=f"Try `ssh ops@gpu-{n:02}`."),
+        )
+        for n in range(1, 13)
+    ]
+    failures.append(Outcome("other", "refused", problem=Problem("", "no GPU", fix="Add one.")))
+    Human(quiet=False).failures(failures)
+    assert capsys.readouterr().out.splitlines() == [
+        " gpu-[01:12]  ✗ unreachable  ops@…:22: no answer",
+        "     Try `ssh ops@HOST`.",
+        " other  ✗ refused  no GPU",
+        "     Add one.",
+    ]
+    Human(quiet=False).failures(failures[:10])
+    assert len(capsys.readouterr().out.splitlines()) == 20
+
+
+def test_proofs_of_many_hosts_and_gpus_are_a_row_for_all_that_ended_alike(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    report = Human(quiet=False)
+    hosts = [
+        (f"gpu-{n:03}", f"gpu-{n:03}", "verified", "8 GPUs, vectoradd passed on each", "", "")
+        for n in range(1, 121)
+    ]
+    hosts[4] = ("gpu-005", "gpu-005", "not verified", "gpu-005 is NotReady", "node", "node-not-ready")
+    report.rows("verified", ("host", "node", "result", "proof", "layer", "code"), hosts)
+    gpus = [
+        (f"gpu-{n:03}", f"GPU-{n}-{at}", "H100", "passed", 1, float(at), "")
+        for n in range(1, 121)
+        for at in range(8)
+    ]
+    report.rows("vectoradd", ("node", "uuid", "gpu", "result", "pods", "seconds", "why"), gpus)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[1] == "gpu-[001:004], gpu-[006:120] verified 8 GPUs, vectoradd passed on each"
+    assert lines[2] == "gpu-005 gpu-005 not verified gpu-005 is NotReady node node-not-ready"
+    assert lines[4] == "gpu-[001:120] 960 GPUs H100 passed 960 7"
