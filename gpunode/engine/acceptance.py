@@ -285,22 +285,14 @@ def judge_record(
 ) -> tuple[Verdict, ...]:
     """A host's verdicts, the last with what its record says: until when it counts, or why it does not. Without one that counts a
     host is broken where the inventory requires it. `uuids`: of the GPUs and MIG devices that pods see."""
-    stamp, facts = _newest(member.host.name, member.node), member.facts
+    stamp = _newest(member.host.name, member.node)
     silent = stamp is None and not member.host.accept_required
     if silent or not verdicts or any(verdict.status == "broken" for verdict in verdicts):
         return tuple(verdicts)
     *before, last = verdicts
     if last.status != "ok":
         return tuple(verdicts)
-    module = facts.modules.get("nvidia") if facts else None
-    void = "it was never accepted"
-    if stamp is not None:
-        void = stamp.why_void(
-            now=now,
-            driver=(module and module.version) or "",
-            kernel=facts.kernel if facts else "",
-            uuids=uuids,
-        )
+    void = _why_void(stamp, member, uuids, now)
     text = f"{last.text}; {stamp.describe(now)}" if stamp else last.text
     if not void:
         return (*before, replace(last, text=text))
@@ -311,6 +303,22 @@ def judge_record(
         return (*before, replace(last, text=text).with_cause(cause, fix))
     broken = Verdict.broken("pod", "the host is not accepted, as the inventory requires", cause, fix, CODE)
     return (*before, *((last,) if last.layer != "pod" else ()), broken)
+
+
+def is_due(member: Member, uuids: Sequence[str], now: float) -> bool:
+    """True if the inventory requires an acceptance, and none counts."""
+    if not member.host.accept_required:
+        return False
+    return bool(_why_void(_newest(member.host.name, member.node), member, uuids, now))
+
+
+def _why_void(stamp: Stamp | None, member: Member, uuids: Sequence[str], now: float) -> str:
+    """Why the stamp does not count for this host as it is now; "" where it does."""
+    if stamp is None:
+        return "it was never accepted"
+    module = member.facts.modules.get("nvidia") if member.facts else None
+    kernel = member.facts.kernel if member.facts else ""
+    return stamp.why_void(now=now, driver=(module and module.version) or "", kernel=kernel, uuids=uuids)
 
 
 def _newest(host: str, node: Node | None) -> Stamp | None:

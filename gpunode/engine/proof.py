@@ -38,6 +38,7 @@ from gpunode.wording import Advice, Command, several
 LAYERS: tuple[Layer, ...] = ("node", "plugin", "capacity", "pod")
 PLUGIN_SECONDS = 180.0  # for the plugin to run, and again for its GPUs to be offered
 PODS_SECONDS = 180.0
+REQUIRED = "standard"  # the level of an acceptance that the inventory requires
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,21 +94,34 @@ def prove(walk: Walk, members: Members) -> Members:
     if walk.run:
         members = _judge_pods(walk, members, states)
     walk.laps.end(PODS)
-    members = _accept(walk, members) if walk.acts else _judge_records(walk, members)
+    if walk.acts:
+        members = _accept(walk, members)
+    members = _judge_records(walk, members)
     walk.laps.end(ACCEPTANCE)
     return members
 
 
 def _accept(walk: Walk, members: Members) -> Members:
-    """The members after their acceptance, if it is asked for; excluded where it failed."""
-    if not walk.accept:
-        return members
+    """The members after their acceptance, if it is asked for, or required and due; excluded where it failed."""
+    now, notify = time.time(), progress(walk.reporter)
     proven = [member for member in members if member.active and member.host_ok and not member.in_use]
-    notify = progress(walk.reporter)
+    due = [member for member in proven if walk.run and acceptance.is_due(member, _uuids(walk, member), now)]
     accepted = acceptance.accept(
-        walk.api, walk.inventory, proven, walk.accept, walk.reporter, notify, holder=walk.holder
+        walk.api,
+        walk.inventory,
+        proven if walk.accept else due,
+        walk.accept or REQUIRED,
+        walk.reporter,
+        notify,
+        holder=walk.holder,
     )
     return acceptance.exclude_failed(members, accepted)
+
+
+def _uuids(walk: Walk, member: Member) -> tuple[str, ...]:
+    """The UUIDs that pods on the member's node see."""
+    name = member.node.name if member.node else ""
+    return target(walk.config, name, member.gpus, member.labels).uuids
 
 
 def _judge_records(walk: Walk, members: Members) -> Members:
@@ -117,8 +131,11 @@ def _judge_records(walk: Walk, members: Members) -> Members:
     def judge(member: Member) -> Member:
         if not member.active or member.node is None:
             return member
-        uuids = target(walk.config, member.node.name, member.gpus, member.labels).uuids
-        return replace(member, verdicts=acceptance.judge_record(member, member.verdicts, uuids, now))
+        verdicts = acceptance.judge_record(member, member.verdicts, _uuids(walk, member), now)
+        after = replace(member, verdicts=verdicts)
+        if walk.acts and after.problem and member.problem is None:
+            report_problem(walk.reporter, after)
+        return after
 
     return tuple(map(judge, members))
 

@@ -161,8 +161,15 @@ def test_a_host_that_has_to_be_accepted_is_broken_until_it_is(demo: Demo) -> Non
     assert code == 1
     link = rows(seen, "link", "layer")["pod"]
     assert (link["status"], link["cause"]) == ("broken", "it was never accepted")
-    assert run(demo, "accept", "inventory.yaml", "--limit", NEW, "--level", "quick")[0] == 0
+    code, seen = run(demo, "provision", "inventory.yaml", "--yes", "--limit", NEW, "--no-run")
+    assert code == 1, "what a run proves is what verify would say"
+    assert rows(seen, "verified", "host")[NEW]["code"] == "not-accepted"
+    code, seen = run(demo, "provision", "inventory.yaml", "--yes", "--limit", NEW)
+    assert code == 0, output(demo)
+    assert rows(seen, "accepted", "host")[NEW]["level"] == "standard"
     assert run(demo, *verify)[0] == 0
+    code, seen = run(demo, "provision", "inventory.yaml", "--yes", "--limit", NEW)
+    assert (code, rows(seen, "accepted", "host")) == (0, {}), "it is not due"
 
 
 def test_provision_accepts_after_the_proof_and_fails_a_host_that_is_not(demo: Demo) -> None:
