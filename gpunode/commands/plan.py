@@ -7,7 +7,6 @@ from pathlib import Path
 
 from gpunode import packages
 from gpunode.cluster.api import Api
-from gpunode.cluster.objects.difference import Difference
 from gpunode.engine import (
     cluster_diff,
     control_plane,
@@ -20,7 +19,9 @@ from gpunode.engine import (
     prerequisites,
     rounds,
 )
+from gpunode.engine.estimate import report_costs
 from gpunode.engine.member import Members, outcomes
+from gpunode.engine.reporter import Headline
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError
 from gpunode.links.driver import choose as driver
@@ -58,26 +59,28 @@ def show_plan(
     if why:
         reporter.rows("why", ("host", "code", "chosen", "why"), list(_choices(members)))
     objects: int | None = None  # of the cluster, if it was checked
-    changes: tuple[Difference, ...] = ()
-    conflicts = False
+    shown = cluster_diff.ClusterPlan(0, ())
+    order = rounds.order_batches(members)
     if inventory.cluster.plugin is None:
         reporter.note(nodes.WITHOUT_PLUGIN)
     elif api is not None and wrong is None:
         try:
-            order = rounds.order_batches(members)
             shown = cluster_diff.plan(api, inventory, placed, reporter, diff=diff, strict=False, order=order)
-            changes = shown.changes
-            objects, conflicts = shown.objects, bool(shown.conflicts or shown.obstructed)
+            objects = shown.objects
         except ClusterError as error:
             wrong = error
     if wrong is not None:
         reporter.problem(wrong.problem)
     gate.show(inventory, reporter)
+    if costs := report_costs(session, order, members, shown):
+        reporter.note(Headline(costs))
     if out is not None:
-        plan_file.write(out, plan_file.make(Path(inventory.path), members, changes))
+        plan_file.write(out, plan_file.make(Path(inventory.path), members, shown.changes))
         reporter.note(f"The plan is in {out}: `gpunode provision {out}` applies it as it was reviewed.")
     reporter.summary(outcomes(members), cluster=objects)
-    code = wrong.exit_code if wrong else 1 if conflicts else exit_codes.worst(members)
+    code = (
+        wrong.exit_code if wrong else 1 if shown.conflicts or shown.obstructed else exit_codes.worst(members)
+    )
     if waits and (objects or any(member.outcome and member.outcome.plan for member in members)):
         return exit_codes.DRIFT_AND_MORE if code else exit_codes.DRIFT
     return code

@@ -27,10 +27,10 @@ from gpunode.engine import (
 from gpunode.engine.batch import Interrupt, Run
 from gpunode.engine.batch_order import Size
 from gpunode.engine.converge import REBOOT_SECONDS
-from gpunode.engine.estimate import estimate
+from gpunode.engine.estimate import report_costs
 from gpunode.engine.member import Member, Members, outcomes, update
 from gpunode.engine.plan_file import PlanFile
-from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRun, RunOptions, mean_seconds
+from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRun, RunOptions
 from gpunode.engine.reporter import Reporter, confirm, progress
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem, StalePlan
@@ -225,27 +225,13 @@ def _ask(
     options: ProvisionOptions,
 ) -> None:
     """Show the batches, and raise Declined unless they are accepted."""
-    waiting = [member for member in members if member.has_changes]
-    parts = rounds.batch_rows(order, waiting)
-    session.reporter.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), parts)
-    busy = [part for part in parts if part[2]]
-    if way := rounds.faster_way(busy, options.size):
-        session.reporter.note(way)
+    costs = report_costs(session, order, members, cluster, size=options.size, run=options.run)
     yes = options.yes
     if options.reviewed is not None:
         yes = _check_reviewed(session, members, cluster, options.reviewed, yes=yes)
-    if waiting or cluster.objects:
-        proves = options.run and session.inventory.cluster.plugin is not None
-        earlier = mean_seconds(Path(session.inventory.path))
-        question = rounds.question(
-            waiting,
-            cluster.objects,
-            session.inventory.path,
-            len(busy),
-            cluster.replaced,
-            cluster.tainted,
-            str(estimate(order, waiting, earlier, proves=proves)),
-        )
+    if costs or cluster.objects:
+        path = session.inventory.path
+        question = f"{costs}. Apply {path}?" if costs else f"Apply {path} to the cluster?"
         confirm(session.reporter, question, yes=yes)
 
 

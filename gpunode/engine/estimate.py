@@ -1,4 +1,4 @@
-"""How long a run will take, without its waits for work to end: from earlier runs of this inventory, else from typical times. Pure."""
+"""What a run costs: its batches, what they interrupt, and how long it takes, without its waits for work to end."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from gpunode.engine import rounds
+from gpunode.engine.batch_order import Size
+from gpunode.engine.cluster_diff import ClusterPlan
 from gpunode.engine.member import Member
 from gpunode.engine.phases import PLUGIN, PODS, PROBES, REBOOTS, WORK
+from gpunode.engine.record import mean_seconds
+from gpunode.engine.session import Session
 from gpunode.model import Host
 
 # Seconds of a host by phase, as a rule: no measurement of this fleet. Of `restarts`, each.
@@ -36,6 +42,30 @@ class Estimate:
     def __str__(self) -> str:
         """`about 40 s`, `about 4 min (typical times)`, `about 2 h 10 min`; never less than 10 s."""
         return f"about {_round(self.seconds)}{' (typical times)' if self.typical else ''}"
+
+
+def report_costs(
+    session: Session,
+    order: Sequence[Sequence[Host]],
+    members: Sequence[Member],
+    cluster: ClusterPlan,
+    *,
+    size: Size | None = None,
+    run: bool = True,
+) -> str:
+    """Report the batches, and how to go faster. Returns the costs of the hosts' changes as text; "" if there are none. `run`: with
+    test pods."""
+    waiting = [member for member in members if member.has_changes]
+    rows = rounds.batch_rows(order, waiting)
+    session.reporter.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), rows)
+    busy = [row for row in rows if row[2]]
+    if way := rounds.faster_way(busy, size):
+        session.reporter.note(way)
+    if not waiting:
+        return ""
+    proves = run and session.inventory.cluster.plugin is not None
+    time = estimate(order, waiting, mean_seconds(Path(session.inventory.path)), proves=proves)
+    return rounds.costs(waiting, cluster.objects, len(busy), cluster.replaced, cluster.tainted, str(time))
 
 
 def estimate(

@@ -53,10 +53,10 @@ class ReviewedChange:
 
 @dataclass(frozen=True, slots=True)
 class ReviewedHost:
-    """A host's plan. `disturbed`: pods and processes that it disturbs; None: not known. `problem`: why it has no plan."""
+    """A host's plan. `machine`: a hash of its machine id, which is confidential. `disturbed`: pods and processes that it disturbs; None: not known. `problem`: why it has no plan."""
 
     name: str
-    machine_id: str
+    machine: str
     disturbed: int | None
     changes: tuple[ReviewedChange, ...] = ()
     problem: str = ""
@@ -163,7 +163,7 @@ def compare(reviewed: PlanFile, now: PlanFile) -> list[Deviation]:
 def _compare_host(reviewed: ReviewedHost | None, now: ReviewedHost) -> Iterator[Deviation]:
     if reviewed is None:
         yield Deviation("host", now.name, "it is not in the plan")
-    elif reviewed.machine_id and now.machine_id and reviewed.machine_id != now.machine_id:
+    elif reviewed.machine and now.machine and reviewed.machine != now.machine:
         yield Deviation("machine", now.name, "it is another machine")
     elif now.problem:
         if not reviewed.problem:
@@ -195,12 +195,13 @@ def _new(before: Iterable[ReviewedChange], after: Iterable[ReviewedChange]) -> l
 
 def _host(member: Member) -> ReviewedHost:
     disturbs, outcome = member.disturbs, member.outcome
+    machine = member.facts.machine_id if member.facts else ""
     steps = outcome.plan.steps if outcome and outcome.plan else ()
     problem = outcome.why if outcome and outcome.problem else member.reason.what if member.reason else ""
     disturbed = None if disturbs.pods is None else len(disturbs.pods) + len(disturbs.processes)
     return ReviewedHost(
         name=member.host.name,
-        machine_id=member.facts.machine_id if member.facts else "",
+        machine=_digest({KEY: machine}) if machine else "",
         disturbed=disturbed if disturbs.what else 0,
         changes=tuple(
             _change(step.step, change, reload=disturbs.reload) for step in steps for change in step.changes

@@ -112,6 +112,12 @@ NAMED = 3  # of several names
 GIB = 1024**3
 
 
+class Headline(str):
+    """A note that a page has on top."""
+
+    __slots__ = ()
+
+
 class Bytes(int):
     """For people in GiB, for programs in bytes."""
 

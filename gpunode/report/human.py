@@ -93,15 +93,16 @@ class Human:
             self.failures(outcomes, max((len(outcome.host) for outcome in outcomes), default=0))
             return
         self._print_plans(outcomes, diff=diff)
-        planned = [outcome for outcome in outcomes if outcome.plan]
-        if diff is None and planned:
-            self._folded.append(lambda: self._print_plans(planned, diff=True))
+        folded = [outcome for outcome in outcomes if plans.is_shortened(outcome)] if diff is None else []
+        if folded:
+            self._print([(f"{plans.INDENT}plan --diff shows reasons and diffs\n", "dim")])
+            self._folded.append(lambda: self._print_plans(folded, diff=True))
         self._print_headed("disturbs", plans.interrupted_work(outcomes))
 
     def _print_plans(self, outcomes: Sequence[Outcome], *, diff: bool | None) -> None:
         width = max((len(outcome.host) for outcome in outcomes), default=0)
         for outcome in group_alike(group_failures(outcomes), diff=diff is not False):
-            self._print(plan_lines(outcome, width, diff=bool(diff)))
+            self._print(plan_lines(outcome, width, diff=diff))
 
     def _print_headed(self, head: str, text: Iterable[str]) -> None:
         for number, line in enumerate(text):

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -331,19 +332,13 @@ def _merge(same: Sequence[Outcome]) -> Outcome:
     return replace(first, host=_names(same), problem=replace(first.problem, what=what, fix=fix))
 
 
-def plan_lines(outcome: Outcome, width: int, *, diff: bool) -> Iterator[Part]:
-    """A host's plan or `up to date`, its notes, and its error."""
+def plan_lines(outcome: Outcome, width: int, *, diff: bool | None) -> Iterator[Part]:
+    """A host's plan or `up to date`, its notes, and its error. `diff` True: with every reason and diff; else in few lines, with
+    those for which there is room (False: no diffs)."""
     if outcome.plan:
         facts = headline(outcome.facts, outcome.desired) if outcome.facts else ""
         yield from (" ", (f"{outcome.host:<{width}}", "bold"), f"  {facts}\n")
-        reload = bool(outcome.disturbs and outcome.disturbs.reload)
-        parts = [part for step in outcome.plan.steps for part in _step(step, diff=diff, reload=reload)]
-        for why in (True, False):
-            if not diff and _height(parts) > LINES - 2:  # its name, and what it disturbs
-                parts = [
-                    part for step in outcome.plan.steps for part in _brief_step(step, reload=reload, why=why)
-                ]
-        yield from parts
+        yield from _plan(outcome, diff=diff)
         if outcome.disturbs:
             yield from ("   ", ("disturbs   ", "dim"), f"   {sentence(outcome.disturbs)}\n")
         yield from _notes(outcome, 0)
@@ -435,6 +430,28 @@ def failure(outcome: Outcome, width: int) -> Iterator[Part]:
     yield from (f" {outcome.host:<{width}}  ", (f"✗ {WORDS[outcome.status]}", "red"), f"  {first}\n")
     for line in [*rest, *lines(outcome.problem.fix)]:
         yield f"{' ' * (width + 5)}{line}\n"
+
+
+def is_shortened(outcome: Outcome) -> bool:
+    """True if its plan has reasons and diffs for which there is no room."""
+    return outcome.plan is not None and _plan(outcome, diff=None) != _plan(outcome, diff=True)
+
+
+def _plan(outcome: Outcome, *, diff: bool | None) -> list[Part]:
+    """The lines of its steps: of the ways to show them the first that is short enough."""
+    steps = outcome.plan.steps if outcome.plan else ()
+    reload = bool(outcome.disturbs and outcome.disturbs.reload)
+    parts: list[Part] = []
+    for show in (
+        *([partial(_step, diff=True)] if diff is not False else []),
+        partial(_step, diff=False),
+        partial(_brief_step, why=True),
+        partial(_brief_step, why=False),
+    ):
+        parts = [part for step in steps for part in show(step, reload=reload)]
+        if diff or _height(parts) <= LINES - 2:  # its name, and what it disturbs
+            break
+    return parts
 
 
 def _step(step: StepPlan, *, diff: bool, reload: bool) -> Iterator[Part]:

@@ -200,9 +200,9 @@ def test_the_batches_are_shown_before_the_question(capsys: pytest.CaptureFixture
         (3, ["a3", "b2"], ["a3", "b2"], ["a3", "b2"], ["reboot", "reload of the modules or reboot"]),
     ]
     assert (
-        rounds.question(members, 2, "x.yaml", len(rows))
+        rounds.costs(members, 2, len(rows))
         == "4 hosts and the cluster: 1 reboot, 1 reload of the modules (a reboot where it fails), 1 restart of docker, "
-        "0 pods disturbed, 3 batches. Apply x.yaml?"
+        "0 pods disturbed, 3 batches"
     )
     report = make(json=False, quiet=True)
     report.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), rows)
@@ -220,10 +220,10 @@ def test_the_batches_are_shown_before_the_question(capsys: pytest.CaptureFixture
 def test_where_all_changes_are_made_at_once_no_batches_are_shown(order: tuple[list[Host], ...]) -> None:
     members = [waiting(HOSTS[0], Reboot("why"))]
     assert rounds.batch_rows(order, members) == []
-    assert rounds.question(members, 0, "x.yaml") == "1 host: 1 reboot, 0 pods disturbed. Apply x.yaml?"
+    assert rounds.costs(members, 0) == "1 host: 1 reboot, 0 pods disturbed"
     assert (
-        rounds.question(members, 2, "x.yaml", replaced=2)
-        == "1 host and the cluster: 1 reboot, 0 pods disturbed, 2 pods of the plugin replaced. Apply x.yaml?"
+        rounds.costs(members, 2, replaced=2)
+        == "1 host and the cluster: 1 reboot, 0 pods disturbed, 2 pods of the plugin replaced"
     )
 
 
@@ -238,14 +238,13 @@ def test_the_question_counts_what_the_plans_cost() -> None:
         waiting(b1, WriteFile("/etc/x", "", "why"), pods={"ml/d": {}}),
     ]
     costs = "2 restarts of docker, 2 restarts of kubelet, 3 pods disturbed, pods unknown on 1 host"
-    assert rounds.question(members, 0, "x.yaml") == f"4 hosts: {costs}. Apply x.yaml?"
+    assert rounds.costs(members, 0) == f"4 hosts: {costs}"
     outside = Disturbed(impact.disturbance_of([Reboot("why")]), pods={}, users=(GpuUser(1, "python3"),))
     (busy,) = (
         replace(one, outcome=replace(one.outcome, disturbs=outside)) for one in [waiting(a1)] if one.outcome
     )
-    assert rounds.question([busy], 0, "x.yaml") == "1 host: 1 reboot, 1 process disturbed. Apply x.yaml?"
-    assert rounds.question([members[3]], 0, "x.yaml") == "1 host: 0 pods disturbed. Apply x.yaml?"
-    assert rounds.question([], 2, "x.yaml") == "Apply x.yaml to the cluster?"
+    assert rounds.costs([busy], 0) == "1 host: 1 reboot, 1 process disturbed"
+    assert rounds.costs([members[3]], 0) == "1 host: 0 pods disturbed"
 
 
 def test_many_batches_name_the_way_to_fewer() -> None:

@@ -387,6 +387,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return questions
 
 
+def test_a_plan_says_what_it_costs(command: Command) -> None:
+    costs = "1 host: 1 reboot, pods unknown on 1 host, about 3 min (typical times)\n"
+    assert costs in command("plan", "--limit", "planned,right").stderr
+    assert "about" not in command("plan", "--limit", "right").stderr
+
+
 @pytest.mark.parametrize("options", [(), ("--yes",)])
 def test_a_reviewed_plan_is_applied_without_a_question(
     command: Command,

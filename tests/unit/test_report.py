@@ -607,10 +607,11 @@ def long_plan(steps: int) -> Outcome:
 def test_a_plan_is_at_most_twelve_lines_of_a_host(
     steps: int, reasons: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Beyond that a step is a line; its reason has one where there is room."""
+    """Diffs and reasons where there is room for them; else a step is a line, and a last line says how to see the rest."""
     make(json=False, quiet=True).plans([long_plan(steps)])
     text = capsys.readouterr().out
-    assert len(text.splitlines()) <= 12
+    assert len(text.removesuffix(" " * 17 + "plan --diff shows reasons and diffs\n").splitlines()) <= 12
+    assert ("plan --diff shows" in text) == ("+s0" not in text) == (steps > 1)
     assert text.count("a reason") == reasons
     assert ("write /etc/s0/a and 1 more; restart s0 (slow)" in text) == (steps > 1)
 
