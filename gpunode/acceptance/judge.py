@@ -7,17 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from statistics import median
 from typing import Literal, TypeAlias
 
+from gpunode.acceptance.stamp import Verdict
 from gpunode.contract.measurements import Gpu, Measured, Measurements
 from gpunode.errors import Layer, Problem
 from gpunode.wording import few
 
 Result: TypeAlias = Literal["accepted", "failed", "skipped"]
-Verdict: TypeAlias = Literal[
-    "accepted", "partly", "failed", "skipped"
-]  # of a host; partly: some GPUs are in use; skipped: all
 
 FEWEST = 4  # GPUs that make a fleet
 # Figure -> how far below the fleet's median a GPU may be. Host transfers also differ by the distance to the GPU's NUMA node.
@@ -127,7 +124,9 @@ def compare_fleet(documents: Iterable[Measurements]) -> Fleet:
                     groups.setdefault(_group(gpu, document.level, figure), []).append(value)
             for figure, has in zip(MOST, _of_most(gpu), strict=True):
                 most[figure, gpu.name, gpu.shape] = max(most.get((figure, gpu.name, gpu.shape), 0), has)
-    return most | {group: median(values) for group, values in groups.items() if len(values) >= FEWEST}
+    return most | {
+        group: sorted(values)[len(values) // 2] for group, values in groups.items() if len(values) >= FEWEST
+    }
 
 
 def judge(document: Measurements, fleet: Fleet) -> tuple[Judgement, ...]:
@@ -341,8 +340,13 @@ def _remarks(gpu: Gpu, power: float) -> Iterator[str]:
             yield f"its slot gives it PCIe {slot} of {generation} x{width}"
 
 
+def name_of(gpu: Gpu) -> str:
+    """Its UUID; of one that did not answer so far its address."""
+    return gpu.uuid or gpu.pci or gpu.name
+
+
 def _problem(gpu: Gpu, code: str, what: str, layer: Layer, cause: str = "", fix: str = "") -> Problem:
-    return Problem(code, what, layer, gpu.uuid, cause, f"{fix}.")
+    return Problem(code, what, layer, name_of(gpu), cause, f"{fix}.")
 
 
 def summarize(judgements: Sequence[Judgement]) -> Verdict:

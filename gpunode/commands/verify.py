@@ -11,7 +11,7 @@ from typing import TypeAlias, get_args
 from gpunode.cluster.api.kinds import Object
 from gpunode.commands.causes import report_causes
 from gpunode.commands.differences import report_differences
-from gpunode.engine import acceptance, converge, fleet, nodes
+from gpunode.engine import accepted, converge, fleet, nodes
 from gpunode.engine.chain import judge_host, stop_at_broken
 from gpunode.engine.member import Member, Members
 from gpunode.engine.proof import LAYERS, Walk, prove, read_pods, read_states
@@ -61,7 +61,7 @@ def judge_chains(session: Session, members: Members, *, run: bool) -> Mapping[st
     if session.inventory.cluster.plugin is None:
         now = time.time()
         return {
-            member.host.name: acceptance.judge_record(
+            member.host.name: accepted.judge_record(
                 member, below[member.host.name], list_uuids(member.gpus), now
             )
             for member in members

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from difflib import get_close_matches
 
-from gpunode.acceptance.record import Stamp, describe_age, read_stamp
+from gpunode.acceptance.stamp import Stamp, describe_age, read_stamp
 from gpunode.cluster import pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
@@ -17,7 +17,7 @@ from gpunode.contract.promises import pod_name
 from gpunode.contract.status import CORDONED
 from gpunode.contract.usage import Gpu
 from gpunode.engine import converge, impact, nodes
-from gpunode.engine.acceptance import CODE as NOT_ACCEPTED
+from gpunode.engine.accepted import CODE as NOT_ACCEPTED
 from gpunode.engine.member import Member
 from gpunode.engine.reporter import progress
 from gpunode.engine.session import Session

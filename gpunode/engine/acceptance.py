@@ -1,4 +1,4 @@
-"""Accepts nodes: pods measure the free GPUs, the judge compares them, and the record is kept here and on the node. `verify` reads it."""
+"""Accepts nodes: pods measure the free GPUs, the judge compares them, and the record is kept here and on the node."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import io
 import json
 import os
 import time
-import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -14,28 +13,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpunode.acceptance.judge import compare_fleet, judge
-from gpunode.acceptance.record import ANNOTATION, Acceptance, Stamp, join_documents, read_stamp
+from gpunode.acceptance.record import Acceptance, join_documents
+from gpunode.acceptance.stamp import ANNOTATION, Stamp, read_stamp
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.contract.measurements import Measurements, UnknownVersion, from_json, loads
 from gpunode.engine import nodes
+from gpunode.engine.accepted import CODE, folder, newest, path_of
 from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member, Members
-from gpunode.engine.record import default_folder
 from gpunode.engine.reporter import Celsius, Figure, ForPrograms, Moment, Names, Reasons, Reporter
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
 from gpunode.host import wire
-from gpunode.links.node import Node
 from gpunode.links.pod import vectoradd
 from gpunode.links.pod.requests import target
 from gpunode.links.pod.vectoradd import NodeResult
-from gpunode.model import Event, Inventory, OnEvent, Outcome, Verdict
-from gpunode.wording import Advice, Command, few, lines, several
+from gpunode.model import Event, Inventory, OnEvent, Outcome
+from gpunode.wording import Advice, Command, few, several
 
 PROGRAM = ("-m", "gpunode.accept", "--json", "--level")
 SECONDS = {"quick": 240.0, "standard": 900.0}  # for pods to start and to measure up to 16 GPUs
-CODE = "not-accepted"
 MODULES = (
     "__init__.py",
     "contract/*.py",
@@ -142,7 +140,7 @@ def _conclude(
 
 def _earlier(taken: Mapping[str, Taken], now: float) -> Iterator[Measurements]:
     """What records that still count have of other hosts: a batch of a run is a small fleet."""
-    for path in sorted(_folder().glob("*.json")):
+    for path in sorted(folder().glob("*.json")):
         with suppress(OSError, ValueError, AttributeError):
             text = path.read_text(encoding="utf-8")
             stamp, record = read_stamp(text), json.loads(text)
@@ -152,6 +150,8 @@ def _earlier(taken: Mapping[str, Taken], now: float) -> Iterator[Measurements]:
 
 def _bundle() -> bytes:
     """The program as a zip: what it needs of this package, and nothing else."""
+    import zipfile
+
     root, packed = Path(__file__).parent.parent, io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for pattern in MODULES:
@@ -193,8 +193,8 @@ def _keep(
     """Write the record on this machine, and its stamp on the node; the stamp and the file. A host without figures keeps what it had."""
     if acceptance.document is None or acceptance.verdict == "skipped":
         return None, ""
-    stamp = acceptance.stamp(member.host.accept_valid).with_earlier(_newest(member.host.name, member.node))
-    path = _path(member.host.name, member.node)
+    stamp = acceptance.stamp(member.host.accept_valid).with_earlier(newest(member.host.name, member.node))
+    path = path_of(member.host.name, member.node)
     new = path.with_name(f".{path.name}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -251,7 +251,7 @@ def _report(
             reporter.problem(replace(problem, subject=about), member.host.name)
     reporter.rows("accepted", HOST_COLUMNS, hosts)
     if any(path for _, path in kept.values()):
-        reporter.note(f"The figures are recorded in {_folder()}.")
+        reporter.note(f"The figures are recorded in {folder()}.")
 
 
 def _note_silent(reasons: Sequence[Mapping[str, str]], what: str, noun: str, reporter: Reporter) -> None:
@@ -278,62 +278,3 @@ def exclude_failed(members: Members, accepted: Mapping[str, Acceptance]) -> Memb
         return member.exclude(Problem(CODE, f"not accepted: {codes}", "pod", fix=fix))
 
     return tuple(map(exclude, members))
-
-
-def judge_record(
-    member: Member, verdicts: Sequence[Verdict], uuids: Sequence[str], now: float
-) -> tuple[Verdict, ...]:
-    """A host's verdicts, the last with what its record says: until when it counts, or why it does not. Without one that counts a
-    host is broken where the inventory requires it. `uuids`: of the GPUs and MIG devices that pods see."""
-    stamp = _newest(member.host.name, member.node)
-    silent = stamp is None and not member.host.accept_required
-    if silent or not verdicts or any(verdict.status == "broken" for verdict in verdicts):
-        return tuple(verdicts)
-    *before, last = verdicts
-    if last.status != "ok":
-        return tuple(verdicts)
-    void = _why_void(stamp, member, uuids, now)
-    text = f"{last.text}; {stamp.describe(now)}" if stamp else last.text
-    if not void:
-        return (*before, replace(last, text=text))
-    fix = Advice("`", Command("accept"), "` measures it again." if stamp else "` measures it.")
-    counts = stamp is None or bool(stamp.failed)
-    cause = lines((last.cause, void if counts else f"the acceptance does not count: {void}"))
-    if not member.host.accept_required:
-        return (*before, replace(last, text=text).with_cause(cause, fix))
-    broken = Verdict.broken("pod", "the host is not accepted, as the inventory requires", cause, fix, CODE)
-    return (*before, *((last,) if last.layer != "pod" else ()), broken)
-
-
-def is_due(member: Member, uuids: Sequence[str], now: float) -> bool:
-    """True if the inventory requires an acceptance, and none counts."""
-    if not member.host.accept_required:
-        return False
-    return bool(_why_void(_newest(member.host.name, member.node), member, uuids, now))
-
-
-def _why_void(stamp: Stamp | None, member: Member, uuids: Sequence[str], now: float) -> str:
-    """Why the stamp does not count for this host as it is now; "" where it does."""
-    if stamp is None:
-        return "it was never accepted"
-    module = member.facts.modules.get("nvidia") if member.facts else None
-    kernel = member.facts.kernel if member.facts else ""
-    return stamp.why_void(now=now, driver=(module and module.version) or "", kernel=kernel, uuids=uuids)
-
-
-def _newest(host: str, node: Node | None) -> Stamp | None:
-    """The stamp of the node's annotation, or of this machine's record where that is newer."""
-    texts = [node.accepted] if node else []
-    with suppress(OSError):
-        texts.append(_path(host, node).read_text(encoding="utf-8"))
-    stamps = [stamp for text in texts if (stamp := read_stamp(text))]
-    return max(stamps, key=lambda stamp: stamp.at, default=None)
-
-
-def _path(host: str, node: Node | None) -> Path:
-    """The record's file. Hosts of two clusters may have one name, so it has the beginning of the node's UID."""
-    return _folder() / (f"{host}-{node.uid[:8]}.json" if node else f"{host}.json")
-
-
-def _folder() -> Path:
-    return default_folder().parent / "accepted"

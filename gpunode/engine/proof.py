@@ -12,7 +12,7 @@ from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.contract.status import LAYOUT
-from gpunode.engine import acceptance, impact, nodes
+from gpunode.engine import accepted, impact, nodes
 from gpunode.engine.member import Member, Members
 from gpunode.engine.phases import ACCEPTANCE, PLUGIN, PODS, WAITS, Laps
 from gpunode.engine.reporter import ForPrograms, Reporter, progress
@@ -105,8 +105,12 @@ def _accept(walk: Walk, members: Members) -> Members:
     """The members after their acceptance, if it is asked for, or required and due; excluded where it failed."""
     now, notify = time.time(), progress(walk.reporter)
     proven = [member for member in members if member.active and member.host_ok and not member.in_use]
-    due = [member for member in proven if walk.run and acceptance.is_due(member, _uuids(walk, member), now)]
-    accepted = acceptance.accept(
+    due = [member for member in proven if walk.run and accepted.is_due(member, _uuids(walk, member), now)]
+    if not (walk.accept or due):
+        return members
+    from gpunode.engine import acceptance  # few runs need it
+
+    ended = acceptance.accept(
         walk.api,
         walk.inventory,
         proven if walk.accept else due,
@@ -115,7 +119,7 @@ def _accept(walk: Walk, members: Members) -> Members:
         notify,
         holder=walk.holder,
     )
-    return acceptance.exclude_failed(members, accepted)
+    return acceptance.exclude_failed(members, ended)
 
 
 def _uuids(walk: Walk, member: Member) -> tuple[str, ...]:
@@ -131,7 +135,7 @@ def _judge_records(walk: Walk, members: Members) -> Members:
     def judge(member: Member) -> Member:
         if not member.active or member.node is None:
             return member
-        verdicts = acceptance.judge_record(member, member.verdicts, _uuids(walk, member), now)
+        verdicts = accepted.judge_record(member, member.verdicts, _uuids(walk, member), now)
         after = replace(member, verdicts=verdicts)
         if walk.acts and after.problem and member.problem is None:
             report_problem(walk.reporter, after)

@@ -14,10 +14,11 @@ from typing import cast
 import pytest
 
 from gpunode.acceptance.judge import compare_fleet, find_model, judge, models, summarize
-from gpunode.acceptance.record import Acceptance, Stamp, read_stamp
+from gpunode.acceptance.record import Acceptance
+from gpunode.acceptance.stamp import Stamp, read_stamp
 from gpunode.commands import verify
 from gpunode.contract.measurements import Failure, Gpu, Measured, Measurements, RemappedRows, dumps, loads
-from gpunode.engine import acceptance
+from gpunode.engine import acceptance, accepted
 from gpunode.engine.fleet import failure
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session
@@ -322,12 +323,12 @@ def test_hosts_without_kubernetes_are_accepted_and_their_record_is_read_again(
     whys = {row["host"]: row["why"] for row in session.reporter.seen["accepted"]}
     assert whys == {"good": "", "silent": "no driver", "gone": "no route"}
     member, chain = Member(session.hosts[0]), [Verdict.ok("kubelet", "it runs")]
-    (link,) = acceptance.judge_record(member, chain, ended["good"].stamp(DAY).uuids, time.time())
+    (link,) = accepted.judge_record(member, chain, ended["good"].stamp(DAY).uuids, time.time())
     assert link.text.startswith("it runs; accepted just now (standard), valid until")
-    (link,) = acceptance.judge_record(member, chain, ["GPU-new"], time.time())
+    (link,) = accepted.judge_record(member, chain, ["GPU-new"], time.time())
     assert (link.status, link.cause) == ("ok", "the acceptance does not count: it leaves out GPU-new")
     required = replace(member, host=replace(member.host, accept_required=True))
-    assert [link.status for link in acceptance.judge_record(required, chain, ["GPU-new"], time.time())] == [
+    assert [link.status for link in accepted.judge_record(required, chain, ["GPU-new"], time.time())] == [
         "ok",
         "broken",
     ]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from gpunode.acceptance.record import ANNOTATION, Stamp
+from gpunode.acceptance.stamp import ANNOTATION, Stamp
 from gpunode.cli import app
 from gpunode.commands import why as commands
 from gpunode.contract.status import Reason

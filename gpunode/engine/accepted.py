@@ -1,0 +1,77 @@
+"""What the records of acceptances say of hosts as they are now. `verify` and `provision` read them; `engine/acceptance` writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from gpunode.acceptance.stamp import Stamp, read_stamp
+from gpunode.engine.member import Member
+from gpunode.engine.record import default_folder
+from gpunode.links.node import Node
+from gpunode.model import Verdict
+from gpunode.wording import Advice, Command, lines
+
+CODE = "not-accepted"
+
+
+def judge_record(
+    member: Member, verdicts: Sequence[Verdict], uuids: Sequence[str], now: float
+) -> tuple[Verdict, ...]:
+    """A host's verdicts, the last with what its record says: until when it counts, or why it does not. Without one that counts a
+    host is broken where the inventory requires it. `uuids`: of the GPUs and MIG devices that pods see."""
+    stamp = newest(member.host.name, member.node)
+    silent = stamp is None and not member.host.accept_required
+    if silent or not verdicts or any(verdict.status == "broken" for verdict in verdicts):
+        return tuple(verdicts)
+    *before, last = verdicts
+    if last.status != "ok":
+        return tuple(verdicts)
+    void = _why_void(stamp, member, uuids, now)
+    text = f"{last.text}; {stamp.describe(now)}" if stamp else last.text
+    if not void:
+        return (*before, replace(last, text=text))
+    fix = Advice("`", Command("accept"), "` measures it again." if stamp else "` measures it.")
+    counts = stamp is None or bool(stamp.failed)
+    cause = lines((last.cause, void if counts else f"the acceptance does not count: {void}"))
+    if not member.host.accept_required:
+        return (*before, replace(last, text=text).with_cause(cause, fix))
+    broken = Verdict.broken("pod", "the host is not accepted, as the inventory requires", cause, fix, CODE)
+    return (*before, *((last,) if last.layer != "pod" else ()), broken)
+
+
+def is_due(member: Member, uuids: Sequence[str], now: float) -> bool:
+    """True if the inventory requires an acceptance, and none counts."""
+    if not member.host.accept_required:
+        return False
+    return bool(_why_void(newest(member.host.name, member.node), member, uuids, now))
+
+
+def _why_void(stamp: Stamp | None, member: Member, uuids: Sequence[str], now: float) -> str:
+    """Why the stamp does not count for this host as it is now; "" where it does."""
+    if stamp is None:
+        return "it was never accepted"
+    module = member.facts.modules.get("nvidia") if member.facts else None
+    kernel = member.facts.kernel if member.facts else ""
+    return stamp.why_void(now=now, driver=(module and module.version) or "", kernel=kernel, uuids=uuids)
+
+
+def newest(host: str, node: Node | None) -> Stamp | None:
+    """The stamp of the node's annotation, or of this machine's record where that is newer."""
+    texts = [node.accepted] if node else []
+    with suppress(OSError):
+        texts.append(path_of(host, node).read_text(encoding="utf-8"))
+    stamps = [stamp for text in texts if (stamp := read_stamp(text))]
+    return max(stamps, key=lambda stamp: stamp.at, default=None)
+
+
+def path_of(host: str, node: Node | None) -> Path:
+    """The record's file. Hosts of two clusters may have one name, so it has the beginning of the node's UID."""
+    return folder() / (f"{host}-{node.uid[:8]}.json" if node else f"{host}.json")
+
+
+def folder() -> Path:
+    """The folder with this user's records."""
+    return default_folder().parent / "accepted"
