@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .status import CORDONED, Status
+from .status import CORDONED, STARTING, Status
 
 TYPE = "GpuReady"
 READY = "ready"  # reason while the condition is True
@@ -13,7 +13,7 @@ NO_GPU = "no-gpu"  # reason: the node has none that it offers
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """`status` True or False; `reason`: a code of the status; `message` names GPUs by UUID."""
+    """`status` True, False, or Unknown before the GPUs are discovered; `reason`: a code of the status; `message` names GPUs by UUID."""
 
     status: str
     reason: str
@@ -23,7 +23,7 @@ class Condition:
 def condition_of(status: Status) -> Condition:
     """The condition for this status. GPUs that an operator has cordoned are no fault; a GPU that waits for a pod is none either."""
     if why := status.problem or status.not_ready:
-        return Condition("False", why.code, why.words)
+        return Condition("Unknown" if why.code == STARTING else "False", why.code, why.words)
     faults = [lost for lost in status.lost if lost.code != CORDONED]
     if faults:
         return Condition("False", faults[0].code, "; ".join(lost.sentence for lost in faults))

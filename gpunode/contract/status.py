@@ -15,6 +15,7 @@ VERSION = 1
 ANNOTATION = "gpunode.dev/device-plugin"
 MARK = "gpunode-device-plugin-status"  # in front of the document in the log
 LAYOUT = "layout"  # code: the GPUs cannot be offered as the configuration asks
+STARTING = "starting"  # code of the problem before the GPUs are discovered
 CORDONED = "cordoned"  # code of a GPU that an operator has taken out
 ENFORCED = "enforced"  # code of a memory limit that the driver enforces
 

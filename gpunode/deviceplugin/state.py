@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpunode.contract import offer
+from gpunode.contract import offer, status
 from gpunode.contract.offer import Device, Unit, format_mib
 from gpunode.contract.promises import Elsewhere
 from gpunode.contract.status import Pod, Reason
@@ -158,7 +158,7 @@ def _why(stakes: Sequence[_Stake]) -> str:
     )
 
 
-STARTING = Reason("starting", "the GPUs have not been discovered yet")
+STARTING = Reason(status.STARTING, "the GPUs have not been discovered yet")
 
 
 class NodeState:

@@ -17,7 +17,7 @@ from gpunode.deviceplugin.cluster import writer as writer_module
 from gpunode.deviceplugin.cluster.apiserver import ApiError
 from gpunode.deviceplugin.cluster.events import NodeEvent, PendingEvents
 from gpunode.deviceplugin.cluster.publish import Publisher
-from gpunode.deviceplugin.cluster.writer import PendingAnnotation, PendingCondition, Writer
+from gpunode.deviceplugin.cluster.writer import REFRESH, PendingAnnotation, PendingCondition, Writer
 from gpunode.deviceplugin.health import Health
 from gpunode.deviceplugin.settings import read
 from gpunode.deviceplugin.state import NodeState
@@ -102,6 +102,9 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
         assert fields["lastTransitionTime"] == f"1970-01-01T00:{since // 60:02}:{since % 60:02}Z"
         assert pending.done(write, 200, now)
         assert pending.due(now) is None
+    write = pending.due(99.0 + REFRESH)  # the node may be a new one
+    assert write is not None
+    assert write.body["status"]["conditions"][0]["lastTransitionTime"] == "1970-01-01T00:01:39Z"
 
 
 def lost_by(api: FakeApiServer) -> list[tuple[str, str, bool]] | None:

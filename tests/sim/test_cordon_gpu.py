@@ -38,7 +38,7 @@ def test_a_cordoned_gpu_takes_no_new_pods_and_is_no_fault(demo: Demo) -> None:
 
     def in_use() -> list[str]:
         _, seen = run(demo, "status", "inventory.yaml")
-        return [line["uuid"] for line in seen if line["type"] == "gpu" and line["pods"]]
+        return [line["uuid"] for line in seen if line["type"] == "gpu" and "default/before" in line["pods"]]
 
     (used,) = until(in_use)
 

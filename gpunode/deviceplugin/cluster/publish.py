@@ -256,7 +256,7 @@ class Publisher:
         log.info("%s %s", MARK, text)
         if annotate and self._status and self._annotation is not None:
             self._annotation.put((ANNOTATION, text))
-        if annotate and self._condition is not None:
+        if self._condition is not None:
             self._condition.put(condition_of(status))
 
 

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 
 FIRST, LONGEST = 1.0, 60.0  # seconds before the first retry, doubled up to the longest
 LOOK = 30.0  # seconds between two checks for due writes
+REFRESH = 300.0  # seconds after which a condition is written again: its node may be a new one, or another client's write was later
 INVALID = (400, 413, 422)  # HTTP: bad request, too large, unprocessable; a retry would not help
 
 
@@ -116,7 +117,7 @@ class PendingCondition:
         self._desired: Condition | None = None
         self._written: Condition | None = None
         self._since = 0.0
-        self._known = False  # what is written
+        self._time = 0.0  # of the last write; 0: none
 
     def add(self, condition: Condition | None, now: float) -> None:
         """Set the condition; None: remove it."""
@@ -126,7 +127,7 @@ class PendingCondition:
 
     def due(self, now: float) -> Write | None:
         desired = self._desired
-        if desired == self._written and (self._known or desired is None):
+        if desired == self._written and (desired is None or now < self._time + REFRESH):
             return None
         fields: Object = {"type": TYPE, "$patch": "delete"}
         if desired is not None:
@@ -134,9 +135,9 @@ class PendingCondition:
             fields = {"type": TYPE, **asdict(desired), **times}
         return Write("PATCH", self._path, {"status": {"conditions": [fields]}}, desired)
 
-    def done(self, write: Write, code: int, _now: float) -> bool:
+    def done(self, write: Write, code: int, now: float) -> bool:
         if code == 200:
-            self._written, self._known = write.key, True
+            self._written, self._time = write.key, now
         return code == 200
 
 

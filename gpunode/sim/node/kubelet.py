@@ -249,9 +249,13 @@ class Kubelet:
         self._counts = self.devices.counts()
         node = self.store.get("Node", "", self.name)
         if node is not None:
-            status = node_status(node["status"], self.machine, host, self._state.root, self._counts)
-            self.store.change(node, _set_status(status))
-            if not is_ready(node) and is_ready({"status": status}):
+            counts = self._counts
+
+            def post(item: Object) -> None:  # of what it is by then: others write conditions
+                item["status"] = node_status(item["status"], self.machine, host, self._state.root, counts)
+
+            after = self.store.change(node, post)
+            if after is not None and not is_ready(node) and is_ready(after):
                 message = f"Node {self.name} status is now: NodeReady"
                 self.record(node, "Normal", "NodeReady", message)
 

@@ -36,6 +36,7 @@ POD = "gpunode-device-plugin-a"
             status(resources=OFFERED, not_ready=Reason("not-registered", "n")),
             ("False", "not-registered", "n"),
         ),
+        (status(problem=Reason("starting", "s")), ("Unknown", "starting", "s")),
         (status(), ("False", "no-gpu", "the node offers no GPU")),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpunode.cluster.api import Api
-from gpunode.engine import work
+from gpunode.engine import rounds, work
 from gpunode.engine.member import Member
 from gpunode.errors import ClusterError
 from gpunode.links import node as nodes
@@ -162,3 +162,9 @@ def test_a_batch_that_would_taint_too_many_nodes_is_not_begun(
     why = work.too_many_tainted(api, members, True, percent)
     assert bool(why) is stopped
     assert not why or f"cluster.max_tainted: {percent}%" in why
+
+
+def test_the_question_has_the_taints() -> None:
+    planned = Member(Host("a", Ssh("a")), Outcome("a", "planned"))
+    asked = rounds.question([planned], 1, "inventory.yaml", tainted=1)
+    assert "1 node tainted until proven" in asked
