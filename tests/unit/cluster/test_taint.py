@@ -166,5 +166,4 @@ def test_a_batch_that_would_taint_too_many_nodes_is_not_begun(
 
 def test_the_question_has_the_taints() -> None:
     planned = Member(Host("a", Ssh("a")), Outcome("a", "planned"))
-    asked = rounds.question([planned], 1, "inventory.yaml", tainted=1)
-    assert "1 node tainted until proven" in asked
+    assert "1 node tainted until proven" in rounds.costs([planned], 1, tainted=1)
