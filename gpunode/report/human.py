@@ -92,17 +92,18 @@ class Human:
         if self._brief:
             self.failures(outcomes, max((len(outcome.host) for outcome in outcomes), default=0))
             return
-        self._print_plans(outcomes, diff=diff)
-        folded = [outcome for outcome in outcomes if plans.is_shortened(outcome)] if diff is None else []
+        width = max((len(outcome.host) for outcome in outcomes), default=0)
+        groups = group_alike(group_failures(outcomes), diff=diff is not False)
+        self._print_plans(groups, width, diff=diff)
+        folded = [group for group in groups if plans.is_shortened(group)] if diff is None else []
         if folded:
             self._print([(f"{plans.INDENT}plan --diff shows reasons and diffs\n", "dim")])
-            self._folded.append(lambda: self._print_plans(folded, diff=True))
+            self._folded.append(lambda: self._print_plans(folded, width, diff=True))
         self._print_headed("disturbs", plans.interrupted_work(outcomes))
 
-    def _print_plans(self, outcomes: Sequence[Outcome], *, diff: bool | None) -> None:
-        width = max((len(outcome.host) for outcome in outcomes), default=0)
-        for outcome in group_alike(group_failures(outcomes), diff=diff is not False):
-            self._print(plan_lines(outcome, width, diff=diff))
+    def _print_plans(self, groups: Sequence[Outcome], width: int, *, diff: bool | None) -> None:
+        for group in groups:
+            self._print(plan_lines(group, width, diff=diff))
 
     def _print_headed(self, head: str, text: Iterable[str]) -> None:
         for number, line in enumerate(text):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import re
+import socket
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,9 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup, escape
+
 from gpunode import __version__
 from gpunode.engine.chain import find_manual_fix
+from gpunode.engine.reporter import Headline
 from gpunode.errors import Problem, UsageError
+from gpunode.inventory.starter import ranges
 from gpunode.model import Event, Gpu, Host, Outcome, Verdict
 from gpunode.report.plain import Part, lines, plain
 from gpunode.report.plans import (
@@ -88,8 +95,8 @@ class Card:
             return first(self.outcome.why)
         if self.status == "broken" and self.outcome is not None and (link := find_manual_fix(self.outcome)):
             return f"{link.layer}: {first(link.cause or link.text)}"
-        if self.result is not None:
-            return first(self.result[1])
+        if self.result is not None:  # of verified hosts the number of GPUs differs, and is no cause
+            return "" if self.result[0] == "verified" else first(self.result[1])
         steps = self.outcome.plan.steps if self.outcome and self.outcome.plan else ()
         return ", ".join(step.step for step in steps if step.changes)
 
@@ -168,7 +175,9 @@ def first(text: str) -> str:
     return plain(next(iter(text.splitlines()), ""))
 
 
+LONG = 40  # rows of a table that is folded
 TITLES = {
+    "batch": "Batches",
     "verified": "Proof",
     "vectoradd": "Vectors added on every GPU",
     "why": "Choices",
@@ -213,6 +222,7 @@ def _template() -> Any:
     from jinja2 import Environment, PackageLoader
 
     environment = Environment(loader=PackageLoader("gpunode", "report"), autoescape=True, finalize=_safe)
+    environment.filters["code"] = _with_code
     return environment.get_template("page.html.j2")
 
 
@@ -221,6 +231,41 @@ def _safe(value: object) -> object:
     if not isinstance(value, str) or hasattr(value, "__html__"):  # markup of the template's own
         return value
     return plain(value.removesuffix("\n")) + value[len(value.removesuffix("\n")) :]
+
+
+def _cell(value: object) -> str:
+    return ", ".join(ranges(value)) if isinstance(value, list) else cell_text(value)
+
+
+def _without_empty(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table without columns in which no row says anything."""
+    columns, rows = table["columns"], table["rows"]
+    used = [place for place in range(len(columns)) if any(row[place] for row in rows)]
+    return {
+        "title": table["title"],
+        "columns": [columns[place] for place in used],
+        "rows": [[row[place] for place in used] for row in rows],
+        "folded": len(rows) > LONG,
+    }
+
+
+def _open(cards: Iterable[Card]) -> set[str]:
+    """Names of the hosts that are shown open: what is bad, and of equal plans that wait the first."""
+    names: dict[object, str] = {}
+    for card in cards:
+        waits = card.status == WORDS["planned"]
+        if waits or card.style == "red":
+            names.setdefault(tuple(card.lines) if waits else card.name, card.name)
+    return set(names.values())
+
+
+def _with_code(text: str) -> Markup:
+    """A sentence with its commands, which stand in backquotes, as code."""
+    pieces = re.split(r"`([^`]+)`", plain(text))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece) if number % 2 else escape(piece)
+        for number, piece in enumerate(pieces)
+    )
 
 
 class Page:
@@ -237,6 +282,8 @@ class Page:
             "title": title,
             "version": __version__,
             "when": time.strftime("%Y-%m-%d %H:%M %Z"),
+            "by": f"{getpass.getuser()}@{socket.gethostname()}",
+            "context": "",
             "summary": [],
             "tables": [],
             "errors": [],
@@ -276,6 +323,7 @@ class Page:
 
     def cluster(self, context: str, differences: Sequence[Difference], *, diff: bool | None = None) -> None:
         self._report.cluster(context, differences, diff=diff)
+        self._view["context"] = context
         self._cluster += cluster_lines(context, differences, diff=True)
         self._changes += len(differences)
 
@@ -293,7 +341,7 @@ class Page:
             for host, _, result, proof, *_ in rows:
                 self._card(str(host)).result = (str(result), str(proof))
         if rows and kind != "cause":  # the page groups its hosts itself
-            cells = [[cell_text(cell) for cell in row] for row in rows]
+            cells = [[_cell(cell) for cell in row] for row in rows]
             title = TITLES.get(kind, kind.capitalize())
             tables = self._view["tables"]
             same = next(
@@ -314,7 +362,7 @@ class Page:
 
     def note(self, text: str) -> None:
         self._report.note(text)
-        self._view["notes"].append(text)
+        self._view["summary" if isinstance(text, Headline) else "notes"].append(text)
 
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
         self._report.summary(outcomes, cluster=cluster)
@@ -339,7 +387,9 @@ class Page:
         cards = list(self._cards.values())
         page = {
             **self._view,
+            "tables": [_without_empty(table) for table in self._view["tables"]],
             "causes": causes(cards),
+            "open": _open(cards),
             "cards": sorted(cards, key=lambda card: card.style != "red"),
             "statuses": list(dict.fromkeys(card.status for card in cards)),
             "cluster": with_styles(self._cluster),

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from gpunode.cluster.objects.difference import Difference
+from gpunode.engine.reporter import Headline
 from gpunode.errors import Problem
 from gpunode.model import Event, Host, Outcome, Plan, Service, Ssh, StepPlan, Verdict, WriteFile
 from gpunode.report import make
 from gpunode.report.page import Page
 from tests.unit.test_verify import right
 
+HOSTS = ["gpu-1", "gpu-2", "gpu-3"]
 VOID = {"meta", "input", "link", "br"}
 EVIL = "<script>alert(1)</script> \x1b[31m password=hunter2"
 
@@ -183,3 +185,32 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
         page.write()
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
     assert (tmp_path / "report.html").read_text() == before
+
+
+def test_the_costs_are_on_top_and_commands_are_code(page: Page) -> None:
+    page.note(Headline("2 hosts: 0 pods disturbed, about 1 min"))
+    page.note("Run `gpunode provision` <soon>.")
+    text = page.text()
+    assert text.index("about 1 min") < text.index("By cause")
+    assert "<p>Run <code>gpunode provision</code> &lt;soon&gt;.</p>" in text
+    assert "cluster prod" in text.split("</p>")[0]
+
+
+def test_of_equal_plans_the_first_is_open(page: Page) -> None:
+    """And what is bad; a host that is right is closed."""
+    opened = re.findall(r'<details class="host"[^>]*?( open)?>\s*<summary><b>([\w-]+)</b>', page.text())
+    assert [name for is_open, name in opened if is_open] == ["gpu-4", "gpu-1"]
+
+
+def test_a_table_has_no_empty_column_and_a_long_one_is_folded(page: Page) -> None:
+    page.rows("batch", ["batch", "hosts", "changes", "disturbed", "words"], [[1, HOSTS, HOSTS, [], []]])
+    columns = ["node", "uuid", "gpu", "result", "pods", "seconds", "why"]
+    page.rows(
+        "vectoradd", columns, [[f"gpu-{number}", "U", "H100", "passed", 1, 2.0, ""] for number in range(50)]
+    )
+    text = page.text()
+    assert "<h2>Batches</h2>" in text
+    assert "<td>gpu-[1:3]</td></tr>" in text
+    assert "<th>changes</th></tr>" in text
+    assert "<th>seconds</th></tr>" in text
+    assert "<summary>50 rows</summary>" in text
