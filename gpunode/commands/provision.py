@@ -125,7 +125,7 @@ def provision(session: Session, options: ProvisionOptions) -> int:
         )
         members = _run_batches(run, lease, _plan_again(session, members, lease), hosts, options)
     record.end()
-    _report_end(session, api if order else None, record, lease, members)
+    _report_end(session, api if order else None, record, lease, members, asked=options.taint)
     return exit_codes.of_run(members)
 
 
@@ -328,8 +328,10 @@ def _run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options:
     return members
 
 
-def _report_end(session: Session, api: Api | None, record: Record, lease: Held, members: Members) -> None:
-    """Report the hosts' ends, and how to continue. `api`: None if no host reached the cluster's stages."""
+def _report_end(
+    session: Session, api: Api | None, record: Record, lease: Held, members: Members, *, asked: bool
+) -> None:
+    """Report the hosts' ends, and how to continue. `api`: None if no host reached the cluster's stages. `asked`: for taints of all."""
     if lease.lost:
         session.reporter.note(
             f"Meanwhile {lease.lost}. Whoever holds it may have deleted this run's test pods."
@@ -338,7 +340,9 @@ def _report_end(session: Session, api: Api | None, record: Record, lease: Held, 
         _report_lost_record(api, record, session.reporter)
     if api is not None:
         proof.report_proofs(members, session.reporter)
-        _report_tainted(api, record, session.reporter)
+        left = any(member.node and taint.run_of(member.node) for member in members)
+        if asked or left or any(member.host.taint_until_verified for member in members):
+            _report_tainted(api, record, session.reporter)
     _report_unfinished(members, session.reporter)
     times = [
         (member.host.name, round(sum(member.spent.values()), 3), member.spent)

@@ -170,12 +170,15 @@ def too_many_tainted(api: Api, members: Members, asked: bool, percent: int) -> s
 
 
 def show_unfinished(api: Api | None, reporter: Reporter, members: Sequence[Member]) -> None:
-    """Report nodes that an earlier run cordoned and did not finish, except those that this run takes over."""
+    """Report nodes that an earlier run cordoned or tainted and did not finish, except those that this run takes over."""
     here = {member.node.name for member in members if member.node}
     if api is None:
         return
-    for node, owner in cordon.owners(api).items():
-        if node not in here:
+    for item in api.find("Node")[0]:
+        node = item["metadata"]["name"]
+        if node in here:
+            continue
+        if owner := cordon.owner_of(item):
             reporter.note(
                 Advice(
                     f"{node} is still cordoned by {owner}, which did not finish. `",
@@ -183,11 +186,10 @@ def show_unfinished(api: Api | None, reporter: Reporter, members: Sequence[Membe
                     f"` continues with it; `kubectl uncordon {node}` gives it back as it is.",
                 )
             )
-    for other in fetch(api):
-        if other.name not in here and (run := taint.run_of(other)):
+        if run := taint.run_of(node_of(item)):
             reporter.note(
                 Advice(
-                    f"{other.name} still has the taint {taint.text(run)}: its GPUs are not proven. `",
+                    f"{node} still has the taint {taint.text(run)}: its GPUs are not proven. `",
                     Command("provision"),
                     "` of its host proves them.",
                 )
