@@ -14,7 +14,19 @@ from typing import NoReturn
 import typer
 
 from gpunode import __version__
-from gpunode.cli import demo, explain, hosts, output, plugin, preparation, run, share, suggestions, why
+from gpunode.cli import (
+    demo,
+    explain,
+    hosts,
+    output,
+    plain_values,
+    plugin,
+    preparation,
+    run,
+    share,
+    suggestions,
+    why,
+)
 from gpunode.errors import GpunodeError, InventoryError, UsageError
 
 EPILOG = (
@@ -26,6 +38,7 @@ EPILOG = (
 PATH = "Check this path where you named it: in an option, a variable or the inventory."
 INTERRUPTED = 130  # what typer, too, makes of an interrupt: it lets no KeyboardInterrupt through
 
+plain_values.install()
 app = typer.Typer(
     name="gpunode",
     cls=suggestions.Root,
