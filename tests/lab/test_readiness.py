@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from gpunode.links.kubelet.registration import FLAG
+
 from . import faults
 from .api import Lab
 from .conftest import Ran
@@ -20,6 +22,7 @@ from .progress import wait
 
 pytestmark = pytest.mark.lab
 GPU = "nvidia.com/gpu"
+ARGUMENTS = "/etc/default/kubelet"
 DAEMON = "/etc/docker/daemon.json"
 # gpunode that is killed between the proof and the removal of its taint.
 KILLED = """
@@ -93,6 +96,31 @@ def test_no_pod_passes_the_taint_before_the_proof_though_the_run_is_killed_after
     assert ran.code == 0, ran
     assert taints(lab, "legacy") == []
     wait("the pod", lambda: made.get(name)["status"]["phase"] == "Running", 90)
+
+
+@pytest.mark.usefixtures("verified")
+def test_a_kubelet_registers_with_the_taint_and_leaves_a_node_that_exists(
+    lab: Lab, gpunode: Callable[..., Ran]
+) -> None:
+    """The flag counts at the first registration alone; `provision` proves the new node and removes taint and flag."""
+    modern = lab.node("modern")
+    before = modern.read(ARGUMENTS)
+    modern.write(ARGUMENTS, before.replace("--v=2", f"--v=2 {FLAG}"))
+    try:
+        modern.exec(["systemctl", "restart", "kubelet"])
+        modern.wait_ready()
+        assert taints(lab, "modern") == []
+        lab.request("DELETE", "/api/v1/nodes/modern")
+        modern.exec(["systemctl", "restart", "kubelet"])
+        modern.wait_ready()
+        assert taints(lab, "modern") == ["joining"]
+        ran = gpunode("provision", "--yes", "--json", "--limit", "modern", timeout=800)
+        assert ran.code == 0, ran
+        assert taints(lab, "modern") == []
+        assert modern.read(ARGUMENTS) == before
+        assert not any("restart kubelet" in line["message"] for line in ran.of("change", "modern"))
+    finally:
+        modern.write(ARGUMENTS, before)
 
 
 @pytest.mark.usefixtures("verified")
