@@ -40,6 +40,7 @@ REASON = ("code", "what", "evidence", "fix")
 UNKNOWN = 7
 NOT_KNOWN = (pending.UNKNOWN, symptom.UNEXPLAINED)  # codes of what is only quoted
 ASKED = 20  # nodes whose plugins are asked, and hosts that are probed
+STARTING = ("Pending", "ContainerCreating", "PodInitializing")
 TAIL = 200  # lines of a pod's log
 NAMED = 4
 
@@ -89,7 +90,9 @@ def why_pod(session: Session, name: str, *, hosts: bool) -> int:
     problems = _why_failing(cluster, pod)
     if state == "Running" and not problems:
         text, problems = _describe_running(cluster, pod, text)
-    return report(session, f"pod {name}", state, text, problems, fine=state in ("Running", "Succeeded"))
+    return report(
+        session, f"pod {name}", state, text, problems, fine=state in ("Running", "Succeeded", *STARTING)
+    )
 
 
 def why_node(session: Session, name: str, *, hosts: bool) -> int:
@@ -176,9 +179,13 @@ def _why_failing(cluster: Cluster, pod: Object) -> list[Problem]:
     events = [event for event in _events(cluster.api, pod["metadata"]["namespace"]) if _is_about(event, pod)]
     log = pods.last_lines(cluster.api, pod, _failing_container(pod), lines=TAIL)
     problems = list(symptom.judge_placed(pod, events, log))
+    refused = any(problem.code == REFUSED for problem in problems)
+    unstarted = pods.waiting_reasons(pod) & (drain.FAILS - {"CrashLoopBackOff"}) or _state(pod) in STARTING
+    explained = any(problem.code not in (*NOT_KNOWN, symptom.ASKS_NONE) for problem in problems)
     name = pod["spec"].get("nodeName", "")
-    if any(problem.code == REFUSED for problem in problems) and (node := _find_item(cluster, name)):
-        problems += _judge_node(cluster, node)
+    if (explained or unstarted) and (item := _find_item(cluster, name)):
+        here = list(_judge_node(cluster, item))
+        problems = [*here, *problems] if refused or unstarted else [*problems, *here]
     elif cluster.hosts and not problems and (member := next(iter(probe(cluster, [name])), None)):
         problems += _lost_gpus(member, pod)
     return problems
@@ -207,7 +214,7 @@ def _describe_running(cluster: Cluster, pod: Object, text: str) -> tuple[str, li
     name, node = pod_name(pod), _item(cluster, pod["spec"]["nodeName"])
     (usage,) = cluster.usage([node["metadata"]["name"]])
     mine = [gpu for gpu in usage.gpus if any(user.pod == name for user in gpu.users or ())]
-    problems = [problem for gpu in mine for problem in _judge_gpu(gpu, parse(node))]
+    problems = [problem for gpu in mine for problem in _judge_gpu(gpu, parse(node), f"its GPU {gpu.index}")]
     has = few([f"GPU {gpu.index} ({gpu.uuid})" for gpu in mine], NAMED)
     return f"{text}; it has {has}" if has else text, problems
 
@@ -220,15 +227,13 @@ def _judge_node(cluster: Cluster, item: Object) -> Iterator[Problem]:
     fewer = offers_none or node.short or node.allocatable < node.capacity
     wrong = why_fewer(cluster, [node.name], ready=bool(fewer)).get(node.name)
     if wrong and not (closed and wrong.layer == "node"):
-        offers = Problem(wrong.code, f"it offers {_offered(node)}", cause=_evidence(wrong), fix=wrong.fix)
-        yield offers if fewer else wrong
+        verify = Advice(
+            "`", Command("verify", f"--limit {node.name}"), "` inspects its host and names the fix."
+        )
+        yield replace(wrong, fix=wrong.fix or verify)
     stamp = read_stamp(node.accepted) if node.accepted else None
     if stamp and stamp.failed:
         yield _not_accepted(stamp, node)
-
-
-def _evidence(problem: Problem) -> str:
-    return lines((problem.what, problem.cause))
 
 
 def _not_accepted(stamp: Stamp, node: Node) -> Problem:
@@ -243,7 +248,7 @@ def _not_accepted(stamp: Stamp, node: Node) -> Problem:
     )
 
 
-def _judge_gpu(gpu: Gpu, node: Node) -> Iterator[Problem]:
+def _judge_gpu(gpu: Gpu, node: Node, name: str = "it") -> Iterator[Problem]:
     """Why it takes no new pods, as its plugin says; and whether it was accepted."""
     if gpu.unhealthy is not None:
         out = gpu.unhealthy.code == CORDONED
@@ -254,7 +259,7 @@ def _judge_gpu(gpu: Gpu, node: Node) -> Iterator[Problem]:
         )
         state = "" if out else "Unhealthy: "
         since = f"since {gpu.since}" if gpu.since else ""
-        what = f"GPU {gpu.index} is {state}{gpu.unhealthy.words}"
+        what = f"{name} is {state}{gpu.unhealthy.words}"
         yield Problem(gpu.unhealthy.code, what, cause=since, fix=fix, subject=node.name)
     stamp = _stamp_of(gpu.uuid, node)
     if stamp and gpu.uuid in stamp.failed:
@@ -379,13 +384,10 @@ def _describe_impact(member: Member) -> str:
     """What a provision of the host disturbs; "" where it would change nothing."""
     if not member.has_changes:
         return ""
-    disturbed = member.disturbs
-    if not disturbed.what:
-        return "(disturbs no pod)"
-    if disturbed.pods is None:
-        return f"({disturbed.what}; the pods there are not known)"
-    affected = few(list(disturbed.pods), 3)
-    return f"({disturbed.what}; {f'disturbs {affected}' if affected else 'disturbs no pod'})"
+    if member.disturbs.pods is None:
+        return "(the pods there are not known)"
+    affected = few(list(member.disturbs.pods), 3)
+    return f"(disturbs {affected})" if affected else "(disturbs no pod)"
 
 
 def _read_claims(api: Api, pod: Object) -> dict[str, Object | None]:

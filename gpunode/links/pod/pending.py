@@ -78,7 +78,8 @@ class _Place:
     @property
     def fewer(self) -> bool:
         """It offers fewer GPUs than it has, as far as the cluster knows."""
-        unknown = self.node.labels.get(GPU_LABEL) == "true" and not self.node.offers
+        counted = any(unit.capacity for name, unit in self.node.resources.items() if name.startswith(OFFERED))
+        unknown = self.node.labels.get(GPU_LABEL) == "true" and not counted
         return unknown or any(
             self.node.resources[name].capacity > self.node.resources[name].allocatable
             for name in self.short
@@ -257,7 +258,7 @@ def _sizes(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
         largest = [node for node, size in sizes.items() if size == most]
         yield Problem(
             "too-many",
-            f"it asks for {count} {name}, and no node has more than {most}",
+            f"no node has more than {most} {name}",
             cause=f"{few(largest, NAMED)}: {most}" + (" each" if len(largest) > 1 else ""),
             fix=f"Ask for at most {most} in a pod, which runs on one node; split larger work into several pods.",
         )
@@ -303,13 +304,14 @@ def _nodes(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
         if node.ready and place.short:
             why = waiting.wrong.get(name) or Problem("fewer", "")
             offers = ", ".join(_part(node, key) for key in place.short)
+            users = f"in use there: {few(place.users, NAMED)}" if place.users else ""
             verify = Advice("`", Command("verify", f"--limit {name}"), "` names the broken link and its fix.")
             yield Problem(
                 why.code,
                 f"{name} offers {offers}",
                 None,
                 name,
-                lines((why.what, why.cause)),
+                lines((why.what, why.cause, users)),
                 why.fix or verify,
                 why.holders,
             )

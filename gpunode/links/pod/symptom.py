@@ -14,6 +14,7 @@ from gpunode.links.pod import work
 from gpunode.wording import few
 
 UNEXPLAINED = "unexplained"  # code: the pod's own words, which gpunode's tables do not know
+ASKS_NONE = "asks-none"  # code
 TAIL = 3  # lines of a log that nothing explains
 NAMED = 4
 
@@ -35,7 +36,7 @@ def judge_placed(pod: Object, events: Sequence[Object], log: str) -> Iterator[Pr
         yield Problem(UNEXPLAINED, text, cause=last, fix=fix)
     if not drain.asks(pod) and not pod["spec"].get("resourceClaims"):
         yield Problem(
-            "asks-none",
+            ASKS_NONE,
             "it asks for no GPU, so it gets none",
             fix="Add `resources: {limits: {nvidia.com/gpu: 1}}` to its container, and create it again: requests cannot be edited.",
         )

@@ -160,7 +160,7 @@ def test_a_refused_pod_is_told_why_its_node_offers_fewer_gpus(why: Why, fake: Fa
     fake.put(pod("a", node="n1", namespace="ml", gpus=1, **refused))
     result = why("pod", "ml/a", "--json")
     assert result.exit_code == 1, result.output
-    assert [reason["code"] for reason in read(result)[1]] == ["pods-refused", "no-pod"]
+    assert [reason["code"] for reason in read(result)[1]] == ["no-pod", "pods-refused"]
 
 
 def test_a_pod_that_its_quota_keeps_from_being_created_is_explained(why: Why, fake: FakeApi) -> None:

@@ -1,0 +1,109 @@
+"""`gpunode why` on a real control plane: what its scheduler and kubelets really write is read, and checked against the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gpunode.links.pod import pending
+
+from .api import Lab
+from .conftest import Ran
+from .pods import NAMESPACE, Pods, pods
+from .progress import wait
+
+pytestmark = pytest.mark.lab
+NODE, GPU = "modern", "nvidia.com/gpu"
+KEPT = {"key": "lab.gpunode.dev/kept", "value": "yes", "effect": "NoSchedule"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def provisioned(gpunode: Callable[..., Ran]) -> None:
+    ran = gpunode("provision", "--yes", "--json", "--no-run")
+    assert ran.code == 0, ran
+
+
+@pytest.fixture
+def maker(lab: Lab) -> Iterator[Pods]:
+    with pods(lab) as made:
+        yield made
+
+
+def message(maker: Pods, name: str) -> str:
+    """The scheduler's, once it has looked at the pod."""
+    wait(f"{name} to be looked at", lambda: bool(pending.message(maker.get(name))), 60)
+    return pending.message(maker.get(name))
+
+
+def reasons(ran: Ran, code: int = 1) -> list[dict[str, Any]]:
+    assert ran.code == code, ran
+    return ran.of("reason")
+
+
+def count(lab: Lab) -> int:
+    return int(lab.request("GET", f"/api/v1/nodes/{NODE}")["status"]["allocatable"][GPU])
+
+
+def test_what_the_scheduler_writes_is_checked_against_the_cluster(
+    lab: Lab, gpunode: Callable[..., Ran], maker: Pods
+) -> None:
+    """Too many, a name that nobody offers, a label that no node has: nothing of it is only quoted."""
+    for name, more, code in (
+        ("greedy", {"gpus": 64, "nodeSelector": {}}, "too-many"),
+        ("shared", {"resource": "nvidia.com/gpu.shared"}, "no-such-resource"),
+        ("elsewhere", {"nodeSelector": {"lab.gpunode.dev/rack": "none"}}, "selector"),
+    ):
+        maker.make(name, NODE, **more)  # type: ignore[arg-type]
+        assert pending.reasons(message(maker, name)), name
+        assert [reason["code"] for reason in reasons(gpunode(f"why pod default/{name}", "--json"))] == [code]
+
+
+def test_who_has_the_gpus_of_a_node_is_named(lab: Lab, gpunode: Callable[..., Ran], maker: Pods) -> None:
+    maker.make("holder", NODE, count(lab))
+    wait("the holder to run", lambda: maker.get("holder")["status"].get("phase") == "Running", 120)
+    maker.make("second", NODE)
+    message(maker, "second")
+
+    (reason,) = reasons(gpunode("why pod default/second", "--json"))
+
+    assert reason["code"] == "in-use"
+    assert reason["evidence"] == [f"{NODE}: 0 of {count(lab)} free, in use by default/holder ({count(lab)})"]
+    ran = gpunode(f"why node {NODE}", "--json")
+    assert ran.code == 0, ran
+    assert "default/holder" in ran.of("answer")[0]["text"]
+
+
+def test_a_taint_and_a_cordon_are_told_with_who_set_them(
+    lab: Lab, gpunode: Callable[..., Ran], maker: Pods
+) -> None:
+    where = f"/api/v1/nodes/{NODE}"
+    lab.request("PATCH", where, {"spec": {"taints": [KEPT], "unschedulable": True}})
+    try:
+        maker.make("kept-out", NODE, tolerations=[])
+        message(maker, "kept-out")
+        told = reasons(gpunode("why pod default/kept-out", "--json"))
+        assert sorted(reason["code"] for reason in told) == ["cordoned", "tainted"]
+        assert [reason["code"] for reason in reasons(gpunode(f"why node {NODE}", "--json"))] == ["cordoned"]
+    finally:
+        lab.request("PATCH", where, {"spec": {"taints": None, "unschedulable": None}})
+
+
+def test_a_pod_that_a_kubelet_refused_is_told_why(lab: Lab, gpunode: Callable[..., Ran], maker: Pods) -> None:
+    """Bound past the scheduler, it asks for more GPUs than the node has."""
+    maker.make("too-much", NODE, 64, nodeName=NODE)
+    wait("the refusal", lambda: maker.get("too-much")["status"].get("phase") == "Failed", 60)
+    told = reasons(gpunode("why pod default/too-much", "--json"))
+    assert [reason["code"] for reason in told] == ["pods-refused"]
+    assert f"kubectl -n {NAMESPACE.rpartition('/')[2]} get pod too-much" in told[0]["fix"]
+
+
+def test_each_gpu_of_a_node_is_found(lab: Lab, gpunode: Callable[..., Ran]) -> None:
+    ran = gpunode("status", "--json", "--limit", NODE)
+    rows = ran.of("gpu")
+    assert rows, ran
+    for row in rows:
+        found = gpunode(f"why gpu {row['uuid']}", "--json")
+        assert found.code == 0, found
+        assert f"of node {NODE}" in found.of("answer")[0]["text"]

@@ -1,0 +1,135 @@
+"""From the symptom to its cause, on a cluster whose scheduler, kubelets and device plugins really say what they say."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpunode.sim import faults
+from gpunode.sim.host import kinds
+from gpunode.sim.process import Demo
+
+from . import operators
+from .clusters import until
+from .jobs import JOBS, client, job
+from .operators import of_kind
+
+Gpunode = Callable[..., subprocess.CompletedProcess[str]]
+GPU = "nvidia.com/gpu"
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[Demo]:
+    """Two nodes, proven: a P100, and two H100."""
+    with Demo([kinds.old_host("p100-1", count=1), kinds.new_host("h100-1", count=2)]) as made:
+        done = run(made.folder, "provision", "inventory.yaml", "--yes", "-q")
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield made
+
+
+@pytest.fixture
+def alone(demo: Demo, tmp_path: Path) -> Gpunode:
+    """gpunode in a folder without an inventory, with the demo's kubeconfig."""
+    return lambda *words: run(tmp_path, *words, KUBECONFIG=str(demo.folder / "kubeconfig"))
+
+
+def run(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return operators.gpunode(folder, *words, XDG_STATE_HOME=str(folder / "state"), **more)
+
+
+def wait(demo: Demo, name: str, gpus: int, resource: str = GPU, **spec: Any) -> None:
+    """A pod that no node takes, once the scheduler has said why."""
+    container: dict[str, Any] = {
+        "name": "c",
+        "image": "gpunode-deviceplugin:demo",
+        "command": ["sleep", "600"],
+    }
+    container["resources"] = {"limits": {resource: str(gpus)}}
+    pod = {"kind": "Pod", "metadata": {"name": name}, "spec": {"containers": [container], **spec}}
+    assert client(demo).ask("POST", JOBS, pod)[0] == 201
+    until(lambda: "nodes are available" in str(client(demo).ask("GET", f"{JOBS}/{name}")[1]["status"]))
+
+
+def codes(done: subprocess.CompletedProcess[str]) -> list[str]:
+    assert done.returncode == 1, done.stdout + done.stderr
+    return [reason["code"] for reason in of_kind(done, "reason")]
+
+
+def test_a_pod_that_asks_for_more_than_any_node_has_is_told_how_many_there_are(
+    alone: Gpunode, demo: Demo
+) -> None:
+    wait(demo, "greedy", 8)
+
+    done = alone("why", "pod", "default/greedy", "--json")
+
+    assert codes(done) == ["too-many"]
+    (reason,) = of_kind(done, "reason")
+    assert reason["what"] == f"no node has more than 2 {GPU}"
+    assert "h100-1: 2" in reason["evidence"]
+    shown = alone("why", "pod", "greedy")
+    assert shown.returncode == 1
+    assert len(shown.stdout.splitlines()) <= 15
+
+
+def test_pods_that_have_the_gpus_are_named(alone: Gpunode, demo: Demo) -> None:
+    api = client(demo)
+    job(api, "train", "h100-1", 600)
+    until(lambda: api.ask("GET", f"{JOBS}/train")[1]["status"].get("phase") == "Running")
+    wait(demo, "both", 2)
+
+    done = alone("why", "pod", "both", "--json")
+
+    assert codes(done) == ["in-use"]
+    assert of_kind(done, "reason")[0]["evidence"] == ["h100-1: 1 of 2 free, in use by default/train (1)"]
+    fine = alone("why", "pod", "train", "--json")
+    assert fine.returncode == 0, fine.stdout
+    until(
+        lambda: "it has GPU" in alone("why", "pod", "train").stdout
+    )  # the plugin asks the kubelet every 5 s
+    api.ask("DELETE", f"{JOBS}/train")
+
+
+def test_names_and_labels_that_no_node_has_are_named(alone: Gpunode, demo: Demo) -> None:
+    wait(demo, "shared", 1, "nvidia.com/gpu.shared")
+    wait(demo, "a100", 1, nodeSelector={"accelerator": "nvidia-a100"})
+    assert codes(alone("why", "pod", "shared", "--json")) == ["no-such-resource"]
+    assert codes(alone("why", "pod", "a100", "--json")) == ["selector"]
+
+
+def test_a_lost_gpu_is_told_from_the_pod_the_node_and_the_gpu(alone: Gpunode, demo: Demo) -> None:
+    """With a kubeconfig as the plugin reports it; with the inventory as the host's chain has it."""
+    fine = alone("why", "node", "h100-1", "--json")
+    assert fine.returncode == 0, fine.stdout
+    faults.inflict("xid", [demo.states["h100-1"]])
+    until(lambda: client(demo).ask("GET", "/api/v1/nodes/h100-1")[1]["status"]["allocatable"][GPU] == "1")
+    wait(demo, "pair", 2)
+
+    by_pod = alone("why", "pod", "pair", "--json")
+    by_node = alone("why", "node", "h100-1", "--json")
+    (sick,) = [row for row in of_kind(alone("status", "--json"), "gpu") if row["health"] == "unhealthy"]
+    by_gpu = alone("why", "gpu", sick["uuid"], "--json")
+
+    assert codes(by_pod) == ["gpu-lost"]
+    assert "in use there: default/both (2)" in of_kind(by_pod, "reason")[0]["evidence"]
+    assert codes(by_node) == ["gpu-lost"]
+    assert codes(by_gpu) == ["gpu-lost"]
+    asked = run(demo.folder, "why", "node", "h100-1", "inventory.yaml", "--json")
+    (reason,) = of_kind(asked, "reason")
+    assert reason["what"].startswith("host h100-1: PCI ✓")
+    assert "NVML ✗" in reason["what"]
+
+
+def test_the_broken_link_is_named_by_the_host_and_its_fix_says_what_it_disturbs(demo: Demo) -> None:
+    """The runtime's configuration lost nvidia: the cluster knows at most that the plugin does not work."""
+    faults.inflict("runtime", [demo.states["p100-1"]])
+
+    done = run(demo.folder, "why", "node", "p100-1", "inventory.yaml", "--json")
+
+    assert codes(done) == ["runtime"]
+    (reason,) = of_kind(done, "reason")
+    assert "runtime ✗" in reason["what"]
+    assert reason["fix"].endswith("(disturbs no pod)")
