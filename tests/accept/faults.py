@@ -14,13 +14,20 @@ from gpunode.contract.measurements import Gpu, Measurements
 from .stand_in import CUDA, VERSION, StandIn
 
 MODEL = {"model": "H100-SXM5-80GB"}
-# A child with stages of a moment, on the real parts otherwise.
+# A child with stages of a moment, each of which begins when its faults are there; on the real parts otherwise.
 CHILD = """
-import sys
+import os, pathlib, sys, time
 from gpunode.accept import child, gauges, stages
-child.BUDGETS = {"quick": child.Budget(0.05, 0.2, 1, 0.3)}
-stages.TURN_SECONDS, stages.PINNED = 0.05, 1 << 22
+child.BUDGETS = {"quick": child.Budget(0.02, 0.1, 1, 0.1)}
+stages.TURN_SECONDS, stages.PINNED = 0.03, 1 << 22
 gauges.INTERVAL = 0.02
+class Report(child.Report):
+    def stage(self, text, seconds):
+        super().stage(text, seconds)
+        heard = pathlib.Path(os.environ["LAB_GPUS"], f"heard {sys.argv[1]}: {text}")
+        while not heard.exists():
+            time.sleep(0.002)
+child.Report = Report
 sys.exit(child.main(sys.argv[1:]))
 """
 Facts = Mapping[str, object]
@@ -55,8 +62,12 @@ def measure_all(
             line = f"{driver.uuids[number]}: {fault.at}"
             later[line] = {f"gpus.{number}.{key}": value for key, value in fault.later.items()}
 
+    for heard in driver.folder.glob("heard *"):
+        heard.unlink()
+
     def say(line: str) -> None:
         driver.set(later.get(line, {}))
+        (driver.folder / f"heard {line}").touch()
 
     done = driver.run("-m", "gpunode.accept.listing")
     assert not done.returncode, done.stderr

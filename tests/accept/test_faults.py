@@ -17,10 +17,15 @@ def driver(tmp_path_factory) -> StandIn:
     return stand_in.build(tmp_path_factory.mktemp("driver"))
 
 
-@pytest.mark.parametrize("links", [{}, LINKS], ids=["alone", "with NVLinks"])
-def test_a_healthy_gpu_shows_none(driver, links):
-    """Of any fault in the table."""
-    document = measure_all(driver, [Fault("", bool, links)])
+OLD = {"ecc_corrected": 40, "ecc_uncorrected": 2, "nvlink_errors": 70}
+
+
+@pytest.mark.parametrize(
+    "facts", [{}, LINKS, {**LINKS, **OLD}], ids=["alone", "with NVLinks", "with old errors"]
+)
+def test_a_healthy_gpu_shows_none(driver, facts):
+    """Of any fault in the table: errors of before the run are none of the run."""
+    document = measure_all(driver, [Fault("", bool, facts)])
     (gpu,) = document.gpus
     assert gpu.error is None
     assert [fault.name for fault in FAULTS if fault.shows(gpu)] == []
