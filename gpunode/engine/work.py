@@ -20,6 +20,7 @@ from gpunode.links.node import GPU_LABEL, cordon, drain, fetch, labels, taint
 from gpunode.links.node import parse as node_of
 from gpunode.links.node.drain import Work
 from gpunode.links.plugin import daemonset
+from gpunode.links.plugin.other_owners import OTHER_OWNER
 from gpunode.model import Event, GpuUser, OnEvent, Outcome
 from gpunode.wording import Advice, Command, few, several
 
@@ -108,13 +109,15 @@ def clear_again(
 
 
 def release(api: Api, members: Members, run: str) -> None:
-    """Remove this run's taints and gpunode's cordons from the nodes of members that are proven. `run`: "" if no pod proved them."""
+    """Remove this run's taints and gpunode's cordons from the nodes of members that are proven. `run`: "" if no pod proved them.
+    GPUs that a DRA driver allocates are not gpunode's to prove, so their node keeps no taint."""
     for member in members:
-        if not member.proven or member.node is None:
+        if member.node is None:
             continue
-        if run and taint.run_of(member.node):
+        owned = member.problem is not None and member.problem.code == OTHER_OWNER
+        if run and (member.proven or owned) and taint.run_of(member.node):
             taint.release(api, member.node.name, run)
-        if cordon.TAINT in member.node.taints:
+        if member.proven and cordon.TAINT in member.node.taints:
             cordon.uncordon(api, member.node.name)
 
 

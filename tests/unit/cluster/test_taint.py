@@ -7,9 +7,10 @@ import pytest
 from gpunode.cluster.api import Api
 from gpunode.engine import rounds, work
 from gpunode.engine.member import Member
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.node import taint
+from gpunode.links.plugin.other_owners import OTHER_OWNER
 from gpunode.model import Host, Outcome, Ssh, Status
 
 from .conftest import GPU_NODE, add_node
@@ -167,3 +168,19 @@ def test_a_batch_that_would_taint_too_many_nodes_is_not_begun(
 def test_the_question_has_the_taints() -> None:
     planned = Member(Host("a", Ssh("a")), Outcome("a", "planned"))
     assert "1 node tainted until proven" in rounds.costs([planned], 1, tainted=1)
+
+
+@pytest.mark.parametrize(
+    ("code", "run", "left"),
+    [("", RUN, []), ("", "", [own(RUN)]), ("failed", RUN, [own(RUN)]), (OTHER_OWNER, RUN, [])],
+)
+def test_a_proven_node_loses_the_taint_and_one_that_a_dra_driver_owns(
+    api: Api, fake: FakeApi, code: str, run: str, left: list[object]
+) -> None:
+    """Without pods nothing is proven; what is not gpunode's to prove is not kept from its owner's pods."""
+    add_node(fake, "a")
+    taint.hold(api, "a", RUN)
+    (item,) = fake.all("Node")
+    member = Member(Host("a", Ssh("a")), Outcome("a", "right"), nodes.parse(item))
+    work.release(api, (member.exclude(Problem(code, "why") if code else None),), run)
+    assert of(fake) == left
