@@ -15,8 +15,8 @@ from gpunode.errors import Problem
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """A host's acceptance: its document, and a judgement for each GPU. `users`: pods whose GPUs were skipped. `why`: why there is
-    no document, "" where there is one."""
+    """A host's acceptance: its document, and a judgement for each GPU. `users`: pods whose GPUs were skipped. `why`: what could
+    not be measured, "" for nothing. `missing`: GPUs that are not there or that pods cannot get, in words."""
 
     host: str
     document: Measurements | None = None
@@ -25,14 +25,21 @@ class Acceptance:
     image: str = ""
     users: tuple[str, ...] = ()
     why: str = ""
+    missing: str = ""
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """Why it is not accepted: GPU by GPU, then NVIDIA's programs."""
         failed = [each.problems for each in self.judgements if each.result == "failed"]
         tools = judge_tools(self.document) if self.document else ()
-        silent = (Problem("not-measured", self.why, "pod"),) if self.why else ()
-        return (*silent, *(problem for problems in failed for problem in problems), *tools)
+        fix = "`gpunode verify` names the broken link."
+        silent = Problem("not-measured", self.why, "pod", fix=fix) if self.why else None
+        missing = Problem("gpus-missing", self.missing, "capacity", fix=fix) if self.missing else None
+        return (
+            *filter(None, (silent, missing)),
+            *(problem for problems in failed for problem in problems),
+            *tools,
+        )
 
     @property
     def verdict(self) -> Verdict:
@@ -48,9 +55,9 @@ class Acceptance:
         for judgement in self.judgements:
             by_result[judgement.result].append(name_of(judgement.gpu))
         accepted, failed = tuple(by_result["accepted"]), tuple(by_result["failed"])
-        if self.problems and not failed:  # NVIDIA's programs name no GPU
-            accepted, failed = (), accepted
         document = self.document
+        if judge_tools(document) and not failed:  # NVIDIA's programs name no GPU
+            accepted, failed = (), accepted
         return Stamp(
             document.level, self.verdict, self.at, self.at + valid, document.driver, document.kernel,
             self.image, tuple(dict.fromkeys(accepted)), tuple(dict.fromkeys(failed)),

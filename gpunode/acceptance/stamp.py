@@ -43,8 +43,8 @@ class Stamp:
     def why_void(self, *, now: float, driver: str, kernel: str, uuids: Collection[str]) -> str:
         """Why it does not hold for this host any more; "" where it does. "" for a driver or a kernel: not known. `uuids`: of the
         host's GPUs and MIG devices; none: not known."""
-        if self.failed:
-            return f"{few(self.failed, 2)} failed it"
+        if self.verdict == "failed":
+            return f"{few(self.failed, 2) or 'the host'} failed it"
         if now >= self.until:
             return f"it ran out {describe_age(now - self.until)}"
         if driver and driver != self.driver:
@@ -69,7 +69,7 @@ class Stamp:
     def describe(self, now: float) -> str:
         """`accepted 3 days ago (standard), valid until 2026-12-25`."""
         when = f"{describe_age(now - self.at)} ({self.level})"
-        if self.failed:
+        if self.verdict == "failed":
             return f"not accepted {when}"
         return f"accepted {when}, valid until {time.strftime('%Y-%m-%d', time.gmtime(self.until))}"
 

@@ -26,10 +26,11 @@ from gpunode.engine.reporter import Celsius, Figure, ForPrograms, Moment, Names,
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
 from gpunode.host import wire
+from gpunode.links.node import Node
 from gpunode.links.pod import vectoradd
 from gpunode.links.pod.requests import target
 from gpunode.links.pod.vectoradd import NodeResult
-from gpunode.model import Event, Inventory, OnEvent, Outcome
+from gpunode.model import Event, ExpectedGpus, Inventory, OnEvent, Outcome
 from gpunode.wording import Advice, Command, few, several
 
 PROGRAM = ("-m", "gpunode.accept", "--json", "--level")
@@ -56,12 +57,13 @@ HOST_COLUMNS = ("host", "node", "result", "level", "until", "record", "why", "no
 @dataclass(frozen=True, slots=True)
 class Taken:
     """What was measured on a host. `why`: what was not; "" where all was, and where all GPUs are in use by `users`. `image`: of the
-    program, "" where it ran on the host itself."""
+    program, "" where it ran on the host itself. `missing`: GPUs that are not there or that pods cannot get."""
 
     document: Measurements | None = None
     why: str = ""
     users: tuple[str, ...] = ()
     image: str = ""
+    missing: str = ""
 
 
 def accept(
@@ -97,7 +99,11 @@ def accept(
         alone=True,
     )
     reference = nodes.image_of(inventory).reference
-    taken = {member.host.name: _read(each, reference) for member, each in zip(placed, results, strict=True)}
+    taken = {
+        member.host.name: _read(each, reference, member.node)
+        for member, each in zip(placed, results, strict=True)
+        if member.node
+    }
     return _conclude(api, placed, taken, level, reporter)
 
 
@@ -132,10 +138,23 @@ def _conclude(
     for member in members:
         host, each = member.host.name, taken[member.host.name]
         judgements = judge(each.document, fleet) if each.document else ()
-        accepted[host] = Acceptance(host, each.document, judgements, now, each.image, each.users, each.why)
+        missing = each.missing or _count(member.host.gpus, each)
+        accepted[host] = Acceptance(
+            host, each.document, judgements, now, each.image, each.users, each.why, missing
+        )
         kept[host] = _keep(api, member, accepted[host], reporter)
     _report(members, accepted, kept, level, reporter)
     return accepted
+
+
+def _count(expected: ExpectedGpus | None, taken: Taken) -> str:
+    """Which of the expected GPUs were not there; "" where that is not known: pods have some, or they are cut by MIG."""
+    if expected is None or taken.document is None or taken.users:
+        return ""
+    gpus = taken.document.gpus
+    if len(gpus) >= expected.count or any(gpu.shape == "mig" for gpu in gpus):
+        return ""
+    return f"{len(gpus)} of {several(expected.count, 'GPU')} are there"
 
 
 def _earlier(taken: Mapping[str, Taken], now: float) -> Iterator[Measurements]:
@@ -174,7 +193,7 @@ def _parse(output: Sequence[str], error: str) -> Taken:
         return Taken(why=f"{error}{older}" if error else f"its answer cannot be read: {wrong}")
 
 
-def _read(result: NodeResult, reference: str) -> Taken:
+def _read(result: NodeResult, reference: str, node: Node) -> Taken:
     """What a node's pods measured. `reference`: of their image, where its digest is not known."""
     pods = {ran.pod: (ran, _parse(ran.log, ran.why)) for ran in result.results}
     reasons = [f"{pod}: {parsed.why}" for pod, (_, parsed) in pods.items() if parsed.why]
@@ -184,7 +203,10 @@ def _read(result: NodeResult, reference: str) -> Taken:
     if document and result.divided:  # others may use the same GPU meanwhile
         document = replace(document, gpus=tuple(replace(gpu, shape="shared") for gpu in document.gpus))
     image = next((ran.image for ran in result.results if ran.image), reference)
-    return Taken(document, few(reasons, 2), result.users, image)
+    missing = f"no pod saw {few(result.uncovered, 3)}" if result.uncovered and not result.users else ""
+    if not result.expected and node.capacity > node.allocatable:  # the hosts' GPUs are not known
+        missing = f"{node.capacity - node.allocatable} of {several(node.capacity, 'GPU')} cannot be allocated"
+    return Taken(document, few(reasons, 2), result.users, image, missing)
 
 
 def _keep(
@@ -234,9 +256,9 @@ def _report(
             remarks, basis = Names(judgement.remarks), ForPrograms(judgement.basis)
             rows.append((node, gpu.uuid, gpu.name, judgement.result, *figures, temp, codes, remarks, basis, Reasons(gpu.not_measured)))  # fmt: skip
         stamp, path = kept[member.host.name]
-        until = Moment(json.loads(stamp.text())["until"] if stamp and not stamp.failed else "")
+        until = Moment(json.loads(stamp.text())["until"] if stamp and stamp.verdict != "failed" else "")
         users = f"in use by {', '.join(acceptance.users)}" if acceptance.users else ""
-        why = "; ".join(filter(None, (acceptance.why, users)))
+        why = "; ".join(filter(None, (acceptance.why, acceptance.missing, users)))
         tools = Reasons(acceptance.document.not_measured_tools if acceptance.document else {})
         hosts.append((member.host.name, node, acceptance.verdict, ForPrograms(level), until, ForPrograms(path), why, tools))  # fmt: skip
     reporter.rows("acceptance", GPU_COLUMNS, rows)

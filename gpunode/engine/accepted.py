@@ -34,8 +34,8 @@ def judge_record(
     if not void:
         return (*before, replace(last, text=text))
     fix = Advice("`", Command("accept"), "` measures it again." if stamp else "` measures it.")
-    counts = stamp is None or bool(stamp.failed)
-    cause = lines((last.cause, void if counts else f"the acceptance does not count: {void}"))
+    plain = stamp is None or stamp.verdict == "failed"
+    cause = lines((last.cause, void if plain else f"the acceptance does not count: {void}"))
     if not member.host.accept_required:
         return (*before, replace(last, text=text).with_cause(cause, fix))
     broken = Verdict.broken("pod", "the host is not accepted, as the inventory requires", cause, fix, CODE)

@@ -188,3 +188,19 @@ def test_provision_accepts_after_the_proof_and_fails_a_host_that_is_not(demo: De
     code, seen = run(demo, "resume", "inventory.yaml", "--yes")
     assert code == 0, "the run goes on as it was begun"
     assert rows(seen, "accepted", "host").keys() == {NEW}
+
+
+def test_a_gpu_that_pods_cannot_get_is_missed(demo: Demo) -> None:
+    """Of four GPUs three are no accepted host, though all three are good. The last test: the plugin keeps it unhealthy."""
+    state = demo.states[NEW]
+    gpu = state.machine().gpus[3].uuid
+    with state.change() as now:
+        now.xids.append((gpu, 79))
+        now.lost.append(gpu)
+    node = f"{NODES}/{NEW}"
+    until(lambda: client(demo).ask("GET", node)[1]["status"]["allocatable"]["nvidia.com/gpu"] == "3")
+    code, seen = run(demo, "accept", "inventory.yaml", "--limit", NEW, "--level", "quick")
+    assert code == 1
+    assert {row["result"] for row in rows(seen, "acceptance", "uuid").values()} == {"accepted"}
+    host = rows(seen, "accepted", "host")[NEW]
+    assert (host["result"], host["why"]) == ("failed", "1 of 4 GPUs cannot be allocated")

@@ -23,8 +23,8 @@ from gpunode.engine.fleet import failure
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.errors import HostError, Problem, Unreachable
+from gpunode.model import ExpectedGpus, Host, MigDevice, Outcome, Ssh, Verdict
 from gpunode.model import Gpu as GpuFacts
-from gpunode.model import Host, MigDevice, Outcome, Ssh, Verdict
 from gpunode.sim.host.kinds import MODELS
 from gpunode.sim.host.machine import SimGpu
 from gpunode.sim.node.accept import measure
@@ -244,7 +244,7 @@ def test_a_stamp_is_read_as_it_was_written() -> None:
         ({"driver": "570.1"}, "it was for driver 570.1"),
         ({"kernel": "5.15"}, "it was for kernel 5.15"),
         ({"uuids": ("GPU-other",)}, "it leaves out GPU-"),
-        ({"failed": ("GPU-bad",)}, "GPU-bad failed it"),
+        ({"failed": ("GPU-bad",), "verdict": "failed"}, "GPU-bad failed it"),
     ],
 )
 def test_a_stamp_holds_for_its_driver_kernel_gpus_and_time(changes: dict[str, object], why: str) -> None:
@@ -262,7 +262,7 @@ def test_a_run_that_skipped_gpus_keeps_what_an_earlier_one_accepted() -> None:
     assert set(part.with_earlier(whole).uuids) == set(whole.uuids)
     assert part.with_earlier(whole).until == whole.until
     assert part.with_earlier(replace(whole, driver="1")) == part
-    assert part.with_earlier(replace(whole, failed=whole.uuids[1:])) == part
+    assert part.with_earlier(replace(whole, failed=whole.uuids[1:], verdict="failed")) == part
 
 
 def test_a_failure_of_nvidias_own_programs_fails_the_host() -> None:
@@ -332,6 +332,20 @@ def test_hosts_without_kubernetes_are_accepted_and_their_record_is_read_again(
         "ok",
         "broken",
     ]
+
+
+def test_seven_of_eight_gpus_are_no_accepted_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the inventory says eight; those that pass are accepted, but the record does not count."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    session = Visits(seven={"output": dumps(host(1, count=7)), "error": ""})
+    session.hosts = tuple(replace(each, gpus=ExpectedGpus(8)) for each in session.hosts)
+    ended = acceptance.accept_on_hosts(cast("Session", session), "standard")["seven"]
+    assert [(problem.code, problem.what) for problem in ended.problems] == [
+        ("gpus-missing", "7 of 8 GPUs are there")
+    ]
+    stamp = ended.stamp(DAY)
+    assert (stamp.verdict, len(stamp.uuids), stamp.failed) == ("failed", 7, ())
+    assert stamp.why_void(now=stamp.at, driver="", kernel="", uuids=stamp.uuids) == "the host failed it"
 
 
 def test_a_host_alone_is_compared_with_the_records_of_others(
