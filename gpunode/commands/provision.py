@@ -256,7 +256,9 @@ def _check_reviewed(
     now = plan_file.make(Path(session.inventory.path), members, cluster.changes)
     deviations = plan_file.compare(reviewed, now)
     if not deviations:
-        session.reporter.note(f"As reviewed: the plan of {reviewed.by}, {reviewed.made}.")
+        session.reporter.note(
+            f"As reviewed: the plan of {reviewed.inventory} by {reviewed.by}, {reviewed.made}."
+        )
         return True
     rows = [(deviation.host, deviation.code, deviation.what) for deviation in deviations]
     session.reporter.rows("deviation", ("host", "code", "what"), rows)

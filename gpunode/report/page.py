@@ -95,8 +95,8 @@ class Card:
             return first(self.outcome.why)
         if self.status == "broken" and self.outcome is not None and (link := find_manual_fix(self.outcome)):
             return f"{link.layer}: {first(link.cause or link.text)}"
-        if self.result is not None:  # of verified hosts the number of GPUs differs, and is no cause
-            return "" if self.result[0] == "verified" else first(self.result[1])
+        if self.result is not None:
+            return GPUS.sub("", first(self.result[1]))
         steps = self.outcome.plan.steps if self.outcome and self.outcome.plan else ()
         return ", ".join(step.step for step in steps if step.changes)
 
@@ -175,6 +175,7 @@ def first(text: str) -> str:
     return plain(next(iter(text.splitlines()), ""))
 
 
+GPUS = re.compile(r"^\d+ GPUs?, ")  # of a proof; their number is no cause
 LONG = 40  # rows of a table that is folded
 TITLES = {
     "batch": "Batches",
