@@ -267,6 +267,11 @@ def _report(
         [gpu.not_measured for each in documents for gpu in each.gpus], "Not measured on", "GPU", reporter
     )
     _note_silent([each.not_measured_tools for each in documents], "Not run on", "host", reporter)
+    for host, each in accepted.items():
+        for name, tool in each.document.tools.items() if each.document else ():
+            numbers = few([f"{figure} {value:g}" for figure, value in tool.figures.items()], NAMED)
+            end = "passed" if tool.passed else "failed"
+            reporter.note(f"{host}: {name} {end} in {tool.seconds:.0f} s{f': {numbers}' if numbers else ''}.")
     for member in members:
         for problem in accepted[member.host.name].problems:
             about = " ".join(filter(None, (member.host.name, problem.subject)))

@@ -17,7 +17,16 @@ from gpunode.acceptance.judge import compare_fleet, find_model, judge, models, s
 from gpunode.acceptance.record import Acceptance
 from gpunode.acceptance.stamp import Stamp, read_stamp
 from gpunode.commands import verify
-from gpunode.contract.measurements import Failure, Gpu, Measured, Measurements, RemappedRows, dumps, loads
+from gpunode.contract.measurements import (
+    Failure,
+    Gpu,
+    Measured,
+    Measurements,
+    RemappedRows,
+    Tool,
+    dumps,
+    loads,
+)
 from gpunode.engine import acceptance, accepted
 from gpunode.engine.fleet import failure
 from gpunode.engine.member import Member
@@ -266,8 +275,6 @@ def test_a_run_that_skipped_gpus_keeps_what_an_earlier_one_accepted() -> None:
 
 
 def test_a_failure_of_nvidias_own_programs_fails_the_host() -> None:
-    from gpunode.contract.measurements import Tool
-
     document = replace(
         host(1), tools={"dcgmi": Tool(False, 1.0, {}, ("PCIe replays",))}, not_measured_tools={}
     )
@@ -297,11 +304,13 @@ class Visits:
 class Rows:
     def __init__(self) -> None:
         self.seen: dict[str, list[dict[str, object]]] = {}
+        self.notes: list[str] = []
 
     def rows(self, kind: str, columns: list[str], rows: list[tuple[object, ...]]) -> None:
         self.seen[kind] = [dict(zip(columns, row, strict=True)) for row in rows]
 
-    def note(self, text: str) -> None: ...
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
     def problem(self, problem: Problem, host: str) -> None: ...
 
@@ -311,6 +320,11 @@ def test_hosts_without_kubernetes_are_accepted_and_their_record_is_read_again(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     answers = {"output": f"noise\n{dumps(host(1))}", "error": ""}
+    dcgmi = Tool(True, 31.0, {"pass": 12.0})
+    with_tool = replace(
+        host(1), tools={"dcgmi": dcgmi}, not_measured_tools={"nvbandwidth": "no", "nccl-tests": "no"}
+    )
+    answers["output"] = f"noise\n{dumps(with_tool)}"
     session = Visits(
         good=answers, silent={"output": "", "error": "no driver"}, gone=Unreachable("gone", "no route")
     )
@@ -322,6 +336,7 @@ def test_hosts_without_kubernetes_are_accepted_and_their_record_is_read_again(
     }
     whys = {row["host"]: row["why"] for row in session.reporter.seen["accepted"]}
     assert whys == {"good": "", "silent": "no driver", "gone": "no route"}
+    assert "good: dcgmi passed in 31 s: pass 12." in session.reporter.notes
     member, chain = Member(session.hosts[0]), [Verdict.ok("kubelet", "it runs")]
     (link,) = accepted.judge_record(member, chain, ended["good"].stamp(DAY).uuids, time.time())
     assert link.text.startswith("it runs; accepted just now (standard), valid until")
