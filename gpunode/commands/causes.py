@@ -38,7 +38,7 @@ def report_causes(chains: Mapping[str, Sequence[Verdict]], reporter: Reporter) -
                 key[0],
                 len(hosts),
                 HostNames(hosts),
-                _fix(first[key].fix, hosts),
+                fix_for_all(first[key].fix, hosts),
             )
             for key, hosts in groups.items()
         ]
@@ -51,7 +51,7 @@ def _headline(link: Verdict) -> str:
     return ": ".join(filter(None, (link.text, link.cause.partition("\n")[0])))
 
 
-def _fix(fix: str, hosts: Sequence[str]) -> str:
+def fix_for_all(fix: str, hosts: Sequence[str]) -> str:
     """The fix of the first of these hosts, for all of them."""
     name, *others = hosts
     if not others:

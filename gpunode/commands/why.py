@@ -12,6 +12,7 @@ from gpunode.acceptance.stamp import Stamp, describe_age, read_stamp
 from gpunode.cluster import pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
+from gpunode.commands.causes import fix_for_all
 from gpunode.commands.verify import judge_chains
 from gpunode.contract.promises import pod_name
 from gpunode.contract.status import CORDONED
@@ -22,6 +23,7 @@ from gpunode.engine.member import Member
 from gpunode.engine.reporter import progress
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem, UsageError
+from gpunode.inventory.starter import ranges
 from gpunode.links.capacity import link as capacity
 from gpunode.links.driver.link import LOST
 from gpunode.links.node import GPU_LABEL, Node, drain, parse
@@ -33,7 +35,7 @@ from gpunode.links.pod import pending, symptom
 from gpunode.links.pod.pending import Waiting
 from gpunode.links.pod.work import REFUSED, judge_work
 from gpunode.model import Verdict
-from gpunode.wording import Advice, Command, few, lines, several
+from gpunode.wording import Advice, Command, common, few, lines, several
 
 ANSWER = ("subject", "state", "text")
 REASON = ("code", "what", "evidence", "fix")
@@ -171,7 +173,24 @@ def report(
 def _why_pending(cluster: Cluster, pod: Object) -> list[Problem]:
     names = pending.suspects(pod, cluster.nodes)[:ASKED]
     claims = _read_claims(cluster.api, pod)
-    return pending.judge(Waiting(pod, cluster.nodes, cluster.pods, claims, why_fewer(cluster, names)))
+    waiting = Waiting(pod, cluster.nodes, cluster.pods, claims, why_fewer(cluster, names))
+    return group_nodes(pending.judge(waiting))
+
+
+def group_nodes(problems: Sequence[Problem]) -> list[Problem]:
+    """The problems, in their order; one that several nodes have is one, with all of their evidence and a fix for all."""
+    groups: dict[tuple[str, str], list[Problem]] = {}
+    for problem in problems:
+        groups.setdefault((problem.code, common(problem.what, problem.subject or " ")), []).append(problem)
+    return [_join(same) if len(same) > 1 else same[0] for same in groups.values()]
+
+
+def _join(same: Sequence[Problem]) -> Problem:
+    first, *others = same
+    rest = few(ranges([other.subject for other in others]), NAMED)
+    cause = "\n".join(f"{each.subject}: {each.cause.partition(chr(10))[0]}" for each in same if each.cause)
+    fix = fix_for_all(first.fix, [each.subject for each in same])
+    return replace(first, what=f"{first.what}; the same on {rest}", cause=cause, fix=fix)
 
 
 def _why_failing(cluster: Cluster, pod: Object) -> list[Problem]:

@@ -165,7 +165,7 @@ def reasons(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
             yield "   Fix: ", "green"
             yield f"{'; '.join(lines(fix))}\n"
     if len(rows) > len(shown):
-        yield f" Also, with --json: {plain('; '.join(row[1] for row in rows[REASONS:]))}\n", "dim"
+        yield f" Also, with --json: {plain(few([row[1] for row in rows[REASONS:]], REASONS))}\n", "dim"
 
 
 def _treatment(disturbed: Disturbed) -> str:

@@ -136,6 +136,18 @@ def test_who_cordoned_a_node_is_told_as_the_api_server_has_it() -> None:
     assert problem.cause == "cordoned by kubectl-cordon at 2026-11-26T00:12:00Z"
 
 
+def test_who_tainted_a_node_is_told_as_the_api_server_has_it() -> None:
+    entry = {
+        "manager": "kubectl-taint",
+        "time": "2026-11-26T00:12:00Z",
+        "fieldsV1": {"f:spec": {"f:taints": {}}},
+    }
+
+    (problem,) = judge(Waiting(pod(), [node("n1", taints=[KEPT], managed=[entry])], ()))
+
+    assert problem.cause == "taints last set by kubectl-taint at 2026-11-26T00:12:00Z"
+
+
 def test_a_cordon_of_gpunodes_names_its_run_and_the_command_that_ends_it() -> None:
     notes = {"gpunode.dev/cordoned-by": "run 20261126T001200Z-0a1b of ann@ops"}
 
@@ -176,6 +188,8 @@ def test_no_sentence_of_the_scheduler_that_is_known_is_one_that_the_objects_judg
         "node(s) didn't match the requested node name": "node-name",
         "cannot allocate all claims": "resource-claim",
         "Too many pods": "",
+        "no single GPU has 8 units of memory free": "gpu-memory",  # of gpunode's extender
+        "it does not publish its GPUs: aliyun.com/gpu-count is 0": "gpu-memory",
     }
     for sentence, code in own.items():
         problems = judge(Waiting(pod(says=f"0/1 nodes are available: 1 {sentence}."), [node("n1")], ()))

@@ -17,7 +17,7 @@ from gpunode.cluster.pods import GPU
 from gpunode.contract.promises import pod_name
 from gpunode.errors import Problem
 from gpunode.links.node import GPU_LABEL, OFFERED, Node, drain, parse, taint
-from gpunode.links.node.closed import why_closed
+from gpunode.links.node.closed import changed_by, why_closed
 from gpunode.links.pod import fit
 from gpunode.wording import Advice, Command, few, lines, several
 
@@ -44,6 +44,9 @@ REASONS: Sequence[tuple[str, str, str]] = (
     (r"topology spread", "spread", "Relax `topologySpreadConstraints` of the pod, or label the nodes with their topology key."),  # podtopologyspread
     (r"free ports", "host-port", "A pod has the same `hostPort` there: end it, or use another port."),  # nodeports
     (r"requested node name", "node-name", "The pod's `nodeName` names no such node."),  # nodename
+    (r"fewer than \d+ units of GPU memory are free", "", ""),  # gpunode's extender, as the next: share/fit
+    (r"no single GPU has|no GPU of it has|no choice of its GPUs|fewer than \d+ GPUs|does not publish|publishes of its GPUs",
+     "gpu-memory", Advice("A share comes from one GPU: `", Command("share inspect"), "` shows what is free of each, and who has it. Ask for less, or wait.")),
     (r"resourceclaim|claims|DeviceClass|device class",
      "resource-claim", "`kubectl describe resourceclaim` in its namespace shows what its DRA driver waits for."),  # dynamicresources
 )  # fmt: skip
@@ -331,20 +334,24 @@ def _part(node: Node, resource: str) -> str:
 def _tainted(places: Sequence[_Place]) -> Iterator[Problem]:
     """Taints that others set, each once with its nodes."""
     nodes: dict[tuple[str, str, str], list[str]] = {}
+    setters: dict[tuple[str, str, str], str] = {}
     for place in places:
         if taint.run_of(place.node):
             continue
         for each in place.taints:
-            nodes.setdefault((each["key"], each.get("value", ""), each["effect"]), []).append(place.node.name)
-    for (key, value, effect), names in nodes.items():
-        text = f"{key}={value}:{effect}" if value else f"{key}:{effect}"
+            key = each["key"], each.get("value", ""), each["effect"]
+            nodes.setdefault(key, []).append(place.node.name)
+            moment, manager = changed_by(place.item, "f:spec", "f:taints")
+            setters.setdefault(key, f"taints last set by {manager} at {moment}" if manager else "")
+    for (name, value, effect), names in nodes.items():
+        text = f"{name}={value}:{effect}" if value else f"{name}:{effect}"
         yield Problem(
             "tainted",
             f"it does not tolerate the taint {text} of {few(names, NAMED)}",
-            subject=names[0],
+            cause=setters[name, value, effect],
             fix=f"The node reports it itself: `kubectl describe node {names[0]}`."
-            if key.startswith(fit.ALIVE)
-            else f"If it may run there, add the toleration {{key: {key}, operator: Exists, effect: {effect}}} to the pod.",
+            if name.startswith(fit.ALIVE)
+            else f"If it may run there, add the toleration {{key: {name}, operator: Exists, effect: {effect}}} to the pod.",
         )
 
 

@@ -82,6 +82,20 @@ def test_the_answer_comes_first_and_takes_at_most_15_lines(why: Why, fake: FakeA
     assert any("the moon is full" in line for line in shown)
 
 
+def test_what_several_nodes_have_is_one_reason_with_a_fix_for_all(why: Why, fake: FakeApi) -> None:
+    for number in range(1, 5):
+        add_node(fake, f"n{number}", 2, labels=GPU_NODE, ready=False)
+    fake.put(waiting("p"))
+
+    (reason, _) = read(why("pod", "ml/p", "--json"))[1]
+
+    assert reason["what"] == "n1 is not Ready; the same on n[2:4]"
+    assert reason["evidence"][1:] == [
+        f"n{number}: Kubelet stopped posting node status." for number in (2, 3, 4)
+    ]
+    assert "gpunode verify --limit 'n[1:4]'" in reason["fix"]
+
+
 def test_a_pod_that_is_not_there_is_a_mistake_that_names_one_that_is(why: Why, fake: FakeApi) -> None:
     fake.put(waiting("train-7"))
     result = why("pod", "train-7")
