@@ -237,6 +237,7 @@ class Dialer:
         self._count = 0
         self._masters: list[Master] = []
         self._options: dict[Ssh, Options] = {}
+        self._configuration = ssh_options.Configuration(self._program, config) if self._program else None
         self._gate = threading.Semaphore(HANDSHAKES)
         self._jumps: dict[Ssh, _Jump] = {}
 
@@ -327,9 +328,9 @@ class Dialer:
             return shared.master
 
     def _resolved(self, ssh: Ssh) -> Options:
-        assert self._program is not None
+        assert self._configuration is not None
         if ssh not in self._options:
-            self._options[ssh] = ssh_options.resolve(self._program, ssh, self._file)
+            self._options[ssh] = self._configuration.options(ssh)
         return self._options[ssh]
 
     def _place(self) -> Path:

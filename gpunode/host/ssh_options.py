@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from gpunode.errors import NoConnection
 from gpunode.local import files as localfile
 from gpunode.model import Ssh
 
+CHATTER = ("Pseudo-terminal", "debug1: ", "OpenSSH_")  # what begins a line that is no remark
 ANSWERS_SECONDS = 30.0  # `Match exec` runs commands
 
 Options = Mapping[str, Sequence[str]]
@@ -32,11 +34,61 @@ def inventory_options(ssh: Ssh, file: Path | None) -> list[str]:
     return [*arguments, "-o", f"ProxyJump={ssh.jump}"] if ssh.jump else arguments
 
 
-def resolve(program: str, ssh: Ssh, file: Path | None) -> Options:
-    """A host's options, by names in lower case. Raises NoConnection."""
+class Configuration:
+    """ssh's configuration, by `ssh -G`: asked once for all hosts that it cannot tell apart. Thread-safe."""
+
+    def __init__(self, program: str, file: Path | None) -> None:
+        self._program, self._file = program, file
+        self._lock = threading.Lock()
+        self._alike: dict[
+            Ssh, Options | None
+        ] = {}  # by host without its address; None: each host is asked for
+
+    def options(self, ssh: Ssh) -> Options:
+        """A host's options, by names in lower case. Raises NoConnection."""
+        if not NAME.fullmatch(ssh.address):
+            return self._ask(ssh)[0]
+        every = replace(ssh, address="")
+        with self._lock:
+            if every not in self._alike:
+                self._alike[every] = None
+                options, files = self._ask(ssh)
+                if self._treats_alike(files) and options.get("hostname") == [ssh.address]:
+                    self._alike[every] = options
+                return options
+        known = self._alike[every]
+        return (
+            self._ask(ssh)[0]
+            if known is None
+            else {**known, "host": [ssh.address], "hostname": [ssh.address]}
+        )
+
+    def _treats_alike(self, files: Sequence[Path]) -> bool:
+        """True if nothing in these files depends on a host's name."""
+        usual = (
+            [self._file] if self._file else [Path("~/.ssh/config").expanduser(), Path("/etc/ssh/ssh_config")]
+        )
+        if not files and any(map(localfile.exists, usual)):
+            return False  # this ssh does not name what it reads
+        try:
+            return not any(BY_NAME.search(localfile.text(path)) for path in files)
+        except OSError:
+            return False
+
+    def _ask(self, ssh: Ssh) -> tuple[Options, list[Path]]:
+        return _resolve(self._program, ssh, self._file)
+
+
+# A name of which ssh changes nothing, and directives that may mean another thing for another host.
+NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
+BY_NAME = re.compile(r"(?im)^[ \t]*(?:host(?:name)?\b(?![ \t=]+\*[ \t]*$)|match\b|canonical|[^#\s].*%)")
+
+
+def _resolve(program: str, ssh: Ssh, file: Path | None) -> tuple[Options, list[Path]]:
+    """A host's options, and the files that ssh read for them."""
     try:
         done = subprocess.run(
-            [program, "-G", *inventory_options(ssh, file), "--", ssh.address],
+            [program, "-G", "-v", *inventory_options(ssh, file), "--", ssh.address],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -50,7 +102,7 @@ def resolve(program: str, ssh: Ssh, file: Path | None) -> Options:
             hint="Run it by hand; a `Match exec` may hang.",
         ) from error
     if done.returncode:
-        remarks = [line for line in done.stderr.splitlines() if not line.startswith("Pseudo-terminal")]
+        remarks = [line for line in done.stderr.splitlines() if not line.startswith(CHATTER)]
         raise NoConnection(
             f"ssh cannot read its configuration for {ssh.address}: {' '.join(remarks) or 'no message'}",
             hint=f"Try `ssh -G {ssh.address}`.",
@@ -59,7 +111,9 @@ def resolve(program: str, ssh: Ssh, file: Path | None) -> Options:
     for line in done.stdout.splitlines():
         name, _, value = line.partition(" ")
         options.setdefault(name.lower(), []).append(value)
-    return options
+    return options, [
+        Path(name) for name in re.findall(r"(?m)^debug1: Reading configuration data (.+)$", done.stderr)
+    ]
 
 
 def option(options: Options, name: str, default: str = "") -> str:

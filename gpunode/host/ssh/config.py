@@ -94,6 +94,7 @@ class Config:
         self._file = file
         self._home = pwd.getpwuid(os.getuid()).pw_dir  # ssh's `~`, whatever $HOME is
         self._ssh = shutil.which("ssh")
+        self._resolved = ssh_options.Configuration(self._ssh, file) if self._ssh else None
 
     def target(self, ssh: Ssh, *, proven: bool = False) -> Target:
         """The target for one host. Raises NoConnection for options that gpunode does not support."""
@@ -189,7 +190,7 @@ class Config:
 
     def options(self, ssh: Ssh) -> Options:
         """The options for one host, by names in lower case. Raises NoConnection."""
-        return ssh_options.resolve(self._ssh, ssh, self._file) if self._ssh else self._read(ssh)
+        return self._resolved.options(ssh) if self._resolved else self._read(ssh)
 
     def _text(self, file: Path) -> str:
         try:
