@@ -23,6 +23,7 @@ from .children import Child, Children
 LISTED = 60  # seconds that the driver may take to list the GPUs
 TRANSFERS = {"quick": 6.0, "standard": 30.0}  # seconds for all GPUs, one after the other
 LONGEST = 1.5  # of one GPU
+MPS = "CUDA_MPS_PIPE_DIRECTORY"  # in the environment of clients of an MPS daemon
 SHARED = 0.9  # of a GPU's memory: a process that may use less has a share
 
 
@@ -135,7 +136,8 @@ def _gpu(listed: Mapping[str, Any], child: Child | None) -> Gpu:
     error = listed.get("error") or report.get("error")
     values, reasons = report.get("measured", {}), report.get("not_measured", {})
     memory = report.get("memory_mib", listed["memory_mib"])
-    share = listed["shape"] == "whole" and memory < SHARED * listed["memory_mib"]
+    limited = memory < SHARED * listed["memory_mib"] or MPS in os.environ
+    share = listed["shape"] == "whole" and limited
     otherwise = f"{error['code']}: {error['text']}" if error else "the driver has no such figure"
     reasons = {name: reasons.get(name, otherwise) for name in FIGURES if name not in values}
     return gpu_from_json(

@@ -72,9 +72,13 @@ class Bench:
     def bandwidth(self, seconds: float) -> Figures:
         """GB/s of the GPU's memory, read and written by a copy, and the number of words that were not copied right."""
         cuda = self.cuda
-        most = min(COPY, self._spare() // 2) // COPIED * COPIED
-        size = min(MIB, most)
-        with cuda.allocated(most) as to, cuda.allocated(most) as source:
+        most = min(COPY, self._spare() // 2)
+        with ExitStack() as stack:
+            counter = stack.enter_context(self._counter())
+            to, most = self._piece(stack, most)
+            source, most = self._piece(stack, most)
+            most = most // COPIED * COPIED
+            size = min(MIB, most)
 
             def copy() -> None:
                 cuda.launch(self._kernels.copy, size // COPIED, THREADS, c_uint64(to), c_uint64(source))
@@ -84,9 +88,8 @@ class Bench:
             self._fill(source, size, SEEDS[0])
             self._fill(to, size, ~SEEDS[0])
             rate = self._rate(seconds, 2 * size, copy)
-            with self._counter() as counter:
-                self._check(to, size, SEEDS[0], counter, base=source)
-                return {"memory_gbps": round(rate, 3), "memory_errors": self._count(counter)}
+            self._check(to, size, SEEDS[0], counter, base=source)
+            return {"memory_gbps": round(rate, 3), "memory_errors": self._count(counter)}
 
     def pattern(self, seconds: float, passes: int) -> Figures:
         """MiB of memory whose every word was written and read back, and the number of words that were wrong.
@@ -97,8 +100,8 @@ class Bench:
         spare = self._spare()
         with ExitStack() as stack:
             counter = stack.enter_context(self._counter())
-            size, most = min(MIB, spare), min(CHUNK, spare)
-            first = stack.enter_context(self.cuda.allocated(most))
+            first, most = self._piece(stack, min(CHUNK, spare))
+            size = min(MIB, most)
 
             def both() -> None:
                 self._fill(first, size, SEEDS[0])
@@ -108,7 +111,7 @@ class Bench:
                 size = min(size * 4, most)
             # a pass takes two parts of its time; the third is for what turns out slower
             tested = min(spare, max(MIB, int(size / took * min(seconds, PASS) / 3) // UNIT * UNIT))
-            chunks = [(first, min(most, tested)), *self._chunks(stack, tested - CHUNK)]
+            chunks = [(first, min(most, tested)), *self._pieces(stack, tested - most)]
             end = time.monotonic() + seconds
             for number in range(passes):
                 began = time.monotonic()
@@ -199,20 +202,25 @@ class Bench:
         except CudaError as error:
             raise NotMeasured(f"the host gives no {PINNED // MIB} MiB of pinned memory: {error}") from None
 
-    def _chunks(self, stack: ExitStack, size: int) -> Iterator[tuple[int, int]]:
-        """Memory of so many bytes in pieces, or as much as there is."""
-        chunk = CHUNK
-        while size > 0 and chunk >= MIB:
-            chunk = min(chunk, size)
+    def _piece(self, stack: ExitStack, size: int) -> tuple[int, int]:
+        """Memory of so many bytes, or of less: MPS has limits that the driver does not show. Raises NotMeasured."""
+        for piece in self._pieces(stack, size, size):
+            return piece
+        raise NotMeasured(f"the driver gives not even {MIB >> 20} MiB of the memory that it says is free")
+
+    def _pieces(self, stack: ExitStack, size: int, piece: int = CHUNK) -> Iterator[tuple[int, int]]:
+        """Memory of so many bytes in pieces, or as much as there is: addresses and lengths."""
+        while size > 0 and piece >= MIB:
+            piece = min(piece, size)
             try:
-                at = stack.enter_context(self.cuda.allocated(chunk))
+                at = stack.enter_context(self.cuda.allocated(piece))
             except CudaError as error:
                 if error.code != 2:  # CUDA_ERROR_OUT_OF_MEMORY
                     raise
-                chunk //= 2
+                piece = piece // 2 // COPIED * COPIED
                 continue
-            yield at, chunk
-            size -= chunk
+            yield at, piece
+            size -= piece
 
     @contextmanager
     def _counter(self) -> Iterator[int]:

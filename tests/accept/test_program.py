@@ -89,6 +89,16 @@ def test_a_share_is_measured_within_its_limit(driver):
     assert gpu.measured.memory_tested_mib <= 88
 
 
+def test_a_client_of_mps_is_measured_within_a_limit_that_the_driver_does_not_show(driver, monkeypatch):
+    """By what it gets."""
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/run/mps")
+    (gpu,) = measure_all(driver, facts={"gpus.0.hidden_limit_mib": 96}).gpus
+    assert (gpu.error, gpu.shape) == (None, "shared")
+    assert gpu.measured.memory_gbps
+    assert 0 < gpu.measured.memory_tested_mib < 96
+    assert gpu.measured.memory_errors == 0
+
+
 def test_memory_that_is_full_is_not_measured(driver):
     """And says so; the link and the cores are."""
     document = measure_all(driver, gpu={**MODEL, "memory_mib": 514})

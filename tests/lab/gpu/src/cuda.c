@@ -507,7 +507,9 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t size)
     VALUE(address && size);
     struct gpu *g = &gpus[current->device];
     struct allocation *a = malloc(sizeof *a);
-    if (size > g->total - g->used || !(a->memory = malloc(size))) {
+    STATE();
+    uint64_t hidden = (uint64_t)state_int(&s, 0, "gpus.%d.hidden_limit_mib", g->gpu) << 20; /* as MPS has them */
+    if (size > g->total - g->used || (hidden && g->used + size > hidden) || !(a->memory = malloc(size))) {
         free(a);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
