@@ -17,6 +17,7 @@ from gpunode import __version__
 from gpunode.cli import (
     demo,
     explain,
+    history,
     hosts,
     output,
     plain_values,
@@ -62,6 +63,8 @@ app.command(short_help="Label nodes with the model of their GPUs.")(hosts.label)
 app.command(short_help="Take one GPU out of scheduling.")(hosts.cordon_gpu)
 app.command(short_help="Give a GPU back that cordon-gpu took out.")(hosts.uncordon_gpu)
 app.command(short_help="Collect what somebody needs who is to help, without secrets.")(hosts.support_bundle)
+app.command(short_help="List this operator's recorded runs.")(history.history)
+app.command(short_help="Show a recorded run: plan, answers, ends, times.")(history.show)
 app.command(short_help="Explain an error: whose fault it is, what to do next.")(explain.explain)
 app.add_typer(why.app, name="why", short_help="From the symptom to its cause: a pod, a node, a GPU.")
 app.add_typer(plugin.app, name="plugin")

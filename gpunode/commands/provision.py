@@ -104,8 +104,10 @@ def provision(session: Session, options: ProvisionOptions) -> int:
     _check_rights(session, api, members, options)
     if _too_many_failed(session, hosts, options):
         return exit_codes.of_run(members)
-    _ask(session, order, members, cluster, options)
-    record = _begin_record(session, members, options)
+    asked, answered = _ask(session, order, members, cluster, options)
+    record = _begin_record(session, members, options, asked, answered)
+    record.plans(batch.shown_plans(members))
+    record.cluster(cluster.changes)
     with (
         _hold_lease(api, session, record) as lease,
         Interrupt(session.reporter, lambda: record.begun) as stop,
@@ -223,16 +225,19 @@ def _ask(
     members: Members,
     cluster: cluster_diff.ClusterPlan,
     options: ProvisionOptions,
-) -> None:
-    """Show the batches, and raise Declined unless they are accepted."""
+) -> tuple[str, str]:
+    """Show the batches, and raise Declined unless they are accepted. The question and how it was answered; empty: none was asked."""
     costs = report_costs(session, order, members, cluster, size=options.size, run=options.run)
-    yes = options.yes
+    yes, answered = options.yes, "--yes" if options.yes else "yes"
     if options.reviewed is not None:
         yes = _check_reviewed(session, members, cluster, options.reviewed, yes=yes)
-    if costs or cluster.objects:
-        path = session.inventory.path
-        question = f"{costs}. Apply {path}?" if costs else f"Apply {path} to the cluster?"
-        confirm(session.reporter, question, yes=yes)
+        answered = f"as reviewed, the plan of {options.reviewed.by}" if yes else answered
+    if not (costs or cluster.objects):
+        return "", ""
+    path = session.inventory.path
+    question = f"{costs}. Apply {path}?" if costs else f"Apply {path} to the cluster?"
+    confirm(session.reporter, question, yes=yes)
+    return question, answered
 
 
 def _as_reviewed(session: Session, members: Members, reviewed: PlanFile | None) -> frozenset[str]:
@@ -270,10 +275,14 @@ def _check_reviewed(
     return False
 
 
-def _begin_record(session: Session, members: Members, options: ProvisionOptions) -> Record:
+def _begin_record(
+    session: Session, members: Members, options: ProvisionOptions, asked: str, answered: str
+) -> Record:
     """The run's record. Hosts that no batch has are in it: the next run may have them."""
     names = dict.fromkeys([*options.rest, *(member.host.name for member in members)])
-    record = Record.begin(Path(session.inventory.path), list(names), options.recorded)
+    record = Record.begin(
+        Path(session.inventory.path), list(names), options.recorded, asked=asked, answered=answered
+    )
     for member in members:
         if not (member.host_ok or member.has_changes):
             record.host(member.host.name, *batch.end_state(member))

@@ -12,6 +12,7 @@ from typing import Any
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import wait_for_api
 from gpunode.engine import control_plane, gate, rounds, work
+from gpunode.engine.fleet import Visit
 from gpunode.engine.impact import Act
 from gpunode.engine.member import Member, Members
 from gpunode.engine.phases import WAITS, Laps, Spent
@@ -20,6 +21,7 @@ from gpunode.engine.record import FINISHED, Record, State
 from gpunode.engine.reporter import Reporter, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
+from gpunode.model import OnEvent, Plan
 from gpunode.wording import Advice, Command, few
 
 CHANGES = "changes"  # of all hosts: no phase of a host
@@ -66,9 +68,7 @@ def finish(run: Run, members: Members) -> Members:
         run.session,
         members,
         run.accepted,
-        lambda member, visit, emit: work.clear_again(
-            run.api, member, visit, emit, stopped=lambda: run.stopped
-        ),
+        lambda member, visit, emit: _clear_again(run, member, visit, emit),
     )
     changing = laps.end(CHANGES)
     members = control_plane.healthy_after(run.api, members, begun, reporter)
@@ -94,8 +94,25 @@ def finish(run: Run, members: Members) -> Members:
     for member in members:
         state, why = end_state(member)
         gpus = member.addresses if state in FINISHED else ()
-        run.record.host(member.host.name, state, why, gpus, member.spent)
+        applied = member.outcome.applied if member.outcome else ()
+        run.record.host(member.host.name, state, why, gpus, member.spent, applied)
     return members
+
+
+def _clear_again(run: Run, member: Member, visit: Visit, emit: OnEvent) -> Member:
+    """The member right before a round of its changes, which are recorded as they are planned now."""
+    member = work.clear_again(run.api, member, visit, emit, stopped=lambda: run.stopped)
+    run.record.plans(shown_plans([member]))
+    return member
+
+
+def shown_plans(members: Sequence[Member]) -> dict[str, tuple[Plan, bool]]:
+    """The plans of the members with changes, for the record of the run."""
+    return {
+        member.host.name: (member.outcome.plan, member.disturbs.reload)
+        for member in members
+        if member.has_changes and member.outcome and member.outcome.plan
+    }
 
 
 def _sum_up(member: Member, stages: Mapping[str, float], changing: float) -> Spent:

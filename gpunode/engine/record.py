@@ -1,4 +1,4 @@
-"""The record of a run on the operator's machine: what was accepted, and how far each host has come.
+"""The record of a run on the operator's machine: the plan as it was shown and accepted, and how far each host has come.
 
 A line of JSON per step, on the disk before the step is begun, so a run that is killed can be resumed. Records are below
 $XDG_STATE_HOME/gpunode/runs (~/.local/state), one file a run, readable by their owner alone.
@@ -14,20 +14,29 @@ import os
 import re
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
+from gpunode import __version__
+from gpunode.agent.redaction import redact
 from gpunode.errors import GpunodeError, UnexpectedAnswer, UsageError
-from gpunode.host import answers
+from gpunode.host import answers, diff
+from gpunode.model import Change, Plan
 from gpunode.wording import Advice, Command, few
+
+if TYPE_CHECKING:
+    from gpunode.cluster.objects.difference import Difference
 
 FORMAT = 1
 RECENT = 10  # runs
+LAST = "last"  # names the newest run
+CLUSTER = ""  # in the place of a host: changes there
 STAMP = "%Y%m%dT%H%M%SZ"
 SIZE = re.compile(r"[1-9]\d{0,5}%?")
 
@@ -53,13 +62,25 @@ BAD: tuple[State, ...] = ("failed", "refused", "unreachable")
 @dataclass(frozen=True, slots=True)
 class Progress:
     """How far a host has come, since when (seconds since the epoch), and why no further. `gpus`: PCI addresses of those that it had.
-    `spent`: seconds by phase."""
+    `spent`: seconds by phase. `made`: numbers of the changes that were made, once its batch has ended."""
 
     state: State
     since: float
     why: str = ""
     gpus: tuple[str, ...] = ()
     spent: Mapping[str, float] = field(default_factory=dict)
+    made: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedChange:
+    """A change as it was shown, without secrets."""
+
+    step: str
+    kind: str
+    what: str
+    why: str = ""
+    diff: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +98,9 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """A recorded run. `hosts` in their order; `options` of the command that began it, to go on as it began."""
+    """A recorded run. `hosts` in their order; `options` of the command that began it, to go on as it began. `last`: when its last
+    line was written. `by`, `version`, `asked` and `answered` as of `Head`. `planned`: host → numbers of its `changes`; `gates`: as they
+    ended. Older records have less."""
 
     id: str
     inventory: str
@@ -85,6 +108,14 @@ class RecordedRun:
     options: RunOptions
     hosts: Mapping[str, Progress] = field(default_factory=dict)
     ended: bool = False
+    last: float = 0.0
+    by: str = ""
+    version: str = ""
+    asked: str = ""
+    answered: str = ""
+    changes: Mapping[int, RecordedChange] = field(default_factory=dict)
+    planned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    gates: tuple[Mapping[str, Any], ...] = ()
 
     def in_state(self, *states: State) -> tuple[str, ...]:
         """The names of the hosts that are in one of these states."""
@@ -97,18 +128,23 @@ class RecordedRun:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The first line of a record."""
+    """The first line of a record. `by`: user@machine; `version`: gpunode's; `asked`: the question before the first change, ""
+    where nothing was to change; `answered`: how."""
 
     format: int
     hosts: tuple[str, ...]
     inventory: str = ""
     began: float = 0.0
     options: RunOptions = field(default_factory=RunOptions)
+    by: str = ""
+    version: str = ""
+    asked: str = ""
+    answered: str = ""
 
 
 class Record:
-    """The record of the run under way. Each line is on the disk when the call returns. `lost`: why it cannot be written any
-    more; nothing new may be begun then."""
+    """The record of the run under way, for all of its threads. Each line is on the disk when the call returns. `lost`: why it cannot
+    be written any more; nothing new may be begun then."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -116,10 +152,21 @@ class Record:
         self.owner = f"run {self.id} of {getpass.getuser()}@{socket.gethostname()}"
         self.lost = ""
         self._states: dict[str, State] = {}
+        self._lock = threading.RLock()
+        self._numbers: dict[RecordedChange, int] = {}
+        self._shown: dict[tuple[str, Change, bool], int] = {}  # the same, without the cost of a diff
+        self._planned: dict[str, dict[Change, int]] = {}  # by host
 
     @classmethod
     def begin(
-        cls, inventory: Path, hosts: Sequence[str], options: RunOptions, *, folder: Path | None = None
+        cls,
+        inventory: Path,
+        hosts: Sequence[str],
+        options: RunOptions,
+        *,
+        asked: str = "",
+        answered: str = "",
+        folder: Path | None = None,
     ) -> Record:
         """A new record; its name sorts after those that are there, though a clock be set back. Raises GpunodeError where
         it cannot be written."""
@@ -132,13 +179,18 @@ class Record:
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             os.close(os.open(record.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            record._append(
-                format=FORMAT,
-                inventory=str(inventory.resolve()),
-                began=time.time(),
-                hosts=list(hosts),
-                options=asdict(options),
+            head = Head(
+                FORMAT,
+                tuple(hosts),
+                str(inventory.resolve()),
+                time.time(),
+                options,
+                f"{getpass.getuser()}@{socket.gethostname()}",
+                __version__,
+                asked,
+                answered,
             )
+            record._append([asdict(head)])
         except OSError as error:
             with suppress(OSError):
                 record.path.unlink()
@@ -155,15 +207,68 @@ class Record:
         why: str = "",
         gpus: Sequence[str] = (),
         spent: Mapping[str, float] | None = None,
+        applied: Sequence[Change] = (),
     ) -> None:
-        """Note that the host has reached this state, its GPUs' PCI addresses, and where its time went: seconds by phase."""
+        """Note that the host has reached this state, its GPUs' PCI addresses, where its time went (seconds by phase), and which
+        changes of its plans were made."""
         self._states[name] = state
-        more = {key: value for key, value in (("why", why), ("gpus", gpus), ("spent", spent)) if value}
-        self._write(host=name, state=state, time=time.time(), **more)
+        known = self._planned.get(name, {})
+        made = [known[change] for change in applied if change in known]
+        more = {"why": redact(why), "gpus": gpus, "spent": spent, "made": made}
+        more = {key: value for key, value in more.items() if value}
+        self._write({"host": name, "state": state, "time": time.time(), **more})
+
+    def plans(self, plans: Mapping[str, tuple[Plan, bool]]) -> None:
+        """Note the plans of hosts, each with whether its reboot is a reload where that suffices. Each change is written once; what
+        a host has noted already is left out, so a later round adds what is new in it."""
+        with self._lock:
+            lines: list[Mapping[str, Any]] = []
+            alike: dict[tuple[int, ...], list[str]] = {}
+            for host, (plan, reload) in plans.items():
+                known, new = self._planned.setdefault(host, {}), list[int]()
+                for name, change in ((step.step, change) for step in plan.steps for change in step.changes):
+                    if change in known:
+                        continue
+                    key = (name, change, reload)
+                    if key not in self._shown:
+                        self._shown[key] = self._number(_describe(*key), lines)
+                    known[change] = self._shown[key]
+                    new.append(known[change])
+                if new:
+                    alike.setdefault(tuple(new), []).append(host)
+            lines += [{"planned": numbers, "hosts": hosts} for numbers, hosts in alike.items()]
+            self._write(*lines)  # within the lock: other threads name these numbers
+
+    def cluster(self, differences: Sequence[Difference]) -> None:
+        """Note what was shown to change in the cluster."""
+        lines: list[Mapping[str, Any]] = []
+        numbers = [
+            self._number(
+                RecordedChange(
+                    "cluster",
+                    difference.action,
+                    redact(
+                        f"{difference.action} {difference.what}{difference.node and f' on {difference.node}'}"
+                    ),
+                    diff=tuple(map(redact, difference.lines)),
+                ),
+                lines,
+            )
+            for difference in differences
+        ]
+        if numbers:
+            self._write(*lines, {"planned": numbers, "hosts": [CLUSTER]})
+
+    def _number(self, change: RecordedChange, lines: list[Mapping[str, Any]]) -> int:
+        """The number of a change; a new one is added to the lines."""
+        if change not in self._numbers:
+            self._numbers[change] = len(self._numbers)
+            lines.append({"change": self._numbers[change], **asdict(change)})
+        return self._numbers[change]
 
     def gate(self, seen: Mapping[str, Any]) -> None:
         """Note how a gate ended before a batch."""
-        self._write(time=time.time(), **seen)
+        self._write({"time": time.time(), **seen})
 
     @property
     def begun(self) -> tuple[str, ...]:
@@ -172,21 +277,27 @@ class Record:
 
     def end(self) -> None:
         """Note that the run has ended: there is nothing to resume."""
-        self._write(ended=time.time())
+        self._write({"ended": time.time()})
 
-    def _write(self, **line: Any) -> None:
-        if self.lost:
-            return  # after a line that may be cut off no other is read
-        try:
-            self._append(**line)
-        except OSError as error:
-            self.lost = f"its record {self.path} cannot be written: {error.strerror}"
+    def _write(self, *lines: Mapping[str, Any]) -> None:
+        with self._lock:
+            if self.lost or not lines:
+                return  # after a line that may be cut off no other is read
+            try:
+                self._append(lines)
+            except OSError as error:
+                self.lost = f"its record {self.path} cannot be written: {error.strerror}"
 
-    def _append(self, **line: Any) -> None:
+    def _append(self, lines: Sequence[Mapping[str, Any]]) -> None:
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.writelines(f"{json.dumps(line)}\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
+
+
+def _describe(step: str, change: Change, reload: bool) -> RecordedChange:
+    what, kind = redact(diff.headline(change, reload=reload)), type(change).__name__
+    return RecordedChange(step, kind, what, redact(change.why), tuple(diff.lines(change)))
 
 
 def _stamp(path: Path) -> int:
@@ -207,7 +318,7 @@ def read(path: Path) -> RecordedRun:
     """A record. A last line that was cut off does not count. Raises GpunodeError for a newer format, or no record."""
     try:
         return _parse(path, list(_lines(path)))
-    except (UnexpectedAnswer, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (UnexpectedAnswer, TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
         raise GpunodeError(
             f"{path}: not the record of a run ({error})",
             hint="Move the file away and begin a new run with `gpunode provision`.",
@@ -229,8 +340,15 @@ def _parse(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
         raise ValueError(f"{first.options.batch!r:.60} is no size, in line 1.options.batch")
     began = _time(first.began)
     hosts = {name: Progress("waiting", began) for name in first.hosts}
-    ended = False
-    for line in lines[1:]:
+    ended, last = False, began
+    changes: dict[int, RecordedChange] = {}
+    planned: dict[str, tuple[int, ...]] = {}
+    for place, line in enumerate(lines[1:], 2):
+        if "change" in line:
+            changes[int(line["change"])] = answers.read(RecordedChange, line, f"line {place}")
+        if "planned" in line:
+            numbers = tuple(number for number in line["planned"] if number in changes)
+            planned.update({str(host): planned.get(host, ()) + numbers for host in line["hosts"]})
         if line.get("state") in get_args(State) and line.get("host") in hosts:
             hosts[line["host"]] = Progress(
                 line["state"],
@@ -238,15 +356,59 @@ def _parse(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
                 str(line.get("why", "")),
                 tuple(map(str, line.get("gpus", ()))),
                 {str(phase): _time(seconds) for phase, seconds in line.get("spent", {}).items()},
+                tuple(number for number in line.get("made", ()) if number in changes),
             )
         ended = ended or "ended" in line
-    return RecordedRun(path.stem, first.inventory, began, first.options, hosts, ended)
+        last = _time(line.get("ended", line.get("time", last)))
+    return RecordedRun(
+        path.stem,
+        first.inventory,
+        began,
+        first.options,
+        hosts,
+        ended,
+        last,
+        first.by,
+        first.version,
+        first.asked,
+        first.answered,
+        changes,
+        planned,
+        tuple(line for line in lines if "gate" in line),
+    )
 
 
 def _time(value: Any) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{value} is no time")
     return float(value)
+
+
+def newest(count: int | None, *, folder: Path | None = None) -> Iterator[RecordedRun | GpunodeError]:
+    """The newest runs (None: all) of all inventories, the newest first; of a record that cannot be read, why."""
+    paths = sorted((folder or default_folder()).glob("*.jsonl"), reverse=True)
+    for path in paths[:count]:
+        try:
+            yield read(path)
+        except GpunodeError as error:
+            yield error
+
+
+def find(run: str, *, folder: Path | None = None) -> RecordedRun:
+    """The run with this id, a beginning that only its id has, or LAST. Raises UsageError where none or several are meant, and
+    GpunodeError where its record cannot be read."""
+    folder = folder or default_folder()
+    paths = sorted(folder.glob("*.jsonl"))
+    named = paths[-1:] if run == LAST else [path for path in paths if run and path.stem.startswith(run)]
+    named = [path for path in named if path.stem == run] or named
+    if not named:
+        what = "no run is recorded on this machine" if run == LAST else f"no recorded run is {run}"
+        raise UsageError(what, hint=f"Records are in {folder}; `gpunode history` lists them.")
+    if len(named) > 1:
+        raise UsageError(
+            f"{run} may be {few([path.stem for path in named], 3)}", hint="Write more of the id."
+        )
+    return read(named[0])
 
 
 def last_run(inventory: Path, *, folder: Path | None = None) -> RecordedRun | None:

@@ -160,6 +160,23 @@ class Figure(float):
         return f"{float(self):.0f}" if self >= 100 else f"{float(self):.1f}"
 
 
+class Duration(float):
+    """For people in minutes and seconds."""
+
+    def __str__(self) -> str:
+        minutes, rest = divmod(round(self), 60)
+        return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+class Counts(dict[str, int]):
+    """State -> how many; for people `3 proven, 1 failed`."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return ", ".join(f"{count} {name}" for name, count in self.items())
+
+
 class Silent(int):
     """A number that people do not see."""
 

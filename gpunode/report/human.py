@@ -39,6 +39,7 @@ UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]{22,}")
 MANY = 8  # hosts, or rows; of more, those that are right have a line each
 ASKED = ("batch", "gate")  # tables that belong to a plan
 PIPED = 100  # assumed columns of a file or a pipe
+WRITTEN = {"answer": plans.answer, "reason": plans.reasons, "recorded": plans.recorded}  # as texts, no tables
 
 
 class Human:
@@ -144,8 +145,8 @@ class Human:
         if kind == "batch":  # with many hosts there are more than a user reads before a question
             self._print_headed("batches", plans.batches(rows))
             return
-        if kind in ("answer", "reason"):
-            self._print(plans.answer(rows) if kind == "answer" else plans.reasons(rows))
+        if kind in WRITTEN:
+            self._print(WRITTEN[kind](rows))
             return
         cells = [[plain(cell_text(cell)) for cell in row] for row in group_rows(kind, rows)]
         used = [place for place in range(len(columns)) if any(row[place] for row in cells)]

@@ -117,7 +117,7 @@ class Finding(TypedDict):
 
 
 class Gate(TypedDict):
-    """`plan`, `provision`: a [gate](../inventory.md#gates). With `status` it ran, in `provision`; else it is only named."""
+    """`plan`, `provision`, `show`: a [gate](../inventory.md#gates). With `status` it ran, in `provision`; else it is only named."""
 
     gate: Annotated[str, "the command"]
 
@@ -155,7 +155,7 @@ class Verified(TypedDict):
 
 
 class Time(TypedDict):
-    """`provision`, at its end: where a host's time went, from the start of its batch to its end."""
+    """`provision`, at its end, and `show`: where a host's time went, from the start of its batch to its end."""
 
     host: Host
     seconds: Annotated[float, "all of it"]
@@ -163,6 +163,54 @@ class Time(TypedDict):
         dict[str, float],
         "seconds by [phase](../performance.md#time-to-the-first-pod); one that took none is missing",
     ]
+
+
+class Run(TypedDict):
+    """`history`, `show`: a recorded run."""
+
+    run: Annotated[str, "its id"]
+    began: Annotated[str, "RFC 3339"]
+    took: Annotated[float, "seconds, up to the record's last line"]
+    by: Annotated[str, "user@machine; empty, as the last three: an older gpunode wrote the record"]
+    inventory: Annotated[str, "the file's path"]
+    hosts: Annotated[int, "how many"]
+    result: Annotated[dict[str, int], "hosts by state"]
+    ended: Annotated[str, "RFC 3339; empty: it was cut off, or is under way"]
+    version: Annotated[str, "gpunode's"]
+    question: Annotated[str, "before the first change; empty: nothing was to change"]
+    answer: Annotated[str, "`yes`, `--yes`, or whose reviewed plan it was; for people"]
+
+
+class RecordedChange(TypedDict):
+    step: Annotated[str, "the link; `cluster`: an object there"]
+    kind: Annotated[str, "as of a plan's `changes`; in the cluster what is done with the object"]
+    what: Message
+    why: Message
+    made: Annotated[bool | None, "null: not known"]
+
+
+class RecordedChangeMore(RecordedChange, total=False):
+    diff: Annotated[list[str], "without secrets; absent with `--no-diff`"]
+
+
+class Recorded(TypedDict):
+    """`show`: how a host ended, and its changes."""
+
+    host: Somewhere
+    state: Annotated[str | None, "[how far it came](../safety.md#records-of-runs); null: the cluster"]
+    why: Annotated[str, "why no further, for people"]
+    seconds: Annotated[float | None, "from the start of its batch to its end; null: not known"]
+    changes: Annotated[list[RecordedChangeMore], "as they were shown, in order, with those of later rounds"]
+
+
+class Phase(TypedDict):
+    """`show`: a [phase](../performance.md#time-to-the-first-pod) that took time."""
+
+    phase: Annotated[str, "its name"]
+    seconds: Annotated[float, "of all hosts together"]
+    hosts: Annotated[int, "how many these are"]
+    slowest: Annotated[str, "the host where it took longest"]
+    most: Annotated[float, "seconds there"]
 
 
 class Difference(TypedDict):
@@ -650,7 +698,8 @@ class Summary(TypedDict):
 
 
 class SummaryMore(Summary, total=False):
-    hosts: Annotated[int, "`plan`, `provision`, `verify`, `accept`, `lint`, `init`: how many"]
+    hosts: Annotated[int, "`plan`, `provision`, `verify`, `accept`, `lint`, `init`, `show`: how many"]
+    runs: Annotated[int, "`history`: how many are listed"]
     right: Annotated[int, "`plan`, `provision`: hosts of this status; each other status has such a key, too"]
     planned: int
     changed: int
@@ -738,6 +787,9 @@ KINDS: Mapping[str, type] = MappingProxyType(
         "manifest": Manifest,
         "verified": Verified,
         "time": Time,
+        "run": Run,
+        "recorded": Recorded,
+        "phase": Phase,
         "cause": FleetCause,
         "difference": Difference,
         "content": Content,

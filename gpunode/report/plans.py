@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpunode.engine.chain import find_manual_fix, unfixed_note
+from gpunode.engine.reporter import Duration
 from gpunode.host import diff as diffs
 from gpunode.inventory.starter import ranges
 from gpunode.links.machine import pci
@@ -62,6 +63,13 @@ DO: Mapping[str, str] = MappingProxyType(
 )
 SIGNS: Mapping[str, tuple[str, str]] = MappingProxyType({"created": ("+", "green"), "removed": ("-", "red")})
 CHANGE = ("~", "yellow")
+# Of recorded hosts and changes: a state, and whether a change was made (None: not known).
+RECORDED: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {"proven": ("✓", "green"), "in use": ("✓", "green"), "skipped": ("·", "dim"), "waiting": ("·", "dim")}
+)
+MADE: Mapping[bool | None, tuple[str, str]] = MappingProxyType(
+    {True: ("✓", "green"), False: ("·", "dim"), None: ("?", "yellow")}
+)
 FEW = 3  # fields shown per manager
 LINES = 12  # of a host's plan; a longer one is shown by step
 PODS = 10
@@ -374,12 +382,38 @@ def whole_chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:
             yield f"     {link.layer}: {link.cause.splitlines()[0]}. {link.fix}\n"
 
 
-def slowest(times: Sequence[Sequence[object]]) -> str:
+def slowest(times: Sequence[Sequence[Any]]) -> str:
     """`time of gpu-7, the slowest of 50: 4 min 12 s: packages 121 s, reboots 70 s …`, from rows of host, seconds and phases."""
-    host, seconds, phases = max(times, key=lambda row: float(str(row[1])))
-    minutes, rest = divmod(round(float(str(seconds))), 60)
+    host, seconds, phases = max(times, key=lambda row: float(row[1]))
     among = f", the slowest of {len(times)}" if len(times) > 1 else ""
-    return f"time of {host}{among}: {f'{minutes} min ' if minutes else ''}{rest} s: {phases}"
+    return f"time of {host}{among}: {Duration(seconds)}: {phases}"
+
+
+def recorded(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
+    """How hosts ended, and their changes, each with whether it was made; hosts that ended alike share an entry."""
+    groups: dict[str, list[Sequence[Any]]] = {}
+    for row in rows:
+        host, state, why, _, changes = row
+        groups.setdefault(repr((state, common(why, host or ""), changes)), []).append(row)
+    for same in groups.values():
+        host, state, why, _, changes = same[0]
+        if host is None:
+            yield from (" ", ("cluster", "bold"), "\n")
+        else:
+            names, sign = ", ".join(ranges([row[0] for row in same])), RECORDED.get(state, ("✗", "red"))
+            yield from (" ", (names, "bold"), "  ", sign, f" {state}\n")
+        for line in lines(why if len(same) == 1 else common(why, host)):
+            yield f"     {line}\n"
+        step = ""
+        for change in changes:
+            name = "" if change["step"] == step else change["step"]
+            step = change["step"]
+            sign = CHANGE if host is None else MADE[change["made"]]
+            yield from ("   ", (f"{name:<11}", "dim"), " ", sign, f" {plain(change['what'])}\n")
+            if change["why"]:
+                yield f"{INDENT}{plain(change['why'])}\n", "dim"
+            for line in change.get("diff", ()):
+                yield f"{INDENT}{plain(line)}\n", line_style(line)
 
 
 def group_rows(kind: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:

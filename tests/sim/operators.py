@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -191,12 +191,10 @@ def main(settings: dict[str, Any], words: list[str]) -> None:
     def soon(*arguments: Any) -> dict[str, Any]:
         return {**apply_job(*arguments), "settle": SETTLE}
 
-    def written(self: Record, **line: Any) -> None:
-        write(self, **line)
-        found = [
-            [line.get("host"), line.get("state")],
-            *([name, "waiting"] for name in line.get("hosts", ())),
-        ]
+    def written(self: Record, lines: Sequence[Mapping[str, Any]]) -> None:
+        write(self, lines)
+        found = [[line.get("host"), line.get("state")] for line in lines]
+        found += [[name, "waiting"] for line in lines if "format" in line for name in line["hosts"]]
         for *where, hook in settings.get("then", ()):
             if where in found:
                 HOOKS[hook](State(Path("hosts") / where[0]))

@@ -1,0 +1,128 @@
+"""Recorded runs of this operator: a list, or one with its plan, its answers, its ends and its times. Connects to nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime, timezone
+
+from gpunode.engine import record
+from gpunode.engine.phases import PHASES
+from gpunode.engine.record import BEGUN, CLUSTER, RecordedRun
+from gpunode.engine.reporter import Counts, Duration, ForPrograms, Moment, Names, Reporter
+from gpunode.errors import GpunodeError
+from gpunode.wording import several
+
+COLUMNS = ("run", "began", "took", "by", "inventory", "hosts", "result", "ended", "version", "question", "answer")  # fmt: skip
+GATE = ("gate", "hosts", "status", "seconds", "output")
+RECORDED = ("host", "state", "why", "seconds", "changes")
+NOT_ENDED = "not ended: it was cut off, or is under way"
+
+
+def list_runs(reporter: Reporter, count: int) -> int:
+    """Report the newest runs, the newest first; the exit code. Records that cannot be read are problems, and no run."""
+    seen = list(record.newest(count + 1))
+    runs = [run for run in seen[:count] if isinstance(run, RecordedRun)]
+    reporter.rows("run", COLUMNS, [_row(run, whole=False) for run in runs])
+    for error in seen[:count]:
+        if isinstance(error, GpunodeError):
+            reporter.problem(error.problem)
+    more = f"; there are earlier ones: --count {2 * count}" if len(seen) > count else ""
+    text = f"{several(len(runs), 'run')}{more}" if seen else "No run is recorded on this machine"
+    reporter.total(f"{text}. Records are in {record.default_folder()}.", {"runs": len(runs)})
+    return 0
+
+
+def show_run(reporter: Reporter, name: str, *, diff: bool) -> int:
+    """Report the run that `name` means, as of `record.find`: itself, its gates, its hosts with their changes, and where its time
+    went; the exit code."""
+    run = record.find(name)
+    reporter.rows("run", COLUMNS, [_row(run, whole=True)])
+    gates = [
+        (gate["gate"], Names(gate.get("hosts", ())), *(gate.get(key) for key in GATE[2:]))
+        for gate in run.gates
+    ]
+    reporter.rows("gate", GATE, gates)
+    reporter.rows("recorded", RECORDED, list(_hosts(run, diff=diff)))
+    reporter.rows("phase", ("phase", "seconds", "hosts", "slowest", "most"), list(_phases(run)))
+    hosts = {name: progress.spent for name, progress in run.hosts.items() if progress.spent}
+    times = [(host, round(sum(spent.values()), 3), spent) for host, spent in hosts.items()]
+    reporter.rows("time", ("host", "seconds", "phases"), times)
+    if not run.version:
+        reporter.note("An older gpunode wrote this record: it has no plan and no answer.")
+    reporter.total(f"{several(len(run.hosts), 'host')}: {_result(run)}", {"hosts": len(run.hosts)})
+    return 0
+
+
+def _row(run: RecordedRun, *, whole: bool) -> tuple[object, ...]:
+    """The cells of COLUMNS. `whole`: people see all of them."""
+    text = str if whole else ForPrograms
+    return (
+        run.id,
+        Moment(_rfc3339(run.began)),
+        Duration(round(max(0.0, run.last - run.began), 3)),
+        run.by,
+        run.inventory,
+        len(run.hosts),
+        _result(run),
+        ForPrograms(_rfc3339(run.last) if run.ended else ""),
+        text(run.version),
+        text(run.asked),
+        text(run.answered),
+    )
+
+
+class Result(Counts):
+    """State -> number of hosts, of a run that has not ended."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return f"{Counts.__str__(self)}; {NOT_ENDED}"
+
+
+def _result(run: RecordedRun) -> Counts:
+    counts = Counter[str](progress.state for progress in run.hosts.values())
+    return Counts(counts) if run.ended else Result(counts)
+
+
+def _rfc3339(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):  # of a clock that nobody has
+        return ""
+
+
+def _hosts(run: RecordedRun, *, diff: bool) -> Iterator[tuple[object, ...]]:
+    """A row of RECORDED for the cluster, where something was to change there, and for each host."""
+    if CLUSTER in run.planned:
+        yield None, None, "", None, _changes(run, CLUSTER, diff=diff)
+    for host, progress in run.hosts.items():
+        seconds = round(sum(progress.spent.values()), 3) if progress.spent else None
+        yield host, progress.state, progress.why, seconds, _changes(run, host, diff=diff)
+
+
+def _changes(run: RecordedRun, host: str, *, diff: bool) -> list[dict[str, object]]:
+    """The changes of a host, or of CLUSTER, in order. `made` None: it is not known."""
+    progress = run.hosts.get(host)
+    known = progress is not None and progress.state not in BEGUN
+    changes = []
+    for number in run.planned.get(host, ()):
+        change = asdict(run.changes[number])
+        lines = change.pop("diff")
+        made = number in progress.made if progress and known else None
+        changes.append({**change, "made": made, **({"diff": lines} if diff else {})})
+    return changes
+
+
+def _phases(run: RecordedRun) -> Iterator[tuple[object, ...]]:
+    """A row for each phase that took time: its seconds of all hosts, how many these are, and the one where it took longest."""
+    for phase in PHASES:
+        spent = {
+            host: progress.spent[phase] for host, progress in run.hosts.items() if phase in progress.spent
+        }
+        if spent:
+            slowest = max(spent, key=spent.__getitem__)
+            most = Duration(round(spent[slowest], 3))
+            yield phase, Duration(round(sum(spent.values()), 3)), len(spent), slowest, most

@@ -1,0 +1,231 @@
+"""What `gpunode history` and `gpunode show` read out of records, whatever state these are in."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gpunode.cli import app
+from gpunode.cluster.objects.difference import Difference
+from gpunode.engine.record import Record, RunOptions, default_folder, read
+from gpunode.errors import GpunodeError
+from gpunode.model import Plan, Reboot, Service, StepPlan, WriteFile
+from tests import jsonlines
+
+FILE = WriteFile(
+    "/etc/docker/daemon.json", '{"password": "hunter2hunter2", "a": 1}\n', "docker needs it", "{}\n"
+)
+RESTART = Service("docker.service", "daemon.json is newer", restart=True)
+REBOOT = Reboot("the driver is new")
+
+
+@pytest.fixture(autouse=True)
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def run(*words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, words)
+    if isinstance(done.exception, GpunodeError):
+        return done.exception.exit_code, str(done.exception)
+    return done.exit_code, done.output
+
+
+def lines(*words: str) -> list[dict[str, Any]]:
+    code, text = run(*words, "--json")
+    assert code == 0, text
+    return jsonlines.parse(text)
+
+
+def plan(host: str, *changes: Any) -> tuple[Plan, bool]:
+    return Plan(host, (StepPlan("runtime", changes),)), False
+
+
+def recorded() -> Record:
+    """A run of three hosts: a is done, b failed behind its first change, c is being changed."""
+    made = Record.begin(
+        Path("inventory.yaml"), ["a", "b", "c"], RunOptions(), asked="3 hosts. Apply?", answered="yes"
+    )
+    made.plans({host: plan(host, FILE, RESTART) for host in "abc"})
+    made.cluster([Difference("DaemonSet kube-system/gpunode", "created", ("+password: hunter2hunter2",))])
+    for host in "abc":
+        made.host(host, "changing")
+    made.plans({"a": plan("a", RESTART, REBOOT)})
+    made.gate({"gate": "true", "hosts": ["a"], "status": 0, "seconds": 0.5, "output": ""})
+    made.host("a", "proven", spent={"files": 1.0, "restarts": 70.0}, applied=[FILE, RESTART, REBOOT])
+    made.host("b", "failed", "docker: token=hunter2hunter2", spent={"files": 2.0}, applied=[FILE])
+    return made
+
+
+def of_kind(found: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [
+        {key: one for key, one in line.items() if key != "type"} for line in found if line["type"] == kind
+    ]
+
+
+def test_a_run_is_shown_as_it_was() -> None:
+    run_id = recorded().id
+    shown = lines("show", "last")
+    (head,) = of_kind(shown, "run")
+    assert (head["run"], head["result"], head["ended"]) == (
+        run_id,
+        {"proven": 1, "failed": 1, "changing": 1},
+        "",
+    )
+    assert (head["question"], head["answer"]) == ("3 hosts. Apply?", "yes")
+    assert "@" in head["by"]
+    hosts = {line["host"]: line for line in of_kind(shown, "recorded")}
+    assert {
+        host: [(change["step"], change["kind"], change["made"]) for change in line["changes"]]
+        for host, line in hosts.items()
+    } == {
+        None: [("cluster", "created", None)],
+        "a": [("runtime", "WriteFile", True), ("runtime", "Service", True), ("runtime", "Reboot", True)],
+        "b": [("runtime", "WriteFile", True), ("runtime", "Service", False)],
+        "c": [("runtime", "WriteFile", None), ("runtime", "Service", None)],
+    }
+    assert hosts["a"]["changes"][0]["why"] == "docker needs it"
+    assert any(line.startswith("+") for line in hosts["a"]["changes"][0]["diff"])
+    assert of_kind(shown, "phase") == [
+        {"phase": "restarts", "seconds": 70.0, "hosts": 1, "slowest": "a", "most": 70.0},
+        {"phase": "files", "seconds": 3.0, "hosts": 2, "slowest": "b", "most": 2.0},
+    ]
+    assert [line["status"] for line in of_kind(shown, "gate")] == [0]
+
+
+def test_users_see_hosts_that_ended_alike_once_and_diffs_when_they_ask() -> None:
+    made = recorded()
+    made.host("b", "proven", applied=[FILE, RESTART])
+    made.host("c", "proven", applied=[FILE, RESTART])
+    made.end()
+    _, text = run("show", made.id[:-1])
+    assert " b, c  ✓ proven" in text
+    assert "3 hosts. Apply?" in text
+    assert "1 min 10 s" in text
+    assert text.count("change /etc/docker/daemon.json") == 2
+    assert '"a": 1' not in text
+    _, text = run("show", "last", "--diff")
+    assert '"a": 1' in text
+    assert "diff" not in of_kind(lines("show", "last", "--no-diff"), "recorded")[0]["changes"][0]
+
+
+def test_no_secret_is_in_a_record_and_a_change_is_there_once() -> None:
+    path = recorded().path
+    text = path.read_text()
+    assert "hunter2" not in text
+    assert text.count("docker needs it") == 1
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_threads_that_note_plans_at_once_name_changes_that_are_written() -> None:
+    """A number that another thread has just given is on the disk before a plan with it is."""
+    hosts = [f"h{number}" for number in range(40)]
+    made = Record.begin(Path("inventory.yaml"), hosts, RunOptions())
+    shared = [WriteFile(f"/etc/{number}", "x\n", "why") for number in range(5)]
+    go = threading.Barrier(len(hosts))
+
+    def note(host: str) -> None:
+        go.wait()
+        made.plans({host: plan(host, *shared)})
+
+    threads = [threading.Thread(target=note, args=(host,)) for host in hosts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seen = read(made.path)
+    assert {host: len(numbers) for host, numbers in seen.planned.items()} == dict.fromkeys(hosts, 5)
+
+
+def test_a_record_that_is_torn_anywhere_is_shown_up_to_there() -> None:
+    """Each prefix of a record behind its first line is a record."""
+    path = recorded().path
+    whole = path.read_bytes()
+    head = whole.index(b"\n") + 1
+    for cut in range(head, len(whole), 97):
+        path.write_bytes(whole[:cut])
+        shown = of_kind(lines("show", "last"), "recorded")
+        assert {"a", "b", "c"} <= {line["host"] for line in shown}
+
+
+def old(folder: Path) -> None:
+    """As gpunode wrote it before plans were in it."""
+    head = {"format": 1, "inventory": "/i.yaml", "began": 10.0, "hosts": ["a"], "options": {"run": True}}
+    end = {"host": "a", "state": "proven", "time": 70.0}
+    text = "".join(f"{json.dumps(line)}\n" for line in (head, end, {"ended": 75.0}))
+    (folder / "20200101T000000Z-0001.jsonl").write_text(text)
+
+
+def test_an_older_record_is_shown_without_what_it_lacks() -> None:
+    default_folder().mkdir(parents=True)
+    old(default_folder())
+    (line,) = of_kind(lines("history"), "run")
+    assert (line["by"], line["took"], line["result"], line["ended"]) == (
+        "", 65.0, {"proven": 1}, "1970-01-01T00:01:15+00:00"
+    )  # fmt: skip
+    code, text = run("show", "2020")
+    assert code == 0
+    assert "older gpunode" in text
+
+
+def foreign(folder: Path) -> None:
+    (folder / "notes.jsonl").write_text('{"milk": 2}\n')
+
+
+def folder_in_its_place(folder: Path) -> None:
+    (folder / "notes.jsonl").mkdir()
+
+
+def newer(folder: Path) -> None:
+    (folder / "notes.jsonl").write_text('{"format": 2, "hosts": []}\n')
+
+
+def unknown_numbers(folder: Path) -> None:
+    head = {"format": 1, "inventory": "", "began": 1, "hosts": ["a"]}
+    (folder / "notes.jsonl").write_text(f"{json.dumps(head)}\n" + '{"planned": {}, "hosts": 5}\n')
+
+
+@pytest.mark.parametrize("broken", [foreign, folder_in_its_place, newer, unknown_numbers])
+def test_a_record_that_cannot_be_read_hides_no_other(broken: Callable[[Path], None]) -> None:
+    made = recorded()
+    broken(made.path.parent)
+    found = lines("history")
+    assert [line["run"] for line in of_kind(found, "run")] == [made.id]
+    (error,) = of_kind(found, "error")
+    assert "notes.jsonl" in error["error"]
+    code, text = run("show", "notes")
+    assert code != 0
+    assert "notes.jsonl" in text
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_a_record_of_another_user_is_named() -> None:
+    path = recorded().path
+    path.chmod(0)
+    assert "Permission denied" in of_kind(lines("history"), "error")[0]["error"]
+
+
+def test_a_name_that_means_no_run_or_several_is_refused() -> None:
+    assert run("show", "last") == (2, run("show", "last")[1])
+    assert "no run is recorded" in run("show", "last")[1]
+    first, second = recorded(), recorded()
+    code, text = run("show", "2")
+    assert code == 2
+    assert first.id in text
+    assert second.id in text
+    assert "no recorded run is 7" in run("show", "7")[1]
+    assert of_kind(lines("show", "last"), "run")[0]["run"] == second.id
+
+
+def test_the_newest_runs_come_first_and_are_counted() -> None:
+    made = [recorded().id for _ in range(3)]
+    assert [line["run"] for line in of_kind(lines("history", "-n", "2"), "run")] == [made[2], made[1]]
+    assert "earlier ones" in run("history", "-n", "2")[1]
+    assert "earlier ones" not in run("history", "-n", "3")[1]
