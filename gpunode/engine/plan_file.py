@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -210,6 +211,7 @@ def _host(member: Member) -> ReviewedHost:
     )
 
 
+@lru_cache(maxsize=1000)  # hosts that are alike have equal changes
 def _change(step: str, change: Change, *, reload: bool) -> ReviewedChange:
     values = {name: value for name, value in asdict(change).items() if name not in NOT_IDENTITY}
     identity = _digest({"kind": type(change).__name__, "reload": reload, **redact_values(values)})
