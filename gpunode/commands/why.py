@@ -86,7 +86,8 @@ def why_pod(session: Session, name: str, *, hosts: bool) -> int:
     state = _state(pod)
     age = describe_age(time.time() - _seconds(pod["metadata"].get("creationTimestamp", "")))
     where = f" on {pod['spec']['nodeName']}" if pod["spec"].get("nodeName") else ""
-    text = f"{name}, created {age}, is {state}{where} and asks for {pending.asks(pod)}"
+    asks = f" and asks for {asked}" if (asked := pending.asks(pod)) else ""
+    text = f"{name}, created {age}, is {state}{where}{asks}"
     if pending.is_waiting(pod):
         return report(session, f"pod {name}", state, text, _why_pending(cluster, pod))
     problems = _why_failing(cluster, pod)
@@ -203,7 +204,7 @@ def _why_failing(cluster: Cluster, pod: Object) -> list[Problem]:
     explained = any(problem.code not in (*NOT_KNOWN, symptom.ASKS_NONE) for problem in problems)
     name = pod["spec"].get("nodeName", "")
     if (explained or unstarted) and (item := _find_item(cluster, name)):
-        here = list(_judge_node(cluster, item))
+        here = [*symptom.judge_size(pod, parse(item)), *_judge_node(cluster, item)]
         problems = [*here, *problems] if refused or unstarted else [*problems, *here]
     elif cluster.hosts and not problems and (member := next(iter(probe(cluster, [name])), None)):
         problems += _lost_gpus(member, pod)
@@ -246,13 +247,24 @@ def _judge_node(cluster: Cluster, item: Object) -> Iterator[Problem]:
     fewer = offers_none or node.short or node.allocatable < node.capacity
     wrong = why_fewer(cluster, [node.name], ready=bool(fewer)).get(node.name)
     if wrong and not (closed and wrong.layer == "node"):
-        verify = Advice(
+        fix: str = Advice(
             "`", Command("verify", f"--limit {node.name}"), "` inspects its host and names the fix."
         )
-        yield replace(wrong, fix=wrong.fix or verify)
+        if wrong.code == CORDONED:
+            fix = lines(_give_back(uuid) for uuid in _cordoned_gpus(cluster, node.name))
+        yield replace(wrong, fix=wrong.fix or fix)
     stamp = read_stamp(node.accepted) if node.accepted else None
     if stamp and stamp.failed:
         yield _not_accepted(stamp, node)
+
+
+def _cordoned_gpus(cluster: Cluster, node: str) -> list[str]:
+    every = (gpu for usage in cluster.usage([node]) for gpu in usage.gpus)
+    return [gpu.uuid for gpu in every if gpu.unhealthy and gpu.unhealthy.code == CORDONED]
+
+
+def _give_back(uuid: str) -> Advice:
+    return Advice("`", Command("uncordon-gpu", uuid), "` gives it back; it disturbs no pod.")
 
 
 def _not_accepted(stamp: Stamp, node: Node) -> Problem:
@@ -271,13 +283,9 @@ def _judge_gpu(gpu: Gpu, node: Node, name: str = "it") -> Iterator[Problem]:
     """Why it takes no new pods, as its plugin says; and whether it was accepted."""
     if gpu.unhealthy is not None:
         out = gpu.unhealthy.code == CORDONED
-        fix = (
-            Advice("`", Command("uncordon-gpu", gpu.uuid), "` gives it back; it disturbs no pod.")
-            if out
-            else LOST
-        )
+        fix = _give_back(gpu.uuid) if out else LOST
         state = "" if out else "Unhealthy: "
-        since = f"since {gpu.since}" if gpu.since else ""
+        since = f"since {gpu.since}" if gpu.since and not out else ""
         what = f"{name} is {state}{gpu.unhealthy.words}"
         yield Problem(gpu.unhealthy.code, what, cause=since, fix=fix, subject=node.name)
     stamp = _stamp_of(gpu.uuid, node)
@@ -309,7 +317,7 @@ def _why_gpu_gone(cluster: Cluster, uuid: str, usages: Sequence[NodeUsage]) -> i
                     Problem(
                         why.code,
                         f"it is {why.words}",
-                        fix=Advice("`", Command("uncordon-gpu", full), "` gives it back."),
+                        fix=_give_back(full),
                     )
                 )
             chain = judge_chains(cluster.session, (member,), run=False)[member.host.name]
@@ -334,7 +342,8 @@ def _why_gpu_gone(cluster: Cluster, uuid: str, usages: Sequence[NodeUsage]) -> i
         if usage.reason
     ]
     text = f"no node lists {uuid}" + (f", nor does any of {several(len(members), 'host')}" if members else "")
-    report(cluster.session, f"gpu {uuid}", "absent", text, silent)
+    text += "" if cluster.hosts else "; with an inventory, hosts are asked, too"
+    report(cluster.session, f"gpu {uuid}", "absent", text, silent, fine=True)
     return UNKNOWN
 
 
@@ -479,8 +488,12 @@ def _item(cluster: Cluster, name: str) -> Object:
 
 def _not_there(kind: str, name: str, names: Sequence[str]) -> UsageError:
     same = [other for other in names if other.rpartition("/")[2] == name.rpartition("/")[2]]
-    near = (same or get_close_matches(name, names, 3, 0.6))[:3]
-    hint = f"Did you mean {' or '.join(near)}?" if near else f"`kubectl get {kind}s -A` lists them."
+    near = (same or get_close_matches(name, names, 3, 0.8))[:3]
+    hint = (
+        f"Did you mean {' or '.join(near)}?"
+        if near
+        else f"`kubectl get {kind}s{' -A' if kind == 'pod' else ''}` lists them."
+    )
     return UsageError(f"the cluster has no {kind} {name}", hint=hint)
 
 

@@ -95,8 +95,8 @@ def test_a_pod_that_a_kubelet_refused_is_told_why(lab: Lab, gpunode: Callable[..
     maker.make("too-much", NODE, 64, nodeName=NODE)
     wait("the refusal", lambda: maker.get("too-much")["status"].get("phase") == "Failed", 60)
     told = reasons(gpunode("why pod default/too-much", "--json"))
-    assert [reason["code"] for reason in told] == ["pods-refused"]
-    assert f"kubectl -n {NAMESPACE.rpartition('/')[2]} get pod too-much" in told[0]["fix"]
+    assert [reason["code"] for reason in told] == ["too-many", "pods-refused"]
+    assert f"kubectl -n {NAMESPACE.rpartition('/')[2]} get pod too-much" in told[1]["fix"]
 
 
 def test_each_gpu_of_a_node_is_found(lab: Lab, gpunode: Callable[..., Ran]) -> None:

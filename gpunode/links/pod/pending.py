@@ -138,8 +138,8 @@ def _gpus(pod: Object) -> dict[str, int]:
 
 
 def asks(pod: Object) -> str:
-    """`2 nvidia.com/gpu`, for people."""
-    return ", ".join(f"{count} {name}" for name, count in _gpus(pod).items()) or "no GPU"
+    """`2 nvidia.com/gpu`, for people; "" for none."""
+    return ", ".join(f"{count} {name}" for name, count in _gpus(pod).items())
 
 
 def _places(waiting: Waiting) -> list[_Place]:

@@ -9,7 +9,7 @@ from gpunode.cluster.api.kinds import Object
 from gpunode.contract.promises import has_ended, pod_name
 from gpunode.errors import Problem
 from gpunode.explain import Explanation, explain, explain_lines
-from gpunode.links.node import drain
+from gpunode.links.node import Node, drain
 from gpunode.links.pod import work
 from gpunode.wording import few
 
@@ -40,6 +40,18 @@ def judge_placed(pod: Object, events: Sequence[Object], log: str) -> Iterator[Pr
             "it asks for no GPU, so it gets none",
             fix="Add `resources: {limits: {nvidia.com/gpu: 1}}` to its container, and create it again: requests cannot be edited.",
         )
+
+
+def judge_size(pod: Object, node: Node) -> Iterator[Problem]:
+    """The pod was bound to a node that has fewer GPUs than it asks for: started again there, it is refused again."""
+    for name, count in drain.asks(pod).items():
+        counted = node.resources.get(name)
+        if counted and 0 < counted.capacity < count:
+            yield Problem(
+                "too-many",
+                f"{node.name} has {counted.capacity} {name}, and it asks for {count}",
+                fix="Ask for fewer, and let the scheduler choose the node: without `nodeName` in its spec.",
+            )
 
 
 def judge_absent(name: str, events: Sequence[Object], there: Sequence[Object]) -> Problem | None:

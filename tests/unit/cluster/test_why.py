@@ -177,6 +177,30 @@ def test_a_refused_pod_is_told_why_its_node_offers_fewer_gpus(why: Why, fake: Fa
     assert [reason["code"] for reason in read(result)[1]] == ["no-pod", "pods-refused"]
 
 
+def test_a_pod_bound_to_a_node_that_is_too_small_is_told_to_ask_for_fewer(why: Why, fake: FakeApi) -> None:
+    add_node(fake, "n1", 2, labels=GPU_NODE)
+    refused = {
+        "phase": "Failed",
+        "reason": "UnexpectedAdmissionError",
+        "message": "Requested: 64, Available: 2",
+    }
+    fake.put(pod("a", node="n1", namespace="ml", gpus=64, **refused))
+    result = why("pod", "ml/a", "--json")
+    assert [reason["code"] for reason in read(result)[1]] == ["too-many", "pods-refused"]
+
+
+def test_a_node_with_a_cordoned_gpu_is_told_how_to_give_it_back(
+    why: Why, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_node(fake, "n1", 2, labels=GPU_NODE)
+    fake.update("Node", "n1", status={"allocatable": {GPU: "1"}})
+    cordoned = Reason("cordoned", "cordoned by ann since 2026-01-01T00:00:00Z: fan")
+    monkeypatch.setattr(commands.capacity, "why_not", lambda *_: Problem("cordoned", "1 of 2 are cordoned"))
+    use(monkeypatch, NodeUsage("n1", (gpu("GPU-1"), gpu("GPU-2b", unhealthy=cordoned))))
+    (reason,) = read(why("node", "n1", "--json"))[1]
+    assert reason["fix"] == "`gpunode uncordon-gpu GPU-2b` gives it back; it disturbs no pod."
+
+
 def test_a_pod_that_its_quota_keeps_from_being_created_is_explained(why: Why, fake: FakeApi) -> None:
     event = {"kind": "Event", "metadata": {"name": "e", "namespace": "ml"}, "reason": "FailedCreate",
              "message": 'pods "t-1" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1',
