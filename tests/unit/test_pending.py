@@ -91,6 +91,8 @@ UNBOUND = "0/1 nodes are available: pod has unbound immediate PersistentVolumeCl
     [
         pytest.param(Waiting(pod(), [node("n1")], FULL), ["in-use"], "n1: 0 of 4 free, in use by ml/a (3), ml/b (1)", id="all in use"),
         pytest.param(Waiting(pod(), [node("n1"), node("n2")], TWO), ["in-use"], "n2: 0 of 4 free, in use by ml/c (4)", id="on all nodes"),
+        pytest.param(Waiting(pod(priority=9), [node("n1")], FULL), ["in-use"], "the scheduler may end for it, of lower priority: ml/a, ml/b", id="of lower priority"),
+        pytest.param(Waiting(pod(priority=9, preemptionPolicy="Never"), [node("n1")], FULL), ["in-use"], "preemptionPolicy keeps", id="that it may not end"),
         pytest.param(Waiting(pod(gpus=8), [node("n1"), node("n2", 2)], ()), ["too-many"], "no node has more than 4", id="more than any node has"),
         pytest.param(Waiting(pod(gpus=8), [node("n1")], FULL), ["too-many"], "at most 4", id="too many is told before in use"),
         pytest.param(Waiting(pod(asks={SLICED: "1"}), [node("n1")], ()), ["no-such-resource"], "The nodes offer 4 nvidia.com/gpu", id="a shared name"),
@@ -198,7 +200,17 @@ def test_no_sentence_of_the_scheduler_that_is_known_is_one_that_the_objects_judg
 
 @pytest.mark.parametrize(
     ("quantity", "units"),
-    [("250m", 250), ("2", 2000), (3, 3000), ("1Ki", 1024000), ("1.5", 1500), ("1k", 1000000), (None, 0)],
+    [
+        ("250m", 250),
+        ("100u", 1),
+        ("5n", 1),
+        ("2", 2000),
+        (3, 3000),
+        ("1Ki", 1024000),
+        ("1.5", 1500),
+        ("1k", 1000000),
+        (None, 0),
+    ],
 )
 def test_a_quantity_counts_in_thousandths(quantity: object, units: int) -> None:
     assert fit.thousandths(quantity) == units

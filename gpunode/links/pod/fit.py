@@ -6,6 +6,7 @@ k8s.io/component-helpers/scheduling/corev1/{nodeaffinity,helpers.go}.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -18,13 +19,14 @@ CORDON, ALIVE = (
     "node.kubernetes.io/",
 )  # taints of a cordon; of the node's state
 MILLI = 1000
+SMALL = {"m": 1.0, "u": 1e-3, "n": 1e-6}  # suffixes below one, in thousandths
 
 
 def thousandths(quantity: object) -> int:
     """A quantity of any resource in thousandths, as cpu is counted; 0 for none. Raises ValueError."""
     text = str(quantity or 0)
-    if text.endswith("m"):
-        return int(float(text[:-1]))
+    if text[-1:] in SMALL:
+        return math.ceil(float(text[:-1]) * SMALL[text[-1]])
     match = QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(f"expected a quantity, found {text[:40]!r}")

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.pods import GPU
-from gpunode.contract.promises import pod_name
+from gpunode.contract.promises import has_ended, pod_name
 from gpunode.errors import Problem
 from gpunode.links.node import GPU_LABEL, OFFERED, Node, drain, parse, taint
 from gpunode.links.node.closed import changed_by, why_closed
@@ -125,7 +125,7 @@ def judge(waiting: Waiting) -> list[Problem]:
         lambda: _sizes(pod, places),
         lambda: _selector(pod, places),
         lambda: _nodes(waiting, places),
-        lambda: _in_use(pod, places),
+        lambda: _in_use(waiting, places),
         lambda: _scheduler(pod),
     )
     problems = [problem for step in steps for problem in step()]
@@ -176,7 +176,7 @@ def _users(pods: Sequence[Object], need: Mapping[str, int]) -> dict[str, list[st
     """Node -> pods with the resources that are needed, each with what it has, those with the most first."""
     by_node: dict[str, list[tuple[int, str]]] = {}
     for pod in pods:
-        if not pod["spec"].get("nodeName") or pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+        if not pod["spec"].get("nodeName") or has_ended(pod):
             continue
         units = sum(count for name, count in drain.asks(pod).items() if name in need)
         if units:
@@ -355,8 +355,9 @@ def _tainted(places: Sequence[_Place]) -> Iterator[Problem]:
         )
 
 
-def _in_use(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
+def _in_use(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
     """Nodes whose GPUs other pods have; and those with GPUs free and too little of something else."""
+    pod = waiting.pod
     open_places = [
         place for place in _candidates(places)
         if place.taken and not place.short and place.node.ready and place.node.schedulable and not place.taints
@@ -372,6 +373,14 @@ def _in_use(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
         holders = tuple(user.rpartition(" (")[0] for place in busy for user in place.users)
         if nominated := (pod.get("status") or {}).get("nominatedNodeName"):
             evidence.append(f"the scheduler ends pods of lower priority on {nominated} for it")
+        elif lower := _lower(waiting, {place.node.name for place in busy}):
+            never = pod["spec"].get("preemptionPolicy") == "Never"
+            does = (
+                "its preemptionPolicy keeps the scheduler from ending"
+                if never
+                else "the scheduler may end for it"
+            )
+            evidence.append(f"{does}, of lower priority: {few(lower, NAMED)}")
         ends = "`kubectl delete pod -n {} {}`".format(*holders[0].split("/", 1)) if holders else ""
         yield Problem(
             "in-use",
@@ -393,6 +402,19 @@ def _in_use(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
             cause="\n".join(f"{node}: {text}" for node, text in lacking.items()),
             fix="Ask for less in the pod's requests, or move pods without GPUs to other nodes.",
         )
+
+
+def _lower(waiting: Waiting, nodes: Collection[str]) -> list[str]:
+    """Pods with GPUs on these nodes, of a lower priority than the one that waits."""
+    own = waiting.pod["spec"].get("priority") or 0
+    return [
+        pod_name(pod)
+        for pod in waiting.pods
+        if pod["spec"].get("nodeName") in nodes
+        and not has_ended(pod)
+        and (pod["spec"].get("priority") or 0) < own
+        and drain.asks(pod)
+    ]
 
 
 def _free(pod: Object, place: _Place, name: str) -> str:
