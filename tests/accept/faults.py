@@ -170,9 +170,11 @@ FAULTS = (
     Fault("the driver hangs in the middle", _error("hangs"), {}, "compute", {"hang": 1}),
     Fault("the fabric is not ready", _error("cuda"), {"fabric": 2}),
 )
-# Of the GPUs of a host each. CUDA starts on none while the fabric of one is not ready.
+# Of the GPUs of a host each. CUDA starts on none while the fabric of one is not ready; those that hang are waited for.
+APART = len(FAULTS) - 3
 HOSTS = (
-    *(FAULTS[first : min(first + 8, len(FAULTS) - 1)] for first in range(0, len(FAULTS) - 1, 8)),
+    *(FAULTS[first : min(first + 8, APART)] for first in range(0, APART, 8)),
+    FAULTS[APART:-1],
     FAULTS[-1:],
 )
 # What the judge calls each: the code of a problem, or a remark, which fails nothing.

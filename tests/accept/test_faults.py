@@ -37,7 +37,7 @@ def test_a_healthy_gpu_shows_none(driver, facts):
 @pytest.mark.parametrize("faults", HOSTS, ids=lambda faults: faults[0].name)
 def test_each_fault_shows(driver, faults):
     """In the document that the program would print, on a host whose other GPUs have other faults."""
-    document = measure_all(driver, faults, grace=6)
+    document = measure_all(driver, faults, grace=8 if "hangs" in faults[0].name else 60)
     measurements.dumps(document)
     seen = zip(faults, document.gpus, strict=True)
     assert {fault.name: gpu for fault, gpu in seen if not fault.shows(gpu)} == {}
@@ -51,7 +51,7 @@ def test_each_fault_shows(driver, faults):
 def test_the_others_go_on(driver):
     """While one GPU hangs with the bus in its hand. Its own figures up to then are kept."""
     hangs = Fault("", bool, {}, "transfers between host and GPU", {"cuda_hang": 1})
-    first, second, third = measure_all(driver, [None, hangs, None], grace=2).gpus
+    first, second, third = measure_all(driver, [None, hangs, None], grace=8).gpus
     assert (first.error, third.error) == (None, None)
     assert first.measured.to_device_gbps
     assert third.measured.to_device_gbps

@@ -133,7 +133,7 @@ def test_eight_gpus_are_measured_at_the_same_time(driver):
     assert {gpu.measured.memory_errors for gpu in document.gpus} == {0}
 
 
-def play(script: str, grace: float = 5) -> dict:
+def play(script: str, grace: float = 60) -> dict:
     (child,) = Children(lambda line: None, grace).run({"x": [sys.executable, "-c", script]}).values()
     return child.report
 
@@ -168,7 +168,7 @@ print(json.dumps({"leaves": "bus"}), flush=True)
 print(json.dumps({"span": [began, end], "done": True}), flush=True)
 """
     commands = {name: [sys.executable, "-c", script, name] for name in ("a", "dies", "b", "c")}
-    children = Children(lambda line: None, 5).run(commands)
+    children = Children(lambda line: None, 60).run(commands)
     spans = sorted(child.report["span"] for child in children.values() if "span" in child.report)
     assert len(spans) == 3
     assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
