@@ -130,7 +130,7 @@ def test_a_second_provision_has_nothing_to_do_and_visits_each_host_once(
 
 
 def test_verify_walks_the_whole_chain(provisioned: Ran, gpunode: Callable[..., Ran]) -> None:
-    """From the PCI bus to a finished pod, every link is ok."""
+    """From the PCI bus to a finished pod, every link is ok; last comes the work, as the plugin's own container has GPUs."""
     verified = gpunode("verify", "--json")
 
     assert verified.code == 0, verified
@@ -138,6 +138,7 @@ def test_verify_walks_the_whole_chain(provisioned: Ran, gpunode: Callable[..., R
         links = verified.of("link", host)
         assert [link["layer"] for link in links] == [
             "PCI", "module", "library", "NVML", "toolkit", "runtime", "kubelet", "node", "plugin", "capacity", "pod",
+            "work",
         ]  # fmt: skip
         assert {link["status"] for link in links} == {"ok"}
 

@@ -14,6 +14,7 @@ from gpunode.sim.host.machine import Machine, Now, SimGpu, UnitNow
 
 DOCKER, CONTAINERD = "20.10.24", "2.2.0"
 MODULES = ("nvidia_uvm", "nvidia_modeset", "nvidia_drm")  # which use nvidia
+MIG_CAPABLE = ("20b2", "2330", "2335", "2901")  # PCI ids: A100, H100, H200, B200
 FREE = {
     "nouveau": "nouveau",
     "nova_core": "NovaCore",
@@ -242,9 +243,10 @@ def nvml(machine: Machine, now: Now) -> tuple[int, str]:
             15,
             f"Unable to determine the device handle for {where}.  Reboot the system to recover this GPU\n",
         )
+    modes = {gpu: "Disabled" if gpu.device in MIG_CAPABLE else "[N/A]" for gpu in machine.gpus}
     rows = (
-        f"{n}, {gpu.uuid}, {gpu.name}, {_bus(gpu)}, {gpu.memory_mib}, [N/A], [N/A]\n"
-        for n, gpu in enumerate(machine.gpus)
+        f"{n}, {gpu.uuid}, {gpu.name}, {_bus(gpu)}, {gpu.memory_mib}, {mode}, {mode}\n"
+        for n, (gpu, mode) in enumerate(modes.items())
     )
     return 0, "".join(rows)
 
