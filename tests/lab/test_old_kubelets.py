@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -128,7 +129,10 @@ class Node:
         self.kubelets.clear()
         self.plugins.clear()
         for path in [*self.folder.glob("*.log"), *(self.folder / "s").iterdir()]:
-            path.unlink()
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
         for command in control.bring_back(1):
             self.within.run(*command)
 
@@ -308,6 +312,7 @@ def test_a_plugin_that_ends_takes_its_offer_and_socket_with_it(node, minor):
     assert plugin.wait(10) == 0
     offered(kubelet, {})
     assert {path.name for path in (node.folder / "s").iterdir()} <= {
+        "gpunode",  # the plugin's own folder
         "kubelet.sock",
         "kubelet_internal_checkpoint",
     }
