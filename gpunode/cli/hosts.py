@@ -89,7 +89,7 @@ def provision(
         bool,
         typer.Option(
             "--taint-until-verified",
-            help="Taint nodes that change or are new with gpunode.dev/unverified until their GPUs are proven: no pod starts there before.",
+            help="Taint nodes that are new, or whose driver, toolkit or runtime changes, with gpunode.dev/unverified until their GPUs are proven: no pod starts there before.",
         ),
     ] = False,
     accept: Annotated[

@@ -171,8 +171,9 @@ def end_state(member: Member) -> tuple[State, str]:
     status = member.outcome.status if member.outcome else "failed"
     if status in ("failed", "refused", "unreachable"):
         return status, why
+    why = why or (member.result.why if member.result else "")
     if member.in_use:
-        return "in use", member.result.why if member.result else ""
+        return "in use", why
     return ("proven", "") if member.proven else ("failed", why)
 
 

@@ -149,11 +149,15 @@ def taint_until_proven(
 
 
 def is_tainted_until_proven(member: Member, asked: bool) -> bool:
-    """True if the user wants the node tainted until its proof, and it changes, or takes no GPU work yet."""
+    """True if the user wants the node tainted until its proof, and it takes no GPU work yet, or changes what that needs. With other
+    changes it stays open: if all its GPUs are in use, nothing could prove it and remove the taint."""
     if member.node is None or not (asked or member.host.taint_until_verified):
         return False
-    changes = member.has_changes or (member.outcome is not None and member.outcome.status == "changed")
-    return changes or member.node.labels.get(GPU_LABEL) != "true"
+    if member.node.labels.get(GPU_LABEL) != "true":
+        return True
+    applied = member.outcome.applied if member.outcome else ()
+    changes = (*applied, *(member.changes if member.has_changes else ()))
+    return impact.outdates_pods(changes, member.facts) or impact.disturbance_of(changes).ends_gpu_work
 
 
 def too_many_tainted(api: Api, members: Members, asked: bool, percent: int) -> str:

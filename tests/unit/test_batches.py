@@ -160,7 +160,7 @@ def test_a_host_with_nothing_to_do_whose_gpus_are_in_use_ends_neither_badly_nor_
     """It stops no batch and leaves nothing to resume. A host that was changed owes its proof."""
     one = Member(HOSTS[0], Outcome("a1", status), replace(NODE, taints=taints), result=result)
     one = replace(one, verdicts=(judge_pod(result),))
-    assert batch.end_state(one)[0] == state
+    assert batch.end_state(one) == (state, "none is free")
     assert exit_codes.of_run([one]) == code
     assert not one.proven
     assert proof.describe_proof(one)[0] == "not verified"

@@ -11,7 +11,7 @@ from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.node import taint
 from gpunode.links.plugin.other_owners import OTHER_OWNER
-from gpunode.model import Host, Outcome, Ssh, Status
+from gpunode.model import Change, Host, LoadImage, Outcome, Plan, Reboot, Service, Ssh, StepPlan
 
 from .conftest import GPU_NODE, add_node
 from .fake import FakeApi
@@ -60,27 +60,44 @@ def test_a_taint_that_another_run_took_over_stays(api: Api, fake: FakeApi) -> No
     assert of(fake) == [own(RUN)]
 
 
+IMAGE = LoadImage("plugin:2", "sha256:2", "plugin.tar", "containerd", "it is not there")
+KUBELET = Service("kubelet.service", "its arguments change", restart=True)
+CONTAINERD = Service("containerd.service", "its configuration changes", restart=True)
+FABRIC = Service("nvidia-fabricmanager.service", "it does not run", restart=True)
+
+
 @pytest.mark.parametrize(
-    ("status", "labels", "asked", "host", "expected"),
+    ("changes", "labels", "asked", "host", "expected"),
     [
-        ("right", {}, True, False, True),  # new: no plugin offers its GPUs yet
-        ("right", GPU_NODE, True, False, False),  # it runs work already, and nothing changes
-        ("changed", GPU_NODE, True, False, True),
-        ("changed", GPU_NODE, False, True, True),  # by its inventory
-        ("changed", {}, False, False, False),
+        ([], {}, True, False, True),  # new: no plugin offers its GPUs yet
+        ([IMAGE], {}, True, False, True),
+        ([], GPU_NODE, True, False, False),  # it runs work already, and nothing changes
+        ([IMAGE, KUBELET], GPU_NODE, True, True, False),  # what its GPUs do stays as it was proven
+        ([IMAGE, CONTAINERD], GPU_NODE, True, False, True),
+        ([FABRIC], GPU_NODE, True, False, True),
+        ([Reboot("the driver")], GPU_NODE, False, True, True),  # by its inventory
+        ([Reboot("the driver")], {}, False, False, False),
     ],
 )
-def test_nodes_that_are_new_or_change_are_tainted(
+@pytest.mark.parametrize("done", [False, True])
+def test_nodes_that_are_new_or_whose_gpus_change_are_tainted(
     api: Api,
     fake: FakeApi,
-    status: Status,
+    changes: list[Change],
     labels: dict[str, str],
     asked: bool,
     host: bool,
     expected: bool,
+    done: bool,
 ) -> None:
-    node = nodes.parse(add_node(fake, "a", labels=labels))
-    member = Member(Host("a", Ssh("a"), taint_until_verified=host), Outcome("a", status), node)
+    """Other changes close no node to pods: with all GPUs in use it could not be proven, nor given back."""
+    node, every = nodes.parse(add_node(fake, "a", labels=labels)), tuple(changes)
+    outcome = (
+        Outcome("a", "changed", applied=every)
+        if done
+        else Outcome("a", "planned", plan=Plan("a", (StepPlan("packages", changes=every),)))
+    )
+    member = Member(Host("a", Ssh("a"), taint_until_verified=host), outcome, node)
     assert work.is_tainted_until_proven(member, asked) is expected
 
 
@@ -159,7 +176,10 @@ def test_a_batch_that_would_taint_too_many_nodes_is_not_begun(
     for name in tainted:
         taint.hold(api, name, EARLIER)
     known = {node.name: node for node in nodes.fetch(api)}
-    members = tuple(Member(Host(name, Ssh(name)), Outcome(name, "changed"), known[name]) for name in batch)
+    members = tuple(
+        Member(Host(name, Ssh(name)), Outcome(name, "changed", applied=(CONTAINERD,)), known[name])
+        for name in batch
+    )
     why = work.too_many_tainted(api, members, True, percent)
     assert bool(why) is stopped
     assert not why or f"cluster.max_tainted: {percent}%" in why
