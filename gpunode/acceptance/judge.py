@@ -231,7 +231,7 @@ def _is_measured(measured: Measured) -> bool:
 
 
 def _check_pcie(gpu: Gpu) -> Iterator[Problem]:
-    """The link under load, and what is copied over it."""
+    """The link under load, and what is copied over it; but for a share, whose copies others slow down."""
     measured = gpu.measured
     seat = "Reseat the GPU or its riser; check the slot's settings in the firmware (bifurcation, speed)"
     for code, figure, name in (
@@ -241,7 +241,7 @@ def _check_pcie(gpu: Gpu) -> Iterator[Problem]:
         now, most = getattr(measured, figure), getattr(measured, f"{figure}_max")
         if now is not None and most is not None and now < most:
             yield _problem(gpu, code, f"PCIe {name} under load: {now} of {most}", "PCI", fix=seat)
-    if measured.pcie_generation and measured.pcie_width:
+    if measured.pcie_generation and measured.pcie_width and gpu.shape != "shared":
         link = LANE.get(measured.pcie_generation, 0.0) * measured.pcie_width
         for figure in ("to_device_gbps", "from_device_gbps"):
             yield from _compare(gpu, {figure: link * LINK_SHARE}, None)

@@ -177,7 +177,9 @@ def test_a_model_without_a_row_is_judged_by_its_fleet_alone_and_that_is_said() -
 
 def test_a_share_of_a_gpu_is_judged_by_rules_only() -> None:
     def share(gpu: Gpu) -> Gpu:
-        return replace(scaled("memory_gbps", 0.2)(gpu), shape="shared")
+        for figure in ("memory_gbps", "to_device_gbps", "from_device_gbps"):
+            gpu = scaled(figure, 0.2)(gpu)
+        return replace(gpu, shape="shared")
 
     document = changed(host(1), share)
     judged = judge(document, compare_fleet([document]))[0]
