@@ -18,6 +18,7 @@ from gpunode.acceptance.stamp import ANNOTATION, Stamp, read_stamp
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.contract.measurements import Measurements, UnknownVersion, from_json, loads
+from gpunode.contract.status import CORDONED, Status
 from gpunode.engine import nodes
 from gpunode.engine.accepted import CODE, folder, newest, path_of
 from gpunode.engine.fleet import Visit
@@ -27,6 +28,7 @@ from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
 from gpunode.host import wire
 from gpunode.links.node import Node
+from gpunode.links.plugin import daemonset, published
 from gpunode.links.pod import vectoradd
 from gpunode.links.pod.requests import target
 from gpunode.links.pod.vectoradd import NodeResult
@@ -57,13 +59,15 @@ HOST_COLUMNS = ("host", "node", "result", "level", "until", "record", "why", "no
 @dataclass(frozen=True, slots=True)
 class Taken:
     """What was measured on a host. `why`: what was not; "" where all was, and where all GPUs are in use by `users`. `image`: of the
-    program, "" where it ran on the host itself. `missing`: GPUs that are not there or that pods cannot get."""
+    program, "" where it ran on the host itself. `missing`: GPUs that are not there or that pods cannot get. `cordoned`: GPUs that an
+    operator has taken out, which pods are not to get."""
 
     document: Measurements | None = None
     why: str = ""
     users: tuple[str, ...] = ()
     image: str = ""
     missing: str = ""
+    cordoned: int = 0
 
 
 def accept(
@@ -98,9 +102,9 @@ def accept(
         schedulers=nodes.schedulers(api, inventory),
         alone=True,
     )
-    reference = nodes.image_of(inventory).reference
+    reference, states = nodes.image_of(inventory).reference, _read_states(api, inventory, placed)
     taken = {
-        member.host.name: _read(each, reference, member.node)
+        member.host.name: _read(each, reference, member.node, states.get(member.node.name))
         for member, each in zip(placed, results, strict=True)
         if member.node
     }
@@ -152,9 +156,22 @@ def _count(expected: ExpectedGpus | None, taken: Taken) -> str:
     if expected is None or taken.document is None or taken.users:
         return ""
     gpus = taken.document.gpus
-    if len(gpus) >= expected.count or any(gpu.shape == "mig" for gpu in gpus):
+    count = expected.count - taken.cordoned
+    if len(gpus) >= count or any(gpu.shape == "mig" for gpu in gpus):
         return ""
-    return f"{len(gpus)} of {several(expected.count, 'GPU')} are there"
+    return f"{len(gpus)} of {several(count, 'GPU')} are there"
+
+
+def _read_states(api: Api, inventory: Inventory, members: Sequence[Member]) -> dict[str, Status | Problem]:
+    """What the plugin says of the nodes that do not offer all of their GPUs, by node."""
+    short = [
+        member.node for member in members if member.node and member.node.capacity > member.node.allocatable
+    ]
+    if not short:
+        return {}
+    namespace = inventory.cluster.namespace
+    pods = daemonset.by_node(api.find("Pod", namespace, labels=daemonset.SELECTOR)[0])
+    return {node.name: published.read(api, node, pods[node.name]) for node in short if node.name in pods}
 
 
 def _earlier(taken: Mapping[str, Taken], now: float) -> Iterator[Measurements]:
@@ -193,8 +210,9 @@ def _parse(output: Sequence[str], error: str) -> Taken:
         return Taken(why=f"{error}{older}" if error else f"its answer cannot be read: {wrong}")
 
 
-def _read(result: NodeResult, reference: str, node: Node) -> Taken:
-    """What a node's pods measured. `reference`: of their image, where its digest is not known."""
+def _read(result: NodeResult, reference: str, node: Node, state: Status | Problem | None) -> Taken:
+    """What a node's pods measured. `reference`: of their image, where its digest is not known. `state`: what the plugin says of GPUs
+    that the node does not offer."""
     pods = {ran.pod: (ran, _parse(ran.log, ran.why)) for ran in result.results}
     reasons = [f"{pod}: {parsed.why}" for pod, (_, parsed) in pods.items() if parsed.why]
     if not pods and not result.busy:
@@ -204,9 +222,13 @@ def _read(result: NodeResult, reference: str, node: Node) -> Taken:
         document = replace(document, gpus=tuple(replace(gpu, shape="shared") for gpu in document.gpus))
     image = next((ran.image for ran in result.results if ran.image), reference)
     missing = f"no pod saw {few(result.uncovered, 3)}" if result.uncovered and not result.users else ""
-    if not result.expected and node.capacity > node.allocatable:  # the hosts' GPUs are not known
+    cordoned = [lost for lost in state.lost if lost.code == CORDONED] if isinstance(state, Status) else []
+    intended = state is not None and published.only_cordoned(state)
+    if (
+        not (result.expected or intended) and node.capacity > node.allocatable
+    ):  # the host's GPUs are not known
         missing = f"{node.capacity - node.allocatable} of {several(node.capacity, 'GPU')} cannot be allocated"
-    return Taken(document, few(reasons, 2), result.users, image, missing)
+    return Taken(document, few(reasons, 2), result.users, image, missing, len(cordoned))
 
 
 def _keep(

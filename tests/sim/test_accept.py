@@ -190,6 +190,30 @@ def test_provision_accepts_after_the_proof_and_fails_a_host_that_is_not(demo: De
     assert rows(seen, "accepted", "host").keys() == {NEW}
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_a_gpu_that_an_operator_has_cordoned_is_not_missed(demo: Demo, told: bool) -> None:
+    """Whether or not the inventory says how many GPUs the host has."""
+    text = demo.inventory.read_text()
+    if told:
+        demo.inventory.write_text(text.replace("defaults:", "defaults:\n  gpus: 4", 1))
+    uuid, node = demo.states[NEW].machine().gpus[1].uuid, f"{NODES}/{NEW}"
+    limit = ("inventory.yaml", "--limit", NEW)
+
+    def allocatable() -> str:
+        return str(client(demo).ask("GET", node)[1]["status"]["allocatable"]["nvidia.com/gpu"])
+
+    assert run(demo, "cordon-gpu", uuid, *limit, "--reason", "fan", "--yes")[0] == 0, output(demo)
+    try:
+        until(lambda: allocatable() == "3")
+        code, seen = run(demo, "accept", *limit, "--level", "quick")
+    finally:
+        assert run(demo, "uncordon-gpu", uuid, *limit, "--yes")[0] == 0, output(demo)
+        until(lambda: allocatable() == "4")
+    host = rows(seen, "accepted", "host")[NEW]
+    assert (code, host["result"], host["why"]) == (0, "accepted", "")
+    assert uuid not in rows(seen, "acceptance", "uuid")
+
+
 def test_a_gpu_that_pods_cannot_get_is_missed(demo: Demo) -> None:
     """Of four GPUs three are no accepted host, though all three are good. The last test: the plugin keeps it unhealthy."""
     state = demo.states[NEW]
