@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from .status import CORDONED, STARTING, Status
 
 TYPE = "GpuReady"
+WRITER = "gpunode-device-plugin"  # the plugin's User-Agent, which the API server takes as its field manager
 READY = "ready"  # reason while the condition is True
 NO_GPU = "no-gpu"  # reason: the node has none that it offers
 

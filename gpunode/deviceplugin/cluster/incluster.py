@@ -16,6 +16,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from gpunode.contract.condition import WRITER
+
 from .apiserver import ApiError, Object
 
 DEADLINE = 10.0  # seconds for a connection, and for an answer
@@ -105,7 +107,7 @@ class InCluster:
         headers = {
             "Authorization": f"Bearer {token}",
             "Accept": "application/json",
-            "User-Agent": "gpunode-device-plugin",
+            "User-Agent": WRITER,
             "Content-Type": _content(method, path),
         }
         try:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress
-from gpunode.contract.condition import TYPE, condition_of
+from gpunode.contract.condition import TYPE, WRITER, condition_of
 from gpunode.contract.status import Status
 from gpunode.errors import HttpError
 from gpunode.links import node as nodes
@@ -55,8 +56,8 @@ def title(node: str) -> str:
 
 
 def read_nodes(api: Api) -> tuple[str, ...]:
-    """The nodes that have the condition."""
-    return tuple(node.name for node in nodes.fetch(api) if node.gpu_ready)
+    """The nodes that have the condition of the plugin."""
+    return tuple(item["metadata"]["name"] for item in api.find("Node")[0] if _is_own(item))
 
 
 def remove(api: Api, notify: OnProgress) -> tuple[str, ...]:
@@ -64,7 +65,7 @@ def remove(api: Api, notify: OnProgress) -> tuple[str, ...]:
     removed = []
     for name in read_nodes(api):
         item = api.get("Node", name)
-        if item is None:
+        if item is None or not _is_own(item):
             continue
         kept = [entry for entry in item["status"]["conditions"] if entry["type"] != TYPE]
         seen = {key: item["metadata"][key] for key in ("uid", "resourceVersion")}
@@ -74,3 +75,16 @@ def remove(api: Api, notify: OnProgress) -> tuple[str, ...]:
         except HttpError as error:
             notify(f"{title(name)} stays: {error.message}")
     return tuple(removed)
+
+
+def _is_own(item: Object) -> bool:
+    """Whether the node has the condition, and the plugin wrote it: by the API server's books, which it keeps since Kubernetes 1.18."""
+    if not nodes.parse(item).gpu_ready:
+        return False
+    writers = [
+        entry.get("manager")
+        for entry in item["metadata"].get("managedFields") or []
+        if f'k:{{"type":"{TYPE}"}}'
+        in ((entry.get("fieldsV1") or {}).get("f:status") or {}).get("f:conditions", {})
+    ]
+    return not writers or WRITER in writers

@@ -148,6 +148,8 @@ class _Handler(BaseHTTPRequestHandler):
             )
         elif part == "status" and of.kind == "Node" and self.command == "PATCH":
             content = (self.headers.get("Content-Type") or "").partition(";")[0]
+            # As the real one: without a field manager the User-Agent counts.
+            query = {"fieldManager": self.headers.get("User-Agent", "").partition("/")[0], **query}
             self._send(200, of.patch(name, self._parse(body), content, query)[0])
         elif part in INTO and of.kind == "Pod":
             of.get(name)

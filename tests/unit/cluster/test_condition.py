@@ -98,6 +98,24 @@ def test_a_condition_that_a_plugin_left_is_removed_alone(api: Api, running: Fake
     assert [one["type"] for one in node["status"]["conditions"]] == ["Ready"]
 
 
+def test_a_condition_of_this_type_that_another_client_wrote_stays(api: Api, running: FakeApi) -> None:
+    """By the API server's books; several may have written it."""
+
+    def entry(manager: str, kind: str) -> dict[str, Any]:
+        fields = {f'k:{{"type":"{kind}"}}': {".": {}, "f:status": {}}}
+        return {"manager": manager, "fieldsV1": {"f:status": {"f:conditions": fields}}}
+
+    write(running, "True", "ready")
+    theirs = [entry("node-doctor", "GpuReady"), entry("gpunode-device-plugin", "Other")]
+    running.update("Node", "a", metadata={"managedFields": theirs})
+    assert condition.read_nodes(api) == ()
+    assert condition.remove(api, lambda _: None) == ()
+    running.update(
+        "Node", "a", metadata={"managedFields": [*theirs, entry("gpunode-device-plugin", "GpuReady")]}
+    )
+    assert condition.remove(api, lambda _: None) == ("a",)
+
+
 @pytest.mark.parametrize("on", [True, False])
 def test_the_plugin_has_the_right_only_where_it_is_asked_for(on: bool) -> None:
     objects = Spec("gpunode", PluginImage("i:1"), publish=PluginPublish(condition=on)).manifests
