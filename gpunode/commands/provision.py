@@ -31,7 +31,7 @@ from gpunode.engine.estimate import report_costs
 from gpunode.engine.member import Member, Members, outcomes, update
 from gpunode.engine.plan_file import PlanFile
 from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRun, RunOptions
-from gpunode.engine.reporter import Reporter, confirm, progress
+from gpunode.engine.reporter import Reporter, confirm, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem, StalePlan
 from gpunode.links.node import cordon, fetch, taint
@@ -105,6 +105,8 @@ def provision(session: Session, options: ProvisionOptions) -> int:
     if _too_many_failed(session, hosts, options):
         return exit_codes.of_run(members)
     asked, answered = _ask(session, order, members, cluster, options)
+    shown = options.reviewed and plan_file.make(Path(session.inventory.path), members, ())
+    reviewed = plan_file.as_accepted(options.reviewed, shown) if options.reviewed and shown else None
     record = _begin_record(session, members, options, asked, answered)
     record.plans(batch.shown_plans(members))
     record.cluster(cluster.changes)
@@ -124,8 +126,9 @@ def provision(session: Session, options: ProvisionOptions) -> int:
             prove=options.run,
             taint=options.taint,
             accept=options.accept,
+            reviewed=reviewed,
         )
-        members = _run_batches(run, lease, _plan_again(session, members, lease), hosts, options)
+        members = _run_batches(run, lease, _plan_again(run, hosts, lease), hosts, options)
     record.end()
     _report_end(session, api if order else None, record, lease, members, asked=options.taint)
     return exit_codes.of_run(members)
@@ -302,15 +305,25 @@ def _sweep_test_pods(session: Session, api: Api | None, record: Record, lease: H
         sweep(api, session.inventory.cluster.namespace, progress(session.reporter), holder=record.owner)
 
 
-def _plan_again(session: Session, members: Members, lease: Held) -> Members:
-    """The members, probed again where another run may have changed them while this one waited for its lease."""
+def _plan_again(run: Run, hosts: Hosts, lease: Held) -> Members:
+    """The members, probed again where another run may have changed them while this one waited for its lease. Those whose plan is not
+    the reviewed one any more are excluded."""
+    session, members = run.session, hosts.members
     able = [member for member in members if member.host_ok or member.has_changes]
     if not lease.waited or not able:
         return members
     session.reporter.note(
         "Another run held the cluster's lease after these plans were made: the hosts are probed again."
     )
-    return update(members, rounds.probe_all(session, {}, able))
+    after = rounds.probe_all(session, {}, able)
+    if run.reviewed:
+        namespace = session.inventory.cluster.namespace
+        after = impact.find_impact(run.api, namespace, after, hosts.placed, strict=True)
+        reasons = [batch.why_not_reviewed(run.reviewed, member) for member in after]
+        for member, reason in zip(after, reasons, strict=True):
+            report_reason(session.reporter, member.host.name, reason)
+        after = tuple(member.exclude(reason) for member, reason in zip(after, reasons, strict=True))
+    return update(members, after)
 
 
 def _run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options: ProvisionOptions) -> Members:

@@ -11,11 +11,12 @@ from typing import Any
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import wait_for_api
-from gpunode.engine import control_plane, gate, rounds, work
+from gpunode.engine import control_plane, gate, plan_file, rounds, work
 from gpunode.engine.fleet import Visit
 from gpunode.engine.impact import Act
 from gpunode.engine.member import Member, Members
 from gpunode.engine.phases import WAITS, Laps, Spent
+from gpunode.engine.plan_file import PlanFile
 from gpunode.engine.proof import Walk, prove
 from gpunode.engine.record import FINISHED, Record, State
 from gpunode.engine.reporter import Reporter, progress, report_reason
@@ -31,7 +32,7 @@ FAILED = "failed"  # code: the cluster did not do what was asked
 @dataclass(frozen=True, slots=True)
 class Run:
     """The input of every batch. `accepted`: host → the acts that its plan showed. `prove`: with vectoradd. `taint`: all nodes, until
-    their proof. `accept`: see `Walk`."""
+    their proof. `accept`: see `Walk`. `reviewed`: the plan that was accepted, if one was reviewed."""
 
     session: Session
     api: Api | None
@@ -41,6 +42,7 @@ class Run:
     prove: bool
     taint: bool = False
     accept: str = ""
+    reviewed: PlanFile | None = None
 
     @property
     def stopped(self) -> bool:
@@ -102,8 +104,19 @@ def finish(run: Run, members: Members) -> Members:
 def _clear_again(run: Run, member: Member, visit: Visit, emit: OnEvent) -> Member:
     """The member right before a round of its changes, which are recorded as they are planned now."""
     member = work.clear_again(run.api, member, visit, emit, stopped=lambda: run.stopped)
+    if run.reviewed and (reason := why_not_reviewed(run.reviewed, member)):
+        return member.exclude(work.lift_cordon(run.api, member, reason, emit))
     run.record.plans(shown_plans([member]))
     return member
+
+
+def why_not_reviewed(accepted: PlanFile, member: Member) -> Problem | None:
+    """Why the member's first changes are not applied: they are not those that were reviewed. None: they are, or there are none."""
+    if not member.has_changes or member.reason is not None or (member.outcome and member.outcome.applied):
+        return None
+    text = plan_file.describe_unaccepted(accepted, member)
+    what = f"{work.NOT_CHANGED}: since the plan was accepted it became another: {text}"
+    return Problem(rounds.STOPPED, what, fix=plan_file.AGAIN, subject=member.host.name) if text else None
 
 
 def shown_plans(members: Sequence[Member]) -> dict[str, tuple[Plan, bool]]:

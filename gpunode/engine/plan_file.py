@@ -13,17 +13,18 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gpunode import __version__
 from gpunode.agent.redaction import redact, redact_values
+from gpunode.engine import impact
 from gpunode.engine.member import Member
 from gpunode.errors import UnexpectedAnswer, UsageError
 from gpunode.host import answers, diff
-from gpunode.model import Change
+from gpunode.model import Change, Reboot
 from gpunode.wording import Advice, Command, few
 
 if TYPE_CHECKING:
@@ -159,6 +160,41 @@ def compare(reviewed: PlanFile, now: PlanFile) -> list[Deviation]:
         text = f"the plan is of gpunode {reviewed.version}, this is {now.version}"
         found.insert(0, Deviation("version", None, text))
     return found
+
+
+def as_accepted(reviewed: PlanFile, shown: PlanFile) -> PlanFile:
+    """What a user accepted who saw what deviates: every host as it was reviewed, or as it was shown where that is something else."""
+    deviating = {deviation.host for deviation in compare(reviewed, shown)}
+    hosts = {host.name: host for host in reviewed.hosts}
+    kept = [host if host.name in deviating else hosts[host.name] for host in shown.hosts]
+    return replace(shown, hosts=tuple(kept))
+
+
+def describe_unaccepted(accepted: PlanFile, member: Member) -> str:
+    """What the member's plan has that was not accepted; "" for nothing. A plan made after the end of work, whose disturbance nobody
+    asked for, may do less, and reload or restart in the place of a reboot."""
+    now = _host(member)
+    before = next((host for host in accepted.hosts if host.name == now.name), None)
+    after_work = member.outcome is not None and member.outcome.disturbs is None
+    return "; ".join(
+        deviation.what
+        for deviation in _compare_host(before, now)
+        if not (after_work and before and deviation.code == "plan" and _does_less(before, member.changes))
+    )
+
+
+def _does_less(reviewed: ReviewedHost, changes: Iterable[Change]) -> bool:
+    known = set(_ids(reviewed.changes))
+    milder_than = [impact.REBOOT] if _identities(Reboot("")) & known else []
+    return not any(
+        impact.describe_unaccepted([change], milder_than)
+        for change in changes
+        if not _identities(change) & known
+    )
+
+
+def _identities(change: Change) -> set[str]:
+    return {_change("", change, reload=reload).id for reload in (False, True)}
 
 
 def _compare_host(reviewed: ReviewedHost | None, now: ReviewedHost) -> Iterator[Deviation]:

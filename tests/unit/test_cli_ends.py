@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,12 +20,13 @@ from typer.testing import CliRunner, Result
 
 from gpunode import inventory
 from gpunode.cli import app
+from gpunode.cluster.lease import Held
 from gpunode.commands import verify
-from gpunode.engine import cluster_diff, converge, impact, nodes, plan_file
+from gpunode.engine import cluster_diff, converge, impact, nodes, plan_file, work
 from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member
 from gpunode.errors import ClusterError, Declined, KubeconfigUnusable, Problem, StalePlan, UsageError
-from gpunode.model import Host, Outcome, Plan, Reboot, Ssh, Status, StepPlan, Verdict
+from gpunode.model import Host, Outcome, Plan, Reboot, Ssh, Status, StepPlan, Verdict, WriteFile
 from tests import cases
 from tests.unit.test_verify import right
 
@@ -542,3 +544,44 @@ def test_a_signal_after_the_report_changes_no_exit_code(number: signal.Signals) 
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("gpunode ")
+
+
+@pytest.mark.parametrize("later", ["as reviewed", "another"])
+@pytest.mark.parametrize("waits", ["lease", "work"])
+def test_a_reviewed_plan_that_is_another_after_a_wait_is_not_applied(
+    command: Command, monkeypatch: pytest.MonkeyPatch, waits: str, later: str
+) -> None:
+    """Whether the run waited for its Lease, or for the end of work before a reboot. The reboot's other reason is no difference."""
+    seen, applied, cleared = [], [], []
+    reboot, wait_for_end = Reboot("because"), work.wait_for_end
+
+    def look(visit: Visit, _: Any) -> Outcome:
+        seen.append(visit.host.name)
+        content = "as reviewed" if len(seen) < 3 else later
+        file = WriteFile("/etc/docker/daemon.json", content, "because", before="")
+        steps = (StepPlan("toolkit", (file,)), StepPlan("reboot", (replace(reboot, why=str(len(seen))),)))
+        return Outcome(visit.host.name, "planned", plan=Plan("h", steps))
+
+    def apply(visit: Visit, outcome: Outcome, _: Any) -> Outcome:
+        applied.append(outcome.plan)
+        return replace(outcome, status="failed", problem=Problem("", "applied"))
+
+    def clear(*arguments: Any) -> work.End:
+        cleared.append(waits)
+        return wait_for_end(*arguments)
+
+    held = Held("us")
+    held.waited = waits == "lease"
+    monkeypatch.setattr("gpunode.commands.provision._hold_lease", lambda *_: nullcontext(held))
+    monkeypatch.setattr(converge, "probe_and_plan", look)
+    monkeypatch.setattr(converge, "apply", apply)
+    monkeypatch.setattr(work, "wait_for_end", clear)
+    command("plan", "--limit", "planned", "--out", "friday.plan")
+    done = command("provision", "friday.plan", "--yes")
+    assert done.exit_code == 1
+    assert bool(applied) == (later == "as reviewed")
+    named = "new: change /etc/docker/daemon.json" in " ".join(done.output.split())
+    assert named == (later == "another")
+    assert bool(cleared) == (
+        waits == "work" or bool(applied)
+    )  # no work is ended for a plan that is not applied
