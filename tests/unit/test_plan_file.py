@@ -143,3 +143,27 @@ def test_a_plan_is_bound_to_inventory_version_and_cluster(inventory: Path) -> No
     assert [one.code for one in found] == ["version", "inventory", "cluster", "cluster"]
     again = replace(after, cluster=plan(inventory, SAME, cluster=[LABEL, more, pods[1]]).cluster)
     assert plan_file.compare(after, again) == []
+
+
+REBOOT = Reboot("w")
+RELOADED = waiting(A, FILE, REBOOT, reload=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "stops"),
+    [
+        (RELOADED, (FILE, REBOOT), False),
+        (RELOADED, (FILE, DOCKER), False),  # in the place of the reboot
+        (RELOADED, (FILE,), False),
+        (RELOADED, (replace(FILE, content="size = 2\n"), REBOOT), True),
+        (RELOADED, (FILE, PACKAGES), True),
+        (SAME, (FILE, Service("containerd.service", "w", restart=True)), True),
+    ],
+)
+def test_after_the_end_of_work_a_plan_may_do_less(
+    before: Member, now: tuple[Any, ...], stops: bool, inventory: Path
+) -> None:
+    after = waiting(A, *now)
+    assert after.outcome
+    after = replace(after, outcome=replace(after.outcome, disturbs=None))
+    assert bool(plan_file.describe_unaccepted(plan(inventory, before), after)) is stops
