@@ -71,7 +71,7 @@ class Configuration:
         if not files and any(map(localfile.exists, usual)):
             return False  # this ssh does not name what it reads
         try:
-            return not any(BY_NAME.search(localfile.text(path)) for path in files)
+            return all(PLAIN.fullmatch(line) for path in files for line in localfile.text(path).split("\n"))
         except OSError:
             return False
 
@@ -79,9 +79,11 @@ class Configuration:
         return _resolve(self._program, ssh, self._file)
 
 
-# A name of which ssh changes nothing, and directives that may mean another thing for another host.
+# A name of which ssh changes nothing, and lines that mean the same for every host.
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
-BY_NAME = re.compile(r"(?im)^[ \t]*(?:host(?:name)?\b(?![ \t=]+\*[ \t]*$)|match\b|canonical|[^#\s].*%)")
+PLAIN = re.compile(
+    r"(?i)[ \t]*(?:#.*|host(?:name)?[ \t=]+\*[ \t]*|(?!host(?:name)?\b|match\b|canonical)[a-z0-9]+[ \t=][^%\0-\b\n-\x1f]*)?\r?"
+)
 
 
 def _resolve(program: str, ssh: Ssh, file: Path | None) -> tuple[Options, list[Path]]:

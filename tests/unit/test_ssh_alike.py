@@ -20,10 +20,14 @@ ALIKE = {
     "options for all": EXTRA,
     "a block for all": f"Host *\n{EXTRA}  HostKeyAlgorithms ssh-ed25519\n",
     "a comment": f"# Host gpu-2, 100%\nhost=*\n{EXTRA}",
+    "lines of Windows": f"# as it was\r\n\r\nHost *\r\n{EXTRA}".replace("\nU", "\r\nU"),
     "an include": f"Include {{folder}}/alike\n{EXTRA}",
 }
 APART = {
     "a block for some": f"Host gpu-2\n{EXTRA}",
+    "a quoted keyword": f'"Host" gpu-2\n{EXTRA}',
+    "a carriage return": f"\rHost gpu-2\n{EXTRA}",
+    "an equals sign": f"=Host gpu-2\n{EXTRA}",
     "a pattern": f"Host * !gpu-2\n{EXTRA}",
     "a match": f"Match host gpu-2\n{EXTRA}",
     "a match by command": f'Match exec "test %h = gpu-2"\n{EXTRA}',
