@@ -76,6 +76,10 @@ def read_cluster(session: Session, *, hosts: bool) -> Cluster:
 def why_pod(session: Session, name: str, *, hosts: bool) -> int:
     """Report why the pod `namespace/name` waits or fails; the exit code. `hosts`: the inventory's hosts can be asked."""
     name = name if "/" in name else f"default/{name}"
+    if not all(name.partition("/")[::2]) or name.count("/") > 1:
+        raise UsageError(
+            f"{name} is no pod", hint="It is written NAMESPACE/NAME; a NAME alone is of `default`."
+        )
     cluster = read_cluster(session, hosts=hosts)
     pod = next((pod for pod in cluster.pods if pod_name(pod) == name), None)
     if pod is None:

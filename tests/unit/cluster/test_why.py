@@ -281,3 +281,10 @@ def test_what_is_no_gpu_is_a_mistake(why: Why, fake: FakeApi) -> None:
     assert isinstance(why("gpu", "MIG-1").exception, UsageError)
     add_node(fake, "n1", 1)
     assert isinstance(why("node", "n2").exception, UsageError)
+
+
+@pytest.mark.parametrize("name", ["a/b/c", "/b", "a/", "/"])
+def test_what_is_no_name_of_a_pod_is_a_mistake(why: Why, name: str) -> None:
+    result = why("pod", name)
+    assert isinstance(result.exception, UsageError)
+    assert f"{name} is no pod" in str(result.exception)
