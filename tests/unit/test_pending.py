@@ -245,6 +245,31 @@ def test_an_expression_of_an_affinity_holds_as_for_the_scheduler(expression: Obj
     assert fit.selects(spec, node("n", labels={"a": "1"})) is holds
 
 
+@pytest.mark.parametrize("empty", [{}, {"matchExpressions": []}, {"matchFields": []}])
+def test_an_empty_term_of_an_affinity_selects_no_node(empty: Object) -> None:
+    """source: kubernetes/component-helpers, scheduling/corev1/nodeaffinity, NewLazyErrorNodeSelector: they match no objects."""
+    term: Object = {"nodeSelectorTerms": [empty]}
+    spec = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": term}}}
+    assert not fit.selects(spec, node("n", labels={"a": "1"}))
+    assert fit.selector(spec) == [fit.EMPTY]
+    term["nodeSelectorTerms"].append({"matchExpressions": [{"key": "a", "operator": "Exists"}]})
+    assert fit.selects(spec, node("n", labels={"a": "1"}))
+    assert not fit.selects(spec, node("n"))
+
+
+def test_overhead_and_the_resources_of_the_whole_pod_count() -> None:
+    """The pod's own requests take the place of its containers', where it has any."""
+    asked = pod(gpus=1, overhead={"cpu": "250m"})
+    asked["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "2", "memory": "1Ki"}
+    assert fit.requests(asked)["cpu"] == 2250
+    asked["spec"]["resources"] = {"requests": {"cpu": "1"}, "limits": {"cpu": "4"}}
+    assert fit.requests(asked)["cpu"] == 1250
+    assert fit.requests(asked)["memory"] == 1024000
+    asked["spec"]["resources"] = {"limits": {"cpu": "4"}}
+    assert fit.requests(asked)["cpu"] == 2250
+    assert fit.requests(asked)[GPU] == 1000
+
+
 def test_nodes_that_offer_fewer_than_they_count_are_the_ones_whose_judges_are_asked() -> None:
     there = [node("n1", 0, counted=4), node("n2"), node("n3", 0, labels={"accelerator": "x"})]
     assert pending.suspects(pod(), there) == ["n1", "n3"]

@@ -19,6 +19,7 @@ CORDON, ALIVE = (
     "node.kubernetes.io/",
 )  # taints of a cordon; of the node's state
 MILLI = 1000
+EMPTY = "an empty term, which no node matches"
 SMALL = {"m": 1.0, "u": 1e-3, "n": 1e-6}  # suffixes below one, in thousandths
 
 
@@ -35,18 +36,26 @@ def thousandths(quantity: object) -> int:
 
 
 def requests(pod: Object) -> Mapping[str, int]:
-    """What the scheduler counts of the pod, by resource, in thousandths; `pods` is the pod itself."""
+    """What the scheduler counts of the pod, by resource, in thousandths; `pods` is the pod itself. Requests of the whole pod take the
+    place of its containers'."""
     spec = pod["spec"]
     sums, most = Counter({"pods": MILLI}), Counter[str]()
     for container in drain.containers(spec):
         resources = container.get("resources") or {}
-        amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-        units = Counter({name: thousandths(amount) for name, amount in amounts.items()})
+        units = _units({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
         if container in (spec.get("initContainers") or []) and container.get("restartPolicy") != "Always":
             most |= units
         else:
             sums.update(units)
-    return sums | most
+    # The API server has derived the pod's own requests from its limits, where it has only these.
+    whole = (spec.get("resources") or {}).get("requests") or {}
+    total = Counter({**(sums | most), **_units(whole)})
+    total.update(_units(spec.get("overhead") or {}))
+    return total
+
+
+def _units(amounts: Mapping[str, object]) -> Counter[str]:
+    return Counter({name: thousandths(amount) for name, amount in amounts.items()})
 
 
 def used(pods: Sequence[Object]) -> Mapping[str, Counter[str]]:
@@ -61,7 +70,7 @@ def used(pods: Sequence[Object]) -> Mapping[str, Counter[str]]:
 def selector(spec: Object) -> Sequence[str]:
     """The labels that the pod requires of its node, as kubectl writes them; alternatives joined by `or`."""
     exact = [f"{name}={value}" for name, value in (spec.get("nodeSelector") or {}).items()]
-    terms = [" and ".join(map(_text, _expressions(term))) for term in _terms(spec)]
+    terms = [" and ".join(map(_text, _expressions(term))) or EMPTY for term in _terms(spec)]
     return [*exact, *([" or ".join(terms)] if terms else [])]
 
 
@@ -79,7 +88,7 @@ def selects(spec: Object, node: Object) -> bool:
         return False
     terms = _terms(spec)
     own = {**labels, "metadata.name": meta["name"]}  # the one field that there is
-    return not terms or any(all(_holds(each, own) for each in _expressions(term)) for term in terms)
+    return not terms or any(_selects(term, own) for term in terms)
 
 
 def untolerated(spec: Object, node: Object) -> list[Mapping[str, str]]:
@@ -114,6 +123,11 @@ def _terms(spec: Object) -> Sequence[Object]:
 def _expressions(term: Object) -> Iterator[Object]:
     yield from term.get("matchExpressions") or []
     yield from term.get("matchFields") or []
+
+
+def _selects(term: Object, labels: Mapping[str, str]) -> bool:
+    expressions = list(_expressions(term))
+    return bool(expressions) and all(_holds(each, labels) for each in expressions)
 
 
 def _text(expression: Object) -> str:

@@ -276,6 +276,7 @@ def _selector(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
     if not wanted or not able or any(place.selected for place in able):
         return
     keys = fit.keys(pod["spec"])
+    shows = f"-L {','.join(keys)}" if keys else "--show-labels"
     values = {
         place.node.name: [f"{key}={place.node.labels[key]}" for key in keys if key in place.node.labels]
         for place in able
@@ -290,7 +291,7 @@ def _selector(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
         cause="\n".join(f"{few(nodes, NAMED)}: {labels}" for labels, nodes in alike.items()),
         fix=Advice("`", Command("label", "--accelerator"), "` labels the nodes with their model.")
         if unlabelled
-        else f"Correct nodeSelector or affinity of the pod, or label a node; `kubectl get nodes -L {','.join(keys)}` shows what is there.",
+        else f"Correct nodeSelector or affinity of the pod, or label a node; `kubectl get nodes {shows}` shows what is there.",
     )
 
 
