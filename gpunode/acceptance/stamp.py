@@ -56,9 +56,20 @@ class Stamp:
             return f"it leaves out {few(missing, 2)}"
         return ""
 
+    def meets(self, level: str) -> bool:
+        """True if it was measured at this level, or at the longer one."""
+        return self.level in (level, "standard")
+
+    def replaces(self, earlier: Stamp) -> bool:
+        """False for a shorter run that found nothing, while the longer one before it still holds for the same GPUs."""
+        if self.verdict == "failed" or self.meets(earlier.level):
+            return True
+        void = earlier.why_void(now=self.at, driver=self.driver, kernel=self.kernel, uuids=self.uuids)
+        return bool(void)
+
     def with_earlier(self, earlier: Stamp | None) -> Stamp:
-        """With GPUs that this run skipped and that `earlier`, which still holds, has; until the first of both ends."""
-        if earlier is None or self.verdict != "partly":
+        """With GPUs that this run skipped and that `earlier`, which still holds and was as long, has; until the first of both ends."""
+        if earlier is None or self.verdict != "partly" or not earlier.meets(self.level):
             return self
         if earlier.why_void(now=self.at, driver=self.driver, kernel=self.kernel, uuids=()):
             return self

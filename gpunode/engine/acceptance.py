@@ -234,10 +234,16 @@ def _read(result: NodeResult, reference: str, node: Node, state: Status | Proble
 def _keep(
     api: Api | None, member: Member, acceptance: Acceptance, reporter: Reporter
 ) -> tuple[Stamp | None, str]:
-    """Write the record on this machine, and its stamp on the node; the stamp and the file. A host without figures keeps what it had."""
+    """Write the record on this machine, and its stamp on the node; the stamp and the file. A host without figures keeps what it had,
+    and one with a standard acceptance that still holds keeps that where a quick run passes."""
     if acceptance.document is None or acceptance.verdict == "skipped":
         return None, ""
-    stamp = acceptance.stamp(member.host.accept_valid).with_earlier(newest(member.host.name, member.node))
+    stamp = acceptance.stamp(member.host.accept_valid)
+    earlier = newest(member.host.name, member.node, (*stamp.uuids, *stamp.failed))
+    if earlier and not stamp.replaces(earlier):
+        reporter.note(f"{member.host.name}: its {earlier.level} acceptance still holds, and is kept.")
+        return earlier, ""
+    stamp = stamp.with_earlier(earlier)
     path = path_of(member.host.name, member.node)
     new = path.with_name(f".{path.name}")
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from gpunode.model import Verdict
 from gpunode.wording import Advice, Command, lines
 
 CODE = "not-accepted"
+REQUIRED = "standard"  # the level of an acceptance that the inventory requires
 
 
 def judge_record(
@@ -22,7 +23,7 @@ def judge_record(
 ) -> tuple[Verdict, ...]:
     """A host's verdicts, the last with what its record says: until when it counts, or why it does not. Without one that counts a
     host is broken where the inventory requires it. `uuids`: of the GPUs and MIG devices that pods see."""
-    stamp = newest(member.host.name, member.node)
+    stamp = newest(member.host.name, member.node, uuids)
     silent = stamp is None and not member.host.accept_required
     if silent or not verdicts or any(verdict.status == "broken" for verdict in verdicts):
         return tuple(verdicts)
@@ -46,25 +47,38 @@ def is_due(member: Member, uuids: Sequence[str], now: float) -> bool:
     """True if the inventory requires an acceptance, and none counts."""
     if not member.host.accept_required:
         return False
-    return bool(_why_void(newest(member.host.name, member.node), member, uuids, now))
+    return bool(_why_void(newest(member.host.name, member.node, uuids), member, uuids, now))
 
 
 def _why_void(stamp: Stamp | None, member: Member, uuids: Sequence[str], now: float) -> str:
     """Why the stamp does not count for this host as it is now; "" where it does."""
     if stamp is None:
         return "it was never accepted"
+    if member.host.accept_required and not stamp.meets(REQUIRED):
+        return f"it was {stamp.level}, and the inventory asks for {REQUIRED}"
     module = member.facts.modules.get("nvidia") if member.facts else None
     kernel = member.facts.kernel if member.facts else ""
     return stamp.why_void(now=now, driver=(module and module.version) or "", kernel=kernel, uuids=uuids)
 
 
-def newest(host: str, node: Node | None) -> Stamp | None:
-    """The stamp of the node's annotation, or of this machine's record where that is newer."""
-    texts = [node.accepted] if node else []
+def newest(host: str, node: Node | None, uuids: Collection[str]) -> Stamp | None:
+    """The stamp that counts of the node's annotation and this machine's records: the newest, but for shorter runs. Of one `--on-host`,
+    where the host is a node: if it has one of these UUIDs, as another cluster may have a host of the name."""
+    stamps = [read_stamp(node.accepted), _read(path_of(host, node))] if node else []
+    on_host = _read(path_of(host, None))
+    if node is None or (on_host and not {*on_host.uuids, *on_host.failed}.isdisjoint(uuids)):
+        stamps.append(on_host)
+    last: Stamp | None = None
+    for stamp in sorted(filter(None, stamps), key=lambda stamp: stamp.at):
+        if last is None or stamp.replaces(last):
+            last = stamp
+    return last
+
+
+def _read(path: Path) -> Stamp | None:
     with suppress(OSError):
-        texts.append(path_of(host, node).read_text(encoding="utf-8"))
-    stamps = [stamp for text in texts if (stamp := read_stamp(text))]
-    return max(stamps, key=lambda stamp: stamp.at, default=None)
+        return read_stamp(path.read_text(encoding="utf-8"))
+    return None
 
 
 def path_of(host: str, node: Node | None) -> Path:

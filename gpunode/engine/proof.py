@@ -38,7 +38,6 @@ from gpunode.wording import Advice, Command, several
 LAYERS: tuple[Layer, ...] = ("node", "plugin", "capacity", "pod")
 PLUGIN_SECONDS = 180.0  # for the plugin to run, and again for its GPUs to be offered
 PODS_SECONDS = 180.0
-REQUIRED = "standard"  # the level of an acceptance that the inventory requires
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ def _accept(walk: Walk, members: Members) -> Members:
         walk.api,
         walk.inventory,
         proven if walk.accept else due,
-        walk.accept or REQUIRED,
+        walk.accept or accepted.REQUIRED,
         walk.reporter,
         notify,
         holder=walk.holder,

@@ -32,6 +32,7 @@ from gpunode.engine.fleet import failure
 from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.errors import HostError, Problem, Unreachable
+from gpunode.links.node import parse
 from gpunode.model import ExpectedGpus, Host, MigDevice, Outcome, Ssh, Verdict
 from gpunode.model import Gpu as GpuFacts
 from gpunode.sim.host.kinds import MODELS
@@ -274,6 +275,54 @@ def test_a_run_that_skipped_gpus_keeps_what_an_earlier_one_accepted() -> None:
     assert part.with_earlier(whole).until == whole.until
     assert part.with_earlier(replace(whole, driver="1")) == part
     assert part.with_earlier(replace(whole, failed=whole.uuids[1:], verdict="failed")) == part
+
+
+def test_a_quick_run_does_not_count_as_a_standard_one() -> None:
+    """Nor does a standard run that skipped GPUs take over what a quick one accepted."""
+    standard = stamp()
+    quick = replace(standard, level="quick", at=standard.at + DAY, until=standard.until + DAY)
+    assert not quick.replaces(standard)
+    assert standard.replaces(quick)
+    assert replace(quick, verdict="failed").replaces(standard)
+    assert quick.replaces(replace(standard, driver="1"))
+    assert quick.replaces(replace(standard, uuids=standard.uuids[:1]))
+    part = replace(standard, verdict="partly", uuids=standard.uuids[:1], at=quick.at + DAY)
+    assert part.with_earlier(quick) == part
+
+
+def test_a_quick_run_is_not_enough_where_an_acceptance_is_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And leaves the record of a standard one alone."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    uuids, chain = [gpu.uuid for gpu in host(1).gpus], [Verdict.ok("kubelet", "it runs")]
+    member = Member(Host("gpu", Ssh("gpu"), accept_required=True))
+
+    def accept(level: str) -> list[Verdict]:
+        session = Visits(gpu={"output": dumps(host(1, level=level)), "error": ""})
+        acceptance.accept_on_hosts(cast("Session", session), level)
+        return list(accepted.judge_record(member, chain, uuids, time.time()))
+
+    *_, last = accept("quick")
+    assert last.status == "broken"
+    assert "it was quick, and the inventory asks for standard" in last.cause
+    assert accepted.is_due(member, uuids, time.time())
+    assert [link.status for link in accept("standard")] == ["ok"]
+    assert [link.status for link in accept("quick")] == ["ok"]
+
+
+@pytest.mark.parametrize(("number", "counts"), [(1, True), (2, False)])
+def test_an_acceptance_on_the_host_counts_for_its_node(
+    number: int, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not for another cluster's host of the same name, which has other GPUs."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    session = Visits(gpu={"output": dumps(host(1)), "error": ""})
+    acceptance.accept_on_hosts(cast("Session", session), "standard")
+    node = parse({"metadata": {"name": "gpu", "uid": "12345678-9"}, "spec": {}, "status": {}})
+    member, seen = Member(session.hosts[0], node=node), [gpu.uuid for gpu in host(number).gpus]
+    (link,) = accepted.judge_record(member, [Verdict.ok("pod", "passed")], seen, time.time())
+    assert ("accepted just now" in link.text, link.cause) == (counts, "")
 
 
 def test_a_failure_of_nvidias_own_programs_fails_the_host() -> None:
