@@ -130,7 +130,9 @@ def provision(session: Session, options: ProvisionOptions) -> int:
         )
         members = _run_batches(run, lease, _plan_again(run, hosts, lease), hosts, options)
     record.end()
-    _report_end(session, api if order else None, record, lease, members, asked=options.taint)
+    _report_end(
+        session, api if order else None, record, lease, members, asked=options.taint, proves=options.run
+    )
     return exit_codes.of_run(members)
 
 
@@ -182,6 +184,10 @@ def _plan_cluster(
             order=hosts.order,
             tainted=options.taint,
             run=options.run,
+        )
+    if api and not options.run and any(host.taint_until_verified for host in session.hosts):
+        session.reporter.note(
+            "--no-run: no node is tainted by `taint_until_verified`, as nothing would prove its GPUs."
         )
     gate.show(session.inventory, session.reporter)
     return cluster
@@ -344,7 +350,7 @@ def _run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options:
             )
             why = stop_reason()  # meanwhile
         percent = session.inventory.cluster.max_tainted
-        if run.api and not why and not shut and percent < 100:
+        if run.api and run.prove and not why and not shut and percent < 100:
             why = work.too_many_tainted(run.api, now, options.taint, percent)
         code = gate.CLOSED if shut and not why else rounds.STOPPED
         why = why or shut
@@ -353,9 +359,17 @@ def _run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options:
 
 
 def _report_end(
-    session: Session, api: Api | None, record: Record, lease: Held, members: Members, *, asked: bool
+    session: Session,
+    api: Api | None,
+    record: Record,
+    lease: Held,
+    members: Members,
+    *,
+    asked: bool,
+    proves: bool,
 ) -> None:
-    """Report the hosts' ends, and how to continue. `api`: None if no host reached the cluster's stages. `asked`: for taints of all."""
+    """Report the hosts' ends, and how to continue. `api`: None if no host reached the cluster's stages. `asked`: for taints of all.
+    `proves`: with vectoradd."""
     if lease.lost:
         session.reporter.note(
             f"Meanwhile {lease.lost}. Whoever holds it may have deleted this run's test pods."
@@ -366,7 +380,7 @@ def _report_end(
         proof.report_proofs(members, session.reporter)
         left = any(member.node and taint.run_of(member.node) for member in members)
         if asked or left or any(member.host.taint_until_verified for member in members):
-            _report_tainted(api, record, session.reporter)
+            _report_tainted(api, record, session.reporter, members, proves=proves)
     _report_unfinished(members, session.reporter)
     times = [
         (member.host.name, round(sum(member.spent.values()), 3), member.spent)
@@ -394,10 +408,16 @@ def _report_lost_record(api: Api | None, record: Record, reporter: Reporter) -> 
     reporter.problem(Problem("", f"No further host was begun: {record.lost}.{nodes}", fix=hint))
 
 
-def _report_tainted(api: Api, record: Record, reporter: Reporter) -> None:
-    """Report the nodes that keep this run's taint, with the commands that remove it."""
+def _report_tainted(api: Api, record: Record, reporter: Reporter, members: Members, *, proves: bool) -> None:
+    """Report the nodes that keep this run's taint, with the commands that remove it; of a run that `proves` nothing, those of its
+    members that keep any run's."""
+    mine = {member.node.name for member in members if member.node and not proves}
     try:
-        left = [node.name for node in fetch(api) if taint.run_of(node) == record.id]
+        left = [
+            node.name
+            for node in fetch(api)
+            if (run := taint.run_of(node)) and (run == record.id or node.name in mine)
+        ]
     except ClusterError as error:
         reporter.note(
             f"Which nodes are still tainted with {taint.UNVERIFIED} is not known: {error.problem.what}."
@@ -407,7 +427,7 @@ def _report_tainted(api: Api, record: Record, reporter: Reporter) -> None:
         reporter.note(
             Advice(
                 f"Tainted until their GPUs are proven: {few(left, NAMED)}. `",
-                Command("resume"),
+                Command("resume" if proves else "provision"),
                 f"` proves them and removes the taint; `kubectl taint node {left[0]} {taint.UNVERIFIED}-` gives the node back as it is.",
             )
         )

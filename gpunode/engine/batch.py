@@ -49,6 +49,15 @@ class Run:
         """True if no work is waited for any more."""
         return self.interrupt.set or bool(self.record.lost)
 
+    def hold_taints(self, members: Members, *, changing: bool) -> Members:
+        """The members, as of `work.taint_until_proven`. Without vectoradd none is tainted: nothing would remove the taint."""
+        if self.api is None or not self.prove:
+            return members
+        reporter = self.session.reporter
+        return work.taint_until_proven(
+            self.api, members, self.record.id, self.taint, reporter, changing=changing
+        )
+
 
 def finish(run: Run, members: Members) -> Members:
     """The members after all their stages; the end of each is recorded."""
@@ -62,8 +71,8 @@ def finish(run: Run, members: Members) -> Members:
             run.record.host(member.host.name, "changing")
     if run.record.lost:
         members = tuple(_give_back(run, member, cordoned) for member in members)
-    elif run.api:
-        members = work.taint_until_proven(run.api, members, run.record.id, run.taint, reporter, changing=True)
+    else:
+        members = run.hold_taints(members, changing=True)
     begun = [member.host.name for member in members if member.host.name in masters and member.reason is None]
     laps.end(WAITS)
     members = rounds.converge_all(
@@ -159,9 +168,7 @@ def _prove(run: Run, api: Api, members: Members, laps: Laps) -> Members:
                 acts=True,
                 run=run.prove,
                 holder=run.record.owner,
-                taint=lambda located: work.taint_until_proven(
-                    api, located, run.record.id, run.taint, reporter, changing=False
-                ),
+                taint=lambda located: run.hold_taints(located, changing=False),
                 accept=run.accept,
                 laps=laps,
             )

@@ -94,15 +94,15 @@ def plan(
 
 
 def _until_proven(member: Member, asked: bool, run: bool) -> Difference | None:
-    """The taint that the run sets on the member's node and removes after the proof, or that an earlier run left there."""
-    if member.node is None or member.reason is not None:
+    """The taint that the run sets on the member's node and removes after the proof, or that an earlier run left there; None without
+    a proof (`run`)."""
+    if member.node is None or member.reason is not None or not run:
         return None
     left = taint.run_of(member.node)
     if not left and not work.is_tainted_until_proven(member, asked):
         return None
-    lines = (f"-{taint.text(left)}",) if left and run else ()
-    lines = lines or (f"+{taint.text('RUN')} until its GPUs are proven",)
-    return Difference(f"Node {member.node.name}", "labelled", lines)
+    line = f"-{taint.text(left)}" if left else f"+{taint.text('RUN')} until its GPUs are proven"
+    return Difference(f"Node {member.node.name}", "labelled", (line,))
 
 
 def _features(member: Member, config: PluginConfig | None) -> Difference | None:

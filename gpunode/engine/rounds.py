@@ -15,6 +15,7 @@ from gpunode.engine.member import Member, Members, update
 from gpunode.engine.reporter import report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import Problem
+from gpunode.links.node import taint
 from gpunode.model import Host, OnEvent, Outcome
 from gpunode.wording import Advice, Command, several
 
@@ -67,12 +68,14 @@ def converge_all(
 def order_batches(
     members: Members, *, begun: Collection[str] = (), size: Size | None = None, canary: int = 0
 ) -> tuple[tuple[Host, ...], ...]:
-    """The batches of the hosts that are right or have changes."""
+    """The batches of the hosts that are right or have changes. Those that an earlier run has `begun` go first, and those whose nodes
+    are tainted until their proof."""
+    closed = {member.host.name for member in members if member.node and taint.run_of(member.node)}
     return split_batches(
         [member.host for member in members if member.host_ok or member.has_changes],
         [member.host.name for member in members if member.has_changes and member.disturbs.anybody],
         alone=control_plane.disturbed_hosts(members),
-        begun=begun,
+        begun=closed.union(begun),
         size=size,
         canary=canary,
     )

@@ -162,13 +162,14 @@ def is_tainted_until_proven(member: Member, asked: bool) -> bool:
 
 def too_many_tainted(api: Api, members: Members, asked: bool, percent: int) -> str:
     """Why these members are not begun: with their nodes more than `percent` of the GPU nodes would have gpunode's taint; "" if they
-    may be. One node always may. Nodes that never took GPU work do not count."""
+    may be. One node always may, and nodes that are tainted already. Nodes that never took GPU work do not count."""
     every = [node for node in fetch(api) if GPU_LABEL in node.labels]
     known = {node.name for node in every}
     due = {member.node.name for member in members if member.node and is_tainted_until_proven(member, asked)}
-    tainted = {node.name for node in every if taint.run_of(node)} | (due & known)
+    before = {node.name for node in every if taint.run_of(node)}
+    tainted = before | (due & known)
     most = max(1, len(known) * percent // 100)
-    if len(tainted) <= most or not due & known:
+    if len(tainted) <= most or tainted == before:
         return ""
     return (
         f"{len(tainted)} of {several(len(known), 'GPU node')} would be tainted ({few(sorted(tainted), NAMED)}), and "

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
+from gpunode import report
 from gpunode.cluster.api import Api
-from gpunode.engine import rounds, work
-from gpunode.engine.member import Member
+from gpunode.engine import batch, cluster_diff, rounds, work
+from gpunode.engine.batch import Run
+from gpunode.engine.batch_order import Size
+from gpunode.engine.member import Member, Members
+from gpunode.engine.proof import Walk
 from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.node import taint
 from gpunode.links.plugin.other_owners import OTHER_OWNER
-from gpunode.model import Change, Host, LoadImage, Outcome, Plan, Reboot, Service, Ssh, StepPlan
+from gpunode.model import (
+    Change,
+    Cluster,
+    Host,
+    Inventory,
+    LoadImage,
+    Outcome,
+    Plan,
+    PluginImage,
+    Reboot,
+    Service,
+    Ssh,
+    StepPlan,
+)
+from tests import cases
 
 from .conftest import GPU_NODE, add_node
 from .fake import FakeApi
@@ -101,6 +123,61 @@ def test_nodes_that_are_new_or_whose_gpus_change_are_tainted(
     assert work.is_tainted_until_proven(member, asked) is expected
 
 
+@pytest.mark.parametrize(
+    ("proves", "before", "after"),
+    [(True, [], [own(RUN)]), (False, [], []), (False, [own(EARLIER)], [own(EARLIER)])],
+)
+def test_without_a_proof_no_node_is_tainted_by_its_inventory(
+    api: Api,
+    fake: FakeApi,
+    monkeypatch: pytest.MonkeyPatch,
+    proves: bool,
+    before: list[object],
+    after: list[object],
+) -> None:
+    """Nothing would remove the taint, though the run ends well. That of an earlier run stays that run's."""
+    add_node(fake, "a")
+    fake.update("Node", "a", spec={"taints": before})
+
+    def fail(walk: Walk, members: Members) -> Members:
+        return tuple(member.exclude(Problem("failed", "no proof")) for member in walk.taint(members))
+
+    monkeypatch.setattr(work, "clear", lambda _api, _session, members, _record, stopped: members)
+    monkeypatch.setattr(rounds, "converge_all", lambda _session, members, *_: members)
+    monkeypatch.setattr(batch, "prove", fail)
+    session = SimpleNamespace(reporter=report.make(json=True, quiet=True), inventory=None)
+    record = SimpleNamespace(id=RUN, owner="ada", begun=(), lost="", host=lambda *_: None)
+    run = Run(cast(Any, session), api, cast(Any, record), cast(Any, None), {}, prove=proves)
+    outcome = Outcome("a", "changed", plan=Plan("a", (StepPlan("packages", (Reboot("the driver"),)),)))
+    node = nodes.parse(next(iter(fake.all("Node"))))
+    batch.finish(run, (Member(Host("a", Ssh("a"), taint_until_verified=True), outcome, node),))
+    assert of(fake) == after
+
+
+@pytest.mark.parametrize(("proves", "taints"), [(True, 1), (False, 0)])
+def test_a_plan_without_a_proof_has_no_taint(api: Api, fake: FakeApi, proves: bool, taints: int) -> None:
+    add_node(fake, "a")
+    host = Host("a", Ssh("a"), taint_until_verified=True)
+    inventory = Inventory("inventory.yaml", (host,), Cluster(plugin=PluginImage("plugin:1")))
+    outcome = Outcome("a", "right", replace(cases.facts("modern"), hostname="a"))
+    reporter = report.make(json=True, quiet=True)
+    shown = cluster_diff.plan(api, inventory, [Member(host, outcome)], reporter, run=proves)
+    assert shown.tainted == taints
+
+
+def test_hosts_whose_nodes_are_tainted_already_go_first(api: Api, fake: FakeApi) -> None:
+    """Later, more nodes than a batch holds would be closed at once."""
+    for name in "abc":
+        add_node(fake, name, labels=GPU_NODE)
+    taint.hold(api, "c", EARLIER)
+    members = [
+        Member(Host(node.name, Ssh(node.name)), Outcome(node.name, "right"), node)
+        for node in nodes.fetch(api)
+    ]
+    order = rounds.order_batches(members, size=Size(1))
+    assert [host.name for part in order for host in part] == ["c", "a", "b"]
+
+
 ML, SPOT = "dedicated=ml:NoSchedule", "spot:PreferNoSchedule"
 SPOTS = {"key": "spot", "effect": "PreferNoSchedule"}
 
@@ -165,6 +242,9 @@ def test_a_taint_that_another_client_set_otherwise_is_a_conflict(api: Api, fake:
         (50, "ab", "b", False),  # it is tainted already
         (1, "", "a", False),  # one node always may
         (1, "a", "b", True),
+        (25, "ab", "b", False),  # too many already, and none is added
+        (25, "ab", "be", False),
+        (25, "ab", "bc", True),
         (50, "ab", "e", False),  # new: it never took GPU work
     ],
 )
