@@ -21,7 +21,7 @@ from gpunode.deviceplugin.nvml import Nvml, NVMLError
 from .gauges import Gauges, Lost, Sampler, find, summary
 from .stages import Bench, Figures, NotMeasured
 
-START = 20  # seconds until a context is there; eight GPUs without persistence mode start one after the other
+START = 20  # seconds until NVML or a context is there; eight GPUs without persistence mode start one after the other
 COUNTERS = 5  # seconds for some hundred questions to NVML
 NVML_FIGURES = (
     *("pcie_generation", "pcie_width", "pcie_generation_max", "pcie_width_max", "temperature_c", "power_w"),
@@ -99,7 +99,7 @@ class Measuring:
     def _begin(self, uuid: str) -> Figures:
         """The counters before."""
         report = self._report
-        report.stage("counters and links", COUNTERS)
+        report.stage("counters and links", START)  # of NVML, too
         try:
             self._nvml.nvmlInit()
             self._gauges = gauges = Gauges(self._nvml, find(self._nvml, uuid)[1], report.reasons)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -10,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from gpunode.accept.child import BUDGETS, START, Measuring, Report
 from gpunode.accept.children import Children
 from gpunode.contract import measurements
 from gpunode.contract.measurements import FIGURES
+from gpunode.deviceplugin.cuda import CudaError
+from gpunode.deviceplugin.nvml import NVMLError
 
 from . import stand_in
 from .faults import LINKS, MODEL, measure_all
@@ -173,3 +178,19 @@ print(json.dumps({"span": [began, end], "done": True}), flush=True)
     assert len(spans) == 3
     assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans))
     assert children["dies"].report["error"]["code"] == "driver"
+
+
+def test_gpus_without_persistence_mode_have_time_to_start_one_after_the_other():
+    """As NVML's start, before CUDA's, starts all of them for each process."""
+
+    class Nvml:
+        def nvmlInit(self):  # noqa: N802
+            raise NVMLError(999)
+
+    def driver():
+        raise CudaError("no driver")
+
+    out = io.StringIO()
+    Measuring(BUDGETS["quick"], 1.0, Nvml(), Report(out), lambda: None).run(UUID, driver)
+    stages = [line for line in map(json.loads, out.getvalue().splitlines()) if "stage" in line]
+    assert [line["seconds"] for line in stages] == [START, START]
