@@ -26,6 +26,7 @@ class Cordons:
         self._cordons: dict[str, Cordon] = {}
         self._problem = ""
         self._gone = asyncio.Event()  # the folder
+        self._folder = Directory(self._path.parent, self._check)
         self._read()
 
     async def run(self) -> None:
@@ -34,7 +35,8 @@ class Cordons:
             self._gone.clear()
             with contextlib.suppress(OSError):  # the folder cannot be made: again later
                 self._path.parent.mkdir(exist_ok=True)
-                with Directory(self._path.parent, self._check):
+                self._folder = Directory(self._path.parent, self._check)
+                with self._folder:
                     self._check()  # for a change since the last read
                     await self._gone.wait()
             await asyncio.sleep(PAUSE)
@@ -52,7 +54,7 @@ class Cordons:
     def _check(self) -> None:
         self._read()
         self.apply()
-        if not self._path.parent.exists():
+        if self._folder.gone or not self._path.parent.exists():
             self._gone.set()
 
     def _read(self) -> None:

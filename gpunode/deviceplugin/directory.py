@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import socket
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 # From <sys/inotify.h>
 IN_CLOSE_WRITE, IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x8, 0x40, 0x80, 0x100, 0x200
 IN_DELETE_SELF = 0x400
+EVENT = struct.Struct("iIII")  # watch, mask, cookie, bytes of the name that follows
 
 POLL = 2.0  # seconds between two checks without inotify
 
@@ -35,6 +37,7 @@ class Directory:
         self._path = path
         self._on_change = on_change
         self._fd = -1
+        self.gone = False  # the directory that is watched; another may be at its path (its inode number may be the same)
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Directory:
@@ -59,7 +62,11 @@ class Directory:
             os.close(self._fd)
 
     def _readable(self) -> None:
-        os.read(self._fd, 65536)  # the events do not matter: the files are checked
+        events, at = os.read(self._fd, 65536), 0
+        while at < len(events):  # other events do not matter: the files are checked
+            _, mask, _, size = EVENT.unpack_from(events, at)
+            self.gone = self.gone or bool(mask & IN_DELETE_SELF)
+            at += EVENT.size + size
         self._on_change()
 
     def _tick(self) -> None:
