@@ -10,6 +10,7 @@ import pytest
 
 from gpunode import report
 from gpunode.cluster.api import Api
+from gpunode.commands import provision
 from gpunode.engine import batch, cluster_diff, rounds, work
 from gpunode.engine.batch import Run
 from gpunode.engine.batch_order import Size
@@ -152,6 +153,24 @@ def test_without_a_proof_no_node_is_tainted_by_its_inventory(
     node = nodes.parse(next(iter(fake.all("Node"))))
     batch.finish(run, (Member(Host("a", Ssh("a"), taint_until_verified=True), outcome, node),))
     assert of(fake) == after
+
+
+@pytest.mark.parametrize(
+    ("proves", "left", "said"),
+    [(True, RUN, "`gpunode resume"), (True, EARLIER, ""), (False, EARLIER, "`gpunode provision")],
+)
+def test_the_end_names_the_command_that_proves_tainted_nodes(
+    api: Api, fake: FakeApi, capsys: pytest.CaptureFixture[str], proves: bool, left: str, said: str
+) -> None:
+    """A run without a proof is resumed without a proof."""
+    add_node(fake, "a")
+    taint.hold(api, "a", left)
+    members = (Member(Host("a", Ssh("a")), Outcome("a", "right"), *nodes.fetch(api)),)
+    record, reporter = cast(Any, SimpleNamespace(id=RUN)), report.make(json=True, quiet=True)
+    provision._report_tainted(api, record, reporter, members, proves=proves)
+    text = capsys.readouterr().out
+    assert said in text
+    assert bool(said) is ("until their GPUs are proven: a" in text)
 
 
 @pytest.mark.parametrize(("proves", "taints"), [(True, 1), (False, 0)])
