@@ -194,6 +194,10 @@ def test_the_plugin_writes_its_condition_and_nothing_else_of_a_status(server: Se
         ({"status": {"conditions": [own, {"type": "Ready", "status": "True"}]}}, why),
         ({"status": {"capacity": {"nvidia.com/gpu": "9"}}}, why),
         ({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}]}}, why),
+        ({"status": {"phase": "Terminated"}}, why),
+        ({"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 4444}}}}, why),
+        ({"status": {"features": {"supplementalGroupsPolicy": True}}}, why),
+        ({"status": {"runtimeHandlers": [{"name": "x"}]}}, why),
         ({"metadata": {"labels": {"pool": "x"}}}, "no metadata but annotations"),
     ):
         code, answer = server.ask("plugin", "PATCH", f"{NODE}/a/status", body)
