@@ -443,12 +443,12 @@ def test_a_dead_socket_left_behind_is_replaced(play, plugin, sockets):
 
 
 def test_stopping_takes_the_socket_away(play, plugin, sockets):
-    """After a clean stop the directory holds what is the kubelet's alone, and the stream has ended."""
+    """After a clean stop the directory holds what is the kubelet's, and the plugin's own folder, and the stream has ended."""
 
     async def scene(kubelet: FakeKubelet) -> None:
         async with plugin(two_gpus()):
             await kubelet.until(kubelet.devices)
-        assert {path.name for path in sockets.iterdir()} == {"kubelet.sock", FILE_NAME}
+        assert {path.name for path in sockets.iterdir()} == {"kubelet.sock", FILE_NAME, "gpunode"}
         await kubelet.until(lambda: kubelet.plugins["nvidia.com/gpu"].ended)
 
     play(scene)
