@@ -39,8 +39,10 @@ def plugins(several: Iterable[Object]) -> list[Object]:
 
 
 def is_in_back_off(pod: Object) -> bool:
+    """True if the kubelet tries to start a container again later."""
     states = pod.get("status", {}).get("containerStatuses") or []
-    return any("BackOff" in state.get("state", {}).get("waiting", {}).get("reason", "") for state in states)
+    reasons = [state.get("state", {}).get("waiting", {}).get("reason", "") for state in states]
+    return any("BackOff" in reason or reason == "ErrImageNeverPull" for reason in reasons)
 
 
 def by_node(several: Iterable[Object]) -> dict[str, Object]:

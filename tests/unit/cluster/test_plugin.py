@@ -249,10 +249,14 @@ def test_a_pod_of_the_old_template_does_not_count(api: Api, fake: FakeApi, told:
     ]
 
 
-def test_a_pod_in_back_off_from_before_is_replaced_at_once(api: Api, fake: FakeApi, told: list[str]) -> None:
+@pytest.mark.parametrize("reason", ["ImagePullBackOff", "ErrImageNeverPull"])
+def test_a_pod_without_its_image_from_before_is_replaced_at_once(
+    api: Api, fake: FakeApi, told: list[str], reason: str
+) -> None:
     """The image may have been brought meanwhile; nobody waits five minutes for the kubelet to try again."""
     add_node(fake, "a", 2, labels=GPU_NODE)
-    controller = PluginController(fake, {"a": NOT_PULLED})
+    state = {"name": "device-plugin", "state": {"waiting": {"reason": reason, "message": "…"}}}
+    controller = PluginController(fake, {"a": {"phase": "Pending", "containerStatuses": [state]}})
     plugin.deploy(api, Spec(NS, IMAGE), seconds=0, notify=told.append)
     controller.states.clear()
     plugin.deploy(api, Spec(NS, IMAGE), seconds=0, notify=told.append)
