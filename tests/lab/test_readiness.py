@@ -174,7 +174,7 @@ def test_a_cordoned_gpu_stays_out_over_restarts_of_plugin_and_kubelet(
         lab.request("DELETE", f"/api/v1/namespaces/gpunode/pods/{pod}")
         wait("another pod", lambda: plugins_pod(lab) not in ("", pod), 90)
         wait("the plugin", lambda: gpunode("plugin status", "--json").code == 0, 120)
-        assert allocatable(lab, "modern") == before - 1
+        wait("the kubelet", lambda: allocatable(lab, "modern") == before - 1, 60)
         modern.exec(["systemctl", "restart", "kubelet"])
         modern.wait_ready()
         wait("the plugin", lambda: gpunode("plugin status", "--json").code == 0, 120)
