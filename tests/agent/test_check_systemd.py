@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gpunode.links.kubelet import registration
 from gpunode.model import WriteFile
 from tests.agent.conftest import Host
 
@@ -36,10 +37,14 @@ def asked(host: Host) -> Host:
         ("A=--x", "A=--x --feature-gates=A=true"),
         ('A="--feature-gates=\\"A=true\\""', 'A=""'),
         ("A=--feature-gates=A=true --x", "A=--x"),
+        ("A=--x", f"A=--x {registration.FLAG}"),
+        (f"A=--x {registration.FLAG}", "A=--x"),
     ],
 )
-def test_a_file_that_sets_other_gates_is_written(asked: Host, path: str, before: str, after: str) -> None:
-    """And nothing is left of the question."""
+def test_a_file_that_sets_what_gpunode_writes_is_written(
+    asked: Host, path: str, before: str, after: str
+) -> None:
+    """Feature gates and the taint that a kubelet registers with; and nothing is left of the question."""
     old, new = f"[Service]\nEnvironment={before}\n", f"[Service]\nEnvironment={after}\n"
     asked.write(path, old)
     assert asked.apply(WriteFile(path, new, "why", before=old, check="systemd"))[-1]["ok"]
@@ -58,6 +63,14 @@ def test_a_file_that_would_change_more_is_left_alone(asked: Host, path: str) -> 
     assert failed["error"].endswith("otherwise than planned: it would lose --token")
     assert "abc" not in str(failed)
     assert asked.read(path) == old
+
+
+def test_a_taint_of_the_users_stays(asked: Host) -> None:
+    """Only gpunode's own may come and go."""
+    old, new = "A=--x --register-with-taints=dedicated=ml:NoSchedule\n", "A=--x\n"
+    asked.write(FILE, old)
+    failed = asked.fail(WriteFile(FILE, new, "why", before=old, check="systemd"))
+    assert failed["error"].endswith("it would lose --register-with-taints")
 
 
 @pytest.mark.parametrize("path", [UNIT, FILE])

@@ -85,13 +85,13 @@ def read_watched_files(patterns: List[str], kubelet: Section) -> Dict[str, Dict[
 
 
 def check_kubelet_file(path: str, temporary: str, _expected: Optional[Message]) -> None:
-    """Raises Failure if systemd reads more from the new file than from the old one, but for feature gates."""
+    """Raises Failure if systemd reads more from the new file than from the old one, but for what gpunode writes there."""
     is_unit = re.search(r"\.service(\.d/[^/]+\.conf)?$", path)
     effective = effective_unit if is_unit else effective_environment
     before, after = effective(below(resolve(path))), effective(temporary)
     if before is None or after is None:
         return  # no systemd, or one that is too old to answer
-    old, new = without_gates(before), without_gates(after)
+    old, new = without_ours(before), without_ours(after)
     if old != new:
         lost, got = [word for word in old if word not in new], [word for word in new if word not in old]
         wrong = ["it would lose " + word.split("=")[0] for word in lost]  # the value may be a secret
@@ -129,9 +129,12 @@ def effective_environment(file: str) -> Optional[str]:
     return None if answer.status else re.sub(own, "", answer.out)
 
 
-def without_gates(text: str) -> List[str]:
-    """The words of systemd's answer without quotes and feature gates, and without variables that are empty then."""
-    plain = re.sub(r"--?feature-gates[= ]\S*", "", re.sub(r"[\"'\\]", "", text))
+OURS = r"--?feature-gates[= ]\S*|--register-with-taints=gpunode\.dev/unverified=joining:NoSchedule(?!\S)"
+
+
+def without_ours(text: str) -> List[str]:
+    """The words of systemd's answer without quotes and what gpunode writes, and without variables that are empty then."""
+    plain = re.sub(OURS, "", re.sub(r"[\"'\\]", "", text))
     tokens = re.sub(r"(?<![^\s=])(\w+=)", r" \1 ", plain).split()
     empty = re.compile(r"\w*=$").match
     following = [*tokens[1:], "="]
