@@ -57,7 +57,7 @@ def program(request) -> str:
     if request.param == "stand-in":
         request.getfixturevalue("stand_in")
     elif REAL is None:
-        pytest.skip(f"this machine has no {PROGRAM} (a package of NVIDIA's driver); it needs no GPU for this")
+        pytest.skip(f"this machine has no {PROGRAM} (a package of NVIDIA's driver)")
     return str(request.param)
 
 
