@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(
                 pytest.mark.skip(reason="no NVIDIA GPU on this machine: /dev/nvidia0 is not there")
             )
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Records of runs that tests make are not the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
