@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
@@ -188,6 +189,26 @@ def test_a_server_that_stops_lets_calls_end(sockets):
             with pytest.raises(RpcError) as caught:
                 await call(path, "/s/echo", b"", seconds=5)
             assert caught.value.code is Code.UNAVAILABLE
+
+    play(scene())
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_connection_that_comes_as_the_server_stops_is_closed(sockets, turns):
+    """Of the loop, after which the server stops: asyncio takes several from a connection's arrival to its protocol."""
+
+    async def scene() -> None:
+        server = Server({}, {})
+        await server.start(sockets / "p.sock")
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(sockets / "p.sock"))
+            client.setblocking(False)
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await server.stop(grace=0)
+            with contextlib.suppress(ConnectionResetError):
+                while await asyncio.wait_for(asyncio.get_running_loop().sock_recv(client, 1024), 10):
+                    pass
 
     play(scene())
 

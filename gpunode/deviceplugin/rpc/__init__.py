@@ -107,7 +107,7 @@ class Server:
     ) -> None:
         self.unary, self.streaming, self.longest, self.at_once = unary, streaming, longest, at_once
         self._connections: set[Connection] = set()
-        self._empty = asyncio.Event()  # no call is open
+        self._stopped = False
 
     async def start(self, path: Path) -> None:
         """Listen. Raises OSError."""
@@ -115,6 +115,11 @@ class Server:
 
     async def stop(self, grace: float) -> None:
         """Take no more calls, and end those that are still open after so many seconds."""
+        self._stopped = True
+        # A connection that asyncio has accepted, but not made, would stay open: a closed Server of Python 3.11 fails it.
+        for listening in self._server.sockets:
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+        await asyncio.sleep(0)
         self._server.close()
         for connection in self._connections:
             connection.goaway()
@@ -131,8 +136,13 @@ class Server:
         def accept(stream: Stream) -> None:
             _Call(self, connection, stream)
 
-        connection = Connection(accept, lambda: self._connections.discard(connection))
-        self._connections.add(connection)
+        def join() -> None:
+            if self._stopped:  # asyncio had accepted it before the server stopped, and makes it only now
+                connection.transport.close()
+            else:
+                self._connections.add(connection)
+
+        connection = Connection(accept, lambda: self._connections.discard(connection), join)
         return connection
 
 

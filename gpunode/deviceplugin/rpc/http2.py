@@ -79,11 +79,14 @@ class Connection(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(
-        self, accept: Callable[[Stream], None] | None, lost: Callable[[], None] = lambda: None
+        self,
+        accept: Callable[[Stream], None] | None,
+        lost: Callable[[], None] = lambda: None,
+        made: Callable[[], None] = lambda: None,
     ) -> None:
         self.streams: dict[int, Stream] = {}
         self.closing = False  # no more streams are taken, or can be opened
-        self._accept, self._lost = accept, lost
+        self._accept, self._lost, self._made = accept, lost, made
         self._preface = b"" if accept is None else PREFACE
         self._buffer = bytearray()
         self._decoder = Decoder()
@@ -110,6 +113,7 @@ class Connection(asyncio.Protocol):
             + frame(SETTINGS, 0, 0, settings)
             + frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", LARGEST - WINDOW))
         )
+        self._made()
 
     def connection_lost(self, _error: Exception | None) -> None:
         self.closing = True
