@@ -41,6 +41,19 @@ class Advice(str):
         return "".join(part.on(inventory) if isinstance(part, Command) else part for part in self.parts)
 
 
+COMMAND = re.compile(r"(?<=`)gpunode ((?:(?:plugin|share|run|why) )?[a-z-]+)(?: ([^`]*))?(?=`)")
+
+
+def advise(text: str) -> Advice:
+    """The text as advice: its commands of gpunode are those in backquotes, as in `gpunode provision --limit gpu-01`."""
+    parts: list[str | Command] = []
+    end = 0
+    for match in COMMAND.finditer(text):
+        parts += [text[end : match.start()], Command(match[1], match[2] or "")]
+        end = match.end()
+    return Advice(*parts, text[end:])
+
+
 def page(name: str) -> str:
     """Where the user has this page of the documents: in the installed package, or in the checkout."""
     package = Path(__file__).resolve().parent

@@ -131,7 +131,10 @@ def codes() -> Iterator[str]:
     )
     yield from table(
         ("code", "do"),
-        *((f"`{rule.code}`", rule.fix) for rule in (*obstacles.ADMISSION, *obstacles.SCHEDULING)),
+        *(
+            (f"`{rule.code}`", rule.fix)
+            for rule in (*obstacles.rules("admission"), *obstacles.rules("scheduling"))
+        ),
     )
     yield from (
         "## Xids",

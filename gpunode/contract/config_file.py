@@ -14,7 +14,6 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from .config import (
@@ -49,7 +48,7 @@ IGNORED_KEYS = (
 TOP = ("version", "flags", "resources", "sharing", "imex")
 SECTIONS = ("flags", "flags.plugin", "sharing", "imex")  # whose keys are settings, or sections again
 MOST_BYTES = 1 << 20  # bytes, as in a ConfigMap
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+NOTHING: Mapping[str, Any] = {}
 
 
 def read(path: Path, over: Mapping[str, Any] = NOTHING) -> Config:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from itertools import accumulate
-from types import MappingProxyType
 
 from .bounded import Bounded
 from .state import NodeState
@@ -37,7 +36,7 @@ REQUEST = 8192  # bytes
 DEADLINE = 10.0  # seconds to send a request and take its answer
 BUCKETS = (0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0)  # seconds
 
-NO_PAGES: Mapping[str, Callable[[], Awaitable[str]]] = MappingProxyType({})
+NO_PAGES: Mapping[str, Callable[[], Awaitable[str]]] = {}
 
 Sample = tuple[str, dict[str, str], float]
 

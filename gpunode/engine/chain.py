@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from types import MappingProxyType
 
 from gpunode import packages
 from gpunode.errors import CannotPlan, Problem, Refused
@@ -54,7 +53,7 @@ CHAIN: tuple[Link, ...] = (
     plugin.LINK,
 )
 STEPS: tuple[Step, ...] = tuple(step for link in CHAIN for step in link.steps)
-FAULTS: Mapping[str, Fault] = MappingProxyType({fault.name: fault for link in CHAIN for fault in link.faults})
+FAULTS: Mapping[str, Fault] = {fault.name: fault for link in CHAIN for fault in link.faults}
 JUDGES: tuple[Judge, ...] = tuple(judge for link in CHAIN for judge in link.judges)
 
 

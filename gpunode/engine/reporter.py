@@ -22,15 +22,12 @@ class Reporter(Protocol):
 
     def live(self, hosts: Sequence[Host]) -> AbstractContextManager[None]:
         """Within this context the progress of these hosts is shown."""
-        ...
 
     def event(self, event: Event) -> None:
         """Progress on a host or in the cluster."""
-        ...
 
     def outcome(self, outcome: Outcome) -> None:
         """A host is done."""
-        ...
 
     def plans(
         self,
@@ -41,43 +38,33 @@ class Reporter(Protocol):
     ) -> None:
         """The changes of each host. `diff`: with what changes inside files; None: for programs, and for users who ask for it.
         `reviewed`: hosts whose plan the user has seen."""
-        ...
 
     def cluster(self, context: str, differences: Sequence[Difference], *, diff: bool | None = None) -> None:
         """The changes of the cluster `context`. `diff`: as of `plans`; None: with those of nodes and ConfigMaps, and short ones."""
-        ...
 
     def failures(self, outcomes: Sequence[Outcome]) -> None:
         """The errors among these, each with its hint."""
-        ...
 
     def links(self, host: str, links: Sequence[Verdict]) -> None:
         """A host's chain, link by link."""
-        ...
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """A table; as JSON one line per row, keyed by column."""
-        ...
 
     def problem(self, problem: Problem, host: str | None = None) -> None:
         """A problem that is no host's outcome; `host` None: it concerns all."""
-        ...
 
     def note(self, text: str) -> None:
         """A sentence for the user; programs do not rely on it."""
-        ...
 
     def ask(self, question: str) -> bool:
         """A question that needs a user, who can have the diffs shown first; False where there is none."""
-        ...
 
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
         """The last line: hosts by status, seconds, and the number of pending cluster changes (None: not checked)."""
-        ...
 
     def total(self, text: str, numbers: Mapping[str, object]) -> None:
         """The last line of other commands: `text` for users, `numbers` as JSON."""
-        ...
 
 
 def progress(reporter: Reporter) -> Callable[[str], None]:

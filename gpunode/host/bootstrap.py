@@ -6,7 +6,6 @@ import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 from gpunode.errors import AgentFailed, AgentUnusable, HostError, PasswordRefused, SudoRefused
 from gpunode.local.password import PROMPT
@@ -106,14 +105,12 @@ PYTHONS = (
 # sudo gets the user's password, so the PATH of the user comes last. The third is that of NixOS.
 SUDO_PATH = "/usr/bin:/bin:/run/wrappers/bin"
 # How root installs one where there is none, by the program that does it.
-INSTALLS: Mapping[str, str] = MappingProxyType(
-    {
-        "apt-get": "apt-get -q update; DEBIAN_FRONTEND=noninteractive apt-get -q -y install python3",
-        "dnf": "dnf -q -y install python3",
-        "yum": "yum -q -y install python3",
-        "zypper": "zypper -q -n install python3",
-    }
-)
+INSTALLS: Mapping[str, str] = {
+    "apt-get": "apt-get -q update; DEBIAN_FRONTEND=noninteractive apt-get -q -y install python3",
+    "dnf": "dnf -q -y install python3",
+    "yum": "yum -q -y install python3",
+    "zypper": "zypper -q -n install python3",
+}
 ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 _NO_PYTHON = "@gpunode-no-python3"

@@ -32,7 +32,6 @@ class Remote(Protocol):
 
     def end(self) -> tuple[int | None, str]:
         """Exit status (None if the connection was lost) and the end of standard error."""
-        ...
 
 
 class Connection(Protocol):
@@ -43,11 +42,9 @@ class Connection(Protocol):
         self, command: str, stdin: Iterable[bytes], heard: Callable[[bytes], None] | None = None
     ) -> Remote:
         """Start a command. `heard` is called with chunks of standard error, in another thread."""
-        ...
 
     def close(self) -> None:
         """Close it, with the connection that it is multiplexed over, so that the next one logs in again."""
-        ...
 
 
 class Local:

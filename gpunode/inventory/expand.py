@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 from gpunode.contract.config import LABEL
@@ -167,9 +166,12 @@ def read_taints(source: Source, taints: list[Any], where: Where) -> tuple[str, .
     return None if wrong else tuple(map(str, taints))
 
 
-READERS: Mapping[tuple[str, ...], Callable[[Source, Any, Where], Any]] = MappingProxyType(
-    {("driver",): read_driver, ("python",): read_python, ("gpus",): read_gpus, ("taints",): read_taints}
-)
+READERS: Mapping[tuple[str, ...], Callable[[Source, Any, Where], Any]] = {
+    ("driver",): read_driver,
+    ("python",): read_python,
+    ("gpus",): read_gpus,
+    ("taints",): read_taints,
+}
 
 
 def read_repository(source: Source, value: Mapping[str, str], where: Where) -> Repository | None:

@@ -11,7 +11,6 @@ driver without packages is not a package system.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from gpunode.agent.failures import HINTS
 from gpunode.errors import CannotPlan
@@ -24,9 +23,9 @@ from gpunode.packages.zypper import plan as zypper
 from gpunode.planning.versions import is_installed
 
 # By the name of their section.
-SYSTEMS: Mapping[str, PackageSystem] = MappingProxyType(
-    {system.name: system for system in (apt.SYSTEM, dnf.SYSTEM, dnf.YUM, zypper.SYSTEM)}
-)
+SYSTEMS: Mapping[str, PackageSystem] = {
+    system.name: system for system in (apt.SYSTEM, dnf.SYSTEM, dnf.YUM, zypper.SYSTEM)
+}
 
 
 def hint_of(code: str) -> str:

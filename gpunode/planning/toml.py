@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import tomlkit
@@ -30,15 +29,13 @@ Kind: TypeAlias = Literal["number", "string", "strings", "switch", "table"]  # `
 # By path. "*" is any name; case does not count, as for the TOML libraries of Go.
 Kinds: TypeAlias = Mapping[Path, Kind]
 
-KINDS: Mapping[Kind, tuple[type, str]] = MappingProxyType(
-    {
-        "number": (int, "a number"),
-        "string": (str, "a string"),
-        "strings": (list, "a list of strings"),
-        "switch": (bool, "true or false"),
-        "table": (Mapping, "a table"),
-    }
-)
+KINDS: Mapping[Kind, tuple[type, str]] = {
+    "number": (int, "a number"),
+    "string": (str, "a string"),
+    "strings": (list, "a list of strings"),
+    "switch": (bool, "true or false"),
+    "table": (Mapping, "a table"),
+}
 
 
 def read(text: str, path: str, kinds: Kinds, reader: str) -> dict[str, Any]:

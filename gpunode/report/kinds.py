@@ -6,7 +6,6 @@ Keys may be added; none changes its meaning within a major version. A key of `Mo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
 from gpunode.model import Layer, Status
@@ -749,8 +748,7 @@ class SummaryMore(Summary, total=False):
     resources: Annotated[dict[str, list[int]], "`share inspect`: units promised and units there, by resource"]
 
 
-KINDS: Mapping[str, type] = MappingProxyType(
-    {
+KINDS: Mapping[str, type] = {
         "stage": StageMore,
         "change": Change,
         "progress": ProgressMore,
@@ -799,5 +797,4 @@ KINDS: Mapping[str, type] = MappingProxyType(
         "error": ErrorMore,
         "note": Note,
         "summary": SummaryMore,
-    }
-)  # fmt: skip
+    }  # fmt: skip

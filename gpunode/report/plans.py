@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpunode.engine.chain import find_manual_fix, unfixed_note
@@ -52,24 +51,27 @@ WORDS = {
 REASONS, LINES = 3, 15  # of an answer
 NAMED, HOSTS, BATCHES = 5, 10, 5  # how many are shown: pods and processes of a host, hosts, batches
 # The action of a Difference → the verb in the plan, and its sign.
-DO: Mapping[str, str] = MappingProxyType(
-    {
-        "created": "create",
-        "changed": "change",
-        "removed": "remove",
-        "labelled": "label",
-        "replaced": "replace",
-    }
-)
-SIGNS: Mapping[str, tuple[str, str]] = MappingProxyType({"created": ("+", "green"), "removed": ("-", "red")})
+DO: Mapping[str, str] = {
+    "created": "create",
+    "changed": "change",
+    "removed": "remove",
+    "labelled": "label",
+    "replaced": "replace",
+}
+SIGNS: Mapping[str, tuple[str, str]] = {"created": ("+", "green"), "removed": ("-", "red")}
 CHANGE = ("~", "yellow")
 # Of recorded hosts and changes: a state, and whether a change was made (None: not known).
-RECORDED: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {"proven": ("✓", "green"), "in use": ("✓", "green"), "skipped": ("·", "dim"), "waiting": ("·", "dim")}
-)
-MADE: Mapping[bool | None, tuple[str, str]] = MappingProxyType(
-    {True: ("✓", "green"), False: ("·", "dim"), None: ("?", "yellow")}
-)
+RECORDED: Mapping[str, tuple[str, str]] = {
+    "proven": ("✓", "green"),
+    "in use": ("✓", "green"),
+    "skipped": ("·", "dim"),
+    "waiting": ("·", "dim"),
+}
+MADE: Mapping[bool | None, tuple[str, str]] = {
+    True: ("✓", "green"),
+    False: ("·", "dim"),
+    None: ("?", "yellow"),
+}
 FEW = 3  # fields shown per manager
 LINES = 12  # of a host's plan; a longer one is shown by step
 PODS = 10

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 from gpunode.sim.host import driver, systemd
@@ -104,28 +103,26 @@ def _gate(state: State, machine: Machine, now: Now) -> None:
     systemd.start(state, now, "kubelet.service")
 
 
-ACTS: Mapping[str, Act] = MappingProxyType(
-    {
-        "module": Act(lambda _, __, now: now.modules.clear()),
-        "nouveau": Act(_free("nouveau"), "containerd"),
-        "nova": Act(_free("nova_core"), "containerd"),
-        "kernel": Act(_kernel),
-        "library": Act(_library),
-        "xid": Act(_xid),
-        "toolkit": Act(lambda _, __, now: now.packages.pop("nvidia-container-toolkit")),
-        "runtime": Act(_runtime),
-        "stopped": Act(_stop),
-        "daemon.json": Act(
-            lambda state, *_: _edit(state, DAEMON_JSON, '"log-driver"', '"debug": true\n    "log-driver"'),
-            "docker",
+ACTS: Mapping[str, Act] = {
+    "module": Act(lambda _, __, now: now.modules.clear()),
+    "nouveau": Act(_free("nouveau"), "containerd"),
+    "nova": Act(_free("nova_core"), "containerd"),
+    "kernel": Act(_kernel),
+    "library": Act(_library),
+    "xid": Act(_xid),
+    "toolkit": Act(lambda _, __, now: now.packages.pop("nvidia-container-toolkit")),
+    "runtime": Act(_runtime),
+    "stopped": Act(_stop),
+    "daemon.json": Act(
+        lambda state, *_: _edit(state, DAEMON_JSON, '"log-driver"', '"debug": true\n    "log-driver"'),
+        "docker",
+    ),
+    "config.toml": Act(
+        lambda state, *_: _edit(
+            state, CONFIG_TOML, "root = '/var/lib/containerd'", "root = '/var/lib/containerd"
         ),
-        "config.toml": Act(
-            lambda state, *_: _edit(
-                state, CONFIG_TOML, "root = '/var/lib/containerd'", "root = '/var/lib/containerd"
-            ),
-            "containerd",
-        ),
-        "gate": Act(_gate, "containerd"),
-        "image": Act(lambda _, __, now: now.images.clear()),
-    }
-)
+        "containerd",
+    ),
+    "gate": Act(_gate, "containerd"),
+    "image": Act(lambda _, __, now: now.images.clear()),
+}

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -42,7 +41,7 @@ class Access:
     login: Login | None = None  # of a credential plugin; then not `configuration` and `tls` count, but it
 
 
-NAMES: Mapping[type, str] = MappingProxyType({str: "text", list: "a list", dict: "a mapping"})
+NAMES: Mapping[type, str] = {str: "text", list: "a list", dict: "a mapping"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Protocol
 
 from gpunode.links.kubelet import k0s, microk8s, microshift, minors, rancher, start, systemd
@@ -36,9 +35,9 @@ KUBEADM = Place(  # and the deb and rpm packages
     files=("/var/lib/kubelet/kubeadm-flags.env",),
     drop_in="/etc/systemd/system/kubelet.service.d/20-gpunode.conf",
 )
-KINDS: Mapping[str, Kind] = MappingProxyType(
-    {place.unit: kind for kind in (rancher, k0s, microk8s, microshift) for place in kind.PLACES}
-)
+KINDS: Mapping[str, Kind] = {
+    place.unit: kind for kind in (rancher, k0s, microk8s, microshift) for place in kind.PLACES
+}
 PLACES = (KUBEADM, *rancher.PLACES, *k0s.PLACES, *microk8s.PLACES, *microshift.PLACES)
 MANIFESTS = "/etc/kubernetes/manifests/"  # kubeadm's static pods
 CONTROL_PLANE = (f"{MANIFESTS}kube-apiserver.*", f"{MANIFESTS}etcd.*")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Literal
 
 import yaml
@@ -58,12 +57,10 @@ def _product(name: Literal["k3s", "rke2"], title: str, *units: str) -> Product:
     return Product(name, title, units, config, agent, f"{agent}/etc/kubelet.conf.d", watched)
 
 
-PRODUCTS: Mapping[str, Product] = MappingProxyType(
-    {
-        "k3s": _product("k3s", "k3s", "k3s.service", "k3s-agent.service"),
-        "rke2": _product("rke2", "RKE2", "rke2-server.service", "rke2-agent.service"),
-    }
-)
+PRODUCTS: Mapping[str, Product] = {
+    "k3s": _product("k3s", "k3s", "k3s.service", "k3s-agent.service"),
+    "rke2": _product("rke2", "RKE2", "rke2-server.service", "rke2-agent.service"),
+}
 PLACES = tuple(product.place(unit) for product in PRODUCTS.values() for unit in product.units)
 WATCH = tuple(
     path for product in PRODUCTS.values() for path in (*product.watched, f"{product.folder}/*.conf")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
@@ -17,7 +16,7 @@ from gpunode.model import PciDevice
 # wish is taken off, and what others set stays.
 PROVISION = "gpunode"
 ACCELERATOR = "gpunode-accelerator"
-NONE: Mapping[str, str] = MappingProxyType({})
+NONE: Mapping[str, str] = {}
 
 
 def write(

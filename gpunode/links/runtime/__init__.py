@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Protocol
 
 from gpunode.links.kubelet import minors, places
@@ -36,17 +35,15 @@ class ContainerRuntime(Protocol):
         """The same, and its default runtime where that is known; its name where it does not answer. Raises CannotPlan."""
 
 
-RUNTIMES: Mapping[Runtime, ContainerRuntime] = MappingProxyType(
-    {
-        "k3s": rancher.K3S,
-        "rke2": rancher.RKE2,
-        "k0s": k0s,
-        "microk8s": microk8s,
-        "docker": docker,
-        "crio": crio,
-        "containerd": containerd,
-    }
-)
+RUNTIMES: Mapping[Runtime, ContainerRuntime] = {
+    "k3s": rancher.K3S,
+    "rke2": rancher.RKE2,
+    "k0s": k0s,
+    "microk8s": microk8s,
+    "docker": docker,
+    "crio": crio,
+    "containerd": containerd,
+}
 
 
 def at_endpoint(endpoint: str | None) -> Runtime | None:

@@ -9,7 +9,6 @@ import base64
 import copy
 import uuid
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 from gpunode.sim.apiserver.queries import matches
@@ -201,17 +200,15 @@ def _quality(spec: Object) -> str:
     return "Burstable" if plain else "BestEffort"
 
 
-FILL: Mapping[str, Callable[[Store, Object, Object | None], None]] = MappingProxyType(
-    {
-        "Namespace": _namespace,
-        "Node": _node,
-        "Pod": _pod,
-        "DaemonSet": _daemonset,
-        "Job": _job,
-        "Secret": _secret,
-        "PersistentVolumeClaim": _claim,
-    }
-)
+FILL: Mapping[str, Callable[[Store, Object, Object | None], None]] = {
+    "Namespace": _namespace,
+    "Node": _node,
+    "Pod": _pod,
+    "DaemonSet": _daemonset,
+    "Job": _job,
+    "Secret": _secret,
+    "PersistentVolumeClaim": _claim,
+}
 
 
 def allows(store: Store, user: str, verb: str, group: str, plural: str, namespace: str) -> bool:

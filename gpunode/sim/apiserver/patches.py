@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from gpunode.sim.apiserver.store import Object, now
@@ -299,9 +298,7 @@ def _list(live: list[Object], patch: list[Object], by: str, order: list[Any]) ->
     return [*first, *items.values()]
 
 
-BY_CONTENT: Mapping[str, Callable[[Object, Any], Object]] = MappingProxyType(
-    {
-        "application/merge-patch+json": merge_patch,
-        "application/strategic-merge-patch+json": strategic_patch,
-    }
-)
+BY_CONTENT: Mapping[str, Callable[[Object, Any], Object]] = {
+    "application/merge-patch+json": merge_patch,
+    "application/strategic-merge-patch+json": strategic_patch,
+}
