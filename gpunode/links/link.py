@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 from gpunode.errors import Problem
 from gpunode.host import diff
 from gpunode.model import Change, Desired, Facts, Fault, Host, Layer, Outcome, StepPlan, Unit, Verdict, Watch
+from gpunode.planning import writers
 from gpunode.wording import Advice, Command, lines
 
 NOTHING = Watch()
@@ -56,7 +57,7 @@ def judge_by_plan(outcome: Outcome, layer: Layer, text: str, *steps: str) -> Ver
         return Verdict.ok(layer, text)
     will = "; ".join(diff.headline(change) for change in step.changes)
     fix = lines((fix_by_plan(outcome, layer, "", *steps), f"it will {will}"))
-    return Verdict.broken(layer, text, faults(step), fix)
+    return Verdict.broken(layer, text, faults(step, outcome.facts), fix)
 
 
 def fix_by_plan(outcome: Outcome, layer: Layer, by_hand: str, *steps: str) -> str:
@@ -75,14 +76,17 @@ def cause_by_plan(outcome: Outcome, layer: Layer, *steps: str) -> str:
     """The faults that these steps would fix, or the refusal of this layer; "" where there is neither."""
     step = waiting_step(outcome, *steps)
     if step is not None:
-        return faults(step)
+        return faults(step, outcome.facts)
     return outcome.why if outcome.problem and outcome.problem.layer == layer else ""
 
 
-def faults(step: StepPlan) -> str:
-    """The step's faults, one a line."""
-    texts = (change.why if change.fault is None else change.fault for change in step.changes)
-    return "\n".join(text for text in texts if text)
+def faults(step: StepPlan, facts: Facts | None) -> str:
+    """The step's faults, one a line, each with who wrote the file last."""
+    texts: list[str] = []
+    for change in step.changes:
+        fault = change.why if change.fault is None else change.fault
+        texts += [fault, writers.cause(facts, change)] if fault else []
+    return "\n".join(filter(None, texts))
 
 
 def state_of(unit: Unit | None) -> str:

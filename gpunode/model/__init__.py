@@ -40,6 +40,7 @@ from gpunode.model.facts import (
     Package,
     PciDevice,
     Run,
+    Trace,
     Unconfirmed,
     Unit,
     Watch,

@@ -98,6 +98,20 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
+class Trace:
+    """What tells who wrote a file. `undone`: how often what gpunode wrote there was changed by another. `packaged`: it is as its
+    package installed it."""
+
+    path: str
+    uid: int = 0
+    run: str = ""  # gpunode's last one that wrote it
+    wrote: str | None = None  # the SHA-256 of its text
+    undone: int = 0
+    package: str = ""
+    packaged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Unit:
     """A systemd unit. `active_since` in seconds since the epoch, None when it is not active."""
 
@@ -233,6 +247,7 @@ class Facts:
     smi_error: str | None = None  # nvidia-smi's message when it failed
     packages: Mapping[str, Package] = field(default_factory=dict)
     files: Mapping[str, File] = field(default_factory=dict)
+    traces: Mapping[str, Trace] = field(default_factory=dict)  # of the files that exist
     units: Mapping[str, Unit] = field(default_factory=dict)
     docker: Docker | None = None
     containerd: Containerd | None = None

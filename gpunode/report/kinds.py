@@ -266,8 +266,18 @@ class PlannedChange(TypedDict):
     why: Annotated[str, "its reason"]
 
 
+class Writer(TypedDict):
+    """Who wrote last what a change replaces or removes."""
+
+    code: Annotated[str, "[who](../switching.md#who-wrote-this-last)"]
+    name: Message
+    sign: Annotated[str, "what shows it, for people"]
+    undone: Annotated[int, "how often gpunode wrote the file, and another changed it since"]
+
+
 class PlannedChangeMore(PlannedChange, total=False):
     diff: Annotated[list[str], "its lines; not with `--no-diff`"]
+    writer: Annotated[Writer, "of a file that is there, where traces tell"]
 
 
 class DisturbedPod(TypedDict):

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from gpunode.agent.redaction import redact_values
 from gpunode.errors import Problem
 from gpunode.host import diff as diffs
-from gpunode.model import Disturbed, Event, Host, Outcome, Verdict
+from gpunode.model import Change, Disturbed, Event, Host, Outcome, Verdict
+from gpunode.planning import writers
 from gpunode.report.plain import end_quietly
 from gpunode.report.plans import DO, notes, status_of
 
@@ -56,6 +57,7 @@ class Lines:
                     "what": diffs.headline(change, reload=reload),
                     "why": change.why,
                     **({} if diff is False else {"diff": diffs.lines(change)}),
+                    **_writer(outcome, change),
                 }
                 for step in steps
                 for change in step.changes
@@ -146,6 +148,13 @@ class Lines:
             out.flush()
         except BrokenPipeError:
             end_quietly(sys.stdout)
+
+
+def _writer(outcome: Outcome, change: Change) -> dict[str, Any]:
+    writer = writers.of_change(outcome.facts, change)
+    if outcome.facts is None or writer is None:
+        return {}
+    return {"writer": {**asdict(writer), "undone": writers.overwritten(outcome.facts, change)}}
 
 
 def _disturbs(disturbed: Disturbed) -> dict[str, Any]:

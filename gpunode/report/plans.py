@@ -29,6 +29,7 @@ from gpunode.model import (
     Verdict,
     WriteFile,
 )
+from gpunode.planning import writers
 from gpunode.report.plain import Part, lines, plain
 from gpunode.wording import common, few
 
@@ -291,7 +292,9 @@ def _claims(difference: Difference) -> Iterator[Part]:
         fields.setdefault(claim.manager or "another client", []).append(claim.field)
     for manager, these in fields.items():
         pronoun = "them" if len(these) > 1 else "it"
-        yield f"{INDENT}{manager} has set {few(these, FEW)}; gpunode sets {pronoun} back\n", "yellow"
+        writer = writers.of_manager(manager)
+        name = f" ({writer.name})" if writer and writer.code != "administrator" else ""
+        yield f"{INDENT}{manager}{name} has set {few(these, FEW)}; gpunode sets {pronoun} back\n", "yellow"
 
 
 def summary_text(outcomes: Sequence[Outcome], seconds: float, cluster: int | None) -> str:
@@ -479,10 +482,10 @@ def _plan(outcome: Outcome, *, diff: bool | None) -> list[Part]:
     reload = bool(outcome.disturbs and outcome.disturbs.reload)
     parts: list[Part] = []
     for show in (
-        *([partial(_step, diff=True)] if diff is not False else []),
-        partial(_step, diff=False),
-        partial(_brief_step, why=True),
-        partial(_brief_step, why=False),
+        *([partial(_step, outcome.facts, diff=True)] if diff is not False else []),
+        partial(_step, outcome.facts, diff=False),
+        partial(_brief_step, outcome.facts, why=True),
+        partial(_brief_step, outcome.facts, why=False),
     ):
         parts = [part for step in steps for part in show(step, reload=reload)]
         if diff or _height(parts) <= LINES - 2:  # its name, and what it disturbs
@@ -490,20 +493,21 @@ def _plan(outcome: Outcome, *, diff: bool | None) -> list[Part]:
     return parts
 
 
-def _step(step: StepPlan, *, diff: bool, reload: bool) -> Iterator[Part]:
+def _step(facts: Facts | None, step: StepPlan, *, diff: bool, reload: bool) -> Iterator[Part]:
     name = "modules" if reload and step.step == "reboot" else step.step
     for change in step.changes:
         title = diffs.headline(change, reload=reload)
         yield from ("   ", (f"{name:<11}", "dim"), " ", _sign(change), f" {title}\n")
         name = ""
-        for text, style in ((change.why, "dim"), (getattr(change, "note", ""), "yellow")):
+        notes = getattr(change, "note", ""), writers.sentence(facts, change)
+        for text, style in ((change.why, "dim"), *((note, "yellow") for note in notes)):
             if text:
                 yield f"{' ' * 17}{text}\n", style
         for line in diffs.lines(change) if diff else ():
             yield f"{' ' * 17}{line}\n", line_style(line)
 
 
-def _brief_step(step: StepPlan, *, reload: bool, why: bool) -> Iterator[Part]:
+def _brief_step(facts: Facts | None, step: StepPlan, *, reload: bool, why: bool) -> Iterator[Part]:
     """A step in one line: what it does; with `why`, the first reason below."""
     titles = list(dict.fromkeys(_brief_titles(step.changes, reload=reload)))
     if titles:
@@ -511,6 +515,9 @@ def _brief_step(step: StepPlan, *, reload: bool, why: bool) -> Iterator[Part]:
         yield from ("   ", (f"{name:<11}", "dim"), " ", _sign(step.changes[-1]), f" {'; '.join(titles)}\n")
         if why and step.changes[0].why:
             yield f"{INDENT}{step.changes[0].why}\n", "dim"
+        for text in dict.fromkeys(writers.sentence(facts, change) for change in step.changes):
+            if text:
+                yield f"{INDENT}{text}\n", "yellow"
 
 
 def _brief_titles(changes: Sequence[Change], *, reload: bool) -> Iterator[str]:

@@ -17,6 +17,7 @@ from gpunode.agent.processes import count_containers, read_cgroups
 from gpunode.agent.record import lock_holder, read_unconfirmed
 from gpunode.agent.section import Section
 from gpunode.agent.system import Message, line_of
+from gpunode.engine.on_host.traces import read_traces
 from gpunode.links.driver.on_host.gpus import (
     read_boot_default,
     read_gpu_users,
@@ -48,6 +49,7 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
     arch, units = Section(read_arch), Section(read_units, watch["units"])
     cgroups, pci = Section(read_cgroups), Section(read_pci)
     modules, users, kubelet = Section(read_modules), Section(read_gpu_users), Section(read_kubelet, units)
+    files = Section(read_watched_files, watch["files"], kubelet)
     sections: Dict[str, Section] = {
         "os": Section(read_os),
         "arch": arch,
@@ -74,7 +76,8 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
         "gpu_users": users,
         "unconfirmed": Section(read_unconfirmed),
         "images": Section(read_images, watch["images"]),
-        "files": Section(read_watched_files, watch["files"], kubelet),
+        "files": files,
+        "traces": Section(read_traces, files),
     }
     facts: Message = {
         "time": time.time(),

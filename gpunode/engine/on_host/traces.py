@@ -1,0 +1,84 @@
+"""Traces of who wrote the watched files: gpunode's records, the package database, the owner."""
+
+import json
+import os
+import re
+from typing import Any, Dict, List
+
+from gpunode.agent.record import RECORDS
+from gpunode.agent.section import Section
+from gpunode.agent.system import ROOT, Message, below, glob_of, have, run, text_of
+
+# Of packages' files, and not of repositories, which a plan only reads; the package database is not asked for others.
+PACKAGED = re.compile(r"/etc/(?!apt/|yum\.repos\.d/|zypp/)")
+
+
+def read_traces(files: Section) -> Dict[str, Message]:
+    """The traces of each watched file that exists, by path."""
+    shown = {path: file for path, file in files.result().items() if "sha256" in file}
+    traces = {path: {"uid": uid_of(path)} for path in shown}  # type: Dict[str, Message]
+    for path, trace in read_recorded(shown).items():
+        traces[path].update(trace)
+    doubtful = [
+        path for path in shown if PACKAGED.match(path) and traces[path].get("wrote") != shown[path]["sha256"]
+    ]
+    for path, (package, digest) in read_owners(doubtful).items():
+        same = digest == (shown[path]["sha256"] if len(digest) == 64 else md5_of(path))
+        traces[path].update(package=package, packaged=same)
+    return traces
+
+
+def uid_of(path: str) -> int:
+    return 0 if ROOT else os.stat(path).st_uid  # below another root, files are the caller's
+
+
+def read_recorded(files: Dict[str, Dict[str, Any]]) -> Dict[str, Message]:
+    """Of the files that gpunode's runs wrote: the last `run`, the digest that it `wrote`, and how often another text was `undone`
+    it with. Runs that did not end well count for no such: they restore files themselves."""
+    traces: Dict[str, Message] = {}
+    kept: Dict[str, bool] = {}
+    for journal in glob_of(RECORDS + "/*/journal.jsonl"):
+        folder = os.path.dirname(journal)
+        well = (text_of(folder + "/messages.jsonl") or "").rstrip().endswith('"end", "ok": true}')
+        for line in (text_of(journal) or "").splitlines():
+            try:
+                entry = json.loads(line)
+                path, was, wrote = entry["path"], entry["was"], entry["wrote"]
+            except (ValueError, KeyError):
+                continue  # incomplete, or of a newer gpunode
+            if path in files:
+                last = traces.get(path)
+                undone = last["undone"] + (kept[path] and was != last["wrote"]) if last else 0
+                traces[path] = {"run": os.path.basename(folder), "wrote": wrote, "undone": undone}
+                kept[path] = well
+    for path, trace in traces.items():
+        trace["undone"] += kept[path] and trace["wrote"] != files[path]["sha256"]
+    return traces
+
+
+def read_owners(paths: List[str]) -> Dict[str, Any]:
+    """Package, and the digest of the file as it was installed, of those that are a package's configuration."""
+    owners: Dict[str, Any] = {}
+    status = text_of("/var/lib/dpkg/status") if paths else None
+    if status:
+        for path in paths:
+            at = re.search(r"^ %s ([0-9a-f]{32})\b" % re.escape(path), status, re.M)
+            if at:
+                name = status.rfind("\nPackage: ", 0, at.start())
+                owners[path] = (status[name + 10 :].split("\n", 1)[0], at.group(1))
+    elif paths and have("rpm"):
+        answer = run("rpm", "-qf", "--qf", "[%{=NAME}\t%{FILENAMES}\t%{FILEDIGESTS}\n]", *paths)
+        rows = [line.split("\t") for line in answer.out.splitlines()]
+        owners = {row[1]: (row[0], row[2]) for row in rows if len(row) == 3 and row[1] in paths}
+    return owners
+
+
+def md5_of(path: str) -> str:
+    """As dpkg has it; "" where the host's Python has no MD5, as in FIPS mode."""
+    from hashlib import md5
+
+    try:
+        with open(below(path), "rb") as file:
+            return str(md5(file.read()).hexdigest())
+    except ValueError:
+        return ""

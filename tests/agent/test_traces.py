@@ -1,0 +1,65 @@
+"""The agent reads who wrote a file: gpunode's record of runs, and the package database."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from gpunode.host import answers
+from gpunode.model import Trace, WriteFile
+from tests.agent.conftest import Host
+
+PATH = "/etc/tool/a.conf"
+
+
+def traces(host: Host) -> dict[str, Trace]:
+    seen = answers.parse_facts(host.probe(files=(PATH, "/etc/other")))
+    assert "traces" not in seen.errors
+    return dict(seen.traces)
+
+
+def test_the_record_of_runs_tells_what_gpunode_wrote_and_how_often_another_changed_it(host: Host) -> None:
+    """A file that does not exist has no trace; a run that failed counts for no other's change."""
+    assert traces(host) == {}
+    host.write("/etc/other", "")
+    host.apply(WriteFile(PATH, "a", "why"))
+    wrote = hashlib.sha256(b"a").hexdigest()
+    assert traces(host) == {PATH: Trace(PATH, run="run1", wrote=wrote), "/etc/other": Trace("/etc/other")}
+    host.write(PATH, "b")
+    assert traces(host)[PATH] == Trace(PATH, run="run1", wrote=wrote, undone=1)
+    host.apply(WriteFile(PATH, "a", "why", before="b"))
+    assert traces(host)[PATH] == Trace(PATH, run="run2", wrote=wrote, undone=1)
+    host.write(PATH, "b")
+    assert traces(host)[PATH].undone == 2
+    host.write("/etc/other", "now")
+    host.fail(WriteFile(PATH, "c", "why", before="b"), WriteFile("/etc/other", "x", "why", before="then"))
+    host.write(PATH, "b")
+    assert traces(host)[PATH].undone == 2
+
+
+@pytest.mark.parametrize(("text", "packaged"), [("as packed", True), ("edited", False)])
+@pytest.mark.parametrize("system", ["dpkg", "rpm"])
+def test_the_package_database_tells_whose_file_it_is_and_whether_it_was_edited(
+    host: Host, system: str, text: str, packaged: bool
+) -> None:
+    if system == "dpkg":
+        digest = hashlib.md5(b"as packed").hexdigest()
+        status = (
+            f"Package: first\nConffiles:\n /etc/b {digest}\n\nPackage: tool\nConffiles:\n {PATH} {digest}\n"
+        )
+        host.write("/var/lib/dpkg/status", status + "Version: 1\n\nPackage: last\n")
+    else:
+        digest = hashlib.sha256(b"as packed").hexdigest()
+        host.program(
+            "rpm", f"printf 'file /x is not owned\\ntool\\t/usr/y\\t\\ntool\\t{PATH}\\t{digest}\\n'; exit 1"
+        )
+    host.write(PATH, text)
+    assert traces(host) == {PATH: Trace(PATH, package="tool", packaged=packaged)}
+
+
+def test_the_package_database_is_not_asked_for_what_gpunode_wrote(host: Host) -> None:
+    host.apply(WriteFile(PATH, "a", "why"))
+    host.program("rpm", "")
+    assert traces(host)[PATH].run == "run1"
+    assert not [call for call in host.calls() if call.startswith("rpm -qf")]
