@@ -41,6 +41,7 @@ HINTS = {
     "cut-off": "Find what in the change takes the host from its network, and leave that out; then run again.",
     "module-in-use": "Stop the programs that use the GPUs (drain the node), then run again.",
     "gpus-in-use": "Their work continues. Run again: gpunode waits for it, as the inventory's `work` says.",
+    "mig-failed": "See the words of nvidia-smi; stop what uses the GPU, or change `mig` in the inventory; then run again.",
     "module-missing": "Build it on the host (`dkms autoinstall`, for another kernel with `-k`; the log is below /var/lib/dkms), then run again.",
     "module-failed": "`dmesg | grep NVRM` on the host shows more.",
     "image-failed": "Fix the error of the runtime, or check that the archive holds the image that the inventory names.",

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from gpunode import packages
 from gpunode.errors import CannotPlan, Problem, Refused
-from gpunode.links.driver import branches, choose
+from gpunode.links.driver import branches, choose, mig
 from gpunode.links.driver import decide as driver_decision
 from gpunode.links.driver import link as driver
 from gpunode.links.kubelet import decide as kubelet_decision
@@ -239,6 +239,8 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
         raise _unknown_system(host, facts)
     with refusing(host, "module"):
         spec = driver_decision.decide(host, facts, system) if system and host.driver != "none" else None
+    with refusing(host, "NVML"):
+        layouts = mig.decide(host, facts)
     with refusing(host, "kubelet"):
         minor, start, gates, reasons = kubelet_decision.decide(host, facts)
     with refusing(host, "runtime"):
@@ -274,6 +276,7 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
         links=handed.links,
         cdi=handed.cdi,
         device_loss=handed.loss,
+        mig=layouts,
         kubelet=start,
     )
 

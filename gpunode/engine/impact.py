@@ -28,6 +28,7 @@ from gpunode.model import (
     InstallDriver,
     KernelModule,
     LoadImage,
+    MigLayout,
     Packages,
     Reboot,
     RemoveFile,
@@ -157,6 +158,7 @@ REBOOT = ("reboot", "")
 # They do one thing and end; no work depends on them. The reload of systemd before it is another matter: Service.loses.
 QUIET = frozenset({cdi.UNIT, cdi.OWN, cdi.DEV_CHAR})
 RUNTIME_UNITS = frozenset(unit for runtime in RUNTIMES.values() for unit in runtime.WATCH.units)
+CUT = ("cut", "GPUs by MIG")
 MODULES = frozenset({("unload", "modules"), ("load", "modules")})
 
 
@@ -174,6 +176,7 @@ def disturbance_of(changes: Iterable[Change], *, driver: Collection[str] = ()) -
             )
         ),
         modules=any(isinstance(change, KernelModule) and change.unload for change in changes),
+        mig=any(isinstance(change, MigLayout) for change in changes),
         devices=any(isinstance(change, Service) and change.loses for change in changes),
         packages=(
             *dict.fromkeys(name for name in names if name in driver),
@@ -189,7 +192,7 @@ def outdates_pods(changes: Iterable[Change], facts: Facts | None) -> bool:
     kernels = (*facts.kernels, facts.kernel) if facts and system else ()
     headers = {spec.name for kernel in kernels if system for spec in system.names.headers(kernel)}
     return any(
-        isinstance(change, (InstallDriver, KernelModule, Reboot))
+        isinstance(change, (InstallDriver, KernelModule, MigLayout, Reboot))
         or (isinstance(change, Packages) and set(_names(change)) - headers)
         or (isinstance(change, Service) and change.restart and change.unit in RUNTIME_UNITS)
         or (isinstance(change, Service) and change.loses)
@@ -212,8 +215,8 @@ def describe_unaccepted(changes: Iterable[Change], accepted: Collection[Act]) ->
 
 
 def _is_milder(act: Act) -> bool:
-    """True if a reboot does as much: it reloads modules and restarts every unit."""
-    return act in MODULES or act[0] == "restart"
+    """True if a reboot does as much: it reloads modules, restarts every unit, and makes the MIG layouts."""
+    return act in (*MODULES, CUT) or act[0] == "restart"
 
 
 def _acts(change: Change) -> Iterable[Act]:
@@ -227,6 +230,8 @@ def _acts(change: Change) -> Iterable[Act]:
             return [(verb, change.unit)]
         case KernelModule():
             return [("unload" if change.unload else "load", "modules")]
+        case MigLayout():
+            return [CUT]
         case LoadImage():
             return [("load", "image")]
         case InstallDriver():

@@ -13,6 +13,7 @@ WORK: Mapping[str, str] = {
     "Reboot": "reboots",
     "Service": "restarts",
     "KernelModule": "modules",
+    "MigLayout": "modules",
     "LoadImage": "images",
     "WriteFile": "files",
     "RemoveFile": "files",

@@ -242,14 +242,16 @@ def _cluster_problem(member: Member, error: ClusterError, what: str = NOT_CHANGE
 def _pause_plugin(
     api: Api, session: Session, member: Member, visit: Visit, owner: str, emit: OnEvent
 ) -> Outcome:
-    """Pause gpunode's device plugin on the node if it prevents a change of the driver: the modules can then be reloaded without a
+    """Pause gpunode's device plugin on the node if it prevents a change of the driver or of MIG devices: the modules can then be reloaded without a
     reboot. Returns the host's new outcome. Names other services that use the GPUs."""
     assert member.node is not None
     assert member.outcome is not None
     what, namespace = impact.disturbance(member), session.inventory.cluster.namespace
     pods = daemonset.uids_by_node(api, namespace).get(member.node.name, set())
     users = member.facts.gpu_users if member.facts else ()
-    if not (what.reboot or what.modules or what.packages) or not any(user.pod in pods for user in users):
+    if not (what.reboot or what.modules or what.mig or what.packages) or not any(
+        user.pod in pods for user in users
+    ):
         return member.outcome
 
     def notify(text: str) -> None:

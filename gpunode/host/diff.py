@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from pathlib import Path
 
 from gpunode.agent.redaction import redact
@@ -10,7 +11,9 @@ from gpunode.model import (
     Change,
     InstallDriver,
     KernelModule,
+    Layout,
     LoadImage,
+    MigLayout,
     Packages,
     PackageSpec,
     Reboot,
@@ -43,6 +46,10 @@ def headline(change: Change, *, reload: bool = False) -> str:
                 parts.append(f"start {stopped}")
             end = " meanwhile" if change.load else ""
             return "; ".join(parts) + (f" (stop {stopped}{end})" if stopped and change.unload else "")
+        case MigLayout():
+            after = {_layout(gpu.after) for gpu in change.gpus}
+            into = f"MIG layout {after.pop()}" if len(after) == 1 else "MIG layouts"
+            return f"{into} on GPU {', '.join(gpu.pci.removeprefix('0000:') for gpu in change.gpus)}"
         case LoadImage():
             return f"load image {change.reference} into {change.runtime}"
         case InstallDriver():
@@ -56,6 +63,13 @@ def headline(change: Change, *, reload: bool = False) -> str:
             return f"set the SELinux boolean {change.name} on"
         case Reboot():
             return "reload the modules (reboots only if something else holds a GPU)" if reload else "reboot"
+
+
+def _layout(layout: Layout) -> str:
+    """`off`, or `3g.40gb + 2 × 1g.10gb`."""
+    counts = Counter(layout or ())
+    parts = " + ".join(f"{n} × {profile}" if n > 1 else profile for profile, n in counts.items())
+    return "off" if layout is None else parts or "on, without devices"
 
 
 def _packages(change: Packages) -> str:
@@ -82,7 +96,16 @@ def _versions(install: tuple[PackageSpec, ...]) -> str:
 
 
 def lines(change: Change) -> list[str]:
-    """The unified diff of a file's change without its header; [] for other changes."""
+    """The unified diff of a file's change without its header, or of MIG layouts; [] for other changes."""
+    if isinstance(change, MigLayout):
+        return [
+            f"{sign}{gpu.pci} {layout}"
+            for gpu in change.gpus
+            for sign, layout in (
+                ("-", _layout(gpu.before) if gpu.seen else "not known without a driver"),
+                ("+", _layout(gpu.after)),
+            )
+        ]
     if isinstance(change, WriteFile):
         before, after = redact(change.before or ""), redact(change.content)
     elif isinstance(change, RemoveFile):

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from gpunode.contract.config import LABEL
-from gpunode.contract.yaml_text import Where, format_path
+from gpunode.contract.yaml_text import INVALID, Where, format_path
 from gpunode.inventory.source import Source
 from gpunode.local import files as localfile
-from gpunode.model import ExpectedGpus, Host, PythonBuild, Repository, RunFile, Ssh
+from gpunode.model import ExpectedGpus, Host, MigRule, PythonBuild, Repository, RunFile, Ssh
+from gpunode.planning import mig
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,9 @@ def read_values(source: Source, variables: Mapping[str, Any], where: Where) -> V
             place = (*where, *full)
             if full in {("hosts",), ("name",)}:
                 continue
-            if full in READERS and isinstance(value, dict | list):  # one value: nothing of it is merged
+            if full in READERS and (
+                isinstance(value, dict | list) or full == ("mig",)
+            ):  # one value: nothing of it is merged
                 if (parsed := READERS[full](source, value, place)) is not None:
                     flat[full] = parsed, place
             elif full[0] == "repositories" and len(full) == 2:
@@ -166,11 +169,32 @@ def read_taints(source: Source, taints: list[Any], where: Where) -> tuple[str, .
     return None if wrong else tuple(map(str, taints))
 
 
+def read_mig(source: Source, value: Any, where: Where) -> tuple[MigRule, ...] | None:
+    """The MIG layouts by model; None where no GPU of that name in the table can have its layout, which is noted."""
+    rules = []
+    for model, text in value.items() if isinstance(value, dict) else (("", value),):
+        layout = tuple(text) if isinstance(text, list) else None if text == "off" else (text,)
+        if INVALID in (text, *(layout or ())):
+            return None  # which is noted
+        place = (*where, model) if isinstance(value, dict) else where
+        wrong = {name: mig.problem(layout, known) for name, known in mig.models(model, layout).items()}
+        if layout and wrong and all(wrong.values()):
+            name, why = next(iter(wrong.items()))
+            source.problem(place, f"{name}: {why}")
+            return None
+        if layout == ():
+            source.problem(place, "name at least one profile, or write off")
+            return None
+        rules.append(MigRule(model, layout))
+    return tuple(rules)
+
+
 READERS: Mapping[tuple[str, ...], Callable[[Source, Any, Where], Any]] = {
     ("driver",): read_driver,
     ("python",): read_python,
     ("gpus",): read_gpus,
     ("taints",): read_taints,
+    ("mig",): read_mig,
 }
 
 

@@ -122,6 +122,31 @@ class SelinuxBoolean:
     fault: str | None = None
 
 
+Layout: TypeAlias = tuple[str, ...] | None
+"""The profiles of a GPU's MIG devices; (): MIG is on without devices; None: MIG is off."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLayout:
+    """One GPU's MIG layout before and after. `seen`: the driver answered at the time of the plan, so `before` is true."""
+
+    pci: str
+    after: Layout
+    before: Layout = None
+    seen: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MigLayout:
+    """Cut GPUs into MIG devices, in the order of their profiles. No process may use a GPU then; `services`: units of the driver's
+    own daemons, which are stopped meanwhile. On a failure the GPU gets its layout of before again."""
+
+    gpus: tuple[GpuLayout, ...]
+    why: str
+    services: tuple[str, ...] = ()
+    fault: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class LoadImage:
     """Load an image archive of this machine into the node's container runtime."""
@@ -174,6 +199,7 @@ Change: TypeAlias = (
     | Packages
     | Service
     | KernelModule
+    | MigLayout
     | LoadImage
     | InstallDriver
     | UninstallDriver

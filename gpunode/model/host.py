@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpunode.model.change import Flavour
+from gpunode.model.change import Flavour, Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,14 @@ class ExpectedGpus:
 
 
 @dataclass(frozen=True, slots=True)
+class MigRule:
+    """The MIG layout of a host's GPUs of one model: words of their name, "" for all. `layout` may be (`all-PROFILE`,)."""
+
+    model: str
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """One machine and its desired settings. `node` is its Kubernetes name where it differs from the host's own."""
 
@@ -75,6 +83,9 @@ class Host:
     python_build: PythonBuild | None = None  # unpacked where there is none
     node: str | None = None
     gpus: ExpectedGpus | None = None  # None: those that are there
+    mig: tuple[
+        MigRule, ...
+    ] = ()  # the first that fits a GPU counts; GPUs that none fits are left as they are
     driver: str = "auto"  # auto | none | a branch (580) | a full version (580.178.04)
     driver_run: RunFile | None = None  # what installs that version; None: packages
     # Whose packages, in place of others'; "": NVIDIA's, in place of none.

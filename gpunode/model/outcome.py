@@ -15,7 +15,7 @@ from gpunode.model.plan import Desired, Plan
 @dataclass(frozen=True, slots=True)
 class Disturbance:
     """What changes interrupt on their host. `restarts`: units, in order. `modules`: kernel modules are unloaded.
-    `devices`: a `systemctl daemon-reload` takes the GPUs from running containers. `packages`: the driver's packages that
+    `mig`: GPUs are cut into other MIG devices. `devices`: a `systemctl daemon-reload` takes the GPUs from running containers. `packages`: the driver's packages that
     change; programs that start meanwhile find libraries that do not match the loaded module."""
 
     reboot: bool = False
@@ -23,6 +23,7 @@ class Disturbance:
     modules: bool = False
     packages: tuple[str, ...] = ()
     devices: bool = False
+    mig: bool = False
 
     def __str__(self) -> str:
         """For people: `reboot, restart of docker and kubelet, reload of the modules, driver packages`."""
@@ -35,6 +36,7 @@ class Disturbance:
             reboot if self.reboot else "",
             f"restart of {units}" if units else "",
             "reload of the modules" if self.modules else "",
+            "other MIG devices" if self.mig else "",
             "driver packages" if self.packages else "",
             "reload of systemd, which takes the GPUs from containers" if self.devices else "",
         ]
@@ -48,7 +50,7 @@ class Disturbance:
     def ends_gpu_work(self) -> bool:
         """True if it ends processes that use the GPUs."""
         units = {"docker.service", "nvidia-fabricmanager.service"} & set(self.restarts)
-        return self.reboot or self.modules or self.devices or bool(self.packages) or bool(units)
+        return self.reboot or self.modules or self.mig or self.devices or bool(self.packages) or bool(units)
 
 
 @dataclass(frozen=True, slots=True)

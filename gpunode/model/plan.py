@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from gpunode.model.change import Change, Flavour, PackageSpec, Runtime
+from gpunode.model.change import Change, Flavour, Layout, PackageSpec, Runtime
 from gpunode.model.host import ExpectedGpus, PluginImage, RunFile
 
 
@@ -115,6 +115,7 @@ class Desired:
     # How running containers can lose their GPUs, and what prevents it.
     device_loss: tuple[str, str] | None = None
     registers_tainted: bool = False  # its kubelet, with the taint of nodes that are not proven
+    mig: Mapping[str, Layout] = field(default_factory=dict)  # PCI address of a GPU -> its MIG layout
     kubelet: KubeletStart | None = None  # how it would be started now: what the gates were decided on
 
 

@@ -35,6 +35,9 @@ from gpunode.model import (
     KernelModule,
     Kubelet,
     LoadImage,
+    MigDevice,
+    MigLayout,
+    MigRule,
     Module,
     Os,
     Package,
@@ -95,6 +98,8 @@ def host(name: str, wishes: Mapping[str, Any] | None = None) -> Host:
         usual = None if purpose == "system" else f"http://mirror.example/{purpose}"
         uri = wishes.pop(f"{purpose}_repository", usual)
         wishes[f"{purpose}_repository"] = Repository(uri, KEY) if uri else None
+    if rules := wishes.pop("mig", None):
+        wishes["mig"] = tuple(MigRule(m, tuple(p) if isinstance(p, list) else None) for m, p in rules.items())
     if run := wishes.pop("run", None):
         wishes |= {"driver": run["version"], "driver_run": RunFile(**{"sha256": "feed", **run})}
     return Host(name, Ssh(f"{name}.example"), **wishes)
@@ -140,7 +145,7 @@ def build(data: Mapping[str, Any]) -> Facts:
         modules={n: Module(**m) if isinstance(m, dict) else Module(m, 0) for n, m in data["modules"].items()},
         module_banner=data.get("module_banner"),
         library_version=data.get("library_version"),
-        gpus=tuple(Gpu(**row) for row in data.get("gpus", ())),
+        gpus=tuple(_gpu(**row) for row in data.get("gpus", ())),
         smi_error=data.get("smi_error"),
         half_installed=tuple(data.get("half_installed", ())),
         packages={n: _package(n, entry) for n, entry in data["packages"].items()},
@@ -209,6 +214,12 @@ def image(data: Mapping[str, Any] | None) -> PluginImage | None:
 RUNC = '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
 
 
+def _gpu(**row: Any) -> Gpu:
+    """A GPU, with its MIG devices as profiles."""
+    parts = row.pop("mig", ())
+    return Gpu(**row, mig=parts and tuple(MigDevice(n, f"MIG-{n}", p) for n, p in enumerate(parts)))
+
+
 def _merged(seen: Facts, unit: str) -> Facts:
     """The host after a start of this unit, where it is k0s': the last drop-in beside its own runc."""
     texts = [file.content for path, file in sorted(seen.files.items()) if path.startswith(k0s.FOLDER)]
@@ -243,6 +254,8 @@ def _applied(seen: Facts, change: Change) -> Facts:
         case SelinuxBoolean():
             path = f"/sys/fs/selinux/booleans/{change.name}"
             return replace(seen, files={**seen.files, path: _file(path, "1 1")})
+        case MigLayout():
+            return _cut(seen, change)
         case LoadImage():
             there = {**seen.images.get(change.runtime, {}), change.reference: change.image_id}
             return replace(seen, images={**seen.images, change.runtime: there})
@@ -258,11 +271,23 @@ def _applied(seen: Facts, change: Change) -> Facts:
             return replace(seen, installed_run=None, library_version=None)
         case Reboot():
             functions = tuple(replace(d, driver=None if d.driver in pci.FREE else d.driver) for d in seen.pci)
-            bare = replace(seen, pci=functions, modules={}, gpu_users=())
+            gpus = tuple(replace(gpu, mig=(), mig_on=gpu.mig_pending) for gpu in seen.gpus)
+            bare = replace(seen, pci=functions, modules={}, gpu_users=(), gpus=gpus)
             for unit in ("docker.service", "containerd.service", "kubelet.service"):
                 if unit in bare.units and bare.units[unit].load == "loaded":
                     bare = _restarted(bare, unit)
             return _loaded(bare, KernelModule("", load=("nvidia", "nvidia_uvm", "nvidia_modeset")))
+
+
+def _cut(seen: Facts, change: MigLayout) -> Facts:
+    after = {gpu.pci: gpu.after for gpu in change.gpus}
+    gpus = []
+    for gpu in seen.gpus:
+        layout = after.get(gpu.pci, tuple(device.profile for device in gpu.mig or ()) if gpu.mig_on else None)
+        parts = tuple(MigDevice(n, f"MIG-{gpu.uuid}-{n}", p) for n, p in enumerate(layout or ()))
+        on = layout is not None
+        gpus.append(replace(gpu, mig=parts, mig_on=on, mig_pending=on))
+    return replace(seen, gpus=tuple(gpus))
 
 
 def _read(seen: Facts, change: WriteFile) -> Facts:
@@ -394,7 +419,8 @@ def _handed(seen: Facts, name: str) -> Facts:
         seen = replace(seen, modules={"nvidia_uvm": seen.modules["nvidia"], **seen.modules})
     if name == cdi.DEV_CHAR:
         return replace(seen, unlinked=tuple(dev for dev in seen.unlinked if dev.startswith(NEVER_LINKED)))
-    devices = "".join(f"- name: {gpu.uuid}\n" for gpu in seen.gpus)
+    uuids = [part.uuid for gpu in seen.gpus for part in ((gpu.mig or ()) if gpu.mig_on else (gpu,))]
+    devices = "".join(f"- name: {uuid}\n" for uuid in uuids)
     libraries = f"# /usr/lib/libcuda.so.{seen.library_version}\n"
     text = f"kind: nvidia.com/gpu\ndevices:\n{devices}{libraries}"
     return replace(seen, files={**seen.files, SPEC: _file(SPEC, text)})

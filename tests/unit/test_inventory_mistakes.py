@@ -405,6 +405,32 @@ RULES = {
         "4:27: cluster.plugin.image: an image reference is name[:tag][@sha256:digest], its name in lower case; "
         'this one is "A"',
     ),
+    "MIG devices that do not fit": (
+        HOSTS + "    mig: {A100-SXM4-80GB: [3g.40gb, 3g.40gb, 1g.10gb]}\n",
+        "4:27: groups.g.mig.A100-SXM4-80GB: A100-SXM4-80GB: 3g.40gb, 3g.40gb, 1g.10gb do not fit into one GPU",
+    ),
+    "MIG devices that fit no GPU": (
+        HOSTS + "    mig: [4g.40gb, 4g.40gb]\n",
+        "4:10: groups.g.mig: A100-SXM4-80GB: 4g.40gb, 4g.40gb do not fit into one GPU",
+    ),
+    "MIG profile of another model": (
+        HOSTS + "    mig: {A30: all-1g.5gb}\n",
+        "4:16: groups.g.mig.A30: A30: no MIG profile 1g.5gb; it has 1g.6gb, 1g.6gb+me, 2g.12gb, 2g.12gb+me, 4g.24gb",
+    ),
+    "MIG profile misspelt": (
+        HOSTS + "    mig: {A30: [1g]}\n",
+        "4:17: groups.g.mig.A30[0]: a MIG profile is of the form 1g.10gb, as `nvidia-smi mig -lgip` lists them; "
+        'this one is "1g"',
+    ),
+    "MIG profile without how many": (
+        HOSTS + "    mig: 1g.10gb\n",
+        "4:10: groups.g.mig: a MIG layout is off, all-PROFILE such as all-1g.10gb, or a list of profiles; "
+        'this one is "1g.10gb"',
+    ),
+    "MIG without devices": (
+        HOSTS + "    mig: []\n",
+        "4:10: groups.g.mig: name at least one profile, or write off",
+    ),
     "namespace": (
         HOSTS + "cluster: {namespace: GPU}\n",
         "4:22: cluster.namespace: a namespace has lower-case letters, digits and `-`, "

@@ -27,6 +27,7 @@ def test_steps_come_in_the_order_in_which_they_depend_on_each_other() -> None:
         "driver",
         "fabric",
         "persistence",
+        "mig",
         "toolkit",
         "toolkit-config",
         "cdi",

@@ -15,6 +15,7 @@ from gpunode.agent.system import Message, below, last, resolve, run
 from gpunode.engine.on_host.confirmation import wait_for_confirmation
 from gpunode.engine.on_host.guard import arm, disarm, find_worked, node_units, read_guard, reasons, restart
 from gpunode.links.driver.on_host.gpus import next_kernel, read_kernels, spare_newcomers
+from gpunode.links.driver.on_host.mig import mig_layout
 from gpunode.links.driver.on_host.modules import kernel_module
 from gpunode.links.driver.on_host.runfile import install_driver, uninstall_driver
 from gpunode.links.kubelet.on_host import check_kubelet_file
@@ -175,6 +176,7 @@ CHANGES: Dict[str, Callable[[Run, Message], Message]] = {
     "packages": packages,
     "service": service,
     "kernel_module": kernel_module,
+    "mig_layout": mig_layout,
     "load_image": load_image,
     "install_driver": install_driver,
     "uninstall_driver": uninstall_driver,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from gpunode import packages
-from gpunode.links.driver import modules, plan
+from gpunode.links.driver import mig, modules, plan
 from gpunode.links.driver.modules import loaded_flavour
 from gpunode.links.link import Link, Step, cause_by_plan, fix_by_plan, judge_by_plan, waiting_step
 from gpunode.links.machine.pci import driven
@@ -106,7 +106,7 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
             "supported by this driver",
             fix_by_plan(outcome, "NVML", LOST, "driver"),
         )
-    joined = judge_by_plan(outcome, "NVML", f"{len(seen.gpus)} GPUs answer", "fabric")
+    joined = judge_by_plan(outcome, "NVML", f"{len(seen.gpus)} GPUs answer", "fabric", "mig")
     return joined if joined.status == "broken" else _judge_fabric(seen) or _judge_answers(seen)
 
 
@@ -172,6 +172,7 @@ LINK = Link(
         Step("driver", "module", plan.plan, plan.WATCH),
         Step("fabric", "NVML", plan.plan_fabric, plan.FABRIC_WATCH),
         Step("persistence", "NVML", plan.plan_persistence, plan.PERSISTENCE_WATCH),
+        Step("mig", "NVML", mig.plan, mig.WATCH),
     ),
     judges=(judge_module, judge_library, judge_nvml),
     faults=(

@@ -18,6 +18,7 @@ from dataclasses import replace
 import yaml
 
 from gpunode.contract import yaml_text
+from gpunode.links.driver import mig
 from gpunode.links.driver import plan as driver_plan
 from gpunode.links.toolkit.plan import refreshes
 from gpunode.model import Change, Desired, Facts, RemoveFile, Service, Watch, WriteFile
@@ -86,7 +87,9 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     name = UNIT if theirs else OWN
     why = f"{reason}; it is written again as the driver changes"
     at_boot = f"the reboot starts it: {reason}"
-    return (*before, *start_with_driver(facts, desired, name, written, why, at_boot, problem(facts)))
+    other = "its MIG devices become others" if mig.changes_devices(facts, desired) else ""
+    fault = problem(facts) or other
+    return (*before, *start_with_driver(facts, desired, name, written, why, at_boot, fault))
 
 
 def start_with_driver(

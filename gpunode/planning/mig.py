@@ -1,0 +1,94 @@
+"""MIG profiles of GPU models, and which of them fit into one GPU. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from gpunode.model import Layout
+from gpunode.planning.tables import table
+
+ALL = "all-"  # before a profile: as many of it as fit, as mig-parted names such configurations
+# Where an instance of so many compute slices can begin, and how many of the 8 memory slices it takes.
+# source: `nvidia-smi mig -lgipp` in NVIDIA's MIG User Guide; A30 and RTX PRO 6000 have four slices of each.
+SEVEN: Mapping[int, tuple[tuple[int, ...], int]] = {
+    1: (tuple(range(7)), 1),
+    2: ((0, 2, 4), 2),
+    3: ((0, 4), 4),
+    4: ((0,), 4),
+    7: ((0,), 8),
+}
+FOUR: Mapping[int, tuple[tuple[int, ...], int]] = {1: ((0, 1, 2, 3), 1), 2: ((0, 2), 2), 4: ((0,), 4)}
+TWICE = ((0, 2, 4, 6), 2)  # one compute slice with the memory of two
+
+
+def profiles(device: str) -> tuple[str, ...]:
+    """The profiles of a PCI device id; () where the table does not have it."""
+    rows = table(__package__, "mig.yaml")["models"]
+    return next((tuple(row["profiles"]) for row in rows if device.lower() in row["devices"]), ())
+
+
+def models(words: str, layout: Layout) -> Mapping[str, tuple[str, ...]]:
+    """The models of the table that a rule with these words and this layout may be for, and their profiles. Without words: those that
+    have all of its profiles."""
+    rows = [
+        (name, row["profiles"])
+        for row in table(__package__, "mig.yaml")["models"]
+        for name in row["devices"].values()
+    ]
+    return {
+        name: tuple(known)
+        for name, known in rows
+        if matches(words, name) and (words or set(expand(layout or (), known)) <= set(known))
+    }
+
+
+def matches(words: str, name: str) -> bool:
+    """Whether a GPU's name has these words, in any case."""
+    return words.lower() in name.lower()
+
+
+def expand(layout: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """The layout's profiles in the order in which a GPU is cut into them: the largest first, as else 3g does not fit beside
+    2g, 1g and 1g (NVIDIA's MIG User Guide). `known`: the GPU's profiles, which `all-PROFILE` needs."""
+    if len(layout) == 1 and layout[0].startswith(ALL):
+        profile, count = layout[0][len(ALL) :], 1
+        while profile in known and fit((profile,) * (count + 1), known):
+            count += 1
+        return (profile,) * count
+    return tuple(sorted(layout, key=lambda profile: (-_slices(profile), -_memory(profile), profile)))
+
+
+def problem(layout: Layout, known: Sequence[str]) -> str:
+    """Why a GPU with these profiles cannot have the layout; "" if it can."""
+    wanted = expand(layout or (), known)
+    if unknown := [profile for profile in dict.fromkeys(wanted) if profile not in known]:
+        return f"no MIG profile {', '.join(unknown)}; it has {', '.join(known)}"
+    return "" if fit(wanted, known) else f"{', '.join(wanted)} do not fit into one GPU"
+
+
+def fit(wanted: Sequence[str], known: Sequence[str]) -> bool:
+    """Whether instances of these profiles fit into a GPU beside each other. Media extensions (`+me`) are there once."""
+    if sum("+me" in profile for profile in wanted) > 1:
+        return False
+    shapes = FOUR if max(map(_slices, known)) == 4 else SEVEN
+    least = min(map(_memory, known))
+
+    def place(rest: Sequence[str], taken: frozenset[int]) -> bool:
+        if not rest:
+            return True
+        slices = _slices(rest[0])
+        starts, size = TWICE if slices == 1 and _memory(rest[0]) > least else shapes[slices]
+        parts = (frozenset(range(start, start + size)) for start in starts)
+        return any(place(rest[1:], taken | part) for part in parts if not part & taken)
+
+    return place(expand(wanted, known), frozenset())
+
+
+def _slices(profile: str) -> int:
+    return int(profile.partition("g.")[0])
+
+
+def _memory(profile: str) -> int:
+    match = re.search(r"\.(\d+)gb", profile)
+    return int(match[1]) if match else 0

@@ -1,0 +1,104 @@
+"""Which MIG layouts fit into which GPUs, in which order, and how the inventory names them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpunode.inventory import load
+from gpunode.links.machine import pci
+from gpunode.model import MigRule
+from gpunode.planning import mig
+from gpunode.planning.tables import table
+
+A30, A100, H100, RTX = (mig.profiles(device) for device in ("20b7", "20b0", "2330", "2bb5"))
+
+
+@pytest.mark.parametrize(
+    ("known", "layout", "fits"),
+    [
+        (A100, "3g.20gb 2g.10gb 1g.5gb 1g.5gb", True),
+        (A100, "3g.20gb 3g.20gb", True),
+        (A100, "4g.20gb 3g.20gb", True),
+        (A100, "4g.20gb 4g.20gb", False),
+        (A100, "3g.20gb 3g.20gb 1g.5gb", False),  # all memory is taken
+        (A100, "4g.20gb 1g.5gb 1g.5gb 1g.5gb", True),
+        (A100, "4g.20gb 1g.5gb 1g.5gb 1g.5gb 1g.5gb", False),
+        (A100, "2g.10gb 2g.10gb 2g.10gb 1g.5gb", True),
+        (A100, "2g.10gb 2g.10gb 2g.10gb 2g.10gb", False),
+        (A100, "1g.10gb 1g.10gb 1g.10gb 1g.10gb", True),
+        (A100, "3g.20gb 1g.10gb 1g.10gb", True),
+        (A100, "3g.20gb 1g.10gb 1g.10gb 1g.5gb", False),
+        (A100, "1g.5gb+me 1g.5gb+me", False),  # one set of media engines
+        (A100, "1g.5gb+me 1g.5gb", True),
+        (A100, "7g.40gb 1g.5gb", False),
+        (A30, "2g.12gb 1g.6gb 1g.6gb", True),
+        (A30, "4g.24gb 1g.6gb", False),
+        (RTX, "2g.48gb+gfx 1g.24gb+gfx 1g.24gb+gfx", True),
+        (RTX, "2g.48gb 2g.48gb 1g.24gb", False),
+    ],
+)
+def test_a_layout_fits_or_not(known: tuple[str, ...], layout: str, fits: bool) -> None:
+    """In whatever order it is written."""
+    profiles = layout.split()
+    assert mig.fit(profiles, known) == mig.fit(profiles[::-1], known) == fits
+
+
+@pytest.mark.parametrize(
+    ("known", "profile", "count"),
+    [
+        (A30, "1g.6gb", 4),
+        (A30, "2g.12gb+me", 1),
+        (A100, "1g.5gb", 7),
+        (A100, "1g.10gb", 4),
+        (A100, "2g.10gb", 3),
+        (H100, "1g.10gb", 7),
+        (H100, "1g.20gb", 4),
+        (H100, "3g.40gb", 2),
+        (H100, "7g.80gb", 1),
+        (RTX, "1g.24gb+gfx", 4),
+        (RTX, "2g.48gb-me", 2),
+    ],
+)
+def test_as_many_as_fit_are_those_of_mig_parted(known: tuple[str, ...], profile: str, count: int) -> None:
+    """Its deployments/systemd/config-default.yaml has the numbers."""
+    assert mig.expand((f"all-{profile}",), known) == (profile,) * count
+
+
+def test_the_largest_comes_first() -> None:
+    """NVIDIA's User Guide: 3g.20gb must be specified first, else there are insufficient resources."""
+    assert mig.expand(["1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb"], A100) == (
+        "3g.20gb",
+        "2g.10gb",
+        "1g.5gb",
+        "1g.5gb",
+    )
+
+
+def test_the_tables_of_profiles_and_of_gpus_have_the_same_names() -> None:
+    """An inventory's `mig: {MODEL: …}` is checked by one, a host by both."""
+    for row in table("gpunode.planning", "mig.yaml")["models"]:
+        for device, name in row["devices"].items():
+            assert pci.gpu(device).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "rules"),
+    [
+        ("off", [MigRule("", None)]),
+        ("all-1g.10gb", [MigRule("", ("all-1g.10gb",))]),
+        (
+            "[1g.24gb, 3g.93gb]",
+            [MigRule("", ("1g.24gb", "3g.93gb"))],
+        ),  # of a GPU that the table does not have
+        ("{A100: [7g.80gb], A30: off}", [MigRule("A100", ("7g.80gb",)), MigRule("A30", None)]),
+    ],
+)
+def test_the_inventory_names_layouts(tmp_path: Path, text: str, rules: list[MigRule]) -> None:
+    """For all GPUs of a host, or by model; a host's own value is in place of its group's."""
+    file = tmp_path / "inventory.yaml"
+    file.write_text(f"groups:\n  g:\n    mig: {text}\n    hosts: [a, {{name: b, mig: all-7g.40gb}}]\n")
+    first, second = load(file).hosts
+    assert first.mig == tuple(rules)
+    assert second.mig == (MigRule("", ("all-7g.40gb",)),)
