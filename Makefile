@@ -11,7 +11,7 @@ PYTHON ?= python3
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.ready ## See the whole job on simulated hosts and a simulated cluster; needs Python only
+demo: $(VENV)/.demo ## See the whole job on simulated hosts and a simulated cluster; needs Python only
 	$(BIN)/gpunode demo
 
 try: lab ## See the main job: two bare hosts of a real cluster become verified GPU nodes
@@ -24,7 +24,7 @@ test: check ## All tests that need Python only: check, a release, the simulation
 
 # uv is ten times as fast, but only pip reads pip.conf. pip does not read [tool.uv], so it takes the lock as it is.
 PIP := $(BIN)/pip --quiet --disable-pip-version-check
-UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip --quiet
+UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip --quiet --system-certs
 
 # Most tests wait more than they compute. A file's tests stay in one process, in their order. WORKERS=0: one by one.
 WORKERS ?= 6
@@ -116,13 +116,26 @@ dist: $(VENV)/.ready ## A release: wheel, sdist, locks, SBOMs and SHA256SUMS, in
 	$(BIN)/cyclonedx-py requirements --no-validate --output-reproducible -o $(DIST)/gpunode-deviceplugin.cdx.json gpunode/deviceplugin/requirements.lock
 	cd $(DIST) && sha256sum * >SHA256SUMS
 
-$(VENV)/.ready: requirements-dev.lock pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	sed -n '/^uv==/,/[^\]$$/p' requirements-dev.lock >$(VENV)/uv.lock
-	$(PIP) install --require-hashes -r $(VENV)/uv.lock
-	$(UV) sync --require-hashes requirements-dev.lock || $(PIP) install --require-hashes --no-deps -r requirements-dev.lock
-	$(PIP) install --no-deps --no-build-isolation -e .
+# What uv reports is shown only where pip, too, fails.
+define install
+	@$(PYTHON) -m venv $(VENV)
+	@sed -n '/^uv==/,/[^\]$$/p' requirements-dev.lock >$(VENV)/uv.lock
+	@$(PIP) install --require-hashes -r $(VENV)/uv.lock
+	@$(UV) install --require-hashes -r $(1) 2>$(VENV)/uv.log || \
+	  $(PIP) install --require-hashes --no-deps -r $(1) || { cat $(VENV)/uv.log; exit 1; }
+endef
+
+$(VENV)/.demo: requirements.lock pyproject.toml
+	@echo "Set-up, once: gpunode and its libraries, into $(VENV). Takes one to three minutes."
+	$(call install,requirements.lock)
+	@$(PIP) install --no-deps -e .
 	@touch $@
+
+$(VENV)/.ready: requirements-dev.lock pyproject.toml
+	@echo "Set-up, once: gpunode, its libraries and its tests' tools, into $(VENV). Takes one to three minutes."
+	$(call install,requirements-dev.lock)
+	@$(PIP) install --no-deps --no-build-isolation -e .
+	@touch $@ $(VENV)/.demo
 
 clean: ## Remove the build outputs of this checkout, but not the lab
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache dist build

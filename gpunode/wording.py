@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -41,11 +43,12 @@ class Advice(str):
         return "".join(part.on(inventory) if isinstance(part, Command) else part for part in self.parts)
 
 
-COMMAND = re.compile(r"(?<=`)gpunode ((?:(?:plugin|share|run|why) )?[a-z-]+)(?: ([^`]*))?(?=`)")
+COMMAND = re.compile(r"(?<=`)gpunode (?!help )((?:(?:plugin|share|run|why) )?[a-z-]+)(?: ([^`]*))?(?=`)")
 
 
 def advise(text: str) -> Advice:
-    """The text as advice: its commands of gpunode are those in backquotes, as in `gpunode provision --limit gpu-01`."""
+    """The text as advice: its commands of gpunode are those in backquotes, as in `gpunode provision --limit gpu-01`;
+    `gpunode help` takes no inventory."""
     parts: list[str | Command] = []
     end = 0
     for match in COMMAND.finditer(text):
@@ -54,11 +57,41 @@ def advise(text: str) -> Advice:
     return Advice(*parts, text[end:])
 
 
-def page(name: str) -> str:
-    """Where the user has this page of the documents: in the installed package, or in the checkout."""
+def page(topic: str) -> str:
+    """The command that shows this page of the documents: every installation has it."""
+    return f"`gpunode help {topic}`"
+
+
+def pages() -> dict[str, Path]:
+    """The documents' pages by name: in the installed package, or in the checkout. Reference pages keep their folder."""
     package = Path(__file__).resolve().parent
-    installed = package / "docs"
-    return str((installed if installed.is_dir() else package.parent / "docs") / name)
+    folder = package / "docs"
+    folder = folder if folder.is_dir() else package.parent / "docs"
+    files = sorted(folder.glob("**/*.md"))
+    return {str(file.relative_to(folder).with_suffix("")).removeprefix("howto/"): file for file in files}
+
+
+def read(topic: str) -> str:
+    """A page, or with `page#section` that section, as Markdown; empty where there is none. Takes links of pages, too."""
+    name, _, section = topic.partition("#")
+    file = pages().get(re.sub(r"^(\.\./|docs/|howto/)*|\.md$", "", name))
+    text = re.sub(r"<!--.*?-->\n*", "", file.read_text(encoding="utf-8"), flags=re.DOTALL) if file else ""
+    if not section:
+        return text
+    # The text before the first title; then of each its level, title and text.
+    parts = re.split(r"^(?=(##+) (.*)$)", text, flags=re.MULTILINE)
+    found = [at for at in range(1, len(parts), 3) if anchor(parts[at + 1]) == section]
+    if not found:
+        return ""
+    below = itertools.takewhile(
+        lambda at: len(parts[at]) > len(parts[found[0]]), range(found[0] + 3, len(parts), 3)
+    )
+    return "".join(parts[at + 2] for at in (found[0], *below))
+
+
+def anchor(title: str) -> str:
+    """The name of a section in links, as GitHub makes it of the title."""
+    return re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower()).replace(" ", "-")
 
 
 def lines(texts: Iterable[str], separator: str = "\n") -> Advice:
@@ -95,3 +128,8 @@ def few(items: Sequence[str], most: int) -> str:
     """`a, b and 3 more`: at most `most` items, and the number of the others."""
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return ", ".join(items[:most]) + more
+
+
+def nearest(topic: str) -> str:
+    """The page whose name is most like this; empty if none is."""
+    return "".join(difflib.get_close_matches(topic, pages(), 1))

@@ -19,6 +19,7 @@ from gpunode.cli import (
     explain,
     history,
     hosts,
+    manual,
     output,
     plain_values,
     plugin,
@@ -70,6 +71,7 @@ app.add_typer(why.app, name="why", short_help="From the symptom to its cause: a 
 app.add_typer(plugin.app, name="plugin")
 app.add_typer(share.app, name="share")
 app.add_typer(run.app, name="run")
+app.command("help", short_help="Show a page of the documents.")(manual.show)
 app.add_typer(demo.app, name="demo", short_help="See it all on simulated hosts and a simulated cluster.")
 
 

@@ -136,12 +136,13 @@ def image(
     from gpunode import report
     from gpunode.errors import UsageError
     from gpunode.links.plugin.image import MACHINES, REFERENCE, write
+    from gpunode.wording import page
 
     if not base:
         raise UsageError(
             "no image to build on is named",
             hint="Name one with --base: an archive that skopeo or `docker save` writes, or HOST/NAME@sha256:… in a registry. "
-            "README.md, step 3, has both.",
+            f"More: {page('deviceplugin#run-it')}",
         )
     if arch not in MACHINES:
         raise UsageError(f"--arch {arch}: no such architecture", hint=f"Choose one of {', '.join(MACHINES)}.")

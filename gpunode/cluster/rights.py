@@ -116,7 +116,7 @@ def demand(api: Api, rights: Iterable[Right]) -> None:
         raise ClusterError(
             f"the Kubernetes API does not let this user {few([right.text for right in missing], NAMED)}: nothing was changed",
             hint=f"See `kubectl auth can-i {missing[0].verb} {missing[0].resource}`. "
-            f"A ClusterRole with all that a run needs: {page('safety.md')}",
+            f"A ClusterRole with all that a run needs: {page('safety#rights')}",
         )
 
 

@@ -30,6 +30,6 @@ def explain(reporter: Reporter, text: str) -> int:
     lines = len([line for line in text.splitlines() if line.strip()])
     summary = f"{several(len(matches), 'error')} explained in {several(lines, 'line')}."
     if not matches:
-        summary = f"gpunode does not know {'this line' if lines == 1 else 'these lines'}. Other symptoms: {page('troubleshooting.md')}"
+        summary = f"gpunode does not know {'this line' if lines == 1 else 'these lines'}. Other symptoms: {page('troubleshooting')}"
     reporter.total(summary, {"lines": lines, "explained": len(matches)})
     return 0 if matches else UNKNOWN

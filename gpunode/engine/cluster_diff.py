@@ -249,7 +249,7 @@ def _report_sharing(api: Api, inventory: Inventory, members: Sequence[Member], r
         reporter.note(
             "The plugin's configuration is one for the whole cluster. It reaches nodes that are not among this command's "
             f"hosts, whatever --limit names: {', '.join(outside)}. To change only some nodes, give them a configuration of "
-            f"their own: `cluster.plugin.configs` in {page('sharing.md')}"
+            f"their own: `cluster.plugin.configs` in {page('sharing#for-some-nodes-only')}"
         )
 
 

@@ -32,7 +32,7 @@ CONFLICT = "label-conflict"  # code: another's label is in the way
 WITHOUT_PLUGIN = (
     "The cluster is left out, since the inventory names no `cluster.plugin`: no device plugin is deployed, no node is labelled "
     "and no pod is run. For the whole job add `cluster: {plugin: {archive: plugin.tar}}`; how to make that file: "
-    f"{page('deviceplugin.md')}"
+    f"{page('deviceplugin#run-it')}"
 )
 
 
@@ -55,7 +55,7 @@ def image_of(inventory: Inventory) -> PluginImage:
         raise ClusterError(
             f"{inventory.path} names no image of the device plugin",
             hint="Set cluster.plugin.image, or cluster.plugin.archive to the file of `gpunode plugin image` that gpunode loads "
-            f"onto the nodes. More: {page('deviceplugin.md')}",
+            f"onto the nodes. More: {page('deviceplugin#run-it')}",
         )
     return inventory.cluster.plugin
 

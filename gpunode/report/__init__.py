@@ -6,7 +6,9 @@ and there are no questions.
 
 from __future__ import annotations
 
+import os
 import shlex
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,8 @@ from gpunode.engine.reporter import Reporter
 from gpunode.errors import Problem
 from gpunode.model import Event, Outcome, Verdict
 from gpunode.wording import Advice
+
+WIDEST = 100  # columns of prose: longer lines are hard to read
 
 
 def make(*, json: bool, quiet: bool, accepted: bool = False) -> Reporter:
@@ -37,6 +41,21 @@ def with_inventory(problem: Problem, inventory: Path) -> Problem:
     """The problem with the inventory in its commands."""
     what, cause, fix = (expand(text, inventory) for text in (problem.what, problem.cause, problem.fix))
     return replace(problem, what=what, cause=cause, fix=fix)
+
+
+def document(text: str) -> None:
+    """Print Markdown: laid out, and in a pager, where stdout is a terminal."""
+    if not sys.stdout.isatty():
+        print(text, end="")
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    os.environ.setdefault("LESS", "-FRX")  # less shows colours, and ends at once where one screen is enough
+    console = Console()
+    console.width = min(console.width, WIDEST)
+    with console.pager(styles=True, links=False):
+        console.print(Markdown(text, hyperlinks=False))
 
 
 class Named:

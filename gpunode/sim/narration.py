@@ -238,7 +238,7 @@ To end it:
 
   {gpunode} demo stop {name}
 
-Next: "Break it, and let it be fixed" in {page("tutorial.md")}, and then a host of yours."""
+Next: {page("tutorial#break-it-and-let-it-be-fixed")}; then {page("tutorial#on-your-own-host")}."""
 
 
 def ending(code: int, report: Path | None, *, whole: bool) -> str:
@@ -248,10 +248,10 @@ def ending(code: int, report: Path | None, *, whole: bool) -> str:
         seen = "only the hosts' part, since the inventory names no cluster.plugin"
     if code:
         seen = "something did not end as expected; see above"
-    page = f"\nThe run as one page, with every diff: {report}" if report else ""
+    html = f"\nThe run as one page, with every diff: {report}" if report else ""
     return f"""
-That was the demo: {seen}. Its hosts and its cluster are gone.{page}
-Next: `{_command()} demo --keep` to try commands of your own on them; README.md, "Use it", for hosts of yours."""
+That was the demo: {seen}. Its hosts and its cluster are gone.{html}
+Next: `{_command()} demo --keep` keeps them, for commands of your own. Your own hosts: {page("tutorial#on-your-own-host")}"""
 
 
 def provisionable(demo: Demo) -> list[str]:

@@ -48,11 +48,11 @@ def commands() -> list[tuple[str, ...]]:
 
 
 def test_every_command_has_help_with_an_example_and_speaks_json() -> None:
-    """One line to copy; `--json` is everywhere but in the demo, which is a show for people."""
+    """One line to copy; `--json` is everywhere but in `demo` and `help`."""
     for words in commands():
         text = " ".join(CliRunner().invoke(app, [*words, "--help"]).stdout.split())
         assert f"Example: gpunode {words[0]}" in text, words
-        assert ("--json" in text) == (words[0] != "demo"), words
+        assert ("--json" in text) == (words[0] not in ("demo", "help")), words
 
 
 def test_every_command_is_in_the_readme() -> None:
@@ -272,7 +272,7 @@ def test_the_inventory_of_the_readme_is_right(tmp_path: Path) -> None:
 
 
 def test_messages_name_pages_that_the_user_has() -> None:
-    """By the path where they are: `docs/…` is there in a checkout only."""
+    """With its section; `docs/…` is there in a checkout only."""
     named, relative = set(), set()
     for path in (ROOT / "gpunode").rglob("*.py"):
         tree = ast.parse(path.read_text())
@@ -294,6 +294,6 @@ def test_messages_name_pages_that_the_user_has() -> None:
                 isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
             ):
                 relative |= set(re.findall(r"(?<![\w/.-])docs/[\w/-]+\.md", node.value))
-    assert {name for name in named if not Path(wording.page(name)).is_file()} == set()
+    assert {name for name in named if not wording.read(name)} == set()
     assert len(named) > 5
     assert relative == set()

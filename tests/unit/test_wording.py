@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+from typer.testing import CliRunner
+
+from gpunode.cli import app
+from gpunode.errors import UsageError
 from gpunode.wording import Advice, Command, few, lines
 
 
@@ -24,3 +29,28 @@ def test_empty_texts_make_no_line() -> None:
 
 def test_long_lists_name_the_first() -> None:
     assert (few(["a", "b", "c"], 2), few(["a", "b"], 2)) == ("a, b and 1 more", "a, b")
+
+
+@pytest.mark.parametrize(
+    ("topic", "first"),
+    [
+        ("inventory", "# The inventory"),
+        ("../inventory.md", "# The inventory"),
+        ("air-gap", "# Air gap"),
+        ("howto/air-gap.md", "# Air gap"),
+        ("safety#rights", "## Rights"),
+        ("reference/codes", "# Codes"),
+        ("plugin deploy", "Usage: gpunode plugin deploy"),
+        ("", "# gpunode's documents"),
+    ],
+)
+def test_help_shows_a_page_a_section_or_a_commands_help(topic: str, first: str) -> None:
+    shown = CliRunner().invoke(app, ["help", *topic.split()]).stdout
+    assert shown.strip().startswith(first)
+    assert ("## When something goes wrong" in shown) == (topic == "safety")
+
+
+def test_help_on_nothing_that_there_is_names_the_nearest_page() -> None:
+    with pytest.raises(UsageError, match="no page, section or command is called inventry") as refused:
+        CliRunner().invoke(app, ["help", "inventry"], catch_exceptions=False)
+    assert refused.value.hint == "Did you mean `gpunode help inventory`?"

@@ -142,7 +142,7 @@ def find_replaceable(api: Api, named: str, nodes: Collection[str]) -> Object:
     if left := sorted({place(each) for each in owned} - {*nodes}):
         raise ClusterError(
             f"--replace {named}: it also serves {few(left, 5)}, which would offer no GPUs then",
-            hint=f"Add these hosts to the command, or remove the DaemonSet by hand: {page('switching.md')}",
+            hint=f"Add these hosts to the command, or remove the DaemonSet by hand: {page('switching')}",
         )
     return live
 

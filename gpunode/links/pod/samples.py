@@ -36,7 +36,7 @@ class Sample:
         if not (image or self.image):
             raise UsageError(
                 f"{self.name} runs an image of yours, and none is named",
-                hint=f"Name it with --image. A Dockerfile to begin with: {page('workloads.md')}",
+                hint=f"Name it with --image. A Dockerfile to begin with: {page('workloads#an-image-of-your-own')}",
             )
         return manifests.text(
             f"samples/{self.name}.yaml.j2",
