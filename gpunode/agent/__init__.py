@@ -15,7 +15,7 @@ The process that the connection started only follows that file, so a lost connec
     /run/gpunode/lock              held by the running apply, through its reboot; names its owner
     /run/gpunode/RUN/              program, job, messages.jsonl and packages.log of a running apply, gone when it has ended
     /var/lib/gpunode/runs/RUN/     messages.jsonl, journal.jsonl with the originals in files/, output.log of apt or dnf,
-                                   unconfirmed-N.json of a restart; of the last KEPT_RUNS applies
+                                   unconfirmed-N.json of a restart; of the last KEPT_RUNS applies, and those with the oldest originals
 
 job.json, guard.json, unconfirmed-N.json, each line of journal.jsonl and the first of messages.jsonl carry the version of their format. Older
 versions are read; a newer one is refused with its number.

@@ -1,15 +1,15 @@
 """Files of the host: read as facts, checked, written atomically, and restored from the run's journal after a failure."""
 
 import glob
-import json
 import os
 import stat
 import sys
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.record import VERSION, Run, check_format
-from gpunode.agent.system import Answer, Message, below, glob_of, last, naming, resolve, text_of
+from gpunode.agent.journal import append, entries_of, guarding, sync
+from gpunode.agent.record import Run
+from gpunode.agent.system import Answer, Message, below, glob_of, last, naming, resolve
 
 try:  # hashlib loads OpenSSL, which costs a probe more than all that it hashes
     from _sha256 import sha256 as new_sha256  # type: ignore[import-not-found]  # up to Python 3.11
@@ -77,13 +77,6 @@ def state_of(path: str) -> Optional[str]:
     return None if data is None else sha256(data)
 
 
-def sync(path: str) -> None:
-    """Flush a file's data, or a folder's names, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
-
-
 def put(
     path: str,
     data: bytes,
@@ -138,34 +131,36 @@ def copy_labels(source: str, target: str) -> None:
 def changed_files(this: Run) -> Dict[str, Message]:
     """The changed files by path: each as it was before its first change, with all that the run wrote there."""
     entries: Dict[str, Message] = {}
-    journal = this.record + "/journal.jsonl"
-    for line in (text_of(journal) or "").splitlines():
-        try:
-            entry = check_format(json.loads(line), journal)
-        except ValueError:
-            continue  # incomplete, so its write never began
-        entries.setdefault(entry["path"], dict(entry, wrote=[]))["wrote"].append(entry["wrote"])
+    for entry in entries_of(this.record):
+        if "path" in entry:
+            entries.setdefault(entry["path"], dict(entry, wrote=[]))["wrote"].append(entry["wrote"])
     return entries
 
 
 def keep(this: Run, path: str, wrote: Optional[str]) -> None:
     """Before `path` is changed: record and copy the original, and record the new state. On disk when this returns."""
-    entry: Message = {"path": path, "file": None, "was": state_of(path), "wrote": wrote, "version": VERSION}
+    entry: Message = {"path": path, "file": None, "was": state_of(path), "wrote": wrote}
+    entry.update(unit=guarding(this, path)[0], new_folder=not os.path.isdir(below(os.path.dirname(path))))
     if os.path.islink(below(path)):
         entry["link"] = os.readlink(below(path))
     elif os.path.exists(below(path)):
         status = os.stat(below(path))
         entry["file"] = "files/%d" % len(os.listdir(below(this.record + "/files")))
         entry.update(mode=stat.S_IMODE(status.st_mode), uid=status.st_uid, gid=status.st_gid)
-        import shutil
+        entry["label"] = label_of(below(path))
+        copy = below(this.record + "/" + entry["file"])
+        with open(below(path), "rb") as original, naming(copy), open(copy, "wb", opener=create) as file:
+            file.write(original.read())
+        sync(copy)
+    append(this, entry)
 
-        shutil.copyfile(below(path), below(this.record + "/" + entry["file"]))
-        sync(below(this.record + "/" + entry["file"]))
-    journal = below(this.record + "/journal.jsonl")
-    with naming(journal), open(journal, "ab") as file:
-        file.write(json.dumps(entry).encode() + b"\n")
-    for part in ("/journal.jsonl", "/files", "", "/..", "/../..", "/../../.."):
-        sync(below(this.record + part))
+
+def label_of(real: str) -> Optional[str]:
+    """SELinux's label of a file; None where there is none."""
+    try:
+        return os.getxattr(real, "security.selinux").decode().rstrip("\0")
+    except (AttributeError, OSError):  # a simulated host may be on another system
+        return None
 
 
 def put_files_back(this: Run, paths: Iterable[str]) -> Tuple[List[str], List[str]]:

@@ -29,6 +29,7 @@ class Run:
         self.places = (self.live + "/messages.jsonl", self.record + "/messages.jsonl")
         self.recorded = True
         self.n = 0
+        self.noted = False  # the change under way has an entry in the journal
         self.warnings: List[str] = []
         self.last_output = 0.0  # of apt; monotonic
 
@@ -122,11 +123,11 @@ class Run:
         return below("%s/payload-%s" % (self.record, which))
 
 
-def check_format(record: Message, path: str) -> Message:
+def check_format(record: Message, path: str, newest: int = VERSION) -> Message:
     """The record, read from `path`. Raises Failure if a newer gpunode wrote it: its keys may have other meanings."""
-    if record.get("version", 0) > VERSION:
+    if record.get("version", 0) > newest:
         sentence = "%s was written by a newer gpunode, in format %d; this one reads formats up to %d"
-        raise Failure("newer-record", sentence % (path, record["version"], VERSION))
+        raise Failure("newer-record", sentence % (path, record["version"], newest))
     return record
 
 

@@ -66,6 +66,7 @@ app.command(short_help="Give a GPU back that cordon-gpu took out.")(hosts.uncord
 app.command(short_help="Collect what somebody needs who is to help, without secrets.")(hosts.support_bundle)
 app.command(short_help="List this operator's recorded runs.")(history.history)
 app.command(short_help="Show a recorded run: plan, answers, ends, times.")(history.show)
+app.command(short_help="Take the changes of a recorded run back.")(history.undo)
 app.command(short_help="Explain an error: whose fault it is, what to do next.")(explain.explain)
 app.add_typer(why.app, name="why", short_help="From the symptom to its cause: a pod, a node, a GPU.")
 app.add_typer(plugin.app, name="plugin")

@@ -1,12 +1,16 @@
-"""`gpunode history` and `gpunode show`: the recorded runs of this operator."""
+"""`gpunode history`, `show` and `undo`: the recorded runs of this operator."""
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gpunode.cli import options
+from gpunode.cli.options import visits_hosts
+from gpunode.cli.session import load_inventory, session
 
 
 def complete_runs(incomplete: str) -> list[str]:
@@ -17,11 +21,22 @@ def complete_runs(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
+RecordedRun = Annotated[
+    str,
+    typer.Argument(
+        help="Its id, the beginning of it, or `last`.",
+        metavar="RUN",
+        autocompletion=complete_runs,
+        show_default=False,
+    ),
+]
+
+
 def history(
     count: Annotated[int, typer.Option("--count", "-n", help="So many of the newest.", min=1)] = 20,
     json: options.Json = False,
 ) -> None:
-    """List the runs of `provision` and `resume` that are recorded on this machine, the newest first: when, who, inventory, how
+    """List the runs of `provision`, `resume` and `undo` that are recorded on this machine, the newest first: when, who, inventory, how
     its hosts ended, how long it took.
 
     Example: gpunode history --count 50
@@ -33,15 +48,7 @@ def history(
 
 
 def show(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="Its id, the beginning of it, or `last`.",
-            metavar="RUN",
-            autocompletion=complete_runs,
-            show_default=False,
-        ),
-    ],
+    run: RecordedRun,
     diff: Annotated[
         bool | None,
         typer.Option(
@@ -63,3 +70,40 @@ def show(
     from gpunode.commands.history import show_run
 
     raise typer.Exit(show_run(report.make(json=json, quiet=False), run, diff=json if diff is None else diff))
+
+
+@visits_hosts
+def undo(
+    *,
+    run: RecordedRun,
+    yes: options.Yes = False,
+    batch: options.Batch = None,
+    common: options.Common,
+) -> int:
+    """Take the changes of a recorded run back, on its hosts: plan, ask, apply, batch by batch, under provision's protection of work.
+
+    It is planned from the journal that each host keeps. What was changed since is kept; that, and what cannot be undone, is shown
+    before the question. Labels and objects of the cluster stay, and are named. The inventory is the run's, unless another is named.
+    Undo is a run, too: it is resumed, shown, and undone as others are.
+
+    Example: gpunode undo last --limit gpu-01
+    """
+    from gpunode.commands import provision as rollout
+    from gpunode.commands import undo as undoing
+    from gpunode.engine import record
+    from gpunode.engine.batch_order import Size
+    from gpunode.errors import UsageError
+
+    recorded = record.find(run)
+    if common.origin == options.DEFAULT:
+        common = dataclasses.replace(common, inventory=Path(recorded.inventory))
+    known = {host.name for host in load_inventory(common.inventory, common.origin).hosts}
+    hosts = [name for name in recorded.hosts if name in known]
+    if not hosts:
+        raise UsageError(
+            f"{common.inventory} has none of the hosts of run {recorded.id}", hint="Name its inventory."
+        )
+    size = Size.parse(batch) if batch is not None else None
+    limit = common.limit or hosts
+    with session(dataclasses.replace(common, limit=limit), accepted=yes) as work:
+        return undoing.undo(work, recorded.id, rollout.ProvisionOptions(yes=yes, size=size))

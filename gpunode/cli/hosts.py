@@ -69,12 +69,7 @@ def provision(
     common: options.Deploys,
     yes: options.Yes = False,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run vectoradd on the GPUs at the end.")] = True,
-    batch: Annotated[
-        str | None,
-        typer.Option(
-            help="Finish so many hosts, or such a percentage, before the next begin.", metavar="N|N%"
-        ),
-    ] = None,
+    batch: options.Batch = None,
     canary: Annotated[int, typer.Option(help="Finish so many hosts before all others.", min=0)] = 0,
     max_fail: Annotated[
         int | None,
@@ -140,13 +135,14 @@ def provision(
 
 @visits_hosts
 def resume(*, common: options.Deploys, yes: options.Yes = False) -> int:
-    """Go on with the last `provision` of this inventory: with the hosts that it has not finished, as it was begun.
+    """Go on with the last `provision` or `undo` of this inventory: with the hosts that it has not finished, as it was begun.
 
     What is left is planned again and shown. The record of runs is on this machine, below ~/.local/state/gpunode.
 
     Example: gpunode resume inventory.yaml --yes
     """
     from gpunode.commands import provision as rollout
+    from gpunode.commands import undo as undoing
     from gpunode.engine import record
     from gpunode.errors import UsageError
     from gpunode.wording import Advice, Command
@@ -168,6 +164,8 @@ def resume(*, common: options.Deploys, yes: options.Yes = False) -> int:
     settings = rollout.ProvisionOptions.of_recorded_run(run, yes=yes, now=time.time())
     limit = [*(common.limit or ()), *([] if common.limit else ["@not-done"])]
     with session(dataclasses.replace(common, limit=limit), accepted=yes) as work:
+        if settings.undo:
+            return undoing.undo(work, settings.undo, settings)
         return rollout.provision(work, settings)
 
 

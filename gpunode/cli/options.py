@@ -139,6 +139,10 @@ JUnit = Annotated[
     ),
 ]
 Level: TypeAlias = Literal["quick", "standard"]  # of an acceptance
+Batch = Annotated[
+    str | None,
+    typer.Option(help="Finish so many hosts, or such a percentage, before the next begin.", metavar="N|N%"),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 
 

@@ -30,7 +30,7 @@ from gpunode.engine.converge import REBOOT_SECONDS
 from gpunode.engine.estimate import report_costs
 from gpunode.engine.member import Member, Members, outcomes, update
 from gpunode.engine.plan_file import PlanFile
-from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRun, RunOptions
+from gpunode.engine.record import BAD, BEGUN, CLUSTER, DONE, FINISHED, Record, RecordedRun, RunOptions, find
 from gpunode.engine.reporter import Reporter, confirm, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem, StalePlan
@@ -50,7 +50,7 @@ class ProvisionOptions:
     those that the plan showed as refused or unreachable included, before no further batch begins; None: only those. `fingerprints`:
     of keys that the user trusts, in full. `taint`: all nodes until their proof. `accept`: the level of the acceptance after the proof; "":
     none. `reviewed`: the plan that was accepted beforehand. `rest`: unfinished hosts of the run to resume; `begun`: those already begun → seconds for
-    which they may still reboot."""
+    which they may still reboot. `undo`: the id of the run that this one undoes; its visits have a planner for that."""
 
     yes: bool = False
     run: bool = True
@@ -63,13 +63,23 @@ class ProvisionOptions:
     reviewed: PlanFile | None = None
     rest: tuple[str, ...] = ()
     begun: Mapping[str, float] = field(default_factory=dict)
+    undo: str = ""
 
     @property
     def recorded(self) -> RunOptions:
         """The options for the record of a run."""
         size = self.size.text if self.size else None
         accept = self.accept or None
-        return RunOptions(self.run, self.max_fail, self.canary, size, self.fingerprints, self.taint, accept)
+        return RunOptions(
+            self.run,
+            self.max_fail,
+            self.canary,
+            size,
+            self.fingerprints,
+            self.taint,
+            accept,
+            self.undo or None,
+        )
 
     @classmethod
     def of_recorded_run(cls, run: RecordedRun, *, yes: bool, now: float) -> ProvisionOptions:
@@ -85,6 +95,7 @@ class ProvisionOptions:
             fingerprints=known.fingerprints or (),
             taint=bool(known.taint),
             accept=known.accept or "",
+            undo=known.undo or "",
             rest=run.not_done,
             # A clock that was set back makes no run wait longer than for a reboot.
             begun={name: max(0.0, REBOOT_SECONDS - max(0.0, now - since)) for name, since in hosts.items()},
@@ -127,11 +138,19 @@ def provision(session: Session, options: ProvisionOptions) -> int:
             taint=options.taint,
             accept=options.accept,
             reviewed=reviewed,
+            undo=bool(options.undo),
         )
         members = _run_batches(run, lease, _plan_again(run, hosts, lease), hosts, options)
     record.end()
     _report_end(
-        session, api if order else None, record, lease, members, asked=options.taint, proves=options.run
+        session,
+        api if order else None,
+        record,
+        lease,
+        members,
+        asked=options.taint,
+        proves=options.run,
+        undo=bool(options.undo),
     )
     return exit_codes.of_run(members)
 
@@ -150,8 +169,9 @@ class Hosts:
 def _plan_hosts(session: Session, api: Api | None, options: ProvisionOptions) -> Hosts:
     """Probe, plan and show every host: its changes, the interrupted work, and the batches."""
     members = rounds.probe_all(session, options.begun)
-    members = prerequisites.install_python(session, members, yes=options.yes)
-    members = prerequisites.add_repositories(session, members, options.fingerprints)
+    if not options.undo:
+        members = prerequisites.install_python(session, members, yes=options.yes)
+        members = prerequisites.add_repositories(session, members, options.fingerprints)
     placed = impact.locate(api, members)
     members = impact.find_impact(api, session.inventory.cluster.namespace, members, placed, strict=True)
     members = control_plane.refuse_unnamed(session.inventory, members)
@@ -172,6 +192,10 @@ def _plan_cluster(
     session: Session, api: Api | None, hosts: Hosts, options: ProvisionOptions
 ) -> cluster_diff.ClusterPlan:
     """Show what changes in the cluster, and the gates."""
+    if options.undo:
+        _show_left(session.reporter, hosts.members, options.undo)
+        gate.show(session.inventory, session.reporter)
+        return cluster_diff.ClusterPlan(0, ())
     if api is None:
         session.reporter.note(nodes.WITHOUT_PLUGIN)
     cluster = cluster_diff.ClusterPlan(0, ())
@@ -191,6 +215,22 @@ def _plan_cluster(
         )
     gate.show(session.inventory, session.reporter)
     return cluster
+
+
+def _show_left(reporter: Reporter, members: Members, undo: str) -> None:
+    """Show what an undo leaves as it is: on hosts, and in the cluster, where it changes nothing."""
+    recorded = find(undo)
+    rows: list[tuple[str, str, str, str]] = [
+        (member.host.name, left.code, left.what, left.why)
+        for member in members
+        if member.outcome
+        for left in member.outcome.left or ()
+    ]
+    rows += [
+        ("", "cluster", recorded.changes[number].what, "an undo changes hosts alone")
+        for number in recorded.planned.get(CLUSTER, ())
+    ]
+    reporter.rows("left", ("host", "code", "what", "why"), rows)
 
 
 def _check_rights(session: Session, api: Api | None, members: Members, options: ProvisionOptions) -> None:
@@ -244,7 +284,8 @@ def _ask(
     if not (costs or cluster.objects):
         return "", ""
     path = session.inventory.path
-    question = f"{costs}. Apply {path}?" if costs else f"Apply {path} to the cluster?"
+    aim = f"Undo run {options.undo}?" if options.undo else f"Apply {path}?"
+    question = f"{costs}. {aim}" if costs else f"Apply {path} to the cluster?"
     confirm(session.reporter, question, yes=yes)
     return question, answered
 
@@ -367,6 +408,7 @@ def _report_end(
     *,
     asked: bool,
     proves: bool,
+    undo: bool,
 ) -> None:
     """Report the hosts' ends, and how to continue. `api`: None if no host reached the cluster's stages. `asked`: for taints of all.
     `proves`: with vectoradd."""
@@ -376,12 +418,12 @@ def _report_end(
         )
     if record.lost:
         _report_lost_record(api, record, session.reporter)
-    if api is not None:
+    if api is not None and not undo:
         proof.report_proofs(members, session.reporter)
         left = any(member.node and taint.run_of(member.node) for member in members)
         if asked or left or any(member.host.taint_until_verified for member in members):
             _report_tainted(api, record, session.reporter, members, proves=proves)
-    _report_unfinished(members, session.reporter)
+    _report_unfinished(members, session.reporter, undo=undo)
     times = [
         (member.host.name, round(sum(member.spent.values()), 3), member.spent)
         for member in members
@@ -433,7 +475,7 @@ def _report_tainted(api: Api, record: Record, reporter: Reporter, members: Membe
         )
 
 
-def _report_unfinished(members: Members, reporter: Reporter) -> None:
+def _report_unfinished(members: Members, reporter: Reporter, *, undo: bool) -> None:
     """Report the commands that continue with the unfinished hosts, if there are any."""
     ends = {member.host.name: batch.end_state(member)[0] for member in members}
     bad = [name for name, state in ends.items() if state in BAD]
@@ -443,7 +485,7 @@ def _report_unfinished(members: Members, reporter: Reporter) -> None:
     first = "Fix what is wrong there, then `" if bad else "`"
     them = "it" if len(left) == 1 else "them"
     parts = [Advice(f"Not done: {few(left, NAMED)}. {first}", Command("resume"), f"` continues with {them}")]
-    if bad and len(bad) < len(left):
+    if bad and len(bad) < len(left) and not undo:
         parts += [Advice("`", Command("provision", "--limit @failed"), f"` with {few(bad, NAMED)} alone")]
     reporter.note(lines((lines(parts, ", "), "."), ""))
 

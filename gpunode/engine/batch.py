@@ -18,7 +18,7 @@ from gpunode.engine.member import Member, Members
 from gpunode.engine.phases import WAITS, Laps, Spent
 from gpunode.engine.plan_file import PlanFile
 from gpunode.engine.proof import Walk, prove
-from gpunode.engine.record import FINISHED, Record, State
+from gpunode.engine.record import PROVEN, Record, State
 from gpunode.engine.reporter import Reporter, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
@@ -32,7 +32,8 @@ FAILED = "failed"  # code: the cluster did not do what was asked
 @dataclass(frozen=True, slots=True)
 class Run:
     """The input of every batch. `accepted`: host → the acts that its plan showed. `prove`: with vectoradd. `taint`: all nodes, until
-    their proof. `accept`: see `Walk`. `reviewed`: the plan that was accepted, if one was reviewed."""
+    their proof. `accept`: see `Walk`. `reviewed`: the plan that was accepted, if one was reviewed. `undo`:
+    of another run, so the cluster's links are neither made nor judged."""
 
     session: Session
     api: Api | None
@@ -43,6 +44,7 @@ class Run:
     taint: bool = False
     accept: str = ""
     reviewed: PlanFile | None = None
+    undo: bool = False
 
     @property
     def stopped(self) -> bool:
@@ -80,12 +82,15 @@ def finish(run: Run, members: Members) -> Members:
         members,
         run.accepted,
         lambda member, visit, emit: _clear_again(run, member, visit, emit),
+        run.record.id,
     )
     changing = laps.end(CHANGES)
     members = control_plane.healthy_after(run.api, members, begun, reporter)
     able = [member.host.name for member in members if member.host_ok]
     before = Spent(laps.seconds)
-    if run.api is not None and any(member.host_ok for member in members):
+    if run.undo:
+        members = tuple(_reopen(run, member) for member in members)
+    elif run.api is not None and any(member.host_ok for member in members):
         for member in members:
             if member.host_ok:
                 run.record.host(member.host.name, "changed")
@@ -104,10 +109,18 @@ def finish(run: Run, members: Members) -> Members:
     )
     for member in members:
         state, why = end_state(member)
-        gpus = member.addresses if state in FINISHED else ()
+        gpus = member.addresses if state in PROVEN else ()
         applied = member.outcome.applied if member.outcome else ()
         run.record.host(member.host.name, state, why, gpus, member.spent, applied)
     return members
+
+
+def _reopen(run: Run, member: Member) -> Member:
+    """The member after its undo; its node takes pods again. Nothing is proven: what the run brought is gone."""
+    if not member.host_ok:
+        return member
+    reason = work.lift_cordon(run.api, member, Problem("", "undone"), run.session.reporter.event)
+    return member.exclude(reason) if reason.code == work.CORDONED else member
 
 
 def _clear_again(run: Run, member: Member, visit: Visit, emit: OnEvent) -> Member:
@@ -194,7 +207,9 @@ def end_state(member: Member) -> tuple[State, str]:
     why = why or (member.result.why if member.result else "")
     if member.in_use:
         return "in use", why
-    return ("proven", "") if member.proven else ("failed", why)
+    if member.proven:
+        return ("proven" if member.outcome is None or member.outcome.left is None else "undone"), ""
+    return "failed", why
 
 
 NAMED = 5

@@ -190,8 +190,8 @@ def find_manual_fix(outcome: Outcome) -> Verdict | None:
 def find_unfixed(outcome: Outcome) -> Verdict | None:
     """The first broken link that no change of the plan fixes: its fix would be the same without the plan."""
     seen = outcome.facts
-    if outcome.status not in ("right", "planned") or seen is None:
-        return None
+    if outcome.status not in ("right", "planned") or seen is None or outcome.left is not None:
+        return None  # an undo makes no chain hold
     bare = replace(outcome, plan=None)
     pairs = ((judge(outcome, seen), judge(bare, seen)) for judge in JUDGES)
     return next((link for link, alone in pairs if link.status == "broken" and link.fix == alone.fix), None)
@@ -231,7 +231,7 @@ def refusing(host: Host, layer: Layer) -> Iterator[None]:
 
 def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
     """The desired state. Raises Refused where nothing fits, or where a change would break the host."""
-    _check_readable(host, facts)
+    check_readable(host, facts)
     with refusing(host, "PCI"):
         machine.check(facts)
     system = packages.system_of_host(facts)
@@ -298,7 +298,7 @@ NEEDED = (
 )
 
 
-def _check_readable(host: Host, facts: Facts) -> None:
+def check_readable(host: Host, facts: Facts) -> None:
     """Refuse facts with a needed section that could not be read: it looks like an empty one."""
     failed = [f"{section}: {error}" for section, error in facts.errors.items() if section in NEEDED]
     if failed:

@@ -35,7 +35,9 @@ CONFIRM_SECONDS = 120.0  # after which a host that cannot be reached puts the fi
 def probe_and_plan(visit: Visit, emit: OnEvent) -> Outcome:
     """Probe the host and plan. Refusals are outcomes that keep the facts."""
     emit(Event("stage", visit.host.name, "probe"))
-    return plan_host(visit.host, _probe(visit), visit.image)
+    if visit.choose_planner and visit.planner is None:
+        visit.planner = visit.choose_planner(visit)
+    return _plan(visit, _probe(visit))
 
 
 def wait_until_back(visit: Visit, seconds: float, emit: OnEvent) -> Outcome:
@@ -73,8 +75,8 @@ def confirm_restarts(visit: Visit, outcome: Outcome, emit: OnEvent) -> Outcome:
     return outcome
 
 
-def apply(visit: Visit, outcome: Outcome, emit: OnEvent) -> Outcome:
-    """Apply `outcome.plan`, then plan again from the new state.
+def apply(visit: Visit, outcome: Outcome, emit: OnEvent, record: str = "") -> Outcome:
+    """Apply `outcome.plan`, then plan again from the new state. `record`: the run that the host's journal names.
 
     The outcome is `changed`, with the remaining plan (empty when the host is right), or `failed`. If the connection is
     lost, the apply continues on the host; this reconnects and follows it to its end.
@@ -84,7 +86,7 @@ def apply(visit: Visit, outcome: Outcome, emit: OnEvent) -> Outcome:
         return outcome
     run = f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
     by = f"{getpass.getuser()}@{socket.gethostname()}"
-    job = wire.apply_job(run, by, plan.changes, visit.watch, CONFIRM_SECONDS)
+    job = wire.apply_job(run, by, plan.changes, visit.watch, CONFIRM_SECONDS, record)
     archives = wire.archives(plan.changes)
     seen: Facts | None = None
     error: AgentFailed | None = None
@@ -135,7 +137,7 @@ def apply(visit: Visit, outcome: Outcome, emit: OnEvent) -> Outcome:
         if refused is not None:
             applied.remove(reboot)
             error = _failure(host, reboot, refused)
-    after = plan_host(visit.host, seen or _probe(visit), visit.image)
+    after = _plan(visit, seen or _probe(visit))
     laps.end(PROBES)
     after = replace(after, applied=(*outcome.applied, *applied), spent=Spent(outcome.spent, laps.seconds))
     if error is not None:
@@ -277,6 +279,10 @@ def _probe(visit: Visit) -> Facts:
     if seen is None:
         raise AgentFailed(visit.host.name, "the agent's answer holds no facts")
     return seen
+
+
+def _plan(visit: Visit, seen: Facts) -> Outcome:
+    return visit.planner(seen) if visit.planner else plan_host(visit.host, seen, visit.image)
 
 
 def plan_host(host: Host, seen: Facts, image: PluginImage | None) -> Outcome:

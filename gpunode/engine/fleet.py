@@ -22,7 +22,7 @@ from gpunode.errors import (
 )
 from gpunode.host import reach, wire
 from gpunode.local.password import Password
-from gpunode.model import Event, Host, OnEvent, Outcome, PluginImage, Status
+from gpunode.model import Event, Facts, Host, OnEvent, Outcome, PluginImage, Status
 from gpunode.packages import hint_of
 
 Task: TypeAlias = Callable[[Host, OnEvent], Outcome]
@@ -88,6 +88,7 @@ def failure(error: HostError) -> Outcome:
 
 INSTALL_SECONDS = 900.0  # for a package manager that installs Python
 
+Planner: TypeAlias = Callable[[Facts], Outcome]
 Dial = Callable[[Host], reach.Connection]
 
 
@@ -101,6 +102,9 @@ class Visit:
         self.image = image
         self.install = ""  # the command by which the host gets a Python first, where it has none
         self.watch = chain.watch(image)
+        # Of commands that make a host other than the inventory has it: called once, before the first probe.
+        self.choose_planner: Callable[[Visit], Planner] | None = None
+        self.planner: Planner | None = None
         self._dial = dial
         self._password = password
         self._connection: reach.Connection | None = None

@@ -48,13 +48,15 @@ State: TypeAlias = Literal[
     "changed",
     "proven",  # finished: its GPUs are proven as far as asked, its node takes pods again
     "in use",  # finished: nothing was to change, and all its GPUs are in use: not proven now
+    "undone",  # finished: the changes of another run are taken back
     "skipped",  # its work did not end in time, or the run stopped before it
     "refused",
     "unreachable",
     "failed",
 ]
 DONE: State = "proven"
-FINISHED: tuple[State, ...] = (DONE, "in use")
+PROVEN: tuple[State, ...] = (DONE, "in use")
+FINISHED: tuple[State, ...] = (*PROVEN, "undone")
 BEGUN: tuple[State, ...] = ("cordoned", "drained", "changing", "changed")  # and not ended
 BAD: tuple[State, ...] = ("failed", "refused", "unreachable")
 
@@ -94,6 +96,7 @@ class RunOptions:
     fingerprints: tuple[str, ...] | None = None
     taint: bool | None = None
     accept: str | None = None
+    undo: str | None = None  # the run that this one undoes
 
 
 @dataclass(frozen=True, slots=True)

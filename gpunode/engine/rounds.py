@@ -49,8 +49,9 @@ def converge_all(
     members: Members,
     accepted: Mapping[str, frozenset[Act]],
     ready: Ready = lambda member, _visit, _emit: member,
+    record: str = "",
 ) -> Members:
-    """The members after all rounds. Changes that are known only after an act come in a later round; a host whose later plan
+    """The members after all rounds of this run. Changes that are known only after an act come in a later round; a host whose later plan
     needs an act that was not accepted is stopped before it."""
 
     def within(member: Member) -> Member:
@@ -61,7 +62,7 @@ def converge_all(
         waiting = [member for member in members if _may_change(member)]
         if not waiting:
             break
-        members = _apply_round(session, members, waiting, lambda *args: within(ready(*args)))
+        members = _apply_round(session, members, waiting, lambda *args: within(ready(*args)), record)
     return tuple(_fail_unconverged(member) for member in members)
 
 
@@ -166,7 +167,9 @@ def _may_change(member: Member) -> bool:
     return member.has_changes and member.reason is None
 
 
-def _apply_round(session: Session, members: Members, waiting: Sequence[Member], ready: Ready) -> Members:
+def _apply_round(
+    session: Session, members: Members, waiting: Sequence[Member], ready: Ready, record: str
+) -> Members:
     """One round: the members after the plans of those that wait were applied, and planned again."""
     now = {member.host.name: member for member in waiting}
 
@@ -174,7 +177,7 @@ def _apply_round(session: Session, members: Members, waiting: Sequence[Member], 
         name = visit.host.name
         member = now[name] = ready(now[name], visit, emit)
         assert member.outcome is not None
-        return converge.apply(visit, member.outcome, emit) if _may_change(member) else member.outcome
+        return converge.apply(visit, member.outcome, emit, record) if _may_change(member) else member.outcome
 
     done = session.each(apply_plan, [member.host for member in waiting])
     session.reporter.failures(done)

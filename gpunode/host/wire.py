@@ -18,11 +18,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from gpunode.agent.redaction import redact
 from gpunode.errors import Flood
 from gpunode.host import answers, bootstrap
 from gpunode.host.answers import parse_facts
 from gpunode.local import streams
-from gpunode.model import Change, InstallDriver, LoadImage, Packages, RemoveFile, Watch, WriteFile
+from gpunode.model import Change, Entry, InstallDriver, LoadImage, Packages, RemoveFile, Watch, WriteFile
 from gpunode.once import Once
 
 ANSWER_BYTES = 64 << 20
@@ -95,6 +96,7 @@ def _message(line: bytes) -> dict[str, Any] | None:
 # What gpunode reads of messages, by their type.
 MEMBERS: Mapping[str, Mapping[str, Any]] = {
     "facts": {"facts": Mapping[str, Any]},
+    "journal": {"entries": tuple[Entry, ...]},
     "start": {"n": int},
     "progress": {"text": str, "percent": float | None},
     "confirm": {"n": int, "unit": str},
@@ -146,10 +148,22 @@ def probe_job(watch: Watch) -> dict[str, Any]:
     return _job("probe", watch=asdict(watch))
 
 
+def journal_job(run: str) -> dict[str, Any]:
+    """Read the journals of all applies, with originals of this run of an operator's record ("": of all); answered by one `journal`
+    message."""
+    return _job("journal", run=run)
+
+
 def apply_job(
-    run: str, by: str, changes: Sequence[Change], watch: Watch | None, confirm: float = 0.0
+    run: str,
+    by: str,
+    changes: Sequence[Change],
+    watch: Watch | None,
+    confirm: float = 0.0,
+    record: str = "",
 ) -> dict[str, Any]:
-    """Make the changes in order, then probe. Reads their archives for their digests.
+    """Make the changes in order, then probe. Reads their archives for their digests. `record`: the run of the operator's record, for
+    the host's journal.
 
     `confirm`: seconds that a guarded restart waits for its confirmation from outside; 0: it needs none.
     """
@@ -162,7 +176,17 @@ def apply_job(
             payloads.append(_payload(archive))
         encoded.append(entry)
     then = asdict(watch) if watch else None
-    return _job("apply", run=run, by=by, changes=encoded, then=then, payloads=payloads, confirm=confirm)
+    return _job(
+        "apply",
+        run=run,
+        by=by,
+        changes=encoded,
+        then=then,
+        payloads=payloads,
+        confirm=confirm,
+        record=record,
+        why=[redact(change.why) for change in changes],
+    )
 
 
 def archives(changes: Sequence[Change]) -> list[str]:

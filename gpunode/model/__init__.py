@@ -65,7 +65,18 @@ from gpunode.model.host import (
     Share,
     Ssh,
 )
-from gpunode.model.outcome import Disturbance, Disturbed, Event, Fault, OnEvent, Outcome, Status, Verdict
+from gpunode.model.journal import Entry
+from gpunode.model.outcome import (
+    Disturbance,
+    Disturbed,
+    Event,
+    Fault,
+    Left,
+    OnEvent,
+    Outcome,
+    Status,
+    Verdict,
+)
 from gpunode.model.plan import (
     Choice,
     Desired,

@@ -29,13 +29,16 @@ class Expected:
 @dataclass(frozen=True, slots=True)
 class WriteFile:
     """Write `content` to `path`. Refused if the file changed since the plan: `before` is its text at that time, None for
-    a file that must not exist. `check` names the program that must accept the new text first and read `expected` in it."""
+    a file that must not exist. `check` names the program that must accept the new text first and read `expected` in it. `mode`, `owner`
+    (uid, gid; None: root's) and `label` (SELinux's; None: the policy's) are a new file's: another keeps its own."""
 
     path: str
     content: str
     why: str
     before: str | None = None
     mode: int = 0o644
+    owner: tuple[int, int] | None = None
+    label: str | None = None
     check: Checker | None = None
     expected: Expected | None = None
     fault: str | None = None
@@ -87,7 +90,8 @@ class Service:
     Otherwise the files that this run changed for it (`guards`) are restored, and it is restarted if it worked before.
 
     `ends`: the users of the GPUs, as in Reboot, whose work the plan expects to end; a newer user (of docker: a newer container)
-    prevents the restart. None: it ends no work, or any that there is."""
+    prevents the restart. None: it ends no work, or any that there is. `drops`: container runtimes whose names begin so may be gone
+    after it."""
 
     unit: str
     why: str
@@ -97,6 +101,7 @@ class Service:
     guards: tuple[str, ...] = ()
     note: str = ""  # what else the restart affects: containers, GPU users
     ends: tuple[str, ...] | None = None
+    drops: str = ""
     loses: bool = False  # systemd is reloaded for it, and takes the GPUs from running containers
     fault: str | None = None
 

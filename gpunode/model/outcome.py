@@ -88,11 +88,20 @@ Status: TypeAlias = Literal[
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """Something that an undo leaves as it is. `kept`: it was changed since the run; `irreversible`: nothing can restore it."""
+
+    code: Literal["kept", "irreversible"]
+    what: str  # a path, a package, a unit
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How one host's run ended. `plan`: the changes left (or planned); `problem`: why it failed, was refused or not reached.
 
     `spent`: seconds of the applies by phase. `disturbs`: what the plan interrupts, if that was asked for. `install`: the host lacks Python, and this program can install it.
-    `repository`: the host is refused because neither it nor the inventory has this repository of NVIDIA's.
+    `repository`: the host is refused because neither it nor the inventory has this repository of NVIDIA's. `left`: of an undo; None: it is none.
     """
 
     host: str
@@ -107,6 +116,7 @@ class Outcome:
     disturbs: Disturbed | None = None
     install: str = ""
     repository: Literal["driver", "toolkit", ""] = ""
+    left: tuple[Left, ...] | None = None
 
     @property
     def why(self) -> str:

@@ -244,6 +244,18 @@ class Deviation(TypedDict):
     what: Message
 
 
+class Left(TypedDict):
+    """`undo`, before its question: something that it leaves as it is."""
+
+    host: Annotated[str, "name in the inventory; empty: the cluster"]
+    code: Annotated[
+        Literal["kept", "irreversible", "cluster"],
+        "changed since the run; nothing can restore it; an object of the cluster, which an undo does not change",
+    ]
+    what: Annotated[str, "a path, a package, a unit, an object"]
+    why: Message
+
+
 class Batch(TypedDict):
     """`provision`, before its question: a batch, where changes come in more than one."""
 
@@ -775,6 +787,7 @@ KINDS: Mapping[str, type] = {
         "gate": GateMore,
         "batch": Batch,
         "deviation": Deviation,
+        "left": Left,
         "link": Link,
         "object": Changed,
         "plugin": Plugin,

@@ -562,7 +562,7 @@ def test_a_reviewed_plan_that_is_another_after_a_wait_is_not_applied(
         steps = (StepPlan("toolkit", (file,)), StepPlan("reboot", (replace(reboot, why=str(len(seen))),)))
         return Outcome(visit.host.name, "planned", plan=Plan("h", steps))
 
-    def apply(visit: Visit, outcome: Outcome, _: Any) -> Outcome:
+    def apply(visit: Visit, outcome: Outcome, *_: Any) -> Outcome:
         applied.append(outcome.plan)
         return replace(outcome, status="failed", problem=Problem("", "applied"))
 

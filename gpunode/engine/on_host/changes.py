@@ -47,18 +47,20 @@ def write_file(this: Run, change: Message) -> Message:
     if before == data:
         return {"unchanged": True}
     refuse_if_changed(path, before, change["before_sha256"])
-    os.makedirs(os.path.dirname(below(real)), exist_ok=True)
-    mode, owner = change["mode"], None
-    if before is not None:
+    mode = change["mode"]
+    if before is None:
+        owner = tuple(change["owner"]) if change.get("owner") else None
+    else:
         status = os.stat(below(real))
         mode, owner = stat.S_IMODE(status.st_mode), (status.st_uid, status.st_gid)
     keep(this, real, sha256(data))
+    os.makedirs(os.path.dirname(below(real)), exist_ok=True)
     arm(this, real)
     check = CHECKS[change["check"]] if change.get("check") else None
     expected = change.get("expected")
     put(real, data, mode, owner, this.name, (lambda name: check(path, name, expected)) if check else None)
     if before is None:
-        relabel(real)
+        relabel(real, change.get("label"))
     return {}
 
 
@@ -110,6 +112,9 @@ def service(this: Run, change: Message) -> Message:
             raise Failure("unit-failed", "systemctl enable %s: %s" % (unit, last(answer.message, 1)[0]))
     if not change["start"]:
         return {}
+    if change.get("drops"):  # of the guard that is on disk they stay: they work with its files
+        dropped = "'s runtime %s" % change["drops"]
+        guard = dict(guard, worked=[name for name in guard["worked"] if dropped not in name])
     lost = restart(unit, "restart" if change["restart"] else "start", guard)
     if not lost:
         detail = wait_for_confirmation(this, unit) if guarded else {}

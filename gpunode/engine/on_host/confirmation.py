@@ -8,7 +8,8 @@ import time
 from typing import Any, Optional, Tuple
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.files import put, sync
+from gpunode.agent.files import put
+from gpunode.agent.journal import sync
 from gpunode.agent.machine import show_units
 from gpunode.agent.record import VERSION, Run, unconfirmed_files
 from gpunode.agent.system import Message, below, line_of, run, text_of

@@ -9,7 +9,8 @@ import time
 from typing import Dict, Iterator, List, Optional, Tuple
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.files import put, put_files_back, sync
+from gpunode.agent.files import put, put_files_back
+from gpunode.agent.journal import guarding, sync
 from gpunode.agent.machine import show_units
 from gpunode.agent.record import RECORDS, VERSION, Run, check_format, settle_time, take_lock
 from gpunode.agent.system import (
@@ -20,7 +21,6 @@ from gpunode.agent.system import (
     last,
     line_of,
     number,
-    resolve,
     run,
     run_transient,
     text_of,
@@ -71,12 +71,7 @@ def arm(this: Run, path: str) -> None:
     A timer does it if this process is killed, a unit that runs at boot before the others if the machine reboots.
     """
     job = this.load()
-    guarded = [
-        (change["unit"], list(map(resolve, change["guards"])))
-        for change in job["changes"][this.n + 1 :]
-        if change["kind"] == "service"
-    ]
-    unit, paths = next((pair for pair in guarded if path in pair[1]), ("", []))
+    unit, paths = guarding(this, path)
     if (
         not unit or read_guard(this) is not None
     ):  # one guard covers all files of a step, which come right before their restart

@@ -29,6 +29,12 @@ def answer_probe(_program: bytes, job: Message) -> Iterator[Message]:
     yield {"type": "facts", "facts": probe(job["watch"], patience=job.get("patience", PROBE_SECONDS))}
 
 
+def answer_journal(_program: bytes, job: Message) -> Iterator[Message]:
+    from gpunode.engine.on_host.journal import read_journal
+
+    yield {"type": "journal", "entries": read_journal(job["run"])}
+
+
 def answer_apply(program: bytes, job: Message) -> Iterator[Message]:
     from gpunode.engine.on_host.runs import apply
 
@@ -77,6 +83,7 @@ def refuse_unknown(_program: bytes, job: Message) -> Iterator[Message]:
 
 OPERATIONS: Dict[str, Callable[[bytes, Message], Iterator[Message]]] = {
     "probe": answer_probe,
+    "journal": answer_journal,
     "apply": answer_apply,
     "follow": answer_follow,
     "confirm": answer_confirm,

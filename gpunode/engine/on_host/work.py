@@ -7,10 +7,12 @@ import time
 from typing import Any
 
 from gpunode.agent.failures import Failure
+from gpunode.agent.journal import complete
 from gpunode.agent.record import Run, lock_holder, take_lock
 from gpunode.agent.system import below, failure_of, last, line_of, run
 from gpunode.engine.on_host.changes import make, refuse_unknown
 from gpunode.engine.on_host.guard import end_killed_runs, forget_payloads, put_back, read_guard
+from gpunode.engine.on_host.journal import oldest_originals
 from gpunode.engine.on_host.probe import probe
 from gpunode.links.driver.on_host.runfile import fetch
 
@@ -43,6 +45,7 @@ def work(this: Run) -> None:
             start = time.monotonic()
             this.send({"type": "start", "n": this.n})
             detail = make(this, change)
+            complete(this, detail)
             this.send({"type": "done", "n": this.n, "seconds": time.monotonic() - start, "detail": detail})
     except (Exception, KeyboardInterrupt) as error:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # restoring is not interrupted
@@ -105,9 +108,10 @@ def restore_leftovers(this: Run) -> bool:
 
 
 def prune(this: Run) -> None:
-    """Remove the oldest records. Needs the lock, and no guard that is still armed."""
+    """Remove the oldest records, but not what `oldest_originals` has. Needs the lock, and no guard that is still armed."""
     folder = below(os.path.dirname(this.record))
     others = [name for name in os.listdir(folder) if name != this.name]
     others.sort(key=lambda name: os.stat(os.path.join(folder, name)).st_mtime)
-    for name in others[: max(0, len(others) - KEPT_RUNS + 1)]:
+    needed = oldest_originals()
+    for name in set(others[: max(0, len(others) - KEPT_RUNS + 1)]) - needed:
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)

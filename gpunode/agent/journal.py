@@ -1,0 +1,76 @@
+"""A run's journal: an entry for each change, on disk before the change begins, with what was there before; a line when it is made."""
+
+import json
+import os
+import time
+from typing import Iterator, List, Tuple
+
+from gpunode.agent.record import RECORDS, Run, check_format
+from gpunode.agent.system import Message, below, glob_of, naming, resolve, text_of
+
+# Of the journal's format. 1: files alone, without run, by, time, why.
+JOURNAL = 2
+LINES = "/journal.jsonl"
+
+
+def sync(path: str) -> None:
+    """Flush a file's data, or a folder's names, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+
+
+def guarding(this: Run, path: str) -> Tuple[str, List[str]]:
+    """The unit that a later change of this apply restarts to read a file, with all files that it guards; "" if there is none."""
+    guarded = [
+        (change["unit"], list(map(resolve, change["guards"])))
+        for change in this.load()["changes"][this.n + 1 :]
+        if change["kind"] == "service"
+    ]
+    return next((pair for pair in guarded if path in pair[1]), ("", []))
+
+
+def append(this: Run, entry: Message) -> None:
+    """Add an entry of the change under way. On disk when this returns."""
+    job = this.load()
+    common = {"version": JOURNAL, "n": this.n, "time": time.time()}
+    common.update(run=job.get("record", ""), by=job["by"], kind=job["changes"][this.n]["kind"])
+    common["why"] = dict(enumerate(job.get("why", []))).get(this.n, "")
+    this.noted = True
+    _append(this, dict(common, **entry))
+
+
+def complete(this: Run, detail: Message) -> None:
+    """After the change under way was made: its entries are complete. `detail`: what it is worth to know since."""
+    if this.noted:
+        this.noted = False
+        _append(this, {"version": JOURNAL, "n": this.n, "done": time.time(), "after": detail})
+
+
+def _append(this: Run, line: Message) -> None:
+    journal = below(this.record + LINES)
+    descriptor = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with naming(journal), open(descriptor, "ab") as file:
+        file.write(json.dumps(line).encode() + b"\n")
+    for part in (LINES, "/files", "", "/..", "/../..", "/../../.."):
+        sync(below(this.record + part))
+
+
+def entries_of(record: str) -> Iterator[Message]:
+    """The entries of the journal in this folder, in order, each with `done`. Raises Failure where a newer gpunode wrote it."""
+    lines: List[Message] = []
+    for line in (text_of(record + LINES) or "").splitlines():
+        try:
+            lines.append(check_format(json.loads(line), record + LINES, JOURNAL))
+        except ValueError:
+            continue  # incomplete, so its change never began
+    made = {each["n"]: each["after"] for each in lines if "done" in each}
+    for entry in lines:
+        if "done" not in entry:
+            yield dict(entry, done=entry.get("n") in made, after=made.get(entry.get("n"), {}))
+
+
+def records() -> List[str]:
+    """The folders of all applies that have a journal, the oldest first: one apply at a time writes."""
+    paths = glob_of(RECORDS + "/*" + LINES)
+    return [os.path.dirname(path) for path in sorted(paths, key=lambda path: os.stat(below(path)).st_mtime)]

@@ -1,0 +1,117 @@
+"""The journal on a host: what was before each change, by whom and why; readable after a kill at any state."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+
+import pytest
+
+from gpunode.engine import undo
+from gpunode.engine.on_host.work import KEPT_RUNS
+from gpunode.host import answers, wire
+from gpunode.model import Change, Entry, RemoveFile, WriteFile
+from tests.agent.conftest import Host
+
+RUNS = "/var/lib/gpunode/runs"
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def journal(host: Host, run: str = "r1") -> list[Entry]:
+    (message,) = host.ask(wire.journal_job(run))
+    return list(wire.read(message)["entries"])
+
+
+def apply(host: Host, *changes: Change, record: str = "r1") -> None:
+    why = [change.why for change in changes]
+    assert host.ask(host.job(*changes, record=record, why=why))[-1]["ok"]
+
+
+def test_an_entry_has_what_was_before(host: Host) -> None:
+    host.write("/etc/old", "1", mode=0o640)
+    host.write("/etc/gone", "2")
+    changes = [
+        WriteFile("/etc/old", "3", "because", "1"),
+        WriteFile("/etc/new.d/a", "4", "why"),
+        RemoveFile("/etc/gone", "2", "why"),
+    ]
+    apply(host, *changes)
+    old, new, gone = journal(host)
+    assert (old.run, old.by, old.why, old.kind, old.done) == (
+        "r1",
+        "anna@desk",
+        "because",
+        "write_file",
+        True,
+    )
+    assert (old.path, old.was, old.wrote, old.mode, old.content) == (
+        "/etc/old",
+        digest("1"),
+        digest("3"),
+        0o640,
+        "1",
+    )
+    assert (new.was, new.wrote, new.content, new.new_folder) == (None, digest("4"), None, True)
+    assert (gone.was, gone.wrote, gone.content, gone.new_folder) == (digest("2"), None, "2", False)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in host.path(f"{RUNS}/run1/files").iterdir()} == {
+        0o600
+    }
+    assert stat.S_IMODE(host.path(f"{RUNS}/run1/journal.jsonl").stat().st_mode) == 0o600
+    assert [entry.content for entry in journal(host, "another")] == [
+        None,
+        None,
+        None,
+    ]  # they stay on the host
+
+
+@pytest.mark.parametrize(
+    ("lines", "torn", "content", "restores"),
+    [
+        (0, b"", "1", False),  # the original is copied
+        (0, b'{"version": 2, "pa', "1", False),  # the entry is half written
+        (1, b"", "1", False),  # the entry is on disk
+        (1, b"", "3", True),  # the change is made
+        (1, b'{"version": 2, "n": 0, "do', "3", True),
+        (2, b"", "3", True),  # and noted as made
+    ],
+)
+def test_after_a_kill_at_any_state_an_undo_restores_what_was_changed(
+    host: Host, lines: int, torn: bytes, content: str, *, restores: bool
+) -> None:
+    host.write("/etc/a", "1")
+    apply(host, WriteFile("/etc/a", "3", "why", "1"))
+    file = host.path(f"{RUNS}/run1/journal.jsonl")
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:lines]) + torn)
+    host.write("/etc/a", content)
+    seen = answers.parse_facts(host.probe(files=("/etc/a",)))
+    changes, left = undo.plan(journal(host), "r1", seen)
+    apply(host, *changes, record="r2")
+    assert (len(changes), left) == (restores, ())
+    assert host.read("/etc/a") == "1"
+
+
+def test_an_older_journal_is_read_and_a_newer_one_refused(host: Host) -> None:
+    line = {"path": "/etc/a", "file": None, "was": None, "wrote": digest("1"), "version": 1}
+    host.write(f"{RUNS}/old/journal.jsonl", json.dumps(line) + "\n")
+    assert [(entry.path, entry.run) for entry in journal(host)] == [("/etc/a", "")]
+    host.write(f"{RUNS}/new/journal.jsonl", json.dumps({**line, "version": 3}) + "\n")
+    assert host.ask(wire.journal_job("r1"))[0]["code"] == "newer-record"
+    apply(host, WriteFile("/etc/b", "1", "why"))  # of it nothing is read
+
+
+def test_the_oldest_original_of_a_file_that_is_still_changed_outlives_other_records(host: Host) -> None:
+    host.write("/etc/a", "1")
+    host.write("/etc/b", "1")
+    apply(host, WriteFile("/etc/a", "2", "why", "1"), record="first")
+    apply(host, WriteFile("/etc/b", "2", "why", "1"), record="restored")
+    apply(host, WriteFile("/etc/b", "1", "why", "2"), record="restores")
+    for number in range(KEPT_RUNS):
+        host.path(f"{RUNS}/x{number}").mkdir()
+    apply(host, WriteFile("/etc/a", "3", "why", "2"), record="last")
+    entries = journal(host, "")
+    assert [entry.run for entry in entries] == ["first", "last"]
+    assert undo.originals(entries)["/etc/a"].content == "1"

@@ -1,0 +1,67 @@
+"""Undo of a run: the host is as before it, apart from LEFT; what somebody changed since is kept; an undo can be undone."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpunode.sim.host import kinds
+from gpunode.sim.process import Demo
+
+from . import operators
+from .operators import of_kind
+
+pytestmark = pytest.mark.usefixtures("records")
+# What stays of a run that is undone, as patterns of paths.
+LEFT = (
+    "/(?!etc/|usr/share/)",  # so far files of gpunode's own and merges are taken back, not packages and modules
+)
+
+
+def snapshot(root: Path) -> dict[str, str]:
+    """Every file and link of a host, with its mode and text."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_symlink():
+            found[f"/{path.relative_to(root)}"] = f"-> {path.readlink()}"
+        elif path.is_file():
+            text = path.read_bytes().decode(errors="replace")
+            found[f"/{path.relative_to(root)}"] = f"{path.stat().st_mode:o} {text}"
+    return found
+
+
+def differences(before: dict[str, str], after: dict[str, str]) -> set[str]:
+    paths = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    return {path for path in paths if not any(re.match(pattern, path) for pattern in LEFT)}
+
+
+def undo(demo: Demo, *words: str) -> subprocess.CompletedProcess[str]:
+    return operators.gpunode(demo.folder, "undo", *words, "--yes", "--json")
+
+
+def test_an_undone_host_is_as_before_apart_from_what_somebody_changed_since() -> None:
+    with Demo([kinds.old_host("gpu-1")]) as demo:
+        root = demo.folder / "hosts/gpu-1/root"
+        before = snapshot(root)
+        done = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        made = snapshot(root)
+        (root / "etc/modules-load.d/gpunode.conf").write_text("nvidia\n")
+        undone = undo(demo, "last")
+        assert undone.returncode == 0, undone.stdout + undone.stderr
+        kept = [(line["code"], line["what"]) for line in of_kind(undone, "left") if line["host"]]
+        assert kept == [("kept", "/etc/modules-load.d/gpunode.conf")]
+        assert differences(before, snapshot(root)) == {"/etc/modules-load.d/gpunode.conf"}
+        again = undo(demo, "last")
+        assert again.returncode == 0, again.stdout + again.stderr
+        assert differences(made, snapshot(root)) == {"/etc/modules-load.d/gpunode.conf"}
+        assert [
+            run["result"] for run in of_kind(operators.gpunode(demo.folder, "history", "--json"), "run")
+        ] == [
+            {"undone": 1},
+            {"undone": 1},
+            {"proven": 1},
+        ]
