@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,3 +84,11 @@ def _documented() -> None:
         written(self, line)
 
     Lines._write = write
+
+
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A directory with a name short enough for Unix sockets."""
+    path = Path(tempfile.mkdtemp(prefix="dp-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path)

@@ -1,34 +1,63 @@
 """`python -m gpunode.accept.listing`: the GPUs and MIG devices here, as one JSON object, without a context on any of them.
 
+On a host of Kubernetes, a GPU that a pod has is in use, though the pod may not use it at the moment.
+
 In a process of its own: a driver that hangs hangs this one alone. Exit status 2: there is no driver.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from ctypes import byref, c_int
 from pathlib import Path
 from typing import Any
 
+from gpunode.contract.offer import claim_of
 from gpunode.deviceplugin.cuda import CAPABILITY, Cuda, CudaError, load
 from gpunode.deviceplugin.gpus import pci_address
+from gpunode.deviceplugin.kubelet.messages import containers_devices
 from gpunode.deviceplugin.nvml import Nvml, NVMLError
+from gpunode.deviceplugin.rpc import Code, RpcError, call
 
 from .gauges import mig_devices
 
 MIB = 1 << 20
 BUSY = 10  # percent
+ANSWERED = 5.0  # seconds
 AGAIN = 1.2  # seconds: what NVML calls utilization is of the last second at most
+
+# The kubelet's pod-resources API: kubeadm's, k3s's and RKE2's, that of k0s, of MicroK8s. A container does not have them.
+KUBELETS = tuple(
+    Path(root, "kubelet/pod-resources/kubelet.sock")
+    for root in ("/var/lib", "/var/lib/k0s", "/var/snap/microk8s/common/var/lib")
+)
 
 Entry = dict[str, Any]
 
 
-def devices(nvml: Any) -> Iterator[Entry]:
-    """What can be measured, in NVML's order: of a GPU with MIG on its devices, else itself."""
+def pods_by_device(sockets: Iterable[Path]) -> dict[str, str] | None:
+    """UUID → the pod (namespace/name) that has this device or a share of it. None: a kubelet is there, but does not say."""
+    held: dict[str, str] = {}
+    for socket in filter(Path.exists, sockets):
+        try:
+            answer = asyncio.run(call(socket, "/v1.PodResourcesLister/List", b"", seconds=ANSWERED))
+        except RpcError as error:
+            if error.code is Code.UNIMPLEMENTED:  # a kubelet before 1.20
+                continue
+            return None
+        for container in containers_devices(answer):
+            for claim in filter(None, map(claim_of, container.ids)):
+                held[claim.device] = container.pod.name
+    return held
+
+
+def devices(nvml: Any, pods: Mapping[str, str] | None) -> Iterator[Entry]:
+    """What can be measured, in NVML's order: of a GPU with MIG on its devices, else itself. `pods` as of `pods_by_device`."""
     for index in range(nvml.nvmlDeviceGetCount()):
         entry: Entry = {
             "uuid": "",
@@ -42,7 +71,7 @@ def devices(nvml: Any) -> Iterator[Entry]:
             gpu = nvml.nvmlDeviceGetHandleByIndex(index)
             entry["pci"] = pci_address(nvml.nvmlDeviceGetPciInfo(gpu).busId.decode())
             for part in list(mig_devices(nvml, gpu)) or (gpu,):
-                yield _describe(nvml, part, entry, mig=part != gpu)
+                yield _describe(nvml, part, entry, pods, mig=part != gpu)
         except NVMLError as error:
             lost = error.value == Nvml.NVML_ERROR_GPU_IS_LOST
             yield entry | {
@@ -50,7 +79,7 @@ def devices(nvml: Any) -> Iterator[Entry]:
             }
 
 
-def _describe(nvml: Any, handle: Any, entry: Entry, mig: bool) -> Entry:
+def _describe(nvml: Any, handle: Any, entry: Entry, pods: Mapping[str, str] | None, *, mig: bool) -> Entry:
     described = entry | {
         "uuid": nvml.nvmlDeviceGetUUID(handle),
         "name": nvml.nvmlDeviceGetName(handle),
@@ -60,6 +89,10 @@ def _describe(nvml: Any, handle: Any, entry: Entry, mig: bool) -> Entry:
     with suppress(NVMLError):  # a GPU that shares the host's memory; CUDA has its size
         described["memory_mib"] = nvml.nvmlDeviceGetMemoryInfo(handle).total // MIB
     user = _user(nvml, handle)
+    if not user and pods is None:
+        user = "the kubelet does not say which pods have it"
+    elif not user and pods and (pod := pods.get(described["uuid"])):
+        user = f"in use by the pod {pod}"
     return described | ({"error": {"code": "in-use", "text": user}} if user else {})
 
 
@@ -118,7 +151,7 @@ def main(library: Any = None, nvml: Any = None) -> int:
         driver = ""
         try:
             nvml.nvmlInit()
-            driver, found = nvml.nvmlSystemGetDriverVersion(), list(devices(nvml))
+            driver, found = nvml.nvmlSystemGetDriverVersion(), list(devices(nvml, pods_by_device(KUBELETS)))
         except NVMLError:
             found = list(_by_cuda(Cuda(library)))
     except CudaError as error:

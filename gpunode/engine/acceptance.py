@@ -41,7 +41,7 @@ MODULES = (
     "__init__.py",
     "contract/*.py",
     "accept/*.py",
-    *(f"deviceplugin/{name}.py" for name in ("__init__", "cuda", "gpus", "nvml")),
+    "deviceplugin/**/*.py",
 )
 NAMED = 5
 MISSING = "No module named gpunode.accept"  # Python's words

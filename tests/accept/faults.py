@@ -48,7 +48,7 @@ class Fault:
 def measure_all(
     driver: StandIn,
     faults: Sequence[Fault | None] = (None,),
-    grace: float = 20,
+    grace: float = 60,
     gpu: Mapping[str, object] = MODEL,
     facts: Facts | None = None,
 ) -> Measurements:

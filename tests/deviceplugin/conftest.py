@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
-import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +20,6 @@ from gpunode.deviceplugin.plugin import serve
 
 from .kubelet import FakeKubelet
 from .nvml import FakeNvml
-
-
-@pytest.fixture
-def sockets() -> Iterator[Path]:
-    """A directory with a name short enough for Unix sockets."""
-    path = Path(tempfile.mkdtemp(prefix="dp-", dir="/tmp"))
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture
