@@ -19,9 +19,13 @@ FIRST, END = "Break. ", "That was the demo"
 
 def shown(output: str) -> str:
     """The demo's part with a broken link and its repair, without the live view's lines."""
-    lines = [line.rpartition("\r")[2] for line in output.splitlines() if not re.search(r"\x1b\[[?\d]*[KAlh]", line)]
+    lines = [
+        line.rpartition("\r")[2] for line in output.splitlines() if not re.search(r"\x1b\[[?\d]*[KAlh]", line)
+    ]
     texts = [Text.from_ansi(line).plain for line in lines]
-    first, end = (next(at for at, text in enumerate(texts) if text.startswith(words)) for words in (FIRST, END))
+    first, end = (
+        next(at for at, text in enumerate(texts) if text.startswith(words)) for words in (FIRST, END)
+    )
     return "\n".join(lines[first:end]).strip()
 
 
@@ -29,7 +33,9 @@ def main() -> None:
     environment = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": str(WIDTH)}
     command = [sys.executable, "-m", "gpunode", "demo", "--fast", "--break", "runtime"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(
+        record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
     console.print(Text.from_ansi(shown(done.stdout)))
     console.save_svg(str(PICTURE), title="gpunode", unique_id="run")
 
