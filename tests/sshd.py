@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import re
 import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +32,11 @@ def usable(config: Path) -> None:
     done = subprocess.run([str(SSHD), "-t", "-f", str(config)], capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"OpenSSH's server does not start here: {done.stderr.strip()}")
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """The text with these words replaced at once: a random key may well have CA among its letters."""
+    return re.sub("|".join(values), lambda word: values[word[0]], text)
 
 
 @dataclass

@@ -22,7 +22,7 @@ from gpunode.host import openssh, ssh
 from gpunode.model import Host, Ssh
 from tests.sim.clusters import until
 from tests.ssh_agent import FIDO, Agent
-from tests.sshd import SSHD, usable
+from tests.sshd import SSHD, filled, usable
 
 pytestmark = [
     pytest.mark.openssh,
@@ -158,9 +158,7 @@ class Server:
             "CA": public("ca"),
             "KEY": public("host"),
         }
-        for word, value in values.items():
-            text = text.replace(word, value)
-        return text
+        return filled(text, values)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from gpunode.host import openssh
 from gpunode.host.ssh import Dialer
 from gpunode.model import Host
 from tests.ssh_agent import FIDO
-from tests.sshd import Sshd, serve
+from tests.sshd import Sshd, filled, serve
 
 pytestmark = [
     pytest.mark.openssh,
@@ -305,9 +305,7 @@ def _filled(text: str, sshd: Sshd) -> str:
         "ECDSA": f"ecdsa-sha2-nistp256 {_ECDSA.get_base64()}",
         "KEY": f"ssh-ed25519 {sshd.host_key.get_base64()}",
     }
-    for word, value in values.items():
-        text = text.replace(word, value)
-    return text
+    return filled(text, values)
 
 
 def _other(folder: Path) -> Path:
