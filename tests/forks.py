@@ -38,21 +38,28 @@ for package in ("cli", "report", "commands", "engine", "links", "host", "cluster
 @functools.cache
 def _gpunode() -> ForkServer:
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
-    return _ended_at_exit(ForkServer(GPUNODE, flags=(), environment=environment))
+    return ended_at_exit(ForkServer(GPUNODE, flags=(), environment=environment))
 
 
 @functools.cache
 def _agents() -> ForkServer:
-    return _ended_at_exit(sshd.fork_server())
+    return ended_at_exit(sshd.fork_server())
 
 
-def _ended_at_exit(server: ForkServer) -> ForkServer:
+def ended_at_exit(server: ForkServer) -> ForkServer:
     atexit.register(server.close)
     return server
 
 
 class Popen(subprocess.Popen[Any]):
-    """Forks `python3 -m MODULE …` or `-c PROGRAM …`, with gpunode imported, or the agent in `/bin/sh -c SCRIPT gpunode PROGRAM`."""
+    """Forks `python3 -m MODULE …` or `-c PROGRAM …`, with gpunode imported, or the agent in `/bin/sh -c SCRIPT gpunode PROGRAM`.
+
+    `server`: another one that forks the former.
+    """
+
+    def __init__(self, args: Sequence[str], *, server: ForkServer | None = None, **options: Any) -> None:
+        self._server = server
+        super().__init__(args, **options)
 
     def _execute_child(self, args: Sequence[str], *rest: Any) -> None:
         """In place of fork and exec; the order of the arguments is that of Python 3.10 to 3.14."""
@@ -63,7 +70,7 @@ class Popen(subprocess.Popen[Any]):
             (rest[14], rest[13]),
         ]  # ours of a stream, its other end
         environment = os.environ if environment is None else environment
-        server, words = _gpunode(), args[1:]
+        server, words = self._server or _gpunode(), args[1:]
         if args[0] == "/bin/sh":
             program = sshd.bootstrap(args[2])
             assert program, args

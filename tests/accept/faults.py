@@ -6,9 +6,10 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from unittest import mock
 
+from gpunode.accept import children
 from gpunode.accept.__main__ import measure
-from gpunode.accept.children import Children
 from gpunode.contract.measurements import Gpu, Measurements
 
 from .stand_in import CUDA, VERSION, StandIn
@@ -71,11 +72,12 @@ def measure_all(
 
     done = driver.run("-m", "gpunode.accept.listing")
     assert not done.returncode, done.stderr
-    measured = measure(
-        json.loads(done.stdout)["gpus"],
-        lambda uuid: [sys.executable, "-c", CHILD, uuid, "quick", "0.1"],
-        Children(say, grace, driver.environment()),
-    )
+    with mock.patch.object(children, "subprocess", driver.subprocess):
+        measured = measure(
+            json.loads(done.stdout)["gpus"],
+            lambda uuid: [sys.executable, "-c", CHILD, uuid, "quick", "0.1"],
+            children.Children(say, grace, driver.environment()),
+        )
     none = dict.fromkeys(("dcgmi", "nvbandwidth", "nccl-tests"), "not installed")
     return Measurements(
         "quick", VERSION, f"{CUDA // 1000}.0", "6.1.0", 1.0, measured, not_measured_tools=none

@@ -1,6 +1,7 @@
 """The lab's stand-in driver for programs of this machine: libcuda and libnvidia-ml on a state that a test writes.
 
 Nothing is installed, no namespace and no root is needed: its libraries look below the folder that LAB_GPUS names.
+Programs are forked from one that has its libraries' path and what they import: a start of Python is half of what they cost.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from functools import cached_property, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gpunode.sim.forkserver import ForkServer
+from tests import forks
 from tests.lab import cache
 from tests.lab.gpu import SOURCES, _describe, build_libraries, compiler
 from tests.lab.gpu import __file__ as gpu_package
@@ -64,13 +69,26 @@ class StandIn:
         }
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        """Fork a Python."""
+        done: subprocess.CompletedProcess[str] = forks.run(
             [sys.executable, *argv],
+            server=self._server,
             env=self.environment(),
             capture_output=True,
             text=True,
-            check=False,
         )
+        return done
+
+    @property
+    def subprocess(self) -> SimpleNamespace:
+        """In place of the module where a program starts others."""
+        popen = partial(forks.Popen, server=self._server)
+        return SimpleNamespace(PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired, Popen=popen)
+
+    @cached_property
+    def _server(self) -> ForkServer:
+        load = "from gpunode.accept import child, gauges, kernels, listing, stages"
+        return forks.ended_at_exit(ForkServer(load, flags=(), environment=self.environment()))
 
     def _write(self) -> None:
         """In place, as lab-gpu does: a reader sees one generation."""

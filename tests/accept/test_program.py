@@ -35,8 +35,9 @@ def test_a_quick_run_ends_in_time_and_prints_one_document(driver):
     """Its last line; progress is on stderr. A UUID that is not there is in the document, too."""
     driver.gpus(MODEL, MODEL)
     driver.set({f"gpus.0.{key}": value for key, value in LINKS.items()})
-    done = driver.run(
-        "-m", "gpunode.accept", "--level", "quick", "--json", f"--gpus={driver.uuids[0]},{UUID}"
+    words = ["-m", "gpunode.accept", "--level", "quick", "--json", f"--gpus={driver.uuids[0]},{UUID}"]
+    done = subprocess.run(
+        [sys.executable, *words], env=driver.environment(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()

@@ -879,6 +879,13 @@ def test_a_reading_that_hangs_costs_its_section_and_holds_nothing_up(host: Host)
     assert message["facts"]["arch"]
 
 
+def failed(host: Host, version: str = "1.31.4") -> None:
+    """Its kubelet does not run."""
+    host.program("kubelet", f"echo Kubernetes v{version}")
+    host.unit("kubelet.service", MainPID=0, ActiveState="failed")
+    host.program("journalctl", "")
+
+
 UNIT = """\
 [Service]
 EnvironmentFile=-/etc/kubernetes/kubelet.env
@@ -888,9 +895,7 @@ ExecStart=/usr/local/bin/kubelet $KUBELET_ARGS
 
 def test_the_files_that_a_kubelet_is_started_with_are_read_wherever_they_are(host: Host) -> None:
     """kubespray keeps them below /etc/kubernetes; unread they would look empty, and be planned on."""
-    host.program("kubelet", "echo Kubernetes v1.31.4")
-    host.unit("kubelet.service", MainPID=0, ActiveState="failed")
-    host.program("journalctl", "")
+    failed(host)
     host.write("/etc/systemd/system/kubelet.service", UNIT)
     environment = 'KUBELET_ARGS="--config=/etc/kubernetes/kubelet-config.yaml \\\n--cloud-config=/etc/kubernetes/cloud"\n'
     host.write("/etc/kubernetes/kubelet.env", environment)
@@ -903,9 +908,7 @@ def test_the_files_that_a_kubelet_is_started_with_are_read_wherever_they_are(hos
 
 def test_a_unit_and_a_configuration_in_other_places_are_read(host: Host) -> None:
     """A linked unit, a configuration that a variable names, and the folder of its drop-ins."""
-    host.program("kubelet", "echo Kubernetes v1.31.4")
-    host.unit("kubelet.service", MainPID=0, ActiveState="failed")
-    host.program("journalctl", "")
+    failed(host)
     unit = "[Service]\nEnvironmentFile=-/etc/default/%p\nExecStart=/usr/bin/kubelet --config=${CONFIG} --config-dir /etc/k.d\n"
     host.write("/opt/k/kubelet.service", unit)
     host.write("/etc/systemd/system/kubelet.service", f"# /opt/k/kubelet.service\n{unit}")  # `systemctl cat`
@@ -925,9 +928,7 @@ def test_a_unit_and_a_configuration_in_other_places_are_read(host: Host) -> None
 
 def test_the_record_of_a_configuration_from_the_api_is_read(host: Host) -> None:
     """It is below the folder that the kubelet's flag names, and not the file itself."""
-    host.program("kubelet", "echo Kubernetes v1.16.15")
-    host.unit("kubelet.service", MainPID=0, ActiveState="failed")
-    host.program("journalctl", "")
+    failed(host, "1.16.15")
     unit = "[Service]\nExecStart=/usr/bin/kubelet --dynamic-config-dir=/var/lib/kubelet/dyn/\n"
     host.write("/etc/systemd/system/kubelet.service", unit)
     host.write("/var/lib/kubelet/dyn/store/meta/assigned", '{"kind":"SerializedNodeConfigSource"}')
@@ -981,9 +982,7 @@ def test_a_device_that_goes_away_meanwhile_leaves_the_others_read(host: Host) ->
 
 def test_environment_files_that_a_pattern_names_are_read(host: Host) -> None:
     """systemd takes every file that matches, so each may set gates."""
-    host.program("kubelet", "echo Kubernetes v1.31.4")
-    host.unit("kubelet.service", MainPID=0, ActiveState="failed")
-    host.program("journalctl", "")
+    failed(host)
     unit = "[Service]\nEnvironmentFile=-/etc/kubelet.d/*.env\nExecStart=/usr/bin/kubelet $A $B\n"
     host.write("/etc/systemd/system/kubelet.service", unit)
     host.write("/etc/kubelet.d/10-a.env", "A=--feature-gates=DevicePlugins=true\n")

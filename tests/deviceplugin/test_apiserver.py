@@ -209,7 +209,7 @@ def test_what_is_no_answer_is_an_error_as_any_other(account: Path, answer: bytes
         assert message in str(refused(api))
 
 
-DRIP = b" " * 30  # six seconds, each byte well within the deadline of one second
+DRIP = b" " * 600  # two minutes, each byte well within the deadline of one second
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_an_answer_that_drips_ends(account: Path, head: bytes) -> None:
         began = time.monotonic()
         with pytest.raises(ApiError, match="timed out"):
             api.get("/api/v1/nodes/gpu-01")
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_a_watch_that_drips_ends(account: Path, head: bytes) -> None:
         began = time.monotonic()
         with pytest.raises(ApiError, match="timed out"):
             list(api.watch("/api/v1/nodes?fieldSelector=x", 1))
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 60
 
 
 LONG = b'{"type":"ADDED","object":{"x":"%s"}}' % (b"x" * 3_000)

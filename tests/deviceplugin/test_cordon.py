@@ -100,7 +100,9 @@ def test_a_file_that_cannot_be_read_changes_nothing(play, plugin, sockets, caplo
     play(scene)
 
 
-def test_a_folder_that_was_removed_is_followed_again(play, plugin, sockets, monkeypatch):
+@pytest.mark.parametrize("restored", [False, True])
+def test_a_folder_that_was_removed_is_followed_again(play, plugin, sockets, monkeypatch, restored):
+    """Also where a backup is restored at once: the kernel still watches the folder that is gone."""
     monkeypatch.setattr(cordon, "PAUSE", 0.05)
 
     async def scene(kubelet: FakeKubelet) -> None:
@@ -109,26 +111,10 @@ def test_a_folder_that_was_removed_is_followed_again(play, plugin, sockets, monk
         async with plugin(nvml):
             await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
             shutil.rmtree((sockets / FILE).parent)
+            if restored:
+                write(sockets, dumps({}))
             await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
             await until((sockets / FILE).parent.exists)
-            write(sockets, dumps({"GPU-a": CORDON}))
-            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
-
-    play(scene)
-
-
-def test_a_folder_that_was_made_again_at_once_is_followed(play, plugin, sockets, monkeypatch):
-    """By a backup that is restored: the kernel still watches the folder that is gone."""
-    monkeypatch.setattr(cordon, "PAUSE", 0.05)
-
-    async def scene(kubelet: FakeKubelet) -> None:
-        _, _, nvml = pair()
-        write(sockets, dumps({"GPU-a": CORDON}))
-        async with plugin(nvml):
-            await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
-            shutil.rmtree((sockets / FILE).parent)
-            write(sockets, dumps({}))
-            await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
             write(sockets, dumps({"GPU-a": CORDON}))
             await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
 

@@ -46,8 +46,9 @@ EXCLUSIVE, DEFAULT = 3, 0
 def stand_in(tmp_path, monkeypatch) -> None:
     """The stand-in is the program of that name."""
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / PROGRAM).symlink_to(STAND_IN)
-    (tmp_path / "bin/python3").symlink_to(sys.executable)  # not pyenv's, which is a program in bash
+    # Without site: it is started some hundred times.
+    (tmp_path / "bin" / PROGRAM).write_text(f"#!{sys.executable} -IS\n{STAND_IN.read_text()}")
+    (tmp_path / "bin" / PROGRAM).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin", prepend=os.pathsep)
 
 

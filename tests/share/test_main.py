@@ -30,6 +30,7 @@ from gpunode.share.lease import SURE, Lease
 from gpunode.share.ledger import Ledger
 from gpunode.share.protocol import Extender
 from gpunode.share.server import Probes, Server
+from tests.deviceplugin.test_metrics import free_port
 from tests.share.objects import MEM, Pods, node, pod
 from tests.share.test_follow import until
 from tests.share.test_lease import Clock, Leases
@@ -67,12 +68,6 @@ class Cluster(Leases, Pods):
         if "metadata.name" in path:
             raise ApiError(410, "old")  # it is listed again
         return iter(())
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

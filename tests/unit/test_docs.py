@@ -69,29 +69,32 @@ def test_the_exit_codes_are_told_alike() -> None:
     assert " ".join(codes.split()).rstrip(".") == EPILOG.removeprefix("Exit codes: ")
 
 
-def test_help_imports_no_heavy_library() -> None:
+@pytest.mark.parametrize(
+    ("words", "before", "heavy"),
+    [
+        ("--help", "sys", "paramiko kubernetes rich jinja2 yaml jsonschema gpunode.model"),
+        # invoke is half of paramiko's import; certificates are the scheduler extender's; pydantic checks what needs no check
+        (
+            "plan --limit a --out plan --quiet inventory.yaml",
+            "sys, gpunode.host.ssh",
+            "invoke kubernetes cryptography.x509 jsonschema pydantic",
+        ),
+    ],
+)
+def test_a_command_imports_no_library_that_it_does_not_use(
+    tmp_path: Path, words: str, before: str, heavy: str
+) -> None:
     """Start-up stays fast: clients are imported by the commands that use them."""
+    inventory = "groups: {gpu: {hosts: [a], connection: local, python: /nowhere, sudo: false}}"
+    (tmp_path / "inventory.yaml").write_text(inventory)
     program = (
-        "import sys\nfrom gpunode.cli import app\n"
-        "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
-        "print([name for name in ('paramiko', 'kubernetes', 'rich', 'jinja2', 'yaml', 'jsonschema', 'gpunode.model')"
-        " if name in sys.modules])"
+        f"import {before}\nfrom gpunode.cli import app\n"
+        f"try:\n    app({words.split()})\nexcept SystemExit:\n    pass\n"
+        f"print([name for name in {heavy.split()} if sys.modules.get(name)])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
-def test_a_plan_imports_no_library_that_it_does_not_use(tmp_path: Path) -> None:
-    """invoke is half of paramiko's import; certificates are the scheduler extender's; pydantic checks what needs no check."""
-    inventory = tmp_path / "inventory.yaml"
-    inventory.write_text("groups: {gpu: {hosts: [a], connection: local, python: /nowhere, sudo: false}}")
-    program = (
-        "import sys, gpunode.host.ssh\nfrom gpunode.cli import app\n"
-        f"try:\n    app(['plan', '--limit', 'a', '--out', '{tmp_path}/plan', '--quiet', '{inventory}'])\nexcept SystemExit:\n    pass\n"
-        "print([name for name in ('invoke', 'kubernetes', 'cryptography.x509', 'jsonschema', 'pydantic') if sys.modules.get(name)])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 
     assert done.stdout.splitlines()[-1] == "[]"
 

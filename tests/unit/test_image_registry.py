@@ -311,7 +311,7 @@ def test_an_answer_that_drips_ends(
     start = time.monotonic()
     words = " bytes came in 1 s" if slow == "/storage/" else "no whole answer within 1 s"
     assert words in str(refusal(server.reference(), tmp_path))
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 60
 
 
 @pytest.mark.parametrize(

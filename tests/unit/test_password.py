@@ -6,9 +6,11 @@ import os
 import shutil
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -216,7 +218,9 @@ def test_a_password_that_is_refused_after_a_reboot_is_not_tried_for_minutes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each try while a host comes back would be a failed login, up to a locked account."""
-    monkeypatch.setattr("time.sleep", lambda _seconds: None)
+    monkeypatch.setattr(
+        converge, "time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _seconds: None)
+    )
     machine = Machine(folder, "a")
     visit = Visit(machine.host, lambda _host: machine, None, Password("wrong"))
     with pytest.raises(PasswordRefused):

@@ -20,6 +20,7 @@ from gpunode.engine.session import Dialer
 from gpunode.errors import Unreachable
 from gpunode.host import openssh, ssh
 from gpunode.model import Host, Ssh
+from tests.deviceplugin.test_metrics import free_port
 from tests.sim.clusters import until
 from tests.ssh_agent import FIDO, Agent
 from tests.sshd import SSHD, filled, usable
@@ -201,8 +202,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (folder / "proxy").chmod(0o755)
     (folder / "included").write_text(f"IdentityFile {folder}/user\n")
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         (folder / "sshd_config").write_text(
             f"ListenAddress 127.0.0.1\nPort {port}\nHostKey {folder}/host\nHostKey {folder}/rsa\n"
             f"HostCertificate {folder}/host-cert.pub\nAuthorizedKeysFile {folder}/authorized\nStrictModes no\n"

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from gpunode.cluster.api import Api, connect, watch
 from gpunode.cluster.api.kinds import path
+from gpunode.cluster.objects import manifests
 from gpunode.contract.status import ANNOTATION, MARK, Configuration, Status, dumps
 from gpunode.errors import ClusterError
 from gpunode.model import Cluster
@@ -19,6 +24,16 @@ from .fake import FakeApi, Object
 
 NS = "gpunode"
 DAEMONSET = "gpunode-device-plugin"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _manifests_parsed_once() -> Iterator[None]:
+    """A deploy renders the same ones ten times, which would be a quarter of what its test costs."""
+    parsed = functools.cache(lambda text, loader: pickle.dumps([*yaml.load_all(text, loader)]))
+    fast = {**vars(yaml), "load_all": lambda text, loader: pickle.loads(parsed(text, loader))}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manifests, "yaml", SimpleNamespace(**fast))
+        yield
 
 
 @pytest.fixture

@@ -348,7 +348,7 @@ def test_a_watch_that_drips_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     start = time.monotonic()
     with answering(begin, then=b"H") as url, suppress(ApiConnectionLost):
         list(at(url, tmp_path).watch("Node", version="1", seconds=0))
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 60
 
 
 @pytest.mark.parametrize(

@@ -174,37 +174,32 @@ def test_a_plugin_that_runs_and_is_not_ready_says_why(api: Api, fake: FakeApi, t
     ]
 
 
-def test_a_hopeless_node_is_not_waited_for(api: Api, fake: FakeApi, told: list[str]) -> None:
-    """Who knows that a plugin cannot become ready has the others' result at once."""
+DEAD = "the node is not Ready: Kubelet stopped posting node status."
+
+
+@pytest.mark.parametrize(
+    ("ready", "state", "scope", "why"),
+    [
+        (
+            True,
+            NOT_READY,
+            Scope(hopeless=["b"]),
+            {"a": "", "b": "it is not ready yet"},
+        ),  # it cannot become so
+        (False, {"phase": "Pending"}, Scope(), {"a": "", "b": DEAD}),
+        (True, NOT_PULLED, Scope(only=["a"]), {"a": ""}),  # --limit
+    ],
+    ids=["hopeless", "dead", "not asked for"],
+)
+def test_such_a_node_is_not_waited_for(
+    api: Api, fake: FakeApi, told: list[str], ready: bool, state: dict[str, Any], scope: Scope, why: object
+) -> None:
+    """The rest is done at once."""
     add_node(fake, "a", 2, labels=GPU_NODE)
-    add_node(fake, "b", 2, labels=GPU_NODE)
-    PluginController(fake, {"b": NOT_READY})
-    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=60, notify=told.append, scope=Scope(hopeless=["b"]))
-    assert [(row.node.name, why_of(row)) for row in rollout.states.values()] == [
-        ("a", ""),
-        ("b", "it is not ready yet"),
-    ]
-
-
-def test_a_dead_node_is_not_waited_for(api: Api, fake: FakeApi, told: list[str]) -> None:
-    """Its row says that it is not Ready, in its kubelet's words; the rest is done at once."""
-    add_node(fake, "a", 2, labels=GPU_NODE)
-    add_node(fake, "dead", 2, ready=False, labels=GPU_NODE)
-    PluginController(fake, {"dead": {"phase": "Pending"}})
-    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=60, notify=told.append)
-    assert [why_of(row) for row in rollout.states.values()] == [
-        "",
-        "the node is not Ready: Kubelet stopped posting node status.",
-    ]
-
-
-def test_only_the_nodes_asked_for_are_waited_for(api: Api, fake: FakeApi, told: list[str]) -> None:
-    """`--limit` on one host is not held up by another."""
-    add_node(fake, "a", 2, labels=GPU_NODE)
-    add_node(fake, "b", 2, labels=GPU_NODE)
-    PluginController(fake, {"b": NOT_PULLED})
-    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=60, notify=told.append, scope=Scope(only=["a"]))
-    assert [row.node.name for row in rollout.states.values()] == ["a"]
+    add_node(fake, "b", 2, labels=GPU_NODE, ready=ready)
+    PluginController(fake, {"b": state})
+    rollout = plugin.deploy(api, Spec(NS, IMAGE), seconds=60, notify=told.append, scope=scope)
+    assert {row.node.name: why_of(row) for row in rollout.states.values()} == why
 
 
 def test_no_labelled_node_is_an_error_with_the_way_out(api: Api, fake: FakeApi, told: list[str]) -> None:

@@ -370,26 +370,41 @@ def test_a_limit_that_is_not_what_a_pod_asked_for_fails_it(api: Api, fake: FakeA
     assert result.results[0].why == "it requested 1024 MiB of memory, but its limit is 512 MiB"
 
 
-def test_gpus_of_different_sizes_that_share_memory_are_filled_too_the_largest_first(
-    api: Api, fake: FakeApi, told: list[str]
+@pytest.mark.parametrize(
+    ("whole", "shared", "order", "sizes", "asked", "together"),
+    [
+        # Different sizes, the largest first: no pod takes a larger one than it needs, whatever the plugin prefers.
+        (
+            0,
+            (3, 31),
+            (2, 1, 3, 3),
+            (8, 15, 8),
+            [{MEMORY: 15}, {MEMORY: 8}, {MEMORY: 7}, {MEMORY: 1}],
+            "GPU-3",
+        ),
+        (0, (2, 2), (1, 2), (), [{MEMORY: 1}, {MEMORY: 1}], ""),  # a unit is all that there is of each
+        (1, (1, 16), (1, 2, 2), (), [{"nvidia.com/gpu": 1}, {MEMORY: 15}, {MEMORY: 1}], "GPU-2"),
+    ],
+    ids=["of different sizes", "of one unit each", "beside whole ones"],
+)
+def test_gpus_that_share_memory_are_filled(
+    api: Api,
+    fake: FakeApi,
+    told: list[str],
+    whole: int,
+    shared: tuple[int, int],
+    order: tuple[int, ...],
+    sizes: tuple[int, ...],
+    asked: list[dict[str, int]],
+    together: str,
 ) -> None:
-    """Where the host tells how large they are. No pod takes a larger one than it needs, whatever the plugin prefers."""
-    add_node(fake, "m", shared=(3, 31))
-    kubelet = Kubelet(fake, {"m": ["GPU-2", "GPU-1", "GPU-3", "GPU-3"]})
-    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2", "GPU-3"), (8, 15, 8)))
+    """A pod for each, asking for what it is; the last shares a GPU where that is possible."""
+    add_node(fake, "m", whole, shared=shared)
+    kubelet = Kubelet(fake, {"m": [f"GPU-{number}" for number in order]})
+    (result,) = run(api, told, Target("m", tuple(sorted({f"GPU-{n}" for n in order})), sizes))
     assert result.passed, result
-    assert kubelet.asked == [{MEMORY: 15}, {MEMORY: 8}, {MEMORY: 7}, {MEMORY: 1}]
-    assert result.uncovered == ()
-
-
-def test_gpus_of_one_unit_each_are_shared_by_nobody(api: Api, fake: FakeApi, told: list[str]) -> None:
-    """A unit is all that there is of each."""
-    add_node(fake, "m", shared=(2, 2))
-    kubelet = Kubelet(fake, {"m": ["GPU-1", "GPU-2"]})
-    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2")))
-    assert result.passed, result
-    assert kubelet.asked == [{MEMORY: 1}, {MEMORY: 1}]
-    assert result.together == ""
+    assert kubelet.asked == asked
+    assert (result.uncovered, result.together) == ((), together)
 
 
 @pytest.mark.parametrize(("units", "held"), [(32, 3), (95, 0)])
@@ -407,17 +422,6 @@ def test_shared_gpus_in_use_or_of_different_sizes_get_one_pod(
     assert result.passed, result
     assert kubelet.asked == [{MEMORY: 1}]
     assert result.users == ((f"ml/train (3 {MEMORY})",) if held else ())
-
-
-def test_whole_gpus_and_shared_ones_of_a_node_are_covered_together(
-    api: Api, fake: FakeApi, told: list[str]
-) -> None:
-    """A pod for each, asking for what it is."""
-    add_node(fake, "m", 1, shared=(1, 16))
-    kubelet = Kubelet(fake, {"m": ["GPU-1", "GPU-2", "GPU-2"]})
-    (result,) = run(api, told, Target("m", ("GPU-1", "GPU-2")))
-    assert result.passed, result
-    assert kubelet.asked == [{"nvidia.com/gpu": 1}, {MEMORY: 15}, {MEMORY: 1}]
 
 
 def test_memory_that_is_all_held_is_reported(api: Api, fake: FakeApi, told: list[str]) -> None:
