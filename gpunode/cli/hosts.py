@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gpunode.cli import options
 from gpunode.cli.options import visits_hosts
 from gpunode.cli.session import load_inventory, session
+
+if TYPE_CHECKING:
+    from gpunode.engine.overview import Overview
 
 
 @visits_hosts
@@ -422,6 +426,68 @@ def status(
         except KeyboardInterrupt:  # the way out of it, so nothing was interrupted
             typer.echo("", nl=bool(clear))  # behind the terminal's ^C
             return 0
+
+
+@visits_hosts
+def top(
+    *,
+    common: options.InCluster,
+    interval: Annotated[
+        float,
+        typer.Option(
+            "--interval",
+            "-i",
+            help="Ask the cluster every so many seconds; a large one, which takes longer to answer, less often.",
+            metavar="SECONDS",
+            min=0.5,
+            max=86400,
+        ),
+    ] = 2,
+) -> int:
+    """Show the fleet on one screen until q: its GPUs, the run under way with the time it needs, and every host, failures first.
+
+    The run may be another process's on this machine: its record is read. Keys: arrows choose a host; Enter shows its chain, p its
+    pods, d its plan; l shows the run's record; b or Space pauses the run after its batch, and again lets it continue; / filters.
+    Without a terminal it prints what `gpunode status` prints.
+
+    Example: gpunode top inventory.yaml
+    """
+    from gpunode.commands.status import show_status
+
+    with session(common) as work:
+        if common.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            return show_status(work, selected=common.selects, hosts=not common.alone)
+        from gpunode.commands.top import follow, toggle_pause
+        from gpunode.report import keyboard
+
+        def act(key: str, host: str, seen: Overview) -> list[str] | str:
+            return toggle_pause(seen.run) if key in "b " else _words(key, host, seen, common)
+
+        keyboard.run(follow(work, selected=common.selects, recorded=not common.alone), act, interval=interval)
+        os._exit(0)  # an orderly exit would wait for the cluster's answer
+
+
+def _words(key: str, host: str, seen: Overview, common: options.InCluster) -> list[str] | str:
+    """The gpunode command that a key of `top` shows the output of; or why there is none."""
+    if key == "l":
+        return ["show", seen.run.id] if seen.run else "No run of this inventory is recorded on this machine."
+    if not host:
+        return "There is no host."
+    cluster = [] if common.kubeconfig is None else ["--kubeconfig", str(common.kubeconfig)]
+    cluster += ["--context", common.context] if common.context else []
+    cluster += ["--namespace", common.namespace] if common.namespace else []
+    file = [] if common.alone else [str(common.inventory)]
+    if key == "p":
+        return ["status", *file, "--limit", host, *cluster]
+    if common.alone:
+        return ["why", "node", host, *cluster] if key == "enter" else "A plan needs an inventory."
+    return [
+        "plan" if key == "d" else "verify",
+        *file,
+        "--limit",
+        host,
+        *(["--no-run"] if key == "enter" else []),
+    ]
 
 
 @visits_hosts

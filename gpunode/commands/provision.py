@@ -27,10 +27,21 @@ from gpunode.engine import (
 from gpunode.engine.batch import Interrupt, Run
 from gpunode.engine.batch_order import Size
 from gpunode.engine.converge import REBOOT_SECONDS
-from gpunode.engine.estimate import report_costs
+from gpunode.engine.estimate import estimate, report_costs
 from gpunode.engine.member import Member, Members, outcomes, update
 from gpunode.engine.plan_file import PlanFile
-from gpunode.engine.record import BAD, BEGUN, CLUSTER, DONE, FINISHED, Record, RecordedRun, RunOptions, find
+from gpunode.engine.record import (
+    BAD,
+    BEGUN,
+    CLUSTER,
+    DONE,
+    FINISHED,
+    Record,
+    RecordedRun,
+    RunOptions,
+    find,
+    mean_seconds,
+)
 from gpunode.engine.reporter import Reporter, confirm, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem, StalePlan
@@ -41,6 +52,7 @@ from gpunode.wording import Advice, Command, few, lines, several
 
 NAMED = 5
 INTERRUPTED = "it was interrupted"
+PAUSED = "it was paused"
 RESUME = Advice("`", Command("resume"), "` continues with them.")
 
 
@@ -379,9 +391,9 @@ def _run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options:
 
     def stop_reason() -> str:
         lost = lease.lost_reason(work.API_SECONDS, notify, lambda: run.interrupt.set) or record.lost
-        return lost or (INTERRUPTED if run.interrupt.set else "")
+        return lost or (INTERRUPTED if run.interrupt.set else PAUSED if record.paused else "")
 
-    shut = ""
+    shut, earlier = "", mean_seconds(Path(session.inventory.path))
     for number, part in enumerate(hosts.order, 1):
         now = tuple(member for member in members if member.host in part)
         why = _unhealthy(members) or _too_many(members, hosts.judged, options.max_fail) or stop_reason()
@@ -395,6 +407,10 @@ def _run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options:
             why = work.too_many_tainted(run.api, now, options.taint, percent)
         code = gate.CLOSED if shut and not why else rounds.STOPPED
         why = why or shut
+        if not why:
+            waiting = [member for member in members if member.has_changes]
+            left = estimate(hosts.order[number - 1 :], waiting, earlier, proves=bool(run.api and run.prove))
+            record.batch(number, len(hosts.order), left.seconds)
         members = update(members, _skip(run, now, code, why) if why else batch.finish(run, now))
     return members
 

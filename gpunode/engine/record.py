@@ -7,6 +7,7 @@ $XDG_STATE_HOME/gpunode/runs (~/.local/state), one file a run, readable by their
 from __future__ import annotations
 
 import calendar
+import fcntl
 import getpass
 import json
 import math
@@ -16,6 +17,7 @@ import secrets
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -100,6 +102,16 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedBatch:
+    """The batch that began last: its number, of how many; at `time` (since the epoch) the run was estimated to take `seconds` more."""
+
+    batch: int
+    of: int
+    seconds: float
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedRun:
     """A recorded run. `hosts` in their order; `options` of the command that began it, to go on as it began. `last`: when its last
     line was written. `by`, `version`, `asked` and `answered` as of `Head`. `planned`: host → numbers of its `changes`; `gates`: as they
@@ -119,6 +131,7 @@ class RecordedRun:
     changes: Mapping[int, RecordedChange] = field(default_factory=dict)
     planned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     gates: tuple[Mapping[str, Any], ...] = ()
+    batch: RecordedBatch | None = None
 
     def in_state(self, *states: State) -> tuple[str, ...]:
         """The names of the hosts that are in one of these states."""
@@ -181,7 +194,10 @@ class Record:
         record = cls(folder / f"{name}.jsonl")
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(record.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            descriptor = os.open(record.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            weakref.finalize(record, os.close, descriptor)
+            with suppress(OSError):  # not every file system has locks
+                fcntl.flock(descriptor, fcntl.LOCK_EX)  # as long as this process lives: see `is_running`
             head = Head(
                 FORMAT,
                 tuple(hosts),
@@ -273,6 +289,15 @@ class Record:
         """Note how a gate ended before a batch."""
         self._write({"time": time.time(), **seen})
 
+    def batch(self, number: int, of: int, seconds: float) -> None:
+        """Note that a batch begins, and the estimated seconds to the end of the run."""
+        self._write({"batch": number, "of": of, "seconds": round(seconds), "time": time.time()})
+
+    @property
+    def paused(self) -> bool:
+        """True if no further batch should begin: see `pause`."""
+        return pause_file(self.id, folder=self.path.parent).exists()
+
     @property
     def begun(self) -> tuple[str, ...]:
         """The hosts that were begun and have not ended."""
@@ -281,6 +306,8 @@ class Record:
     def end(self) -> None:
         """Note that the run has ended: there is nothing to resume."""
         self._write({"ended": time.time()})
+        with suppress(OSError):
+            pause_file(self.id, folder=self.path.parent).unlink(missing_ok=True)
 
     def _write(self, *lines: Mapping[str, Any]) -> None:
         with self._lock:
@@ -317,6 +344,24 @@ def default_folder() -> Path:
     return (Path(state) if state else Path.home() / ".local/state") / "gpunode/runs"
 
 
+def pause_file(run: str, *, folder: Path | None = None) -> Path:
+    """While this file exists, the run with this id begins no further batch."""
+    return (folder or default_folder()) / f"{run}.pause"
+
+
+def is_running(run: RecordedRun, *, folder: Path | None = None) -> bool:
+    """True if a process on this machine still works on the run: it holds a lock on the record."""
+    path = (folder or default_folder()) / f"{run.id}.jsonl"
+    if run.ended:
+        return False
+    with suppress(OSError), path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def read(path: Path) -> RecordedRun:
     """A record. A last line that was cut off does not count. Raises GpunodeError for a newer format, or no record."""
     try:
@@ -344,6 +389,7 @@ def _parse(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
     began = _time(first.began)
     hosts = {name: Progress("waiting", began) for name in first.hosts}
     ended, last = False, began
+    batch: RecordedBatch | None = None
     changes: dict[int, RecordedChange] = {}
     planned: dict[str, tuple[int, ...]] = {}
     for place, line in enumerate(lines[1:], 2):
@@ -352,6 +398,8 @@ def _parse(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
         if "planned" in line:
             numbers = tuple(number for number in line["planned"] if number in changes)
             planned.update({str(host): planned.get(host, ()) + numbers for host in line["hosts"]})
+        if "batch" in line:
+            batch = answers.read(RecordedBatch, line, f"line {place}")
         if line.get("state") in get_args(State) and line.get("host") in hosts:
             hosts[line["host"]] = Progress(
                 line["state"],
@@ -378,6 +426,7 @@ def _parse(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
         changes,
         planned,
         tuple(line for line in lines if "gate" in line),
+        batch,
     )
 
 

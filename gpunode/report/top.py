@@ -1,0 +1,270 @@
+"""The screen of `gpunode top`: the fleet, its run and its hosts, or a command's output; and what keys do to it. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rich.text import Text
+
+from gpunode.engine.estimate import Estimate
+from gpunode.engine.overview import HostCell, Overview, RunLine
+from gpunode.report.plain import Part, lines
+from gpunode.report.terminal import BAR, ROOMY, to_text, wrap
+from gpunode.wording import several
+
+SIGNS = {
+    "bad": ("✗", "red"),
+    "unknown": ("?", "yellow"),
+    "working": ("▶", "cyan"),
+    "waiting": ("·", "dim"),
+    "ok": ("✓", "green"),
+}
+LOADS = "▁▂▃▄▅▆▇█"  # the sign of a host that is ok, where there is room for signs alone
+LISTED = ("bad", "unknown")  # a line each, with the reason, in the upper third
+FIGURES = 11  # columns of ` used/all load` in a cell, or of its state
+NARROW, LOW = 70, 12  # columns, lines
+KEYS = " ↵ chain  p pods  l log  d plan  b pause  / filter  q quit"
+PAGE_KEYS = " ↑↓ scroll  esc back"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What of the fleet is shown. `selected`: a host; "": the first. `filter`: text in a host's name, state or reason, `typing`: while
+    it is typed. `note`: of the last key."""
+
+    selected: str = ""
+    filter: str = ""
+    typing: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The output of a command, shown from line `top` on."""
+
+    command: str
+    text: str = ""
+    top: int = 0
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Hosts in rows: first `listed` rows with one each, then cells of `size` columns. `selected`: None without hosts."""
+
+    rows: tuple[tuple[HostCell, ...], ...]
+    listed: int
+    size: int
+    names: int
+    selected: HostCell | None
+
+    @property
+    def at(self) -> int:
+        """The row of the selected host."""
+        return next((at for at, row in enumerate(self.rows) if self.selected in row), 0)
+
+
+def draw(overview: Overview, view: View, width: int, height: int) -> list[Text]:
+    """At most `height` lines of at most `width` columns."""
+    head = _head(overview, width, height)
+    room = max(height - len(head) - 3, 1)
+    grid = arrange(overview, view, width, room)
+    first = grid.at // room * room
+    body = [
+        _listed(row[0], grid) if number < grid.listed else _row(row, grid)
+        for number, row in enumerate(grid.rows[first : first + room], first)
+    ]
+    parts = [f"only `{view.filter}`"] if view.filter and not view.typing else []
+    parts += [f"rows {first + 1} to {first + len(body)} of {len(grid.rows)}"] if len(grid.rows) > room else []
+    body += [Text()] * (room - len(body))
+    foot = [to_text((f" {' · '.join(parts)}", "dim")), _detail(grid, view), _keys(view)]
+    return _fit([*head, *body, *foot], width, height)
+
+
+def draw_page(page: Page, width: int, height: int) -> list[Text]:
+    """A command's output under its command line."""
+    text, room = page_lines(page, width), max(height - 2, 1)
+    body = text[page.top : page.top + room] or [to_text(("" if page.ended else "   …", "dim"))]
+    rest = len(text) - page.top - room
+    foot = PAGE_KEYS + (f"  {several(rest, 'more line')}" if rest > 0 else "")
+    return _fit(
+        [to_text(" ", (page.command, "bold")), *body, *[Text()] * (room - len(body)), to_text((foot, "dim"))],
+        width,
+        height,
+    )
+
+
+def page_lines(page: Page, width: int) -> list[Text]:
+    """The page's text in lines of at most `width` columns."""
+    wrapped = (wrap(to_text((line, _style(line))), width) for line in lines(page.text))
+    return [line for text in wrapped for line in text.split("\n", allow_blank=True)]
+
+
+def _fit(text: list[Text], width: int, height: int) -> list[Text]:
+    for line in text:
+        line.truncate(width, overflow="ellipsis")
+    return text[:height]
+
+
+def _style(line: str) -> str:
+    return next((style for sign, style in SIGNS.values() if line.lstrip().startswith(f"{sign} ")), "")
+
+
+def _head(overview: Overview, width: int, height: int) -> list[Text]:
+    head = [to_text((f" {overview.fleet or 'asking the cluster and its device plugins'}", "bold"))]
+    head += [to_text((f" {overview.error}", "red"))] if overview.error else []
+    head += [_run(overview.run, width)] if overview.run else []
+    return [*head, *([Text()] if height > LOW else [])]
+
+
+def _run(run: RunLine, width: int) -> Text:
+    """` batch 3 of 8  ████░░░░░░  11 of 32 hosts · 1 failed · about 12 min left`, or how the run ended."""
+    of = "/" if width < NARROW else " of "
+    bad = [f"{run.bad} failed"] if run.bad else []
+    done = f"{run.finished}{of}{several(run.hosts, 'host')}"
+    if not run.is_running:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.since))
+        rest = [] if run.finished == run.hosts else ["`gpunode resume` continues"]
+        return to_text(f" run {run.state} {when}: ", " · ".join([f"{done} done", *bad, *rest]))
+    bar = BAR if width < ROOMY else 2 * BAR
+    filled = bar * run.finished // max(run.hosts, 1)
+    batch = f" batch {run.batch}{of}{run.batches} " if run.batches else " run "
+    left = [] if run.left is None else ["longer than estimated"]
+    left = [f"{Estimate(run.left, typical=False)} left"] if run.left and run.left > 0 else left
+    pausing = ["pausing after this batch"] if run.state == "pausing" else left
+    return to_text(
+        (batch, "bold"),
+        ("█" * filled + "░" * (bar - filled), "cyan"),
+        f" {' · '.join([done, *pausing, *bad, f'run {run.id}'])}",
+    )
+
+
+def shown(overview: Overview, view: View) -> tuple[HostCell, ...]:
+    """The hosts that the filter lets through."""
+    text = view.filter.lower()
+    return tuple(cell for cell in overview.cells if text in f"{cell.name}\n{cell.state}\n{cell.why}".lower())
+
+
+def arrange(overview: Overview, view: View, width: int, room: int) -> Grid:
+    """The hosts in rows, in the largest cells for which `room` rows suffice, else in the smallest."""
+    cells = shown(overview, view)
+    names = min(max((len(cell.name) for cell in cells), default=0), width - FIGURES - 5)
+    listed = min(sum(cell.rank in LISTED for cell in cells), max(room // 3, 1))
+    others = cells[listed:]
+    sizes = (names + FIGURES + 4, names + 4, 1)
+    fits = [size for size in sizes if listed - (-len(others) // _columns(width, size)) <= room]
+    size = fits[0] if fits else 1
+    columns = _columns(width, size)
+    rows = [tuple(others[start : start + columns]) for start in range(0, len(others), columns)]
+    selected = next((cell for cell in cells if cell.name == view.selected), cells[0] if cells else None)
+    return Grid((*((cell,) for cell in cells[:listed]), *rows), listed, size, names, selected)
+
+
+def _columns(width: int, size: int) -> int:
+    return max(1, (width - 1) // size)
+
+
+def _listed(cell: HostCell, grid: Grid) -> Text:
+    sign, style = SIGNS[cell.rank]
+    chosen = " reverse" if cell == grid.selected else ""
+    why = f": {cell.why}" if cell.why else ""
+    return to_text(
+        " ", (f"{sign} {cell.name:<{grid.names}}", style + chosen), f"  {_figures(cell)}  {cell.state}{why}"
+    )
+
+
+def _row(cells: Sequence[HostCell], grid: Grid) -> Text:
+    return to_text(" ", *(part for cell in cells for part in _cell(cell, grid)))
+
+
+def _cell(cell: HostCell, grid: Grid) -> list[Part]:
+    sign, style = SIGNS[cell.rank]
+    chosen = " reverse" if cell == grid.selected else ""
+    if grid.size == 1:
+        load = LOADS[min((cell.load or 0) * len(LOADS) // 100, len(LOADS) - 1)]
+        return [(load if cell.rank == "ok" else sign, style + chosen)]
+    name = f"{cell.name[: grid.names]:<{grid.names}}"
+    parts: list[Part] = [(sign, style), " ", (name, "reverse" if chosen else "")]
+    if grid.size > grid.names + 4:
+        figures = (
+            _figures(cell) if cell.rank == "ok" or cell.rank in LISTED else f" {cell.state:<{FIGURES - 1}}"
+        )
+        parts.append((figures, "dim"))
+    return [*parts, "  "]
+
+
+def _figures(cell: HostCell) -> str:
+    """`  3/8   97 %`: GPUs in use, of all, and their load."""
+    gpus = "" if cell.gpus is None else f"{cell.used}/{cell.gpus}"
+    load = "" if cell.load is None else f"{cell.load} %"
+    return f"{gpus:>5}{load:>6}"
+
+
+def _detail(grid: Grid, view: View) -> Text:
+    """The selected host in words, or the note of the last key."""
+    cell = grid.selected
+    if view.note:
+        return to_text((f" {view.note}", "yellow"))
+    if cell is None:
+        return to_text(f" no host has `{view.filter}`" if view.filter else "")
+    gpus = [] if cell.gpus is None else [f"{several(cell.gpus, 'GPU')}, {cell.used} in use"]
+    load = [] if cell.load is None else [f"{cell.load} % busy"]
+    text = " · ".join([cell.state, *gpus, *load, *([cell.why] if cell.why else [])])
+    return to_text(" ", (cell.name, "bold"), f"  {text}")
+
+
+def _keys(view: View) -> Text:
+    if view.typing:
+        return to_text(f" /{view.filter}", ("█", "dim"), ("  ↵ keep  esc clear", "dim"))
+    return to_text((KEYS, "dim"))
+
+
+def press(view: View, key: str, overview: Overview, width: int, height: int) -> View:
+    """The view after a key that moves or filters; other keys only remove the note."""
+    view = replace(view, note="")
+    if view.typing:
+        return _type(view, key)
+    if key == "/":
+        return replace(view, typing=True)
+    if key == "escape":
+        return replace(view, filter="")
+    room = max(height - len(_head(overview, width, height)) - 3, 1)
+    grid = arrange(overview, view, width, room)
+    if grid.selected is None:
+        return view
+    cells = [cell for row in grid.rows for cell in row]
+    at, row = cells.index(grid.selected), grid.at
+    if key in ("left", "right", "home", "end"):
+        to = {"left": at - 1, "right": at + 1, "home": 0, "end": len(cells) - 1}[key]
+        return replace(view, selected=cells[min(max(to, 0), len(cells) - 1)].name)
+    if (step := {"up": -1, "down": 1, "page up": -room, "page down": room}.get(key, 0)) != 0:
+        there = grid.rows[min(max(row + step, 0), len(grid.rows) - 1)]
+        column = grid.rows[row].index(grid.selected)
+        return replace(view, selected=there[min(column, len(there) - 1)].name)
+    return view
+
+
+def _type(view: View, key: str) -> View:
+    if key in ("enter", "escape"):
+        return replace(view, typing=False, filter=view.filter if key == "enter" else "")
+    if key == "backspace":
+        return replace(view, filter=view.filter[:-1])
+    return replace(view, filter=view.filter + key) if len(key) == 1 and key.isprintable() else view
+
+
+def scroll(page: Page, key: str, width: int, height: int) -> Page:
+    """The page after a key that scrolls."""
+    room = max(height - 2, 1)
+    last = max(len(page_lines(page, width)) - room, 0)
+    steps = {
+        "up": -1,
+        "down": 1,
+        "page up": -room,
+        "page down": room,
+        " ": room,
+        "home": -page.top,
+        "end": last,
+    }
+    return replace(page, top=min(max(page.top + steps.get(key, 0), 0), last))

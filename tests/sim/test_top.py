@@ -1,0 +1,48 @@
+"""`gpunode top` in a terminal of its own, while a run goes on in another process."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from gpunode.sim.host import kinds
+from gpunode.sim.process import Demo
+from tests import terminal
+
+from . import operators
+from .operators import of_kind
+
+pytestmark = pytest.mark.usefixtures("records")
+
+
+def test_a_run_is_watched_paused_after_its_batch_and_resumed() -> None:
+    top = [sys.executable, "-m", "gpunode", "top", "inventory.yaml", "--interval", "0.5"]
+    with (
+        Demo([kinds.old_host("gpu-1"), kinds.old_host("gpu-2")]) as demo,
+        terminal.started(top, size=(100, 20), cwd=demo.folder) as shown,
+    ):
+        shown.wait_for(r"\? gpu-1 .*no plugin")
+        with operators.begin(demo, "provision", "inventory.yaml", "--yes", "--batch", "1") as run:
+            shown.wait_for(r"batch 1 of 2 .* 0 of 2 hosts · about")
+            shown.press("b")
+            shown.wait_for("pausing after this batch")
+            shown.wait_for(r"run ended .* 1 of 2 hosts done · `gpunode resume` continues")
+            run.wait()
+        shown.wait_for(r"✓ gpu-1 +\d/2 ")
+        shown.press("\x1b[H\r")
+        shown.wait_for("gpunode verify inventory.yaml --limit gpu-2 --no-run")
+        shown.wait_for("✗ module")
+        shown.press("q")
+        shown.wait_for("· gpu-2 skipped")
+        shown.resize(60, 12)
+        assert len(shown.wait_for("1/2 hosts done").splitlines()) == 12
+        shown.press("q")
+        assert (shown.wait(), shown.restored) == (0, True)
+
+        resumed = operators.gpunode(demo.folder, "resume", "inventory.yaml", "--yes", "--json")
+        assert [line["host"] for line in of_kind(resumed, "plan")] == ["gpu-2"]
+        assert resumed.returncode == 0
+        piped, status = (operators.gpunode(demo.folder, name, "inventory.yaml") for name in ("top", "status"))
+        assert (piped.stdout, piped.returncode) == (status.stdout, 0)
+        assert "gpu-2" in piped.stdout

@@ -1,0 +1,280 @@
+"""`gpunode top`: its screens, what keys do to them, and the terminal that it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from gpunode.commands.top import toggle_pause
+from gpunode.contract.status import Reason
+from gpunode.contract.usage import Gpu, User
+from gpunode.engine import record
+from gpunode.engine.overview import HostCell, Overview, Rank, RunLine, make_cell, sort_cells, sum_up_run
+from gpunode.engine.record import Progress, Record, RunOptions, State
+from gpunode.errors import Problem
+from gpunode.links.plugin.usage import NodeUsage
+from gpunode.report.keyboard import keys
+from gpunode.report.top import Page, View, draw, draw_page, press, scroll
+from tests import terminal
+
+XID = "Xid 79: the GPU has fallen off the bus; a reset needs a reboot"
+RUN = RunLine("20261126T033000Z-4f1c", "running", 32, 11, 1, 0, 3, 8, 700.0)
+RANKED: dict[int, tuple[Rank, str, str]] = {
+    3: ("bad", "1 GPU unhealthy", XID),
+    5: ("unknown", "no plugin", "gpunode's device plugin does not run there"),
+    6: ("working", "changing", ""),
+    7: ("waiting", "waiting", ""),
+}
+
+
+def fleet(hosts: int, run: RunLine | None = RUN) -> Overview:
+    """Of each eight hosts, some are as in RANKED."""
+    cells = []
+    for number in range(1, hosts + 1):
+        rank, state, why = RANKED.get(number % 100 if hosts > 8 else number, ("ok", "ok", ""))
+        known = rank != "unknown"
+        cells.append(
+            HostCell(
+                f"h100-{number:04}", rank, state, why, 8 if known else None, number % 9, 97 if known else None
+            )
+        )
+    return Overview(f"{8 * hosts} GPUs on {hosts} nodes", sort_cells(cells), run)
+
+
+def text(overview: Overview, view: View | None = None, width: int = 80, height: int = 24) -> list[str]:
+    return [line.plain.rstrip() for line in draw(overview, view or View(), width, height)]
+
+
+def test_a_narrow_screen_of_eight_hosts() -> None:
+    assert text(fleet(8), width=60, height=14) == [
+        " 64 GPUs on 8 nodes",
+        " batch 3/8 ███░░░░░░░ 11/32 hosts · about 12 min left · 1 f…",
+        "",
+        " ✗ h100-0003    3/8  97 %  1 GPU unhealthy: Xid 79: the GPU…",
+        " ? h100-0005               no plugin: gpunode's device plug…",
+        " ▶ h100-0006 changing    · h100-0007 waiting",
+        " ✓ h100-0001  1/8  97 %  ✓ h100-0002  2/8  97 %",
+        " ✓ h100-0004  4/8  97 %  ✓ h100-0008  8/8  97 %",
+        *[""] * 4,
+        " h100-0003  1 GPU unhealthy · 8 GPUs, 3 in use · 97 % busy …",
+        " ↵ chain  p pods  l log  d plan  b pause  / filter  q quit",
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("hosts", [1, 8, 60, 1000])
+def test_every_size_shows_failures_first_and_no_line_is_too_wide(hosts: int, width: int) -> None:
+    """Of 1,000 hosts each is one column, where all of them fit the screen."""
+    overview = fleet(hosts)
+    lines = text(overview, width=width, height=32)
+    assert len(lines) == 32
+    assert max(map(cell_len, lines)) <= width
+    assert lines[-1].endswith("q quit")
+    wrong = [cell.name for cell in overview.cells if cell.rank in ("bad", "unknown")]
+    listed = [name for line in lines[3:-2] for name in re.findall(r"^ [✗?] (h100-\d+)", line)]
+    assert listed == wrong[: len(listed)]
+    assert len(listed) == min(len(wrong), 8)
+    grid = "".join(lines[3 + len(listed) : -3])
+    assert len(re.findall(r"[✗?▶·✓▁▂▃▄▅▆▇█]", grid)) == hosts - len(listed)
+
+
+def test_without_colour_a_screen_says_the_same() -> None:
+    """Signs tell states apart, and the chosen host is named below."""
+    signs = {line.strip()[:1] for line in text(fleet(8))[3:7]}
+    assert signs == {"✗", "?", "▶", "✓"}
+    assert text(fleet(8), View("h100-0007"))[-2] == " h100-0007  waiting · 8 GPUs, 7 in use · 97 % busy"
+
+
+@pytest.mark.parametrize(
+    ("run", "line"),
+    [
+        (RunLine("4f1c", "running", 3, 0, 0, 0), "run ░░░░░░░░░░ 0 of 3 hosts · run 4f1c"),
+        (RunLine("4f1c", "running", 3, 1, 0, 0, 2, 3, -5.0), "batch 2 of 3 ███░░░░░░░ 1 of 3 hosts · longer than estimated · run 4f1c"),
+        (RunLine("4f1c", "pausing", 3, 1, 1, 0, 2, 3, 90.0), "batch 2 of 3 ███░░░░░░░ 1 of 3 hosts · pausing after this batch · 1 failed · run 4f1c"),
+        (RunLine("4f1c", "ended", 3, 3, 0, 0), "run ended TIME: 3 of 3 hosts done"),
+        (RunLine("4f1c", "cut off", 1, 0, 1, 0), "run cut off TIME: 0 of 1 host done · 1 failed · `gpunode resume` continues"),
+    ],
+)  # fmt: skip
+def test_the_line_of_a_run(run: RunLine, line: str) -> None:
+    shown = text(fleet(1, run), width=99)[1].strip()
+    assert re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "TIME", shown) == line
+
+
+USED = Gpu("GPU-a", "0", "H100", 1, utilization=90, users=(User("ml/a", "c", "nvidia.com/gpu", 1),))
+LOST = Gpu("GPU-b", "1", "H100", 1, unhealthy=Reason("xid-79", XID))
+CORDONED = Gpu(
+    "GPU-c", "2", "H100", 1, utilization=10, unhealthy=Reason("cordoned", "fan is broken"), users=()
+)
+NODE = NodeUsage("h", (USED, CORDONED))
+
+
+@pytest.mark.parametrize(
+    ("usage", "state", "running", "cell"),
+    [
+        (NODE, None, False, HostCell("h", "ok", "ok", "fan is broken", 2, 1, 50)),
+        (NODE, "proven", True, HostCell("h", "ok", "ok", "fan is broken", 2, 1, 50)),
+        (NodeUsage("h", (USED, LOST)), None, False, HostCell("h", "bad", "1 GPU unhealthy", XID, 2, 1, 90)),
+        (NodeUsage("h", (USED, LOST)), "changing", True, HostCell("h", "working", "changing", "", 2, 1, 90)),
+        (NODE, "drained", False, HostCell("h", "bad", "drained", "the run was cut off", 2, 1, 50)),
+        (NODE, "failed", False, HostCell("h", "bad", "failed", "why", 2, 1, 50)),
+        (NODE, "skipped", False, HostCell("h", "waiting", "skipped", "why", 2, 1, 50)),
+        (NodeUsage("h", reason=Problem("no-plugin", "it is not there")), None, False, HostCell("h", "unknown", "no plugin", "it is not there")),
+    ],
+)  # fmt: skip
+def test_a_hosts_cell(usage: NodeUsage, state: State | None, running: bool, cell: HostCell) -> None:
+    assert make_cell("h", usage, Progress(state, 0, "why") if state else None, running=running) == cell
+
+
+@pytest.mark.parametrize(
+    ("pressed", "selected", "filtered"),
+    [
+        ("right", "h100-0005", ""),
+        ("down down", "h100-0006", ""),
+        ("down down right right", "h100-0001", ""),
+        ("down down right right down up up up up", "h100-0003", ""),
+        ("end", "h100-0008", ""),
+        ("end left home", "h100-0003", ""),
+        ("/ b u s y backspace backspace enter down", "h100-0003", "bu"),
+        ("/ n o t enter", "h100-0003", "not"),
+        ("/ x escape", "", ""),
+        ("/ x enter escape page-down", "h100-0004", ""),
+    ],
+)
+def test_keys_choose_and_filter(pressed: str, selected: str, filtered: str) -> None:
+    view, overview = View(), fleet(8)
+    for key in pressed.split():
+        view = press(view, key.replace("-", " "), overview, 60, 14)
+    assert (view.selected or selected, view.filter, view.typing) == (selected, filtered, False)
+
+
+def test_what_a_filter_lets_through_is_all_that_is_shown() -> None:
+    lines = text(fleet(1000), View(filter="fallen off"), height=20)
+    assert [line[3:12] for line in lines[3:8]] == [f"h100-{n:04}" for n in (3, 103, 203, 303, 403)]
+    assert "h100-0005" not in "".join(lines)
+    assert lines[-3] == " only `fallen off`"
+    assert " no host has `zz`" in text(fleet(8), View(filter="zz"))
+
+
+def test_keys_of_a_terminal() -> None:
+    assert keys(b"\x1b[A\x1bOB\x1b[6~q\x1b") == ["up", "down", "page down", "q", "escape"]
+    assert keys(b"/\xc3\xa4\r\x03") == ["/", "ä", "enter", "interrupt"]
+    assert keys(b"") == ["interrupt"]  # the terminal is gone
+
+
+def test_a_page_scrolls_to_its_end_and_no_further() -> None:
+    page = Page("gpunode show last", "".join(f" ✗ line {n}\n" for n in range(30)), ended=True)
+    assert draw_page(page, 60, 12)[-1].plain == " ↑↓ scroll  esc back  20 more lines"
+    end = scroll(scroll(page, "end", 60, 12), "page down", 60, 12)
+    assert (end.top, draw_page(end, 60, 12)[-2].plain) == (20, " ✗ line 29")
+    assert scroll(end, "home", 60, 12).top == scroll(page, "up", 60, 12).top == 0
+    assert draw_page(Page("x"), 60, 12)[1].plain == "   …"
+
+
+def test_a_page_shows_no_control_characters() -> None:
+    assert draw_page(Page("x", "a\x1b[2Jb"), 60, 12)[1].plain == "a\\x1b[2Jb"
+
+
+@pytest.fixture
+def under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return Record.begin(tmp_path / "inventory.yaml", ["a", "b"], RunOptions())
+
+
+def test_a_run_is_running_as_long_as_its_process_lives(under_way: Record) -> None:
+    """Its record is locked; a killed process, as here one that forgets it, holds no lock."""
+    under_way.batch(1, 2, 60.4)
+    run = record.read(under_way.path)
+    assert record.is_running(run)
+    line = sum_up_run(run, running=True, paused=False, now=time.time())
+    assert (line.batch, line.batches, line.hosts) == (1, 2, 2)
+    assert 0 < (line.left or 0) <= 60
+    under_way.end()
+    assert not record.is_running(record.read(under_way.path))
+
+
+def test_a_record_without_its_process_is_of_no_running_run(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text(json.dumps({"format": record.FORMAT, "hosts": ["a"], "inventory": "i"}) + "\n")
+    run = record.read(path)
+    assert not record.is_running(run, folder=tmp_path)
+    assert sum_up_run(run, running=False, paused=False, now=0).state == "cut off"
+
+
+def test_a_pause_is_asked_for_and_taken_back(under_way: Record) -> None:
+    line = sum_up_run(record.read(under_way.path), running=True, paused=False, now=0)
+    assert "after this batch" in toggle_pause(line)
+    assert under_way.paused
+    pausing = sum_up_run(record.read(under_way.path), running=True, paused=True, now=0)
+    assert toggle_pause(pausing) == "The run continues."
+    assert not under_way.paused
+    toggle_pause(line)
+    under_way.end()
+    assert not under_way.paused
+    assert toggle_pause(None) == toggle_pause(RunLine("r", "ended", 1, 1, 0, 0)) == "No run is under way."
+
+
+PROGRAM = """
+from gpunode.engine.overview import HostCell, Overview
+from gpunode.report import keyboard
+
+looks = []
+def look():
+    looks.append(1)
+    if FAIL and len(looks) > 1: raise RuntimeError("a bug")
+    return Overview("1 GPU on 1 node", (HostCell("gpu-1", "ok", "ok"),))
+def act(key, host, seen):
+    return f"{key} on {host}" if key == "p" else ["history"]
+keyboard.run(look, act, interval=0.5 if FAIL else 60)
+print("the end")
+"""
+
+
+def show(tmp_path: Path, *, fail: bool = False) -> terminal.Started:
+    program = "FAIL = " + repr(fail) + PROGRAM
+    environment = {"XDG_STATE_HOME": str(tmp_path)}
+    return terminal.started([sys.executable, "-c", program], size=(80, 24), environment=environment)
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda shown: shown.press("q"),
+        lambda shown: shown.press("\x03"),
+        lambda shown: os.kill(shown.process.pid, signal.SIGINT),
+    ],
+    ids=["q", "Ctrl-C", "a signal"],
+)
+def test_a_real_terminal_shows_it_takes_keys_and_is_left_as_it_was(
+    tmp_path: Path, leave: Callable[[terminal.Terminal], None]
+) -> None:
+    with show(tmp_path) as shown:
+        shown.wait_for("1 GPU on 1 node")
+        assert shown.raw
+        shown.press("p")
+        shown.wait_for("p on gpu-1")
+        shown.press("\r")
+        shown.wait_for("gpunode history")
+        shown.wait_for("No run is recorded")
+        shown.press("\x1b")
+        shown.resize(60, 10)
+        assert len(shown.wait_for("ok").splitlines()) == 10
+        leave(shown)
+        assert shown.wait() == 0
+        assert shown.restored
+        assert shown.text.endswith("the end\r\n")
+
+
+def test_the_terminal_is_restored_after_a_bug(tmp_path: Path) -> None:
+    with show(tmp_path, fail=True) as shown:
+        assert shown.wait() == 1
+        assert shown.restored
+        assert "RuntimeError: a bug" in shown.text
