@@ -248,6 +248,7 @@ class Facts:
     packages: Mapping[str, Package] = field(default_factory=dict)
     files: Mapping[str, File] = field(default_factory=dict)
     traces: Mapping[str, Trace] = field(default_factory=dict)  # of the files that exist
+    holds: Mapping[str, str] = field(default_factory=dict)  # package -> gpunode's apply that held it
     units: Mapping[str, Unit] = field(default_factory=dict)
     docker: Docker | None = None
     containerd: Containerd | None = None

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from gpunode.model import Change, Facts, File, RemoveFile, Trace, WriteFile
+from gpunode.model import Change, Facts, File, Packages, RemoveFile, Trace, WriteFile
+from gpunode.wording import few
 
 Code = Literal[
     "gpunode", "package", "gpu-operator", "nvidia-ctk", "rancher", "template", "k0s", "aks", "eks", "gke", "cloud-init",
@@ -135,10 +137,26 @@ def _administrator(file: File, trace: Trace) -> Writer:
 
 
 def of_change(facts: Facts | None, change: Change) -> Writer | None:
-    """Who wrote last what the change replaces or removes; None where nothing is there."""
-    if facts is None or not isinstance(change, WriteFile | RemoveFile) or change.before is None:
+    """Who wrote last what the change replaces or removes, or held a package that it changes; None where nothing is there."""
+    if facts is None:
+        return None
+    if isinstance(change, Packages):
+        return _of_hold(facts, [*(spec.name for spec in change.install), *change.remove])
+    if not isinstance(change, WriteFile | RemoveFile) or change.before is None:
         return None
     return of_file(facts, change.path)
+
+
+def _of_hold(facts: Facts, names: Sequence[str]) -> Writer | None:
+    """No package system notes who held a package: it is whose gpunode's record has no hold of it. Before journals had holds, and
+    where nothing was read, None."""
+    held = [name for name in names if name in facts.packages and facts.packages[name].held]
+    others = [name for name in held if name not in facts.holds]
+    if not others:
+        return Writer("gpunode", "gpunode", "its record on the host") if held else None
+    if not facts.holds and (not facts.traces or any(trace.run for trace in facts.traces.values())):
+        return None
+    return Writer("administrator", "an administrator", f"gpunode's record has no hold of {few(others, 3)}")
 
 
 def overwritten(facts: Facts, change: Change) -> int:
@@ -167,10 +185,12 @@ SETTINGS = (
 
 def sentence(facts: Facts | None, change: Change) -> str:
     """For a plan: `last written by NAME (SIGN)` where the change sets back what a tool wrote, or what anybody wrote over gpunode's
-    text, then with what to do about it; "" else."""
+    text, then with what to do about it; `held by …` of a package that another held; "" else."""
     writer = of_change(facts, change)
     if facts is None or writer is None or writer.code in ("gpunode", "package"):
         return ""
+    if isinstance(change, Packages):
+        return f"held by {writer.name} ({writer.sign})"
     times = overwritten(facts, change)
     if not times:
         return "" if writer.code == "administrator" else describe(writer)
@@ -184,10 +204,14 @@ def sentence(facts: Facts | None, change: Change) -> str:
 def cause(facts: Facts | None, change: Change) -> str:
     """For a verdict: who wrote last what the change replaces; "" where that is gpunode, or nothing tells."""
     writer = of_change(facts, change)
-    if writer is None or writer.code == "gpunode":
-        return ""
-    return sentence(facts, change) or describe(writer)
+    return "" if writer is None or writer.code == "gpunode" else sentence(facts, change) or describe(writer)
 
 
 def describe(writer: Writer) -> str:
     return f"last written by {writer.name} ({writer.sign})"
+
+
+def name_manager(manager: str) -> str:
+    """`nfd-master (node feature discovery)`; the manager alone where its name says it, or is not known."""
+    writer = of_manager(manager)
+    return f"{manager} ({writer.name})" if writer and writer.code != "administrator" else manager

@@ -367,6 +367,12 @@ class Claim(TypedDict):
     manager: Annotated[str, "who set it; empty before Kubernetes 1.20"]
 
 
+class ClaimMore(Claim, total=False):
+    writer: Annotated[
+        str, "the `code` of a [writer](../switching.md#who-wrote-this-last), where the manager is a known one"
+    ]
+
+
 class Cluster(TypedDict):
     """`plan`, `provision`, `plugin deploy`, `share enable`: an object that would change in the cluster."""
 
@@ -379,7 +385,7 @@ class ClusterMore(Cluster, total=False):
         list[str],
         "its lines: of what is new or removed the whole of it, of labels `+key=value` and `-key=value`; not with `--no-diff`",
     ]
-    claims: list[Claim]
+    claims: list[ClaimMore]
     node: Annotated[
         Node,
         "with `replace`: of a pod of the plugin, whose containers keep the driver and the runtime that they were started with",

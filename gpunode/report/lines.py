@@ -90,7 +90,7 @@ class Lines:
             if diff is not False:
                 line["diff"] = difference.lines
             if difference.claims:
-                line["claims"] = [asdict(claim) for claim in difference.claims]
+                line["claims"] = [{**asdict(claim), **_client(claim.manager)} for claim in difference.claims]
             if difference.node:
                 line["node"] = difference.node
             if difference.untried:
@@ -148,6 +148,11 @@ class Lines:
             out.flush()
         except BrokenPipeError:
             end_quietly(sys.stdout)
+
+
+def _client(manager: str) -> dict[str, str]:
+    writer = writers.of_manager(manager)
+    return {"writer": writer.code} if writer else {}
 
 
 def _writer(outcome: Outcome, change: Change) -> dict[str, Any]:

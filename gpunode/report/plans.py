@@ -292,9 +292,10 @@ def _claims(difference: Difference) -> Iterator[Part]:
         fields.setdefault(claim.manager or "another client", []).append(claim.field)
     for manager, these in fields.items():
         pronoun = "them" if len(these) > 1 else "it"
-        writer = writers.of_manager(manager)
-        name = f" ({writer.name})" if writer and writer.code != "administrator" else ""
-        yield f"{INDENT}{manager}{name} has set {few(these, FEW)}; gpunode sets {pronoun} back\n", "yellow"
+        yield (
+            f"{INDENT}{writers.name_manager(manager)} has set {few(these, FEW)}; gpunode sets {pronoun} back\n",
+            "yellow",
+        )
 
 
 def summary_text(outcomes: Sequence[Outcome], seconds: float, cluster: int | None) -> str:

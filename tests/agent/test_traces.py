@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 
 import pytest
 
@@ -63,3 +64,9 @@ def test_the_package_database_is_not_asked_for_what_gpunode_wrote(host: Host) ->
     host.program("rpm", "")
     assert traces(host)[PATH].run == "run1"
     assert not [call for call in host.calls() if call.startswith("rpm -qf")]
+
+
+def test_the_record_of_runs_tells_which_packages_gpunode_held(host: Host) -> None:
+    entry = {"version": 2, "n": 0, "kind": "packages", "change": {"hold": ["nvidia-open"]}}
+    host.write("/var/lib/gpunode/runs/run0/journal.jsonl", json.dumps(entry) + "\n")
+    assert answers.parse_facts(host.probe()).holds == {"nvidia-open": "run0"}

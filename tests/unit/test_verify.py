@@ -361,6 +361,20 @@ def test_a_kernel_that_boots_next_without_a_module_is_named_at_the_module(
     assert bool(link.cause) == bool(link.fix) == bool(cause)
 
 
+def test_a_library_that_is_in_the_operators_driver_container_alone_is_named() -> None:
+    """Where the driver is left to its owner; else the host is refused."""
+    seen = cases.facts(
+        "modern",
+        {"modules": {"nvidia": "580.95.05"}, "files": {"/run/nvidia/validations/.driver-ctr-ready": ""}},
+    )
+    chain = judge_host(converge.plan_host(cases.host("modern", {"driver": "none"}), seen, None))
+    link = next(link for link in chain if link.status == "broken")
+    assert (link.layer, link.text) == (
+        "library",
+        "libnvidia-ml.so.1 is in the GPU Operator's driver container alone",
+    )
+
+
 def test_nova_is_named_with_what_the_kernel_logs_and_provision_as_the_fix() -> None:
     """sysfs has the PCI driver's name, which is not the module's."""
     link = broken(

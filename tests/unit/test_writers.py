@@ -10,7 +10,7 @@ import pytest
 
 from gpunode.engine.converge import plan_host
 from gpunode.links.runtime.link import judge_runtime
-from gpunode.model import Facts, Outcome, Trace
+from gpunode.model import Facts, Outcome, Packages, PackageSpec, Trace
 from gpunode.planning import writers
 from gpunode.report.lines import Lines
 from gpunode.report.plans import plan_lines
@@ -169,6 +169,29 @@ def test_nothing_is_said_of_what_nobody_but_the_host_s_package_or_gpunode_wrote(
 
 def text_of(outcome: Outcome) -> str:
     return "".join(part if isinstance(part, str) else part[0] for part in plan_lines(outcome, 0, diff=True))
+
+
+@pytest.mark.parametrize(
+    ("holds", "traces", "code"),
+    [
+        ({"cuda-x": "run1"}, {}, "gpunode"),
+        ({"other": "run1"}, {}, "administrator"),
+        ({}, {DAEMON: Trace(DAEMON)}, "administrator"),
+        ({}, {DAEMON: Trace(DAEMON, run="run1")}, None),  # of a gpunode whose record had no holds
+        ({}, {}, None),
+    ],
+)
+def test_a_hold_is_whose_record_has_it(
+    holds: dict[str, str], traces: dict[str, Trace], code: str | None
+) -> None:
+    facts = cases.facts("modern", {"packages": {"cuda-x": {"version": "1", "held": True}, "free": "1"}})
+    facts = replace(facts, holds=holds, traces=traces)
+    change = Packages("why", install=(PackageSpec("free"), PackageSpec("cuda-x")))
+    writer = writers.of_change(facts, change)
+    assert (writer and writer.code) == code
+    assert writers.of_change(facts, Packages("why", install=(PackageSpec("free"),))) is None
+    line = "held by an administrator (gpunode's record has no hold of cuda-x)"
+    assert writers.sentence(facts, change) == (line if code == "administrator" else "")
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,7 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
         except Exception as error:
             facts["errors"][name] = sentence(error)
     facts["packages"], facts["half_installed"] = facts["packages"] or (None, None)
+    facts["traces"], facts["holds"] = facts["traces"] or (None, None)
     if "packages" in facts["errors"]:
         facts["errors"]["half_installed"] = facts["errors"]["packages"]
     return facts

@@ -1,23 +1,23 @@
 """Traces of who wrote the watched files: gpunode's records, the package database, the owner."""
 
-import json
 import os
 import re
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Tuple
 
-from gpunode.agent.record import RECORDS
+from gpunode.agent.journal import entries_of, records
 from gpunode.agent.section import Section
-from gpunode.agent.system import ROOT, Message, below, glob_of, have, run, text_of
+from gpunode.agent.system import ROOT, Message, below, have, run, text_of
 
 # Of packages' files, and not of repositories, which a plan only reads; the package database is not asked for others.
 PACKAGED = re.compile(r"/etc/(?!apt/|yum\.repos\.d/|zypp/)")
 
 
-def read_traces(files: Section) -> Dict[str, Message]:
-    """The traces of each watched file that exists, by path."""
+def read_traces(files: Section) -> Tuple[Dict[str, Message], Dict[str, str]]:
+    """The traces of each watched file that exists, by path; and gpunode's apply that held each package."""
     shown = {path: file for path, file in files.result().items() if "sha256" in file}
     traces = {path: {"uid": uid_of(path)} for path in shown}  # type: Dict[str, Message]
-    for path, trace in read_recorded(shown).items():
+    recorded, holds = read_recorded(shown)
+    for path, trace in recorded.items():
         traces[path].update(trace)
     doubtful = [
         path for path in shown if PACKAGED.match(path) and traces[path].get("wrote") != shown[path]["sha256"]
@@ -25,35 +25,33 @@ def read_traces(files: Section) -> Dict[str, Message]:
     for path, (package, digest) in read_owners(doubtful).items():
         same = digest == (shown[path]["sha256"] if len(digest) == 64 else md5_of(path))
         traces[path].update(package=package, packaged=same)
-    return traces
+    return traces, holds
 
 
 def uid_of(path: str) -> int:
     return 0 if ROOT else os.stat(path).st_uid  # below another root, files are the caller's
 
 
-def read_recorded(files: Dict[str, Dict[str, Any]]) -> Dict[str, Message]:
-    """Of the files that gpunode's runs wrote: the last `run`, the digest that it `wrote`, and how often another text was `undone`
-    it with. Runs that did not end well count for no such: they restore files themselves."""
+def read_recorded(files: Dict[str, Dict[str, Any]]) -> Tuple[Dict[str, Message], Dict[str, str]]:
+    """Of the files that gpunode's applies wrote: the last one as `run`, the digest that it `wrote`, and how often another text has
+    `undone` it; and the apply that held each package. Applies that failed do not count for `undone`: they restore files."""
     traces: Dict[str, Message] = {}
+    holds: Dict[str, str] = {}
     kept: Dict[str, bool] = {}
-    for journal in glob_of(RECORDS + "/*/journal.jsonl"):
-        folder = os.path.dirname(journal)
+    for folder in records():
+        run = os.path.basename(folder)
         well = (text_of(folder + "/messages.jsonl") or "").rstrip().endswith('"end", "ok": true}')
-        for line in (text_of(journal) or "").splitlines():
-            try:
-                entry = json.loads(line)
-                path, was, wrote = entry["path"], entry["was"], entry["wrote"]
-            except (ValueError, KeyError):
-                continue  # incomplete, or of a newer gpunode
+        for entry in entries_of(folder):
+            holds.update(dict.fromkeys(entry.get("change", {}).get("hold", ()), run))
+            path = entry.get("path")
             if path in files:
                 last = traces.get(path)
-                undone = last["undone"] + (kept[path] and was != last["wrote"]) if last else 0
-                traces[path] = {"run": os.path.basename(folder), "wrote": wrote, "undone": undone}
+                undone = last["undone"] + (kept[path] and entry["was"] != last["wrote"]) if last else 0
+                traces[path] = {"run": run, "wrote": entry["wrote"], "undone": undone}
                 kept[path] = well
     for path, trace in traces.items():
         trace["undone"] += kept[path] and trace["wrote"] != files[path]["sha256"]
-    return traces
+    return traces, holds
 
 
 def read_owners(paths: List[str]) -> Dict[str, Any]:

@@ -9,13 +9,14 @@ from gpunode.errors import CannotPlan
 from gpunode.links.driver import archive, choose, signed
 from gpunode.links.driver.branches import branches
 from gpunode.links.driver.origin import LEAVE
-from gpunode.links.driver.plan import DGX
+from gpunode.links.driver.plan import CONTAINER, DGX
 from gpunode.links.machine import pci
 from gpunode.model import DriverSpec, Facts, Host, PciDevice
 from gpunode.packages import repositories
 from gpunode.packages.names import PackageSystem
 from gpunode.planning import files
 from gpunode.planning.versions import is_installed
+from gpunode.wording import page
 
 
 def decide(host: Host, facts: Facts, system: PackageSystem) -> DriverSpec:
@@ -52,6 +53,11 @@ def _check(facts: Facts, gpus: Sequence[PciDevice]) -> None:
             "this is DGX OS: packages of NVIDIA's own hold driver, kernel and fabric manager together",
             hint="Leave the driver to them: `driver: none`, and `toolkit: none` where the toolkit is there, too.",
         )
+    if is_in_container(facts):
+        raise CannotPlan(
+            f"the GPU Operator's driver container brings this host's driver ({CONTAINER})",
+            hint=f"Take the node over from the operator first ({page('switching.md')}), or exclude the host.",
+        )
     if all(map(pci.is_passed_through, gpus)):
         owners = ", ".join(sorted({str(device.driver) for device in gpus}))
         raise CannotPlan(
@@ -59,6 +65,11 @@ def _check(facts: Facts, gpus: Sequence[PciDevice]) -> None:
             hint=f"Give a GPU back to the host (unbind {owners}, remove its ids from modprobe.d), "
             "or take the host out of the inventory.",
         )
+
+
+def is_in_container(facts: Facts) -> bool:
+    """Whether the loaded driver is the GPU Operator's: one of the host's own has its library on the host."""
+    return "nvidia" in facts.modules and facts.library_version is None and files.exists(facts, CONTAINER)
 
 
 def _with_subnet(facts: Facts, system: PackageSystem, driver: DriverSpec) -> DriverSpec:

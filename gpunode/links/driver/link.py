@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 
 from gpunode import packages
 from gpunode.links.driver import mig, modules, plan
+from gpunode.links.driver.decide import is_in_container
 from gpunode.links.driver.modules import loaded_flavour
 from gpunode.links.link import Link, Step, cause_by_plan, fix_by_plan, judge_by_plan, waiting_step
 from gpunode.links.machine.pci import driven
 from gpunode.model import Facts, Fault, Gpu, KernelModule, Outcome, Verdict
+from gpunode.wording import page
 
 # Where no change of gpunode's helps. A reset needs GPUs that no process has open, the device plugin included.
 LOST = (
@@ -66,6 +68,13 @@ def _next_boot(outcome: Outcome, text: str) -> Verdict:
 
 def judge_library(outcome: Outcome, seen: Facts) -> Verdict:
     loaded = seen.modules["nvidia"].version if "nvidia" in seen.modules else None
+    if is_in_container(seen):
+        return Verdict.broken(
+            "library",
+            "libnvidia-ml.so.1 is in the GPU Operator's driver container alone",
+            "containers get the driver's files from the host, where gpunode's plugin and the host's toolkit look for them",
+            f"Take the node over from the operator ({page('switching.md')}), or exclude the host.",
+        )
     if seen.library_version is None:
         system = packages.system_of_host(seen)
         repair = f"`{system.reinstall}`" if system else "a new installation"

@@ -34,8 +34,11 @@ from gpunode.planning.versions import branch_of, is_installed, numbers, upstream
 AT_BOOT = "/etc/modules-load.d/gpunode.conf"
 AFTER_EVERY_BOOT = "the modules are there after every boot, not only after a first user"
 DGX = "/etc/dgx-release"
+# By the startup probe of the GPU Operator's driver container, which takes it away when it stops: NVIDIA/gpu-operator,
+# assets/state-driver (nvidia-driver-startup-probe), cmd/nvidia-validator.
+CONTAINER = "/run/nvidia/validations/.driver-ctr-ready"
 
-WATCH = Watch(files=(AT_BOOT, DGX), units=tuple(modules.SERVICES.values()))
+WATCH = Watch(files=(AT_BOOT, DGX, CONTAINER), units=tuple(modules.SERVICES.values()))
 
 
 def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:

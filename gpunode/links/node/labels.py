@@ -11,6 +11,7 @@ from gpunode.errors import ClusterError, HttpError
 from gpunode.links.machine.pci import driven, gpu
 from gpunode.links.node import ACCELERATOR_LABEL, Node
 from gpunode.model import PciDevice
+from gpunode.planning import writers
 
 # Each writer of labels has a name of its own for the API server: what it leaves out of its next
 # wish is taken off, and what others set stays.
@@ -52,7 +53,9 @@ def write(
             held_labels = ", ".join(f"{key}={node.labels[key]}" for key in held) or "these labels"
             off = " ".join(f"{key}-" for key in held or labels)
             other = "say --overwrite" if writer == ACCELERATOR else "take it out of the inventory"
-            by = ", ".join(sorted({claim.manager for claim in error.claims if claim.manager}))
+            by = ", ".join(
+                sorted({writers.name_manager(claim.manager) for claim in error.claims if claim.manager})
+            )
             raise ClusterError(
                 f"another client set {held_labels}{f' (field manager {by})' if by else ''}",
                 subject=node.name,
