@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo try test check types contracts format unit sim storm gpu lab lab-test lab-matrix lab-down proto lock reference docs dist clean
+.PHONY: help demo try test check types contracts format unit sim storm gpu lab lab-test lab-matrix lab-down proto lock reference picture docs dist clean
 
 # Tests start hundreds of Pythons: each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -96,6 +96,9 @@ lock: $(VENV)/.ready ## Resolve every dependency again, with hashes
 reference: $(VENV)/.ready ## Write docs/reference and docs/support.md out of the code
 	$(BIN)/python -m tests.reference
 	$(BIN)/python -m tests.support
+
+picture: $(VENV)/.ready ## Write docs/run.svg, the README's picture, out of a demo; takes a minute
+	$(BIN)/python -m tests.picture
 
 SITE := build/site
 REPOSITORY := https://github.com/gpunode/gpunode/blob/main
