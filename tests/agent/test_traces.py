@@ -52,6 +52,7 @@ def test_the_package_database_tells_whose_file_it_is_and_whether_it_was_edited(
         host.write("/var/lib/dpkg/status", status + "Version: 1\n\nPackage: last\n")
     else:
         digest = hashlib.sha256(b"as packed").hexdigest()
+        host.write("/etc/os-release", "ID=rocky\nID_LIKE='rhel centos fedora'\n")
         host.program(
             "rpm", f"printf 'file /x is not owned\\ntool\\t/usr/y\\t\\ntool\\t{PATH}\\t{digest}\\n'; exit 1"
         )
@@ -61,6 +62,7 @@ def test_the_package_database_tells_whose_file_it_is_and_whether_it_was_edited(
 
 def test_the_package_database_is_not_asked_for_what_gpunode_wrote(host: Host) -> None:
     host.apply(WriteFile(PATH, "a", "why"))
+    host.write("/etc/os-release", "ID=rocky\nID_LIKE='rhel centos fedora'\n")
     host.program("rpm", "")
     assert traces(host)[PATH].run == "run1"
     assert not [call for call in host.calls() if call.startswith("rpm -qf")]

@@ -6,7 +6,8 @@ from typing import Any, Dict, List, Tuple
 
 from gpunode.agent.journal import entries_of, records
 from gpunode.agent.section import Section
-from gpunode.agent.system import ROOT, Message, below, have, run, text_of
+from gpunode.agent.system import ROOT, Message, below, run, text_of
+from gpunode.packages.on_host import name_of_system
 
 # Of packages' files, and not of repositories, which a plan only reads; the package database is not asked for others.
 PACKAGED = re.compile(r"/etc/(?!apt/|yum\.repos\.d/|zypp/)")
@@ -23,8 +24,9 @@ def read_traces(files: Section) -> Tuple[Dict[str, Message], Dict[str, str]]:
         path for path in shown if PACKAGED.match(path) and traces[path].get("wrote") != shown[path]["sha256"]
     ]
     for path, (package, digest) in read_owners(doubtful).items():
-        same = digest == (shown[path]["sha256"] if len(digest) == 64 else md5_of(path))
-        traces[path].update(package=package, packaged=same)
+        now = shown[path]["sha256"] if len(digest) == 64 else md5_of(path)
+        if now:
+            traces[path].update(package=package, packaged=digest == now)
     return traces, holds
 
 
@@ -59,12 +61,14 @@ def read_owners(paths: List[str]) -> Dict[str, Any]:
     owners: Dict[str, Any] = {}
     status = text_of("/var/lib/dpkg/status") if paths else None
     if status:
+        status = "\n" + status
         for path in paths:
-            at = re.search(r"^ %s ([0-9a-f]{32})\b" % re.escape(path), status, re.M)
-            if at:
-                name = status.rfind("\nPackage: ", 0, at.start())
-                owners[path] = (status[name + 10 :].split("\n", 1)[0], at.group(1))
-    elif paths and have("rpm"):
+            at = status.find("\n %s " % path)  # a pattern takes twenty times as long
+            if at >= 0:
+                name = status.rfind("\nPackage: ", 0, at) + len("\nPackage: ")
+                line = status[at + 1 : status.index("\n", at + 1)].split()
+                owners[path] = (status[name : status.index("\n", name)], line[1])
+    elif paths and name_of_system() in ("dnf", "zypper"):
         answer = run("rpm", "-qf", "--qf", "[%{=NAME}\t%{FILENAMES}\t%{FILEDIGESTS}\n]", *paths)
         rows = [line.split("\t") for line in answer.out.splitlines()]
         owners = {row[1]: (row[0], row[2]) for row in rows if len(row) == 3 and row[1] in paths}
