@@ -256,6 +256,7 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
             *branches.kernel_notes(facts),
             *unused_note(host, system),
             *(system.notes(facts, sources) if system else ()),
+            *mig.notes(host, facts, layouts),
             *kubelet_decision.notes(facts, minor, start),
             *handed.notes,
         )

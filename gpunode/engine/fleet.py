@@ -101,7 +101,7 @@ class Visit:
         self.host = host
         self.image = image
         self.install = ""  # the command by which the host gets a Python first, where it has none
-        self.watch = chain.watch(image)
+        self.watch = replace(chain.watch(image), mig=bool(host.mig))
         # Of commands that make a host other than the inventory has it: called once, before the first probe.
         self.choose_planner: Callable[[Visit], Planner] | None = None
         self.planner: Planner | None = None

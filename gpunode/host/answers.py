@@ -112,6 +112,7 @@ class Smi:
     list: str | None = ""
     list_error: str | None = None
     fabric: tuple[tuple[str, ...], ...] = ()  # index, state, status
+    profiles: str = ""  # what `nvidia-smi mig -lgip` printed
 
 
 def parse_facts(raw: Raw) -> Facts:
@@ -123,7 +124,12 @@ def parse_facts(raw: Raw) -> Facts:
     mig = _mig(smi.list or "")
     gpus = tuple(_gpu(row, mig, f"facts.smi.gpus[{n}]") for n, row in enumerate(smi.gpus))
     fabric = {row[0]: ", ".join(row[1:]) for row in smi.fabric if row}
-    gpus = tuple(replace(gpu, fabric=fabric.get(str(gpu.index), "")) for gpu in gpus)
+    # |   0  MIG 1g.10gb        19     7/7        9.75       No     14     0     0   |
+    listed = re.findall(r"\|\s+(\d+)\s+MIG (\d\S*)\s", smi.profiles)
+    profiles = {gpu.index: tuple(name for index, name in listed if index == str(gpu.index)) for gpu in gpus}
+    gpus = tuple(
+        replace(gpu, fabric=fabric.get(str(gpu.index), ""), profiles=profiles[gpu.index]) for gpu in gpus
+    )
     errors = dict(seen.errors)
     if unlisted := ", ".join(gpu.uuid for gpu in gpus if gpu.mig is None):
         errors["mig"] = f"nvidia-smi -L: {smi.list_error or f'it does not name {unlisted}'}"

@@ -10,12 +10,14 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Files (globs allowed), systemd units, package name patterns and image references a probe reports on."""
+    """Files (globs allowed), systemd units, package name patterns and image references a probe reports on. `mig`: and the profiles
+    that GPUs can be cut into."""
 
     files: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
+    mig: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Gpu:
     mig_on: bool = False
     mig_pending: bool = False
     mig_capable: bool = False
+    profiles: tuple[str, ...] = ()  # of MIG, where they were asked for and the driver lists them
     fabric: str = ""  # on hosts with NVSwitches: `Completed, Success`; "": nvidia-smi does not say
 
 

@@ -328,6 +328,7 @@ class Disturbs(TypedDict):
     restarts: Annotated[list[str], "units that restart"]
     packages: Annotated[list[str], "packages of the installed driver that change"]
     devices: Annotated[bool, "a `systemctl daemon-reload` takes the GPUs from containers that run"]
+    mig: Annotated[bool, "GPUs are cut into other MIG devices"]
     anybody: Annotated[bool, "false: nobody notices, as far as known; such hosts go first and together"]
     work: Annotated[
         Literal["wait", "drain", "kill", "stays"],

@@ -124,7 +124,7 @@ class Host:
         assert errors == b""
         return messages
 
-    def probe(self, **watch: tuple[str, ...]) -> dict[str, Any]:
+    def probe(self, **watch: Any) -> dict[str, Any]:
         (message,) = self.ask(wire.probe_job(Watch(**watch)))
         assert message["type"] == "facts"
         return dict(message["facts"])

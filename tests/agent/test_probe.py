@@ -191,6 +191,26 @@ def test_mig_devices_are_those_that_nvidia_smi_lists_below_their_gpu(host: Host)
     assert second.mig == (MigDevice(0, "MIG-3", "3g.40gb"), MigDevice(1, "MIG-GPU-2/7/0", "1g.10gb+me"))
 
 
+PROFILES = """
+case $2 in
+-lgip)
+    echo "|   0  MIG 1g.10gb        19     7/7        9.75       No     14     0     0   |"
+    echo "|                                                             1     0     0   |"
+    echo "|   1  MIG 1g.10gb+me     20     0/1        9.75       No     14     1     0   |"
+    echo "|   1  MIG 7g.80gb         0     0/1        79.12      No     98     5     0   |"
+    exit 0
+esac
+"""
+
+
+def test_mig_profiles_are_asked_for_where_the_inventory_has_a_layout(host: Host) -> None:
+    """Each call of nvidia-smi may cost a second."""
+    host.program("nvidia-smi", PROFILES + SMI % (LIST, "Enabled, Enabled"))
+    seen = answers.parse_facts(host.probe(mig=True))
+    assert [gpu.profiles for gpu in seen.gpus] == [("1g.10gb",), ("1g.10gb+me", "7g.80gb")]
+    assert [gpu.profiles for gpu in answers.parse_facts(host.probe()).gpus] == [(), ()]
+
+
 def test_mig_devices_are_not_asked_for_where_mig_is_off(host: Host) -> None:
     """Each call of nvidia-smi may cost a second."""
     host.program("nvidia-smi", SMI % ("exit 3", "[N/A], [N/A]"))

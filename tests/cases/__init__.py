@@ -216,8 +216,10 @@ RUNC = '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]\nrunti
 
 def _gpu(**row: Any) -> Gpu:
     """A GPU, with its MIG devices as profiles."""
-    parts = row.pop("mig", ())
-    return Gpu(**row, mig=parts and tuple(MigDevice(n, f"MIG-{n}", p) for n, p in enumerate(parts)))
+    parts, listed = row.pop("mig", ()), tuple(row.pop("profiles", ()))
+    return Gpu(
+        **row, profiles=listed, mig=parts and tuple(MigDevice(n, f"MIG-{n}", p) for n, p in enumerate(parts))
+    )
 
 
 def _merged(seen: Facts, unit: str) -> Facts:

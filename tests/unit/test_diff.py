@@ -7,9 +7,11 @@ import pytest
 from gpunode.host import diff
 from gpunode.model import (
     Change,
+    GpuLayout,
     InstallDriver,
     KernelModule,
     LoadImage,
+    MigLayout,
     Packages,
     PackageSpec,
     Reboot,
@@ -43,6 +45,14 @@ from gpunode.model import (
         (Service("docker.service", "why", enable=True, restart=True), "enable and restart docker"),
         (Service("docker.service", "why"), "start docker"),
         (KernelModule("why", load=("a", "b"), unload=("c",)), "unload c; load a, b"),
+        (
+            MigLayout((GpuLayout("0000:19:00.0", ("3g.40gb", "1g.10gb", "1g.10gb")),), "why"),
+            "MIG layout 3g.40gb + 2 × 1g.10gb on GPU 19:00.0",
+        ),
+        (
+            MigLayout((GpuLayout("0000:19:00.0", None), GpuLayout("0000:3b:00.0", ())), "why"),
+            "MIG layouts on GPU 19:00.0, 3b:00.0",
+        ),
         (LoadImage("r:1", "sha256:1", "/a.tar", "docker", "why"), "load image r:1 into docker"),
         (KernelModule("why", unload=("c",), services=("d.service",)), "unload c (stop d)"),
         (KernelModule("why", load=("a",), services=("d.service",)), "load a; start d"),
@@ -68,6 +78,23 @@ def test_a_changed_file_as_a_unified_diff() -> None:
     """With its context, without a header that repeats the path."""
     change = WriteFile("/a", "1\n2\nx\n", "why", before="1\n2\n3\n")
     assert diff.lines(change) == ["@@ -1,3 +1,3 @@", " 1", " 2", "-3", "+x"]
+
+
+def test_a_mig_layout_before_and_after() -> None:
+    """A line for each; without a driver nothing is known of before."""
+    gpus = (
+        GpuLayout("0000:19:00.0", ("7g.80gb",)),
+        GpuLayout("0000:3b:00.0", None, ()),
+        GpuLayout("0000:4c:00.0", ("1g.10gb",) * 7, seen=False),
+    )
+    assert diff.lines(MigLayout(gpus, "why")) == [
+        "-0000:19:00.0 off",
+        "+0000:19:00.0 7g.80gb",
+        "-0000:3b:00.0 on, without devices",
+        "+0000:3b:00.0 off",
+        "-0000:4c:00.0 not known without a driver",
+        "+0000:4c:00.0 7 × 1g.10gb",
+    ]
 
 
 def test_whole_files_need_no_hunks() -> None:

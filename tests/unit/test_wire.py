@@ -523,7 +523,7 @@ def test_an_image_is_announced_by_size_and_digest(tmp_path: Path) -> None:
     job = wire.apply_job("run1", "anna", [Reboot("why"), image], Watch(files=("/etc/a",)))
     assert job["changes"][1]["payload"] == 0
     assert job["payloads"] == [{"size": 5, "sha256": digest("xxxxx")}]
-    assert job["then"] == {"files": ("/etc/a",), "units": (), "packages": (), "images": ()}
+    assert job["then"] == {"files": ("/etc/a",), "units": (), "packages": (), "images": (), "mig": False}
     assert str(tmp_path) not in json.dumps(job)
     archive.write_bytes(b"y" * 6)
     assert wire.apply_job("run2", "anna", [image], None)["payloads"] == [

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from typing import Dict, List, Optional
+from typing import Any, Dict, Optional
 
 from gpunode.agent.machine import (
     read_arch,
@@ -40,7 +40,7 @@ from gpunode.packages.on_host import read_packages
 PROBE_SECONDS = 60
 
 
-def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: float = PROBE_SECONDS) -> Message:
+def probe(watch: Dict[str, Any], own: Optional[str] = None, patience: float = PROBE_SECONDS) -> Message:
     """All facts. A section that fails or times out is None, with its reason in `errors`.
 
     `own` is the apply that probes, which is not reported as `running`.
@@ -65,7 +65,7 @@ def probe(watch: Dict[str, List[str]], own: Optional[str] = None, patience: floa
         "unlinked": Section(read_unlinked),
         "library_version": Section(read_library_version),
         "installed_run": Section(read_installed_run),
-        "smi": Section(read_smi, pci, modules, users),
+        "smi": Section(read_smi, bool(watch.get("mig")), pci, modules, users),
         "packages": Section(read_packages, watch["packages"], arch),
         "units": units,
         "docker": Section(read_docker),

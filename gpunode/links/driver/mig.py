@@ -51,8 +51,20 @@ def decide(host: Host, facts: Facts) -> Mapping[str, Layout]:
     return layouts
 
 
+def notes(host: Host, facts: Facts, layouts: Mapping[str, Layout]) -> tuple[str, ...]:
+    """What a user may expect of `mig`, and does not get."""
+    if host.mig and not layouts:
+        return (
+            f"`mig`: none of its GPUs is one of {', '.join(rule.model or 'a MIG GPU' for rule in host.mig)}.",
+        )
+    if not host.mig and files.exists(facts, SCRIPT):
+        return (f"The MIG layouts stay, and {UNIT} makes them at each boot; `mig: off` takes them back.",)
+    return ()
+
+
 def _checked(layout: tuple[str, ...], device: PciDevice, gpu: Gpu | None) -> Layout:
-    name, known = pci.gpu(device.device).name, profiles.profiles(device.device)
+    name = pci.gpu(device.device).name
+    known = (gpu.profiles if gpu else ()) or profiles.profiles(device.device)
     wrong = profiles.problem(layout, known) if known else ""
     if gpu is not None and not gpu.mig_capable:
         wrong = "no MIG"

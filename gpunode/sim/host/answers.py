@@ -10,11 +10,11 @@ import shutil
 import time
 from pathlib import Path
 
+from gpunode.sim.host import mig
 from gpunode.sim.host.machine import Machine, Now, SimGpu, UnitNow
 
 DOCKER, CONTAINERD = "20.10.24", "2.2.0"
 MODULES = ("nvidia_uvm", "nvidia_modeset", "nvidia_drm")  # which use nvidia
-MIG_CAPABLE = ("20b2", "2330", "2335", "2901")  # PCI ids: A100, H100, H200, B200
 FREE = {
     "nouveau": "nouveau",
     "nova_core": "NovaCore",
@@ -223,10 +223,12 @@ def _smi(folder: Path, machine: Machine, now: Now) -> None:
     status, text = nvml(machine, now)
     _put(folder / "answers/nvidia-smi", text)
     _put(folder / "answers/nvidia-smi.status", f"{status}\n")
+    for gpu in machine.gpus:
+        _put(folder / "answers/mig" / gpu.uuid, mig.listed(gpu, now) or None)
 
 
 def nvml(machine: Machine, now: Now) -> tuple[int, str]:
-    """nvidia-smi's exit status and output for the agent's query. No simulated GPU has MIG."""
+    """nvidia-smi's exit status and output for the agent's query."""
     if "nvidia" not in now.modules:
         message = "couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed"
         return 9, f"NVIDIA-SMI has failed because it {message} and running.\n\n"
@@ -243,7 +245,8 @@ def nvml(machine: Machine, now: Now) -> tuple[int, str]:
             15,
             f"Unable to determine the device handle for {where}.  Reboot the system to recover this GPU\n",
         )
-    modes = {gpu: "Disabled" if gpu.device in MIG_CAPABLE else "[N/A]" for gpu in machine.gpus}
+    mode = {True: "Enabled", False: "Disabled"}
+    modes = {gpu: mode[gpu.uuid in now.mig] if gpu.device in mig.CAPABLE else "[N/A]" for gpu in machine.gpus}
     rows = (
         f"{n}, {gpu.uuid}, {gpu.name}, {_bus(gpu)}, {gpu.memory_mib}, {mode}, {mode}\n"
         for n, (gpu, mode) in enumerate(modes.items())

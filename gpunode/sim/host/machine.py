@@ -102,6 +102,7 @@ class Now:
     library: str = ""  # version of the driver's library on disk; "": none
     run: str = ""  # version and flavour of a driver that NVIDIA's installer brought
     xids: list[tuple[str, int]] = field(default_factory=list)  # (GPU's uuid, Xid), in the order they came
+    mig: dict[str, list[str]] = field(default_factory=dict)  # UUIDs of GPUs with MIG on -> profiles
     lost: list[str] = field(default_factory=list)  # UUIDs of GPUs that have fallen off the bus
     faults: dict[str, str] = field(default_factory=dict)  # what is broken on purpose: name -> detail
     containers: list[ContainerNow] = field(default_factory=list)  # of pods, without their sandboxes

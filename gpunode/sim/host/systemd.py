@@ -6,7 +6,7 @@ import re
 import sys
 import time
 
-from gpunode.sim.host import answers, daemons, driver
+from gpunode.sim.host import answers, daemons, driver, mig
 from gpunode.sim.host.daemons import Unusable
 from gpunode.sim.host.machine import Machine, Now, UnitNow, log
 from gpunode.sim.host.state import DOWN, State
@@ -119,6 +119,8 @@ def _ready(state: State, machine: Machine, now: Now, name: str) -> None:
         listed = state.root / "lib/modules" / machine.kernel / "modules.dep"
         if listed.exists() and KNOWN.search(listed.read_text(encoding="utf-8")):
             _specify(state, machine, now)
+    elif name == "gpunode-mig.service":
+        mig.at_boot(state, now)
     elif name == "gpunode-cdi.service":
         _specify(state, machine, now)
     elif name == "kubelet.service":
@@ -132,7 +134,10 @@ def _specify(state: State, machine: Machine, now: Now) -> None:
         return
     path = state.root / "run/cdi/nvidia.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    devices = "".join(f"- name: {gpu.uuid}\n" for gpu in machine.gpus)
+    units = [
+        part for gpu in machine.gpus for part in (mig.parts(gpu, now) if gpu.uuid in now.mig else (gpu,))
+    ]
+    devices = "".join(f"- name: {unit.uuid}\n" for unit in units)
     text = f"kind: nvidia.com/gpu\ndevices:\n{devices}# hostPath: /usr/lib64/libcuda.so.{now.library}\n"
     path.write_text(text, encoding="utf-8")
 
@@ -148,10 +153,13 @@ def reboot(state: State, now: Now) -> None:
     now.xids = []
     now.containers = []
     driver.boot(state, now)
+    mig.boot(state, now)
     for name, unit in now.units.items():
         now.units[name] = UnitNow(enabled=unit.enabled, journal=unit.journal)
-    for name, unit in now.units.items():
-        if unit.enabled:
+    for name in sorted(
+        now.units, key=lambda name: name != "gpunode-mig.service"
+    ):  # which is before all others
+        if now.units[name].enabled:
             start(state, now, name)
 
 

@@ -71,7 +71,7 @@ class Cuda:
         return SUCCESS
 
     def cuDeviceGetUuid_v2(self, raw: Any, device: Any) -> int:
-        identity = uuid.UUID(self._driver.gpus[device.value].uuid.removeprefix("GPU-"))
+        identity = uuid.UUID(self._driver.gpus[device.value].uuid.partition("-")[2])
         ctypes.memmove(raw, identity.bytes, 16)
         return SUCCESS
 

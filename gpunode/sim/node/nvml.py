@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from gpunode.sim.host.machine import SimGpu
+from gpunode.sim.host.mig import parts
 from gpunode.sim.host.state import State
 
-SUCCESS, UNINITIALIZED, INVALID_ARGUMENT = 0, 1, 2
+SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_FOUND = 0, 1, 2, 6
 DRIVER_NOT_LOADED, TIMEOUT, GPU_IS_LOST, LIB_RM_VERSION_MISMATCH = 9, 10, 15, 18
 WORDS = {
     UNINITIALIZED: b"Uninitialized",
@@ -40,12 +41,19 @@ class Driver:
         gpus = self._state.machine().gpus
         visible = environment["NVIDIA_VISIBLE_DEVICES"].split(",")
         seen = [gpu for n, gpu in enumerate(gpus) if {"all", gpu.uuid, str(n)} & set(visible)]
-        self.gpus: tuple[SimGpu, ...] = tuple(seen)
+        now = self._state.now()
+        cut = [part for gpu in gpus for part in parts(gpu, now) if part.uuid in visible]
+        self.gpus: tuple[SimGpu, ...] = (*seen, *cut)
         self.minors = {gpu.uuid: number for number, gpu in enumerate(gpus)}
 
     def module(self) -> str:
         """Version of the loaded kernel module; "" if none is loaded."""
         return self._state.now().modules.get("nvidia", "")
+
+    def mig(self, gpu: SimGpu) -> tuple[SimGpu, ...] | None:
+        """The GPU's MIG devices; None where MIG is off."""
+        now = self._state.now()
+        return parts(gpu, now) if gpu.uuid in now.mig else None
 
     def lost(self, gpu: SimGpu) -> bool:
         """True if a GPU has fallen off the bus."""
@@ -56,9 +64,13 @@ class Driver:
         return self._state.now().xids
 
 
+SLOTS = 7  # for MIG devices of a GPU
+PART = 100
+
+
 class Nvml:
-    """The library. A GPU's handle is 1 + its index among the container's GPUs. A function that it lacks, as those of MIG and of
-    NVLinks, an old driver lacks, too."""
+    """The library. A GPU's handle is 1 + its index among the container's GPUs, that of a MIG device PART times this and 1 + its slot.
+    A function that it lacks, as those of NVLinks, an old driver lacks, too."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -96,6 +108,32 @@ class Nvml:
         if index.value >= len(self._driver.gpus):
             return INVALID_ARGUMENT
         return self._handle(index.value, handle)
+
+    def nvmlDeviceGetMigMode(self, handle: Any, now: Any, pending: Any) -> int:
+        now._obj.value = pending._obj.value = self._driver.mig(self._gpu(handle)) is not None
+        return SUCCESS
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, _handle: Any, count: Any) -> int:
+        count._obj.value = SLOTS
+        return SUCCESS
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, slot: Any, part: Any) -> int:
+        if slot.value >= len(self._driver.mig(self._gpu(handle)) or ()):
+            return NOT_FOUND
+        _point(part, PART * _number(handle) + 1 + slot.value)
+        return SUCCESS
+
+    def nvmlDeviceGetGpuInstanceId(self, handle: Any, number: Any) -> int:
+        number._obj.value = _number(handle) % PART
+        return SUCCESS
+
+    def nvmlDeviceGetComputeInstanceId(self, _handle: Any, number: Any) -> int:
+        number._obj.value = 0
+        return SUCCESS
+
+    def nvmlDeviceGetAttributes_v2(self, handle: Any, attributes: Any) -> int:
+        attributes._obj.memorySizeMB = self._gpu(handle).memory_mib
+        return SUCCESS
 
     def nvmlDeviceGetUUID(self, handle: Any, text: Any, _size: Any) -> int:
         text.value = self._gpu(handle).uuid.encode()
@@ -169,7 +207,10 @@ class Nvml:
         return GPU_IS_LOST if self._driver.lost(self._driver.gpus[number]) else SUCCESS
 
     def _gpu(self, handle: Any) -> SimGpu:
-        return self._driver.gpus[_number(handle) - 1]
+        whole, slot = divmod(_number(handle), PART)
+        if not whole:
+            return self._driver.gpus[slot - 1]
+        return (self._driver.mig(self._driver.gpus[whole - 1]) or ())[slot - 1]
 
 
 def _point(pointer: Any, number: int) -> None:

@@ -144,11 +144,12 @@ SMI_MIG = ["mig.mode.current", "mig.mode.pending"]
 SMI_FABRIC = ["index", "fabric.state", "fabric.status"]
 
 
-def read_smi(pci: Section, *before: Section) -> Optional[Dict[str, Any]]:
+def read_smi(mig: bool, pci: Section, *before: Section) -> Optional[Dict[str, Any]]:
     """The GPUs as nvidia-smi lists them. It runs after `before`, since it uses the GPUs and their module itself.
 
     `list` is `nvidia-smi -L`, run only if MIG is on: each call may take a second or more. None: it failed. `fabric`: of hosts with
-    NVSwitches; [] from a driver that does not know it.
+    NVSwitches; [] from a driver that does not know it. `profiles`: the MIG profiles, for `mig`; some drivers list them only once MIG
+    is on.
     """
     for section in before:
         section.wait()
@@ -161,11 +162,20 @@ def read_smi(pci: Section, *before: Section) -> Optional[Dict[str, Any]]:
         return {"gpus": [], "error": "\n".join(last(answer.out + answer.err, 10)) or answer.message}
     rows = [[cell.strip() for cell in line.split(",")] for line in answer.out.splitlines() if line.strip()]
     rows = [row for row in rows if len(row) in (len(SMI_FIELDS), len(SMI_FIELDS + SMI_MIG))]
-    smi: Dict[str, Any] = {"gpus": rows, "error": None, "list": "", "list_error": None, "fabric": []}
+    smi: Dict[str, Any] = {
+        "gpus": rows,
+        "error": None,
+        "list": "",
+        "list_error": None,
+        "fabric": [],
+        "profiles": "",
+    }
     if any(device["vendor"] == "15b3" or device["cls"].startswith("0680") for device in pci.result()):
         answer = query_gpus(SMI_FABRIC)
         cells = [[cell.strip() for cell in line.split(",")] for line in answer.out.splitlines()]
         smi["fabric"] = [] if answer.status else [row for row in cells if len(row) == len(SMI_FABRIC)]
+    if mig:
+        smi["profiles"] = run("nvidia-smi", "mig", "-lgip", timeout=15).out
     if any("Enabled" in row[len(SMI_FIELDS) :] for row in rows):
         listed = run("nvidia-smi", "-L", timeout=15)
         smi["list"] = None if listed.status else listed.out

@@ -1,0 +1,85 @@
+"""MIG of a simulated host: its GPUs' mode and devices, as nvidia-smi makes them, and a boot leaves them."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import replace
+
+from gpunode.sim.host.machine import Machine, Now, SimGpu
+from gpunode.sim.host.state import State
+
+SCRIPT = "etc/gpunode/mig.sh"
+PERSISTS = ("20b2", "20b7")  # the mode of A100 and A30 is there after a boot
+CAPABLE = (*PERSISTS, "2330", "2335", "2901")  # PCI ids: H100, H200, B200
+
+
+def parts(gpu: SimGpu, now: Now) -> tuple[SimGpu, ...]:
+    """The GPU's MIG devices; their UUIDs follow from it, their number and profile."""
+    return tuple(
+        replace(
+            gpu,
+            uuid=f"MIG-{uuid.uuid5(uuid.NAMESPACE_OID, f'{gpu.uuid} {number} {profile}')}",
+            name=f"{gpu.name} MIG {profile}",
+            memory_mib=int(re.findall(r"\.(\d+)gb", profile)[0]) * 1024,
+        )
+        for number, profile in enumerate(now.mig.get(gpu.uuid, ()))
+    )
+
+
+def listed(gpu: SimGpu, now: Now) -> str:
+    """What `nvidia-smi -L` prints below a GPU."""
+    rows = enumerate(zip(now.mig.get(gpu.uuid, ()), parts(gpu, now), strict=True))
+    return "".join(f"  MIG {profile:11} Device {n:2}: (UUID: {part.uuid})\n" for n, (profile, part) in rows)
+
+
+def boot(state: State, now: Now) -> None:
+    """What a reboot leaves of it."""
+    machine = state.machine()
+    now.mig = {gpu.uuid: [] for gpu in machine.gpus if gpu.uuid in now.mig and gpu.device in PERSISTS}
+
+
+def at_boot(state: State, now: Now) -> None:
+    """What gpunode's script does, for GPUs without MIG devices."""
+    path = state.root / SCRIPT
+    text = path.read_text(encoding="utf-8") if path.exists() and "nvidia" in now.modules else ""
+    addresses = {gpu.address: gpu.uuid for gpu in state.machine().gpus}
+    for address, profiles in re.findall(r"(?m)^layout (\S+) (\S+)$", text):
+        now.mig[addresses[address]] = now.mig.get(addresses[address]) or profiles.split(",")
+
+
+def nvidia_smi(state: State, arguments: list[str]) -> int:
+    """`nvidia-smi -i PCI …` and `nvidia-smi mig -i PCI …`, as far as gpunode calls them."""
+    if "-lgip" in arguments:
+        print("Failed to display GPU instance profiles: Not Supported")  # no table of them is here
+        return 6
+    words = [word for word in arguments if word != "mig"]
+    with state.change() as now:
+        status, text = _answer(state.machine(), now, words[1], words[2:])
+    print(text)
+    return status
+
+
+def _answer(machine: Machine, now: Now, address: str, words: list[str]) -> tuple[int, str]:
+    gpu = next((gpu for gpu in machine.gpus if gpu.address == address), None)
+    if gpu is None or "nvidia" not in now.modules:
+        return 6, "No devices were found"
+    verb, on, devices = words[0], gpu.uuid in now.mig, now.mig.get(gpu.uuid, [])
+    if verb.startswith("--query-gpu="):
+        values = {"uuid": gpu.uuid, "mig.mode.current": "Enabled" if on else "Disabled"}
+        return 0, ", ".join(values[name] for name in verb.partition("=")[2].split(","))
+    if verb == "-mig":
+        if words[1] == "1":
+            now.mig.setdefault(gpu.uuid, [])
+        else:
+            now.mig.pop(gpu.uuid, None)
+        return 0, "All done."
+    if not on:
+        return 6, "No MIG-enabled devices found."
+    if verb == "-cgi":
+        now.mig[gpu.uuid] = [*devices, *words[1].split(",")]
+        return 0, f"Successfully created GPU instances on GPU {address}"
+    if verb == "-dgi":
+        now.mig[gpu.uuid] = []
+    rows = "\n".join(f"|   0  MIG {profile}   19   {n + 1}   0:1  |" for n, profile in enumerate(devices))
+    return (0, rows) if rows else (6, "No GPU instances found: Not Found")

@@ -1,0 +1,52 @@
+"""A host's GPUs are cut by MIG as its inventory has it, and offered so, also after a reboot."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+
+from gpunode.sim.host import kinds, systemd
+from gpunode.sim.process import Demo
+
+from . import operators
+from .clusters import until
+from .jobs import client
+from .operators import run
+
+pytestmark = pytest.mark.usefixtures("records")
+HOST, SEVENTH, HALF = "h100-1", "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
+
+
+def test_a_layout_is_made_offered_and_made_again_at_a_boot() -> None:
+    """From bare; then another one; a reboot takes mode and devices of this GPU; and off again."""
+    with Demo([kinds.new_host(HOST, count=2)]) as demo:
+        file = demo.folder / "inventory.yaml"
+        inventory = yaml.safe_load(file.read_text())
+        inventory["cluster"]["plugin"]["config"] = "plugin.yaml"
+        (demo.folder / "plugin.yaml").write_text("version: v1\nflags: {migStrategy: mixed}\n")
+
+        def provision(layout: str) -> None:
+            inventory["defaults"]["mig"] = layout
+            file.write_text(json.dumps(inventory))
+            code, _ = run(demo, "provision", "inventory.yaml", "--yes")
+            assert code == 0, operators.output(demo)
+
+        def offered() -> dict[str, str]:
+            status = client(demo).ask("GET", f"/api/v1/nodes/{HOST}")[1]["status"]["allocatable"]
+            return {name: n for name, n in status.items() if name.startswith("nvidia.com/") and n != "0"}
+
+        provision("all-3g.40gb")
+        assert offered() == {HALF: "4"}
+        provision("all-1g.10gb")
+        assert offered() == {SEVENTH: "14"}
+        assert run(demo, "plan", "inventory.yaml", "--exit-code")[0] == 0
+
+        with demo.states[HOST].change() as now:
+            systemd.reboot(demo.states[HOST], now)
+        until(lambda: run(demo, "verify", "inventory.yaml")[0] == 0)
+        assert offered() == {SEVENTH: "14"}
+        provision("off")
+        assert offered() == {"nvidia.com/gpu": "2"}
+        assert run(demo, "plan", "inventory.yaml", "--exit-code")[0] == 0
