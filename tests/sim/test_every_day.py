@@ -191,16 +191,6 @@ def left(demo: Demo) -> list[str]:
     return [item["metadata"]["name"] for item in items if "nvidia-smi" in item["metadata"]["name"]]
 
 
-def test_an_option_names_the_cluster_and_a_mistake_in_it_is_one_of_usage(
-    gpunode: Gpunode, demo: Demo, tmp_path: Path
-) -> None:
-    named = run(tmp_path, "plugin", "status", "--json", "--kubeconfig", str(demo.folder / "kubeconfig"))
-    assert len(of_kind(named, "plugin")) == 2
-    wrong = gpunode("plugin", "status", "--context", "prd")
-    assert wrong.returncode == 2
-    assert "has no context `prd`" in wrong.stderr
-
-
 def test_a_resource_counted_by_hand_is_scheduled_by(gpunode: Gpunode, demo: Demo) -> None:
     """The kubelet makes it allocatable; it is taken away the same way."""
     fpga, where = "example.com/fpga", ("--limit", "gpu-1", "--json")
@@ -242,34 +232,6 @@ def test_a_runtime_without_nvidia_is_fixed_and_the_plugins_pod_is_a_new_one(demo
     ]
     after = plugins()
     assert (after["gpu-1"] == before["gpu-1"], after["gpu-2"] == before["gpu-2"]) == (True, False)
-
-
-def test_another_plugin_makes_way_where_it_is_named(demo: Demo) -> None:
-    """Its DaemonSet and its pods are gone, and every GPU is offered."""
-    sets, name = "/apis/apps/v1/namespaces/kube-system/daemonsets", "nvidia-device-plugin-daemonset"
-    template = {
-        "metadata": {"labels": {"name": name}},
-        "spec": {
-            "containers": [{"name": "c", "image": "nvcr.io/nvidia/k8s-device-plugin:v0.19.1"}],
-            "volumes": [{"name": "v", "hostPath": {"path": "/var/lib/kubelet/device-plugins"}}],
-        },
-    }
-    spec = {"selector": {"matchLabels": {"name": name}}, "template": template}
-    api, named = client(demo), ("--replace", f"kube-system/{name}")
-    made = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name}, "spec": spec}
-    assert api.ask("POST", sets, made)[0] == 201
-    until(lambda: api.ask("GET", f"{sets}/{name}")[1].get("status", {}).get("desiredNumberScheduled") == 2)
-
-    part = run(demo.folder, "plugin", "deploy", "--yes", *named, "--limit", "gpu-1")
-    assert part.returncode == 1
-    assert "it also serves gpu-2" in part.stderr
-    done = run(demo.folder, "plugin", "deploy", "--yes", "--json", *named)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [(line["change"], line["object"]) for line in of_kind(done, "cluster")] == [
-        ("remove", f"DaemonSet kube-system/{name}")
-    ]
-    assert api.ask("GET", f"{sets}/{name}")[0] == 404
-    assert api.ask("GET", "/api/v1/namespaces/kube-system/pods")[1]["items"] == []
 
 
 def test_a_driver_that_was_unloaded_is_seen(gpunode: Gpunode, demo: Demo) -> None:

@@ -124,7 +124,7 @@ def test_a_host_that_reboots_keeps_its_port(fleet: Fleet, connection: SshConnect
     lines = iter(reading.lines())
     assert next(lines) == b"up\n"
     with state.change() as now:
-        now.down_until = time.time() + 3
+        now.down_until = time.time() + 8
         (state.folder / DOWN).touch()
         assert list(lines) == []  # before the change is written: it is waited for
         cut.set()

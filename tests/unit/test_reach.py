@@ -88,17 +88,17 @@ class Slow(Script):
 
     def lines(self) -> Iterator[bytes]:
         for _ in self._stdin:
-            time.sleep(0.1)
+            time.sleep(0.2)
         yield from super().lines()
 
 
 def test_a_host_that_takes_an_archive_is_not_silent(tmp_path: Path) -> None:
     """An image over a slow line takes minutes, in which the agent has nothing to say."""
     archive = tmp_path / "image.tar"
-    archive.write_bytes(b"x" * reach.CHUNK * 10)
+    archive.write_bytes(b"x" * reach.CHUNK * 15)
     slow = Slow([b"@gpunode-begin n1\n", b'{"type": "end", "ok": true}\n', b"@gpunode-end n1\n"])
     job = {"op": "apply", "nonce": "n1"}
-    assert list(reach.talk(HOST, slow, job, archives=[str(archive)], silence=0.7)) == [
+    assert list(reach.talk(HOST, slow, job, archives=[str(archive)], silence=2)) == [
         {"type": "end", "ok": True}
     ]
 

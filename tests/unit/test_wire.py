@@ -35,6 +35,7 @@ from gpunode.model import (
     WriteFile,
 )
 
+OLD = "import sys;sys.version_info=(3,5,2);sys.version='3.5.2 (default)';exec(sys.argv[1])"
 SHELLS = [shell for shell in ("dash", "bash", "zsh", "ksh", "fish", "tcsh", "busybox") if shutil.which(shell)]
 PROGRAM = b"def main(program, job):\n    import sys\n    print('ran', job.decode(), sys.stdin.read())\n"
 
@@ -56,10 +57,14 @@ class Machine:
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 
+    def python_with(self, first: str) -> None:
+        """A python3 that runs this before the agent."""
+        self.program("python3", f'shift 3; exec /usr/bin/python3 -I -S -c "{first}" "$@"')
+
     def run(
         self,
         *,
-        sudo: bool,
+        sudo: bool = True,
         stdin: bytes,
         password: bool = False,
         shell: str = "/bin/sh",
@@ -193,28 +198,15 @@ def test_a_newer_python_beside_one_that_is_too_old_is_found(
     machine: Machine, stdin: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on Ubuntu 16.04 with Python 3.5, and another one built beside it; a pattern finds the one with its minor version."""
-    patterns = (
-        f"{machine.folder}/python3",
-        f"{machine.folder}/python3.[0-9]*",
-    )
-    monkeypatch.setattr(bootstrap, "PYTHONS", patterns)
-    old = "import sys;sys.version_info=(3,5,2);sys.version='3.5.2 (default)';exec(sys.argv[1])"
-    machine.program("python3", f'shift 3; exec /usr/bin/python3 -I -S -c "{old}" "$@"')
+    there = f"{machine.folder}/python3"
+    monkeypatch.setattr(bootstrap, "PYTHONS", (there, f"{there}.[0-9]*"))
+    machine.python_with(OLD)
     machine.link("python3.11", "/usr/bin/python3")
     assert machine.run(sudo=True, stdin=stdin).stdout == b'\n@gpunode-ready\nran {"job":1} payload\n'
 
 
-def refusal(
-    machine: Machine,
-    stdin: bytes,
-    *,
-    sudo: bool = True,
-    password: bool = False,
-    python: str = "",
-    install: str = "",
-    build: PythonBuild | None = None,
-) -> HostError:
-    done = machine.run(sudo=sudo, password=password, stdin=stdin, python=python, install=install)
+def refusal(machine: Machine, stdin: bytes, *, build: PythonBuild | None = None, **how: Any) -> HostError:
+    done = machine.run(stdin=stdin, **how)
     noise: list[bytes] = []
     messages, complete = drain(done.stdout.splitlines(keepends=True), "n", noise)
     assert messages == []
@@ -270,9 +262,6 @@ def test_a_python_that_cannot_be_installed_is_reported_with_the_package_managers
     assert "Unable to find a match" in error.message
 
 
-OLD = "import sys;sys.version_info=(3,5,2);sys.version='3.5.2 (default)';exec(sys.argv[1])"
-
-
 @pytest.mark.parametrize("there", ["none", "3.5"])
 def test_a_host_without_a_python_that_is_new_enough_gets_the_inventorys_build(
     machine: Machine, stdin: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str
@@ -280,7 +269,7 @@ def test_a_host_without_a_python_that_is_new_enough_gets_the_inventorys_build(
     """As on CentOS 7 and Ubuntu 16.04: by plain sh, and only as what its checksum says it is."""
     (machine.folder / "python3").unlink()
     if there == "3.5":
-        machine.program("python3", f'shift 3; exec /usr/bin/python3 -I -S -c "{OLD}" "$@"')
+        machine.python_with(OLD)
     place = tmp_path / "opt"
     monkeypatch.setattr(bootstrap, "PLACE", str(place))
     monkeypatch.setattr(bootstrap, "PYTHONS", (f"{machine.folder}/python3", f"{place}/python/bin/python3"))
@@ -314,7 +303,7 @@ def test_a_python_without_json_is_told_so(machine: Machine, stdin: bytes, tmp_pa
         "import sys;m=sys.meta_path[:];find=lambda n,p=None,t=None:None if n=='json' else next(filter(None,(f.find_spec(n,p)for f in m)),None);"
         "sys.meta_path[:]=[type('Finder',(),dict(find_spec=staticmethod(find)))];exec(sys.argv[1])"
     )
-    machine.program("python3", f'shift 3; exec /usr/bin/python3 -I -S -c "{hide}" "$@"')
+    machine.python_with(hide)
     error = refusal(machine, stdin)
     assert isinstance(error, AgentUnusable)
     assert "has no module json" in error.message
@@ -323,8 +312,7 @@ def test_a_python_without_json_is_told_so(machine: Machine, stdin: bytes, tmp_pa
 
 def test_a_python_that_is_too_old_is_told_so(machine: Machine, stdin: bytes) -> None:
     """Python 3.5 cannot even parse the agent."""
-    old = "import sys;sys.version_info=(3,5,2);sys.version='3.5.2 (default)';exec(sys.argv[1])"
-    machine.program("python3", f'shift 3; exec /usr/bin/python3 -I -S -c "{old}" "$@"')
+    machine.python_with(OLD)
     error = refusal(machine, stdin)
     assert isinstance(error, AgentUnusable)
     assert error.message == "its python3 is 3.5.2; 3.6 or newer is needed"

@@ -78,11 +78,11 @@ def test_namespaces_come_first_and_go_last(api: Api, fake: FakeApi, told: list[s
         "daemonsets",
         "daemonsets",
     ]
-    removed = apply.remove(api, ALL, seconds=5, notify=told.append)
+    removed = apply.remove(api, ALL, seconds=60, notify=told.append)
     assert removed[-1] == "Namespace gpunode"
     assert len(removed) == len(ALL)
     assert fake.objects == {}
-    assert apply.remove(api, ALL, seconds=5, notify=told.append) == ()
+    assert apply.remove(api, ALL, seconds=60, notify=told.append) == ()
 
 
 def test_rights_that_are_not_wanted_any_more_are_taken_away(api: Api, fake: FakeApi) -> None:
@@ -133,7 +133,7 @@ def test_a_runtime_class_of_others_serves_if_it_leads_to_the_same_handler(
     fake.put(foreign("RuntimeClass", "nvidia", handler="nvidia"))
     actions = {one.what: one.action for one in apply.apply(api, ALL)}
     assert actions["RuntimeClass nvidia"] == "foreign"
-    apply.remove(api, ALL, seconds=5, notify=told.append)
+    apply.remove(api, ALL, seconds=60, notify=told.append)
     assert has(fake, "RuntimeClass", "nvidia")
     assert "RuntimeClass nvidia stays: it is not gpunode's" in told
     fake.put(foreign("RuntimeClass", "nvidia", handler="kata"))
@@ -182,7 +182,7 @@ def test_a_namespace_with_other_things_in_it_stays(
     named = f"Namespace gpunode stays: it also holds {guest['kind']}/{guest['metadata']['name']}"
     announced = apply.find_removable(api, ALL, notify=told.append)
     assert told == [named]
-    removed = apply.remove(api, ALL, seconds=5, notify=told.append)
+    removed = apply.remove(api, ALL, seconds=60, notify=told.append)
     assert removed == announced
     assert "Namespace gpunode" not in removed
     assert told.count(named) == 2
@@ -204,7 +204,7 @@ def test_what_kubernetes_has_in_every_namespace_keeps_none(api: Api, fake: FakeA
         foreign("Event", "gpunode-device-plugin.17", NS),
     ):
         fake.put(native)
-    assert apply.remove(api, ALL, seconds=5, notify=told.append)[-1] == "Namespace gpunode"
+    assert apply.remove(api, ALL, seconds=60, notify=told.append)[-1] == "Namespace gpunode"
     assert not [one for one in told if "stays" in one]
 
 
@@ -232,7 +232,7 @@ def test_what_cannot_be_listed_keeps_the_namespace(
     """Not to know is no reason to delete."""
     apply.apply(api, ALL)
     fake.closed[where] = fault
-    removed = apply.remove(api, ALL, seconds=5, notify=told.append)
+    removed = apply.remove(api, ALL, seconds=60, notify=told.append)
     assert "Namespace gpunode" not in removed
     (stays,) = [one for one in told if one.startswith("Namespace")]
     assert stays.startswith(NO_LIST)
@@ -245,7 +245,7 @@ def test_a_kind_that_can_be_deleted_and_not_listed_keeps_the_namespace(
     """Deleting the namespace would delete unlisted objects."""
     apply.apply(api, ALL)
     monkeypatch.setitem(VERBS, "TrainJob", ["delete"])
-    assert "Namespace gpunode" not in apply.remove(api, ALL, seconds=5, notify=told.append)
+    assert "Namespace gpunode" not in apply.remove(api, ALL, seconds=60, notify=told.append)
     assert f"{NO_LIST}trainjobs.ml.example.org cannot be listed" in told
 
 
@@ -256,7 +256,7 @@ def test_who_may_not_look_at_all_pods_leaves_the_runtime_class(
     apply.apply(api, ALL)
     no = 'User "jane" cannot list resource "pods" in API group ""'
     fake.closed["/api/v1/pods"] = Fault(403, "Forbidden", no)
-    assert "RuntimeClass nvidia" not in apply.remove(api, ALL, seconds=5, notify=told.append)
+    assert "RuntimeClass nvidia" not in apply.remove(api, ALL, seconds=60, notify=told.append)
     (stays,) = [one for one in told if one.startswith("RuntimeClass")]
     assert "does not let the user `jane` list pods in the whole cluster" in stays
 
@@ -287,11 +287,11 @@ def test_a_runtime_class_that_others_name_stays(
     stays = f"RuntimeClass nvidia stays: it is named by {named}"
     assert "RuntimeClass nvidia" not in apply.find_removable(api, ALL, notify=told.append)
     assert told[0] == stays
-    assert "RuntimeClass nvidia" not in apply.remove(api, ALL, seconds=5, notify=told.append)
+    assert "RuntimeClass nvidia" not in apply.remove(api, ALL, seconds=60, notify=told.append)
     assert told.count(stays) == 2
     assert has(fake, "RuntimeClass", "nvidia")
     fake.drop(path(user["kind"], user["metadata"].get("namespace"), user["metadata"]["name"]))
-    assert "RuntimeClass nvidia" in apply.remove(api, ALL, seconds=5, notify=told.append)
+    assert "RuntimeClass nvidia" in apply.remove(api, ALL, seconds=60, notify=told.append)
 
 
 def test_an_object_that_does_not_go_away_is_named(api: Api, fake: FakeApi, told: list[str]) -> None:

@@ -54,6 +54,13 @@ def command(fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
     return run
 
 
+def configure(folder: Path, **values: Any) -> None:
+    """`cluster.plugin` of the inventory with these values."""
+    inventory = json.loads((folder / "inventory.yaml").read_text())
+    inventory["cluster"]["plugin"] |= values
+    (folder / "inventory.yaml").write_text(json.dumps(inventory))
+
+
 def test_a_node_with_another_name_than_the_inventorys_is_found_by_its_hosts_own(
     command: Command, fake: FakeApi
 ) -> None:
@@ -184,10 +191,8 @@ def test_a_label_that_names_no_configuration_has_its_fix(
 ) -> None:
     """Shares of the configuration of before are not said to be too many GPUs."""
     add_node(fake, "inside", 16, labels={**GPU_NODE, "nvidia.com/device-plugin.config": "nosuch"})
-    inventory = json.loads((tmp_path / "inventory.yaml").read_text())
     (tmp_path / "plugin.yaml").write_text("version: v1\n")
-    inventory["cluster"]["plugin"]["configs"] = {"default": "plugin.yaml", "shared": "plugin.yaml"}
-    (tmp_path / "inventory.yaml").write_text(json.dumps(inventory))
+    configure(tmp_path, configs={"default": "plugin.yaml", "shared": "plugin.yaml"})
     PluginController(fake)
     command("plugin", "deploy", "--yes")
     looked(monkeypatch)
@@ -232,10 +237,8 @@ def strategy(tmp_path: Path) -> Callable[[str], None]:
     """Sets the plugin's MIG strategy in the inventory."""
 
     def put(word: str) -> None:
-        inventory = json.loads((tmp_path / "inventory.yaml").read_text())
         (tmp_path / "plugin.yaml").write_text(f"version: v1\nflags: {{migStrategy: {word}}}\n")
-        inventory["cluster"]["plugin"]["config"] = "plugin.yaml"
-        (tmp_path / "inventory.yaml").write_text(json.dumps(inventory))
+        configure(tmp_path, config="plugin.yaml")
 
     return put
 
@@ -469,65 +472,58 @@ def test_a_fix_works_with_the_inventory_that_was_given(
     assert f"`gpunode provision {tmp_path}/inventory.yaml` follows it." in command("plan").output
 
 
-def right_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is to be done on any host."""
+@pytest.fixture
+def right_hosts(fake: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two nodes with a GPU each; nothing is to be done on their hosts."""
     monkeypatch.setattr(converge, "probe_and_plan", lambda visit, _: Outcome(visit.host.name, "right"))
-
-
-def deployed(command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cluster is as the inventory has it."""
-    right_hosts(monkeypatch)
     for name in ("gpu-1", "gpu-2"):
         add_node(fake, name, 1)
     PluginController(fake)
+
+
+@pytest.fixture
+def deployed(command: Command, right_hosts: None) -> Command:
+    """The cluster is as the inventory has it."""
     done = command("plugin", "deploy", "--yes")
     assert done.exit_code == 0, done.output
+    return command
 
 
-def test_a_drift_check_covers_the_cluster(
-    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drift_check_covers_the_cluster(deployed: Command, fake: FakeApi) -> None:
     """5 where the cluster alone is not as it was left; and where it is, that is said."""
-    deployed(command, fake, monkeypatch)
-    planned = command("plan", "--exit-code")
+    planned = deployed("plan", "--exit-code")
     assert planned.exit_code == 0
     assert " cluster  test  = up to date\n" in planned.stdout
 
     (live, _) = fake.all("DaemonSet")
     live["spec"]["template"]["spec"]["containers"][0]["image"] = "theirs:1"
     fake.update("Node", "gpu-2", metadata={"labels": {"gpunode.dev/gpu": None}})
-    planned = command("plan", "--exit-code")
+    planned = deployed("plan", "--exit-code")
     assert planned.exit_code == 5
     assert "-        image: theirs:1\n" in planned.stdout
     assert "+        image: plugin:1\n" in planned.stdout
     assert "~ label Node gpu-2\n" in planned.stdout
     assert "in the cluster 2 changes wait" in planned.stderr
-    assert command("plan").exit_code == 0
+    assert deployed("plan").exit_code == 0
     assert fake.all("DaemonSet")[0]["spec"]["template"]["spec"]["containers"][0]["image"] == "theirs:1"
 
 
-def test_a_label_that_would_be_refused_is_no_good_plan(
-    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_label_that_would_be_refused_is_no_good_plan(deployed: Command, fake: FakeApi) -> None:
     """As provision would end: with 1, whatever else waits."""
-    deployed(command, fake, monkeypatch)
     fake.update("Node", "gpu-1", metadata={"labels": {"gpunode.dev/gpu": "false"}})
-    planned = command("plan", "--exit-code")
+    planned = deployed("plan", "--exit-code")
     assert planned.exit_code == 1
     assert "gpu-1: another client set gpunode.dev/gpu=false" in planned.stderr
 
 
-def test_who_may_only_look_gets_a_plan_that_says_so(
-    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_may_only_look_gets_a_plan_that_says_so(deployed: Command, fake: FakeApi) -> None:
     """Node by node nothing is asked any more once it is known; a drift check works."""
-    deployed(command, fake, monkeypatch)
     for name in ("gpu-1", "gpu-2"):
         fake.update("Node", name, metadata={"labels": {"gpunode.dev/gpu": None}})
     no = 'User "jane" cannot patch resource "nodes" in API group "" at the cluster scope'
     fake.fail("PATCH", "/nodes/", Fault(403, "Forbidden", no))
     fake.requests.clear()
-    planned = command("plan", "--exit-code")
+    planned = deployed("plan", "--exit-code")
     assert planned.exit_code == 5
     assert "~ label Node gpu-1, gpu-2\n                 +gpunode.dev/gpu=true\n" in planned.stdout
     assert (
@@ -539,17 +535,13 @@ def test_who_may_only_look_gets_a_plan_that_says_so(
     ]
 
 
-@pytest.mark.parametrize("json_", [False, True])
+@pytest.mark.usefixtures("right_hosts")
+@pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_deploy_is_shown_and_accepted_before_anything_changes(
-    command: Command, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, json_: bool
+    command: Command, fake: FakeApi, options: list[str]
 ) -> None:
     """Where nobody can answer, nothing is done; where nothing changes, nobody is asked."""
-    right_hosts(monkeypatch)
-    for name in ("gpu-1", "gpu-2"):
-        add_node(fake, name, 1)
-    PluginController(fake)
     before = json.dumps(fake.objects)
-    options = ["--json"] if json_ else []
     declined = command("plugin", "deploy", *options)
     assert isinstance(declined.exception, Declined)
     assert "DaemonSet gpunode/gpunode-device-plugin" in declined.stdout
@@ -572,25 +564,16 @@ SLICED = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu
     ids=["deploy", "plan", "no limit"],
 )
 def test_another_configuration_is_told_of_every_node_that_it_reaches(
-    command: Command,
-    fake: FakeApi,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    words: list[str],
-    outside: str,
+    deployed: Command, fake: FakeApi, tmp_path: Path, words: list[str], outside: str
 ) -> None:
     """The DaemonSet is one for all: nodes outside --limit, and those in no inventory, are shared too. A node without the
     plugin is none of them."""
-    deployed(command, fake, monkeypatch)
     add_node(fake, "new-1", 2, labels=GPU_NODE)
     add_node(fake, "cpu-1")
     (tmp_path / "plugin.yaml").write_text(SLICED)
-    path = tmp_path / "inventory.yaml"
-    config = json.loads(path.read_text())
-    config["cluster"]["plugin"]["config"] = "plugin.yaml"
-    path.write_text(json.dumps(config))
+    configure(tmp_path, config="plugin.yaml")
 
-    told = " ".join(command(*words).output.split())
+    told = " ".join(deployed(*words).output.split())
 
     meaning = "time-slicing, no memory isolation"
     assert f"gpu-1, gpu-2, each node: 1 GPU becomes 4 shares by {meaning}" in told
@@ -603,11 +586,8 @@ def test_another_configuration_is_told_of_every_node_that_it_reaches(
     assert "`cluster.plugin.configs`" in told
 
 
-def test_nodes_whose_configuration_stays_are_not_told_of(
-    command: Command, fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_whose_configuration_stays_are_not_told_of(deployed: Command, tmp_path: Path) -> None:
     """Of several configurations each node has its own: gpu-2 keeps what it had."""
-    deployed(command, fake, monkeypatch)
     path = tmp_path / "inventory.yaml"
     config = json.loads(path.read_text())
     for name, text in {"default": "version: v1\n", "sliced": SLICED}.items():
@@ -617,7 +597,7 @@ def test_nodes_whose_configuration_stays_are_not_told_of(
     config["groups"] = {"sliced": {"hosts": ["gpu-1"], "labels": label}, "whole": {"hosts": ["gpu-2"]}}
     path.write_text(json.dumps(config))
 
-    told = " ".join(command("plugin", "deploy", "--limit", "gpu-1").output.split())
+    told = " ".join(deployed("plugin", "deploy", "--limit", "gpu-1").output.split())
 
     assert "gpu-1: 1 GPU becomes 4 shares" in told
     assert "gpu-2" not in told
@@ -682,10 +662,7 @@ def test_who_has_no_right_to_admission_policies_needs_none_where_none_is_wanted(
         where = path(kind, None, "gpunode-device-plugin")
         no = f'User "u" cannot get resource "{where.split("/")[-2]}" in API group "admissionregistration.k8s.io"'
         fake.closed[where] = Fault(403, "Forbidden", f"{no} at the cluster scope")
-    file = tmp_path / "inventory.yaml"
-    config = json.loads(file.read_text())
-    config["cluster"]["plugin"]["annotation"] = annotation
-    file.write_text(json.dumps(config))
+    configure(tmp_path, annotation=annotation)
 
     deployed = command("plugin", "deploy", "--yes")
 
@@ -726,10 +703,7 @@ def test_another_plugin_stays_where_this_one_would_not_run(
     if refused:
         fake.refused["POST", "/api/v1/namespaces/gpunode/pods"] = Fault(403, "Forbidden", refused)
     archive(tmp_path / "plugin.tar", "plugin:1")
-    file = tmp_path / "inventory.yaml"
-    config = json.loads(file.read_text())
-    config["cluster"]["plugin"].update(image)
-    file.write_text(json.dumps(config))
+    configure(tmp_path, **image)
     stopped = command("plugin", "deploy", "--yes", "--replace", THEIRS)
     assert f"DaemonSet {THEIRS} stays: {words}" in str(stopped.exception)
     assert [one["metadata"]["namespace"] for one in fake.all("DaemonSet")] == ["kube-system"]

@@ -501,7 +501,7 @@ def test_policies_are_applied_where_the_api_server_has_them(api: Api, fake: Fake
     apply.apply(api, PLUGIN)
     plain = [one for one in apply.diff(api, PLUGIN) if one.action != "same"]
     assert (plain, apply.unguarded_note(api, PLUGIN, plain)) == ([], "")
-    apply.remove(api, all_objects(NS), seconds=5, notify=lambda _: None)
+    apply.remove(api, all_objects(NS), seconds=60, notify=lambda _: None)
     assert not has(fake, POLICY, "gpunode-device-plugin")
 
 

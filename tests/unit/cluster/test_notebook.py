@@ -197,7 +197,7 @@ def test_what_others_made_is_not_touched(fake: FakeApi, api: Api, told: list[str
     with pytest.raises(ClusterError, match="is not gpunode's"):
         notebook.start(api, notebook.manifests((), namespace=NS), seconds=60, notify=told.append)
     assert not has(fake, "Deployment", notebook.NAME, NS)
-    assert notebook.remove(api, NS, seconds=5, notify=told.append) == ()
+    assert notebook.remove(api, NS, seconds=60, notify=told.append) == ()
     assert has(fake, "Service", notebook.NAME, NS)
 
 

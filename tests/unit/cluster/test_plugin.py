@@ -156,7 +156,7 @@ def test_removing_takes_only_labels_that_gpunode_set_for_the_plugin(
     fake.update("Node", "a", metadata={"managedFields": [own]})
     title = "Node a label gpunode.dev/gpu"
     assert plugin.find_removable(api, NS, notify=told.append) == (title,)
-    assert plugin.remove(api, NS, seconds=5, notify=told.append) == (title,)
+    assert plugin.remove(api, NS, seconds=60, notify=told.append) == (title,)
     ours, others = nodes.fetch(api)
     assert "gpunode.dev/gpu" not in ours.labels
     assert ours.labels["pool"] == "ml"
@@ -206,7 +206,7 @@ def test_no_labelled_node_is_an_error_with_the_way_out(api: Api, fake: FakeApi, 
     """A DaemonSet without nodes would be ready with nothing; that is not what was asked for."""
     add_node(fake, "a", 2)
     with pytest.raises(ClusterError) as caught:
-        plugin.deploy(api, Spec(NS, IMAGE), seconds=5, notify=told.append)
+        plugin.deploy(api, Spec(NS, IMAGE), seconds=60, notify=told.append)
     assert "carries the label gpunode.dev/gpu=true" in caught.value.message
     assert "gpunode provision" in caught.value.hint
 
@@ -306,7 +306,9 @@ def test_memory_under_a_name_of_its_own_is_what_the_node_offers(
         capacity.wait_allocatable(api, "a", named, namespace=NS, seconds=1, notify=told.append)
     assert overview.status(api, NS, config)[0].missing
     fake.update("Node", "a", status={"allocatable": {named: "32"}, "capacity": {named: "32"}})
-    assert capacity.wait_allocatable(api, "a", named, namespace=NS, seconds=5, notify=told.append).name == "a"
+    assert (
+        capacity.wait_allocatable(api, "a", named, namespace=NS, seconds=60, notify=told.append).name == "a"
+    )
     assert overview.status(api, NS, config)[0].missing == ""
 
 
@@ -546,7 +548,7 @@ def test_removing_takes_all_of_it_and_leaves_labels_of_others(
         }
     )
     announced = plugin.find_removable(api, NS, notify=told.append)
-    removed = plugin.remove(api, NS, seconds=5, notify=told.append)
+    removed = plugin.remove(api, NS, seconds=60, notify=told.append)
     assert announced == removed
     assert removed[0] == "Pod gpunode/left"
     assert removed[-1] == "Namespace gpunode"
@@ -594,7 +596,7 @@ def test_shares_are_waited_for_by_resource(api: Api, fake: FakeApi, told: list[s
     """A whole GPU is not enough where the other is to be shared; what is missing is said, with the plugin's words."""
     add_node(fake, "a", 1, labels=GPU_NODE, gpu_shared=0)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=5, notify=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=60, notify=told.append)
     publish(fake, "a", status(lost=(Unavailable("GPU-0", "0", "mps-absent", "no MPS"),)))
     wanted = {"nvidia.com/gpu": 1, "nvidia.com/gpu.shared": 4}
     with pytest.raises(ClusterError) as caught:
@@ -604,7 +606,7 @@ def test_shares_are_waited_for_by_resource(api: Api, fake: FakeApi, told: list[s
     units = {"nvidia.com/gpu": "1", "nvidia.com/gpu.shared": "4"}
     fake.update("Node", "a", status={"capacity": units, "allocatable": units})
     assert (
-        capacity.wait_allocatable(api, "a", wanted, namespace=NS, seconds=5, notify=told.append).name == "a"
+        capacity.wait_allocatable(api, "a", wanted, namespace=NS, seconds=60, notify=told.append).name == "a"
     )
 
 
@@ -643,7 +645,7 @@ def test_removing_the_plugin_takes_what_it_said_with_it(api: Api, fake: FakeApi,
     fake.update("Node", "a", metadata={"annotations": {ANNOTATION: "{}"}})
     title = f"Node a annotation {ANNOTATION}"
     assert plugin.find_removable(api, NS, notify=told.append) == (title,)
-    assert plugin.remove(api, NS, seconds=5, notify=told.append) == (title,)
+    assert plugin.remove(api, NS, seconds=60, notify=told.append) == (title,)
     assert annotated(fake) == {}
 
 
@@ -655,7 +657,7 @@ def test_status_says_which_shares_are_out_and_that_their_daemons_do_not_run(
     PluginController(fake)
     shares = "{renameByDefault: true, resources: [{name: gpu, replicas: 4, devices: [1]}]}"
     config = PluginConfig(f"version: v1\nsharing: {{mps: {shares}}}\n")
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=5, notify=told.append)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=60, notify=told.append)
     fake.update("Node", "a", status={"allocatable": {"nvidia.com/gpu.shared": "0"}})
     daemon = {**pod("gpunode-mps-a", node="a"), "status": NOT_PULLED}
     daemon["metadata"]["labels"] = {"app.kubernetes.io/name": "gpunode-mps"}
@@ -740,7 +742,7 @@ def test_gpus_that_an_earlier_configuration_shared_are_not_waited_for(
     PluginController(fake)
     plugin.deploy(api, Spec(NS, IMAGE), seconds=10, notify=told.append)
     publish(fake, "a", offering(GPUS))
-    node = capacity.wait_allocatable(api, "a", 4, namespace=NS, seconds=5, notify=told.append)
+    node = capacity.wait_allocatable(api, "a", 4, namespace=NS, seconds=60, notify=told.append)
     assert (node.allocatable, node.counted) == (4, (GPUS,))
 
 

@@ -82,7 +82,7 @@ def test_objects_are_tried_side_by_side(api: Api, fake: FakeApi, monkeypatch: py
     add_node(fake, "a", labels=GPU_NODE)
     PluginController(fake)
     wanted = Spec(NS, IMAGE)
-    plugin.deploy(api, wanted, seconds=5, notify=lambda _: None)
+    plugin.deploy(api, wanted, seconds=60, notify=lambda _: None)
     before = [one.what for one in plugin.plan(api, wanted)]
     together, live = Barrier(2), apply._live
     waited: list[str] = []
@@ -104,7 +104,7 @@ def test_a_rollout_asks_for_daemonsets_now_and_then_and_not_at_every_event(
     for name in NAMES:
         add_node(fake, name, 1, labels=GPU_NODE)
     PluginController(fake)
-    plugin.deploy(api, Spec(NS, IMAGE), seconds=5, notify=lambda _: None)
+    plugin.deploy(api, Spec(NS, IMAGE), seconds=60, notify=lambda _: None)
     fake.requests.clear()
     changes = deployment.changes
 
@@ -120,5 +120,5 @@ def test_a_rollout_asks_for_daemonsets_now_and_then_and_not_at_every_event(
             yield seen, "late"
 
     monkeypatch.setattr(deployment, "changes", busy)
-    assert plugin.deploy(api, Spec(NS, IMAGE), seconds=5, notify=lambda _: None).good
+    assert plugin.deploy(api, Spec(NS, IMAGE), seconds=60, notify=lambda _: None).good
     assert len(asked(fake, "GET", "/daemonsets")) == 1

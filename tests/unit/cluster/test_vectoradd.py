@@ -241,7 +241,7 @@ def test_pods_of_a_killed_run_are_swept_and_those_of_a_live_one_stay(
     for holder in ("run 1 of root@host", ""):
         with pytest.raises(KeyboardInterrupt):
             vectoradd.run(
-                api, [A], namespace=NS, image=PluginImage("p:1"), seconds=9, notify=killed, holder=holder
+                api, [A], namespace=NS, image=PluginImage("p:1"), seconds=60, notify=killed, holder=holder
             )
     for one in left:  # a process that is killed cleans nothing
         fake.put(one)
@@ -273,7 +273,7 @@ def test_a_run_that_lost_the_lease_sweeps_no_pod_of_the_one_that_holds_it(
     fake.put(lease._lease("run 2", {}))
     with pytest.raises(KeyboardInterrupt):
         vectoradd.run(
-            api, [A], namespace=NS, image=PluginImage("p:1"), seconds=9, notify=of_run_2, holder="run 2"
+            api, [A], namespace=NS, image=PluginImage("p:1"), seconds=60, notify=of_run_2, holder="run 2"
         )
     assert told == []
 
