@@ -22,7 +22,7 @@ from rich.control import Control
 
 from gpunode.engine.overview import Overview
 from gpunode.report.terminal import screen
-from gpunode.report.top import Page, View, draw, draw_page, press, scroll
+from gpunode.report.top import Page, View, draw, draw_page, press, scroll, selected
 
 TICK = 0.25  # seconds until another size, or newer figures, are drawn
 PATIENCE = 4  # the cluster is left alone for so many times as long as its answer took
@@ -60,12 +60,13 @@ def run(look: Callable[[], Overview], act: Act, *, interval: float) -> None:
         try:
             while feed.error is None:
                 width, height = size = console.size
-                lines = draw_page(output.page, *size) if output else draw(feed.latest, view, width, height)
-                if drawn != (size, lines):
+                shown = (size, view, output.page if output else feed.latest)
+                if drawn != shown:
+                    lines = draw_page(output.page, *size) if output else draw(feed.latest, view, *size)
                     with console:  # as one write
                         console.control(Control.home())
                         display.update(Group(*lines))
-                    drawn = (size, lines)
+                    drawn = shown
                 for key in _wait(keyboard, output):
                     if output:
                         if key in ("escape", "q", "enter", "interrupt"):
@@ -76,7 +77,8 @@ def run(look: Callable[[], Overview], act: Act, *, interval: float) -> None:
                     elif key == "interrupt" or (key == "q" and not view.typing):
                         return
                     elif key in ACTS and not view.typing:
-                        done = act(key, view.selected or _first(feed.latest), feed.latest)
+                        cell = selected(feed.latest, view)
+                        done = act(key, cell.name if cell else "", feed.latest)
                         view = replace(view, note=done if isinstance(done, str) else "")
                         output = None if isinstance(done, str) else _Output(done)
                         feed.wake.set()
@@ -86,10 +88,6 @@ def run(look: Callable[[], Overview], act: Act, *, interval: float) -> None:
         finally:
             if output:
                 output.end()
-
-
-def _first(overview: Overview) -> str:
-    return overview.cells[0].name if overview.cells else ""
 
 
 class _Feed(threading.Thread):
@@ -139,10 +137,17 @@ class _Output:
         self.page = replace(self.page, text=self._read.decode(errors="replace"), ended=not new)
 
     def end(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGTERM)
+        self._signal(signal.SIGTERM)
         self._pipe.close()
-        self._process.wait()
+        try:
+            self._process.wait(timeout=1)  # it closes its connections
+        except subprocess.TimeoutExpired:
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
 
 
 def _wait(keyboard: int, output: _Output | None) -> list[str]:

@@ -52,7 +52,8 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Hosts in rows: first `listed` rows with one each, then cells of `size` columns. `selected`: None without hosts."""
+    """Hosts in rows: first `listed` rows with one each, which are always shown, then cells of `size` columns. `selected`: None without
+    hosts."""
 
     rows: tuple[tuple[HostCell, ...], ...]
     listed: int
@@ -71,13 +72,16 @@ def draw(overview: Overview, view: View, width: int, height: int) -> list[Text]:
     head = _head(overview, width, height)
     room = max(height - len(head) - 3, 1)
     grid = arrange(overview, view, width, room)
-    first = grid.at // room * room
-    body = [
-        _listed(row[0], grid) if number < grid.listed else _row(row, grid)
-        for number, row in enumerate(grid.rows[first : first + room], first)
-    ]
+    paged, page = grid.rows[grid.listed :], room - grid.listed
+    first = max(grid.at - grid.listed, 0) // max(page, 1) * page
+    body = [_listed(row[0], grid) for row in grid.rows[: grid.listed]]
+    body += [_row(row, grid) for row in paged[first : first + page]]
     parts = [f"only `{view.filter}`"] if view.filter and not view.typing else []
-    parts += [f"rows {first + 1} to {first + len(body)} of {len(grid.rows)}"] if len(grid.rows) > room else []
+    parts += (
+        [f"rows {first + 1} to {first + len(body) - grid.listed} of {len(paged)}"]
+        if len(paged) > page
+        else []
+    )
     body += [Text()] * (room - len(body))
     foot = [to_text((f" {' · '.join(parts)}", "dim")), _detail(grid, view), _keys(view)]
     return _fit([*head, *body, *foot], width, height)
@@ -113,7 +117,8 @@ def _style(line: str) -> str:
 
 
 def _head(overview: Overview, width: int, height: int) -> list[Text]:
-    head = [to_text((f" {overview.fleet or 'asking the cluster and its device plugins'}", "bold"))]
+    fleet = to_text((f" {overview.fleet or 'asking the cluster and its device plugins'}", "bold"))
+    head = list(wrap(fleet, width).split("\n"))[:2]
     head += [to_text((f" {overview.error}", "red"))] if overview.error else []
     head += [_run(overview.run, width)] if overview.run else []
     return [*head, *([Text()] if height > LOW else [])]
@@ -132,12 +137,17 @@ def _run(run: RunLine, width: int) -> Text:
     filled = bar * run.finished // max(run.hosts, 1)
     batch = f" batch {run.batch}{of}{run.batches} " if run.batches else " run "
     left = [] if run.left is None else ["longer than estimated"]
-    left = [f"{Estimate(run.left, typical=False)} left"] if run.left and run.left > 0 else left
+    left = (
+        [f"{Estimate(run.left, typical=False)}{'' if width < NARROW else ' left'}"]
+        if run.left and run.left > 0
+        else left
+    )
     pausing = ["pausing after this batch"] if run.state == "pausing" else left
+    named = [] if width < NARROW else [f"run {run.id}"]
     return to_text(
         (batch, "bold"),
         ("█" * filled + "░" * (bar - filled), "cyan"),
-        f" {' · '.join([done, *pausing, *bad, f'run {run.id}'])}",
+        f" {' · '.join([done, *bad, *pausing, *named])}",
     )
 
 
@@ -145,6 +155,12 @@ def shown(overview: Overview, view: View) -> tuple[HostCell, ...]:
     """The hosts that the filter lets through."""
     text = view.filter.lower()
     return tuple(cell for cell in overview.cells if text in f"{cell.name}\n{cell.state}\n{cell.why}".lower())
+
+
+def selected(overview: Overview, view: View) -> HostCell | None:
+    """The host that keys act on: the chosen one while the filter lets it through, else the first; None without hosts."""
+    cells = shown(overview, view)
+    return next((cell for cell in cells if cell.name == view.selected), cells[0] if cells else None)
 
 
 def arrange(overview: Overview, view: View, width: int, room: int) -> Grid:
@@ -158,8 +174,7 @@ def arrange(overview: Overview, view: View, width: int, room: int) -> Grid:
     size = fits[0] if fits else 1
     columns = _columns(width, size)
     rows = [tuple(others[start : start + columns]) for start in range(0, len(others), columns)]
-    selected = next((cell for cell in cells if cell.name == view.selected), cells[0] if cells else None)
-    return Grid((*((cell,) for cell in cells[:listed]), *rows), listed, size, names, selected)
+    return Grid((*((cell,) for cell in cells[:listed]), *rows), listed, size, names, selected(overview, view))
 
 
 def _columns(width: int, size: int) -> int:
@@ -167,12 +182,8 @@ def _columns(width: int, size: int) -> int:
 
 
 def _listed(cell: HostCell, grid: Grid) -> Text:
-    sign, style = SIGNS[cell.rank]
-    chosen = " reverse" if cell == grid.selected else ""
     why = f": {cell.why}" if cell.why else ""
-    return to_text(
-        " ", (f"{sign} {cell.name:<{grid.names}}", style + chosen), f"  {_figures(cell)}  {cell.state}{why}"
-    )
+    return to_text(" ", *_name(cell, grid), f"  {_figures(cell)}  {cell.state}{why}")
 
 
 def _row(cells: Sequence[HostCell], grid: Grid) -> Text:
@@ -180,19 +191,22 @@ def _row(cells: Sequence[HostCell], grid: Grid) -> Text:
 
 
 def _cell(cell: HostCell, grid: Grid) -> list[Part]:
-    sign, style = SIGNS[cell.rank]
-    chosen = " reverse" if cell == grid.selected else ""
     if grid.size == 1:
+        sign, style = SIGNS[cell.rank]
         load = LOADS[min((cell.load or 0) * len(LOADS) // 100, len(LOADS) - 1)]
-        return [(load if cell.rank == "ok" else sign, style + chosen)]
-    name = f"{cell.name[: grid.names]:<{grid.names}}"
-    parts: list[Part] = [(sign, style), " ", (name, "reverse" if chosen else "")]
+        return [(load if cell.rank == "ok" else sign, "reverse magenta" if cell == grid.selected else style)]
+    parts = _name(cell, grid)
     if grid.size > grid.names + 4:
         figures = (
             _figures(cell) if cell.rank == "ok" or cell.rank in LISTED else f" {cell.state:<{FIGURES - 1}}"
         )
         parts.append((figures, "dim"))
     return [*parts, "  "]
+
+
+def _name(cell: HostCell, grid: Grid) -> list[Part]:
+    name = f"{cell.name[: grid.names]:<{grid.names}}"
+    return [SIGNS[cell.rank], " ", (name, "reverse" if cell == grid.selected else "")]
 
 
 def _figures(cell: HostCell) -> str:

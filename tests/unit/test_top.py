@@ -23,7 +23,7 @@ from gpunode.engine.record import Progress, Record, RunOptions, State
 from gpunode.errors import Problem
 from gpunode.links.plugin.usage import NodeUsage
 from gpunode.report.keyboard import keys
-from gpunode.report.top import Page, View, draw, draw_page, press, scroll
+from gpunode.report.top import Page, View, draw, draw_page, press, scroll, selected
 from tests import terminal
 
 XID = "Xid 79: the GPU has fallen off the bus; a reset needs a reboot"
@@ -57,7 +57,7 @@ def text(overview: Overview, view: View | None = None, width: int = 80, height: 
 def test_a_narrow_screen_of_eight_hosts() -> None:
     assert text(fleet(8), width=60, height=14) == [
         " 64 GPUs on 8 nodes",
-        " batch 3/8 ███░░░░░░░ 11/32 hosts · about 12 min left · 1 f…",
+        " batch 3/8 ███░░░░░░░ 11/32 hosts · 1 failed · about 12 min",
         "",
         " ✗ h100-0003    3/8  97 %  1 GPU unhealthy: Xid 79: the GPU…",
         " ? h100-0005               no plugin: gpunode's device plug…",
@@ -99,7 +99,7 @@ def test_without_colour_a_screen_says_the_same() -> None:
     [
         (RunLine("4f1c", "running", 3, 0, 0, 0), "run ░░░░░░░░░░ 0 of 3 hosts · run 4f1c"),
         (RunLine("4f1c", "running", 3, 1, 0, 0, 2, 3, -5.0), "batch 2 of 3 ███░░░░░░░ 1 of 3 hosts · longer than estimated · run 4f1c"),
-        (RunLine("4f1c", "pausing", 3, 1, 1, 0, 2, 3, 90.0), "batch 2 of 3 ███░░░░░░░ 1 of 3 hosts · pausing after this batch · 1 failed · run 4f1c"),
+        (RunLine("4f1c", "pausing", 3, 1, 1, 0, 2, 3, 90.0), "batch 2 of 3 ███░░░░░░░ 1 of 3 hosts · 1 failed · pausing after this batch · run 4f1c"),
         (RunLine("4f1c", "ended", 3, 3, 0, 0), "run ended TIME: 3 of 3 hosts done"),
         (RunLine("4f1c", "cut off", 1, 0, 1, 0), "run cut off TIME: 0 of 1 host done · 1 failed · `gpunode resume` continues"),
     ],
@@ -156,11 +156,20 @@ def test_keys_choose_and_filter(pressed: str, selected: str, filtered: str) -> N
     assert (view.selected or selected, view.filter, view.typing) == (selected, filtered, False)
 
 
+def test_failures_stay_on_the_screen_while_other_hosts_are_paged() -> None:
+    overview = fleet(1000)
+    pages = [text(overview, View(name), 60, 20) for name in ("h100-0001", "h100-1000")]
+    assert [line for line in pages[0] if "✗ h" in line] == [line for line in pages[1] if "✗ h" in line] != []
+    assert [page[-3] for page in pages] == [" rows 1 to 10 of 17", " rows 11 to 17 of 17"]
+
+
 def test_what_a_filter_lets_through_is_all_that_is_shown() -> None:
     lines = text(fleet(1000), View(filter="fallen off"), height=20)
     assert [line[3:12] for line in lines[3:8]] == [f"h100-{n:04}" for n in (3, 103, 203, 303, 403)]
     assert "h100-0005" not in "".join(lines)
     assert lines[-3] == " only `fallen off`"
+    assert selected(fleet(8), View("h100-0005", "fallen off")) == fleet(8).cells[0]
+    assert selected(fleet(8), View(filter="zz")) is None
     assert " no host has `zz`" in text(fleet(8), View(filter="zz"))
 
 
@@ -223,8 +232,11 @@ def test_a_pause_is_asked_for_and_taken_back(under_way: Record) -> None:
 
 
 PROGRAM = """
+import signal
+from gpunode.cli import _end
 from gpunode.engine.overview import HostCell, Overview
 from gpunode.report import keyboard
+signal.signal(signal.SIGTERM, _end)
 
 looks = []
 def look():
@@ -249,9 +261,10 @@ def show(tmp_path: Path, *, fail: bool = False) -> terminal.Started:
     [
         lambda shown: shown.press("q"),
         lambda shown: shown.press("\x03"),
-        lambda shown: os.kill(shown.process.pid, signal.SIGINT),
+        lambda shown: shown.press("\r") or (shown.wait_for("history") and shown.press("\x03q")),
+        lambda shown: os.kill(shown.process.pid, signal.SIGTERM),
     ],
-    ids=["q", "Ctrl-C", "a signal"],
+    ids=["q", "Ctrl-C", "from a page", "SIGTERM"],
 )
 def test_a_real_terminal_shows_it_takes_keys_and_is_left_as_it_was(
     tmp_path: Path, leave: Callable[[terminal.Terminal], None]
