@@ -25,6 +25,7 @@ class PackageSystem(NamedTuple):
     refresh: Callable[[Run], None]
     make: Callable[[Run, List[Message], List[str], bool], None]
     hold: Callable[[Run, List[str]], None]
+    release: Callable[[Run, List[str]], None]  # of holds
     # Of a probe, with the machine's architecture; None: there is no package that is half installed.
     read_all: Optional[Callable[[List[str], str], Tuple[Dict[str, Dict[str, Any]], List[str]]]] = None
 

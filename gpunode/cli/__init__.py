@@ -61,6 +61,7 @@ app.command(short_help="Show the fleet, its run and its hosts on one screen.")(h
 app.command(short_help="Go on with the hosts that the last provision has not finished.")(hosts.resume)
 app.command(short_help="Show what an upgrade of Kubernetes would break on the hosts.")(hosts.lint)
 app.command(short_help="End a provision's work that hangs on hosts.")(hosts.abort)
+app.command(short_help="Take hosts out of gpunode's hands.")(hosts.forget)
 app.command(short_help="Label nodes with the model of their GPUs.")(hosts.label)
 app.command(short_help="Take one GPU out of scheduling.")(hosts.cordon_gpu)
 app.command(short_help="Give a GPU back that cordon-gpu took out.")(hosts.uncordon_gpu)

@@ -174,6 +174,62 @@ def resume(*, common: options.Deploys, yes: options.Yes = False) -> int:
 
 
 @visits_hosts
+def forget(
+    *,
+    hosts: Annotated[
+        list[str],
+        typer.Argument(
+            help="Hosts or groups of the inventory; or nodes of hosts that have left it.",
+            metavar="HOST...",
+            show_default=False,
+            autocompletion=options.complete_hosts,
+        ),
+    ],
+    keep_software: Annotated[
+        bool,
+        typer.Option(
+            "--keep-software",
+            help="Only marks, labels and records go: driver, toolkit, configuration and device plugin work on.",
+        ),
+    ] = False,
+    yes: options.Yes = False,
+    batch: Annotated[
+        str | None,
+        typer.Option(
+            help="Finish so many hosts, or such a percentage, before the next begin.", metavar="N|N%"
+        ),
+    ] = None,
+    common: options.Named,
+) -> int:
+    """Take hosts out of gpunode's hands: files, merges and holds that gpunode made on them, its image and records, the device plugin,
+    labels, taints and annotations of their nodes. What cannot be taken back is named first.
+
+    Work on the GPUs is respected as `provision` does. A host that stays in the inventory is provisioned as a new one next time.
+
+    Example: gpunode forget gpu-07 -i inventory.yaml
+    """
+    from gpunode.commands import forget as rollout
+    from gpunode.engine.batch_order import Size
+    from gpunode.inventory import match_hosts
+    from gpunode.model import Host, Inventory
+
+    strangers: list[str] = []
+
+    def choose(inventory: Inventory) -> tuple[Host, ...]:
+        chosen: set[str] = set()
+        for name in hosts:
+            problems: list[str] = []
+            chosen |= match_hosts(inventory, [name], "HOST", problems)
+            strangers.extend([name] if problems else [])
+        return tuple(host for host in inventory.hosts if host.name in chosen)
+
+    size = Size.parse(batch) if batch is not None else None
+    with session(common, accepted=yes, choose=choose) as work:
+        options_ = rollout.ForgetOptions(yes, keep_software, size, tuple(dict.fromkeys(strangers)))
+        return rollout.forget_hosts(work, options_)
+
+
+@visits_hosts
 def abort(*, common: options.Common) -> int:
     """End the apply that is under way on hosts, such as one whose package manager hangs.
 

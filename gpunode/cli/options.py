@@ -173,6 +173,18 @@ class Deploys(Common):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Named(Common):
+    """The options of a command whose hosts are its arguments."""
+
+    inventory: Annotated[
+        Path,
+        typer.Option("--inventory", "-i", help="The inventory file.", metavar="FILE", envvar=VARIABLE),
+    ] = INVENTORY
+    limit: Annotated[list[str] | None, typer.Option(hidden=True)] = None
+    exclude: Annotated[list[str] | None, typer.Option(hidden=True)] = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class InCluster(Common):
     """The options of every command for which a kubeconfig is enough: without an inventory, the cluster's GPU nodes are
     its hosts."""

@@ -6,7 +6,7 @@ import gc
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpunode.engine.reporter import Reporter
     from gpunode.engine.session import Session
     from gpunode.local.password import Password
-    from gpunode.model import Inventory
+    from gpunode.model import Host, Inventory
     from gpunode.report.page import Page
 
 EXAMPLE = """\
@@ -88,10 +88,15 @@ def tell_origin(path: Path, origin: str, reporter: Reporter) -> None:
 
 @contextmanager
 def session(
-    common: options.Common, html: Path | None = None, junit: Path | None = None, *, accepted: bool = False
+    common: options.Common,
+    html: Path | None = None,
+    junit: Path | None = None,
+    *,
+    accepted: bool = False,
+    choose: Callable[[Inventory], tuple[Host, ...]] | None = None,
 ) -> Iterator[Session]:
     """A session over the selected hosts. Commands in its reports and errors name the inventory. `html`, `junit`: files that get the
-    report, too, however the session ends. `accepted`: by --yes."""
+    report, too, however the session ends. `accepted`: by --yes. `choose`: the hosts, in the place of --limit."""
     import logging
 
     from gpunode import inventory as inventories
@@ -104,7 +109,11 @@ def session(
     inventory = (
         in_cluster(common) if isinstance(common, options.InCluster) else load_inventory(path, common.origin)
     )
-    hosts = inventories.select(inventory, record.expand_limit(common.limit or (), path), common.exclude or ())
+    if choose is not None:
+        hosts = choose(inventory)
+    else:
+        limit = record.expand_limit(common.limit or (), path)
+        hosts = inventories.select(inventory, limit, common.exclude or ())
     password = _password() if common.ask_sudo else None
     reporter = report.make(json=common.json, quiet=common.quiet, accepted=accepted)
     pages: list[Page] = []

@@ -61,8 +61,9 @@ class ProvisionOptions:
     """How a fleet is worked on. `run`: with vectoradd. `size`, `canary`: see `split_batches`. `max_fail`: hosts that may end badly,
     those that the plan showed as refused or unreachable included, before no further batch begins; None: only those. `fingerprints`:
     of keys that the user trusts, in full. `taint`: all nodes until their proof. `accept`: the level of the acceptance after the proof; "":
-    none. `reviewed`: the plan that was accepted beforehand. `rest`: unfinished hosts of the run to resume; `begun`: those already begun → seconds for
-    which they may still reboot. `undo`: the id of the run that this one undoes; its visits have a planner for that."""
+    none. `reviewed`: the plan that was accepted beforehand. `command`: another that is rolled out so. `rest`: unfinished hosts of the
+    run to resume; `begun`: those already begun → seconds for which they may still reboot. `undo`: the id of the run that this one
+    undoes; its visits have a planner for that."""
 
     yes: bool = False
     run: bool = True
@@ -73,6 +74,7 @@ class ProvisionOptions:
     taint: bool = False
     accept: str = ""
     reviewed: PlanFile | None = None
+    command: str | None = None
     rest: tuple[str, ...] = ()
     begun: Mapping[str, float] = field(default_factory=dict)
     undo: str = ""
@@ -91,6 +93,7 @@ class ProvisionOptions:
             self.taint,
             accept,
             self.undo or None,
+            self.command,
         )
 
     @classmethod
@@ -130,15 +133,15 @@ def provision(session: Session, options: ProvisionOptions) -> int:
     asked, answered = _ask(session, order, members, cluster, options)
     shown = options.reviewed and plan_file.make(Path(session.inventory.path), members, ())
     reviewed = plan_file.as_accepted(options.reviewed, shown) if options.reviewed and shown else None
-    record = _begin_record(session, members, options, asked, answered)
+    record = begin_record(session, members, options, asked, answered)
     record.plans(batch.shown_plans(members))
     record.cluster(cluster.changes)
     with (
-        _hold_lease(api, session, record) as lease,
+        hold_lease(api, session, record) as lease,
         Interrupt(session.reporter, lambda: record.begun) as stop,
     ):
         work.show_unfinished(api, session.reporter, members)
-        _sweep_test_pods(session, api, record, lease)
+        sweep_test_pods(session, api, record, lease)
         accepted = {member.host.name: impact.acts(member.changes) for member in members if member.has_changes}
         run = Run(
             session,
@@ -152,7 +155,7 @@ def provision(session: Session, options: ProvisionOptions) -> int:
             reviewed=reviewed,
             undo=bool(options.undo),
         )
-        members = _run_batches(run, lease, _plan_again(run, hosts, lease), hosts, options)
+        members = run_batches(run, lease, plan_again(run, hosts, lease), hosts, options)
     record.end()
     _report_end(
         session,
@@ -337,7 +340,7 @@ def _check_reviewed(
     return False
 
 
-def _begin_record(
+def begin_record(
     session: Session, members: Members, options: ProvisionOptions, asked: str, answered: str
 ) -> Record:
     """The run's record. Hosts that no batch has are in it: the next run may have them."""
@@ -351,20 +354,20 @@ def _begin_record(
     return record
 
 
-def _hold_lease(api: Api | None, session: Session, record: Record) -> AbstractContextManager[Held]:
+def hold_lease(api: Api | None, session: Session, record: Record) -> AbstractContextManager[Held]:
     """Hold the cluster's lease, so that no other run changes its nodes; without a cluster there is none to hold."""
     if api is None:
         return nullcontext(Held(record.owner))
     return hold(api, record.owner, progress(session.reporter))
 
 
-def _sweep_test_pods(session: Session, api: Api | None, record: Record, lease: Held) -> None:
+def sweep_test_pods(session: Session, api: Api | None, record: Record, lease: Held) -> None:
     """Delete test pods that a killed run left: with the lease no other run has any."""
     if api is not None and lease.exclusive:
         sweep(api, session.inventory.cluster.namespace, progress(session.reporter), holder=record.owner)
 
 
-def _plan_again(run: Run, hosts: Hosts, lease: Held) -> Members:
+def plan_again(run: Run, hosts: Hosts, lease: Held) -> Members:
     """The members, probed again where another run may have changed them while this one waited for its lease. Those whose plan is not
     the reviewed one any more are excluded."""
     session, members = run.session, hosts.members
@@ -385,7 +388,7 @@ def _plan_again(run: Run, hosts: Hosts, lease: Held) -> Members:
     return update(members, after)
 
 
-def _run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options: ProvisionOptions) -> Members:
+def run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options: ProvisionOptions) -> Members:
     """The members after all batches: each batch is finished, to its proof, before the next begins."""
     session, record, notify = run.session, run.record, progress(run.session.reporter)
 

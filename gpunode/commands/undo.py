@@ -6,10 +6,10 @@ from dataclasses import replace
 from functools import partial
 
 from gpunode.commands.provision import ProvisionOptions, provision
+from gpunode.engine import converge
 from gpunode.engine import undo as planning
 from gpunode.engine.fleet import Planner, Visit
 from gpunode.engine.session import Session
-from gpunode.host import wire
 
 
 def undo(session: Session, run: str, options: ProvisionOptions) -> int:
@@ -21,11 +21,6 @@ def undo(session: Session, run: str, options: ProvisionOptions) -> int:
 
 def _choose_planner(run: str, visit: Visit) -> Planner:
     """Read the host's journals, and extend what its probes read."""
-    journal = [
-        entry
-        for message in visit.ask(wire.journal_job(run))
-        if message["type"] == "journal"
-        for entry in message["entries"]
-    ]
+    journal = converge.read_journal(visit, run)
     visit.watch = planning.watch(visit.watch, journal, run)
     return partial(planning.plan_host, visit.host, journal, run)

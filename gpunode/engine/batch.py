@@ -33,7 +33,8 @@ FAILED = "failed"  # code: the cluster did not do what was asked
 class Run:
     """The input of every batch. `accepted`: host → the acts that its plan showed. `prove`: with vectoradd. `taint`: all nodes, until
     their proof. `accept`: see `Walk`. `reviewed`: the plan that was accepted, if one was reviewed. `undo`:
-    of another run, so the cluster's links are neither made nor judged."""
+    of another run, so the cluster's links are neither made nor judged. `before`: called right before a host's changes; `last`: the stage
+    in the cluster after them, in the place of the proof; `done`: how a host ends then."""
 
     session: Session
     api: Api | None
@@ -45,6 +46,9 @@ class Run:
     accept: str = ""
     reviewed: PlanFile | None = None
     undo: bool = False
+    before: Callable[[Member, OnEvent], Member] | None = None
+    last: Callable[[Members], Members] | None = None
+    done: State = "undone"
 
     @property
     def stopped(self) -> bool:
@@ -95,7 +99,7 @@ def finish(run: Run, members: Members) -> Members:
             if member.host_ok:
                 run.record.host(member.host.name, "changed")
         try:
-            members = _prove(run, run.api, members, laps)
+            members = run.last(members) if run.last else _prove(run, run.api, members, laps)
         except ClusterError as error:
             reporter.problem(error.problem)
             members = tuple(
@@ -109,6 +113,7 @@ def finish(run: Run, members: Members) -> Members:
     )
     for member in members:
         state, why = end_state(member)
+        state = run.done if state == "undone" else state
         gpus = member.addresses if state in PROVEN else ()
         applied = member.outcome.applied if member.outcome else ()
         run.record.host(member.host.name, state, why, gpus, member.spent, applied)
@@ -129,7 +134,7 @@ def _clear_again(run: Run, member: Member, visit: Visit, emit: OnEvent) -> Membe
     if run.reviewed and (reason := why_not_reviewed(run.reviewed, member)):
         return member.exclude(work.lift_cordon(run.api, member, reason, emit))
     run.record.plans(shown_plans([member]))
-    return member
+    return run.before(member, emit) if run.before and member.reason is None else member
 
 
 def why_not_reviewed(accepted: PlanFile, member: Member) -> Problem | None:

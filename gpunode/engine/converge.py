@@ -21,7 +21,19 @@ from gpunode.engine.fleet import Visit, unexpected_answer
 from gpunode.engine.phases import IMAGES, PROBES, REBOOTS, WORK, Laps, Spent
 from gpunode.errors import AgentFailed, ConnectionLost, HostError, PasswordRefused, Refused, Unreachable
 from gpunode.host import answers, diff, wire
-from gpunode.model import Change, Event, Facts, Host, OnEvent, Outcome, Plan, PluginImage, Reboot, Service
+from gpunode.model import (
+    Change,
+    Entry,
+    Event,
+    Facts,
+    Host,
+    OnEvent,
+    Outcome,
+    Plan,
+    PluginImage,
+    Reboot,
+    Service,
+)
 from gpunode.packages import hint_of
 from gpunode.wording import Advice, Command
 
@@ -38,6 +50,12 @@ def probe_and_plan(visit: Visit, emit: OnEvent) -> Outcome:
     if visit.choose_planner and visit.planner is None:
         visit.planner = visit.choose_planner(visit)
     return _plan(visit, _probe(visit))
+
+
+def read_journal(visit: Visit, run: str) -> tuple[Entry, ...]:
+    """The journals of all applies on the host, with the originals of this run of an operator's record; "": of all."""
+    answers = visit.ask(wire.journal_job(run))
+    return tuple(entry for answer in answers if answer["type"] == "journal" for entry in answer["entries"])
 
 
 def wait_until_back(visit: Visit, seconds: float, emit: OnEvent) -> Outcome:

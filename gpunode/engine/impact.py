@@ -24,6 +24,7 @@ from gpunode.model import (
     Disturbance,
     Disturbed,
     Facts,
+    ForgetHost,
     GpuUser,
     InstallDriver,
     KernelModule,
@@ -32,6 +33,7 @@ from gpunode.model import (
     Packages,
     Reboot,
     RemoveFile,
+    RemoveImage,
     SelinuxBoolean,
     Service,
     UninstallDriver,
@@ -178,6 +180,7 @@ def disturbance_of(changes: Iterable[Change], *, driver: Collection[str] = ()) -
         modules=any(isinstance(change, KernelModule) and change.unload for change in changes),
         mig=any(isinstance(change, MigLayout) for change in changes),
         devices=any(isinstance(change, Service) and change.loses for change in changes),
+        plugin=any(isinstance(change, ForgetHost) and change.offers for change in changes),
         packages=(
             *dict.fromkeys(name for name in names if name in driver),
             *(f"driver {change.version}" for change in changes if isinstance(change, UninstallDriver)),
@@ -234,6 +237,10 @@ def _acts(change: Change) -> Iterable[Act]:
             return [CUT]
         case LoadImage():
             return [("load", "image")]
+        case RemoveImage():
+            return [("remove", "image")]
+        case ForgetHost():
+            return [("forget", "host")]
         case InstallDriver():
             return [("install", f"driver {change.version} by NVIDIA's installer")]
         case UninstallDriver():

@@ -15,8 +15,10 @@ WORK: Mapping[str, str] = {
     "KernelModule": "modules",
     "MigLayout": "modules",
     "LoadImage": "images",
+    "RemoveImage": "images",
     "WriteFile": "files",
     "RemoveFile": "files",
+    "ForgetHost": "files",
     "SelinuxBoolean": "files",
 }
 IMAGES, PROBES, REBOOTS = "images", "probes", "reboots"

@@ -51,14 +51,16 @@ State: TypeAlias = Literal[
     "proven",  # finished: its GPUs are proven as far as asked, its node takes pods again
     "in use",  # finished: nothing was to change, and all its GPUs are in use: not proven now
     "undone",  # finished: the changes of another run are taken back
+    "forgotten",  # finished: it is out of gpunode's hands
     "skipped",  # its work did not end in time, or the run stopped before it
     "refused",
     "unreachable",
     "failed",
 ]
 DONE: State = "proven"
+FORGOTTEN: State = "forgotten"
 PROVEN: tuple[State, ...] = (DONE, "in use")
-FINISHED: tuple[State, ...] = (*PROVEN, "undone")
+FINISHED: tuple[State, ...] = (*PROVEN, "undone", FORGOTTEN)
 BEGUN: tuple[State, ...] = ("cordoned", "drained", "changing", "changed")  # and not ended
 BAD: tuple[State, ...] = ("failed", "refused", "unreachable")
 
@@ -89,7 +91,7 @@ class RecordedChange:
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of a run that the next command acts on, as its record has them."""
+    """The options of a run that the next command acts on, as its record has them. `command`: None for `provision` and `resume`."""
 
     run: bool | None = None
     max_fail: int | None = None
@@ -99,6 +101,7 @@ class RunOptions:
     taint: bool | None = None
     accept: str | None = None
     undo: str | None = None  # the run that this one undoes
+    command: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,13 +476,13 @@ def known_gpus(
 ) -> dict[str, tuple[str, tuple[str, ...]]]:
     """The last run that proved each host, and the PCI addresses of the GPUs that it had; hosts without such a run are left out."""
     known: dict[str, tuple[str, tuple[str, ...]]] = {}
-    for run in _newest_first(inventory, folder):
+    for run in _newest_first(inventory, folder, every=True):
         if known.keys() >= set(hosts):
             break
         for name in hosts:
-            if name in run.hosts and run.hosts[name].gpus:
+            if name in run.hosts and (run.hosts[name].gpus or run.hosts[name].state == FORGOTTEN):
                 known.setdefault(name, (run.id, run.hosts[name].gpus))
-    return known
+    return {name: entry for name, entry in known.items() if entry[1]}
 
 
 def recent(inventory: Path, count: int, *, folder: Path | None = None) -> list[Path]:
@@ -521,8 +524,11 @@ def note_unfinished(inventory: Path, *, folder: Path | None = None) -> Advice | 
     return Advice(f"Runs before it left {few(left, 3)}: `", Command("provision", limit), "` continues there.")
 
 
-def _newest_first(inventory: Path, folder: Path | None, *, strict: bool = False) -> Iterator[RecordedRun]:
-    """`strict`: raises GpunodeError for an unreadable record of this inventory; else it is skipped."""
+def _newest_first(
+    inventory: Path, folder: Path | None, *, strict: bool = False, every: bool = False
+) -> Iterator[RecordedRun]:
+    """`strict`: raises GpunodeError for an unreadable record of this inventory; else it is skipped. `every`: runs of other commands
+    than `provision`, too."""
     for path in sorted((folder or default_folder()).glob("*.jsonl"), reverse=True):
         try:
             run = read(path)
@@ -530,7 +536,7 @@ def _newest_first(inventory: Path, folder: Path | None, *, strict: bool = False)
             if strict and _is_of(path, inventory):
                 raise
             continue
-        if run.inventory == str(inventory.resolve()):
+        if run.inventory == str(inventory.resolve()) and (every or run.options.command is None):
             yield run
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from gpunode.agent.redaction import redact
 from gpunode.model import (
     Change,
+    ForgetHost,
     InstallDriver,
     KernelModule,
     Layout,
@@ -18,6 +19,7 @@ from gpunode.model import (
     PackageSpec,
     Reboot,
     RemoveFile,
+    RemoveImage,
     SelinuxBoolean,
     Service,
     UninstallDriver,
@@ -39,19 +41,16 @@ def headline(change: Change, *, reload: bool = False) -> str:
             verbs = (["enable"] if change.enable else []) + (["restart"] if change.restart else [])
             return f"{' and '.join(verbs) or 'start'} {unit}"
         case KernelModule():
-            parts = [f"unload {', '.join(change.unload)}"] if change.unload else []
-            parts += [f"load {', '.join(change.load)}"] if change.load else []
-            stopped = ", ".join(unit.removesuffix(".service") for unit in change.services)
-            if stopped and not change.unload:
-                parts.append(f"start {stopped}")
-            end = " meanwhile" if change.load else ""
-            return "; ".join(parts) + (f" (stop {stopped}{end})" if stopped and change.unload else "")
+            return _modules(change)
         case MigLayout():
             after = {_layout(gpu.after) for gpu in change.gpus}
             into = f"MIG layout {after.pop()}" if len(after) == 1 else "MIG layouts"
             return f"{into} on GPU {', '.join(gpu.pci.removeprefix('0000:') for gpu in change.gpus)}"
-        case LoadImage():
-            return f"load image {change.reference} into {change.runtime}"
+        case LoadImage() | RemoveImage():
+            verb, to = ("load", "into") if isinstance(change, LoadImage) else ("remove", "from")
+            return f"{verb} image {change.reference} {to} {change.runtime}"
+        case ForgetHost():
+            return "remove gpunode's records of this host"
         case InstallDriver():
             source = change.url or f"{Path(change.archive or '').name} of this machine"
             return (
@@ -72,6 +71,16 @@ def _layout(layout: Layout) -> str:
     return "off" if layout is None else parts or "on, without devices"
 
 
+def _modules(change: KernelModule) -> str:
+    parts = [f"unload {', '.join(change.unload)}"] if change.unload else []
+    parts += [f"load {', '.join(change.load)}"] if change.load else []
+    stopped = ", ".join(unit.removesuffix(".service") for unit in change.services)
+    if stopped and not change.unload:
+        parts.append(f"start {stopped}")
+    end = " meanwhile" if change.load else ""
+    return "; ".join(parts) + (f" (stop {stopped}{end})" if stopped and change.unload else "")
+
+
 def _packages(change: Packages) -> str:
     parts = ["refresh the package lists"] if change.refresh else []
     if change.remove:
@@ -82,6 +91,8 @@ def _packages(change: Packages) -> str:
     )
     if change.install:
         parts.append(f"install {_versions(change.install)}{held}")
+    if change.release:
+        parts.append(f"release {', '.join(change.release)}")
     if change.hold and not held:
         parts.append(f"hold {', '.join(change.hold)}")
     return "; ".join(parts)

@@ -72,13 +72,14 @@ class PackageSpec:
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """Install, remove, hold; `hold` comes after the installation. `refresh` first updates the lists of packages. `purge` also
-    removes the configuration of removed packages."""
+    """Install, remove, hold; `hold` comes after the installation, `release` of holds before it. `refresh` first updates the lists of
+    packages. `purge` also removes the configuration of removed packages."""
 
     why: str
     install: tuple[PackageSpec, ...] = ()
     remove: tuple[str, ...] = ()
     hold: tuple[str, ...] = ()
+    release: tuple[str, ...] = ()
     refresh: bool = False
     purge: bool = False
     fault: str | None = None
@@ -165,6 +166,25 @@ class LoadImage:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveImage:
+    """Remove an image from the node's container runtime. One that is in use, or gone, is no failure."""
+
+    reference: str
+    runtime: Runtime
+    why: str
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetHost:
+    """Remove all of gpunode's own records from the host: the last change of all. `offers`: the node stops offering its GPUs."""
+
+    why: str
+    offers: bool = True
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class InstallDriver:
     """Install a driver by NVIDIA's own installer, whose file has this SHA-256. `beside`: while another driver holds the GPUs;
     nothing is loaded, and a reboot follows."""
@@ -206,6 +226,8 @@ Change: TypeAlias = (
     | KernelModule
     | MigLayout
     | LoadImage
+    | RemoveImage
+    | ForgetHost
     | InstallDriver
     | UninstallDriver
     | SelinuxBoolean

@@ -16,7 +16,7 @@ from gpunode.model.plan import Desired, Plan
 class Disturbance:
     """What changes interrupt on their host. `restarts`: units, in order. `modules`: kernel modules are unloaded.
     `mig`: GPUs are cut into other MIG devices. `devices`: a `systemctl daemon-reload` takes the GPUs from running containers. `packages`: the driver's packages that
-    change; programs that start meanwhile find libraries that do not match the loaded module."""
+    change; programs that start meanwhile find libraries that do not match the loaded module. `plugin`: the device plugin leaves."""
 
     reboot: bool = False
     restarts: tuple[str, ...] = ()
@@ -24,6 +24,7 @@ class Disturbance:
     packages: tuple[str, ...] = ()
     devices: bool = False
     mig: bool = False
+    plugin: bool = False
 
     def __str__(self) -> str:
         """For people: `reboot, restart of docker and kubelet, reload of the modules, driver packages`."""
@@ -39,6 +40,7 @@ class Disturbance:
             "other MIG devices" if self.mig else "",
             "driver packages" if self.packages else "",
             "reload of systemd, which takes the GPUs from containers" if self.devices else "",
+            "end of the device plugin" if self.plugin else "",
         ]
         return ", ".join(filter(None, parts))
 
@@ -50,7 +52,8 @@ class Disturbance:
     def ends_gpu_work(self) -> bool:
         """True if it ends processes that use the GPUs."""
         units = {"docker.service", "nvidia-fabricmanager.service"} & set(self.restarts)
-        return self.reboot or self.modules or self.mig or self.devices or bool(self.packages) or bool(units)
+        parts = (self.reboot, self.modules, self.mig, self.devices, self.plugin, self.packages, units)
+        return any(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +92,10 @@ Status: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Something that an undo leaves as it is. `kept`: it was changed since the run; `irreversible`: nothing can restore it."""
+    """Something that an undo, or a `forget`, leaves as it is. `kept`: it was changed since the run; `irreversible`: nothing can restore
+    it; `stays`: it is for the user to remove."""
 
-    code: Literal["kept", "irreversible"]
+    code: Literal["kept", "irreversible", "stays"]
     what: str  # a path, a package, a unit
     why: str
 
@@ -101,7 +105,7 @@ class Outcome:
     """How one host's run ended. `plan`: the changes left (or planned); `problem`: why it failed, was refused or not reached.
 
     `spent`: seconds of the applies by phase. `disturbs`: what the plan interrupts, if that was asked for. `install`: the host lacks Python, and this program can install it.
-    `repository`: the host is refused because neither it nor the inventory has this repository of NVIDIA's. `left`: of an undo; None: it is none.
+    `repository`: the host is refused because neither it nor the inventory has this repository of NVIDIA's. `left`: of an undo or a `forget`; None: it is none.
     """
 
     host: str

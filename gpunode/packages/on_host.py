@@ -55,6 +55,8 @@ def packages(this: Run, change: Message) -> Message:
         system.refresh(this)
     installed = system.read(change["remove"], True) if change["remove"] else {}
     remove = [name for name in sorted(installed) if name not in names]
+    if change["release"]:
+        system.release(this, change["release"])
     if specs or remove:
         system.make(this, specs, remove, change["purge"])
     if change["hold"]:

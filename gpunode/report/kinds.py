@@ -245,12 +245,12 @@ class Deviation(TypedDict):
 
 
 class Left(TypedDict):
-    """`undo`, before its question: something that it leaves as it is."""
+    """`undo` and `forget`, before their question: something that they leave as it is."""
 
     host: Annotated[str, "name in the inventory; empty: the cluster"]
     code: Annotated[
-        Literal["kept", "irreversible", "cluster"],
-        "changed since the run; nothing can restore it; an object of the cluster, which an undo does not change",
+        Literal["kept", "irreversible", "cluster", "stays"],
+        "changed since the run; nothing can restore it; an object of the cluster, which an undo does not change; it is for the user to remove",
     ]
     what: Annotated[str, "a path, a package, a unit, an object"]
     why: Message
@@ -329,6 +329,7 @@ class Disturbs(TypedDict):
     packages: Annotated[list[str], "packages of the installed driver that change"]
     devices: Annotated[bool, "a `systemctl daemon-reload` takes the GPUs from containers that run"]
     mig: Annotated[bool, "GPUs are cut into other MIG devices"]
+    plugin: Annotated[bool, "`forget`: the device plugin leaves the node"]
     anybody: Annotated[bool, "false: nobody notices, as far as known; such hosts go first and together"]
     work: Annotated[
         Literal["wait", "drain", "kill", "stays"],

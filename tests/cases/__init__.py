@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from gpunode import packages
+from gpunode.agent.record import STATE
 from gpunode.links.kubelet.places import read as read_start
 from gpunode.links.machine import pci
 from gpunode.links.runtime import k0s, microk8s
@@ -27,6 +28,7 @@ from gpunode.model import (
     Docker,
     Facts,
     File,
+    ForgetHost,
     Gpu,
     GpuUser,
     Host,
@@ -46,6 +48,7 @@ from gpunode.model import (
     PluginImage,
     Reboot,
     RemoveFile,
+    RemoveImage,
     Repository,
     RunFile,
     SelinuxBoolean,
@@ -261,6 +264,11 @@ def _applied(seen: Facts, change: Change) -> Facts:
         case LoadImage():
             there = {**seen.images.get(change.runtime, {}), change.reference: change.image_id}
             return replace(seen, images={**seen.images, change.runtime: there})
+        case RemoveImage():
+            there = {k: v for k, v in seen.images.get(change.runtime, {}).items() if k != change.reference}
+            return replace(seen, images={**seen.images, change.runtime: there})
+        case ForgetHost():
+            return replace(seen, files={**seen.files, STATE: File(STATE, exists=False)})
         case InstallDriver():
             assert seen.installed_run is None or seen.installed_run.version == change.version
             seen = replace(seen, installed_run=InstalledRun(change.version, built=True))
@@ -325,6 +333,7 @@ def _installed(seen: Facts, change: Packages) -> Facts:
             there["dkms"] = Package("dkms", "3.3.0-1.el9")
         if spec.name.startswith("nvidia-driver-branch"):
             there["ocl-icd"] = Package("ocl-icd", "2.2.12-1.el7")
+    there |= {name: replace(there[name], held=False) for name in change.release}
     for name in change.hold:
         there[name] = replace(there[name], held=True)
     seen = replace(seen, packages=there)

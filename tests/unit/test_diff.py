@@ -7,6 +7,7 @@ import pytest
 from gpunode.host import diff
 from gpunode.model import (
     Change,
+    ForgetHost,
     GpuLayout,
     InstallDriver,
     KernelModule,
@@ -16,6 +17,7 @@ from gpunode.model import (
     PackageSpec,
     Reboot,
     RemoveFile,
+    RemoveImage,
     SelinuxBoolean,
     Service,
     UninstallDriver,
@@ -41,6 +43,7 @@ from gpunode.model import (
         ),
         (Packages("why", remove=("a",), install=(PackageSpec("b"),)), "remove a; install b"),
         (Packages("why", hold=("a", "b")), "hold a, b"),
+        (Packages("why", release=("a", "b")), "release a, b"),
         (Service("docker.service", "why", restart=True), "restart docker"),
         (Service("docker.service", "why", enable=True, restart=True), "enable and restart docker"),
         (Service("docker.service", "why"), "start docker"),
@@ -54,6 +57,8 @@ from gpunode.model import (
             "MIG layouts on GPU 19:00.0, 3b:00.0",
         ),
         (LoadImage("r:1", "sha256:1", "/a.tar", "docker", "why"), "load image r:1 into docker"),
+        (RemoveImage("r:1", "docker", "why"), "remove image r:1 from docker"),
+        (ForgetHost("why"), "remove gpunode's records of this host"),
         (KernelModule("why", unload=("c",), services=("d.service",)), "unload c (stop d)"),
         (KernelModule("why", load=("a",), services=("d.service",)), "load a; start d"),
         (

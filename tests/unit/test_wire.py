@@ -470,6 +470,7 @@ ENCODED: list[tuple[Change, dict[str, Any]]] = [
             "install": [{"name": "a", "version": "1", "downgrade": False}],
             "remove": [],
             "hold": [],
+            "release": [],
             "refresh": True,
             "purge": False,
         },

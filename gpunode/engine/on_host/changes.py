@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import stat
 import time
 from typing import Callable, Dict, Optional
@@ -10,7 +11,7 @@ from gpunode.agent.failures import Failure
 from gpunode.agent.files import keep, put, read_current, sha256
 from gpunode.agent.machine import journal
 from gpunode.agent.package_manager import SILENCE
-from gpunode.agent.record import Run, settle_time
+from gpunode.agent.record import STATE, Run, settle_time
 from gpunode.agent.system import Message, below, last, resolve, run
 from gpunode.engine.on_host.confirmation import wait_for_confirmation
 from gpunode.engine.on_host.guard import arm, disarm, find_worked, node_units, read_guard, reasons, restart
@@ -19,7 +20,7 @@ from gpunode.links.driver.on_host.mig import mig_layout
 from gpunode.links.driver.on_host.modules import kernel_module
 from gpunode.links.driver.on_host.runfile import install_driver, uninstall_driver
 from gpunode.links.kubelet.on_host import check_kubelet_file
-from gpunode.links.plugin.on_host import load_image
+from gpunode.links.plugin.on_host import load_image, remove_image
 from gpunode.links.runtime.on_host.containerd import check_containerd
 from gpunode.links.runtime.on_host.docker import check_docker
 from gpunode.links.runtime.on_host.selinux import relabel, selinux_boolean
@@ -152,6 +153,14 @@ def refuse_unknown(change: Message) -> None:
         raise Failure("unknown-change", "the agent knows no check `%s`: nothing was changed" % check)
 
 
+def forget_host(this: Run, _change: Message) -> Message:
+    """Remove all records, this run's among them: what follows is in /run alone, until the next boot."""
+    this.recorded = this.noted = False
+    if os.path.isdir(below(STATE)):
+        shutil.rmtree(below(STATE))
+    return {}
+
+
 def reboot(this: Run, change: Message) -> Message:
     """Not done, but refused if the next kernel has no nvidia module and dkms builds none, or a process began to use the GPUs
     since the plan; `work` does it after the last message."""
@@ -183,6 +192,8 @@ CHANGES: Dict[str, Callable[[Run, Message], Message]] = {
     "kernel_module": kernel_module,
     "mig_layout": mig_layout,
     "load_image": load_image,
+    "remove_image": remove_image,
+    "forget_host": forget_host,
     "install_driver": install_driver,
     "uninstall_driver": uninstall_driver,
     "selinux_boolean": selinux_boolean,

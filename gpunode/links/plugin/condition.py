@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
@@ -57,15 +58,16 @@ def title(node: str) -> str:
 
 def read_nodes(api: Api) -> tuple[str, ...]:
     """The nodes that have the condition of the plugin."""
-    return tuple(item["metadata"]["name"] for item in api.find("Node")[0] if _is_own(item))
+    return tuple(item["metadata"]["name"] for item in api.find("Node")[0] if is_own(item))
 
 
-def remove(api: Api, notify: OnProgress) -> tuple[str, ...]:
-    """Remove the condition that a plugin left. Returns the nodes; `notify` gets those where this user may not."""
+def remove(api: Api, notify: OnProgress, only: Collection[str] | None = None) -> tuple[str, ...]:
+    """Remove the condition that a plugin left, from `only` these nodes (None: all). Returns the nodes; `notify` gets those where this
+    user may not."""
     removed = []
-    for name in read_nodes(api):
+    for name in read_nodes(api) if only is None else only:
         item = api.get("Node", name)
-        if item is None or not _is_own(item):
+        if item is None or not is_own(item):
             continue
         kept = [entry for entry in item["status"]["conditions"] if entry["type"] != TYPE]
         seen = {key: item["metadata"][key] for key in ("uid", "resourceVersion")}
@@ -77,7 +79,7 @@ def remove(api: Api, notify: OnProgress) -> tuple[str, ...]:
     return tuple(removed)
 
 
-def _is_own(item: Object) -> bool:
+def is_own(item: Object) -> bool:
     """Whether the node has the condition, and the plugin wrote it: by the API server's books, which it keeps since Kubernetes 1.18."""
     if not nodes.parse(item).gpu_ready:
         return False

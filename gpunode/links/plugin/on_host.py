@@ -73,6 +73,17 @@ def load_image(this: Run, change: Message) -> Message:
     return {}
 
 
+def remove_image(_this: Run, change: Message) -> Message:
+    """A runtime that keeps the image, as a container still has it, is no failure: the answer has its words."""
+    runtime, reference = change["runtime"], change["reference"]
+    if image_of(runtime, reference) is None:
+        return {"unchanged": True}
+    commands = {"docker": ("docker", "rmi"), "crio": ("crictl", "rmi")}
+    command = commands.get(runtime) or (*(ctr_of(runtime) or ()), "images", "rm")
+    answer = run(*command, reference, timeout=120)
+    return {"kept": last(answer.message, 1)[0]} if answer.status else {}
+
+
 def spool(path: str, payload: Message, stdin: BinaryIO) -> None:
     import hashlib
 

@@ -12,7 +12,7 @@ from typing import Any
 from gpunode.errors import CannotPlan
 from gpunode.links.runtime import nvidia
 from gpunode.links.runtime.nvidia import Containers
-from gpunode.model import Change, Desired, Expected, Facts, GpuUser, Watch, WriteFile
+from gpunode.model import Change, Desired, Expected, Facts, GpuUser, RemoveFile, Watch, WriteFile
 from gpunode.planning import files, services
 from gpunode.planning.files import at
 from gpunode.planning.versions import numbers
@@ -107,6 +107,18 @@ def plan(facts: Facts, _desired: Desired, *, default: bool) -> tuple[Change, ...
         guards=(FILE, *texts),
         ends=ends,
     )
+
+
+def take_back(facts: Facts) -> tuple[WriteFile | RemoveFile, ...]:
+    """daemon.json without NVIDIA's runtime; a file that had nothing else goes."""
+    before = files.text(facts, FILE)
+    if not (before or "").strip():
+        return ()
+    after = without_nvidia(before or "")
+    why = "docker starts containers without NVIDIA's runtime"
+    if json.loads(after.removeprefix("\ufeff")) == {} and after != before:
+        return (RemoveFile(FILE, before or "", why),)
+    return files.write(facts, FILE, after, why)
 
 
 def _daemon_json(
@@ -269,6 +281,32 @@ def daemon_json(
         if name != "nvidia" and own is not None and name not in own.value:
             text = _set(text, own.start, name, {"path": binary, "args": []})
     return text
+
+
+def without_nvidia(text: str, path: str = FILE) -> str:
+    """The file without what `daemon_json` adds: the nvidia runtime, and that it is the default one."""
+    document = _parse(text, path)
+    start = text.index("{")
+    if document.get("default-runtime") == "nvidia":
+        text = _unset(text, start, "default-runtime")
+    own = _member(text, start, "runtimes")
+    if own is not None and isinstance(own.value, dict) and _is_nvidia(own.value.get("nvidia")):
+        text = _unset(text, start, "runtimes") if len(own.value) == 1 else _unset(text, own.start, "nvidia")
+    return text
+
+
+def _unset(text: str, offset: int, key: str) -> str:
+    """The object at `offset` without this member, and without the comma that it needed."""
+    members = list(_members(text, offset))
+    at = next(n for n, member in enumerate(members) if member.key == key)
+    if at:
+        return text[: members[at - 1].end] + text[members[at].end :]
+    end = members[1].at if len(members) > 1 else text.index("}", members[0].end)
+    return (
+        text[: members[0].at].rstrip() + text[end:]
+        if len(members) == 1
+        else text[: members[0].at] + text[end:]
+    )
 
 
 def _is_nvidia(runtime: object) -> bool:

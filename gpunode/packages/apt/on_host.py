@@ -121,11 +121,16 @@ def make(this: Run, specs: List[Message], remove: List[str], purge: bool) -> Non
         raise install_failure(this, text, specs)
 
 
-def hold(this: Run, names: List[str]) -> None:
+def hold(this: Run, names: List[str], verb: str = "hold") -> None:
     wait_for_apt(this)
-    answer = run("apt-mark", "hold", *names, timeout=180)
+    answer = run("apt-mark", verb, *names, timeout=180)
     if answer.status:
-        raise Failure("apt-failed", "apt-mark hold: " + last(answer.message, 1)[0], last(answer.message, 5))
+        sentence = "apt-mark %s: %s" % (verb, last(answer.message, 1)[0])
+        raise Failure("apt-failed", sentence, last(answer.message, 5))
+
+
+def release(this: Run, names: List[str]) -> None:
+    hold(this, names, "unhold")
 
 
 def finish_interrupted(this: Run) -> None:
@@ -205,7 +210,7 @@ def wait_for_apt(this: Run) -> None:
     wait_for_lock(this, "apt", lambda: next((pid for pid in map(posix_holder, APT_LOCKS) if pid), None))
 
 
-SYSTEM = PackageSystem(read, refresh, make, hold, read_all)
+SYSTEM = PackageSystem(read, refresh, make, hold, release, read_all)
 
 
 HINTS = {

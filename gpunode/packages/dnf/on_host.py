@@ -569,4 +569,11 @@ def hold(this: Run, names: List[str]) -> None:
         change_locks(this.name, names, add=True)
 
 
-SYSTEM = PackageSystem(read, refresh, make, hold)
+def release(this: Run, names: List[str]) -> None:
+    if dialect() is DNF5:
+        lift(this, names)
+    else:
+        change_locks(this.name, names, add=False)
+
+
+SYSTEM = PackageSystem(read, refresh, make, hold, release)

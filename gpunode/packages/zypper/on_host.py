@@ -167,6 +167,10 @@ def hold(this: Run, names: List[str]) -> None:
     lock(this, "addlock", [name for name in names if name not in locks])
 
 
+def release(this: Run, names: List[str]) -> None:
+    lock(this, "removelock", names)
+
+
 def lock(this: Run, verb: str, names: List[str]) -> None:
     if not names:
         return
@@ -175,7 +179,7 @@ def lock(this: Run, verb: str, names: List[str]) -> None:
         raise Failure("zypper-failed", "zypper %s: %s" % (verb, error_of(text)), last(text, 5))
 
 
-SYSTEM = PackageSystem(read, refresh, make, hold)
+SYSTEM = PackageSystem(read, refresh, make, hold, release)
 
 
 HINTS = {

@@ -269,14 +269,14 @@ def _report(channel: int | None, name: str, percent: float, message: str) -> Non
 
 
 def apt_mark(state: State, arguments: list[str]) -> int:
-    """`apt-mark hold NAME...`."""
+    """`apt-mark hold NAME...`, `unhold`."""
     with state.change() as now:
         for name in arguments[1:]:
             if name not in now.packages:
                 sys.stderr.write(f"E: Unable to locate package {name}\n")
                 return 100
-            now.packages[name].held = True
-            print(f"{name} set on hold.")
+            now.packages[name].held = arguments[0] == "hold"
+            print(f"{name} set on hold." if now.packages[name].held else f"Canceled hold on {name}.")
     return 0
 
 

@@ -142,6 +142,13 @@ def load_image(state: State, _arguments: list[str]) -> int:
     return 0
 
 
+def remove_image(state: State, arguments: list[str]) -> int:
+    """`docker rmi NAME` and `ctr images rm NAME`."""
+    with state.change() as now:
+        now.images.pop(arguments[-1], None)
+    return 0
+
+
 def kubelet_arguments(root: Path) -> list[str]:
     """The command line from the unit, its drop-ins and their environment files."""
     variables: dict[str, str] = {}

@@ -26,6 +26,7 @@ PROGRAMS = {
     "dockerd": ("daemons", "dockerd"),
     "containerd": ("daemons", "containerd"),
     "load": ("daemons", "load_image"),
+    "rmi": ("daemons", "remove_image"),
 }
 
 

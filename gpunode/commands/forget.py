@@ -1,0 +1,251 @@
+"""Takes hosts out of gpunode's hands: shows what goes and what stays, asks, then works batch after batch as `provision` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+from gpunode.cluster import rights
+from gpunode.cluster.api import Api
+from gpunode.cluster.objects.difference import Difference
+from gpunode.commands import provision
+from gpunode.commands.provision import Hosts, ProvisionOptions
+from gpunode.engine import (
+    accepted,
+    batch,
+    control_plane,
+    converge,
+    exit_codes,
+    forget,
+    impact,
+    nodes,
+    rounds,
+    work,
+)
+from gpunode.engine.batch import Interrupt, Run
+from gpunode.engine.batch_order import Size
+from gpunode.engine.fleet import Planner, Visit
+from gpunode.engine.member import Member, Members, outcomes
+from gpunode.engine.record import FORGOTTEN, Record
+from gpunode.engine.reporter import confirm, progress, report_reason
+from gpunode.engine.session import Session
+from gpunode.errors import ClusterError, Problem
+from gpunode.links.node import GPU_LABEL, drain, fetch
+from gpunode.links.plugin import daemonset, marks
+from gpunode.model import Event, Host, Left, OnEvent, Ssh
+from gpunode.wording import Advice, Command, few
+
+NAMED = 5
+LEAVE_SECONDS = 60.0  # for the plugin's pods to end
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetOptions:
+    """`keep_software`: only marks, labels and records go. `nodes`: of hosts that are not in the inventory any more, whose marks go."""
+
+    yes: bool = False
+    keep_software: bool = False
+    size: Size | None = None
+    nodes: tuple[str, ...] = ()
+
+
+def forget_hosts(session: Session, options: ForgetOptions) -> int:
+    """Forget the session's hosts, and `options.nodes`. Returns the exit code. Nothing changes before all was shown and accepted."""
+    reporter, keep = session.reporter, options.keep_software
+    api = nodes.connect(session.inventory) if session.inventory.cluster.plugin else None
+
+    def choose_planner(visit: Visit) -> Planner:
+        journal = () if keep else converge.read_journal(visit, "")
+        visit.watch = forget.watch(visit.watch, journal)
+        aim = forget.Aim(journal, visit.image, keep_software=keep, offers=api is not None)
+        return partial(forget.plan_host, visit.host, aim)
+
+    for visit in session.visits.values():
+        visit.choose_planner = choose_planner
+    members = rounds.probe_all(session, {}) if session.hosts else ()
+    placed = impact.locate(api, members)
+    namespace = session.inventory.cluster.namespace
+    members = impact.find_impact(api, namespace, members, placed, strict=True)
+    members = control_plane.refuse_unnamed(session.inventory, members)
+    reporter.plans(outcomes(members))
+    strangers = _strangers(api, options.nodes)
+    marked = _marks(api, [*placed, *strangers], keep)
+    if api is not None:
+        lines = [
+            Difference(f"Node {name}", "labelled", tuple(f"-{text}" for text in texts))
+            for name, texts in marked.items()
+        ]
+        reporter.cluster(api.access.context, lines)
+        _check_rights(api, members, namespace)
+    else:
+        reporter.note("The cluster is left out, since the inventory names no `cluster.plugin`.")
+    _show_left(session, members, strangers)
+    order = rounds.order_batches(members, size=options.size)
+    waiting = [member for member in members if member.has_changes]
+    reporter.rows(
+        "batch", ("batch", "hosts", "changes", "disturbed", "words"), rounds.batch_rows(order, waiting)
+    )
+    question = answered = ""
+    if waiting or marked:
+        costs = rounds.costs(waiting, len(marked), len(order))
+        question, answered = f"{costs}. Forget them?", "--yes" if options.yes else "yes"
+        confirm(reporter, question, yes=options.yes)
+    settings = ProvisionOptions(yes=options.yes, run=False, size=options.size, command="forget")
+    record = provision.begin_record(session, (*members, *strangers), settings, question, answered)
+    record.plans(batch.shown_plans(members))
+    hosts = Hosts(members, placed, order, frozenset(host.name for part in order for host in part))
+    with (
+        provision.hold_lease(api, session, record) as lease,
+        Interrupt(reporter, lambda: record.begun) as stop,
+    ):
+        provision.sweep_test_pods(session, api, record, lease)
+        acts = {member.host.name: impact.acts(member.changes) for member in waiting}
+        run = Run(
+            session,
+            api,
+            record,
+            stop,
+            acts,
+            prove=False,
+            before=lambda member, emit: _leave(api, namespace, member, record, keep, emit),
+            last=lambda after: _take_marks(api, session, after, record, keep),
+            done=FORGOTTEN,
+        )
+        members = provision.run_batches(run, lease, provision.plan_again(run, hosts, lease), hosts, settings)
+        strangers = _take_marks(api, session, strangers, record, keep)
+        for member in strangers:
+            reason = member.reason
+            record.host(member.host.name, "failed" if reason else FORGOTTEN, reason.what if reason else "")
+    record.end()
+    return _report_end(session, api, members, strangers, keep)
+
+
+def _strangers(api: Api | None, names: Sequence[str]) -> Members:
+    """The nodes of hosts that are not in the inventory any more. Raises ClusterError for a name that no node has."""
+    if not names:
+        return ()
+    known = {node.name: node for node in fetch(api)} if api else {}
+    for name in names:
+        if name not in known:
+            raise ClusterError(
+                f"{name} is neither a host of the inventory nor a node of its cluster",
+                hint="Name a host as the inventory has it, or the node of a host that has left it.",
+            )
+    return tuple(Member(Host(name, Ssh(name), node=name), node=known[name]) for name in names)
+
+
+def _marks(api: Api | None, members: Sequence[Member], keep: bool) -> Mapping[str, Sequence[str]]:
+    """What goes from each node of these members; nodes without a mark are left out."""
+    here = {member.node.name for member in members if member.node}
+    items = api.find("Node")[0] if api and here else []
+    found = {item["metadata"]["name"]: marks.find(item, keep_software=keep) for item in items}
+    return {name: texts for name, texts in found.items() if texts and name in here}
+
+
+def _check_rights(api: Api, members: Members, namespace: str) -> None:
+    drains = any(member.has_changes and member.host.work == "drain" for member in members)
+    rights.demand(api, rights.of_run(namespace, drains=drains, proves=False))
+
+
+def _show_left(session: Session, members: Members, strangers: Members) -> None:
+    """Show what stays on hosts; in the place of a name for each host, all that have it."""
+    alike: dict[Left, list[str]] = {}
+    for member in members:
+        for left in (member.outcome.left if member.outcome else None) or ():
+            alike.setdefault(left, []).append(member.host.name)
+    rows = [(name, left.code, left.what, left.why) for left, names in alike.items() for name in names]
+    session.reporter.rows("left", ("host", "code", "what", "why"), rows)
+    if strangers:
+        gone = few([member.host.name for member in strangers], NAMED)
+        session.reporter.note(
+            f"{gone}: no host of the inventory, so only the marks of the node go. What is on the machine stays."
+        )
+
+
+def _leave(
+    api: Api | None, namespace: str, member: Member, record: Record, keep: bool, emit: OnEvent
+) -> Member:
+    """The member, with the plugin gone from its node."""
+    if api is None or member.node is None or keep:
+        return member
+    if member.node.name in daemonset.uids_by_node(api, namespace):
+        try:
+            labels = nodes.desired_labels(member.host)
+            daemonset.pause(
+                api,
+                namespace,
+                member.node,
+                labels,
+                record.owner,
+                lambda text: emit(Event("stage", member.host.name, text)),
+            )
+        except ClusterError as error:
+            return member.exclude(work.lift_cordon(api, member, error.problem, emit))
+    return member
+
+
+def _take_marks(api: Api | None, session: Session, members: Members, record: Record, keep: bool) -> Members:
+    """The members, without marks on their nodes. A node whose GPUs are in use, and whose host had no change that waited for that,
+    keeps them: its member is excluded."""
+    reporter, namespace = session.reporter, session.inventory.cluster.namespace
+
+    def take(member: Member) -> Member:
+        if api is None or member.node is None or member.reason is not None:
+            return member
+        if member.outcome is not None and not member.host_ok:
+            return member
+        try:
+            if not keep and not (member.outcome and member.outcome.applied):
+                pods = drain.work_on(api, member.node.name, impact.boot_id(member))
+                if busy := [pod.name for pod in pods if pod.asks and not pod.service and not pod.standstill]:
+                    what = f"{work.NOT_CHANGED}: {few(busy, NAMED)} still used its GPUs"
+                    return member.exclude(Problem(work.BUSY, what, fix="Run again when it has ended."))
+            member = _leave(api, namespace, member, record, keep, reporter.event)
+            if member.reason is None and member.node is not None:
+                marks.take_off(api, member.node.name, keep_software=keep, notify=progress(reporter))
+                for path in (accepted.path_of(member.host.name, node) for node in (member.node, None)):
+                    path.unlink(missing_ok=True)
+        except ClusterError as error:
+            return member.exclude(replace(error.problem, code=batch.FAILED))
+        return member
+
+    after = tuple(map(take, members))
+    for member, before in zip(after, members, strict=True):
+        if before.reason is None:
+            report_reason(reporter, member.host.name, member.reason)
+    return after
+
+
+def _report_end(session: Session, api: Api | None, members: Members, strangers: Members, keep: bool) -> int:
+    """Report the end; the exit code."""
+    reporter = session.reporter
+    ends = {member.host.name: batch.end_state(member) for member in members}
+    done = [name for name, (state, _) in ends.items() if state == "undone"]
+    left = [name for name in ends if name not in done] + [
+        member.host.name for member in strangers if member.reason
+    ]
+    if done:
+        path = session.inventory.path
+        reporter.note(
+            f"Forgotten: {few(done, NAMED)}. Take {'it' if len(done) == 1 else 'them'} out of {path}: the next provision would begin anew."
+        )
+    if left:
+        names = few(left, NAMED)
+        reporter.note(
+            Advice(
+                f"Not forgotten: {names}. The same command continues with {'it' if len(left) == 1 else 'them'}."
+            )
+        )
+    if api is not None and not keep:
+        with suppress(ClusterError):
+            if not fetch(api, labels=GPU_LABEL):
+                text = "No node has the device plugin any more. `"
+                reporter.note(
+                    Advice(text, Command("plugin remove"), "` removes its objects from the cluster.")
+                )
+    reporter.summary(outcomes(members), cluster=0 if api else None)
+    if any(member.reason for member in strangers):
+        return 1
+    return exit_codes.of_run(members)

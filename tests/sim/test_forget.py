@@ -1,0 +1,123 @@
+"""A host is taken out of gpunode's hands: afterwards it is as it was before gpunode came, but for a short list."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpunode.sim.host import kinds
+from gpunode.sim.process import Demo
+
+from . import operators
+from .clusters import Client, until
+from .jobs import JOBS, client, cordoned, describe, job
+from .operators import run
+
+pytestmark = pytest.mark.usefixtures("records")
+HOST = "gpu-1"
+# What may differ afterwards: packages stay, with what they bring.
+STAYS = (
+    r"package .*",
+    r"file /usr/.*",  # of packages
+    r"file /(dev|proc|sys)/.*",  # the driver is loaded
+    r"file /run/(cdi|gpunode)/.*",  # until the next boot
+    r"file /var/log/pods/.*",
+    r"file /var/lib/kubelet/device-plugins/.*",
+)
+
+
+def snapshot(demo: Demo, host: str) -> dict[str, str]:
+    """What is on a host, by a name for each thing."""
+    state = demo.states[host]
+    now, seen = state.now(), dict[str, str]()
+    for path in sorted(state.root.rglob("*")):
+        if path.is_file() or path.is_symlink():
+            name = str(path.relative_to(state.root))
+            seen[f"file /{name}"] = str(path.readlink()) if path.is_symlink() else path.read_text("latin-1")
+    seen |= {f"package {name}": package.version for name, package in now.packages.items()}
+    seen |= {f"hold {name}": "" for name, package in now.packages.items() if package.held}
+    seen |= {f"image {name}": image for name, image in now.images.items()}
+    return seen
+
+
+def node(api: Client, host: str) -> dict[str, Any]:
+    until(lambda: api.ask("GET", f"/api/v1/nodes/{host}")[0] == 200)
+    item = api.ask("GET", f"/api/v1/nodes/{host}")[1]
+    meta = item["metadata"]
+    return {
+        "labels": meta.get("labels"),
+        "annotations": meta.get("annotations"),
+        "spec": item.get("spec"),
+        "conditions": sorted(entry["type"] for entry in item["status"]["conditions"]),
+    }
+
+
+@pytest.fixture
+def demo() -> Iterator[Demo]:
+    with Demo([kinds.old_host(HOST, count=1)]) as made:
+        yield made
+
+
+def differences(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    """What is otherwise than before, but for what may be."""
+    names = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+    return [name for name in names if not any(re.fullmatch(pattern, name) for pattern in STAYS)]
+
+
+def test_a_forgotten_host_is_as_it_was_before(demo: Demo) -> None:
+    """Its node, too. A GPU pod keeps its host; a run that was killed is finished by the same command. Then the host is provisioned as a
+    new one; with --keep-software all runs on, and nothing is gpunode's any more."""
+    api = client(demo)
+    bare, joined = snapshot(demo, HOST), node(api, HOST)
+    provision(demo)
+    describe(demo, work_timeout="1s")
+    job(api, "train", HOST, 600)
+    until(lambda: api.ask("GET", f"{JOBS}/train")[1]["status"].get("phase") == "Running")
+    held = snapshot(demo, HOST)
+
+    code, _ = run(demo, "forget", HOST, "--yes")
+
+    assert code == 1, operators.output(demo)
+    assert "default/train still used its GPUs" in operators.output(demo)
+    assert differences(held, snapshot(demo, HOST)) == []
+    assert (cordoned(api), node(api, HOST)["labels"]["gpunode.dev/gpu"]) == ([], "true")
+
+    api.ask("DELETE", f"{JOBS}/train")
+    until(lambda: api.ask("GET", f"{JOBS}/train")[0] == 404)
+    code, _ = run(demo, "forget", HOST, "--yes", die=[HOST, "changed"])
+    assert code == -signal.SIGKILL, operators.output(demo)
+    assert cordoned(api) == [HOST]
+    forget(demo)
+
+    assert differences(bare, snapshot(demo, HOST)) == []
+    assert node(api, HOST) == joined
+    code, seen = run(demo, "forget", HOST, "--yes")
+    assert code == 0, operators.output(demo)
+    assert [line for line in seen if line["type"] in ("change", "cluster")] == []
+    listed = operators.gpunode(demo.folder, "history", "--json")
+    assert operators.of_kind(listed, "run")[0]["result"] == {"forgotten": 1}
+
+    provision(demo)
+    work = snapshot(demo, HOST)
+    forget(demo, "--keep-software")
+
+    records = [name for name in work if name.startswith("file /var/lib/gpunode/")]
+    assert records
+    assert differences(work, snapshot(demo, HOST)) == records
+    assert node(api, HOST) == {**joined, "labels": {**joined["labels"], "gpunode.dev/gpu": "true"}}
+    code, _ = run(demo, "verify", "inventory.yaml")
+    assert code == 0, operators.output(demo)
+
+
+def provision(demo: Demo) -> None:
+    code, _ = run(demo, "provision", "inventory.yaml", "--yes")
+    assert code == 0, operators.output(demo)
+
+
+def forget(demo: Demo, *words: str) -> None:
+    code, _ = run(demo, "forget", HOST, "--yes", *words)
+    assert code == 0, operators.output(demo)

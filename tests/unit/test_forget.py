@@ -1,0 +1,157 @@
+"""The plan that takes a host out of gpunode's hands: what goes, what comes back, and what stays."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpunode.agent.record import STATE
+from gpunode.engine import converge, forget
+from gpunode.links.runtime.docker import daemon_json, without_nvidia
+from gpunode.model import (
+    Change,
+    Entry,
+    Facts,
+    File,
+    ForgetHost,
+    Left,
+    PluginImage,
+    RemoveFile,
+    RemoveImage,
+    WriteFile,
+)
+from tests import cases
+
+from .test_undo import facts, restart, sha
+from .test_undo import file as entry
+
+HOST, DAEMON = cases.host("gpu-1"), "/etc/docker/daemon.json"
+# Of packages that stay, and made by the runtime at its restart.
+OTHERS = (
+    "/etc/nvidia-container-runtime/config.toml",
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "/var/snap/microk8s/current/args/containerd.toml",
+)
+
+
+def probed(seen: Facts) -> Facts:
+    """With digests, and gpunode's folder."""
+    files = {path: replace(file, sha256=sha(file.content)) for path, file in seen.files.items()}
+    return replace(seen, files={STATE: File(STATE, exists=True), **files})
+
+
+def provisioned(bare: Facts) -> tuple[Facts, tuple[Entry, ...]]:
+    """The host after its provision, and its journal."""
+    seen, journal = bare, list[Entry]()
+    for _ in range(converge.ROUNDS):
+        outcome = converge.plan_host(HOST, seen, None)
+        assert outcome.plan is not None, outcome.why
+        for change in outcome.plan.changes:
+            if isinstance(change, WriteFile | RemoveFile):
+                after = change.content if isinstance(change, WriteFile) else None
+                journal.append(entry(change.path, change.before, after))
+        seen = cases.applied(seen, outcome.plan.changes)
+    return probed(seen), tuple(journal)
+
+
+def texts(seen: Facts) -> dict[str, str | None]:
+    return {path: file.content for path, file in seen.files.items() if file.exists and path not in OTHERS}
+
+
+@pytest.mark.parametrize("base", ["legacy", "modern", "k3s", "microk8s", "rocky", "suse"])
+def test_a_provision_is_taken_back_to_the_last_byte(base: str) -> None:
+    """And nothing is left to take back then. All packages stay, and none is held."""
+    bare = cases.facts(base)
+    seen, journal = provisioned(bare)
+    outcome = forget.plan_host(HOST, forget.Aim(journal), seen)
+    assert outcome.plan is not None, outcome.why
+    after = cases.applied(seen, outcome.plan.changes)
+    assert texts(after) == texts(bare)
+    assert [package.name for package in after.packages.values() if package.held] == []
+    assert [left.code for left in outcome.left or ()] == ["stays"]
+    assert (
+        forget.plan_host(HOST, forget.Aim(journal), replace(probed(after), files=after.files)).status
+        == "right"
+    )
+
+
+NVIDIA = (
+    '{"log": 1, "default-runtime": "nvidia", "runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}'
+)
+GONE = ForgetHost("nothing of gpunode's stays")
+CHANGED = [Left("kept", "/etc/a", "changed since gpunode wrote it")]
+
+
+@pytest.mark.parametrize(
+    ("journal", "files", "changes", "left"),
+    [
+        ([], {}, [], []),
+        ([], {STATE: ""}, [GONE], []),
+        ([entry("/etc/a", "1", "2")], {"/etc/a": "1"}, [], []),
+        ([entry("/etc/a", "1", "2")], {"/etc/a": "3"}, [], CHANGED),
+        # A write that was killed before its end, twice written, made by gpunode.
+        ([entry("/etc/a", "1", "2"), entry("/etc/a", "2", "3")], {"/etc/a": "2"}, [("/etc/a", "1"), GONE], []),
+        ([entry("/etc/a", None, "2")], {"/etc/a": "2"}, [("/etc/a", None), GONE], []),
+        # Its own files whatever is in them; the link of a unit before the unit.
+        (
+            [],
+            {"/etc/systemd/system/gpunode-cdi.service": "x", forget.LINKS.replace("*", "cdi"): "y"},
+            [(forget.LINKS.replace("*", "cdi"), None), ("/etc/systemd/system/gpunode-cdi.service", None), GONE],
+            [],
+        ),
+        # What the user added since stays. What was there before gpunode stays, too.
+        ([entry(DAEMON, "{}", "other")], {DAEMON: NVIDIA}, [(DAEMON, '{"log": 1}'), restart(DAEMON), GONE], []),
+        ([entry(DAEMON, "{}", "other")], {DAEMON: '{"log": 1}'}, [], [replace(CHANGED[0], what=DAEMON)]),
+        ([], {DAEMON: NVIDIA}, [], []),
+    ],
+)  # fmt: skip
+def test_files(
+    journal: list[Entry], files: dict[str, str | None], changes: list[Change], left: list[Left]
+) -> None:
+    seen = facts(files, docker=cases.facts("legacy").docker)
+    outcome = forget.plan_host(HOST, forget.Aim(journal), seen)
+    assert outcome.plan is not None
+    planned = [
+        (change.path, getattr(change, "content", None))
+        if isinstance(change, WriteFile | RemoveFile)
+        else change
+        for change in outcome.plan.changes
+    ]
+    assert planned == changes
+    assert list(outcome.left or ()) == left
+
+
+def test_the_records_alone_go_where_the_software_is_kept() -> None:
+    """The node goes on offering its GPUs."""
+    seen = facts({STATE: "", "/etc/modules-load.d/gpunode.conf": "nvidia", DAEMON: NVIDIA})
+    outcome = forget.plan_host(HOST, forget.Aim(keep_software=True), seen)
+    assert outcome.plan is not None
+    assert outcome.plan.changes == (replace(GONE, offers=False),)
+    assert outcome.left == ()
+
+
+def test_an_image_goes_that_gpunode_has_loaded() -> None:
+    """One that nodes pull does not."""
+    seen = facts({}, images={"docker": {"p:1": "sha256:1"}}, docker=cases.facts("legacy").docker)
+    for archive, kinds in (("/p.tar", [RemoveImage, ForgetHost]), (None, [])):
+        aim = forget.Aim(image=PluginImage("p:1", archive))
+        outcome = forget.plan_host(HOST, aim, seen)
+        assert outcome.plan is not None
+        assert [type(change) for change in outcome.plan.changes] == kinds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}\n",
+        '{"a": 1}',
+        '{\n  "a": 1\n}\n',
+        '{\n  "runtimes": {"x": {"path":"y"}},\n "b": 2}\n',
+        '{\r\n "log":{}\r\n}\r\n',
+        '{\n  "runtimes": {\n    "x": {\n      "path": "y"\n    }\n  }\n}\n',
+    ],
+)
+def test_what_was_merged_into_daemon_json_comes_out_again(text: str) -> None:
+    """Every other byte stays."""
+    assert without_nvidia(daemon_json(text, default=True)) == text
