@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 
+from gpunode.sim.host import mig
 from gpunode.sim.host.answers import FREE, MODULES
 from gpunode.sim.host.machine import Machine, Now
 from gpunode.sim.host.state import State
@@ -24,6 +25,18 @@ def modprobe(state: State, arguments: list[str]) -> int:
         sys.stderr.write(f"modprobe: {problem}\n")
         return 1
     return 0
+
+
+def nvidia_smi(state: State, arguments: list[str]) -> int:
+    """`nvidia-smi -i PCI …` and `nvidia-smi mig -i PCI …`, as far as gpunode calls them."""
+    if "-lgip" in arguments:
+        print("Failed to display GPU instance profiles: Not Supported")  # no table of them is here
+        return 6
+    words = [word for word in arguments if word != "mig"]
+    with state.change() as now:
+        status, text = mig.answer(state.machine(), now, words[1], words[2:])
+    print(text)
+    return status
 
 
 def load(machine: Machine, now: Now, name: str) -> str | None:

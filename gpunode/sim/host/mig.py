@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import replace
+from pathlib import Path
 
 from gpunode.sim.host.machine import Machine, Now, SimGpu
-from gpunode.sim.host.state import State
 
 SCRIPT = "etc/gpunode/mig.sh"
 PERSISTS = ("20b2", "20b7")  # the mode of A100 and A30 is there after a boot
@@ -33,34 +33,22 @@ def listed(gpu: SimGpu, now: Now) -> str:
     return "".join(f"  MIG {profile:11} Device {n:2}: (UUID: {part.uuid})\n" for n, (profile, part) in rows)
 
 
-def boot(state: State, now: Now) -> None:
+def boot(machine: Machine, now: Now) -> None:
     """What a reboot leaves of it."""
-    machine = state.machine()
     now.mig = {gpu.uuid: [] for gpu in machine.gpus if gpu.uuid in now.mig and gpu.device in PERSISTS}
 
 
-def at_boot(state: State, now: Now) -> None:
+def at_boot(root: Path, machine: Machine, now: Now) -> None:
     """What gpunode's script does, for GPUs without MIG devices."""
-    path = state.root / SCRIPT
+    path = root / SCRIPT
     text = path.read_text(encoding="utf-8") if path.exists() and "nvidia" in now.modules else ""
-    addresses = {gpu.address: gpu.uuid for gpu in state.machine().gpus}
+    addresses = {gpu.address: gpu.uuid for gpu in machine.gpus}
     for address, profiles in re.findall(r"(?m)^layout (\S+) (\S+)$", text):
         now.mig[addresses[address]] = now.mig.get(addresses[address]) or profiles.split(",")
 
 
-def nvidia_smi(state: State, arguments: list[str]) -> int:
-    """`nvidia-smi -i PCI …` and `nvidia-smi mig -i PCI …`, as far as gpunode calls them."""
-    if "-lgip" in arguments:
-        print("Failed to display GPU instance profiles: Not Supported")  # no table of them is here
-        return 6
-    words = [word for word in arguments if word != "mig"]
-    with state.change() as now:
-        status, text = _answer(state.machine(), now, words[1], words[2:])
-    print(text)
-    return status
-
-
-def _answer(machine: Machine, now: Now, address: str, words: list[str]) -> tuple[int, str]:
+def answer(machine: Machine, now: Now, address: str, words: list[str]) -> tuple[int, str]:
+    """Exit status and output of nvidia-smi about the GPU at a PCI address, as far as gpunode asks and tells it about MIG."""
     gpu = next((gpu for gpu in machine.gpus if gpu.address == address), None)
     if gpu is None or "nvidia" not in now.modules:
         return 6, "No devices were found"

@@ -19,7 +19,7 @@ PROGRAMS = {
     "apt-cache": ("apt", "apt_cache"),
     "systemctl": ("systemd", "systemctl"),
     "journalctl": ("systemd", "journal"),
-    "nvidia-smi": ("mig", "nvidia_smi"),
+    "nvidia-smi": ("driver", "nvidia_smi"),
     "modprobe": ("driver", "modprobe"),
     "nvidia-installer": ("driver", "install"),
     "nvidia-uninstall": ("driver", "uninstall"),

@@ -120,7 +120,7 @@ def _ready(state: State, machine: Machine, now: Now, name: str) -> None:
         if listed.exists() and KNOWN.search(listed.read_text(encoding="utf-8")):
             _specify(state, machine, now)
     elif name == "gpunode-mig.service":
-        mig.at_boot(state, now)
+        mig.at_boot(state.root, machine, now)
     elif name == "gpunode-cdi.service":
         _specify(state, machine, now)
     elif name == "kubelet.service":
@@ -153,7 +153,7 @@ def reboot(state: State, now: Now) -> None:
     now.xids = []
     now.containers = []
     driver.boot(state, now)
-    mig.boot(state, now)
+    mig.boot(state.machine(), now)
     for name, unit in now.units.items():
         now.units[name] = UnitNow(enabled=unit.enabled, journal=unit.journal)
     for name in sorted(
