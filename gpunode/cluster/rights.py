@@ -59,6 +59,15 @@ def of_proof(namespace: str) -> tuple[Right, ...]:
     )
 
 
+def of_claims(namespace: str) -> tuple[Right, ...]:
+    """Rights for vectoradd's pods that get their GPUs by DRA, besides those of `of_proof`."""
+    return (
+        *_each("resourceslices.resource.k8s.io", "list"),
+        *_each("resourceclaims.resource.k8s.io", "list"),
+        *_each("resourceclaimtemplates.resource.k8s.io", "create", "delete", "list", namespace=namespace),
+    )
+
+
 def of_notebook(namespace: str) -> tuple[Right, ...]:
     """Rights for a notebook, in its namespace."""
     return (

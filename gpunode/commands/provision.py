@@ -256,10 +256,13 @@ def _check_rights(session: Session, api: Api | None, members: Members, options: 
         member.has_changes and member.host.work == "drain" and member.disturbs.what.ends_gpu_work
         for member in members
     )
+    namespace = session.inventory.cluster.namespace
+    claims = any(member.host.allocation == "dra" for member in members)
     rights.demand(
         api,
-        rights.of_run(
-            session.inventory.cluster.namespace, drains=drains, proves=options.run or bool(options.accept)
+        (
+            *rights.of_run(namespace, drains=drains, proves=options.run or bool(options.accept)),
+            *(rights.of_claims(namespace) if claims else ()),
         ),
     )
 

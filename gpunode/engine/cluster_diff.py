@@ -177,7 +177,7 @@ def show(
         reporter.note(
             f"Whether a DRA driver allocates the GPUs of these nodes is not known: {owners.unknown}."
         )
-    members = nodes.exclude_owned(owners, members)
+    members = nodes.exclude_owned(api, owners, members)
     members, differences = _compare_taints(members)
     taints = [*taints, *differences]
     _report_sharing(api, inventory, members, reporter)

@@ -15,7 +15,7 @@ from gpunode.engine.member import Member, Members
 from gpunode.engine.reporter import Reporter, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
-from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, fetch, identity, taint
+from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, drain, fetch, identity, taint
 from gpunode.links.node import labels as cluster_labels
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.links.plugin import daemonset, expected, features, other_owners
@@ -24,9 +24,10 @@ from gpunode.links.plugin.deployment import Spec
 from gpunode.links.plugin.link import floating_warning
 from gpunode.links.scheduler.deployment import second_serves
 from gpunode.model import Cluster, Host, Inventory, PluginConfig, PluginImage, Ssh
-from gpunode.wording import Advice, Command, page, several
+from gpunode.wording import Advice, Command, few, page, several
 
 REGISTER_SECONDS = 90.0  # a kubelet that was just started registers its node
+NAMED = 3
 CONFLICT = "label-conflict"  # code: another's label is in the way
 
 WITHOUT_PLUGIN = (
@@ -79,6 +80,8 @@ def spec_of(inventory: Inventory) -> Spec:
 
 def desired_labels(host: Host) -> dict[str, str]:
     """The labels gpunode keeps on the node of a host it provisioned."""
+    if host.allocation == "dra":
+        return dict(host.labels)
     runtime = {RUNTIME_LABEL: "class"} if host.runtime == "class" else {}
     return {GPU_LABEL: "true", **runtime, **host.labels}
 
@@ -144,12 +147,32 @@ def explain_no_node(member: Member) -> Member:
     )
 
 
-def exclude_owned(owners: other_owners.Owners, members: Sequence[Member]) -> Members:
-    """The members; excluded if a DRA driver allocates their node's GPUs."""
-    return tuple(
-        member.exclude(owners.reason(member.node)) if member.active and member.node else member
-        for member in members
+def exclude_owned(api: Api, owners: other_owners.Owners, members: Sequence[Member]) -> Members:
+    """The members; excluded if their node's GPUs have another owner than their host's `allocation` says."""
+
+    def exclude(member: Member) -> Member:
+        if not member.active or member.node is None:
+            return member
+        dra = member.host.allocation == "dra"
+        return member.exclude(_held_by_plugin(api, member.node) if dra else owners.reason(member.node))
+
+    return tuple(map(exclude, members))
+
+
+def _held_by_plugin(api: Api, node: Node) -> Problem | None:
+    """Why the plugin cannot leave the node yet: a DRA driver would give the GPUs of these pods to others."""
+    if node.labels.get(GPU_LABEL) != "true":
+        return None
+    holders = tuple(
+        work.name
+        for work in drain.work_on(api, node.name)
+        if not work.service and {*work.asks} - {drain.CLAIMS}
     )
+    if not holders:
+        return None
+    what = f"pods have GPUs of the device plugin, which is to leave: {few(holders, NAMED)}"
+    fix = f"Wait until they end, or `kubectl drain {node.name} --ignore-daemonsets`; then run this again."
+    return Problem("held", what, fix=fix, subject=node.name, holders=holders)
 
 
 def apply_labels(
@@ -159,7 +182,12 @@ def apply_labels(
     by a conflict."""
 
     def label(member: Member) -> Member:
-        if not member.active or member.node is None or owners.reason(member.node):
+        if not member.active or member.node is None:
+            return member
+        if member.host.allocation == "dra":
+            if held := _held_by_plugin(api, member.node):
+                return member.exclude(held)
+        elif owners.reason(member.node):
             return member
         desired = desired_labels(member.host)
         try:

@@ -19,7 +19,7 @@ from gpunode.engine.reporter import ForPrograms, Reporter, progress
 from gpunode.errors import ApiConnectionLost, ClusterError, Layer, Problem
 from gpunode.links import plugin
 from gpunode.links.capacity import link as capacity
-from gpunode.links.capacity import mig
+from gpunode.links.capacity import mig, slices
 from gpunode.links.kubelet import link as kubelet
 from gpunode.links.machine.link import check_count
 from gpunode.links.node import Node, cordon, parse
@@ -55,6 +55,9 @@ class Walk:
     taint: Callable[[Members], Members] = lambda members: members
     accept: str = ""
     laps: Laps = field(default_factory=Laps)
+    published: dict[str, tuple[slices.Published, ...]] = field(
+        default_factory=dict
+    )  # by a DRA driver, by node
 
     @property
     def namespace(self) -> str:
@@ -75,16 +78,24 @@ def prove(walk: Walk, members: Members) -> Members:
         outdated = _find_outdated_pods(walk, members)  # before labels bring new pods
         members = nodes.apply_labels(walk.api, members, owners)
         states = _deploy(
-            walk, [member for member in members if not (member.node and owners.reason(member.node))], outdated
+            walk,
+            [
+                member
+                for member in members
+                if not _by_dra(member) and not (member.node and owners.reason(member.node))
+            ],
+            outdated,
         )
     else:
         states = read_states(walk, members)
+    if any(map(_by_dra, members)):
+        walk = replace(walk, published=slices.read(walk.api))
     members = _judge(members, lambda member, node: _judge_node(walk, member, node, states))
     members = _judge(members, lambda member, node: _judge_plugin(walk, member, node, states, owners))
     if walk.acts:
         _write_features(walk, members)
         _wait_for_capacity(walk, members, states)
-    members = _judge(members, lambda member, node: _judge_capacity(walk, member, states[node.name]))
+    members = _judge(members, lambda member, node: _judge_capacity(walk, member, node, states))
     if walk.acts:
         for member in members:
             if member.host_ok:
@@ -103,7 +114,11 @@ def prove(walk: Walk, members: Members) -> Members:
 def _accept(walk: Walk, members: Members) -> Members:
     """The members after their acceptance, if it is asked for, or required and due; excluded where it failed."""
     now, notify = time.time(), progress(walk.reporter)
-    proven = [member for member in members if member.active and member.host_ok and not member.in_use]
+    proven = [
+        member
+        for member in members
+        if member.active and member.host_ok and not member.in_use and not _by_dra(member)
+    ]
     due = [member for member in proven if walk.run and accepted.is_due(member, _uuids(walk, member), now)]
     if not (walk.accept or due):
         return members
@@ -200,6 +215,9 @@ def _judge_node(walk: Walk, member: Member, node: Node, states: Mapping[str, Sta
 def _judge_plugin(
     walk: Walk, member: Member, node: Node, states: Mapping[str, State], owners: other_owners.Owners
 ) -> Verdict:
+    if _by_dra(member):
+        now = walk.api.get("Node", node.name)
+        return slices.judge_driver(parse(now) if now else node, walk.published.get(node.name, ()))
     if owned := owners.reason(node):
         return judge_owned(owned)
     if member.outcome and (image := judge_image(member.outcome)):
@@ -290,7 +308,7 @@ def _wait_for_capacity(walk: Walk, members: Members, states: dict[str, State]) -
     """Wait until the nodes offer all expected units, and update the nodes in `states`."""
     end, notify = time.monotonic() + PLUGIN_SECONDS, progress(walk.reporter)
     for member in members:
-        if not member.active or member.node is None:
+        if not member.active or member.node is None or _by_dra(member):
             continue
         name = member.node.name
         expected = capacity.expected_units(walk.config, member.gpus, member.labels)
@@ -307,11 +325,14 @@ def _wait_for_capacity(walk: Walk, members: Members, states: dict[str, State]) -
         states[name] = replace(states[name], node=node)
 
 
-def _judge_capacity(walk: Walk, member: Member, state: State) -> Verdict:
+def _judge_capacity(walk: Walk, member: Member, node: Node, states: Mapping[str, State]) -> Verdict:
     """The node offers all of its host's GPUs, and these are all that the inventory expects."""
-    verdict = capacity.judge_capacity(
-        walk.api, state, member.gpus, config=walk.config, namespace=walk.namespace
-    )
+    if _by_dra(member):
+        verdict = slices.judge_devices(node, walk.published.get(node.name, ()), member.gpus)
+    else:
+        verdict = capacity.judge_capacity(
+            walk.api, states[node.name], member.gpus, config=walk.config, namespace=walk.namespace
+        )
     problem = check_count(member.host.gpus, member.facts) if member.facts else None
     if verdict.status != "ok" or problem is None:
         return verdict
@@ -322,9 +343,7 @@ def _judge_pods(walk: Walk, members: Members, states: Mapping[str, State]) -> Me
     """The last link: vectoradd on the free GPUs, and for isolated hosts a pod that requests no GPU."""
     notify = progress(walk.reporter)
     going = [member for member in members if member.active and member.node]
-    aims = [
-        target(walk.config, member.node.name, member.gpus, member.labels) for member in going if member.node
-    ]
+    aims = [_target(walk, member, member.node) for member in going if member.node]
     results = run_vectoradd(walk.api, walk.inventory, aims, notify, holder=walk.holder) if aims else ()
     if walk.acts:
         show_results(results, walk.reporter)
@@ -345,13 +364,14 @@ def _judge_pods(walk: Walk, members: Members, states: Mapping[str, State]) -> Me
     def judge(member: Member) -> Member:
         if not member.active or member.node is None:
             return member
-        result, pod, verdicts = by_node[member.node.name], states[member.node.name].pod, member.verdicts
+        state = states.get(member.node.name)
+        result, pod, verdicts = by_node[member.node.name], state and state.pod, member.verdicts
         failed = not all(ran.passed for ran in result.results)
         status = published.read(walk.api, member.node, pod) if pod and (failed or result.shared) else None
         why = published.why_missing(status) if status and failed else None
         unlimited = published.why_unlimited(status) if status and result.shared else ""
         verdict = judge_pod(result, why.what if why else "", unlimited)
-        if verdict.status == "broken":
+        if verdict.status == "broken" and not _by_dra(member):
             verdict = capacity.with_mig(verdict, mig.problem(walk.config, member.gpus, member.labels))
         if member.node.name in strangers:
             verdict = judge_isolation(verdict, strangers[member.node.name])
@@ -360,6 +380,17 @@ def _judge_pods(walk: Walk, members: Members, states: Mapping[str, State]) -> Me
         return replace(member, result=result, verdicts=(*verdicts, verdict))
 
     return tuple(map(judge, members))
+
+
+def _by_dra(member: Member) -> bool:
+    return member.host.allocation == "dra"
+
+
+def _target(walk: Walk, member: Member, node: Node) -> Target:
+    if not _by_dra(member):
+        return target(walk.config, node.name, member.gpus, member.labels)
+    devices = walk.published.get(node.name, ())
+    return Target(node.name, tuple(device.uuid for device in devices), published=devices)
 
 
 def run_vectoradd(

@@ -92,6 +92,9 @@ class Host:
     driver_from: Literal["", "nvidia", "distribution"] = ""
     toolkit: str = "auto"  # auto | none | a version (1.20.1)
     runtime: Literal["default", "class", "none"] = "default"
+    allocation: Literal["plugin", "dra"] = (
+        "plugin"  # who gives pods the GPUs: the device plugin, or a DRA driver
+    )
     isolation: bool = False  # containers get GPUs from the device plugin alone
     cdi: bool = False  # the device plugin hands devices out by CDI, from /var/run/cdi
     device_specs: bool = False  # it names their device files to the kubelet, too

@@ -59,6 +59,8 @@ KINDS = {
     "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets", True),
     "Lease": Kind("coordination.k8s.io/v1", "leases", True),
     "ResourceSlice": Kind("resource.k8s.io/v1", "resourceslices", False),
+    "ResourceClaim": Kind("resource.k8s.io/v1", "resourceclaims", True),
+    "ResourceClaimTemplate": Kind("resource.k8s.io/v1", "resourceclaimtemplates", True),
     "DeviceClass": Kind("resource.k8s.io/v1", "deviceclasses", False),
     "GPUCluster": Kind("nvidia.com/v1alpha1", "gpuclusters", False),  # of the GPU Operator, from 26.7 on
     "ValidatingAdmissionPolicy": Kind(

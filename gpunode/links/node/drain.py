@@ -19,13 +19,14 @@ from gpunode.wording import few
 
 MIRROR = "kubernetes.io/config.mirror"
 RESOURCES = ("nvidia.com/", MEMORY)
+CLAIMS = "resource claims"  # of DRA; whose devices they are for, the pod does not say
 RETRY = 5.0  # seconds until a pod that may not be evicted is asked for again, as kubectl has it
 NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A pod that runs on a node. `asks`: for how much of GPUs, by resource. `service`: a DaemonSet's, or the kubelet's
+    """A pod that runs on a node. `asks`: for how much of GPUs, by resource; and for how many CLAIMS. `service`: a DaemonSet's, or the kubelet's
     own: it comes back with its node and is not waited for. `obstacle`: why it may not be evicted now. `standstill`: why
     none of its containers with a GPU runs, or (where `whole` is asked for) none at all, so that no work ends with a change."""
 
@@ -164,10 +165,12 @@ def asks(pod: Object) -> dict[str, int]:
 
 
 def _limits(container: Object) -> Counter[str]:
-    limits = (container.get("resources") or {}).get("limits") or {}
-    return Counter(
-        {name: parse_quantity(amount) for name, amount in limits.items() if name.startswith(RESOURCES)}
-    )
+    resources = container.get("resources") or {}
+    units = Counter({CLAIMS: len(resources.get("claims") or ())})
+    for name, amount in (resources.get("limits") or {}).items():
+        if name.startswith(RESOURCES):
+            units[name] = parse_quantity(amount)
+    return units
 
 
 def _runs(pod: Object) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpunode.cluster import pods
 from gpunode.cluster.api.kinds import Object
+from gpunode.links.capacity.slices import CLASSES, Published
 from gpunode.links.node import Node
 from gpunode.links.plugin import expected
 from gpunode.model import Gpu, PluginConfig
@@ -63,6 +64,8 @@ def free(
 ) -> Free:
     """What is free on a node with these pods. `config` is the plugin's; `target` has the node's GPUs. `alone`: one pod requests all
     whole GPUs, and no two pods are to share one."""
+    if target.published is not None:
+        return _published(target.published)
     settings = expected.find_config(config, node.labels)
     users: list[str] = []
     requests: list[Request] = []
@@ -110,6 +113,23 @@ def free(
         divided=divided or memory is not None,
         memory=memory,
         parts=parts,
+    )
+
+
+def _published(devices: Sequence[Published]) -> Free:
+    """The same of devices that a DRA driver publishes: a request is for one of a DeviceClass."""
+    left = [device for device in devices if device.kind in CLASSES and not device.users]
+    return Free(
+        waves=(tuple((CLASSES[device.kind], 1) for device in left),) if left else (),
+        rest={},
+        several=False,
+        packed=False,
+        offered=len(devices),
+        devices=len(devices),
+        users=tuple(f"{user} ({device.name})" for device in devices for user in device.users),
+        divided=False,
+        memory=None,
+        parts=(),
     )
 
 
@@ -184,12 +204,14 @@ def _is_leaving(pod: Object) -> bool:
 class Target:
     """A node and the UUIDs that its pods should see; () where unknown.
 
-    `pieces`: units of memory of each GPU that is shared by memory; () where unknown.
+    `pieces`: units of memory of each GPU that is shared by memory; () where unknown. `published`: by a DRA driver, whose pods have
+    claims; None where a device plugin serves the node.
     """
 
     node: str
     uuids: tuple[str, ...] = ()
     pieces: tuple[int, ...] = ()
+    published: tuple[Published, ...] | None = None
 
 
 def target(config: PluginConfig | None, node: str, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> Target:

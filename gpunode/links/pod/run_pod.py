@@ -208,6 +208,7 @@ def make_pod(
     run: str = "",
     holder: str = "",
     scheduler: str = "",
+    claims: str = "",
     **more: object,
 ) -> Object:
     """The template's pod for that node, with its tolerations and runtime class. `more`: further values of the template."""
@@ -218,6 +219,7 @@ def make_pod(
         run=run,
         holder=holder,
         scheduler=scheduler,
+        claims=claims,
         hostname=node.labels.get(HOSTNAME, node.name),
         taints=node.taints,
         image=image.reference,

@@ -21,10 +21,11 @@ from typing import Any
 
 from gpunode.cluster import lease, pods
 from gpunode.cluster.api import AT_ONCE, Api
-from gpunode.cluster.api.kinds import Object
+from gpunode.cluster.api.kinds import KINDS, OURS, Object
 from gpunode.cluster.api.watch import OnProgress, changes, follow
 from gpunode.errors import ClusterError
 from gpunode.links import node as nodes
+from gpunode.links.capacity.slices import CLASSES
 from gpunode.links.node import Node
 from gpunode.links.pod.requests import Free, Request, Target, next_requests
 from gpunode.links.pod.requests import free as free_of
@@ -33,6 +34,7 @@ from gpunode.model import PluginConfig, PluginImage
 from gpunode.wording import Advice, Command, few, lines
 
 CONTAINER = "vectoradd"
+TEMPLATE = "ResourceClaimTemplate"
 TAIL = 20  # lines of a pod's log that a result keeps
 LOOK = 2.0  # seconds between two reports of reasons, and between two recreations of a pod
 
@@ -58,10 +60,12 @@ def run(
     `schedulers`: by resource, where pods that ask for it are not the cluster's own scheduler's. `alone`: for a program that measures
     all of its GPUs at once: one pod for all whole GPUs, none shared by two.
     """
-    this = _Run(api, namespace, image, args, seconds, notify, config, holder, schedulers or {}, alone)
+    claims = any(target.published is not None for target in targets)
+    this = _Run(api, namespace, image, args, seconds, notify, config, holder, schedulers or {}, alone, claims)
     known = {node.name: node for node in nodes.fetch(api)}
     jobs = [Job(target, expected=target.uuids) for target in targets]
     try:
+        this.prepare(targets)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(lambda job: this.start(job, known.get(job.target.node)), jobs))
         this.wait(jobs)
@@ -85,6 +89,7 @@ class _Run:
     holder: str
     schedulers: Mapping[str, str]
     alone: bool
+    claims: bool
     id: str = field(default_factory=lambda: secrets.token_hex(4))
     pulls: pods.Pulls = field(default_factory=pods.Pulls)
     numbers: Iterator[int] = field(default_factory=count)
@@ -92,6 +97,23 @@ class _Run:
     @property
     def selector(self) -> str:
         return f"gpunode.dev/run={self.id}"
+
+    def prepare(self, targets: Sequence[Target]) -> None:
+        """Create the templates of the claims by which pods get devices from a DRA driver."""
+        kinds = {device.kind for target in targets for device in target.published or ()} & CLASSES.keys()
+        for kind in sorted(kinds):
+            exactly = {"deviceClassName": CLASSES[kind]}
+            request = {"name": "gpu", "exactly": exactly}
+            meta = {"name": self.template(CLASSES[kind]), "namespace": self.namespace, "labels": self.labels}
+            manifest = {"metadata": meta, "spec": {"spec": {"devices": {"requests": [request]}}}}
+            self.api.create({**manifest, "apiVersion": KINDS[TEMPLATE].api, "kind": TEMPLATE})
+
+    def template(self, device_class: str) -> str:
+        return f"vectoradd-{self.id}-{device_class}"
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {OURS: "gpunode", "gpunode.dev/run": self.id}
 
     def start(self, job: Job, node: Node | None) -> None:
         """Create the node's pods, or set `job.why`."""
@@ -141,6 +163,7 @@ class _Run:
             holder=self.holder,
             resource=request[0],
             amount=request[1],
+            claims=self.template(request[0]) if request[0] in CLASSES.values() else "",
             scheduler=self.schedulers.get(request[0], ""),
         )
         self.api.create(manifest)
@@ -259,8 +282,10 @@ class _Run:
     def clean(self) -> None:
         """Delete the pods of this run, in whatever state."""
         try:
-            for pod in self.api.find("Pod", self.namespace, labels=self.selector)[0]:
-                self.api.delete("Pod", pod["metadata"]["name"], self.namespace)
+            kinds = ("Pod", TEMPLATE) if self.claims else ("Pod",)
+            for kind in kinds:
+                for item in self.api.find(kind, self.namespace, labels=self.selector)[0]:
+                    self.api.delete(kind, item["metadata"]["name"], self.namespace)
         except ClusterError as error:
             self.notify(
                 f"pods of this run may remain ({error.message}); they end on their own, or run: "

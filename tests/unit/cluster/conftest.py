@@ -183,7 +183,8 @@ class Kubelet:
         if node in self.stuck:
             self.fake.update("Pod", name, item["metadata"]["namespace"], status=self.stuck[node])
             return
-        limits = item["spec"]["containers"][0]["resources"]["limits"]
+        resources = item["spec"]["containers"][0]["resources"]
+        limits = resources.get("limits") or {"claims": len(resources["claims"])}
         self.asked.append(limits)
         ((resource, amount),) = limits.items()
         given = [self.free[node].pop(0) for _ in range(1 if "mem" in resource else amount)]

@@ -18,12 +18,14 @@ from gpunode.cluster.api.kinds import path
 from gpunode.engine import cluster_diff, proof
 from gpunode.engine.member import Member
 from gpunode.engine.proof import Walk, prove
+from gpunode.errors import ClusterError
 from gpunode.links import node as nodes
+from gpunode.links.node import labels
 from gpunode.links.plugin import other_owners
-from gpunode.model import Cluster, Host, Inventory, Outcome, PluginImage, Ssh
+from gpunode.model import Cluster, Gpu, Host, Inventory, Outcome, PluginImage, Ssh
 from tests import cases
 
-from .conftest import GPU_NODE, PluginController, add_node
+from .conftest import GPU_NODE, Kubelet, PluginController, add_node, pod
 from .fake import FakeApi, Fault, Object
 
 LABELLED = {other_owners.DRA_LABEL: "true"}
@@ -267,3 +269,122 @@ def test_verify_breaks_at_the_plugin(api: Api, fake: FakeApi, tmp_path: Path) ->
     assert link.status == "broken"
     assert WORDS in link.cause
     assert "exclude the host" in link.fix
+
+
+UUIDS = ("GPU-a", "GPU-b")
+BY_DRA = replace(HOSTS[0], allocation="dra")
+FACTS = replace(
+    cases.facts("modern"),
+    hostname="a",
+    gpus=tuple(Gpu(n, uuid, "H100", f"0000:0{n}:00.0", 1) for n, uuid in enumerate(UUIDS)),
+)
+
+
+def publish(fake: FakeApi, *uuids: str) -> None:
+    devices = [
+        {"name": f"gpu-{n}", "attributes": {"type": {"string": "gpu"}, "uuid": {"string": uuid}}}
+        for n, uuid in enumerate(uuids)
+    ]
+    spec = {"driver": other_owners.DRA_DRIVER, "nodeName": "a", "pool": {"name": "a"}, "devices": devices}
+    fake.put({"kind": "ResourceSlice", "metadata": {"name": "a-gpus"}, "spec": spec})
+
+
+def claim(fake: FakeApi, device: str) -> None:
+    """A pod's claim that has this device."""
+    result = {"driver": other_owners.DRA_DRIVER, "pool": "a", "device": device}
+    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [{"name": "train"}]}
+    fake.put({"kind": "ResourceClaim", "metadata": {"name": device, "namespace": "ml"}, "status": status})
+
+
+def walk_links(api: Api, fake: FakeApi, tmp_path: Path, *, acts: bool = False) -> Member:
+    cluster = Cluster(kubeconfig=fake.kubeconfig(tmp_path), plugin=PluginImage("plugin:1"))
+    walk = Walk(
+        api, Inventory("i", (BY_DRA,), cluster), report.make(json=True, quiet=True), acts=acts, run=True
+    )
+    (judged,) = prove(walk, (Member(BY_DRA, replace(RIGHT, facts=FACTS)),))
+    return judged
+
+
+@pytest.mark.parametrize(
+    ("uuids", "labels", "layer", "code"),
+    [
+        (UUIDS, {}, "", ""),
+        (UUIDS[:1], {}, "capacity", "not-published"),
+        ((), {}, "plugin", "no-dra-driver"),
+        (UUIDS, GPU_NODE, "plugin", "two-owners"),
+    ],
+    ids=["all", "one is missing", "no driver", "the plugin, too"],
+)
+def test_a_node_that_is_to_be_served_by_dra_is_judged_by_its_slices(
+    api: Api,
+    fake: FakeApi,
+    tmp_path: Path,
+    uuids: tuple[str, ...],
+    labels: dict[str, str],
+    layer: str,
+    code: str,
+) -> None:
+    add_node(fake, "a", labels=labels)
+    publish(fake, *uuids)
+    Kubelet(fake, {"a": list(UUIDS)})
+
+    judged = walk_links(api, fake, tmp_path)
+
+    problem = judged.problem
+    assert ((problem.layer, problem.code) if problem else ("", "")) == (layer, code)
+    if not layer:
+        assert [verdict.layer for verdict in judged.verdicts] == ["node", "plugin", "capacity", "pod"]
+        assert judged.verdicts[-1].text == "vectoradd passed on GPU-a, GPU-b"
+
+
+@pytest.mark.parametrize(("taken", "pods"), [([], 2), (["gpu-0"], 1), (["gpu-0", "gpu-1"], 0)])
+def test_pods_claim_the_devices_that_no_claim_has(
+    api: Api, fake: FakeApi, tmp_path: Path, taken: list[str], pods: int
+) -> None:
+    """By a template of the run, which goes with its pods. Those in use are named."""
+    add_node(fake, "a")
+    publish(fake, *UUIDS)
+    for device in taken:
+        claim(fake, device)
+    kubelet = Kubelet(fake, {"a": list(UUIDS[len(taken) :])})
+    templates: list[Object] = []
+    fake.react("ResourceClaimTemplate", templates.append)
+
+    judged = walk_links(api, fake, tmp_path)
+
+    assert kubelet.asked == [{"claims": 1}] * pods
+    assert {
+        template["spec"]["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"]
+        for template in templates
+    } == {"gpu.nvidia.com"}
+    assert not fake.all("ResourceClaimTemplate")
+    assert not fake.all("Pod")
+    assert ("in use by ml/train (gpu-0)" in judged.verdicts[-1].text) == bool(taken)
+    assert judged.verdicts[-1].status == ("ok" if pods else "unknown")
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_the_plugin_leaves_a_node_for_dra_once_no_pod_has_its_gpus(
+    api: Api, fake: FakeApi, tmp_path: Path, held: bool
+) -> None:
+    """Else the driver would give these GPUs to others, too."""
+    add_node(fake, "a", 2)
+    (node,) = nodes.fetch(api)
+    labels.write(api, node, GPU_NODE)
+    if held:
+        fake.put(pod("train", node="a", gpus=1))
+    publish(fake, *UUIDS)
+    Kubelet(fake, {"a": list(UUIDS)})
+
+    judged = walk_links(api, fake, tmp_path, acts=True)
+
+    assert ("gpunode.dev/gpu" in fake.all("Node")[0]["metadata"]["labels"]) == held
+    assert judged.proven != held
+    assert (judged.problem.code if judged.problem else "") == ("held" if held else "")
+
+
+def test_dra_needs_an_api_server_that_serves_it(api: Api, fake: FakeApi, tmp_path: Path) -> None:
+    fake.minor = 33
+    add_node(fake, "a")
+    with pytest.raises(ClusterError, match="does not serve"):
+        walk_links(api, fake, tmp_path)
