@@ -17,7 +17,7 @@ from gpunode.wording import few
 
 Code = Literal[
     "gpunode", "package", "gpu-operator", "nvidia-ctk", "rancher", "template", "k0s", "aks", "eks", "gke", "cloud-init",
-    "kubespray", "management", "kubeadm", "nvidia-installer", "nfd", "helm", "gitops", "kubelet", "administrator",
+    "kubespray", "management", "kubeadm", "nvidia-installer", "nfd", "helm", "gitops", "kubelet", "administrator", "unknown",
 ]  # fmt: skip
 
 
@@ -137,13 +137,15 @@ def _administrator(file: File, trace: Trace) -> Writer:
 
 
 def of_change(facts: Facts | None, change: Change) -> Writer | None:
-    """Who wrote last what the change replaces or removes, or held a package that it changes; None where nothing is there."""
+    """Who wrote last what the change replaces or removes, removed what it writes again, or held a package that it changes."""
     if facts is None:
         return None
     if isinstance(change, Packages):
         return _of_hold(facts, [*(spec.name for spec in change.install), *change.remove])
-    if not isinstance(change, WriteFile | RemoveFile) or change.before is None:
+    if not isinstance(change, WriteFile | RemoveFile):
         return None
+    if change.before is None:
+        return REMOVER if overwritten(facts, change) else None
     return of_file(facts, change.path)
 
 
@@ -157,6 +159,9 @@ def _of_hold(facts: Facts, names: Sequence[str]) -> Writer | None:
     if not facts.holds and (not facts.traces or any(trace.run for trace in facts.traces.values())):
         return None
     return Writer("administrator", "an administrator", f"gpunode's record has no hold of {few(others, 3)}")
+
+
+REMOVER = Writer("unknown", "somebody", "gpunode's record has it, and it is gone")
 
 
 def overwritten(facts: Facts, change: Change) -> int:
@@ -208,7 +213,8 @@ def cause(facts: Facts | None, change: Change) -> str:
 
 
 def describe(writer: Writer) -> str:
-    return f"last written by {writer.name} ({writer.sign})"
+    did = "removed" if writer is REMOVER else "last written"
+    return f"{did} by {writer.name} ({writer.sign})"
 
 
 def name_manager(manager: str) -> str:

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from gpunode.host import answers
-from gpunode.model import Trace, WriteFile
+from gpunode.model import RemoveFile, Trace, WriteFile
 from tests.agent.conftest import Host
 
 PATH = "/etc/tool/a.conf"
@@ -33,6 +33,9 @@ def test_the_record_of_runs_tells_what_gpunode_wrote_and_how_often_another_chang
     assert traces(host)[PATH] == Trace(PATH, run="run2", wrote=wrote, undone=1)
     host.write(PATH, "b")
     assert traces(host)[PATH].undone == 2
+    host.path(PATH).unlink()
+    assert traces(host)[PATH] == Trace(PATH, run="run2", wrote=wrote, undone=2)
+    host.write(PATH, "b")
     host.write("/etc/other", "now")
     host.fail(WriteFile(PATH, "c", "why", before="b"), WriteFile("/etc/other", "x", "why", before="then"))
     host.write(PATH, "b")
@@ -58,6 +61,12 @@ def test_the_package_database_tells_whose_file_it_is_and_whether_it_was_edited(
         )
     host.write(PATH, text)
     assert traces(host) == {PATH: Trace(PATH, package="tool", packaged=packaged)}
+
+
+def test_a_file_that_gpunode_removed_has_no_trace(host: Host) -> None:
+    host.apply(WriteFile(PATH, "a", "why"))
+    host.apply(RemoveFile(PATH, "a", "why"))
+    assert traces(host) == {}
 
 
 def test_the_package_database_is_not_asked_for_what_gpunode_wrote(host: Host) -> None:

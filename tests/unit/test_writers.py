@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from gpunode.engine.chain import watch
 from gpunode.engine.converge import plan_host
 from gpunode.links.runtime.link import judge_runtime
 from gpunode.model import Facts, Outcome, Packages, PackageSpec, Trace
@@ -144,6 +145,24 @@ def test_a_plan_names_the_tool_that_rewrote_a_file(path: str, tool: str) -> None
     Lines(quiet=False, out=out).plans([outcome])
     (writer,) = [change["writer"] for change in json.loads(out.getvalue())["changes"] if "writer" in change]
     assert (writer["name"], writer["undone"]) == (tool, 2)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_every_watched_file_tells_the_tool_that_wrote_it(tool: str) -> None:
+    for pattern in watch(None).files:
+        path = pattern.replace("*", "x")
+        writer = writers.of_file(seen(path, TOOLS[tool]), path)
+        assert writer is not None
+        assert writer.name == tool, path
+
+
+def test_a_file_that_was_removed_is_named_as_such() -> None:
+    path = "/etc/modules-load.d/gpunode.conf"
+    facts = replace(cases.facts("modern"), traces={path: Trace(path, run="r", wrote="f00d", undone=1)})
+    assert (
+        "removed by somebody (gpunode's record has it, and it is gone); gpunode wrote it before. Let one of them own it: "
+        in text_of(plan_host(cases.host("modern"), facts, None))
+    )
 
 
 def test_a_verdict_names_who_broke_a_file() -> None:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from gpunode.agent.journal import entries_of, records
 from gpunode.agent.section import Section
@@ -14,12 +14,16 @@ PACKAGED = re.compile(r"/etc/(?!apt/|yum\.repos\.d/|zypp/)")
 
 
 def read_traces(files: Section) -> Tuple[Dict[str, Message], Dict[str, str]]:
-    """The traces of each watched file that exists, by path; and gpunode's apply that held each package."""
-    shown = {path: file for path, file in files.result().items() if "sha256" in file}
-    traces = {path: {"uid": uid_of(path)} for path in shown}  # type: Dict[str, Message]
-    recorded, holds = read_recorded(shown)
-    for path, trace in recorded.items():
-        traces[path].update(trace)
+    """The traces of each watched file that exists, or that gpunode wrote, by path; and gpunode's apply that held each package."""
+    watched = files.result()
+    shown = {path: file for path, file in watched.items() if "sha256" in file}
+    digests = {
+        path: file.get("sha256") for path, file in watched.items() if path in shown or not file["exists"]
+    }
+    recorded, holds = read_recorded(digests)
+    traces = {path: dict(trace) for path, trace in recorded.items() if path in shown or trace["wrote"]}
+    for path in shown:
+        traces.setdefault(path, {})["uid"] = uid_of(path)
     doubtful = [
         path for path in shown if PACKAGED.match(path) and traces[path].get("wrote") != shown[path]["sha256"]
     ]
@@ -34,8 +38,8 @@ def uid_of(path: str) -> int:
     return 0 if ROOT else os.stat(path).st_uid  # below another root, files are the caller's
 
 
-def read_recorded(files: Dict[str, Dict[str, Any]]) -> Tuple[Dict[str, Message], Dict[str, str]]:
-    """Of the files that gpunode's applies wrote: the last one as `run`, the digest that it `wrote`, and how often another text has
+def read_recorded(digests: Dict[str, Optional[str]]) -> Tuple[Dict[str, Message], Dict[str, str]]:
+    """Of these files, those that gpunode's applies wrote: the last one as `run`, the digest that it `wrote`, and how often another text has
     `undone` it; and the apply that held each package. Applies that failed do not count for `undone`: they restore files."""
     traces: Dict[str, Message] = {}
     holds: Dict[str, str] = {}
@@ -46,13 +50,13 @@ def read_recorded(files: Dict[str, Dict[str, Any]]) -> Tuple[Dict[str, Message],
         for entry in entries_of(folder):
             holds.update(dict.fromkeys(entry.get("change", {}).get("hold", ()), run))
             path = entry.get("path")
-            if path in files:
+            if path in digests:
                 last = traces.get(path)
                 undone = last["undone"] + (kept[path] and entry["was"] != last["wrote"]) if last else 0
                 traces[path] = {"run": run, "wrote": entry["wrote"], "undone": undone}
                 kept[path] = well
     for path, trace in traces.items():
-        trace["undone"] += kept[path] and trace["wrote"] != files[path]["sha256"]
+        trace["undone"] += kept[path] and trace["wrote"] != digests[path]
     return traces, holds
 
 
