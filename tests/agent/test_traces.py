@@ -78,6 +78,8 @@ def test_the_package_database_is_not_asked_for_what_gpunode_wrote(host: Host) ->
 
 
 def test_the_record_of_runs_tells_which_packages_gpunode_held(host: Host) -> None:
-    entry = {"version": 2, "n": 0, "kind": "packages", "change": {"hold": ["nvidia-open"]}}
+    """Not those that were held before."""
+    packages = {"nvidia-open": {"held": False, "holds": True}, "theirs": {"held": True, "holds": True}}
+    entry = {"version": 2, "n": 0, "kind": "packages", "packages": packages}
     host.write("/var/lib/gpunode/runs/run0/journal.jsonl", json.dumps(entry) + "\n")
     assert answers.parse_facts(host.probe()).holds == {"nvidia-open": "run0"}
