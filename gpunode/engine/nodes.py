@@ -223,7 +223,8 @@ def warn(
     api: Api, inventory: Inventory, members: Sequence[Member], reporter: Reporter, *, but: str = ""
 ) -> None:
     """Warn of other device plugins (except the one with the title `but`), and of pitfalls in the plugin's image and configuration."""
-    for other in [owner for owner in other_owners.list_others(api) if owner.title != but]:
+    others = [owner for owner in other_owners.list_others(api) if owner.title != but]
+    for other in others:
         where = f"{other.title}, on {several(other.nodes, 'node')}"
         whose = f"It is {other.product.name}: {other.product.way}."
         if other.does == "configures":
@@ -239,6 +240,16 @@ def warn(
                 f"{where}, offers NVIDIA GPUs too. Where two device plugins run on a node, the one that started last wins: "
                 f"remove that one first; running pods keep their GPUs. {whose}"
             )
+    operated = [
+        member.node.name
+        for member in members
+        if member.node and member.node.labels.get(other_owners.OPERATED) == "true"
+    ]
+    if operated and any(other.product.name == other_owners.GPU_OPERATOR for other in others):
+        reporter.note(
+            f"{few(operated, 5)}: in the hands of {other_owners.GPU_OPERATOR} (label {other_owners.OPERATED}=true). "
+            f"Hand over one node at a time: {page('switching.md')}"
+        )
     for node in filter(None, (member.node for member in members)):
         for label in other_owners.paused_labels(node.labels):
             reporter.note(

@@ -45,6 +45,7 @@ class Other:
     does: Literal["offers", "configures", "allocates"] = "offers"
 
 
+GPU_OPERATOR = "the GPU Operator"
 # Names of the products' own manifests and charts: canonical/microk8s-core-addons:addons/nvidia, NVIDIA/gpu-operator (the label
 # of an operand, controllers/state_manager.go), AliyunContainerService/gpushare-device-plugin, Project-HAMi/HAMi:charts/hami.
 PRODUCTS = (
@@ -55,7 +56,7 @@ PRODUCTS = (
         returns=True,
     ),
     Product(
-        "the GPU Operator",
+        GPU_OPERATOR,
         # From NVIDIA/gpu-operator#2575 on, the first label leaves the driver's pod on the node; before, it takes that, too.
         "`kubectl label node NODE nvidia.com/gpu.deploy.operands=false` takes it off a node; a driver pod that stays goes by "
         "`nvidia.com/gpu.deploy.driver=false` once nothing uses that driver",
@@ -92,6 +93,8 @@ PRODUCTS = (
 )
 
 
+# With the operands of a node: NVIDIA/gpu-operator, controllers/state_manager.go (gpuStateLabels). `operands=false` takes it off.
+OPERATED = "nvidia.com/gpu.deploy.device-plugin"
 PAUSED = "paused-for-mig-change"  # NVIDIA/mig-parted#485
 
 

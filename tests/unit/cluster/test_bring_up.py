@@ -423,6 +423,24 @@ def test_a_plan_says_whose_another_plugin_is_and_how_it_leaves(
     assert words in noted()
 
 
+@pytest.mark.parametrize(
+    ("namespace", "value", "named"),
+    [
+        ("gpu-operator", "true", True),
+        ("gpu-operator", "paused-for-mig-change", False),
+        ("kube-system", "true", False),  # left over from an operator that is gone
+    ],
+)
+def test_a_plan_names_nodes_in_the_hands_of_the_gpu_operator(
+    fake: FakeApi, noted: Noted, namespace: str, value: str, named: bool
+) -> None:
+    other = daemonset("nvidia-device-plugin-daemonset", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0")
+    fake.put(other | {"metadata": other["metadata"] | {"namespace": namespace}})
+    label = "nvidia.com/gpu.deploy.device-plugin"
+    words = f"a: in the hands of the GPU Operator (label {label}=true). Hand over one node at a time:"
+    assert (words in noted(**{label: value})) == named
+
+
 @pytest.mark.parametrize(("container", "named"), [("gpus", True), ("compute-domains", False)])
 def test_a_plan_names_a_dra_driver_for_gpus(fake: FakeApi, noted: Noted, container: str, named: bool) -> None:
     """It mounts none of the folders of device plugins. One for ComputeDomains alone allocates no GPU."""
