@@ -19,7 +19,7 @@ from gpunode.links import node as cluster_nodes
 from gpunode.links import plugin
 from gpunode.links.node import labels, taint
 from gpunode.links.node.identity import ANOTHER_MACHINE
-from gpunode.links.plugin import configuration, daemonset, expected, other_owners
+from gpunode.links.plugin import configuration, daemonset, expected, marks, other_owners
 from gpunode.links.plugin.features import PREFIX, STAMP, WRITER
 from gpunode.links.plugin.link import nodes_without
 from gpunode.links.pod.run_pod import make_pod
@@ -70,6 +70,7 @@ def plan(
     planned = show(
         api, inventory, located, reporter, diff=diff, strict=strict, loaded=True, order=order, taints=taints
     )
+    _report_strangers(api, inventory, located, reporter)
     missing = [member for member in located if member.node is None and member.reason is not None]
     for member in missing:
         if member.reason and member.reason.code == ANOTHER_MACHINE:
@@ -91,6 +92,27 @@ def plan(
             )
         )
     return planned
+
+
+def _report_strangers(api: Api, inventory: Inventory, members: Members, reporter: Reporter) -> None:
+    """Report nodes with gpunode's labels that are no host of the inventory; none where one of its hosts may be such a node under
+    another name."""
+    items = {item["metadata"]["name"]: item for item in api.find("Node", labels=cluster_nodes.GPU_LABEL)[0]}
+    known = {member.node.name for member in members if member.node}
+    strange = {name for name, item in items.items() if name not in known and marks.is_owned(item)}
+    probed = {member.host.name for member in members}
+    others = [host for host in inventory.hosts if strange and host.name not in probed]
+    every = cluster_nodes.fetch(api) if others else ()
+    for host in others:
+        try:
+            strange.discard(cluster_nodes.find(host, every).name)
+        except ClusterError:
+            return
+    for name in sorted(strange):
+        reporter.note(
+            f"{name} has left the inventory and still carries {few(marks.find(items[name]), NAMED)}: "
+            f"`gpunode forget {name} -i {inventory.path}` takes that off, unless another inventory has it."
+        )
 
 
 def _until_proven(member: Member, asked: bool, run: bool) -> Difference | None:

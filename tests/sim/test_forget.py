@@ -56,7 +56,7 @@ def node(api: Client, host: str) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def demo() -> Iterator[Demo]:
     with Demo([kinds.old_host(HOST, count=1)]) as made:
         yield made
@@ -66,6 +66,31 @@ def differences(before: dict[str, str], after: dict[str, str]) -> list[str]:
     """What is otherwise than before, but for what may be."""
     names = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
     return [name for name in names if not any(re.fullmatch(pattern, name) for pattern in STAYS)]
+
+
+def test_a_node_whose_host_has_left_the_inventory_is_named_and_forgotten(demo: Demo) -> None:
+    """By the name of the node, whose marks go; another's labels stay."""
+    api, name = client(demo), "gpu-7"
+    body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"rack": "7"}}}
+    assert api.ask("POST", "/api/v1/nodes", body)[0] == 201
+    body["metadata"] = {"name": name, "labels": {"gpunode.dev/gpu": "true", "tier": "a"}}
+    content = "application/apply-patch+yaml"
+    assert api.ask("PATCH", f"/api/v1/nodes/{name}", body, content, fieldManager="gpunode")[0] == 200
+
+    code, _ = run(demo, "plan", "inventory.yaml")
+    assert code == 0, operators.output(demo)
+    assert (
+        f"{name} has left the inventory and still carries label gpunode.dev/gpu, label tier: "
+        in operators.output(demo)
+    )
+    code, _ = run(demo, "forget", name, "--yes")
+    assert code == 0, operators.output(demo)
+    assert api.ask("GET", f"/api/v1/nodes/{name}")[1]["metadata"]["labels"] == {"rack": "7"}
+    code, _ = run(demo, "plan", "inventory.yaml")
+    assert f"{name} has left" not in operators.output(demo)
+    code, _ = run(demo, "forget", "gpu-8", "--yes")
+    assert code != 0
+    assert "gpu-8 is neither a host of the inventory nor a node" in operators.output(demo)
 
 
 def test_a_forgotten_host_is_as_it_was_before(demo: Demo) -> None:

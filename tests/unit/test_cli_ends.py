@@ -385,7 +385,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def begin(*_: object) -> None:
         raise Declined("begun")
 
-    monkeypatch.setattr("gpunode.commands.provision._begin_record", begin)
+    monkeypatch.setattr("gpunode.commands.provision.begin_record", begin)
     return questions
 
 
@@ -572,7 +572,7 @@ def test_a_reviewed_plan_that_is_another_after_a_wait_is_not_applied(
 
     held = Held("us")
     held.waited = waits == "lease"
-    monkeypatch.setattr("gpunode.commands.provision._hold_lease", lambda *_: nullcontext(held))
+    monkeypatch.setattr("gpunode.commands.provision.hold_lease", lambda *_: nullcontext(held))
     monkeypatch.setattr(converge, "probe_and_plan", look)
     monkeypatch.setattr(converge, "apply", apply)
     monkeypatch.setattr(work, "wait_for_end", clear)

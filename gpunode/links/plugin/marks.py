@@ -18,6 +18,12 @@ PLUGIN = (GPU_LABEL, RUNTIME_LABEL)  # by which a node has the plugin
 APPLY = "Apply"
 
 
+def is_owned(item: Object) -> bool:
+    """True if gpunode set labels on the node that are there."""
+    node = parse(item)
+    return bool(node.applied.get(labels.PROVISION, frozenset()) & node.labels.keys())
+
+
 def find(item: Object, *, keep_software: bool = False) -> tuple[str, ...]:
     """What `take_off` would remove from the node, as `label NAME`, `taint KEY=VALUE:EFFECT` …, or whose mark it would end."""
     node, annotations = parse(item), item["metadata"].get("annotations") or {}
