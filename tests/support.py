@@ -345,7 +345,7 @@ no run is recorded.
 
 ## Hardware
 
-On real GPUs, by `make gpu`. What is not named here is unproven on hardware: installing the driver, and with it a whole `provision`; MIG; NVLink and its
+On real GPUs, by `make gpu`. What is not named here is unproven on hardware: installing the driver, and with it a whole `provision`; MIG and its layouts; NVLink and its
 fabric; a GPU that fails or is lost; several GPUs.
 
 {hardware}

@@ -14,6 +14,7 @@ from gpunode.engine import chain
 from gpunode.engine.undo import ENDS_WORK, RUNTIME, Journal, originals
 from gpunode.errors import Refused
 from gpunode.links import runtime as runtimes
+from gpunode.links.driver import mig
 from gpunode.links.kubelet import places
 from gpunode.links.runtime import docker
 from gpunode.links.runtime import link as runtime_link
@@ -185,6 +186,9 @@ def _what_stays(facts: Facts) -> Iterator[Left]:
         yield Left("stays", ", ".join(names), f"packages stay installed; `{system.purge} NAME` removes them")
     if facts.installed_run is not None:
         yield Left("stays", f"driver {facts.installed_run.version}", "`nvidia-uninstall` removes it")
+    for gpu in facts.gpus if files.exists(facts, mig.SCRIPT) else ():
+        if gpu.mig_on:
+            yield Left("stays", f"MIG of {gpu.pci}", f"`nvidia-smi -i {gpu.pci} -mig 0` switches it off")
     if (files.text(facts, runtime_link.STATE) or "").startswith("1"):
         name = runtime_link.BOOLEAN
         yield Left("stays", f"SELinux boolean {name}", f"`setsebool -P {name} off` switches it off")

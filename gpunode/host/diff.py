@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections import Counter
 from pathlib import Path
 
 from gpunode.agent.redaction import redact
@@ -12,7 +11,6 @@ from gpunode.model import (
     ForgetHost,
     InstallDriver,
     KernelModule,
-    Layout,
     LoadImage,
     MigLayout,
     Packages,
@@ -25,6 +23,7 @@ from gpunode.model import (
     UninstallDriver,
     WriteFile,
 )
+from gpunode.planning import mig
 
 
 def headline(change: Change, *, reload: bool = False) -> str:
@@ -43,7 +42,7 @@ def headline(change: Change, *, reload: bool = False) -> str:
         case KernelModule():
             return _modules(change)
         case MigLayout():
-            after = {_layout(gpu.after) for gpu in change.gpus}
+            after = {mig.describe(gpu.after) for gpu in change.gpus}
             into = f"MIG layout {after.pop()}" if len(after) == 1 else "MIG layouts"
             return f"{into} on GPU {', '.join(gpu.pci.removeprefix('0000:') for gpu in change.gpus)}"
         case LoadImage() | RemoveImage():
@@ -62,13 +61,6 @@ def headline(change: Change, *, reload: bool = False) -> str:
             return f"set the SELinux boolean {change.name} on"
         case Reboot():
             return "reload the modules (reboots only if something else holds a GPU)" if reload else "reboot"
-
-
-def _layout(layout: Layout) -> str:
-    """`off`, or `3g.40gb + 2 × 1g.10gb`."""
-    counts = Counter(layout or ())
-    parts = " + ".join(f"{n} × {profile}" if n > 1 else profile for profile, n in counts.items())
-    return "off" if layout is None else parts or "on, without devices"
 
 
 def _modules(change: KernelModule) -> str:
@@ -113,8 +105,8 @@ def lines(change: Change) -> list[str]:
             f"{sign}{gpu.pci} {layout}"
             for gpu in change.gpus
             for sign, layout in (
-                ("-", _layout(gpu.before) if gpu.seen else "not known without a driver"),
-                ("+", _layout(gpu.after)),
+                ("-", mig.describe(gpu.before) if gpu.seen else "not known without a driver"),
+                ("+", mig.describe(gpu.after)),
             )
         ]
     if isinstance(change, WriteFile):

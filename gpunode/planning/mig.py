@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from gpunode.model import Layout
@@ -83,6 +84,13 @@ def fit(wanted: Sequence[str], known: Sequence[str]) -> bool:
         return any(place(rest[1:], taken | part) for part in parts if not part & taken)
 
     return place(expand(wanted, known), frozenset())
+
+
+def describe(layout: Layout) -> str:
+    """`off`, or `3g.40gb + 2 × 1g.10gb`."""
+    counts = Counter(layout or ())
+    parts = " + ".join(f"{n} × {profile}" if n > 1 else profile for profile, n in counts.items())
+    return "off" if layout is None else parts or "on, without devices"
 
 
 def _slices(profile: str) -> int:

@@ -128,7 +128,7 @@ def test_a_mode_that_waits_for_a_reset_is_told(gpus: Host) -> None:
 def test_each_boot_makes_the_layouts_again(gpus: Host, found: Layout, left: Layout) -> None:
     """As they are after a boot of Hopper, of Ampere, and where somebody has cut the GPU otherwise meanwhile."""
     put(gpus, A, found)
-    script = template("etc/gpunode/mig.sh", layouts={A: CUT})
+    script = template("etc/gpunode-mig.sh", layouts={A: CUT})
     ended = subprocess.run(["/bin/sh", "-c", script], env=gpus.environment, check=False, capture_output=True)
     assert ended.returncode == 0, ended.stderr
     assert (layout_of(gpus, A), layout_of(gpus, B)) == (left, None)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpunode.engine import chain, converge, forget, impact
 from gpunode.inventory import load
 from gpunode.links.machine import pci
-from gpunode.model import MigRule
+from gpunode.model import Facts, Gpu, GpuLayout, MigDevice, MigLayout, MigRule
 from gpunode.planning import mig
 from gpunode.planning.tables import table
+from tests import cases
 
 A30, A100, H100, RTX = (mig.profiles(device) for device in ("20b7", "20b0", "2330", "2bb5"))
 
@@ -102,3 +105,53 @@ def test_the_inventory_names_layouts(tmp_path: Path, text: str, rules: list[MigR
     first, second = load(file).hosts
     assert first.mig == tuple(rules)
     assert second.mig == (MigRule("", ("all-7g.40gb",)),)
+
+
+def cut(seen: Facts, *profiles: str) -> Facts:
+    """The host with MIG on for all of its GPUs."""
+    parts = tuple(MigDevice(n, f"MIG-{n}", profile) for n, profile in enumerate(profiles))
+    gpus = (
+        Gpu(n, f"GPU-{n}", "NVIDIA H100 80GB HBM3", device.address, 81559, parts, True, True, True)
+        for n, device in enumerate(pci.driven(seen.pci))
+    )
+    return replace(seen, gpus=tuple(gpus))
+
+
+def test_verify_names_a_layout_that_the_inventory_does_not_have() -> None:
+    """As a cause of NVML's link, with provision as its fix."""
+    host = cases.host("modern", {"mig": {"": ["7g.80gb"]}})
+    bare = cases.facts("modern")
+    seen = cases.applied(bare, chain.plan(host, bare, chain.decide(host, bare, None)).changes)
+    links = {
+        profile: next(
+            link
+            for link in chain.judge_host(converge.plan_host(host, cut(seen, profile), None))
+            if link.layer == "NVML"
+        )
+        for profile in ("7g.80gb", "4g.40gb")
+    }
+    assert links["7g.80gb"].status == "ok"
+    assert links["4g.40gb"].status == "broken"
+    assert "0000:19:00.0: MIG is 4g.40gb, the inventory has 7g.80gb" in links["4g.40gb"].cause
+    assert links["4g.40gb"].fix.startswith(
+        "gpunode provision --limit modern\nit will MIG layout 7g.80gb on GPU"
+    )
+
+
+def test_work_ends_before_gpus_are_cut() -> None:
+    """As for a change of the driver; a reboot that was accepted does as much."""
+    change = MigLayout((GpuLayout("0000:19:00.0", ("7g.80gb",)),), "why")
+    what = impact.disturbance_of([change])
+    assert what.ends_gpu_work
+    assert str(what) == "other MIG devices"
+    assert impact.outdates_pods([change], None)
+    assert impact.describe_unaccepted([change], ()) == "cut GPUs by MIG"
+    assert impact.describe_unaccepted([change], [impact.REBOOT]) == ""
+
+
+def test_a_forgotten_host_keeps_the_mode_and_says_so() -> None:
+    """What gpunode wrote for its boots goes."""
+    script = cases.facts("modern", {"files": {"/etc/gpunode-mig.sh": "x"}})
+    steps, left = forget.plan(forget.Aim(), cut(script, "7g.80gb"))
+    assert "/etc/gpunode-mig.sh" in [getattr(change, "path", "") for step in steps for change in step.changes]
+    assert "MIG of 0000:19:00.0" in [item.what for item in left]

@@ -29,9 +29,8 @@ from gpunode.model import (
 )
 from gpunode.planning import files, services
 from gpunode.planning import mig as profiles
-from gpunode.wording import few
 
-UNIT, SCRIPT = "gpunode-mig.service", "/etc/gpunode/mig.sh"
+UNIT, SCRIPT = "gpunode-mig.service", "/etc/gpunode-mig.sh"
 FILE = f"/etc/systemd/system/{UNIT}"
 LINK = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
 WATCH = Watch(files=(FILE, LINK, SCRIPT), units=(UNIT,))
@@ -97,8 +96,12 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     )
     if not gpus:
         return boot
-    which = few([gpu.pci for gpu in gpus if gpu.seen], 4)
-    fault = f"{which}: another MIG layout than in the inventory" if which else ""
+    seen = [
+        f"{gpu.pci}: MIG is {profiles.describe(gpu.before)}, the inventory has {profiles.describe(gpu.after)}"
+        for gpu in gpus
+        if gpu.seen
+    ]
+    fault = "\n".join(seen)
     stopped = tuple(unit for unit in (DCGM,) if services.is_active(facts, unit))
     return (*boot, MigLayout(gpus, "the inventory has this layout (`mig`)", stopped, fault))
 

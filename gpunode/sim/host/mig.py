@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpunode.sim.host.machine import Machine, Now, SimGpu
 
-SCRIPT = "etc/gpunode/mig.sh"
+SCRIPT = "etc/gpunode-mig.sh"
 PERSISTS = ("20b2", "20b7")  # the mode of A100 and A30 is there after a boot
 CAPABLE = (*PERSISTS, "2330", "2335", "2901")  # PCI ids: H100, H200, B200
 
