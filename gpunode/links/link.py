@@ -57,7 +57,10 @@ def judge_by_plan(outcome: Outcome, layer: Layer, text: str, *steps: str) -> Ver
         return Verdict.ok(layer, text)
     will = "; ".join(diff.headline(change) for change in step.changes)
     fix = lines((fix_by_plan(outcome, layer, "", *steps), f"it will {will}"))
-    return Verdict.broken(layer, text, faults(step, outcome.facts), fix)
+    wrote = (writers.of_change(outcome.facts, change) for change in step.changes)
+    codes = tuple(dict.fromkeys(writer.code for writer in wrote if writer))
+    cause = faults(step, outcome.facts)
+    return Verdict(layer, "broken", text, Problem("", text, layer, cause=cause, fix=fix, writers=codes))
 
 
 def fix_by_plan(outcome: Outcome, layer: Layer, by_hand: str, *steps: str) -> str:

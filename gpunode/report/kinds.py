@@ -87,6 +87,12 @@ class Link(TypedDict):
     fix: Annotated[str, "what to do next"]
 
 
+class LinkMore(Link, total=False):
+    writers: Annotated[
+        list[str], "the `code` of [who wrote](../switching.md#who-wrote-this-last) the files that are wrong"
+    ]
+
+
 class Why(TypedDict):
     """`plan --why`: a choice, after those that it rests on; of a refused host those before that."""
 
@@ -796,7 +802,7 @@ KINDS: Mapping[str, type] = {
         "batch": Batch,
         "deviation": Deviation,
         "left": Left,
-        "link": Link,
+        "link": LinkMore,
         "object": Changed,
         "plugin": Plugin,
         "key": Key,

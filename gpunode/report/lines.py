@@ -103,7 +103,10 @@ class Lines:
     def links(self, host: str, links: Sequence[Verdict]) -> None:
         for link in links:
             names = ("layer", "status", "text", "cause", "fix")
-            self._write({"type": "link", "host": host, **{name: getattr(link, name) for name in names}})
+            line = {"type": "link", "host": host, **{name: getattr(link, name) for name in names}}
+            if link.problem and link.problem.writers:
+                line["writers"] = link.problem.writers
+            self._write(line)
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         keys = [column.lower().replace(" ", "_") for column in columns]

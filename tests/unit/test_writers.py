@@ -173,11 +173,11 @@ def test_a_verdict_names_who_broke_a_file() -> None:
     broken = {"files": {CONTAINERD: text}, "containerd": {"version": "1.7.20", "dump": text}}
     outcome = plan_host(host, cases.overlaid(cases.applied(bare, plan.changes), broken), None)
     assert outcome.facts
-    assert (
-        judge_runtime(outcome, outcome.facts)
-        .cause.splitlines()[1]
-        .startswith("last written by the GPU Operator (")
-    )
+    link = judge_runtime(outcome, outcome.facts)
+    assert link.cause.splitlines()[1].startswith("last written by the GPU Operator (")
+    out = io.StringIO()
+    Lines(quiet=False, out=out).links("modern", [link])
+    assert json.loads(out.getvalue())["writers"] == ["gpu-operator"]
 
 
 def test_nothing_is_said_of_what_nobody_but_the_host_s_package_or_gpunode_wrote() -> None:
