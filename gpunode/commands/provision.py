@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from gpunode.cluster import rights
@@ -27,8 +28,9 @@ from gpunode.engine import (
 from gpunode.engine.batch import Interrupt, Run
 from gpunode.engine.batch_order import Size
 from gpunode.engine.converge import REBOOT_SECONDS
-from gpunode.engine.estimate import estimate, report_costs
+from gpunode.engine.estimate import Estimate, estimate, report_costs
 from gpunode.engine.member import Member, Members, outcomes, update
+from gpunode.engine.overview import RunLine
 from gpunode.engine.plan_file import PlanFile
 from gpunode.engine.record import (
     BAD,
@@ -47,7 +49,7 @@ from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem, StalePlan
 from gpunode.links.node import cordon, fetch, taint
 from gpunode.links.pod.vectoradd import sweep
-from gpunode.model import Host
+from gpunode.model import Event, Host
 from gpunode.wording import Advice, Command, few, lines, several
 
 NAMED = 5
@@ -417,8 +419,26 @@ def run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options: 
             waiting = [member for member in members if member.has_changes]
             left = estimate(hosts.order[number - 1 :], waiting, earlier, proves=bool(run.api and run.prove))
             record.batch(number, len(hosts.order), left.seconds)
+            _report_batch(run, now, (number, len(hosts.order)), left, len(members))
         members = update(members, _skip(run, now, code, why) if why else batch.finish(run, now))
     return members
+
+
+def _report_batch(run: Run, now: Members, number: tuple[int, int], left: Estimate, hosts: int) -> None:
+    """Report that a batch begins: its number, of how many, and how far the run with so many hosts is."""
+    record, names = run.record, few([member.host.name for member in now], NAMED)
+    line = RunLine(
+        record.id,
+        "running",
+        hosts,
+        record.count(*FINISHED),
+        record.count(*BAD),
+        time.time(),
+        *number,
+        left.seconds,
+    )
+    text = f"batch {number[0]} of {number[1]}: {names}; the run takes {left} more"
+    run.session.reporter.event(Event("stage", None, text, asdict(line)))
 
 
 def _report_end(

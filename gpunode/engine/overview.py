@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from gpunode.contract.status import CORDONED
@@ -33,8 +33,8 @@ class HostCell:
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
-    """The last run of the inventory. `batch` of `batches`: 0 before the first; `left`: seconds to its end by the estimate; `since`: when
-    it began or, unless it is running, when its last line was written, in seconds since the epoch."""
+    """A run. `since`: when its batch began or, unless it is running, when its last line was written, in seconds since the epoch. `batch`
+    of `batches`: 0 before the first; `left`: seconds from there to its end by the estimate."""
 
     id: str
     state: Literal["running", "pausing", "ended", "cut off"]
@@ -49,6 +49,10 @@ class RunLine:
     @property
     def is_running(self) -> bool:
         return self.state in ("running", "pausing")
+
+    def at(self, now: float) -> RunLine:
+        """The run at a later time."""
+        return replace(self, since=now, left=None if self.left is None else self.left - (now - self.since))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +71,18 @@ def sum_up_run(run: RecordedRun, *, running: bool, paused: bool, now: float) -> 
     if not running:
         state = "ended" if run.ended else "cut off"
     batch = run.batch
-    return RunLine(
+    line = RunLine(
         run.id,
         state,
         len(run.hosts),
         len(run.in_state(*FINISHED)),
         len(run.in_state(*BAD)),
-        run.began if running else run.last,
+        (batch.time if batch else run.began) if running else run.last,
         batch.batch if batch else 0,
         batch.of if batch else 0,
-        batch.seconds - (now - batch.time) if batch and running else None,
+        batch.seconds if batch and running else None,
     )
+    return line.at(now) if running else line
 
 
 def sort_cells(cells: Iterable[HostCell]) -> tuple[HostCell, ...]:

@@ -296,6 +296,10 @@ class Record:
         """Note that a batch begins, and the estimated seconds to the end of the run."""
         self._write({"batch": number, "of": of, "seconds": round(seconds), "time": time.time()})
 
+    def count(self, *states: State) -> int:
+        """The number of hosts that are noted to be in one of these states."""
+        return sum(state in states for state in self._states.values())
+
     @property
     def paused(self) -> bool:
         """True if no further batch should begin: see `pause`."""

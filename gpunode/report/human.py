@@ -7,11 +7,12 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 from rich.table import Table
 
+from gpunode.engine.overview import RunLine
 from gpunode.errors import Problem
 from gpunode.model import Event, Host, Outcome, Verdict
 from gpunode.report import plans
@@ -51,6 +52,7 @@ class Human:
         self._quiet = quiet
         self._brief = quiet and accepted  # no plan: the user is not asked about it
         self._live: Live | None = None
+        self._run: RunLine | None = None
         self._start = time.monotonic()
         self._visited = 0  # hosts
         self._known: dict[str, Outcome] = {}  # how each host stands
@@ -65,11 +67,13 @@ class Human:
             yield
             return
         self._line.clear()
-        with Live(self._err, [host.name for host in hosts], self._known) as self._live:
+        with Live(self._err, [host.name for host in hosts], self._known, self._run) as self._live:
             yield
         self._live = None
 
     def event(self, event: Event) -> None:
+        if "batches" in event.data:
+            self._run = RunLine(**cast(dict[str, Any], event.data))
         if self._live is not None:
             self._live.event(event)
         elif self._err.is_terminal and not event.host and not self._quiet:

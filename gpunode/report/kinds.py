@@ -33,6 +33,15 @@ class Stage(TypedDict):
 
 class StageMore(Stage, total=False):
     run: Annotated[str, "the run whose apply is followed"]
+    id: Annotated[str, "the run whose batch begins, with the members below"]
+    state: Literal["running"]
+    hosts: Annotated[int, "of the run"]
+    finished: Annotated[int, "hosts proven so far"]
+    bad: Annotated[int, "hosts that ended badly so far"]
+    since: Annotated[float, "when the batch began, in seconds since the epoch"]
+    batch: Annotated[int, "number of the batch, from 1"]
+    batches: Annotated[int, "number of batches"]
+    left: Annotated[float, "estimated seconds to the end of the run, without waits for work to end"]
 
 
 class Change(TypedDict):

@@ -15,10 +15,12 @@ from rich.live import Live as RichLive
 from rich.table import Table
 from rich.text import Text
 
+from gpunode.engine.overview import RunLine
 from gpunode.engine.phases import WORK
 from gpunode.model import Event, Outcome
 from gpunode.report.plain import Part, end_quietly, lines, plain
 from gpunode.report.plans import WORDS
+from gpunode.report.run_line import BAR, ROOMY, run_line
 
 # Where a line's text begins, after its indentation, name, sign and second name.
 _HEAD = re.compile(r" *(?:[^ ]{1,20} {2,})?(?:[-+~!=✓✗·] +)?(?:[^ ]{1,12} {2,})?")
@@ -134,17 +136,21 @@ class Line:
 
 Work = tuple[str, tuple[float, str]]  # a host, since when, and at what
 BAD = ("failed", "refused", "unreachable")
-BAR, ROOMY = 10, 100  # columns: of the bar, and of a terminal that has room for it
 STAGES = {"probe": "probes", "reboot": "reboots"}  # any other sentence is a wait
 
 
 class Live:
-    """`known`: the last outcome of every host of the run; what finishes here is added."""
+    """`known`: the last outcome of every host of the run; what finishes here is added. `run`: as of the start of this batch."""
 
     def __init__(
-        self, console: Console, hosts: Sequence[str], known: dict[str, Outcome] | None = None
+        self,
+        console: Console,
+        hosts: Sequence[str],
+        known: dict[str, Outcome] | None = None,
+        run: RunLine | None = None,
     ) -> None:
         self._console = console
+        self._run = run
         self._width = max((len(host) for host in hosts), default=0)
         self._start = time.monotonic()
         self._left = dict.fromkeys(hosts)  # that are not done
@@ -198,10 +204,14 @@ class Live:
         # Hosts finish in other threads while this one draws: a drawing is of a copy.
         known, left, doing = list(self._known.values()), list(self._left), list(self._doing.items())
         end = wrap(to_text((f" {self._sum(known, left, doing)}", "dim")), width)
-        room = max(height - 2 - end.plain.count("\n"), 1)
+        head = [to_text(*run_line(self._run.at(time.time()), width))] if self._run else []
+        for line in head:
+            line.truncate(width, overflow="ellipsis")
+        room = max(height - 2 - len(head) - end.plain.count("\n"), 1)
         bad = [outcome for outcome in known if outcome.status in BAD]
         shown = bad[: max(room - len(doing), room // 2)]
         return Group(
+            *head,
             *(self._failed_line(outcome, width) for outcome in shown),
             self._table(doing, room - len(shown)),
             end,

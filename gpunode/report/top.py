@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rich.text import Text
 
-from gpunode.engine.estimate import Estimate
-from gpunode.engine.overview import HostCell, Overview, RunLine
+from gpunode.engine.overview import HostCell, Overview
 from gpunode.report.plain import Part, lines
-from gpunode.report.terminal import BAR, ROOMY, to_text, wrap
+from gpunode.report.run_line import run_line
+from gpunode.report.terminal import to_text, wrap
 from gpunode.wording import several
 
 SIGNS = {
@@ -24,7 +23,7 @@ SIGNS = {
 LOADS = "▁▂▃▄▅▆▇█"  # the sign of a host that is ok, where there is room for signs alone
 LISTED = ("bad", "unknown")  # a line each, with the reason, in the upper third
 FIGURES = 11  # columns of ` used/all load` in a cell, or of its state
-NARROW, LOW = 70, 12  # columns, lines
+LOW = 12  # lines: so few have no empty one
 KEYS = " ↵ chain  p pods  l log  d plan  b pause  / filter  q quit"
 PAGE_KEYS = " ↑↓ scroll  esc back"
 
@@ -120,35 +119,8 @@ def _head(overview: Overview, width: int, height: int) -> list[Text]:
     fleet = to_text((f" {overview.fleet or 'asking the cluster and its device plugins'}", "bold"))
     head = list(wrap(fleet, width).split("\n"))[:2]
     head += [to_text((f" {overview.error}", "red"))] if overview.error else []
-    head += [_run(overview.run, width)] if overview.run else []
+    head += [to_text(*run_line(overview.run, width))] if overview.run else []
     return [*head, *([Text()] if height > LOW else [])]
-
-
-def _run(run: RunLine, width: int) -> Text:
-    """` batch 3 of 8  ████░░░░░░  11 of 32 hosts · 1 failed · about 12 min left`, or how the run ended."""
-    of = "/" if width < NARROW else " of "
-    bad = [f"{run.bad} failed"] if run.bad else []
-    done = f"{run.finished}{of}{several(run.hosts, 'host')}"
-    if not run.is_running:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.since))
-        rest = [] if run.finished == run.hosts else ["`gpunode resume` continues"]
-        return to_text(f" run {run.state} {when}: ", " · ".join([f"{done} done", *bad, *rest]))
-    bar = BAR if width < ROOMY else 2 * BAR
-    filled = bar * run.finished // max(run.hosts, 1)
-    batch = f" batch {run.batch}{of}{run.batches} " if run.batches else " run "
-    left = [] if run.left is None else ["longer than estimated"]
-    left = (
-        [f"{Estimate(run.left, typical=False)}{'' if width < NARROW else ' left'}"]
-        if run.left and run.left > 0
-        else left
-    )
-    pausing = ["pausing after this batch"] if run.state == "pausing" else left
-    named = [] if width < NARROW else [f"run {run.id}"]
-    return to_text(
-        (batch, "bold"),
-        ("█" * filled + "░" * (bar - filled), "cyan"),
-        f" {' · '.join([done, *bad, *pausing, *named])}",
-    )
 
 
 def shown(overview: Overview, view: View) -> tuple[HostCell, ...]:

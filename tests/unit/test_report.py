@@ -14,6 +14,7 @@ from rich.console import Console
 from gpunode import cli
 from gpunode.cluster.objects.difference import Difference
 from gpunode.cluster.pods import GPU, MEMORY
+from gpunode.engine.overview import RunLine
 from gpunode.engine.reporter import Reporter
 from gpunode.errors import Claim, ClusterError, InventoryError, Problem
 from gpunode.model import (
@@ -44,7 +45,7 @@ from tests.unit.test_verify import right
 @pytest.fixture
 def _still(monkeypatch: pytest.MonkeyPatch) -> None:
     """The live view's clock stands: a loaded machine needs no second for what is shown as 00:00."""
-    monkeypatch.setattr(live_view, "time", mock.Mock(monotonic=lambda: 7.0))
+    monkeypatch.setattr(live_view, "time", mock.Mock(monotonic=lambda: 7.0, time=lambda: 7.0))
 
 
 @pytest.mark.usefixtures("_still")
@@ -114,12 +115,14 @@ def test_the_live_view_of_a_batch_knows_all_hosts_of_the_run() -> None:
         first.outcome(
             Outcome(name, status, problem=Problem("", "Secure Boot is on") if name == "b" else None)
         )  # type: ignore[arg-type]
-    batch = Live(console, ["a"], known)
+    run = RunLine("4f1c", "running", 3, 1, 1, 7.0, 2, 3, 240.0)
+    batch = Live(console, ["a"], known, run)
     batch.event(Event("stage", "a", "waiting for ml/train"))
 
     lines = ["".join(part.text for part in line).rstrip() for line in console.render_lines(batch._render())]
 
     assert lines == [
+        " batch 2 of 3 ███░░░░░░░ 1 of 3 hosts · 1 failed · about 4 min left · run 4f1c",
         " b  ✗ refused  Secure Boot is on",
         " a  00:00  waiting for ml/train",
         " 00:00 · 1 at work (waits 1) · 3 hosts: 1 to change, 1 refused, 1 right",
