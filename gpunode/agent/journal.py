@@ -40,11 +40,10 @@ def append(this: Run, entry: Message) -> None:
     _append(this, dict(common, **entry))
 
 
-def complete(this: Run, detail: Message) -> None:
-    """After the change under way was made: its entries are complete. `detail`: what it is worth to know since."""
-    if this.noted:
-        this.noted = False
-        _append(this, {"version": JOURNAL, "n": this.n, "done": time.time(), "after": detail})
+def end_entry(this: Run, after: Message) -> None:
+    """After the change under way, made or not (`failed`: the code): its entries are complete, with what is known since."""
+    this.noted = False
+    _append(this, {"version": JOURNAL, "n": this.n, "ended": time.time(), "after": after})
 
 
 def _append(this: Run, line: Message) -> None:
@@ -57,17 +56,19 @@ def _append(this: Run, line: Message) -> None:
 
 
 def entries_of(record: str) -> Iterator[Message]:
-    """The entries of the journal in this folder, in order, each with `done`. Raises Failure where a newer gpunode wrote it."""
+    """The entries of the journal in this folder, in order, each with `ended` (when; 0: killed), and what was known then. Raises
+    Failure where a newer gpunode wrote it."""
     lines: List[Message] = []
     for line in (text_of(record + LINES) or "").splitlines():
         try:
             lines.append(check_format(json.loads(line), record + LINES, JOURNAL))
         except ValueError:
             continue  # incomplete, so its change never began
-    made = {each["n"]: each["after"] for each in lines if "done" in each}
+    ends = {each["n"]: each for each in lines if "ended" in each}
     for entry in lines:
-        if "done" not in entry:
-            yield dict(entry, done=entry.get("n") in made, after=made.get(entry.get("n"), {}))
+        if "ended" not in entry:
+            end = ends.get(entry.get("n"), {"ended": 0, "after": {}})
+            yield dict(entry, ended=end["ended"], **end["after"])
 
 
 def records() -> List[str]:

@@ -28,6 +28,8 @@ class PackageSystem(NamedTuple):
     release: Callable[[Run, List[str]], None]  # of holds
     # Of a probe, with the machine's architecture; None: there is no package that is half installed.
     read_all: Optional[Callable[[List[str], str], Tuple[Dict[str, Dict[str, Any]], List[str]]]] = None
+    # Whether a repository has this version of a package, by the lists that are there; None: that is not known.
+    offers: Optional[Callable[[str, str], bool]] = None
 
 
 def wait_for_lock(this: Run, name: str, holder: Callable[[], Optional[int]], code: str = "") -> None:

@@ -229,7 +229,7 @@ def _acts(change: Change) -> Iterable[Act]:
         case Packages():
             return [("remove" if name in change.remove else "install", name) for name in _names(change)]
         case Service():
-            verb = "restart" if change.restart else "enable"
+            verb = "disable" if change.disable else "restart" if change.restart else "enable"
             return [(verb, change.unit)]
         case KernelModule():
             return [("unload" if change.unload else "load", "modules")]

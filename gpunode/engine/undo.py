@@ -1,36 +1,52 @@
 """The undo of a run on one host, planned from the host's journal and its facts: changes in reverse, and what has to stay.
 
-`originals` is for others who need a host's state before gpunode.
+`originals` and `brought` are for others who need a host's state before gpunode.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from gpunode.engine import chain
 from gpunode.errors import Refused
+from gpunode.links.driver import modules
 from gpunode.model import (
     Change,
     Entry,
     Facts,
     Host,
+    KernelModule,
     Left,
     Outcome,
+    PackageChange,
+    Packages,
+    PackageSpec,
     Plan,
+    Reboot,
     RemoveFile,
+    SelinuxBoolean,
     Service,
     StepPlan,
+    UninstallDriver,
     Watch,
     WriteFile,
 )
+from gpunode.packages import system_of_host
 from gpunode.planning import services
+from gpunode.wording import few
 
 STEP = "undo"
+NAMED = 3
 SOMEBODY = "changed since the run"
 RUNTIME = "nvidia"  # and nvidia-cdi, nvidia-legacy: gone with what names them
 ENDS_WORK = "docker.service"  # its restart ends containers
+HEADERS = re.compile("headers|devel")
+ARCH = r"\.(x86_64|aarch64)$"
+SOURCES = ("/etc/apt/", "/etc/yum.repos.d/", "/etc/zypp/repos.d/")
+KEYS = "gpg-pubkey"  # rpm's name for all keys that it has imported
 Journal: TypeAlias = Sequence[Entry]
 
 
@@ -43,6 +59,24 @@ def originals(journal: Journal) -> dict[str, Entry]:
     return oldest
 
 
+def brought(journal: Journal) -> dict[str, str]:
+    """Name → version of the packages that were not installed before gpunode, as its last change of them left them."""
+    return {
+        name: change.now
+        for name, change in _package_changes(journal).items()
+        if change.was is None and change.now is not None
+    }
+
+
+def _package_changes(journal: Journal) -> dict[str, PackageChange]:
+    """The changes of packages, each from its state before the first to that after the last."""
+    changes: dict[str, PackageChange] = {}
+    for name, change in ((name, change) for entry in journal for name, change in entry.packages.items()):
+        first = changes.get(name, change)
+        changes[name] = replace(change, was=first.was, held=first.held)
+    return changes
+
+
 def watch(known: Watch, journal: Journal, run: str) -> Watch:
     """The probe's watch, with what an undo of the run needs to know."""
     mine = [entry for entry in journal if entry.run == run]
@@ -50,6 +84,7 @@ def watch(known: Watch, journal: Journal, run: str) -> Watch:
         known,
         files=_unique((*known.files, *(entry.path for entry in mine))),
         units=_unique((*known.units, *(entry.unit for entry in mine))),
+        packages=_unique((*known.packages, *_package_changes(mine))),
     )
 
 
@@ -74,29 +109,169 @@ def plan(journal: Journal, run: str, facts: Facts) -> tuple[tuple[Change, ...], 
     """The changes that take the run's back, in reverse order, and what is left as it is."""
     mine = [entry for entry in journal if entry.run == run]
     first = originals(mine)
-    changes: list[Change] = []
-    left: list[Left] = []
+    packages = brought(mine)
+    gone = bool(packages) and not packages.keys() & facts.packages.keys()
+    software = list(_software(mine, run, facts))
+    changes: list[Change | Left] = []
     due: dict[str, list[str]] = {}  # unit → files to restore that it reads
     for entry in reversed(mine):
         if entry.path in first:
-            planned = _restore(journal, run, facts, first.pop(entry.path))
-            if isinstance(planned, Left):
-                left.append(planned)
-            elif planned is not None:
+            planned = _restore(journal, run, facts, first.pop(entry.path), gone=gone)
+            if planned is not None:
                 changes.append(planned)
-                if entry.unit and services.is_active(facts, entry.unit):
-                    due.setdefault(entry.unit, []).append(planned.path)
-    return tuple(_with_restarts(changes, due, facts)), tuple(left)
+            if (
+                isinstance(planned, (WriteFile, RemoveFile))
+                and entry.unit
+                and services.is_active(facts, entry.unit)
+            ):
+                due.setdefault(entry.unit, []).append(planned.path)
+        elif entry.modules is not None:  # all of them at the place of the last, which the others rest on
+            changes += software
+            software = []
+        else:
+            changes += _take_back(mine, entry, run, facts)
+    left = tuple(dict.fromkeys(change for change in changes if isinstance(change, Left)))
+    made = [change for change in changes if not isinstance(change, Left)]
+    last = [change for change in made if isinstance(change, Reboot)]
+    return (*_with_restarts([change for change in made if change not in last], due, facts), *last), left
 
 
-def _restore(journal: Journal, run: str, facts: Facts, first: Entry) -> WriteFile | RemoveFile | Left | None:
-    """The change that restores a file as it was before the run; None: it is so."""
+def _take_back(mine: Journal, entry: Entry, run: str, facts: Facts) -> Iterable[Change | Left]:
+    """For an entry of a unit, a boolean, an image or a reboot."""
+    why, unit = f"as before run {run}", facts.units.get(entry.unit)
+    first = next(
+        each for each in mine if (each.kind, each.unit, each.name) == (entry.kind, entry.unit, entry.name)
+    )
+    if first is entry and entry.kind == "service" and unit and unit.enabled == "enabled":
+        if entry.enabled != "enabled" and entry.active != "active":
+            yield Service(entry.unit, why, disable=True)
+    elif first is entry and entry.kind == "selinux_boolean" and entry.state == "off":
+        yield SelinuxBoolean(entry.name, why, on=False)
+    elif entry.kind == "load_image":
+        yield Left("irreversible", entry.name, "an undo removes no image of a container runtime")
+    elif entry.kind == "reboot":
+        yield Left("irreversible", "reboot", f"the host was rebooted; before, it ran kernel {entry.name}")
+
+
+def _software(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
+    """Packages, an installer's driver, and the kernel modules of both: unloaded before, loaded after where they were."""
+    entries = [entry for entry in mine if entry.modules is not None]
+    if not entries:
+        return
+    before = entries[0].modules or ()
+    drivers = [entry for entry in entries if entry.kind in ("install_driver", "uninstall_driver")]
+    unavailable = {name for entry in entries for name in entry.unavailable}
+    if any(entry.path.startswith(SOURCES) and entry.wrote is None for entry in mine):
+        unavailable = set()  # a repository comes back first
+    changes, left = _packages(entries, run, facts, unavailable)
+    yield from left
+    if {each.what for each in left} & unavailable:
+        return
+    installed = facts.installed_run.version if facts.installed_run else ""
+    if drivers and drivers[0].state != installed:
+        if drivers[0].state:
+            what = f"driver {drivers[0].state}"
+            yield Left("irreversible", what, "an undo has no installer of NVIDIA's to install it from")
+        elif installed == drivers[-1].name:
+            changes.append(UninstallDriver(installed, f"run {run} installed it"))
+    yield from (
+        Left("irreversible", name, "it was loaded before the run; the next boot loads it again")
+        for name in before
+        if name in ("nouveau", "nova_core") and name not in facts.modules
+    )
+    was_loaded = "nvidia" in before
+    is_loaded, reloaded = "nvidia" in facts.modules, any(entry.kind == "kernel_module" for entry in entries)
+    load = KernelModule(f"as before run {run}", load=modules.LOAD, services=modules.daemons(facts))
+    if not is_loaded or not ((reloaded and not was_loaded) or _change_driver(changes, facts)):
+        yield from changes
+        if was_loaded and not is_loaded and reloaded:
+            yield load
+        return
+    why = f"{'of another version' if was_loaded else 'not loaded'} before run {run}"
+    if held := modules.holders(facts):
+        yield from (*changes, Reboot(f"the modules are {why}; {held}"))
+        return
+    yield modules.unload(facts, why)
+    yield from changes
+    if was_loaded:
+        yield load
+
+
+def _change_driver(changes: Iterable[Change], facts: Facts) -> bool:
+    """True if these change the driver that is installed."""
+    system = system_of_host(facts)
+    family = set(system.names.driver_family(facts.packages)) if system else set[str]()
+    return any(
+        isinstance(change, UninstallDriver)
+        or (
+            isinstance(change, Packages)
+            and family & {*change.remove, *(spec.name for spec in change.install)}
+        )
+        for change in changes
+    )
+
+
+def _packages(
+    mine: Journal, run: str, facts: Facts, unavailable: Collection[str]
+) -> tuple[list[Change], list[Left]]:
+    """At most one change. Nothing of it is planned while a version of before cannot be had."""
+    purged = any(entry.state == "purge" for entry in mine if entry.kind == "packages")
+    left: list[Left] = []
+    back: list[str] = []
+    install: list[PackageSpec] = []
+    remove: list[str] = []
+    release: list[str] = []
+    hold: list[str] = []
+    for name, change in _package_changes(mine).items():
+        package = facts.packages.get(name)
+        now = package.version if package else None
+        if now == change.was:
+            pass
+        elif now != change.now:
+            left.append(
+                Left("kept", name, f"{SOMEBODY}: it is {now or 'removed'}, the run left {change.now}")
+            )
+            continue
+        elif name.startswith(KEYS):
+            left.append(Left("irreversible", name, "an undo removes no key from rpm's database"))
+        elif re.sub(ARCH, "", facts.kernel) in name and not HEADERS.search(name):
+            left.append(Left("irreversible", name, "it is of the running kernel"))
+        elif change.was is None:
+            remove.append(name)
+        elif name in unavailable:
+            why = f"no repository has {change.was}, so no package and no module is changed"
+            left.append(Left("irreversible", name, why))
+        else:
+            install.append(PackageSpec(name, change.was, downgrade=True))
+            back += [name] if now is None and purged else []
+        if package and package.held and not change.held:
+            release.append(name)
+        elif change.held and not (package and package.held):
+            hold.append(name)
+    if back:
+        why = f"that of {few(back, NAMED)} was purged; they are installed with their own"
+        left.append(Left("irreversible", "configuration", why))
+    if not (install or remove or release or hold):
+        return [], left
+    why = f"as before run {run}"
+    specs, names = tuple(install), tuple(remove)
+    refresh, purge = bool(install), bool(remove)
+    return [Packages(why, specs, names, tuple(hold), tuple(release), refresh, purge)], left
+
+
+def _restore(
+    journal: Journal, run: str, facts: Facts, first: Entry, *, gone: bool
+) -> WriteFile | RemoveFile | Left | None:
+    """The change that restores a file as it was before the run; None: it is so. `gone`: the packages that the run brought are removed,
+    and their files went with them."""
     path, now = first.path, facts.files.get(first.path)
     state = now.sha256 if now and now.exists else None
     if state == first.was:
         return None
     wrote = [entry for entry in journal if entry.path == path and entry.wrote == state]
     if not any(entry.run == run for entry in wrote):
+        if state is None and gone:
+            return None
         later = next((entry.run for entry in reversed(wrote) if entry.run), "")
         return Left("kept", path, f"{SOMEBODY} by run {later}: undo that first" if later else SOMEBODY)
     text = now.content if now and now.exists else None

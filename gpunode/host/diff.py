@@ -36,9 +36,7 @@ def headline(change: Change, *, reload: bool = False) -> str:
         case Packages():
             return _packages(change)
         case Service():
-            unit = change.unit.removesuffix(".service")
-            verbs = (["enable"] if change.enable else []) + (["restart"] if change.restart else [])
-            return f"{' and '.join(verbs) or 'start'} {unit}"
+            return _service(change)
         case KernelModule():
             return _modules(change)
         case MigLayout():
@@ -58,7 +56,7 @@ def headline(change: Change, *, reload: bool = False) -> str:
         case UninstallDriver():
             return f"uninstall driver {change.version} by nvidia-uninstall"
         case SelinuxBoolean():
-            return f"set the SELinux boolean {change.name} on"
+            return f"set the SELinux boolean {change.name} {'on' if change.on else 'off'}"
         case Reboot():
             return "reload the modules (reboots only if something else holds a GPU)" if reload else "reboot"
 
@@ -71,6 +69,13 @@ def _modules(change: KernelModule) -> str:
         parts.append(f"start {stopped}")
     end = " meanwhile" if change.load else ""
     return "; ".join(parts) + (f" (stop {stopped}{end})" if stopped and change.unload else "")
+
+
+def _service(change: Service) -> str:
+    unit = change.unit.removesuffix(".service")
+    verbs = ["stop", "disable"] if change.disable else []
+    verbs += (["enable"] if change.enable else []) + (["restart"] if change.restart else [])
+    return f"{' and '.join(verbs) or 'start'} {unit}"
 
 
 def _packages(change: Packages) -> str:

@@ -67,7 +67,7 @@ from gpunode.model.host import (
     Share,
     Ssh,
 )
-from gpunode.model.journal import Entry
+from gpunode.model.journal import Entry, PackageChange
 from gpunode.model.outcome import (
     Disturbance,
     Disturbed,

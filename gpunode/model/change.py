@@ -87,7 +87,7 @@ class Packages:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Enable and (re)start a unit. Then the unit, and the node's other units that worked before, must work for some seconds.
+    """Enable and (re)start a unit; or, with `disable` alone, stop it and disable it. Then the unit, and the node's other units that worked before, must work for some seconds.
     Otherwise the files that this run changed for it (`guards`) are restored, and it is restarted if it worked before.
 
     `ends`: the users of the GPUs, as in Reboot, whose work the plan expects to end; a newer user (of docker: a newer container)
@@ -103,6 +103,7 @@ class Service:
     note: str = ""  # what else the restart affects: containers, GPU users
     ends: tuple[str, ...] | None = None
     drops: str = ""
+    disable: bool = False
     loses: bool = False  # systemd is reloaded for it, and takes the GPUs from running containers
     fault: str | None = None
 
@@ -121,10 +122,11 @@ class KernelModule:
 
 @dataclass(frozen=True, slots=True)
 class SelinuxBoolean:
-    """Switch a boolean of SELinux's policy on, now and after every boot."""
+    """Switch a boolean of SELinux's policy on (or off), now and after every boot."""
 
     name: str
     why: str
+    on: bool = True
     fault: str | None = None
 
 

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class PackageChange:
+    """A package that a change of packages changed: its version before and after (None: not installed), and whether it was held."""
+
+    name: str
+    was: str | None
+    now: str | None
+    held: bool = False
+    holds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One change of an apply. `run`: of the operator's record, "" where it had none or an older gpunode wrote this; `by`: user@machine;
-    `done`: it is known to be made. A file's has `path`, its state before and after (SHA-256; `-> TARGET` of a link; None: absent), how its
-    original was, whose text `content` is, or `error` why it is not there, the `unit` that was to read it,
-    and whether its folder was new. Others have `change` as the agent got it, and what they say of `before`
-    and `after`."""
+    `ended`: when it was made or had failed, 0 if it was killed. Of the rest each kind has its own, of before the change."""
 
     apply: str
     run: str = ""
@@ -21,7 +28,9 @@ class Entry:
     time: float = 0.0  # seconds since the epoch
     kind: str = ""
     why: str = ""
-    done: bool = False
+    ended: float = 0.0
+    failed: str = ""  # a code
+    # Of a file: its state before and after (SHA-256; `-> TARGET` of a link; None: absent), and its original.
     path: str = ""
     was: str | None = None
     wrote: str | None = None
@@ -31,9 +40,13 @@ class Entry:
     gid: int = 0
     label: str | None = None  # SELinux's
     content: str | None = None
-    error: str = ""
-    unit: str = ""
+    error: str = ""  # why there is no content
     new_folder: bool = False
-    change: Mapping[str, Any] = field(default_factory=dict)
-    before: Mapping[str, Any] = field(default_factory=dict)
-    after: Mapping[str, Any] = field(default_factory=dict)
+    unit: str = ""  # that was to read the file; of a service its own
+    enabled: str = ""  # of a service, as systemctl shows it
+    active: str = ""
+    modules: tuple[str, ...] | None = None  # loaded ones of GPUs; of packages, modules and drivers
+    packages: Mapping[str, PackageChange] = field(default_factory=dict)
+    unavailable: tuple[str, ...] = ()  # packages whose version of before is in no repository
+    name: str = ""  # of an image, a boolean, a version of a driver, the kernel before a reboot
+    state: str = ""  # of a boolean `on` or `off`; the version of an installed driver; `purge` of packages

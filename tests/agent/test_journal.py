@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
 import stat
 
 import pytest
@@ -11,8 +13,8 @@ import pytest
 from gpunode.engine import undo
 from gpunode.engine.on_host.work import KEPT_RUNS
 from gpunode.host import answers, wire
-from gpunode.model import Change, Entry, RemoveFile, WriteFile
-from tests.agent.conftest import Host
+from gpunode.model import Change, Entry, PackageChange, Packages, PackageSpec, RemoveFile, Service, WriteFile
+from tests.agent.conftest import DOCKER, START, Host, wait_until
 
 RUNS = "/var/lib/gpunode/runs"
 
@@ -41,7 +43,7 @@ def test_an_entry_has_what_was_before(host: Host) -> None:
     ]
     apply(host, *changes)
     old, new, gone = journal(host)
-    assert (old.run, old.by, old.why, old.kind, old.done) == (
+    assert (old.run, old.by, old.why, old.kind, old.ended > 0) == (
         "r1",
         "anna@desk",
         "because",
@@ -115,3 +117,48 @@ def test_the_oldest_original_of_a_file_that_is_still_changed_outlives_other_reco
     entries = journal(host, "")
     assert [entry.run for entry in entries] == ["first", "last"]
     assert undo.originals(entries)["/etc/a"].content == "1"
+
+
+def row(name: str, version: str, state: str = "ii") -> str:
+    return f"{state} \t{name}\t{version}\tamd64\n"
+
+
+BEFORE, AFTER = row("kept", "1") + row("old", "1"), row("kept", "1") + row("old", "2") + row("new", "3", "hi")
+INSTALL = f"cat >$GPUNODE_ROOT/state/packages <<'END'\n{AFTER}END\n"
+CHANGED = {"new": PackageChange("new", None, "3", holds=True), "old": PackageChange("old", "1", "2")}
+PACKAGES = Packages("why", install=(PackageSpec("new"),))
+
+
+@pytest.mark.parametrize(("end", "failed"), [("", ""), ("exit 1", "apt-failed")])
+def test_an_entry_of_packages_has_all_that_changed_also_where_it_failed(
+    host: Host, end: str, failed: str
+) -> None:
+    host.apt(BEFORE, install=INSTALL + end)
+    host.program("apt-cache", "echo ' old | 2 | http://a'")
+    host.path("/sys/module/nouveau").mkdir(parents=True)
+    host.ask(host.job(PACKAGES, record="r1", why=["why"]))
+    (entry,) = journal(host)
+    assert (entry.packages, entry.failed, entry.unavailable) == (CHANGED, failed, ("old",))
+    assert entry.modules == ("nouveau",)
+
+
+def test_packages_of_a_killed_apply_are_compared_with_those_that_are_there(host: Host) -> None:
+    wait = 'touch "$GPUNODE_ROOT/state/here"; until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done\n'
+    host.apt(BEFORE, install=INSTALL + wait)
+    host.program("apt-cache", "echo ' old | 1 | http://a'")
+    follower = host.start(host.job(PACKAGES, record="r1", why=["why"]))
+    wait_until(host.path("/state/here").exists)
+    os.kill(json.loads(host.read("/run/gpunode/lock"))["pid"], signal.SIGKILL)
+    follower.communicate()
+    host.write("/state/go", "")
+    (entry,) = journal(host)
+    assert (entry.packages, entry.ended, entry.unavailable) == (CHANGED, 0.0, ())
+
+
+def test_an_entry_of_a_unit_has_its_state(host: Host) -> None:
+    host.unit(DOCKER, UnitFileState="disabled", ActiveState="inactive", start=START)
+    host.ask(host.job(Service(DOCKER, "why", enable=True), record="r1", why=["why"]))
+    (entry,) = journal(host)
+    assert (entry.unit, entry.enabled, entry.active) == (DOCKER, "disabled", "inactive")
+    assert host.ask(host.job(Service(DOCKER, "why", disable=True)))[-1]["ok"]
+    assert f"systemctl disable --now {DOCKER}" in host.calls()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.sim.host import kinds
+from gpunode.sim.host.state import State
 from gpunode.sim.process import Demo
 
 from . import operators
@@ -17,7 +18,13 @@ from .operators import of_kind
 pytestmark = pytest.mark.usefixtures("records")
 # What stays of a run that is undone, as patterns of paths.
 LEFT = (
-    "/(?!etc/|usr/share/)",  # so far files of gpunode's own and merges are taken back, not packages and modules
+    "/var/lib/gpunode/",  # records
+    "/run/gpunode/",
+    "/run/cdi/nvidia.yaml$",  # until the next boot
+    "/usr/lib/modules/[^/]+/modules.dep$",  # depmod's
+    "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint$",
+    "/var/log/pods/",
+    "/proc/",  # processes and times
 )
 
 
@@ -38,30 +45,35 @@ def differences(before: dict[str, str], after: dict[str, str]) -> set[str]:
     return {path for path in paths if not any(re.match(pattern, path) for pattern in LEFT)}
 
 
+def software(demo: Demo) -> tuple[object, ...]:
+    """Packages with their versions and holds, loaded modules, enabled units."""
+    now = State(demo.folder / "hosts/gpu-1").now()
+    packages = {name: (package.version, package.held) for name, package in now.packages.items()}
+    return packages, sorted(now.modules), sorted(name for name, unit in now.units.items() if unit.enabled)
+
+
 def undo(demo: Demo, *words: str) -> subprocess.CompletedProcess[str]:
     return operators.gpunode(demo.folder, "undo", *words, "--yes", "--json")
 
 
 def test_an_undone_host_is_as_before_apart_from_what_somebody_changed_since() -> None:
+    edited = "/etc/modules-load.d/gpunode.conf"
     with Demo([kinds.old_host("gpu-1")]) as demo:
         root = demo.folder / "hosts/gpu-1/root"
-        before = snapshot(root)
+        before, bare = snapshot(root), software(demo)
         done = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
-        made = snapshot(root)
-        (root / "etc/modules-load.d/gpunode.conf").write_text("nvidia\n")
+        made, provisioned = snapshot(root), software(demo)
+        (root / edited[1:]).write_text("nvidia\n")
         undone = undo(demo, "last")
         assert undone.returncode == 0, undone.stdout + undone.stderr
         kept = [(line["code"], line["what"]) for line in of_kind(undone, "left") if line["host"]]
-        assert kept == [("kept", "/etc/modules-load.d/gpunode.conf")]
-        assert differences(before, snapshot(root)) == {"/etc/modules-load.d/gpunode.conf"}
+        assert kept == [("irreversible", "gpunode-deviceplugin:demo"), ("kept", edited)]
+        assert differences(before, snapshot(root)) == {edited}
+        assert software(demo) == bare
         again = undo(demo, "last")
         assert again.returncode == 0, again.stdout + again.stderr
-        assert differences(made, snapshot(root)) == {"/etc/modules-load.d/gpunode.conf"}
-        assert [
-            run["result"] for run in of_kind(operators.gpunode(demo.folder, "history", "--json"), "run")
-        ] == [
-            {"undone": 1},
-            {"undone": 1},
-            {"proven": 1},
-        ]
+        assert differences(made, snapshot(root)) == {edited}
+        assert software(demo) == provisioned
+        listed = of_kind(operators.gpunode(demo.folder, "history", "--json"), "run")
+    assert [run["result"] for run in listed] == [{"undone": 1}, {"undone": 1}, {"proven": 1}]

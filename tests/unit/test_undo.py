@@ -3,12 +3,35 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpunode.engine import undo
-from gpunode.model import Change, Entry, Facts, File, Left, Os, RemoveFile, Service, Unit, WriteFile
+from gpunode.model import (
+    Change,
+    Entry,
+    Facts,
+    File,
+    GpuUser,
+    InstalledRun,
+    KernelModule,
+    Left,
+    Module,
+    Os,
+    Package,
+    PackageChange,
+    Packages,
+    PackageSpec,
+    Reboot,
+    RemoveFile,
+    SelinuxBoolean,
+    Service,
+    UninstallDriver,
+    Unit,
+    WriteFile,
+)
 
 DOCKER = "docker.service"
 
@@ -107,3 +130,185 @@ def test_files(
 def test_the_oldest_entry_of_a_file_is_its_original() -> None:
     entries = [file("/a", "1", "2", run=""), file("/a", "2", "3"), file("/b", None, "1")]
     assert undo.originals(entries) == {"/a": entries[0], "/b": entries[2]}
+
+
+def changed(kind: str = "packages", run: str = "r1", modules: tuple[str, ...] = (), **more: Any) -> Entry:
+    packages = {name: PackageChange(name, *change) for name, change in more.pop("packages", {}).items()}
+    return Entry("a", run, kind=kind, modules=modules, packages=packages, **more)
+
+
+def there(loaded: tuple[str, ...] = (), users: tuple[GpuUser, ...] = (), **packages: str | None) -> Facts:
+    held = {name.replace("_", "-"): version for name, version in packages.items() if version}
+    seen = {name: Package(name, version.rstrip("!"), version.endswith("!")) for name, version in held.items()}
+    modules = {name: Module("580.1", 0) for name in loaded}
+    return replace(facts({}), packages=seen, modules=modules, gpu_users=users)
+
+
+WHY = "as before run r1"
+UNLOAD = KernelModule("not loaded before run r1; no process uses the GPUs", unload=("nvidia",))
+RELOADED = KernelModule("of another version before run r1; no process uses the GPUs", unload=("nvidia",))
+LOAD = KernelModule(WHY, load=("nvidia", "nvidia_uvm", "nvidia_modeset"))
+DRIVER = "libnvidia-ml1"
+OLD = PackageSpec(DRIVER, "1", downgrade=True)
+USER = GpuUser(7, "python")
+HELD = Reboot("the modules are not loaded before run r1; needed while these use the GPUs: python (pid 7)")
+SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
+    # Packages: brought ones go, others are as before; holds, too.
+    ([changed(packages={"a": (None, "1")})], there(a="1"), [Packages(WHY, remove=("a",), purge=True)], []),
+    (
+        [changed(packages={"a": ("1", "2")})],
+        there(a="2"),
+        [Packages(WHY, (PackageSpec("a", "1", downgrade=True),), refresh=True)],
+        [],
+    ),
+    (
+        [changed(packages={"a": ("1", None)})],
+        there(),
+        [Packages(WHY, (PackageSpec("a", "1", downgrade=True),), refresh=True)],
+        [],
+    ),
+    ([changed(packages={"a": ("1", "1", False, True)})], there(a="1!"), [Packages(WHY, release=("a",))], []),
+    ([changed(packages={"a": ("1", "1", True, False)})], there(a="1"), [Packages(WHY, hold=("a",))], []),
+    ([changed(packages={"a": ("1", "2")})], there(a="1"), [], []),
+    (
+        [changed(packages={"a": ("1", "2")}), changed(packages={"a": ("2", "3"), "b": (None, "1")})],
+        there(a="3", b="1"),
+        [Packages(WHY, (PackageSpec("a", "1", downgrade=True),), ("b",), refresh=True, purge=True)],
+        [],
+    ),
+    (
+        [changed(packages={"a": (None, "1"), "b": (None, "1")})],
+        there(a="2", b="1"),
+        [Packages(WHY, remove=("b",), purge=True)],
+        [Left("kept", "a", "changed since the run: it is 2, the run left 1")],
+    ),
+    # While a version of before cannot be had, no package and no module changes.
+    (
+        [
+            changed(packages={"a": ("1", None), "b": (None, "1")}, unavailable=("a",)),
+            changed("kernel_module"),
+        ],
+        there(("nvidia",), b="1"),
+        [],
+        [Left("irreversible", "a", "no repository has 1, so no package and no module is changed")],
+    ),
+    (
+        [changed(packages={"linux-image-6.1.0-1": (None, "1"), "linux-headers-6.1.0-1": (None, "1")})],
+        replace(
+            there(linux_image_6="1"),
+            kernel="6.1.0-1",
+            packages={name: Package(name, "1") for name in ("linux-image-6.1.0-1", "linux-headers-6.1.0-1")},
+        ),
+        [Packages(WHY, remove=("linux-headers-6.1.0-1",), purge=True)],
+        [Left("irreversible", "linux-image-6.1.0-1", "it is of the running kernel")],
+    ),
+    (
+        [changed(packages={"gpg-pubkey": (None, "1")})],
+        there(gpg_pubkey="1"),
+        [],
+        [Left("irreversible", "gpg-pubkey", "an undo removes no key from rpm's database")],
+    ),
+    (
+        [changed(packages={"a": ("1", None)}, state="purge")],
+        there(),
+        [Packages(WHY, (PackageSpec("a", "1", downgrade=True),), refresh=True)],
+        [Left("irreversible", "configuration", "that of a was purged; they are installed with their own")],
+    ),
+    # Modules: unloaded before their packages go; loaded again in another version.
+    (
+        [changed(packages={DRIVER: (None, "2")}), changed("kernel_module")],
+        there(("nvidia",), libnvidia_ml1="2"),
+        [UNLOAD, Packages(WHY, remove=(DRIVER,), purge=True)],
+        [],
+    ),
+    (
+        [changed(packages={DRIVER: ("1", "2")}, modules=("nvidia",))],
+        there(("nvidia",), libnvidia_ml1="2"),
+        [RELOADED, Packages(WHY, (OLD,), refresh=True), LOAD],
+        [],
+    ),
+    (
+        [changed(packages={"nvidia-container-toolkit": (None, "2")}, modules=("nvidia",))],
+        there(("nvidia",), nvidia_container_toolkit="2"),
+        [Packages(WHY, remove=("nvidia-container-toolkit",), purge=True)],
+        [],
+    ),
+    (
+        [changed(packages={DRIVER: (None, "2")}), changed("kernel_module")],
+        there(("nvidia",), (USER,), libnvidia_ml1="2"),
+        [Packages(WHY, remove=(DRIVER,), purge=True), HELD],
+        [],
+    ),
+    ([changed("kernel_module", modules=("nvidia",))], there(), [LOAD], []),
+    (
+        [changed("kernel_module", modules=("nouveau",))],
+        there(("nvidia",)),
+        [UNLOAD],
+        [Left("irreversible", "nouveau", "it was loaded before the run; the next boot loads it again")],
+    ),
+    # NVIDIA's installer.
+    (
+        [changed("install_driver", name="580.1")],
+        replace(there(("nvidia",)), installed_run=InstalledRun("580.1", built=True)),
+        [UNLOAD, UninstallDriver("580.1", "run r1 installed it")],
+        [],
+    ),
+    (
+        [changed("uninstall_driver", name="570.1", state="570.1")],
+        there(),
+        [],
+        [Left("irreversible", "driver 570.1", "an undo has no installer of NVIDIA's to install it from")],
+    ),
+    # Units, booleans, images, reboots.
+    (
+        [Entry("a", "r1", kind="service", unit=DOCKER, enabled="disabled", active="inactive")],
+        facts({}),
+        [Service(DOCKER, WHY, disable=True)],
+        [],
+    ),
+    ([Entry("a", "r1", kind="service", unit=DOCKER, enabled="enabled", active="active")], facts({}), [], []),
+    (
+        [Entry("a", "r1", kind="selinux_boolean", name="b", state="off")],
+        facts({}),
+        [SelinuxBoolean("b", WHY, on=False)],
+        [],
+    ),
+    (
+        [Entry("a", "r1", kind="load_image", name="i:1"), Entry("a", "r1", kind="reboot", name="6.1")],
+        facts({}),
+        [],
+        [
+            Left("irreversible", "reboot", "the host was rebooted; before, it ran kernel 6.1"),
+            Left("irreversible", "i:1", "an undo removes no image of a container runtime"),
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("entries", "seen", "changes", "left"), SOFTWARE)
+def test_packages_modules_and_units(
+    entries: list[Entry], seen: Facts, changes: list[Change], left: list[Left]
+) -> None:
+    assert undo.plan(entries, "r1", seen) == (tuple(changes), tuple(left))
+
+
+def test_a_file_goes_with_the_packages_that_the_run_brought() -> None:
+    """It is not taken for one that a user removed: an undo that is run again would name it."""
+    entries = [changed(packages={"a": (None, "1")}), file("/etc/a.conf", "1", "2")]
+    assert undo.plan(entries, "r1", facts({"/etc/a.conf": None})) == ((), ())
+
+
+def test_a_version_is_not_missed_while_its_repository_is_to_come_back() -> None:
+    entries = [
+        changed(packages={"a": ("1", None)}, unavailable=("a",)),
+        file("/etc/apt/sources.list.d/gpunode.sources", "x", None),
+    ]
+    changes, left = undo.plan(entries, "r1", facts({}))
+    assert [type(change) for change in changes] == [WriteFile, Packages]
+    assert left == ()
+
+
+def test_packages_that_gpunode_brought_are_those_that_no_run_has_seen_before() -> None:
+    first = changed(run="", packages={"a": (None, "1"), "b": ("1", "2"), "c": (None, "1")})
+    entries = [first, changed(packages={"a": ("1", "3"), "c": ("1", None)})]
+    assert undo.brought(entries) == {"a": "3"}

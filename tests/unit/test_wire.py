@@ -486,6 +486,7 @@ ENCODED: list[tuple[Change, dict[str, Any]]] = [
             "guards": ["/etc/a"],
             "ends": None,
             "drops": "",
+            "disable": False,
         },
     ),
     (

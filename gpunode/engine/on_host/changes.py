@@ -98,6 +98,13 @@ def service(this: Run, change: Message) -> Message:
     after the plan.
     """
     unit = change["unit"]
+    if change.get("disable"):
+        answer = run("systemctl", "disable", "--now", unit, timeout=90)
+        if answer.status:
+            raise Failure(
+                "unit-failed", "systemctl disable --now %s: %s" % (unit, last(answer.message, 1)[0])
+            )
+        return {}
     guard = read_guard(this)
     guarded = guard is not None and guard["unit"] == unit
     if guard is None or not guarded:

@@ -1,32 +1,149 @@
-"""The host's journals as an answer: every entry of every apply, with the originals of files that an undo needs."""
+"""What was before each change, for the journal; and the host's journals as an answer, with what an undo needs."""
 
+import json
 import os
-from typing import List, Set
+from typing import Any, Callable, Dict, List, Set
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.files import read_file, state_of
-from gpunode.agent.journal import entries_of, records
-from gpunode.agent.system import Message
+from gpunode.agent.files import put, read_file, state_of
+from gpunode.agent.journal import append, end_entry, entries_of, records
+from gpunode.agent.machine import show_units
+from gpunode.agent.record import Run
+from gpunode.agent.system import Message, below, line_of, names_in, run, text_of
+from gpunode.packages.on_host import half_of, name_of_system
+
+SNAPSHOT = "/packages.json"  # of a change of packages that is under way: all of them, as they were
+
+
+def note(this: Run, change: Message) -> None:
+    """Before a change that is not of a file: note what is there. Files are noted where they are written."""
+    read = BEFORE.get(change["kind"])
+    if read is None:
+        return
+    before = read(change)
+    if change["kind"] == "packages":
+        put(this.record + SNAPSHOT, json.dumps(read_packages()).encode(), 0o600, None, this.name)
+    append(this, before)
+
+
+def complete(this: Run, change: Message, failed: str = "") -> None:
+    """After a change that was noted: what has become of packages, and the code of its failure."""
+    if not this.noted:
+        return
+    after: Message = {"failed": failed} if failed else {}
+    if change["kind"] == "packages":
+        after.update(changed_packages(this.record))
+    end_entry(this, after)
+    if change["kind"] == "packages":
+        os.unlink(below(this.record + SNAPSHOT))
+
+
+def read_packages() -> Dict[str, Any]:
+    """All installed packages; {} where they cannot be read."""
+    name = name_of_system()
+    try:
+        return half_of(name).read(["*"], True) if name else {}
+    except OSError:
+        return {}
+
+
+def changed_packages(record: str) -> Message:
+    """The packages that differ from the snapshot in this folder: {was, now} versions, {held, holds} before and now."""
+    before, now = json.loads(text_of(record + SNAPSHOT) or "{}"), read_packages()
+    changed, none = {}, {"version": None, "held": False}
+    for name in sorted(set(before) | set(now)) if before and now else ():
+        old, new = before.get(name, none), now.get(name, none)
+        if old != new:
+            changed[name] = {
+                "was": old["version"],
+                "held": old["held"],
+                "now": new["version"],
+                "holds": new["held"],
+            }
+    return {"packages": changed}
+
+
+def unit_before(change: Message) -> Message:
+    try:
+        shown = show_units([change["unit"]])[0]
+    except (OSError, IndexError):
+        shown = {}
+    return {
+        "unit": change["unit"],
+        "enabled": shown.get("UnitFileState", ""),
+        "active": shown.get("ActiveState", ""),
+    }
+
+
+def modules_before(_change: Message) -> Message:
+    """The loaded modules that may drive a GPU."""
+    return {
+        "modules": [
+            name for name in names_in("/sys/module") if name.startswith(("nvidia", "nouveau", "nova"))
+        ]
+    }
+
+
+def packages_before(change: Message) -> Message:
+    return dict(modules_before(change), state="purge" if change["purge"] else "")
+
+
+def boolean_before(change: Message) -> Message:
+    return {"name": change["name"], "state": run("getsebool", change["name"]).out.rpartition(" ")[2].strip()}
+
+
+def driver_before(change: Message) -> Message:
+    from gpunode.links.driver.on_host.runfile import read_installed_run
+
+    installed = read_installed_run()
+    state = installed["version"] if installed else ""
+    return dict(modules_before(change), name=change["version"], state=state)
+
+
+BEFORE: Dict[str, Callable[[Message], Message]] = {
+    "packages": packages_before,
+    "service": unit_before,
+    "kernel_module": modules_before,
+    "selinux_boolean": boolean_before,
+    "load_image": lambda change: {"name": change["reference"]},
+    "install_driver": driver_before,
+    "uninstall_driver": driver_before,
+    "reboot": lambda _: {"name": line_of("/proc/sys/kernel/osrelease")},
+}
 
 
 def read_journal(run: str) -> List[Message]:
-    """The entries of all applies, in order. Those of the operator's `run` ("": all) have their originals as `content`, or in
-    `error` why not."""
+    """The entries of all applies, in order. Those of the operator's `run` ("": all) have the originals of files as `content`, or in
+    `error` why not; and of packages the earlier versions that no repository has."""
     entries = []
     for folder in records():
         for entry in entries_of(folder):
             entry["apply"] = os.path.basename(folder)
-            if entry.get("file") and run in ("", entry.get("run")):
+            mine = run in ("", entry.get("run"))
+            if entry.get("file") and mine:
                 original = read_file(folder + "/" + entry["file"])
                 entry["content"] = original.get("content")
                 entry["error"] = original.get("error") or ("" if original["exists"] else "it is gone")
+            if entry.get("kind") == "packages":
+                if not entry["ended"]:  # killed
+                    entry.update(changed_packages(folder))
+                if mine and run:
+                    entry["unavailable"] = unavailable(entry["packages"])
             entries.append(entry)
     return entries
 
 
+def unavailable(packages: Dict[str, Message]) -> List[str]:
+    """Those whose earlier version no repository has, as far as their package system tells without the network."""
+    earlier = {name: each["was"] for name, each in packages.items() if each["was"] not in (None, each["now"])}
+    offers = half_of(name_of_system()).offers if earlier else None
+    return [name for name, version in earlier.items() if offers and not offers(name, version)]
+
+
 def oldest_originals() -> Set[str]:
     """The names of the applies that alone know how something was before gpunode that is not so now; and those of a newer gpunode."""
-    needed, known = set(), set()
+    needed: Set[str] = set()
+    known: Set[Any] = set()
     for folder in records():
         try:
             entries = list(entries_of(folder))
@@ -34,8 +151,8 @@ def oldest_originals() -> Set[str]:
             needed.add(os.path.basename(folder))
             continue
         for entry in entries:
-            path = entry.get("path")
-            if path and path not in known and state_of(path) != entry["was"]:
+            path, packages = entry.get("path"), set(entry.get("packages", ()))
+            if (path and path not in known and state_of(path) != entry["was"]) or packages - known:
                 needed.add(os.path.basename(folder))
-            known.add(path)
+            known |= packages | {path}
     return needed

@@ -7,12 +7,11 @@ import time
 from typing import Any
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.journal import complete
 from gpunode.agent.record import Run, lock_holder, take_lock
 from gpunode.agent.system import below, failure_of, last, line_of, run
 from gpunode.engine.on_host.changes import make, refuse_unknown
 from gpunode.engine.on_host.guard import end_killed_runs, forget_payloads, put_back, read_guard
-from gpunode.engine.on_host.journal import oldest_originals
+from gpunode.engine.on_host.journal import complete, note, oldest_originals
 from gpunode.engine.on_host.probe import probe
 from gpunode.links.driver.on_host.runfile import fetch
 
@@ -44,13 +43,19 @@ def work(this: Run) -> None:
         for this.n, change in enumerate(changes):
             start = time.monotonic()
             this.send({"type": "start", "n": this.n})
+            note(this, change)
             detail = make(this, change)
-            complete(this, detail)
+            complete(this, change)
             this.send({"type": "done", "n": this.n, "seconds": time.monotonic() - start, "detail": detail})
     except (Exception, KeyboardInterrupt) as error:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # restoring is not interrupted
         ok = False
-        this.send(undo(this, failure_of(error)).message(this.n))
+        why = failure_of(error)
+        this.send(undo(this, why).message(this.n))
+        try:
+            complete(this, changes[this.n], why.code)
+        except OSError:
+            pass  # a full disk; it is read as that of a killed apply
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if job["then"] is not None:
         this.send({"type": "facts", "facts": probe(job["then"], this.name)})

@@ -133,6 +133,15 @@ def release(this: Run, names: List[str]) -> None:
     hold(this, names, "unhold")
 
 
+def offers(name: str, version: str) -> bool:
+    return version in known_versions(name)
+
+
+def known_versions(name: str) -> List[str]:
+    """Those that the repositories' lists have."""
+    return re.findall(r"\|\s*(\S+)\s*\|", run("apt-cache", "madison", name).out)
+
+
 def finish_interrupted(this: Run) -> None:
     """Configure what a killed dpkg left half done; apt installs nothing before that."""
     if not glob.glob(below("/var/lib/dpkg/updates/[0-9]*")):
@@ -210,7 +219,7 @@ def wait_for_apt(this: Run) -> None:
     wait_for_lock(this, "apt", lambda: next((pid for pid in map(posix_holder, APT_LOCKS) if pid), None))
 
 
-SYSTEM = PackageSystem(read, refresh, make, hold, release, read_all)
+SYSTEM = PackageSystem(read, refresh, make, hold, release, read_all, offers)
 
 
 HINTS = {
@@ -269,7 +278,7 @@ def install_failure(this: Run, text: str, specs: List[Message]) -> Failure:
         return Failure("disk-full", "the disk is full", detail)
     version = re.search(SAID + r"Version '(\S+)' for '(\S+)' was not found", text, re.M)
     if version:
-        versions = re.findall(r"\|\s*(\S+)\s*\|", run("apt-cache", "madison", version.group(2)).out)
+        versions = known_versions(version.group(2))
         others = "available: " + ", ".join(list(dict.fromkeys(versions))[:8] or ["no version"])
         sentence = "no repository has %s %s; %s" % (version.group(2), version.group(1), others)
         return Failure("version-missing", sentence, this.warnings)

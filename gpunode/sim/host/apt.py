@@ -73,6 +73,7 @@ def versions(name: str, pattern: str, *, nvidia: bool, kernel: str) -> tuple[str
     if pin:
         return (f"{_release(pin[1])}-1",) if _release(pin[1]) else ()
     meta = re.fullmatch(r"(?:cuda-drivers|nvidia-open)(?:-(\d+))?", name)
+    meta = meta or re.fullmatch(r"(?:lib)?nvidia-[a-z\d-]+?-(\d{3})(?:-open)?", name)  # Ubuntu's parts
     if meta is None:
         return ()
     exact = EXACT.match(pattern)

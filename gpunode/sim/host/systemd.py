@@ -48,7 +48,8 @@ def _act(state: State, now: Now, verb: str, name: str) -> str | None:
         return f"Failed to {verb} {name}: Unit {name} not found."
     if verb == "enable":
         unit.enabled = True
-    elif verb == "stop":
+    elif verb in ("stop", "disable"):  # the agent's, with --now
+        unit.enabled = unit.enabled and verb == "stop"
         unit.active, unit.sub, unit.since, unit.pid = "inactive", "dead", 0.0, 0
     elif verb == "restart" or (verb == "start" and unit.active != "active"):
         return start(state, now, name)

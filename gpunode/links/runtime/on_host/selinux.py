@@ -17,8 +17,13 @@ def relabel(path: str, label: Optional[str] = None) -> None:
 
 
 def selinux_boolean(_this: Run, change: Message) -> Message:
-    answer = run("setsebool", "-P", change["name"], "on", timeout=300)
+    state = "on" if change["on"] else "off"
+    answer = run("setsebool", "-P", change["name"], state, timeout=300)
     if answer.status:
-        sentence = "setsebool -P %s on: %s" % (change["name"], (last(answer.message, 1) or ["no output"])[0])
+        sentence = "setsebool -P %s %s: %s" % (
+            change["name"],
+            state,
+            (last(answer.message, 1) or ["no output"])[0],
+        )
         raise Failure("selinux-failed", sentence, last(answer.message, 5))
     return {}
