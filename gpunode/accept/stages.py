@@ -193,7 +193,7 @@ class Bench:
         free, _ = self.cuda.free_memory()
         spare = (free - REST) // MIB * MIB
         if spare < 4 * MIB:
-            raise NotMeasured(f"only {free // MIB} MiB of the GPU's memory are free, of which 512 stay so")
+            raise NotMeasured(f"only {free // MIB} MiB of the GPU's memory are free, and 512 MiB stay free")
         return spare
 
     def _pinned(self, stack: ExitStack) -> int:

@@ -50,7 +50,7 @@ REPLACE = "Replace the GPU (NVIDIA's field diagnostic, RMA)"
 LAYERS: dict[str, Layer] = {"hangs": "pod", "cuda": "library", "lost": "PCI", "driver": "NVML"}
 FIXES = {
     "hangs": "See `journalctl -k | grep -i nvrm` on the host and explain its lines by `gpunode explain`; then reset the GPU or reboot the host",
-    "cuda": "`gpunode explain` tells what the error means; repeat after a reset of the GPU",
+    "cuda": "`gpunode explain` explains the error; reset the GPU, then repeat",
     "lost": "See the kernel log for Xid 79; drain the node and power-cycle the host",
     "driver": "`gpunode verify` names the broken link",
 }
@@ -257,7 +257,7 @@ def _check_nvlink(gpu: Gpu, most: float) -> Iterator[Problem]:
         fix = "See `nvidia-smi nvlink -s`; check bridge or baseboard, and the fabric manager's log"
         yield _problem(gpu, "nvlink-inactive", what, "NVML", fix=fix)
     if measured.fabric not in (None, "completed", "not-supported"):
-        fix = "See `journalctl -u nvidia-fabricmanager`; `gpunode verify` names what is wrong with it"
+        fix = "See `journalctl -u nvidia-fabricmanager`; `gpunode verify` names the problem"
         yield _problem(gpu, "fabric", f"the NVLink fabric is {measured.fabric}", "NVML", fix=fix)
 
 

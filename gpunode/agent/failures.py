@@ -44,7 +44,7 @@ HINTS = {
     "mig-failed": "See the words of nvidia-smi; stop what uses the GPU, or change `mig` in the inventory; then run again.",
     "module-missing": "Build it on the host (`dkms autoinstall`, for another kernel with `-k`; the log is below /var/lib/dkms), then run again.",
     "module-failed": "`dmesg | grep NVRM` on the host shows more.",
-    "image-failed": "Fix the error of the runtime, or check that the archive holds the image that the inventory names.",
+    "image-failed": "Fix the runtime's error, or check that the archive contains the inventory's image.",
     "payload-damaged": "Run again; if it happens again, the archive changes while it is sent.",
     "reboot-failed": "Reboot the host by hand, or fix the error of `systemctl reboot`; then run again.",
     "packages-hang": "Find what it waits for (`journalctl` on the host, `dpkg --audit` with apt), then run again: an "

@@ -32,9 +32,9 @@ from gpunode.cli import (
 from gpunode.errors import GpunodeError, InventoryError, UsageError
 
 EPILOG = (
-    "Exit codes: 0 right · 1 a host or link is wrong · 2 usage or inventory · 3 hosts unreachable only · "
-    "4 refused or declined · 5 changes wait (plan --exit-code) · 6 changes wait, and not all could be checked · "
-    "7 an error that explain does not know, a cause that why does not · 130 interrupted · 141 nobody reads the output"
+    "Exit codes: 0 success · 1 a host or link is broken · 2 usage or inventory · 3 only unreachable hosts · "
+    "4 refused or declined · 5 changes pending (plan --exit-code) · 6 changes pending, some hosts unchecked · "
+    "7 error or cause unknown (explain, why) · 130 interrupted · 141 output closed early"
 )
 
 PATH = "Check this path where you named it: in an option, a variable or the inventory."
@@ -58,14 +58,14 @@ app.command(short_help="Show how far each host's chain from PCI to a CUDA pod ho
 app.command(short_help="Measure every free GPU and judge its figures.")(hosts.accept)
 app.command(short_help="Show the cluster's GPUs: memory, use, health, pods.")(hosts.status)
 app.command(short_help="Show the fleet, its run and its hosts on one screen.")(hosts.top)
-app.command(short_help="Go on with the hosts that the last provision has not finished.")(hosts.resume)
+app.command(short_help="Continue with the unfinished hosts of the last provision.")(hosts.resume)
 app.command(short_help="Show what an upgrade of Kubernetes would break on the hosts.")(hosts.lint)
 app.command(short_help="End a provision's work that hangs on hosts.")(hosts.abort)
 app.command(short_help="Take hosts out of gpunode's hands.")(hosts.forget)
 app.command(short_help="Label nodes with the model of their GPUs.")(hosts.label)
 app.command(short_help="Take one GPU out of scheduling.")(hosts.cordon_gpu)
 app.command(short_help="Give a GPU back that cordon-gpu took out.")(hosts.uncordon_gpu)
-app.command(short_help="Collect what somebody needs who is to help, without secrets.")(hosts.support_bundle)
+app.command(short_help="Collect everything for a bug report, without secrets.")(hosts.support_bundle)
 app.command(short_help="List this operator's recorded runs.")(history.history)
 app.command(short_help="Show a recorded run: plan, answers, ends, times.")(history.show)
 app.command(short_help="Take the changes of a recorded run back.")(history.undo)
@@ -127,7 +127,7 @@ def main() -> None:
             raise
         line = "\n" if sys.stderr.isatty() else ""  # the terminal shows ^C, perhaps behind a question
         typer.echo(
-            f"{line}gpunode: interrupted; test pods are removed. A change that a host has begun continues there: the next run follows it, `gpunode abort` ends it",
+            f"{line}gpunode: interrupted; test pods are removed. A change in progress continues on its host: the next run follows it, `gpunode abort` ends it",
             err=True,
         )
         sys.stdout.flush()

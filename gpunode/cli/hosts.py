@@ -54,7 +54,7 @@ def plan(
 ) -> int:
     """Show what provision would change on every host and in the cluster, and why. Changes nothing.
 
-    With --out the plan can be reviewed, and applied later as it was reviewed. The file has every diff, and no secret.
+    --out writes the plan for review; `gpunode provision FILE` applies exactly that plan. The file has every diff, and no secret.
 
     Example: gpunode plan inventory.yaml --limit p100 --exit-code
     """
@@ -78,7 +78,7 @@ def provision(
     max_fail: Annotated[
         int | None,
         typer.Option(
-            help="Begin no further batch when more hosts than this have ended badly, those included that the plan shows refused or unreachable. Without it one that fails during the run is enough, and those of the plan do not count.",
+            help="Stop once more than N hosts have failed, refused and unreachable ones included. Default: stop at the first failure during the run.",
             min=0,
             show_default=False,
         ),
@@ -95,7 +95,7 @@ def provision(
         options.Level | None,
         typer.Option(
             "--accept",
-            help="Measure the GPUs after the proof; one that fails fails its host.",
+            help="Measure the GPUs after the proof; a failing GPU fails its host.",
             show_default=False,
         ),
     ] = None,
@@ -103,8 +103,8 @@ def provision(
 ) -> int:
     """Make every host a verified GPU node: plan, ask, apply, deploy the device plugin, prove that it works.
 
-    In the place of the inventory, a file of `plan --out`: its hosts are planned again, and where that is what was reviewed, it is
-    applied without a question. What has changed since is shown and asked for; with --yes it ends the command with exit code 4.
+    Takes a file of `plan --out` in place of the inventory: gpunode plans its hosts again and applies what matches the review
+    without a question. It shows and asks for later differences; with --yes they end the command with exit code 4.
 
     Example: gpunode provision inventory.yaml --limit p100 --yes
     """
@@ -259,7 +259,8 @@ def cordon_gpu(
     *,
     uuid: Uuid,
     reason: Annotated[
-        str, typer.Option("--reason", help="Why, for those who ask later; needed.", show_default=False)
+        str,
+        typer.Option("--reason", help="The reason, shown by status and why; required.", show_default=False),
     ] = "",
     yes: options.Yes = False,
     common: options.Common,
@@ -393,10 +394,10 @@ def accept(
 ) -> int:
     """Measure every free GPU and judge its figures: memory, computation, PCIe, NVLink, clocks, ECC.
 
-    Starts a pod on each node that has all of its free GPUs, and removes it again. GPUs in use are skipped and named. The figures are
-    compared with the model's and with the fleet's median; what could not be measured is named. The record counts for 30 days (`accept`
-    in the inventory); verify reads it. A kubeconfig is enough; then --limit and --exclude take nodes. Exit code 1 unless each host has a
-    GPU that was measured, and none that failed.
+    Starts a pod on each node that has all of its free GPUs, and removes it again. GPUs in use are skipped and named. The
+    figures are compared with the model's and with the fleet's median; what could not be measured is named. The record counts
+    for 30 days (`accept` in the inventory); verify reads it. A kubeconfig is enough; then --limit and --exclude take nodes.
+    Exit code 1 unless each host has a measured GPU and no failed one.
 
     Example: gpunode accept inventory.yaml --limit gpu-01 --level quick
     """
@@ -420,8 +421,8 @@ def support_bundle(
         ),
     ] = None,
 ) -> int:
-    """Collect what somebody needs who is to help, as one archive: verify's and plan's lines, facts of the hosts, nodes, the plugin's
-    logs and states, events, the inventory, records of runs, versions.
+    """Collect everything for a bug report in one archive, without secrets: verify's and plan's lines, facts of the hosts,
+    nodes, the plugin's logs and states, events, the inventory, records of runs, versions.
 
     Changes nothing and runs no pod. Secrets are replaced by their size; names and addresses stay. It lists its files.
 
@@ -560,8 +561,8 @@ def lint(
     ] = "",
     common: options.Common,
 ) -> int:
-    """Show what an upgrade of Kubernetes would break on the hosts: feature gates and flags that are gone, cgroup v1,
-    dockershim, containerd that is too old, configurations that are not read any more. Changes nothing.
+    """Show what an upgrade of Kubernetes would break on the hosts: removed feature gates and flags, cgroup v1, dockershim, an
+    outdated containerd, configurations no longer read. Changes nothing.
 
     Example: gpunode lint --target 1.36 inventory.yaml
     """

@@ -99,12 +99,12 @@ LimitOfDeployment = Annotated[
     typer.Option(
         "--limit",
         "-l",
-        help=f"{ONLY} The plugin's configuration is the whole cluster's: it changes on all nodes.",
+        help=f"{ONLY} Does not narrow the plugin's configuration, which is cluster-wide.",
         **NAMES,
     ),
 ]
 Exclude = Annotated[
-    list[str] | None, typer.Option("--exclude", help="All but these hosts or groups.", **NAMES)
+    list[str] | None, typer.Option("--exclude", help="Leave out these hosts or groups.", **NAMES)
 ]
 Fingerprints = Annotated[
     list[str] | None,
@@ -121,7 +121,7 @@ Quiet = Annotated[
     typer.Option(
         "--quiet",
         "-q",
-        help="Only results and what is wrong: no progress (with --json, too), and with --yes no plan.",
+        help="Print results and problems only: no progress (also with --json), and with --yes no plan.",
     ),
 ]
 Forks = Annotated[int, typer.Option("--forks", help="Hosts worked on at the same time.", min=1)]

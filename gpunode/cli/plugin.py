@@ -41,9 +41,8 @@ def deploy(
     Shows what it will change in the cluster and asks. Changes no host; one is asked for its own name over SSH when neither
     its name nor its address in the inventory is a node's.
 
-    With --replace the DaemonSet that it names makes way: only one that serves no other nodes, and that no operator and no Helm
-    release would make again. It stays where this plugin's pods would not be admitted, or a node lacks their image. Running
-    pods keep their GPUs.
+    --replace removes the named DaemonSet first. It must serve no other nodes, and no operator or Helm release may recreate it.
+    It stays where this plugin's pods would not be admitted, or a node lacks their image. Running pods keep their GPUs.
 
     Example: gpunode plugin deploy inventory.yaml --limit gpu-01
     """
@@ -53,10 +52,10 @@ def deploy(
         return plugin.deploy(work, yes=yes, replace=replace)
 
 
-@app.command(short_help="Show the plugin on every GPU node, and what is wrong.")
+@app.command(short_help="Show the plugin on every GPU node, with problems.")
 @visits_hosts
 def status(*, common: options.InCluster) -> int:
-    """Show the plugin on every GPU node of the cluster: pod, restarts, GPUs offered, and what is wrong.
+    """Show the plugin on every GPU node of the cluster: pod, restarts, GPUs offered, problems.
 
     A kubeconfig is enough; without an inventory --limit and --exclude take nodes. Exit code 1 when something is wrong,
     GPUs that a node does not offer included.
@@ -129,7 +128,8 @@ def image(
     """Write the image of the device plugin, which also holds the scheduler extender, as an archive for `cluster.plugin.archive`.
 
     Needs no docker: pip fetches the pinned libraries, checked by hash. docker load and ctr images import take the archive, too.
-    The same base, gpunode and Python make the same file, byte for byte. With the base's version of Python here, modules are compiled.
+    The same base, gpunode and Python make the same file, byte for byte. With the base's version of Python here, modules are
+    compiled.
 
     Example: gpunode plugin image --base python.tar
     """

@@ -80,9 +80,9 @@ def notebook(
     """Run Jupyter with TensorFlow in a pod with one GPU, on one of the nodes, and show how to reach it. Where the nodes share
     their GPUs, it asks for one unit of what they offer.
 
-    It stays, with its GPU, until --remove deletes it: it holds what its user writes. One that does not start within 15
-    minutes, or that Ctrl-C stops before it is ready, is deleted at once, and why is one sentence. A kubeconfig is enough;
-    then --limit and --exclude take nodes.
+    It stays, with its GPU, until --remove deletes it: it holds what its user writes. If it is not ready within 15 minutes, or
+    on Ctrl-C before that, it is deleted, and one sentence says why. A kubeconfig is enough; then --limit and --exclude take
+    nodes.
 
     Example: gpunode run notebook --limit gpu-01
     """

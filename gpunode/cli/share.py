@@ -39,11 +39,10 @@ def enable(*, common: options.Common, yes: options.Yes = False) -> int:
         return share.enable(work, yes=yes)
 
 
-@app.command(short_help="Take it back: scheduler first, then the extender.")
+@app.command(short_help="Undo enable: scheduler first, then the extender.")
 @visits_hosts
 def disable(*, common: options.Common, yes: options.Yes = False) -> int:
-    """Take the extender out of the schedulers' configuration, whose files are then as they were, and out of the cluster;
-    a second scheduler, too.
+    """Remove the extender from the schedulers' configuration, restoring their files, and from the cluster; also a second scheduler.
 
     Pods that it placed keep their GPUs. Shows what it will change and asks.
 
@@ -58,12 +57,12 @@ def disable(*, common: options.Common, yes: options.Yes = False) -> int:
 Details = Annotated[bool, typer.Option("--details", "-d", help="A row for each container, too.")]
 
 
-@app.command(short_help="Show who has what of each GPU.")
+@app.command(short_help="Show the pods of each GPU, with their shares.")
 @visits_hosts
 def inspect(*, details: Details = False, common: options.InCluster) -> int:
-    """Show every GPU of the cluster with its pods, however it is shared: what the scheduler promised of it, and what the
-    kubelet allocated, as the hosts of the inventory say, or else the device plugin. With --limit only the GPUs of these hosts. A kubeconfig is enough: then the
-    plugin alone is asked, and --limit and --exclude take nodes.
+    """Show every GPU of the cluster with its pods, however it is shared: the scheduler's promises, and the kubelet's
+    allocations as read from the inventory's hosts, else from the device plugin. With --limit only the GPUs of these hosts. A
+    kubeconfig is enough: then the plugin alone is asked, and --limit and --exclude take nodes.
 
     Example: gpunode share inspect inventory.yaml -d
     """
@@ -77,12 +76,14 @@ def inspect(*, details: Details = False, common: options.InCluster) -> int:
 @visits_hosts
 def fsck(
     *,
-    repair: Annotated[bool, typer.Option("--repair", help="Note on pods which GPUs they have.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Write the real GPUs into the pods' annotations.")
+    ] = False,
     common: options.Common,
     yes: options.Yes = False,
 ) -> int:
-    """Compare what pods were promised with what the kubelets of the inventory's hosts allocated: pods that nobody noted, on
-    another GPU, or without devices, edited annotations, GPUs that are promised twice.
+    """Compare the promises to pods with the kubelets' allocations on the inventory's hosts: pods without a note, on another GPU
+    or without devices, edited annotations, GPUs promised twice.
 
     --repair asks, and writes the annotations of pods as the kubelets have them; running containers are not touched. Exit
     code 1 when something stays wrong. With --limit only the nodes of these hosts count.

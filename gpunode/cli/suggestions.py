@@ -1,4 +1,4 @@
-"""Mistakes of a command line, answered with what to write; others are answered as typer does."""
+"""Mistakes of a command line, answered with what to write."""
 
 from __future__ import annotations
 
@@ -59,18 +59,20 @@ def _refuse_options_as_values(command: Any, args: list[str]) -> None:
 
 
 def _explain(error: Exception) -> Exception:
-    """The error with its fix, if known; else itself, with a message for users."""
-    message = clipped(str(getattr(error, "message", "")))
-    if message:
-        error.message = message  # type: ignore[attr-defined]
+    """The error with its fix, if known, else with the command's help; itself where it is no mistake, as --help is none."""
     context = getattr(error, "ctx", None)
+    shown = str(getattr(error, "message", "")) and error.format_message()  # type: ignore[attr-defined]
+    if not shown or "\n" in shown:  # the help of a command without arguments
+        return error
+    message = clipped(shown.replace("Value error, ", ""))  # pydantic's words
     options = {name for parameter in context.command.params for name in parameter.opts} if context else set()
     if message.startswith(EXTRA) and options & {"--base", "--limit"}:
         hint = "`--limit NAMES` chooses hosts and groups; commas separate names."
         if "--base" in options:
             hint = f"`--base {message.rpartition('(')[2].rstrip(')')}` names the image to build on."
         return UsageError(f"{message[0].lower()}{message[1:]}", hint=hint)
-    return _expected_number(error) or error
+    hint = f"See `{context.command_path} --help`." if context else ""
+    return _expected_number(error) or UsageError(f"{message[0].lower()}{message[1:]}".rstrip("."), hint=hint)
 
 
 def _expected_number(error: Exception) -> UsageError | None:

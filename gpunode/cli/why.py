@@ -15,7 +15,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def why() -> None:
-    """Say why a pod has no GPU, a node offers fewer than it has, or a GPU is not used: from the symptom, not the host.
+    """Explain, from the symptom, why a pod has no GPU, a node offers too few, or a GPU is unused.
 
     Example: gpunode why pod ml/train-7
     """
@@ -28,8 +28,8 @@ def pod(
     name: Annotated[str, typer.Argument(help="The pod.", metavar="NAMESPACE/NAME", show_default=False)],
     common: options.InCluster,
 ) -> int:
-    """Say why a pod is Pending, refused, crashing or without a GPU: the cause, who has the GPUs, and the fix with what it
-    disturbs. Several causes come in the order of what to do first. Also for a pod that its controller could not create.
+    """Explain why a pod is Pending, refused, crashing or without a GPU: the cause, the pods with the GPUs, the fix and its side
+    effects. Several causes come in the order of what to do first. Also for a pod that its controller could not create.
 
     A kubeconfig is enough. With an inventory, the hosts of nodes that offer too few GPUs are probed, too. Changes nothing. Exit
     code 1: a cause is named; 0: the pod is fine; 7: the cause is not known.
@@ -49,8 +49,8 @@ def node(
     name: Annotated[str, typer.Argument(help="The node.", metavar="NODE", show_default=False)],
     common: options.InCluster,
 ) -> int:
-    """Say why a node offers fewer GPUs than it has, is NotReady, cordoned or tainted: by whom and since when, and the fix. A
-    node that is fine is said to be: what it offers, and who has it.
+    """Explain why a node offers fewer GPUs than it has, is NotReady, cordoned or tainted: by whom, since when, and the fix. For
+    a healthy node: its GPUs and their pods.
 
     A kubeconfig is enough. With an inventory, its host is probed, and the first broken link of its chain is named. Changes
     nothing. Exit code 1: a cause is named; 0: the node is fine.
@@ -63,7 +63,7 @@ def node(
         return why_node(work, name, hosts=not common.alone)
 
 
-@app.command(short_help="Where it is, who has it, and why it takes no pods.")
+@app.command(short_help="Its node, its pod, and why it takes no pods.")
 @visits_hosts
 def gpu(
     *,
@@ -72,10 +72,10 @@ def gpu(
     ],
     common: options.InCluster,
 ) -> int:
-    """Say where a GPU is, who has it, whether it is healthy, cordoned or not accepted, and why.
+    """Show a GPU's node and pod, and explain why it is unhealthy, cordoned or not accepted.
 
     A kubeconfig is enough. With an inventory, the hosts are asked for a GPU that no device plugin lists. Changes nothing. Exit
-    code 1: a cause is named; 0: the GPU is fine; 7: nobody knows it.
+    code 1: a cause is named; 0: the GPU is fine; 7: the GPU is unknown.
 
     Example: gpunode why gpu GPU-3f1c
     """

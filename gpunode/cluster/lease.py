@@ -62,7 +62,7 @@ def hold(api: Api, holder: str, notify: OnProgress) -> Iterator[Held]:
     held = Held(holder)
     if not api.served.has("Lease"):
         notify(
-            "this Kubernetes has no Leases (it is older than 1.12): make sure that nobody else changes its nodes"
+            "this Kubernetes has no Leases (it is older than 1.12): make sure that no other operator changes its nodes"
         )
         yield held
         return

@@ -76,7 +76,7 @@ def show_plan(
         reporter.note(Headline(costs))
     if out is not None:
         plan_file.write(out, plan_file.make(Path(inventory.path), members, shown.changes))
-        reporter.note(f"The plan is in {out}: `gpunode provision {out}` applies it as it was reviewed.")
+        reporter.note(f"The plan is in {out}: `gpunode provision {out}` applies exactly this plan.")
     reporter.summary(outcomes(members), cluster=objects)
     code = (
         wrong.exit_code if wrong else 1 if shown.conflicts or shown.obstructed else exit_codes.worst(members)

@@ -162,7 +162,7 @@ def _check_replacement(other: Object, waiting: cluster_diff.ClusterPlan, names: 
     if refused:
         raise ClusterError(
             f"{title(other)} stays: {refused[0]} would not be admitted in its place; nothing was changed",
-            hint="Do what is said above about these pods, then give the same command again.",
+            hint="Follow the advice above for these pods, then repeat the command.",
         )
     if without:
         raise ClusterError(

@@ -281,8 +281,7 @@ def _too_many_failed(session: Session, hosts: Hosts, options: ProvisionOptions) 
         return False
     names = few([f"{member.host.name}: {batch.end_state(member)[0]}" for member in bad], NAMED)
     session.reporter.note(
-        f"Nothing begins: {several(len(bad), 'host')} ended badly already ({names}), and --max-fail allows {most}. Fix what is wrong there, "
-        "exclude it with --exclude, or allow more. Nothing was changed, and no run is recorded."
+        f"Nothing was started: {several(len(bad), 'host')} failed already ({names}), and --max-fail allows {most}. Fix the host, leave it out with --exclude, or raise --max-fail. Nothing was changed, and no run is recorded."
     )
     session.reporter.summary(outcomes(members), cluster=_changes_left(session))
     return True
@@ -456,7 +455,7 @@ def _report_end(
     `proves`: with vectoradd."""
     if lease.lost:
         session.reporter.note(
-            f"Meanwhile {lease.lost}. Whoever holds it may have deleted this run's test pods."
+            f"Meanwhile {lease.lost}. Its new holder may have deleted this run's test pods."
         )
     if record.lost:
         _report_lost_record(api, record, session.reporter)
@@ -489,7 +488,7 @@ def _report_lost_record(api: Api | None, record: Record, reporter: Reporter) -> 
     except ClusterError as error:
         nodes = f" Nodes may still be cordoned: {error.problem.what}."
     hint = Advice("Free space there or make it writable, then `", Command("resume"), "` continues.")
-    reporter.problem(Problem("", f"No further host was begun: {record.lost}.{nodes}", fix=hint))
+    reporter.problem(Problem("", f"No further host was started: {record.lost}.{nodes}", fix=hint))
 
 
 def _report_tainted(api: Api, record: Record, reporter: Reporter, members: Members, *, proves: bool) -> None:
@@ -512,7 +511,7 @@ def _report_tainted(api: Api, record: Record, reporter: Reporter, members: Membe
             Advice(
                 f"Tainted until their GPUs are proven: {few(left, NAMED)}. `",
                 Command("resume" if proves else "provision"),
-                f"` proves them and removes the taint; `kubectl taint node {left[0]} {taint.UNVERIFIED}-` gives the node back as it is.",
+                f"` proves them and removes the taint; `kubectl taint node {left[0]} {taint.UNVERIFIED}-` releases the node unproven.",
             )
         )
 
@@ -524,7 +523,7 @@ def _report_unfinished(members: Members, reporter: Reporter, *, undo: bool) -> N
     left = [name for name, state in ends.items() if state not in FINISHED]
     if not left:
         return
-    first = "Fix what is wrong there, then `" if bad else "`"
+    first = "Fix the cause, then `" if bad else "`"
     them = "it" if len(left) == 1 else "them"
     parts = [Advice(f"Not done: {few(left, NAMED)}. {first}", Command("resume"), f"` continues with {them}")]
     if bad and len(bad) < len(left) and not undo:
@@ -545,7 +544,7 @@ def _too_many(members: Members, judged: Collection[str], most: int | None) -> st
     bad = _failed_hosts(members, judged)
     if len(bad) <= (most or 0):
         return ""
-    return f"{several(len(bad), 'host')} ended badly ({few([member.host.name for member in bad], NAMED)})"
+    return f"{several(len(bad), 'host')} failed ({few([member.host.name for member in bad], NAMED)})"
 
 
 def _failed_hosts(members: Members, judged: Collection[str]) -> list[Member]:
@@ -560,11 +559,11 @@ def _failed_hosts(members: Members, judged: Collection[str]) -> list[Member]:
 def _skip(run: Run, members: Members, code: str, why: str) -> Members:
     """The members, excluded before any change."""
     out = tuple(
-        member.exclude(Problem(code, f"not begun: {why}", fix=RESUME, subject=member.host.name))
+        member.exclude(Problem(code, f"not started: {why}", fix=RESUME, subject=member.host.name))
         for member in members
     )
     for member in out:
         run.record.host(member.host.name, "skipped", member.reason.what if member.reason else "")
     names = few([member.host.name for member in out], NAMED)
-    run.session.reporter.note(lines((f"Not begun: {names}: {why}.", RESUME), " "))
+    run.session.reporter.note(lines((f"Not started: {names}: {why}.", RESUME), " "))
     return out

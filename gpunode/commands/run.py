@@ -100,7 +100,7 @@ def start_notebook(session: Session, *, image: str, node_port: bool) -> int:
     options = shlex.join(word for name, value in named if value for word in (name, str(value)))
     kubectl = f"kubectl {options}"
     if not done.created:
-        reporter.note("It was there before and is as it was.")
+        reporter.note("It existed before and is unchanged.")
     reporter.note(
         f"`{kubectl} port-forward service/{notebook.NAME} 8888` brings it to http://127.0.0.1:8888."
     )

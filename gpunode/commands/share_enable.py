@@ -158,7 +158,7 @@ def _disable(session: Session, api: Api, held: Held, *, yes: bool) -> int:
 def _share(inventory: Inventory) -> Share:
     if inventory.cluster.share is None:
         raise UsageError(
-            f"{inventory.path} says nothing of a scheduler extender",
+            f"{inventory.path} has no `cluster.share`",
             hint="Add `share: {}` below `cluster`: the device plugin then follows what the extender promises.",
         )
     return inventory.cluster.share
@@ -198,8 +198,7 @@ def _schedulers(session: Session, api: Api) -> tuple[list[Member], int]:
             f"none of these hosts has {MANIFEST}",
             hint=SIMULATED
             if api.simulated
-            else "Add the hosts of the control plane to the inventory, with `control_plane: true`. Where it is somebody "
-            "else's, name a second scheduler: `scheduler: {image: …}` below `cluster.share`.",
+            else "Add the hosts of the control plane to the inventory, with `control_plane: true`. If the control plane is not yours, name a second scheduler: `scheduler: {image: …}` below `cluster.share`.",
         )
     for member in masters:
         if not member.host.control_plane:
@@ -251,7 +250,7 @@ def _change(
         confirm(reporter, f"Change the scheduler's configuration on {hosts}? It starts again there.", yes=yes)
     for member, volume in todo:
         if why := held.lost_reason(API_SECONDS, progress(reporter), lambda: False):
-            raise ClusterError(f"not begun: {why}", hint="Run this again.", subject=member.host.name)
+            raise ClusterError(f"not started: {why}", hint="Run this again.", subject=member.host.name)
         _apply(session, api, member, volume)
     return len(members)
 
@@ -290,7 +289,7 @@ def _restore(session: Session, member: Member) -> str:
             _make(session, _with_plan(now, changes))
     except GpunodeError as error:
         return f"its earlier configuration could not be put back: {error.message}"
-    return "its earlier configuration was put back" if changes else "its configuration is as it was"
+    return "its earlier configuration was put back" if changes else "its configuration is unchanged"
 
 
 def _inspect(session: Session, member: Member) -> Member:

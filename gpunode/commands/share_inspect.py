@@ -191,7 +191,7 @@ def _repair(api: Api, finding: Mismatch, pods: Sequence[Object], reporter: Repor
     except HttpError as error:
         if error.reason not in ("Conflict", "NotFound"):
             raise
-        reporter.note(f"{finding.pod} has changed since: it is left as it is, look once more.")
+        reporter.note(f"{finding.pod} has changed meanwhile and was left unchanged; run fsck again.")
         return False
     return True
 

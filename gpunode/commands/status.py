@@ -203,7 +203,7 @@ def sentence(
     if not known:
         return f"GPUs of {several(numbers['unknown'], 'node')} unknown"
     states = [f"{numbers['used']} in use", f"{numbers['free']} free"]
-    states += [f"{numbers['unseen']} of which the kubelet does not say"] if numbers["unseen"] else []
+    states += [f"{numbers['unseen']} not reported by the kubelet"] if numbers["unseen"] else []
     states += [f"{numbers['unhealthy']} unhealthy"] if numbers["unhealthy"] else []
     states += [f"{numbers[CORDONED]} cordoned"] if numbers.get(CORDONED) else []
     free = ", ".join(f"{left} of {count} {name}" for name, (left, count) in parts.items())
@@ -229,7 +229,7 @@ def find_differences(
     """Sentences on pods whose memory of the node's GPUs differs from what was promised."""
     if unknown := promised.get((node.node, allocations.UNKNOWN)):
         names = few(list(dict.fromkeys(use.pod for use in unknown.uses)), NAMED)
-        yield f"{node.node}: nobody noted which GPU {names} has: {FSCK}"
+        yield f"{node.node}: no note of the GPU of {names}: {FSCK}"
     wanted, real = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
     for gpu in node.gpus:
         of = promised.get((node.node, gpu.index))

@@ -272,9 +272,7 @@ def _give_back(uuid: str) -> Advice:
 
 
 def _not_accepted(stamp: Stamp, node: Node) -> Problem:
-    fix = Advice(
-        "`", Command("accept", f"--limit {node.name}"), "` measures them again, those that no pod uses."
-    )
+    fix = Advice("`", Command("accept", f"--limit {node.name}"), "` measures the free ones again.")
     return Problem(
         NOT_ACCEPTED,
         f"{few(stamp.failed, 2)} failed the acceptance",

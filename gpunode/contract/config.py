@@ -162,8 +162,7 @@ class Config:
     config_file: str = _option("", "a YAML file with NVIDIA's keys; reloaded on SIGHUP and when it changes")
     config_dir: str = _option(
         "",
-        "a directory with several of them, of which the node's label nvidia.com/device-plugin.config names one; "
-        "needs the right to watch nodes",
+        "a directory with several; the node's label nvidia.com/device-plugin.config selects one; needs the right to watch nodes",
         env=("CONFIG_FILE_SRCDIR",),
         flags=("config-file-srcdir",),
     )

@@ -64,7 +64,7 @@ class Cordons:
             cordons = {}
         except (OSError, ValueError) as error:
             if str(error) != self._problem:
-                log.warning("the GPUs that are cordoned stay as they are: %s: %s", self._path, error)
+                log.warning("cordoned GPUs are unchanged: %s: %s", self._path, error)
             self._problem = str(error)
             return
         self._problem = ""

@@ -19,7 +19,7 @@ PREFIX = "gpunode_device_plugin_"
 HELP = {
     "devices": "Units offered to the kubelet, by health",
     "memory_limited": "Whether the driver enforces containers' shares of a GPU's memory (1) or not (0), and why not",
-    "left_out": "GPUs of which nothing is offered, and why",
+    "left_out": "GPUs that offer nothing, and why",
     "held": "Units reserved while a container uses their device by an earlier configuration",
     "registered": "Whether the resource is registered with the kubelet (1) or not (0)",
     "registrations_total": "Registrations with the kubelet",

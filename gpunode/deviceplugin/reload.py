@@ -64,7 +64,7 @@ class ConfigSource:
         try:
             config = self._read(self._read_last)
         except BadConfig as error:
-            log.error("the configuration stays as it was: %s", error)  # noqa: TRY400 (the message is the cause)
+            log.error("the configuration is unchanged: %s", error)  # noqa: TRY400 (the message is the cause)
             self.on_refused(error)
             self._broken = True
             return False

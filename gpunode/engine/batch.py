@@ -240,7 +240,7 @@ class Interrupt:
         if kind is KeyboardInterrupt and (hosts := self._begun()):
             self._reporter.note(
                 Advice(
-                    f"Left as they are: {few(hosts, NAMED)}; nodes that are cordoned stay so. `",
+                    f"Unfinished: {few(hosts, NAMED)}; cordoned nodes stay cordoned. `",
                     Command("resume"),
                     "` continues.",
                 )
@@ -251,5 +251,5 @@ class Interrupt:
             raise KeyboardInterrupt
         self.set = True
         self._reporter.note(
-            "Interrupted: hosts already started are finished, no other is started. Press Ctrl-C again to leave them as they are."
+            "Interrupted: hosts already started are finished, no other is started. Press Ctrl-C again to exit now and leave them unfinished."
         )

@@ -79,16 +79,15 @@ def plan(
     stopped = [member.host.name for member in absent if _kubelet_starts(member)]
     if stopped:
         reporter.note(
-            f"{few(stopped, NAMED)}: no node of the cluster yet, since no kubelet runs there. The plan starts it; the same "
-            "run then labels the node and brings the device plugin."
+            f"{few(stopped, NAMED)}: not in the cluster yet: the kubelet is down. This run starts it, then labels the node and deploys the device plugin."
         )
     strange = [member.host.name for member in absent if not _kubelet_starts(member)]
     if strange:
         reporter.note(
             Advice(
-                f"{few(strange, NAMED)}: no node of the cluster yet. Labels and the device plugin come with `",
+                f"{few(strange, NAMED)}: not in the cluster yet. Labels and the device plugin follow with `",
                 Command("provision"),
-                "` once it is; if it is one under another name, say so with `node:` in the inventory.",
+                "` once it has joined; if its node has another name, set `node:` in the inventory.",
             )
         )
     return planned
@@ -306,7 +305,7 @@ def _report_obstacles(
             reporter.problem(replace(attempt.reason, what=what))
         else:
             reporter.note(
-                f"The API server could not try {attempt.what}: {attempt.untried}. Whether they are admitted shows when they are made."
+                f"The API server could not dry-run {attempt.what}: {attempt.untried}. It checks them when they are created."
             )
     return tuple(attempt.what for attempt in trials if attempt.reason)
 
@@ -385,4 +384,4 @@ def _report_untried(would: Sequence[Difference], reporter: Reporter) -> None:
         what = ", ".join(change.what for change in these) if len(these) <= FEW else f"{len(these)} objects"
         there = any(change.action != "created" for change in these)
         rest = " Only fields that gpunode sets were compared with the current ones." if there else ""
-        reporter.note(f"The API server could not try {what}: {reason}.{rest}")
+        reporter.note(f"The API server could not dry-run {what}: {reason}.{rest}")

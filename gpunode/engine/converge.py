@@ -195,7 +195,7 @@ def _failure(host: Host, change: Change, message: Mapping[str, Any]) -> AgentFai
         *(f"  {line}" for line in message["detail"]),
     ]
     if message["restored"]:
-        lines.append(f"Put back as it was: {', '.join(message['restored'])}")
+        lines.append(f"Restored: {', '.join(message['restored'])}")
     code = message["code"]
     return AgentFailed(host.name, "\n".join(lines), hint=hint_of(code), code=code)
 

@@ -237,8 +237,7 @@ def warn(
             )
         else:
             reporter.note(
-                f"{where}, offers NVIDIA GPUs too. Where two device plugins run on a node, the one that started last wins: "
-                f"remove that one first; running pods keep their GPUs. {whose}"
+                f"{where}, offers NVIDIA GPUs too. If a node has two device plugins, the last to start wins: remove the other first; running pods keep their GPUs. {whose}"
             )
     operated = [
         member.node.name

@@ -90,7 +90,7 @@ def confirm(reporter: Reporter, question: str, *, yes: bool) -> None:
     """Raise Declined unless the user accepts the shown changes, now or beforehand (`yes`)."""
     if not yes and not reporter.ask(question):
         raise Declined(
-            "cancelled; nothing of what was shown was changed",
+            "cancelled; nothing changed",
             hint="Answer `y`, or give --yes where there is no terminal.",
         )
 

@@ -24,7 +24,7 @@ Ready: TypeAlias = Callable[[Member, Visit, OnEvent], Member]
 
 MANY = 5  # batches
 STOPPED = "stopped"  # code: its batch was not begun
-AGAIN = Advice("Run `", Command("provision"), "` again: it shows the whole plan as it is now.")
+AGAIN = Advice("Run `", Command("provision"), "` again to see the current plan.")
 
 
 def probe_all(
@@ -157,7 +157,7 @@ def _stop_unaccepted(member: Member, accepted: frozenset[Act]) -> Member:
     new = impact.describe_unaccepted(member.outcome.plan.changes, accepted)
     if not new:
         return member
-    error = f"what is known only now asks for more than was shown: {new}"
+    error = f"the host now needs more than the plan showed: {new}"
     return replace(
         member, outcome=replace(member.outcome, status="failed", problem=Problem("", error, fix=AGAIN))
     )

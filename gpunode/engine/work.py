@@ -191,7 +191,7 @@ def show_unfinished(api: Api | None, reporter: Reporter, members: Sequence[Membe
                 Advice(
                     f"{node} is still cordoned by {owner}, which did not finish. `",
                     Command("resume"),
-                    f"` continues with it; `kubectl uncordon {node}` gives it back as it is.",
+                    f"` continues with it; `kubectl uncordon {node}` releases it unproven.",
                 )
             )
         if run := taint.run_of(node_of(item)):

@@ -214,8 +214,7 @@ def explain(
                 return AgentUnusable(
                     host,
                     f"its python3 is {version}; 3.6 or newer is needed",
-                    hint="Install a newer python3, or, where the distribution has none (Ubuntu 16.04), give `python:` in the "
-                    "inventory a standalone build (url, sha256), or the path of one that is there.",
+                    hint="Install a newer python3, or set `python:` in the inventory to a standalone build (url, sha256; needed on Ubuntu 16.04) or to an installed Python's path.",
                 )
             return AgentUnusable(
                 host,

@@ -82,7 +82,7 @@ def _lines(known: Starter) -> Iterator[str]:
             )
             yield f"      - {{{', '.join(_keys(entry))}}}{rest}"
     for name in known.jumps:
-        yield f"      # - {_scalar(name)}   # only a jump host of others, as it seems"
+        yield f"      # - {_scalar(name)}   # looks like a jump host; uncomment if it has GPUs"
 
 
 def _keys(entry: Entry) -> Iterator[str]:

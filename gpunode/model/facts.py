@@ -139,7 +139,7 @@ class Package:
 @dataclass(frozen=True, slots=True)
 class GpuUser:
     """A process that has a GPU's device file or driver library open. `pod` is a pod's uid, `container` an id. `name`: the
-    pod's namespace/name, else the container's. `gpus`: PCI addresses of those that it has open, as far as known."""
+    pod's namespace/name, else the container's. `gpus`: PCI addresses of its open GPUs, as far as known."""
 
     pid: int
     command: str

@@ -55,7 +55,9 @@ def read_key(source: Signed, place: str = "", trusted: Collection[str] = ()) -> 
         )
     verb = "is" if len(known) == WHOLE else "ends with"
     local = not where.startswith(ADDRESSES)
-    other = "the file holds another key: bring NVIDIA's" if local else "somebody else answers at that address"
+    other = (
+        "the file holds another key: bring NVIDIA's" if local else "another server answers at that address"
+    )
     raise WrongKey(
         f"{where} is not the key of {source.uri}: its fingerprint is {actual}, NVIDIA's {verb} {known}",
         hint=f"If NVIDIA has changed its key, use a newer gpunode; else {other}."

@@ -18,7 +18,7 @@ def text(facts: Facts, path: str) -> str | None:
     if file.content is None:
         raise CannotPlan(
             f"{path} cannot be planned on: {file.error or 'it is larger than 256 KiB or not UTF-8'}",
-            hint="Check the file on the host, then run again; it was not touched.",
+            hint="Check the file on the host, then run again; gpunode left it unchanged.",
         )
     return file.content
 

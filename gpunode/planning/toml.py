@@ -41,7 +41,7 @@ KINDS: Mapping[Kind, tuple[type, str]] = {
 def read(text: str, path: str, kinds: Kinds, reader: str) -> dict[str, Any]:
     """The file as data. Raises CannotPlan with file and line where it is not TOML, or where a value is not of its kind; `reader`
     names the program that reads the file, too."""
-    hint = f"Fix the file by hand ({reader} reads it too), then run again; it was not touched."
+    hint = f"Fix the file by hand ({reader} reads it too), then run again; gpunode left it unchanged."
     data = _parse(text, path, hint)
     _check(data, kinds, text, path, hint)
     return data

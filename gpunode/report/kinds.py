@@ -175,7 +175,7 @@ class Time(TypedDict):
     seconds: Annotated[float, "all of it"]
     phases: Annotated[
         dict[str, float],
-        "seconds by [phase](../performance.md#time-to-the-first-pod); one that took none is missing",
+        "seconds by [phase](../performance.md#time-to-the-first-pod); phases without time are missing",
     ]
 
 
@@ -214,7 +214,7 @@ class Recorded(TypedDict):
     state: Annotated[str | None, "[how far it came](../safety.md#records-of-runs); null: the cluster"]
     why: Annotated[str, "why no further, for people"]
     seconds: Annotated[float | None, "from the start of its batch to its end; null: not known"]
-    changes: Annotated[list[RecordedChangeMore], "as they were shown, in order, with those of later rounds"]
+    changes: Annotated[list[RecordedChangeMore], "as shown, in order, with those of later rounds"]
 
 
 class Phase(TypedDict):
@@ -328,7 +328,7 @@ class UsingProcess(TypedDict):
     container: Annotated[str | None, "the container's id"]
     pod: Annotated[str | None, "the pod's uid"]
     name: Annotated[str | None, "namespace/name of the pod, else the container's"]
-    gpus: Annotated[list[str], "PCI addresses of those that it has open, as far as known"]
+    gpus: Annotated[list[str], "PCI addresses of its open GPUs, as far as known"]
 
 
 class Disturbs(TypedDict):
@@ -345,7 +345,7 @@ class Disturbs(TypedDict):
     devices: Annotated[bool, "a `systemctl daemon-reload` takes the GPUs from containers that run"]
     mig: Annotated[bool, "GPUs are cut into other MIG devices"]
     plugin: Annotated[bool, "`forget`: the device plugin leaves the node"]
-    anybody: Annotated[bool, "false: nobody notices, as far as known; such hosts go first and together"]
+    anybody: Annotated[bool, "false: no known effect on pods or processes; such hosts go first and together"]
     work: Annotated[
         Literal["wait", "drain", "kill", "stays"],
         "what becomes of the work first ([`work`](../inventory.md#variables)), with a cordon where the host is a node; `stays`: nothing",
@@ -433,7 +433,7 @@ class Plugin(TypedDict):
     resource: Annotated[str, "that the two after it are of"]
     capacity: Annotated[int, "units that the node has"]
     allocatable: Annotated[int, "units that pods can get"]
-    trouble: Annotated[str, "what is wrong; empty: nothing"]
+    trouble: Annotated[str, "the problem; empty: none"]
     log: Annotated[str, "the pod's last line where something is wrong"]
 
 
@@ -456,7 +456,7 @@ class Gpu(TypedDict):
     since: Annotated[str, "RFC 3339; empty: not known"]
     code: Annotated[str, "why it is unhealthy"]
     reason: Annotated[str, "the same, for people"]
-    pods: Annotated[list[str], "those that have it, namespace/name"]
+    pods: Annotated[list[str], "its pods, namespace/name"]
     processes: Annotated[int | None, "that NVML lists where no pod has the GPU"]
 
 
@@ -684,7 +684,7 @@ class Explanation(TypedDict):
     command: Annotated[str, "for that; empty: there is none"]
     source: Annotated[str, "of these facts"]
     or_if: Annotated[
-        str, "what tells the line's second cause apart; empty, as the next three: it has one cause"
+        str, "the condition of the line's second cause; empty, as the next three: it has one cause"
     ]
     or_fault: Annotated[str, "whose fault it is then"]
     or_action: Annotated[str, "what to do then"]
@@ -769,8 +769,8 @@ class SummaryMore(Summary, total=False):
     unknown: Annotated[int, "`status`: nodes whose GPUs are not known"]
     gpus: Annotated[int, "`status`: how many"]
     used: Annotated[int, "`status`: GPUs that pods have"]
-    free: Annotated[int, "`status`: GPUs that work and that nobody has"]
-    unseen: Annotated[int, "`status`: GPUs that work, and of which the kubelet does not say who has them"]
+    free: Annotated[int, "`status`: working GPUs without a pod"]
+    unseen: Annotated[int, "`status`: working GPUs whose users the kubelet does not report"]
     unhealthy: Annotated[int, "`status`: GPUs"]
     cordoned: Annotated[int, "`status`: GPUs; absent if none is"]
     models: Annotated[dict[str, int], "`status`: GPUs by model"]

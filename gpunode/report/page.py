@@ -40,7 +40,13 @@ if TYPE_CHECKING:
     from gpunode.engine.reporter import Reporter
 
 BAD = ("failed", "refused", "unreachable", "broken", "not verified")
-STYLES = {"to change": "yellow", "changed": "green", "OK": "green", "right": "green", "verified": "green"}
+STYLES = {
+    "to change": "yellow",
+    "changed": "green",
+    "OK": "green",
+    "up to date": "green",
+    "verified": "green",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 STATUS_SIGNS = {"ok": ("✓", "green"), "broken": ("✗", "red"), "unknown": ("·", "dim")}
 WORDS = {
-    "right": "right",
+    "right": "up to date",
     "broken": "broken",
     "planned": "to change",
     "differs": "different",
@@ -115,7 +115,7 @@ def notes(outcome: Outcome) -> tuple[str, ...]:
 
 
 def sentence(disturbed: Disturbed) -> str:
-    """`reboot, driver packages; nobody works there`; without names, so that equal plans read alike."""
+    """`reboot, driver packages; no GPU pods or processes affected`; without names, so that equal plans read alike."""
     if not disturbed.what:
         return "nobody"
     reboot = "reload of the modules, or a reboot where the GPUs stay in use" if disturbed.reload else "reboot"
@@ -184,9 +184,9 @@ def _treatment(disturbed: Disturbed) -> str:
     if disturbed.pods is None:
         waits = disturbed.processes and disturbed.work in ("wait", "drain")
         first = f"processes outside Kubernetes waited for, {minutes}; " if waits else ""
-        return f"{first}which pods work there is not known"
+        return f"{first}running pods unknown"
     if not disturbed.anybody:
-        return "nobody works there"
+        return "no GPU pods or processes affected"
     return {
         "stays": "work there continues",
         "wait": f"cordoned first, work on GPUs waited for, {minutes}",
@@ -381,7 +381,7 @@ def chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:
 
 def whole_chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:
     """A chain that holds, in one line."""
-    kept = f" {len(links)} links hold, {links[0].layer} to {links[-1].layer}" if links else ""
+    kept = f" {len(links)} links OK, {links[0].layer} to {links[-1].layer}" if links else ""
     yield from (" ", (host, "bold"), "  ", STATUS_SIGNS["ok"], f"{kept}\n")
     for link in links:
         if link.fix:

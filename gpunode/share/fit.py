@@ -139,10 +139,7 @@ def score(book: Book | None, wanted: Demand, *, packed: bool) -> int:
 
 def _explain_fragments(wanted: Demand) -> str:
     if len(wanted.asks) > 1:
-        return (
-            f"no choice of its GPUs has room for {len(wanted.asks)} containers, the largest of which asks for "
-            f"{wanted.most_units} units of a GPU's memory"
-        )
+        return f"no choice of its GPUs has room for {len(wanted.asks)} containers; the largest requests {wanted.most_units} units of a GPU's memory"
     if wanted.most_gpus > 1:
         return f"fewer than {wanted.most_gpus} GPUs have {wanted.most_units} units of memory free"
     return f"no single GPU has {wanted.most_units} units of memory free"

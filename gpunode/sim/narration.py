@@ -16,7 +16,7 @@ from gpunode.model import Fault
 from gpunode.sim import faults, folder
 from gpunode.sim.forkserver import ForkServer
 from gpunode.sim.process import Demo
-from gpunode.wording import page
+from gpunode.wording import page, several
 
 Lines: TypeAlias = Sequence[str]
 Screen: TypeAlias = Callable[[Lines], Lines]
@@ -130,7 +130,7 @@ class Show:
             self.say("Plan", "One host without NVIDIA's software. What would change on it, and why:")
         first = (good or list(self.demo.states))[0]
         done = self.run("plan", "inventory.yaml", "--limit", first, screen=plan_screen) in (0, 4)
-        rest = f" {odd} of them cannot become one, which is refused with the reason." if odd else ""
+        rest = f" gpunode refuses {several(odd, 'host')} and says why." if odd else ""
         aim = (
             ", to verified GPU nodes."
             if self._whole
@@ -232,7 +232,7 @@ It keeps running, as {name}. Commands to try:
 {shown}
 
 The hosts' files are in hosts/*/root. Edit them there: ssh cannot write files. The hosts' ports are in inventory.yaml.
-`{gpunode} demo break LINK {name}` breaks a host, `{gpunode} demo add {name}` adds one that is bare.
+`{gpunode} demo break LINK {name}` breaks a host, `{gpunode} demo add {name}` adds a bare host.
 For another driver write `driver: "580"` below `defaults:` in inventory.yaml, and provision again.
 To end it:
 

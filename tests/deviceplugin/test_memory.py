@@ -246,7 +246,7 @@ def test_what_no_gpu_has_left_is_answered_all_the_same():
         (None, "the kubelet chose from 2 without asking the plugin"),
         (
             {"0": 8, "1": 8},
-            "what the pod's init containers hold, which the kubelet uses again, is another GPU's",
+            "the units of the pod's init containers, which the kubelet reuses, are on another GPU",
         ),
     ],
 )

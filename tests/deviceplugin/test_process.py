@@ -128,9 +128,7 @@ def test_a_changed_configuration_file_is_taken_up(play, sockets, tmp_path):
             write("version: v1\n" + sharing)
             await kubelet.until(lambda: kubelet.devices() == {"GPU-a::0": "Healthy", "GPU-a::1": "Healthy"})
             write("version: v1\nflag: {}\n")
-            while "the configuration stays as it was" not in (
-                line := (await child.stderr.readline()).decode()
-            ):
+            while "the configuration is unchanged" not in (line := (await child.stderr.readline()).decode()):
                 assert line
             assert "flag: unknown key" in line
             write("version: v1\n" + sharing.replace("2", "3"))

@@ -93,7 +93,7 @@ def comes_back(lab: Lab, node: Node, unit: str, path: str, before: str, change: 
     assert ran.outcome is not None
     assert ran.outcome.status == "failed"
     assert f"{unit} works, but for {SECONDS:.0f} seconds gpunode could not connect" in (ran.outcome.why or "")
-    assert f"Put back as it was: {path}" in (ran.outcome.why or "")
+    assert f"Restored: {path}" in (ran.outcome.why or "")
     return ran.events
 
 

@@ -95,7 +95,7 @@ def test_a_run_that_too_many_bad_hosts_stop_at_once_says_so_and_asks_nothing(
     done = gpunode(unchanged, "provision", "inventory.yaml", "--max-fail", "0")
     told = " ".join(done.stderr.split())
     assert done.returncode == 1, done.stdout + done.stderr
-    assert f"Nothing begins: 1 host ended badly already (gpu-1: {state}), and --max-fail allows 0." in told
+    assert f"Nothing was started: 1 host failed already (gpu-1: {state}), and --max-fail allows 0." in told
     assert "Apply inventory.yaml" not in done.stdout + told
     assert "batches" not in done.stdout
     assert not list(tmp_path.glob("state/gpunode/runs/*"))
@@ -320,7 +320,7 @@ def test_ctrl_c_twice_leaves_hosts_that_are_named_and_resume_finishes_them() -> 
             until(lambda: "Interrupted: hosts already started are finished" in seen.read_text())
             run.send_signal(signal.SIGINT)
             assert run.wait() == 130
-        left = "Left as they are: gpu-1; nodes that are cordoned stay so. `gpunode resume` continues."
+        left = "Unfinished: gpu-1; cordoned nodes stay cordoned. `gpunode resume` continues."
         assert left in seen.read_text()
         done = gpunode(demo, "resume", "inventory.yaml", "--yes", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
@@ -378,7 +378,7 @@ def test_a_record_that_breaks_between_batches_finishes_one_and_begins_no_other(
     told = " ".join(done.stderr.split())
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Not begun: gpu-2: its record" in told
-    assert "No further host was begun: its record" in told
+    assert "No further host was started: its record" in told
     assert "then `gpunode resume` continues" in told
     assert (cordoned(api), docker_since(busy, "gpu-2")) == ([], before)
     assert "nvidia" in (state.root / "etc/docker/daemon.json").read_text()

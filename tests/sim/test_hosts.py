@@ -122,7 +122,7 @@ def test_a_plan_says_whose_work_it_ends(
         users = "python3 train.py (pid 71000, pod 11111111-2222-3333-4444-555555555555)"
         wanted = f"2 containers stop with it, since live-restore is off: the kubelet starts those of its pods again; on GPUs: {users}"
         assert any(
-            (wanted if unit else f"needed while these use the GPUs: {users}") in line for line in told
+            (wanted if unit else f"reboots only if these still hold a GPU: {users}") in line for line in told
         ), told
         with state.change() as now:
             if unit:

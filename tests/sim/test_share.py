@@ -112,7 +112,7 @@ def test_where_nothing_makes_the_extenders_pods_enable_says_so_and_what_stays(de
     done = gpunode(demo, "share enable", "--yes")
     assert done.returncode == 1, done.stdout + done.stderr
     told = " ".join(done.stderr.split())
-    assert "makes no pods: this cluster is simulated" in told
+    assert "creates no pods: this cluster is simulated" in told
     assert "`gpunode share disable` removes the objects" in told
     assert path.read_text() == TEXT
     done = gpunode(demo, "share disable", "--yes")
@@ -161,7 +161,7 @@ def test_from_enable_to_disable(demo: Demo) -> None:
         until(lambda: "default/past" in str(rows(gpunode(demo, "status", "--json"), "gpu")))
         told = gpunode(demo, "status")
         assert "PROMISED" in told.stdout
-        assert "nobody noted which GPU default/past has" in told.stderr
+        assert "no note of the GPU of default/past" in told.stderr
 
         done = gpunode(demo, "share fsck", "--repair", "--yes", "--json")
         assert done.returncode == 0, done.stdout + done.stderr

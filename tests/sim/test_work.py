@@ -371,7 +371,7 @@ def test_a_kubernetes_without_leases_is_passed_over(api: Api, monkeypatch: pytes
         assert held.lost_reason(0, told.append, lambda: False) == ""
         assert not held.exclusive  # so that nobody's pods are taken for a dead run's
     assert told == [
-        "this Kubernetes has no Leases (it is older than 1.12): make sure that nobody else changes its nodes"
+        "this Kubernetes has no Leases (it is older than 1.12): make sure that no other operator changes its nodes"
     ]
 
 

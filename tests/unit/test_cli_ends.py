@@ -153,7 +153,7 @@ def test_without_a_plugin_the_cluster_is_said_to_be_left_out(command: Command, v
     told = command(*words).output
     assert "the inventory names no `cluster.plugin`" in told
     assert "plugin: {archive: plugin.tar}" in told
-    assert told.splitlines()[-1].endswith("1 right; cluster not checked")
+    assert told.splitlines()[-1].endswith("1 up to date; cluster not checked")
     assert last(command(*words, "--json"))["cluster"] is None
 
 

@@ -217,7 +217,7 @@ def test_a_change_that_fails_ends_the_story_with_its_cause_and_way_out(raw: dict
     assert outcome.applied == FILES[:1]
     assert "no space is left on /etc" in outcome.why
     assert "/dev/vda1 100%" in outcome.why
-    assert "Put back as it was: /etc/b" in outcome.why
+    assert "Restored: /etc/b" in outcome.why
     assert outcome.problem.fix.startswith("Free space")
     assert outcome.problem.code == "disk-full"
 

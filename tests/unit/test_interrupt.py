@@ -28,7 +28,7 @@ def test_the_first_one_ends_nothing() -> None:
         assert stop.set
     assert signal.getsignal(signal.SIGINT) is before
     assert len(reporter.notes) == 1
-    assert reporter.notes[0].endswith("Press Ctrl-C again to leave them as they are.")
+    assert reporter.notes[0].endswith("Press Ctrl-C again to exit now and leave them unfinished.")
 
 
 @pytest.mark.parametrize("begun", [["gpu-1", "gpu-2"], []])
@@ -42,5 +42,5 @@ def test_the_second_one_leaves_and_names_the_hosts_that_have_begun(begun: list[s
 
     with pytest.raises(KeyboardInterrupt):
         twice()
-    named = "Left as they are: gpu-1, gpu-2; nodes that are cordoned stay so. `gpunode resume` continues."
+    named = "Unfinished: gpu-1, gpu-2; cordoned nodes stay cordoned. `gpunode resume` continues."
     assert reporter.notes[1:] == ([named] if begun else [])

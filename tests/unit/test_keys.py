@@ -163,7 +163,8 @@ def test_a_key_of_which_only_the_end_is_known_needs_the_whole_fingerprint(
         assert message in error.message
         # Who has given another one is not told to give this.
         assert (f"--fingerprint {PRINT}" in error.hint) == (not more)
-    assert CliRunner().invoke(app, [*words, "--fingerprint", PRINT[-8:]]).exit_code == 2
+    short = CliRunner().invoke(app, [*words, "--fingerprint", PRINT[-8:]]).exception
+    assert isinstance(short, UsageError)
     assert [path.name for path in tmp_path.iterdir()] == ["brought"]
 
     spaced = " ".join(PRINT[at : at + 4] for at in range(0, 40, 4)).lower()

@@ -125,7 +125,7 @@ def test_the_live_view_of_a_batch_knows_all_hosts_of_the_run() -> None:
         " batch 2 of 3 ███░░░░░░░ 1 of 3 hosts · 1 failed · about 4 min left · run 4f1c",
         " b  ✗ refused  Secure Boot is on",
         " a  00:00  waiting for ml/train",
-        " 00:00 · 1 at work (waits 1) · 3 hosts: 1 to change, 1 refused, 1 right",
+        " 00:00 · 1 at work (waits 1) · 3 hosts: 1 to change, 1 refused, 1 up to date",
     ]
 
 
@@ -548,7 +548,7 @@ def test_a_host_without_changes_says_which_link_is_broken(capsys: pytest.Capture
     human.plans(outcomes)
     assert capsys.readouterr().out == f" a  ✗ broken, with nothing to change\n    {words}\n b  = up to date\n"
     human.summary(outcomes)
-    assert capsys.readouterr().err.endswith(": 1 broken, 1 right\n")
+    assert capsys.readouterr().err.endswith(": 1 broken, 1 up to date\n")
     told.plans(outcomes)
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["status"], line["notes"]) for line in lines] == [("broken", [words]), ("right", [])]
@@ -556,7 +556,7 @@ def test_a_host_without_changes_says_which_link_is_broken(capsys: pytest.Capture
     (line,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert (line["broken"], line["right"]) == (1, 1)
     cards = [Card(one.host, one) for one in outcomes]
-    assert [card.status for card in cards] == ["broken", "right"]
+    assert [card.status for card in cards] == ["broken", "up to date"]
     assert lost in cards[0].cause
 
     file = StepPlan("docker", (WriteFile("/etc/x", "1\n", "why"),))
@@ -648,7 +648,11 @@ XORG = GpuUser(900, "Xorg")
     ("found", "words", "names"),
     [
         (Disturbed(Disturbance(), pods={}), "nobody", ""),
-        (Disturbed(REBOOT, pods={}), "reboot, restart of docker and kubelet; nobody works there", ""),
+        (
+            Disturbed(REBOOT, pods={}),
+            "reboot, restart of docker and kubelet; no GPU pods or processes affected",
+            "",
+        ),
         (
             Disturbed(REBOOT, "wait", 1800, {"ml/train": {GPU: 2}, "web/1": {}}),
             "reboot, restart of docker and kubelet; cordoned first, work on GPUs waited for, 30 min at most",
@@ -699,18 +703,18 @@ XORG = GpuUser(900, "Xorg")
         ),
         (
             Disturbed(Disturbance(restarts=("containerd.service",)), pods={}, users=(XORG,)),
-            "restart of containerd; nobody works there",
+            "restart of containerd; no GPU pods or processes affected",
             "",
         ),
         (
             Disturbed(REBOOT, "wait", 1800),
-            "reboot, restart of docker and kubelet; which pods work there is not known",
+            "reboot, restart of docker and kubelet; running pods unknown",
             "",
         ),
         (
             Disturbed(REBOOT, "drain", 1800, users=(XORG,)),
             "reboot, restart of docker and kubelet; processes outside Kubernetes waited for, 30 min at most; "
-            "which pods work there is not known",
+            "running pods unknown",
             "Xorg (pid 900)",
         ),
     ],
@@ -818,7 +822,7 @@ def test_a_quiet_report_has_no_plan_that_nobody_is_asked_about(
 
 def test_a_quiet_chain_that_holds_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     make(json=False, quiet=True).links("gpu-1", [Verdict.ok("PCI", "2 GPUs"), Verdict.ok("module", "580")])
-    assert capsys.readouterr().out == " gpu-1  ✓ 2 links hold, PCI to module\n"
+    assert capsys.readouterr().out == " gpu-1  ✓ 2 links OK, PCI to module\n"
 
 
 def test_of_many_hosts_those_that_are_right_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
@@ -829,7 +833,7 @@ def test_of_many_hosts_those_that_are_right_have_a_line_each(capsys: pytest.Capt
     report.links("gpu-1", [Verdict.ok("PCI", "2 GPUs"), Verdict.ok("module", "580")])
     report.links("gpu-2", [Verdict.ok("PCI", "2 GPUs"), Verdict.broken("module", "none", cause="not loaded")])
     assert capsys.readouterr().out.splitlines() == [
-        " gpu-1  ✓ 2 links hold, PCI to module",
+        " gpu-1  ✓ 2 links OK, PCI to module",
         " gpu-2",
         "   ✓ PCI       2 GPUs",
         "   ✗ module    none",

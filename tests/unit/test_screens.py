@@ -23,7 +23,7 @@ PLAN = """\
                ! restart docker
                  it reads daemon.json at its start
                  no container runs in it
-   disturbs      restart of docker; nobody works there
+   disturbs      restart of docker; no GPU pods or processes affected
  1 host in 3.7 s: 1 to change""".splitlines()
 
 
@@ -73,4 +73,4 @@ def test_of_progress_only_the_ends_are_shown() -> None:
         " time of gpu-a1: 14 s: restarts 12 s",
         " 4 hosts OK: 11 of 11 links checked",
     ]
-    assert narration.progress_ends([" a  probe", " 2 of 10 pods done", *ends]) == ends
+    assert narration.progress_ends([" a  probe", " 2 of 10 test pods finished", *ends]) == ends

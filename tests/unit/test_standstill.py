@@ -154,7 +154,7 @@ def test_every_round_asks_before_it_changes_anything(later: Any, monkeypatch: py
     )
     assert done == []
     assert after.outcome is not None
-    assert after.outcome.why == "what is known only now asks for more than was shown: restart docker.service"
+    assert after.outcome.why == "the host now needs more than the plan showed: restart docker.service"
 
 
 def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_for(

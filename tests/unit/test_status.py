@@ -136,7 +136,7 @@ def test_promises_stand_beside_what_the_kubelet_allocated(capsys: pytest.Capture
 
 @pytest.mark.parametrize(
     ("share", "promised", "noted"),
-    [(Share(), 0, ["n: nobody noted which GPU default/a has"]), (None, 4, [])],
+    [(Share(), 0, ["n: no note of the GPU of default/a"]), (None, 4, [])],
 )
 def test_without_the_extender_a_pod_was_promised_what_it_has(
     monkeypatch: pytest.MonkeyPatch, share: Share | None, promised: int, noted: list[str]
@@ -167,7 +167,7 @@ def test_without_the_extender_a_pod_was_promised_what_it_has(
         ({"0": [("a/x", 4)]}, {}, []),  # it starts
         ({"0": [("a/x", 4)]}, {"1": [("a/x", 4)]}, ["a/x got another GPU than was promised"]),
         ({"0": [("a/x", 2)], "1": [("a/x", 2)]}, {"1": [("a/x", 4)]}, ["a/x got another GPU"]),
-        ({"?": [("a/x", 4)]}, {"1": [("a/x", 4)]}, ["nobody noted which GPU a/x has"]),
+        ({"?": [("a/x", 4)]}, {"1": [("a/x", 4)]}, ["no note of the GPU of a/x"]),
     ],
 )
 def test_pods_whose_gpu_is_not_the_promised_one_are_named(
@@ -203,7 +203,7 @@ def test_a_gpu_of_which_the_kubelet_says_nothing_is_not_free() -> None:
     """As kubelets before 1.20."""
     numbers = totals([NodeUsage("n", (BUSY, replace(OUTSIDE, users=None)))])
     assert (numbers["used"], numbers["free"], numbers["unseen"]) == (1, 0, 1)
-    assert sentence(numbers) == "2 GPUs on 1 node: 1 in use, 0 free, 1 of which the kubelet does not say"
+    assert sentence(numbers) == "2 GPUs on 1 node: 1 in use, 0 free, 1 not reported by the kubelet"
 
 
 def test_what_is_free_of_shared_gpus_is_counted_in_shares() -> None:

@@ -224,7 +224,7 @@ def test_a_device_without_its_link_breaks_the_runtime() -> None:
     dump = f"{seen.containerd.dump}\n  SystemdCgroup = true\n"
     link = first(host, replace(seen, containerd=replace(seen.containerd, dump=dump)))
     assert link.layer == "runtime"
-    assert "/dev/nvidia0 has no link in /dev/char: runc 1.1.5 tells systemd only" in link.cause
+    assert "/dev/nvidia0 has no link in /dev/char: runc 1.1.5 passes systemd only" in link.cause
     assert PROVISION in link.fix
 
 

@@ -316,7 +316,7 @@ def test_a_python_that_is_too_old_is_told_so(machine: Machine, stdin: bytes) -> 
     error = refusal(machine, stdin)
     assert isinstance(error, AgentUnusable)
     assert error.message == "its python3 is 3.5.2; 3.6 or newer is needed"
-    assert "give `python:` in the inventory a standalone build" in error.hint
+    assert "or set `python:` in the inventory to a standalone build" in error.hint
 
 
 SUDO = [

@@ -74,7 +74,7 @@ def _select(cluster: Cluster) -> tuple[str, str, _Entry, _Entry]:
     names = contexts[context].content
     if names.get("user") and names["user"] not in users:
         raise KubeconfigUnusable(
-            f"{source}: context `{context}` names the user `{names['user']}`, who is not among its users",
+            f"{source}: context `{context}` names the user `{names['user']}`, which it does not define",
             hint=f"The users are: {', '.join(users) or 'none'}.",
         )
     empty = _Entry("", {}, Path.cwd())
@@ -152,7 +152,7 @@ def _plugin(where: str, source: str, user: _Entry, cluster: _Entry) -> ExecPlugi
     if why := _why_unusable(section, who):
         raise KubeconfigUnusable(
             f"{source}: {why}",
-            hint="Fix the kubeconfig, or write that user again with the tool that it is of.",
+            hint="Fix the kubeconfig, or recreate the user's entry with its own tool.",
         )
     content = cluster.content
     if section.get("provideClusterInfo"):
@@ -183,7 +183,7 @@ def _with_authority(cluster: Mapping[str, Any], where: str, folder: Path) -> Map
     except OSError as error:
         raise KubeconfigUnusable(
             f"{where}: its certificate-authority {file} cannot be read: {_cause(error)}",
-            hint="Fix the kubeconfig, or write that cluster again with the tool that it is of.",
+            hint="Fix the kubeconfig, or recreate the cluster's entry with its own tool.",
         ) from error
     return {**rest, "certificate-authority-data": base64.b64encode(data).decode()}
 

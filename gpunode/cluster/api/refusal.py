@@ -73,7 +73,7 @@ def translate_errors(access: Access) -> Iterator[None]:
     except exceptions.TimeoutError as error:
         raise ApiConnectionLost(
             f"the Kubernetes API at {access.server} did not answer in time",
-            hint=f"{source}; check that it runs and that no firewall is between.",
+            hint=f"{source}; check that it runs and no firewall blocks it.",
         ) from error
     except (exceptions.LocationParseError, exceptions.LocationValueError) as error:
         raise ClusterError(
@@ -87,7 +87,7 @@ def _lost(access: Access, why: str) -> ApiConnectionLost:
     return ApiConnectionLost(
         f"the Kubernetes API at {access.server} cannot be reached: {why}",
         hint=f"The server is that of context `{access.context}` in {access.source}; "
-        "check that it runs and that this machine may reach it.",
+        "check that it runs and is reachable from this machine.",
     )
 
 

@@ -196,7 +196,7 @@ class Publisher:
     def config_refused(self, why: Exception) -> None:
         """Publish that a new configuration was refused."""
         self.publish_event(
-            NodeEvent("ConfigRefused", f"The device plugin's configuration stays as it was: {why}")
+            NodeEvent("ConfigRefused", f"The device plugin's configuration is unchanged: {why}")
         )
         self._refuse(Reason("config-refused", str(why)))
 

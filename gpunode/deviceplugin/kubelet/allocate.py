@@ -213,7 +213,7 @@ def check_one_gpu(units: Sequence[Unit], free: Mapping[str, int] | None) -> None
             f"{asked}, and the most that is free on one is {format_mib(most * chunk)} (GPU {index})"
         )
     raise AllocationRefused(
-        f"{asked}, and what the pod's init containers hold, which the kubelet uses again, is another GPU's"
+        f"{asked}, and the units of the pod's init containers, which the kubelet reuses, are on another GPU"
     )
 
 

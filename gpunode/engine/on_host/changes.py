@@ -142,7 +142,7 @@ def service(this: Run, change: Message) -> Message:
         )
     if not set(lost) & set(guard["worked"]):
         disarm(this)
-        lines.append("it did not run before either, so its files stay as they are now")
+        lines.append("it did not run before either, so its new files stay")
     raise Failure("unit-failed", sentence, lines)
 
 

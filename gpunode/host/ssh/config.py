@@ -111,7 +111,7 @@ class Config:
         if jump is not None and "," in jump:
             raise unsupported(
                 f"{ssh.address} is behind a chain of jump hosts ({jump}), but gpunode's client supports only one",
-                otherwise="Or set `ssh.jump` to one that reaches it.",
+                otherwise="Or set `ssh.jump` to a host with access to it.",
             )
         if option("bindinterface"):
             raise unsupported(

@@ -154,7 +154,7 @@ def _accepts(transport: paramiko.Transport, target: Target, key: paramiko.PKey) 
     if more:
         raise unsupported(
             f"{target.place} requires {' or '.join(more)} besides the key, but gpunode's client supports keys only",
-            otherwise="Or allow this user to log in with a key alone, or set `ssh.user` to one that may.",
+            otherwise="Or allow this user to log in with a key alone, or set another `ssh.user`.",
         )
     return True
 

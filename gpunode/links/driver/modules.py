@@ -102,7 +102,7 @@ def holders(facts: Facts) -> str:
     """Why the modules cannot be unloaded before a reboot; "" where they can."""
     others = [user for user in facts.gpu_users if _service(user) not in daemons(facts)]
     if others:
-        return f"needed while these use the GPUs: {services.user_names(others)}"
+        return f"reboots only if these still hold a GPU: {services.user_names(others)}"
     inner = [name for name in UNLOAD if name in facts.modules and name != "nvidia"]
     uvm, nvidia = facts.modules.get("nvidia_uvm"), facts.modules.get("nvidia")
     held = nvidia is not None and nvidia.refcnt > len(inner) and not facts.gpu_users

@@ -144,8 +144,8 @@ def check(host: Host, facts: Facts, system: PackageSystem) -> None:
     begun = sorted(system.names.driver_family({name: Package(name, "") for name in facts.half_installed}))
     if begun and not theirs and not system.keeps_branch(facts):
         raise CannotPlan(
-            f"packages of a driver are half installed: {few(begun, 3)}",
-            hint="Somebody's installation stopped in the middle. End it on the host (`dpkg --configure -a`, then "
+            f"driver packages are half installed: {few(begun, 3)}",
+            hint="An installation was interrupted. Finish it on the host (`dpkg --configure -a`, then "
             f"`apt-get --fix-broken install`), or remove them ({system.purge} {' '.join(begun[:3])} …), {LEAVE}",
         )
     foreign = system.names.foreign(family)

@@ -32,7 +32,7 @@ from gpunode.planning import files, services, versions
 from gpunode.planning.versions import branch_of, is_installed, numbers, upstream
 
 AT_BOOT = "/etc/modules-load.d/gpunode.conf"
-AFTER_EVERY_BOOT = "the modules are there after every boot, not only after a first user"
+AFTER_EVERY_BOOT = "loads the modules at boot"
 DGX = "/etc/dgx-release"
 # By the startup probe of the GPU Operator's driver container, which takes it away when it stops: NVIDIA/gpu-operator,
 # assets/state-driver (nvidia-driver-startup-probe), cmd/nvidia-validator.
@@ -130,7 +130,7 @@ def _packages(
 ) -> Iterator[Packages]:
     """Wrong packages are removed first: branches share names, and apt replaces them safely only in two steps."""
     if wrong:
-        whose = "another driver's, or of another branch or flavour than the one that is wished"
+        whose = "another driver's, or of another branch or flavour"
         why = whose if driver.replaces else f"another branch or flavour; {driver.why}"
         installed = {spec.name: facts.packages[spec.name] for spec in driver.packages if spec.name in wrong}
         if _later_parts(installed, driver, system.names):

@@ -38,7 +38,7 @@ def decide(host: Host, facts: Facts) -> KubeletSpec:
     if start.problem is not None:
         raise CannotPlan(
             start.problem,
-            hint="Fix the file (the kubelet reads it too), then run again; it was not touched.",
+            hint="Fix the file (the kubelet reads it too), then run again; gpunode left it unchanged.",
         )
     if refuses_cgroup(facts, minor, start):
         version = "v1 (hybrid)" if facts.cgroup == "hybrid" else facts.cgroup

@@ -217,7 +217,7 @@ def read_settings(text: str, path: str) -> Iterator[Setting]:
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else path
         raise CannotPlan(
             f"{path} does not parse\n{where}: not valid YAML: {getattr(error, 'problem', error)}",
-            hint="Fix the file by hand (the node's service reads it too), then run again; it was not touched.",
+            hint="Fix the file by hand (the node's service reads it too), then run again; gpunode left it unchanged.",
         ) from None
     if not isinstance(root, yaml.MappingNode):
         return

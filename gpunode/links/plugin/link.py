@@ -72,7 +72,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     present = facts.images.get(desired.runtime, {}).get(image.reference)
     if present == image.image_id:
         return ()
-    why = "the node has another image of that name" if present else "the node needs no registry for it then"
+    why = "the node has another image of that name" if present else "so the node need not pull it"
     fault = "the plugin's image is not on the node"
     if present:
         fault = f"{image.reference} on the node is another image than the archive's"

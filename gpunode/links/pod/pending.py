@@ -36,7 +36,7 @@ REASONS: Sequence[tuple[str, str, str]] = (
     (r"node\(s\) had volume node affinity conflict|PersistentVolume's node affinity|no available volume zone",
      "volume-elsewhere", "Its volume is bound to other nodes: `kubectl get pv -o wide` shows which. Let it run there, or use another volume."),  # volumebinding, volumezone
     (r"didn't find available persistent volumes|not have enough free storage|non-existent pv",
-     "volume-missing", "`kubectl get pv` shows the volumes: add one that fits the claim, or free storage."),  # volumebinding
+     "volume-missing", "`kubectl get pv` shows the volumes: add a matching volume, or free storage."),  # volumebinding
     (r"exceed max volume count|no available disk|ReadWriteOncePod",
      "volume-busy", "Another pod uses the volume, or its node has as many as it may: `kubectl describe pvc` names the users."),  # nodevolumelimits, volumerestrictions
     (r"pod (anti-)?affinity|existing pods anti-affinity",
@@ -46,7 +46,7 @@ REASONS: Sequence[tuple[str, str, str]] = (
     (r"requested node name", "node-name", "The pod's `nodeName` names no such node."),  # nodename
     (r"fewer than \d+ units of GPU memory are free", "", ""),  # gpunode's extender, as the next: share/fit
     (r"no single GPU has|no GPU of it has|no choice of its GPUs|fewer than \d+ GPUs|does not publish|publishes of its GPUs",
-     "gpu-memory", Advice("A share comes from one GPU: `", Command("share inspect"), "` shows what is free of each, and who has it. Ask for less, or wait.")),
+     "gpu-memory", Advice("A share comes from one GPU: `", Command("share inspect"), "` shows the free part of each GPU, and its pods. Ask for less, or wait.")),
     (r"resourceclaim|claims|DeviceClass|device class",
      "resource-claim", "`kubectl describe resourceclaim` in its namespace shows what its DRA driver waits for."),  # dynamicresources
 )  # fmt: skip
@@ -193,13 +193,13 @@ def _gates(pod: Object) -> Iterator[Problem]:
         yield Problem(
             "gated",
             f"its scheduling gate {', '.join(gates)} is closed",
-            fix="The controller that set the gate removes it once it admits the pod (a queue such as Kueue): see that controller's queue.",
+            fix="The gate's controller (a queue such as Kueue) removes it on admission: see its queue.",
         )
     scheduler = spec.get("schedulerName") or DEFAULT_SCHEDULER
     if not gates and not (pod.get("status") or {}).get("conditions"):
         yield Problem(
             "no-scheduler",
-            f"no scheduler has looked at it; it asks for {scheduler}",
+            f"no scheduler has picked it up; it requests {scheduler}",
             fix=f"Check that {scheduler} runs: `kubectl get pods -A | grep scheduler`; or correct `schedulerName` of the pod.",
         )
 
@@ -291,7 +291,7 @@ def _selector(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
         cause="\n".join(f"{few(nodes, NAMED)}: {labels}" for labels, nodes in alike.items()),
         fix=Advice("`", Command("label", "--accelerator"), "` labels the nodes with their model.")
         if unlabelled
-        else f"Correct nodeSelector or affinity of the pod, or label a node; `kubectl get nodes {shows}` shows what is there.",
+        else f"Correct nodeSelector or affinity of the pod, or label a node; `kubectl get nodes {shows}` lists them.",
     )
 
 

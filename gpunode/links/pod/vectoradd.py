@@ -213,7 +213,7 @@ class _Run:
         waiting = [name for job in jobs for name in job.waiting]
         every = sum(len(job.names) for job in jobs)
         why = self.why(live.get(waiting[0]))
-        self.notify(f"{every - len(waiting)} of {every} pods done; {waiting[0]}: {why}")
+        self.notify(f"{every - len(waiting)} of {every} test pods finished; {waiting[0]}: {why}")
 
     def gather(self, job: Job, live: Mapping[str, Object]) -> None:
         """Collect the results of pods that are done; once all of the node's are, create the next or delete them."""
@@ -277,7 +277,7 @@ class _Run:
     def why(self, pod: Object | None) -> str:
         if pod is None:
             return "it does not exist yet"
-        return pods.problem(pod, pods.events(self.api, pod)) or "it is starting or running"
+        return pods.problem(pod, pods.events(self.api, pod)) or "starting or running"
 
     def clean(self) -> None:
         """Delete the pods of this run, in whatever state."""

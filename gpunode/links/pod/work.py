@@ -71,7 +71,7 @@ def explain_refusal(pod: Object) -> Problem:
 def _describe(containers: Sequence[GpuContainer]) -> str:
     unknown = sum(container.lost is None for container in containers)
     text = f"{several(len(containers) - unknown, 'container')} can use the GPUs given to them"
-    return f"{text}; of {unknown} more it cannot be told on this host" if unknown else text
+    return f"{text}; {unknown} more unknown on this host" if unknown else text
 
 
 def name_of(container: GpuContainer) -> str:

@@ -119,7 +119,7 @@ def _config(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
     elif facts.containerd and facts.containerd.error:
         raise CannotPlan(
             f"containerd does not accept its configuration: {facts.containerd.error.strip()}",
-            hint=f"Fix {FILE} until `containerd config dump` works, then run again; it was not touched.",
+            hint=f"Fix {FILE} until `containerd config dump` works, then run again; gpunode left it unchanged.",
         )
     _check_enabled(effective, contents)
     if right:

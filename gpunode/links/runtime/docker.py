@@ -128,7 +128,7 @@ def _daemon_json(
         return ()
     present = json.loads(before.removeprefix("\ufeff")) if before.strip() else {}
     entry = (present.get("runtimes") or {}).get("nvidia")
-    why = "pods get GPUs from the nvidia runtime, which a kubelet with docker only finds as its default"
+    why = "with docker, pods get GPUs only if nvidia is the default runtime"
     if isinstance(entry, dict) and nvidia.is_operators([entry.get("path", "")]):
         why += f"; {nvidia.WRITES_BACK}"
     wrong = "does not hold the nvidia runtime"
@@ -242,7 +242,7 @@ def _lines(facts: Facts, path: str) -> Iterator[Line]:
 
 
 RUNTIME = {"path": "nvidia-container-runtime", "args": []}
-HINT = "Fix the file by hand (dockerd reads it too), then run again; it was not touched."
+HINT = "Fix the file by hand (dockerd reads it too), then run again; gpunode left it unchanged."
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def check(facts: Facts) -> None:
         )
     if "--cri-socket" in command:
         raise CannotPlan(
-            f"{_unit(facts)} is started with --cri-socket: its runtime is not the one that k0s brings",
+            f"{_unit(facts)} is started with --cri-socket: it does not use k0s' own runtime",
             hint="Take the flag out (`k0s install --force`), or set `runtime: none` and configure that runtime by hand.",
         )
     minor = minor_of(facts)

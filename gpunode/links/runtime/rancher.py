@@ -90,7 +90,7 @@ class Rancher:
             return ()
         text, works = files.text(facts, path) or "", _is_right(self.brought.read(facts), default=default)
         after = _merge_template(text, path, self.product.title, default=default, works=works)
-        why = "pods get GPUs from the nvidia runtime; this template replaces the one that has it"
+        why = "pods get GPUs from the nvidia runtime; this template replaces the built-in one"
         return files.write(facts, path, after, why, wrong="does not hold the nvidia runtime as wished")
 
     def _setting(self, facts: Facts, desired: Desired, *, default: bool) -> tuple[WriteFile, ...]:
@@ -192,7 +192,7 @@ def _merge_template(text: str, path: str, product: str, *, default: bool, works:
             raise CannotPlan(
                 f"{path}:{line}: defines the nvidia runtime, which {product} adds itself: with both, containerd does not "
                 "start",
-                hint="Take this table and its options out of the template, then run again; it was not touched.",
+                hint="Take this table and its options out of the template, then run again; gpunode left it unchanged.",
             )
         return text
     if "{{" not in text:
@@ -200,7 +200,7 @@ def _merge_template(text: str, path: str, product: str, *, default: bool, works:
     if works:
         return text
     raise CannotPlan(
-        f"{path}: neither has this template the runtimes that {product} finds nor is there a place for nvidia's that is safe",
+        f"{path}: this template lacks {product}'s own runtimes, and has no safe place for nvidia's",
         hint='Begin it with {{ template "base" . }} and leave in it what differs from it, then run again; '
-        "it was not touched.",
+        "gpunode left it unchanged.",
     )

@@ -254,7 +254,7 @@ def list_of(path: str, node: yaml.Node | None, what: str) -> yaml.SequenceNode |
         return None
     if not isinstance(node, yaml.SequenceNode) or node.flow_style or not node.value:
         raise CannotPlan(
-            f"{path}:{node.start_mark.line + 1}: {what} is no list in block style: gpunode adds lines, and rewrites nobody's",
+            f"{path}:{node.start_mark.line + 1}: {what} is no list in block style: gpunode only adds lines",
             hint=f"Write {what} with one `- ` a line, or leave it out.",
         )
     return node

@@ -285,7 +285,7 @@ def wait_for_deployment(
             known = obstacles.match_admission(refusal)
             fix = known.fix if known else f"See `kubectl -n {namespace} describe deployments {name}`."
             raise ClusterError(
-                f"waited {now - begun:.0f} s for {what}: the cluster makes no pods: {refusal}",
+                f"waited {now - begun:.0f} s for {what}: the cluster creates no pods: {refusal}",
                 hint=lines((fix, hint), " "),
             )
         if now > begun + seconds:

@@ -48,7 +48,7 @@ def decide(
     unread = not version and "versions" in facts.errors
     if (links or cdi) and version < COMMANDS and not unread:
         what = f"{links}: links in /dev/char" if links else f"{cdi}: a CDI specification"
-        notes += (f"{what} would help, for which nvidia-ctk 1.12 or newer is needed.",)
+        notes += (f"{what} would help; it needs nvidia-ctk 1.12 or newer.",)
         return Devices(version, "", "", loss, notes)
     return Devices(version, links, cdi, loss, notes)
 
@@ -83,7 +83,9 @@ def _links(facts: Facts, runtime: Runtime) -> str:
         return f"systemd {systemd[0]} finds devices by their links in /dev/char, without which {LOSE}"
     version = facts.versions.get(containers.runc, "")
     if LINKLESS <= numbers(version)[:3] < FIXED:
-        return f"runc {version} tells systemd only of devices with a link in /dev/char (fixed in 1.1.7), so {LOSE}"
+        return (
+            f"runc {version} passes systemd only devices with a link in /dev/char (fixed in 1.1.7), so {LOSE}"
+        )
     return ""
 
 

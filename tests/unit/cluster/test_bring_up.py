@@ -144,7 +144,7 @@ def test_a_plan_says_what_is_to_be_done_and_how_much_of_it_in_the_cluster(
     heads = [line.removeprefix("   objects").removeprefix("   nodes") for line in said.out.splitlines()]
     changes = [line.split()[:2] for line in heads if line.lstrip().startswith(("+ ", "~ "))]
     assert changes == [["+", "create"]] * (planned.objects - 1) + [["~", "label"]]
-    assert said.err.endswith(f"1 right; in the cluster {planned.objects} changes wait\n")
+    assert said.err.endswith(f"1 up to date; in the cluster {planned.objects} changes wait\n")
 
 
 def test_a_plan_names_a_label_that_somebody_else_set_and_goes_on(
@@ -754,7 +754,7 @@ def test_a_plan_says_what_comes_to_hosts_that_are_no_nodes_yet(
 
     drift.plan(api, INVENTORY, seen(HOSTS), report.make(json=False, quiet=True))
 
-    assert "b: no node of the cluster yet. Labels and the device plugin come" in capsys.readouterr().err
+    assert "b: not in the cluster yet. Labels and the device plugin follow" in capsys.readouterr().err
 
 
 def test_a_plan_says_so_where_it_starts_the_kubelet_that_makes_a_host_a_node(
@@ -771,7 +771,7 @@ def test_a_plan_says_so_where_it_starts_the_kubelet_that_makes_a_host_a_node(
     drift.plan(api, INVENTORY, [*seen(HOSTS[:1]), member], report.make(json=False, quiet=True))
 
     said = capsys.readouterr().err
-    assert "b: no node of the cluster yet, since no kubelet runs there. The plan starts it; " in said
+    assert "b: not in the cluster yet: the kubelet is down. This run starts it, " in said
     assert "`node:`" not in said
 
 
@@ -907,11 +907,11 @@ def test_the_proof_of_a_host_does_not_repeat_its_name() -> None:
     """Its row names it already; another host's name stays."""
     (one, *_) = seen(HOSTS)
     name = one.host.name
-    out = one.exclude(Problem("stopped", f"not begun: 1 host ended badly (other: {name}: why)", subject=name))
-    assert str(out.reason) == f"{name}: not begun: 1 host ended badly (other: {name}: why)"
+    out = one.exclude(Problem("stopped", f"not begun: 1 host failed (other: {name}: why)", subject=name))
+    assert str(out.reason) == f"{name}: not begun: 1 host failed (other: {name}: why)"
     assert proof.describe_proof(out) == (
         "not verified",
-        f"not begun: 1 host ended badly (other: {name}: why)",
+        f"not begun: 1 host failed (other: {name}: why)",
     )
 
 

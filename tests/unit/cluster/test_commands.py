@@ -527,7 +527,7 @@ def test_who_may_only_look_gets_a_plan_that_says_so(deployed: Command, fake: Fak
     assert planned.exit_code == 5
     assert "~ label Node gpu-1, gpu-2\n                 +gpunode.dev/gpu=true\n" in planned.stdout
     assert (
-        "could not try Node gpu-1, Node gpu-2: the user `jane` may not patch nodes in the whole cluster."
+        "could not dry-run Node gpu-1, Node gpu-2: the user `jane` may not patch nodes in the whole cluster."
         in planned.stderr
     )
     assert [where for method, where, _ in fake.requests if method == "PATCH" and "/nodes/" in where] == [
@@ -637,7 +637,7 @@ def test_another_plugin_is_replaced_where_it_is_named(command: Command, fake: Fa
     PluginController(fake)
     theirs(fake, "inside", "gpu-2")
     declined = command("plugin", "deploy", "--replace", THEIRS)
-    assert "nothing of what was shown was changed" in str(declined.exception)
+    assert "cancelled; nothing changed" in str(declined.exception)
     assert f"- remove DaemonSet {THEIRS}" in declined.output
     assert "offers NVIDIA GPUs too" not in declined.output
     assert [one["metadata"]["namespace"] for one in fake.all("DaemonSet")] == ["kube-system"]

@@ -154,7 +154,7 @@ def test_pods_that_the_cluster_does_not_make_are_not_waited_for_to_the_end(
         deployment.wait_for_deployment(
             api, "share", "gpunode", what="the extender", seconds=600, notify=print, hint=STAYS
         )
-    assert f"for the extender: the cluster makes no pods: {refusal}" in caught.value.message
+    assert f"for the extender: the cluster creates no pods: {refusal}" in caught.value.message
     assert fix in caught.value.hint
     assert isinstance(caught.value.hint, Advice)
     assert "`gpunode share disable x.yaml` removes the objects" in caught.value.hint.on("x.yaml")

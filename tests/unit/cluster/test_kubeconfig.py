@@ -117,7 +117,7 @@ def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
     [
         ({"current-context": ""}, "has no current-context"),
         ({"current-context": "", "contexts": []}, "It has no contexts at all: is it a kubeconfig?"),
-        ({"users": []}, "names the user `u`, who is not among its users"),
+        ({"users": []}, "names the user `u`, which it does not define"),
         ({"users": [{"name": False, "user": {}}]}, "has the name False, which is not text"),
         ({"users": 1}, "a `users` is not a list"),
         ({"users": [{"name": "u", "user": {"tokenFile": "/dev/zero"}}]}, "no regular file: /dev/zero"),

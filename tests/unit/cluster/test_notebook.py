@@ -104,7 +104,7 @@ def test_a_second_run_finds_the_first_ones_and_leaves_it_as_it_is(command: Comma
     done = command("--image", "mine:2")
     assert done.exit_code == 0, done.output
     assert fake.all("Deployment") == before
-    assert "It was there before and is as it was." in [line["message"] for line in lines(done, "note")]
+    assert "It existed before and is unchanged." in [line["message"] for line in lines(done, "note")]
 
 
 def test_the_port_of_every_node_is_reported(command: Command, fake: FakeApi) -> None:

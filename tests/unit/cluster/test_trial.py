@@ -183,7 +183,7 @@ ADMISSION = [
     (
         "failed quota: gpus: must specify limits.cpu for: c; requests.memory for: c",
         "quota-values",
-        "wants limits.cpu for: c; requests.memory for: c, which gpunode's pods do not set",
+        "wants limits.cpu for: c; requests.memory for: c, and gpunode's pods do not set it",
     ),
     (
         "failed quota: gpus: must specify limits.cpu,requests.memory",

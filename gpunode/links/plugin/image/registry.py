@@ -129,7 +129,7 @@ def _explain(image: Reference) -> Iterator[None]:
     except (OSError, HTTPException) as error:
         raise UsageError(
             f"{image} cannot be fetched: {getattr(error, 'reason', '') or error}",
-            hint="Name a registry that is reached over HTTPS from here, or an archive that was saved elsewhere.",
+            hint="Name a registry reachable over HTTPS, or an archive saved elsewhere.",
         ) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
