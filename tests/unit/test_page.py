@@ -129,7 +129,7 @@ def test_the_fleet_is_reported_by_cause_the_bad_ones_first(page: Page) -> None:
     assert [(*row[:3], name) for row, name in zip(rows, names, strict=True)] == [
         ("1", "red", "refused", "gpu-4"),
         ("2", "yellow", "to change", "gpu-1, gpu-2"),
-        ("1", "green", "right", "gpu-3"),
+        ("1", "green", "up to date", "gpu-3"),
     ]
     assert rows[1][3] == "docker"
 

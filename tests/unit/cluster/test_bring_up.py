@@ -907,11 +907,11 @@ def test_the_proof_of_a_host_does_not_repeat_its_name() -> None:
     """Its row names it already; another host's name stays."""
     (one, *_) = seen(HOSTS)
     name = one.host.name
-    out = one.exclude(Problem("stopped", f"not begun: 1 host failed (other: {name}: why)", subject=name))
-    assert str(out.reason) == f"{name}: not begun: 1 host failed (other: {name}: why)"
+    out = one.exclude(Problem("stopped", f"not started: 1 host failed (other: {name}: why)", subject=name))
+    assert str(out.reason) == f"{name}: not started: 1 host failed (other: {name}: why)"
     assert proof.describe_proof(out) == (
         "not verified",
-        f"not begun: 1 host failed (other: {name}: why)",
+        f"not started: 1 host failed (other: {name}: why)",
     )
 
 
