@@ -43,7 +43,9 @@ class Advice(str):
         return "".join(part.on(inventory) if isinstance(part, Command) else part for part in self.parts)
 
 
-COMMAND = re.compile(r"(?<=`)gpunode (?!help )((?:(?:plugin|share|run|why) )?[a-z-]+)(?: ([^`]*))?(?=`)")
+COMMAND = re.compile(
+    r"(?<=`)gpunode (?!help )(uncordon-gpu [^\s`]+|(?:(?:plugin|share|run|why) )?[a-z-]+)(?: ([^`]*))?(?=`)"
+)
 
 
 def advise(text: str) -> Advice:

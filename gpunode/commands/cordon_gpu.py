@@ -16,7 +16,7 @@ from gpunode.engine.session import Session
 from gpunode.errors import CannotPlan, Refused, UsageError
 from gpunode.links.plugin import cordons
 from gpunode.model import Plan, StepPlan
-from gpunode.wording import Advice, Command, few
+from gpunode.wording import advise, few
 
 STEP = "cordon"
 
@@ -64,7 +64,7 @@ def cordon_gpu(session: Session, uuid: str, reason: str | None, *, yes: bool) ->
     _report(session, member, uuid, result)
     if cordon:
         reporter.note(
-            Advice("It takes no new pods until `", Command("uncordon-gpu", uuid), "`, also after a reboot.")
+            advise(f"It takes no new pods until `gpunode uncordon-gpu {uuid}`, also after a reboot.")
         )
     return 0
 

@@ -22,7 +22,7 @@ from gpunode.links.capacity.overview import Row
 from gpunode.links.plugin import Scope, expected, other_owners
 from gpunode.links.plugin.other_owners import dra_owners
 from gpunode.model import Inventory
-from gpunode.wording import Advice, Command, few, lines
+from gpunode.wording import advise, few, lines
 
 NAMED = 5  # nodes that a note names
 
@@ -124,13 +124,7 @@ def inspect(session: Session, *, selected: bool) -> int:
         report_reason(reporter, member.host.name, member.reason)
     if not rows:
         reporter.note(
-            Advice(
-                "No node has the plugin; `",
-                Command("provision"),
-                "` or `",
-                Command("plugin deploy"),
-                "` puts it there.",
-            )
+            advise("No node has the plugin; `gpunode provision` or `gpunode plugin deploy` puts it there.")
         )
     return 1 if not rows or missing or any(row.wrong for row in rows) else 0
 
@@ -168,9 +162,7 @@ def _check_replacement(other: Object, waiting: cluster_diff.ClusterPlan, names: 
         raise ClusterError(
             f"{title(other)} stays: this plugin's image is not on {few(without, NAMED)}, as far as the kubelet reports; "
             "nothing was changed",
-            hint=Advice(
-                "`", Command("provision"), "` of these hosts loads it; then give the same command again."
-            ),
+            hint=advise("`gpunode provision` of these hosts loads it; then give the same command again."),
         )
 
 

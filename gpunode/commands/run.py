@@ -12,7 +12,7 @@ from gpunode.errors import Problem
 from gpunode.links.pod import notebook, run_pod
 from gpunode.links.pod.requests import Target
 from gpunode.model import Inventory, PluginImage
-from gpunode.wording import Advice, Command, lines
+from gpunode.wording import advise, lines
 
 START_SECONDS = 900.0  # images with TensorFlow have several GiB
 REMOVE_SECONDS = 120.0
@@ -118,11 +118,7 @@ def start_notebook(session: Session, *, image: str, node_port: bool) -> int:
         )
     reporter.note(f"`{kubectl} logs deployment/{notebook.NAME}` has the token that it asks for.")
     reporter.note(
-        Advice(
-            "It keeps its GPU until `",
-            Command("run notebook", f"--remove {options}"),
-            "`; its files go with it.",
-        )
+        advise(f"It keeps its GPU until `gpunode run notebook --remove {options}`; its files go with it.")
     )
     return 0
 

@@ -34,7 +34,7 @@ from gpunode.links.plugin.usage import NodeUsage, read_usage
 from gpunode.links.scheduler import allocations
 from gpunode.links.scheduler.allocations import Row
 from gpunode.model import Share
-from gpunode.wording import Advice, Command, few, several
+from gpunode.wording import advise, few, several
 
 COLUMNS = (
     *("node", "gpu", "uuid", "model", "driver", "used", "memory", "util", "temp"),
@@ -99,15 +99,13 @@ def show_status(
     if wrong := list(dict.fromkeys([*unhealthy, *owned])):
         limit = f"--limit {','.join(wrong[:NAMED])}"
         reporter.note(
-            Advice(
-                "`",
-                Command("verify", limit),
-                "` follows the chain to the broken link, its cause and its fix.",
+            advise(
+                f"`gpunode verify {limit}` follows the chain to the broken link, its cause and its fix.",
             )
         )
     elif numbers["gpus"]:
         reporter.note(
-            Advice("Device plugins report this. `", Command("verify"), "` checks whether new pods get a GPU.")
+            advise("Device plugins report this. `gpunode verify` checks whether new pods get a GPU.")
         )
     unscheduled_pods.note(session.inventory, pods, reporter)
     parts, models = shares(usages, there, pods, resource), by_model(usages)

@@ -22,7 +22,7 @@ from gpunode.links.plugin import published
 from gpunode.links.pod.work import judge_work
 from gpunode.links.runtime import link as runtime
 from gpunode.model import Event, Gpu, Host, Layer, OnEvent, Outcome, Verdict
-from gpunode.wording import Advice, Command, few, lines, several
+from gpunode.wording import advise, few, lines, several
 
 Chain: TypeAlias = tuple[Verdict, ...]
 
@@ -41,7 +41,7 @@ def verify(session: Session, *, run: bool) -> int:
         reporter.links(host, chain)
     for member in members:
         for restart in member.facts.unconfirmed if member.facts else ():
-            reporter.note(Advice(f"{member.host.name}: {restart}. `", Command("provision"), "` confirms it."))
+            reporter.note(advise(f"{member.host.name}: {restart}. `gpunode provision` confirms it."))
     if inventory.cluster.plugin is None:
         reporter.note(
             "The inventory names no `cluster.plugin`, so nothing in the cluster was checked. Add it to check the whole chain."

@@ -35,7 +35,7 @@ from gpunode.links.pod import pending, symptom
 from gpunode.links.pod.pending import Waiting
 from gpunode.links.pod.work import REFUSED, judge_work
 from gpunode.model import Verdict
-from gpunode.wording import Advice, Command, common, few, lines, several
+from gpunode.wording import Advice, advise, common, few, lines, several
 
 ANSWER = ("subject", "state", "text")
 REASON = ("code", "what", "evidence", "fix")
@@ -251,9 +251,7 @@ def _judge_node(cluster: Cluster, item: Object) -> Iterator[Problem]:
     fewer = offers_none or node.short or node.allocatable < node.capacity
     wrong = why_fewer(cluster, [node.name], ready=bool(fewer)).get(node.name)
     if wrong and not (closed and wrong.layer == "node"):
-        fix: str = Advice(
-            "`", Command("verify", f"--limit {node.name}"), "` inspects its host and names the fix."
-        )
+        fix: str = advise(f"`gpunode verify --limit {node.name}` inspects its host and names the fix.")
         if wrong.code == CORDONED:
             fix = lines(_give_back(uuid) for uuid in _cordoned_gpus(cluster, node.name))
         yield replace(wrong, fix=wrong.fix or fix)
@@ -268,11 +266,11 @@ def _cordoned_gpus(cluster: Cluster, node: str) -> list[str]:
 
 
 def _give_back(uuid: str) -> Advice:
-    return Advice("`", Command("uncordon-gpu", uuid), "` gives it back; it disturbs no pod.")
+    return advise(f"`gpunode uncordon-gpu {uuid}` gives it back; it disturbs no pod.")
 
 
 def _not_accepted(stamp: Stamp, node: Node) -> Problem:
-    fix = Advice("`", Command("accept", f"--limit {node.name}"), "` measures the free ones again.")
+    fix = advise(f"`gpunode accept --limit {node.name}` measures the free ones again.")
     return Problem(
         NOT_ACCEPTED,
         f"{few(stamp.failed, 2)} failed the acceptance",

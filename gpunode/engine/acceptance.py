@@ -33,7 +33,7 @@ from gpunode.links.pod import vectoradd
 from gpunode.links.pod.requests import target
 from gpunode.links.pod.vectoradd import NodeResult
 from gpunode.model import Event, ExpectedGpus, Inventory, OnEvent, Outcome
-from gpunode.wording import Advice, Command, few, several
+from gpunode.wording import advise, few, several
 
 PROGRAM = ("-m", "gpunode.accept", "--json", "--level")
 SECONDS = {"quick": 240.0, "standard": 900.0}  # for pods to start and to measure up to 16 GPUs
@@ -329,7 +329,7 @@ def exclude_failed(members: Members, accepted: Mapping[str, Acceptance]) -> Memb
             return member
         problems = acceptance.problems
         codes = few(list(dict.fromkeys(problem.code for problem in problems)), NAMED)
-        fix = Advice("`", Command("accept"), "` measures again.")
+        fix = advise("`gpunode accept` measures again.")
         return member.exclude(Problem(CODE, f"not accepted: {codes}", "pod", fix=fix))
 
     return tuple(map(exclude, members))

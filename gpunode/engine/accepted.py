@@ -12,7 +12,7 @@ from gpunode.engine.member import Member
 from gpunode.engine.record import default_folder
 from gpunode.links.node import Node
 from gpunode.model import Verdict
-from gpunode.wording import Advice, Command, lines
+from gpunode.wording import advise, lines
 
 CODE = "not-accepted"
 REQUIRED = "standard"  # the level of an acceptance that the inventory requires
@@ -34,7 +34,7 @@ def judge_record(
     text = f"{last.text}; {stamp.describe(now)}" if stamp else last.text
     if not void:
         return (*before, replace(last, text=text))
-    fix = Advice("`", Command("accept"), "` measures it again." if stamp else "` measures it.")
+    fix = advise(f"`gpunode accept` measures it{' again' if stamp else ''}.")
     plain = stamp is None or stamp.verdict == "failed"
     cause = lines((last.cause, void if plain else f"the acceptance does not count: {void}"))
     if not member.host.accept_required:

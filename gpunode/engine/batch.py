@@ -23,7 +23,7 @@ from gpunode.engine.reporter import Reporter, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
 from gpunode.model import OnEvent, Plan
-from gpunode.wording import Advice, Command, few
+from gpunode.wording import advise, few
 
 CHANGES = "changes"  # of all hosts: no phase of a host
 FAILED = "failed"  # code: the cluster did not do what was asked
@@ -239,10 +239,8 @@ class Interrupt:
             signal.signal(signal.SIGINT, self._before)
         if kind is KeyboardInterrupt and (hosts := self._begun()):
             self._reporter.note(
-                Advice(
-                    f"Unfinished: {few(hosts, NAMED)}; cordoned nodes stay cordoned. `",
-                    Command("resume"),
-                    "` continues.",
+                advise(
+                    f"Unfinished: {few(hosts, NAMED)}; cordoned nodes stay cordoned. `gpunode resume` continues."
                 )
             )
 

@@ -24,7 +24,7 @@ from gpunode.links.plugin.features import PREFIX, STAMP, WRITER
 from gpunode.links.plugin.link import nodes_without
 from gpunode.links.pod.run_pod import make_pod
 from gpunode.model import Host, Inventory, PluginConfig
-from gpunode.wording import Advice, Command, few, page
+from gpunode.wording import advise, few, page
 
 FEW = 2  # objects that a note names
 NAMED = 5  # nodes that it names
@@ -84,10 +84,9 @@ def plan(
     strange = [member.host.name for member in absent if not _kubelet_starts(member)]
     if strange:
         reporter.note(
-            Advice(
-                f"{few(strange, NAMED)}: not in the cluster yet. Labels and the device plugin follow with `",
-                Command("provision"),
-                "` once it has joined; if its node has another name, set `node:` in the inventory.",
+            advise(
+                f"{few(strange, NAMED)}: not in the cluster yet. Labels and the device plugin follow with "
+                "`gpunode provision` once it has joined; if its node has another name, set `node:` in the inventory."
             )
         )
     return planned
@@ -326,11 +325,10 @@ def _report_imageless(
     without = nodes_without(api, inventory.cluster.namespace, image, places)
     if without:
         reporter.note(
-            Advice(
-                f"{few(without, NAMED)}: {image.reference} is not there, as far as the kubelet reports. The plugin's pods "
-                "would be replaced by some that cannot start, and no GPU be offered. `",
-                Command("provision"),
-                "` of these hosts loads it.",
+            advise(
+                f"{few(without, NAMED)}: {image.reference} is not there, as far as the kubelet reports. The plugin's "
+                "pods would be replaced by some that cannot start, and no GPU be offered. `gpunode provision` of these "
+                "hosts loads it."
             )
         )
     return tuple(without)

@@ -35,11 +35,10 @@ from gpunode.model import (
     Service,
 )
 from gpunode.packages import hint_of
-from gpunode.wording import Advice, Command
+from gpunode.wording import advise
 
 ROUNDS = 3
 REBOOT_SECONDS = 900.0
-PROVISION = Command("provision")
 RECONNECT_SECONDS = 60.0
 CONFIRM_SECONDS = 120.0  # after which a host that cannot be reached puts the files of a restart back
 
@@ -131,12 +130,8 @@ def apply(visit: Visit, outcome: Outcome, emit: OnEvent, record: str = "") -> Ou
             raise Refused(
                 host.name,
                 f"{message['by']} has been changing this host since {_clock(message['since'])}",
-                hint=Advice(
-                    "Wait for that run to end; `",
-                    PROVISION,
-                    "` then plans again. `",
-                    Command("abort"),
-                    "` ends it.",
+                hint=advise(
+                    "Wait for that run to end; `gpunode provision` then plans again. `gpunode abort` ends it."
                 ),
             )
         elif kind == "unknown":
@@ -250,8 +245,8 @@ def _messages(
                 raise ConnectionLost(
                     visit.host.name,
                     f"the connection was lost while changing the host: {error.message}",
-                    hint=Advice(
-                        "The apply continues there; `", PROVISION, "` follows it when the host answers again."
+                    hint=advise(
+                        "The apply continues there; `gpunode provision` follows it when the host answers again."
                     ),
                 ) from error
             if isinstance(error, ConnectionLost):
@@ -281,7 +276,7 @@ def _reboot(visit: Visit, run: str, boot_id: str, emit: OnEvent) -> tuple[Facts,
     raise Unreachable(
         visit.host.name,
         f"it did not come back within {REBOOT_SECONDS / 60:.0f} minutes of its reboot",
-        hint=Advice("Check its console; then run `", PROVISION, "` again."),
+        hint=advise("Check its console; then run `gpunode provision` again."),
     )
 
 

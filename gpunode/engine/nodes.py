@@ -24,7 +24,7 @@ from gpunode.links.plugin.deployment import Spec
 from gpunode.links.plugin.link import floating_warning
 from gpunode.links.scheduler.deployment import second_serves
 from gpunode.model import Cluster, Host, Inventory, PluginConfig, PluginImage, Ssh
-from gpunode.wording import Advice, Command, few, page, several
+from gpunode.wording import advise, few, page, several
 
 REGISTER_SECONDS = 90.0  # a kubelet that was just started registers its node
 NAMED = 3
@@ -128,7 +128,7 @@ def find_gpu_nodes(api: Api, session: Session, notify: Callable[[str], None]) ->
         report_reason(session.reporter, member.host.name, member.reason)
     gpu_nodes = [member.node for member in members if member.node]
     if not gpu_nodes:
-        session.reporter.note(Advice("No node has GPUs. `", Command("provision"), "` makes hosts GPU nodes."))
+        session.reporter.note(advise("No node has GPUs. `gpunode provision` makes hosts GPU nodes."))
     return gpu_nodes
 
 

@@ -25,7 +25,7 @@ from gpunode.engine.member import Member
 from gpunode.errors import UnexpectedAnswer, UsageError
 from gpunode.host import answers, diff
 from gpunode.model import Change, Reboot
-from gpunode.wording import Advice, Command, few
+from gpunode.wording import advise, few
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
@@ -36,7 +36,7 @@ LARGEST = 64 << 20  # bytes
 BEGINS = f'{{"{KEY}":'  # without spaces
 # What no reviewer decides on: reasons, and who uses the GPUs at the moment.
 NOT_IDENTITY = ("why", "note", "ends", "fault")
-AGAIN = Advice("`", Command("plan", "--out FILE"), "` writes a new one.")
+AGAIN = advise("`gpunode plan --out FILE` writes a new one.")
 NAMED = 5
 
 Code: TypeAlias = Literal["version", "inventory", "host", "machine", "plan", "disturbs", "cluster"]

@@ -15,7 +15,7 @@ from gpunode.model import Event, OnEvent, Outcome, Repository
 from gpunode.packages import repositories
 from gpunode.packages.keys import Key, read_key
 from gpunode.packages.repositories import Signed
-from gpunode.wording import Advice, Command, few, several
+from gpunode.wording import advise, few, several
 
 
 def install_python(session: Session, members: Members, *, yes: bool) -> Members:
@@ -87,12 +87,12 @@ def _fetch(session: Session, source: Signed, trusted: Collection[str] | None) ->
             session.reporter.problem(error.problem)
             return error
         fetched = Key(error.text, error.fingerprint)
-        text = (
+        text = advise(
             f"{adds}has the fingerprint {fetched.fingerprint}. gpunode knows only that NVIDIA's ends with {source.fingerprint}, and "
-            "another key can be made to end so. Compare all 40 digits with a source of your own. If they are the same, `"
+            "another key can be made to end so. Compare all 40 digits with a source of your own. If they are the same, "
+            f"`gpunode provision --fingerprint {fetched.fingerprint}` takes it."
         )
-        command = Command("provision", f"--fingerprint {fetched.fingerprint}")
-        session.reporter.note(Advice(text, command, "` takes it."))
+        session.reporter.note(text)
     except GpunodeError as error:
         fix = (
             "Without internet bring the keys, or name a mirror's: `gpunode keys SYSTEM --driver PLACE --toolkit PLACE` "

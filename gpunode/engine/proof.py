@@ -33,7 +33,7 @@ from gpunode.links.pod.requests import Target, target
 from gpunode.links.pod.run_pod import VECTORADD, run_strangers
 from gpunode.links.pod.vectoradd import NodeResult, Result
 from gpunode.model import Inventory, PluginConfig, PluginImage, Verdict
-from gpunode.wording import Advice, Command, several
+from gpunode.wording import Advice, Command, advise, several
 
 LAYERS: tuple[Layer, ...] = ("node", "plugin", "capacity", "pod")
 PLUGIN_SECONDS = 180.0  # for the plugin to run, and again for its GPUs to be offered
@@ -224,7 +224,7 @@ def _judge_plugin(
         return image
     state = states[node.name]
     if member.no_driver and state.node.ready:
-        fix = Advice("`", Command("verify"), "` says why.")
+        fix = advise("`gpunode verify` says why.")
         state = replace(state, reason=Problem("no-driver", member.no_driver, fix=fix))
     unfit = mig.problem(walk.config, member.gpus, member.labels)
     if unfit and state.reason and state.reason.code == LAYOUT:

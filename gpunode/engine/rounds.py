@@ -17,14 +17,14 @@ from gpunode.engine.session import Session
 from gpunode.errors import Problem
 from gpunode.links.node import taint
 from gpunode.model import Host, OnEvent, Outcome
-from gpunode.wording import Advice, Command, several
+from gpunode.wording import advise, several
 
 # A host right before its changes, which may have to wait for work, and may have another plan then.
 Ready: TypeAlias = Callable[[Member, Visit, OnEvent], Member]
 
 MANY = 5  # batches
 STOPPED = "stopped"  # code: its batch was not begun
-AGAIN = Advice("Run `", Command("provision"), "` again to see the current plan.")
+AGAIN = advise("Run `gpunode provision` again to see the current plan.")
 
 
 def probe_all(
@@ -120,8 +120,9 @@ def faster_way(rows: Sequence[Sequence[object]], size: Size | None) -> str:
     """Advice to use fewer batches if there are many and the user chose no `size`; else ""."""
     if len(rows) <= MANY or size is not None:
         return ""
-    text = f"{len(rows)} batches, one after the other: `"
-    return Advice(text, Command("provision", "--batch 25%"), "` is faster, and disturbs more hosts at once.")
+    return advise(
+        f"{len(rows)} batches, one after the other: `gpunode provision --batch 25%` is faster, and disturbs more hosts at once."
+    )
 
 
 def _costs(waiting: Sequence[Member]) -> list[str]:
@@ -203,7 +204,7 @@ def _fail_unconverged(member: Member) -> Member:
         problem=Problem(
             "",
             f"it does not converge: after {converge.ROUNDS} rounds changes of {left} are still needed",
-            fix=Advice("`", Command("plan"), "` shows them; something else on the host reverts them."),
+            fix=advise("`gpunode plan` shows them; something else on the host reverts them."),
         ),
     )
     return replace(member, outcome=outcome)

@@ -22,7 +22,7 @@ from gpunode.links.node.drain import Work
 from gpunode.links.plugin import daemonset
 from gpunode.links.plugin.other_owners import OTHER_OWNER
 from gpunode.model import Event, GpuUser, OnEvent, Outcome
-from gpunode.wording import Advice, Command, few, several
+from gpunode.wording import advise, few, several
 
 BUSY = "busy"  # code: work did not end in time
 CORDONED = "cordoned"  # code: nor could its node be given back
@@ -188,27 +188,24 @@ def show_unfinished(api: Api | None, reporter: Reporter, members: Sequence[Membe
             continue
         if owner := cordon.owner_of(item):
             reporter.note(
-                Advice(
-                    f"{node} is still cordoned by {owner}, which did not finish. `",
-                    Command("resume"),
-                    f"` continues with it; `kubectl uncordon {node}` releases it unproven.",
+                advise(
+                    f"{node} is still cordoned by {owner}, which did not finish. `gpunode resume` continues with it; "
+                    f"`kubectl uncordon {node}` releases it unproven."
                 )
             )
         if run := taint.run_of(node_of(item)):
             reporter.note(
-                Advice(
-                    f"{node} still has the taint {taint.text(run)}: its GPUs are not proven. `",
-                    Command("provision"),
-                    "` of its host proves them.",
+                advise(
+                    f"{node} still has the taint {taint.text(run)}: its GPUs are not proven. `gpunode provision` of its "
+                    "host proves them."
                 )
             )
     for node, owner in daemonset.paused_nodes(api).items():
         if node not in here:
             reporter.note(
-                Advice(
-                    f"{node} has no device plugin since {owner or 'another user'} paused it for a driver change. `",
-                    Command("provision"),
-                    f"` brings it back; so does `kubectl label node {node} {GPU_LABEL}=true --overwrite`.",
+                advise(
+                    f"{node} has no device plugin since {owner or 'another user'} paused it for a driver change. "
+                    f"`gpunode provision` brings it back; so does `kubectl label node {node} {GPU_LABEL}=true --overwrite`."
                 )
             )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from gpunode.errors import AgentFailed, AgentUnusable, HostError, PasswordRefused, SudoRefused
 from gpunode.local.password import PROMPT
 from gpunode.model import PythonBuild
-from gpunode.wording import Advice, Command
+from gpunode.wording import advise
 
 ROOT = Path(__file__).resolve().parent.parent
 PATTERNS = ("agent/*.py", "**/on_host.py", "**/on_host/*.py")
@@ -189,9 +189,7 @@ def explain(
             return AgentUnusable(
                 host,
                 f"its python3 is {version}; 3.6 or newer is needed" if version else "it has no python3",
-                hint=Advice(
-                    "`", Command("provision"), f"` unpacks the one of {build.url} into {PLACE}/python."
-                ),
+                hint=advise(f"`gpunode provision` unpacks the one of {build.url} into {PLACE}/python."),
                 install=unpack_command(build),
             )
         if line.startswith(_NO_PYTHON):
@@ -199,7 +197,7 @@ def explain(
             return AgentUnusable(
                 host,
                 "it has no python3",
-                hint=Advice("`", Command("provision"), f"` installs it: `{INSTALLS[installers[0]]}`.")
+                hint=advise(f"`gpunode provision` installs it: `{INSTALLS[installers[0]]}`.")
                 if installers
                 else "Install Python 3.6 or newer.",
                 install=INSTALLS[installers[0]] if installers else "",

@@ -7,13 +7,19 @@ from typer.testing import CliRunner
 
 from gpunode.cli import app
 from gpunode.errors import UsageError
-from gpunode.wording import Advice, Command, few, lines
+from gpunode.wording import Advice, Command, advise, few, lines
 
 
-def test_advice_reads_as_its_sentence_and_names_an_inventory_where_asked() -> None:
-    found = Advice("`", Command("provision", "--limit a"), "` shows it.")
-    assert found == "`gpunode provision --limit a` shows it."
-    assert found.on("my.yaml") == "`gpunode provision my.yaml --limit a` shows it."
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("`gpunode provision --limit a` shows it.", "`gpunode provision my.yaml --limit a` shows it."),
+        ("`gpunode plugin deploy` or `kubectl x`", "`gpunode plugin deploy my.yaml` or `kubectl x`"),
+        ("until `gpunode uncordon-gpu GPU-1`", "until `gpunode uncordon-gpu GPU-1 my.yaml`"),
+    ],
+)
+def test_advice_reads_as_its_sentence_and_names_an_inventory_where_asked(text: str, named: str) -> None:
+    assert (advise(text), advise(text).on("my.yaml")) == (text, named)
 
 
 def test_a_command_in_an_ordinary_text_is_left_alone() -> None:

@@ -9,7 +9,7 @@ from gpunode.cluster.api.kinds import Object
 from gpunode.errors import Problem
 from gpunode.links.node import cordon, parse
 from gpunode.links.node.link import judge_node
-from gpunode.wording import Advice, Command, lines
+from gpunode.wording import advise, lines
 
 NOT_READY, CORDONED = "node-not-ready", "cordoned"  # codes
 
@@ -19,17 +19,13 @@ def why_closed(item: Object) -> Iterator[Problem]:
     node = parse(item)
     ready, name = replace(node, ready=True), node.name
     if problem := judge_node(node, cordoned=True, unproven=True).problem:
-        fix = Advice(
-            "`", Command("verify", f"--limit {name}"), f"` inspects its host; `kubectl describe node {name}`."
-        )
+        fix = advise(f"`gpunode verify --limit {name}` inspects its host; `kubectl describe node {name}`.")
         yield replace(
             problem, code=NOT_READY, cause=lines((problem.cause, _since(item))), fix=fix, subject=name
         )
     if problem := judge_node(ready, cordoned=True).problem:
-        fix = Advice(
-            "`",
-            Command("provision", f"--limit {name}"),
-            "` proves them and removes the taint. The proof disturbs no pod.",
+        fix = advise(
+            f"`gpunode provision --limit {name}` proves them and removes the taint. The proof disturbs no pod."
         )
         yield replace(problem, fix=fix, subject=name)
     if problem := judge_node(ready, unproven=True).problem:
@@ -38,7 +34,7 @@ def why_closed(item: Object) -> Iterator[Problem]:
         who = f"by gpunode, {owner}" if owner else f"by {manager}" if manager else ""
         by = " ".join(filter(None, ("cordoned", who, moment and f"at {moment}")))
         lift: str = (
-            Advice("`", Command("resume"), "` finishes the run that cordoned it, and lifts the cordon.")
+            advise("`gpunode resume` finishes the run that cordoned it, and lifts the cordon.")
             if owner
             else f"`kubectl uncordon {name}` lets pods come again; it disturbs none. Ask first why it was cordoned."
         )

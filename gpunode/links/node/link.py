@@ -11,7 +11,7 @@ from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import Node, taint
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.model import Verdict
-from gpunode.wording import Advice, Command, lines
+from gpunode.wording import advise, lines
 
 
 def judge_node(node: Node, *, cordoned: bool = False, unproven: bool = False) -> Verdict:
@@ -36,7 +36,7 @@ def judge_node(node: Node, *, cordoned: bool = False, unproven: bool = False) ->
             "node",
             f"{node.name} is tainted until its GPUs are proven",
             f"{taint.text(run)} keeps pods away",
-            Advice("`", Command("provision"), "` proves them and removes the taint."),
+            advise("`gpunode provision` proves them and removes the taint."),
             "unverified",
         )
     return Verdict.ok("node", f"{node.name} is Ready, kubelet {node.kubelet}, {node.runtime}")

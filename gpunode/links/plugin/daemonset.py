@@ -16,7 +16,7 @@ from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, labels
 from gpunode.links.plugin import published
 from gpunode.links.plugin.published import CONTAINER
 from gpunode.model import PluginConfig, PluginImage
-from gpunode.wording import Advice, Command
+from gpunode.wording import advise
 
 NAME = "gpunode-device-plugin"
 MPS = "gpunode-mps"
@@ -111,7 +111,7 @@ def why(api: Api, namespace: str, node: Node, pod: Object | None) -> Problem:
     label = node.labels.get(GPU_LABEL)
     if label == PAUSED:
         what = f"a run took the plugin off {node.name} for another driver, and did not end"
-        return Problem("paused", what, fix=Advice("`", Command("provision"), "` brings it back."))
+        return Problem("paused", what, fix=advise("`gpunode provision` brings it back."))
     if label != "true":
         what = f"the node has no label {GPU_LABEL}=true, so no plugin runs there"
         return Problem("no-label", what)

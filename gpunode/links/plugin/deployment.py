@@ -22,7 +22,7 @@ from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, labels
 from gpunode.links.plugin import condition, daemonset, published
 from gpunode.links.plugin.daemonset import State
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
-from gpunode.wording import Advice, Command
+from gpunode.wording import advise
 
 PLAIN = PluginPublish()
 NAMED = 3  # nodes whose reasons a message has
@@ -85,7 +85,7 @@ class Scope:
             these = f"of {', '.join(sorted(self.only))} " if self.only else ""
             raise ClusterError(
                 f"no node matches: none {these}carries the label {GPU_LABEL}=true, so the plugin runs nowhere",
-                hint=Advice("`", Command("provision"), "` puts it on the nodes of the inventory."),
+                hint=advise("`gpunode provision` puts it on the nodes of the inventory."),
             )
         return covered
 

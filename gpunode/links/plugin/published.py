@@ -21,7 +21,7 @@ from gpunode.contract.status import (
 from gpunode.errors import ClusterError, HttpError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, Node
-from gpunode.wording import Advice, Command
+from gpunode.wording import advise
 
 COMPONENT = "gpunode-device-plugin"  # source of its events
 CONTAINER = "device-plugin"  # in its pod
@@ -29,7 +29,7 @@ LINES = 5000  # of its log: the status is repeated every hour, so it is among th
 UNHEALTHY, HEALTHY = ("GPUUnhealthy", "GPUGone"), "GPUHealthy"  # reasons of its events
 NOT_STARTED = 400  # HTTP status where a container has no log yet
 NOTHING_YET = "no-status"  # code: the plugin has just started
-UPDATE = Advice("`", Command("plugin deploy"), "` brings this version's plugin.")
+UPDATE = advise("`gpunode plugin deploy` brings this version's plugin.")
 
 
 def read(api: Api, node: Node, pod: Object) -> Status | Problem:

@@ -15,9 +15,9 @@ from gpunode.links import node as nodes
 from gpunode.links.node import GPU_LABEL, Node
 from gpunode.links.plugin import daemonset, published
 from gpunode.links.plugin.published import CONTAINER, UPDATE
-from gpunode.wording import Advice, Command
+from gpunode.wording import advise
 
-DEPLOY = Advice("`", Command("plugin deploy"), "` puts it there.")
+DEPLOY = advise("`gpunode plugin deploy` puts it there.")
 RESOURCES = (pods.GPU, pods.SHARED, pods.MEMORY)
 
 

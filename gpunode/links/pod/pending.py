@@ -19,7 +19,7 @@ from gpunode.errors import Problem
 from gpunode.links.node import GPU_LABEL, OFFERED, Node, drain, parse, taint
 from gpunode.links.node.closed import changed_by, why_closed
 from gpunode.links.pod import fit
-from gpunode.wording import Advice, Command, few, lines, several
+from gpunode.wording import advise, few, lines, several
 
 NAMED = 4  # pods of a node
 UNKNOWN = "scheduler"  # code of a reason that is only quoted
@@ -46,7 +46,7 @@ REASONS: Sequence[tuple[str, str, str]] = (
     (r"requested node name", "node-name", "The pod's `nodeName` names no such node."),  # nodename
     (r"fewer than \d+ units of GPU memory are free", "", ""),  # gpunode's extender, as the next: share/fit
     (r"no single GPU has|no GPU of it has|no choice of its GPUs|fewer than \d+ GPUs|does not publish|publishes of its GPUs",
-     "gpu-memory", Advice("A share comes from one GPU: `", Command("share inspect"), "` shows the free part of each GPU, and its pods. Ask for less, or wait.")),
+     "gpu-memory", advise("A share comes from one GPU: `gpunode share inspect` shows the free part of each GPU, and its pods. Ask for less, or wait.")),
     (r"resourceclaim|claims|DeviceClass|device class",
      "resource-claim", "`kubectl describe resourceclaim` in its namespace shows what its DRA driver waits for."),  # dynamicresources
 )  # fmt: skip
@@ -222,7 +222,7 @@ def _names(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
             cause=f"The nodes offer {there}" if there else "No node offers GPUs",
             fix=f"Ask for {near[0]} in the pod's limits; sharing and MIG make other resources (`cluster.plugin.config`)."
             if near
-            else Advice("`", Command("provision"), "` makes hosts GPU nodes."),
+            else advise("`gpunode provision` makes hosts GPU nodes."),
         )
 
 
@@ -289,7 +289,7 @@ def _selector(pod: Object, places: Sequence[_Place]) -> Iterator[Problem]:
         "selector",
         f"no node with GPUs for it has the labels that it requires: {', '.join(wanted)}",
         cause="\n".join(f"{few(nodes, NAMED)}: {labels}" for labels, nodes in alike.items()),
-        fix=Advice("`", Command("label", "--accelerator"), "` labels the nodes with their model.")
+        fix=advise("`gpunode label --accelerator` labels the nodes with their model.")
         if unlabelled
         else f"Correct nodeSelector or affinity of the pod, or label a node; `kubectl get nodes {shows}` lists them.",
     )
@@ -309,7 +309,7 @@ def _nodes(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
             why = waiting.wrong.get(name) or Problem("fewer", "")
             offers = ", ".join(_part(node, key) for key in place.short)
             users = f"in use there: {few(place.users, NAMED)}" if place.users else ""
-            verify = Advice("`", Command("verify", f"--limit {name}"), "` names the broken link and its fix.")
+            verify = advise(f"`gpunode verify --limit {name}` names the broken link and its fix.")
             yield Problem(
                 why.code,
                 f"{name} offers {offers}",

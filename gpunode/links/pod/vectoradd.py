@@ -31,7 +31,7 @@ from gpunode.links.pod.requests import Free, Request, Target, next_requests
 from gpunode.links.pod.requests import free as free_of
 from gpunode.links.pod.run_pod import VECTORADD, make_pod
 from gpunode.model import PluginConfig, PluginImage
-from gpunode.wording import Advice, Command, few, lines
+from gpunode.wording import advise, few, lines
 
 CONTAINER = "vectoradd"
 TEMPLATE = "ResourceClaimTemplate"
@@ -131,7 +131,7 @@ class _Run:
             users = (
                 f"of {node.offered or 'what the node offers'} none is free: in use by {', '.join(free.users)}"
             )
-            job.why = users if free.users else Advice("the node offers no GPU; see `", Command("verify"), "`")
+            job.why = users if free.users else advise("the node offers no GPU; see `gpunode verify`")
         self.make(job)
 
     def make(self, job: Job) -> None:

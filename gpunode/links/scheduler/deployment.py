@@ -26,20 +26,17 @@ from gpunode.links.scheduler import configuration
 from gpunode.links.scheduler.configuration import Extender
 from gpunode.links.scheduler.plan import VOLUME
 from gpunode.model import PluginImage, SecondScheduler, Share
-from gpunode.wording import Advice, Command, lines
+from gpunode.wording import advise, lines
 
 if TYPE_CHECKING:  # most runs make no certificate: the import is late
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
 NAME = "gpunode-share"
-STAYS = Advice(
-    "The scheduler's configuration was not changed. The extender's objects stay, and so does the device plugin's "
-    "FOLLOW_PROMISES. `",
-    Command("share disable"),
-    "` removes the objects; without `cluster.share` in the inventory `",
-    Command("plugin deploy"),
-    "` takes back the other.",
+STAYS = advise(
+    "The scheduler's configuration was not changed. The extender's objects stay, and so does the device "
+    "plugin's FOLLOW_PROMISES. `gpunode share disable` removes the objects; without `cluster.share` in "
+    "the inventory `gpunode plugin deploy` takes back the other."
 )
 
 
