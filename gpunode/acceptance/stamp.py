@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Literal, TypeAlias
 
+from gpunode.contract.typed import read
 from gpunode.wording import few, several
 
 KIND, VERSION = "gpunode-acceptance", 1
@@ -99,17 +100,9 @@ def read_stamp(text: str) -> Stamp | None:
         document = json.loads(text)
         if (document["kind"], document["version"]) != (KIND, VERSION):
             return None
-        return Stamp(
-            level=str(document["level"]),
-            verdict=document["verdict"],
-            at=_read_time(document["at"]),
-            until=_read_time(document["until"]),
-            driver=str(document["driver"]),
-            kernel=str(document["kernel"]),
-            image=str(document["image"]),
-            uuids=tuple(map(str, document["uuids"])),
-            failed=tuple(map(str, document["failed"])),
-        )
+        times = {name: _read_time(document[name]) for name in ("at", "until")}
+        stamp: Stamp = read(Stamp, {**document, **times}, "stamp")
+        return stamp
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 

@@ -105,7 +105,7 @@ def why_pod(session: Session, name: str, *, hosts: bool) -> int:
 def why_node(session: Session, name: str, *, hosts: bool) -> int:
     """Report why the node takes no pods, or offers fewer GPUs than it has; the exit code."""
     cluster = read_cluster(session, hosts=hosts)
-    item = next((item for item in cluster.nodes if item["metadata"]["name"] == name), None)
+    item = _find_item(cluster, name)
     if item is None:
         raise _not_there("node", name, [item["metadata"]["name"] for item in cluster.nodes])
     node = parse(item)
@@ -138,14 +138,10 @@ def why_gpu(session: Session, uuid: str, *, hosts: bool) -> int:
     item = _item(cluster, usage.node)
     problems = [*_judge_gpu(gpu, parse(item)), *why_closed(item)]
     users = [f"{user.pod} ({user.units} {user.resource})" for user in gpu.users or ()]
-    state = (
-        f"in use by {few(users, NAMED)}"
-        if users
-        else "free"
-        if gpu.users is not None
-        else "its users unknown"
-    )
-    if not users and gpu.processes:
+    state = "its users unknown" if gpu.users is None else "free"
+    if users:
+        state = f"in use by {few(users, NAMED)}"
+    elif gpu.processes:
         state = f"in use by {several(gpu.processes, 'process')} outside pods"
     text = f"{gpu.uuid} is GPU {gpu.index} ({gpu.name}) of node {usage.node}, {state}"
     stamp = _stamp_of(gpu.uuid, parse(item))
@@ -200,7 +196,12 @@ def _join(same: Sequence[Problem]) -> Problem:
 
 def _why_failing(cluster: Cluster, pod: Object) -> list[Problem]:
     """By its events and its log; where the kubelet refused it, by its node's GPUs, too."""
-    events = [event for event in _events(cluster.api, pod["metadata"]["namespace"]) if _is_about(event, pod)]
+    meta = pod["metadata"]
+    events = [
+        event
+        for event in _events(cluster.api, meta["namespace"])
+        if (event.get("involvedObject") or {}).get("uid") == meta["uid"]
+    ]
     log = pods.last_lines(cluster.api, pod, _failing_container(pod), lines=TAIL)
     problems = list(symptom.judge_placed(pod, events, log))
     refused = any(problem.code == REFUSED for problem in problems)
@@ -271,12 +272,8 @@ def _give_back(uuid: str) -> Advice:
 
 def _not_accepted(stamp: Stamp, node: Node) -> Problem:
     fix = advise(f"`gpunode accept --limit {node.name}` measures the free ones again.")
-    return Problem(
-        NOT_ACCEPTED,
-        f"{few(stamp.failed, 2)} failed the acceptance",
-        cause=stamp.describe(time.time()),
-        fix=fix,
-    )
+    what = f"{few(stamp.failed, 2)} failed the acceptance"
+    return Problem(NOT_ACCEPTED, what, cause=stamp.describe(time.time()), fix=fix)
 
 
 def _judge_gpu(gpu: Gpu, node: Node, name: str = "it") -> Iterator[Problem]:
@@ -313,21 +310,11 @@ def _why_gpu_gone(cluster: Cluster, uuid: str, usages: Sequence[NodeUsage]) -> i
             text = f"{gpu.uuid if gpu else full} is of host {member.host.name}; its plugin does not list it"
             if full:
                 why = cordons.read(member.facts)[full].why
-                problems.append(
-                    Problem(
-                        why.code,
-                        f"it is {why.words}",
-                        fix=_give_back(full),
-                    )
-                )
+                problems.append(Problem(why.code, f"it is {why.words}", fix=_give_back(full)))
             chain = judge_chains(cluster.session, (member,), run=False)[member.host.name]
-            problems += [problem for problem in [broken_link(member, chain)] if problem]
-            problems += [
-                problem
-                for item in cluster.nodes
-                if item["metadata"]["name"] == name
-                for problem in why_closed(item)
-            ]
+            problems += filter(None, [broken_link(member, chain)])
+            item = _find_item(cluster, name)
+            problems += why_closed(item) if item else ()
             return report(cluster.session, f"gpu {uuid}", "wrong", text, problems)
     if last:
         node = last[0]
@@ -438,10 +425,6 @@ def _events(api: Api, namespace: str) -> list[Object]:
         return []
 
 
-def _is_about(event: Object, pod: Object) -> bool:
-    return bool((event.get("involvedObject") or {}).get("uid") == pod["metadata"]["uid"])
-
-
 def _failing_container(pod: Object) -> str:
     """The container that ended or waits, else the first with GPUs, else the first."""
     status = pod.get("status") or {}
@@ -461,11 +444,10 @@ def _units(pod: Object) -> int:
 
 def _offered(node: Node) -> str:
     """`3 of 4 nvidia.com/gpu`."""
-    counted = [
-        name for name in node.resources if name.startswith("nvidia.com/") and node.resources[name].capacity
-    ]
     parts = [
-        f"{node.resources[name].allocatable} of {node.resources[name].capacity} {name}" for name in counted
+        f"{unit.allocatable} of {unit.capacity} {name}"
+        for name, unit in node.resources.items()
+        if name.startswith("nvidia.com/") and unit.capacity
     ]
     return ", ".join(parts) or node.offered or "no GPU"
 
@@ -489,11 +471,9 @@ def _item(cluster: Cluster, name: str) -> Object:
 def _not_there(kind: str, name: str, names: Sequence[str]) -> UsageError:
     same = [other for other in names if other.rpartition("/")[2] == name.rpartition("/")[2]]
     near = (same or get_close_matches(name, names, 3, 0.8))[:3]
-    hint = (
-        f"Did you mean {' or '.join(near)}?"
-        if near
-        else f"`kubectl get {kind}s{' -A' if kind == 'pod' else ''}` lists them."
-    )
+    hint = f"`kubectl get {kind}s{' -A' if kind == 'pod' else ''}` lists them."
+    if near:
+        hint = f"Did you mean {' or '.join(near)}?"
     return UsageError(f"the cluster has no {kind} {name}", hint=hint)
 
 

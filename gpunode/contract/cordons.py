@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from .status import CORDONED, Reason
+from .typed import read
 
 FILE = "gpunode/cordoned-gpus.json"  # beside the plugin's socket
 VERSION = 1
@@ -38,13 +39,8 @@ def dumps(cordons: Mapping[str, Cordon]) -> str:
 
 def loads(text: str) -> dict[str, Cordon]:
     """The cordons by the GPU's UUID. Raises ValueError for anything but a file of this version."""
-    try:
-        document = json.loads(text)
-        if document["version"] != VERSION:
-            raise ValueError(f"version {document['version']!r}, this program reads version {VERSION}")
-        return {
-            str(uuid): Cordon(str(entry["by"]), str(entry["reason"]), str(entry["since"]))
-            for uuid, entry in document["gpus"].items()
-        }
-    except (KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"a field is wrong or missing: {error!r}") from None
+    document = json.loads(text)
+    if not isinstance(document, dict) or document.get("version") != VERSION:
+        raise ValueError(f"no document of version {VERSION}, which this program reads")
+    gpus: dict[str, Cordon] = read(Mapping[str, Cordon], document.get("gpus"), "gpus")
+    return gpus

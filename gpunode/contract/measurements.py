@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from .typed import read
 
 KIND = "gpunode-measurements"
 VERSION = 1
@@ -17,8 +19,6 @@ SHAPES = ("whole", "mig", "shared")  # shared: the driver gives this process a p
 CODES = ("hangs", "cuda", "lost", "in-use", "driver")  # of a GPU that could not be measured to the end
 FABRIC = ("not-supported", "not-started", "in-progress", "completed", "failed")
 TOOLS = ("dcgmi", "nvbandwidth", "nccl-tests")  # NVIDIA's, run where they are installed
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,6 @@ class Measured:
 
 
 FIGURES = tuple(figure.name for figure in fields(Measured))
-_COUNTS = {figure.name for figure in fields(Measured) if str(figure.type).startswith("int")}
-_RATES = {figure.name for figure in fields(Measured) if str(figure.type).startswith("float")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,19 +156,14 @@ def from_json(document: object) -> Measurements:
             f"measurements of version {document.get('version')}, this program reads version {VERSION}"
         )
     try:
-        tools = {
-            name: _build(Tool, {**run, "problems": tuple(run["problems"])})
-            for name, run in document["tools"].items()
-            if run is not None
-        }
-        read = _build(
-            Measurements, {**document, "gpus": tuple(map(gpu_from_json, document["gpus"])), "tools": tools}
-        )
-        _one_place(TOOLS, read.tools, read.not_measured_tools)
+        runs = {name: run for name, run in document["tools"].items() if run is not None}
+        gpus = tuple(map(gpu_from_json, document["gpus"]))
+        known: Measurements = read(Measurements, {**document, "gpus": [], "tools": runs}, "measurements")
+        _one_place(TOOLS, known.tools, known.not_measured_tools)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"measurements with a wrong or missing field: {error!r}") from None
-    _one_of("level", read.level, LEVELS)
-    return read
+    _one_of("level", known.level, LEVELS)
+    return replace(known, gpus=gpus)
 
 
 def _gpu_as_json(gpu: Gpu) -> dict[str, Any]:
@@ -180,23 +173,14 @@ def _gpu_as_json(gpu: Gpu) -> dict[str, Any]:
 
 def gpu_from_json(entry: Mapping[str, Any]) -> Gpu:
     """One of the document's `gpus`. Raises ValueError, KeyError or TypeError."""
-    values, error = dict(entry["measured"]), entry["error"]
-    for name, value in values.items():
-        numbers = (int,) if name in _COUNTS else (int, float) if name in _RATES else (object,)
-        if not isinstance(value, numbers) or (isinstance(value, bool) and name in _COUNTS | _RATES):
-            raise ValueError(f"{name} is {value!r}")
-    _one_place(FIGURES, values, entry["not_measured"])
-    if "throttle" in values:
-        values["throttle"] = tuple(values["throttle"])
-    if "remapped_rows" in values:
-        values["remapped_rows"] = _build(RemappedRows, values["remapped_rows"])
-    if "fabric" in values:
-        _one_of("fabric", values["fabric"], FABRIC)
-    _one_of("shape", entry["shape"], SHAPES)
-    if error is not None:
-        _one_of("error.code", error["code"], CODES)
-        error = _build(Failure, error)
-    return _build(Gpu, {**entry, "measured": _build(Measured, values), "error": error})
+    _one_place(FIGURES, entry["measured"], entry["not_measured"])
+    gpu: Gpu = read(Gpu, entry, "gpu")
+    _one_of("shape", gpu.shape, SHAPES)
+    if gpu.measured.fabric:
+        _one_of("fabric", gpu.measured.fabric, FABRIC)
+    if gpu.error is not None:
+        _one_of("error.code", gpu.error.code, CODES)
+    return gpu
 
 
 def _one_place(names: tuple[str, ...], values: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
@@ -210,8 +194,3 @@ def _one_place(names: tuple[str, ...], values: Mapping[str, Any], reasons: Mappi
 def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise ValueError(f"{name} is {value!r}, not one of {', '.join(known)}")
-
-
-def _build(kind: type[T], entry: Mapping[str, Any]) -> T:
-    """Keys that this version does not know are ignored."""
-    return kind(**{name: entry[name] for name in kind.__annotations__ if name in entry})

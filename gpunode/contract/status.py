@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 
+from .typed import read
+
 VERSION = 1
 ANNOTATION = "gpunode.dev/device-plugin"
 MARK = "gpunode-device-plugin-status"  # in front of the document in the log
@@ -137,36 +139,11 @@ def loads(text: str) -> Status:
         raise ValueError("a status is a JSON object")  # noqa: TRY004
     if document.get("version") != VERSION:
         raise UnknownVersion(document.get("version"))
-    try:
-        configuration = {
-            **document["configuration"],
-            "refused": _reason(document["configuration"]["refused"]),
-        }
-        configuration["device_list_strategy"] = tuple(configuration["device_list_strategy"])
-        reserved = [
-            {**entry, "pods": tuple(Pod(**pod) for pod in entry["pods"])} for entry in document["reserved"]
-        ]
-        return Status(
-            **{
-                **document,
-                "configuration": Configuration(**configuration),
-                "resources": {name: Resource(**entry) for name, entry in document["resources"].items()},
-                "problem": _reason(document["problem"]),
-                "not_ready": _reason(document["not_ready"]),
-                "lost": tuple(Unavailable(**entry) for entry in document["lost"]),
-                "reserved": tuple(Reserved(**entry) for entry in reserved),
-                "memory_limits": {uuid: Reason(**entry) for uuid, entry in document["memory_limits"].items()},
-            }
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"a status with a wrong or missing field: {error!r}") from None
+    status: Status = read(Status, document, "status")
+    return status
 
 
 def find_last(log: str) -> str | None:
     """The last document in a log, not parsed; None if there is none."""
     documents = re.findall(rf" {MARK} (\{{.*\}})$", log, re.MULTILINE)
     return documents[-1] if documents else None
-
-
-def _reason(fields: Mapping[str, str] | None) -> Reason | None:
-    return Reason(**fields) if fields else None

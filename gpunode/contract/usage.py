@@ -4,17 +4,14 @@ module. Pure."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
 
 from .status import Reason
+from .typed import read
 
 VERSION = 2  # of what its readers must know; they ignore keys that they do not know (those of version 1 refuse them)
 READ = (1, VERSION)
 PATH = "/gpus"  # at the address of the probes
-
-T = TypeVar("T")
 
 
 class Newer(ValueError):
@@ -77,21 +74,5 @@ def loads(text: str) -> tuple[Gpu, ...]:
     if version not in READ:
         error = Newer if isinstance(version, int) and version > VERSION else ValueError
         raise error(f"it is of version {version}, this gpunode reads up to {VERSION}")
-    try:
-        return tuple(_gpu(gpu) for gpu in document["gpus"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"a field is wrong or missing: {error!r}") from None
-
-
-def _gpu(fields: Mapping[str, Any]) -> Gpu:
-    users, unhealthy, offered = fields["users"], fields["unhealthy"], fields.get("offered")
-    read = {
-        "offered": None if offered is None else tuple(_build(Offered, entry) for entry in offered),
-        "users": None if users is None else tuple(_build(User, user) for user in users),
-        "unhealthy": None if unhealthy is None else _build(Reason, unhealthy),
-    }
-    return _build(Gpu, {**fields, **read})
-
-
-def _build(kind: type[T], fields: Mapping[str, Any]) -> T:
-    return kind(**{name: fields[name] for name in kind.__annotations__ if name in fields})
+    gpus: tuple[Gpu, ...] = read(tuple[Gpu, ...], document.get("gpus"), "gpus")
+    return gpus

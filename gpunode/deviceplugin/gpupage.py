@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpunode.contract.offer import Device
@@ -85,10 +85,7 @@ def _gpu(
         index=device.index,
         name=device.name,
         memory=device.memory,
-        used=reading.used,
-        utilization=reading.utilization,
-        temperature=reading.temperature,
-        processes=reading.processes,
+        **asdict(reading),
         unhealthy=state.unhealthy.get(device.uuid),
         since=state.since.get(device.uuid, ""),
         users=None if users is None else users.get(device.uuid, ()),

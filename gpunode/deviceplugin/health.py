@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gpunode.contract.config import BadConfig
 from gpunode.contract.status import Reason
+from gpunode.contract.typed import read
 from gpunode.contract.xids import Verdict, verdict, xid_name
 
 # In the kubelet's directory for device plugins, which each plugin can write. A kubelet that starts removes its files,
@@ -167,14 +168,10 @@ class XidRecord:
         try:
             record = json.loads(self._path.read_text())
             if record["boot"] == self._boot != "":
-                return {uuid: _parse_lasting(**fields) for uuid, fields in record["xids"].items()}
+                xids: Mapping[str, Lasting] = read(Mapping[str, Lasting], record["xids"], "xids")
+                return xids
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("cannot read the Xids of the plugin's earlier process: %s: %r", self._path, error)
         return {}
-
-
-def _parse_lasting(xid: int, energy: int | None) -> Lasting:
-    """Raises TypeError or ValueError for what is no number."""
-    return Lasting(int(xid), None if energy is None else int(energy))

@@ -133,7 +133,7 @@ def test_a_folder_that_was_removed_is_followed_again(play, plugin, sockets, monk
     ],
 )
 def test_another_file_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"wrong or missing|version|Expecting"):
+    with pytest.raises(ValueError, match=r"is expected, in gpus|version|Expecting"):
         loads(text)
 
 

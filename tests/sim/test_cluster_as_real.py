@@ -82,10 +82,6 @@ def labelled(**labels: str) -> Object:
     return {"kind": "Node", "apiVersion": "v1", "metadata": {"name": "legacy", "labels": labels}}
 
 
-def with_uid(name: str) -> Object:
-    return {"kind": "Node", "apiVersion": "v1", "metadata": {"name": name, "uid": "abc"}}
-
-
 LEGACY, NONE = "/api/v1/nodes/legacy", "/api/v1/nodes/none"
 REQUESTS: dict[str, tuple[str, str, dict[str, str], Object | None, str]] = {
     "an object that is not there": ("GET", NONE, {}, None, ""),
@@ -93,19 +89,12 @@ REQUESTS: dict[str, tuple[str, str, dict[str, str], Object | None, str]] = {
     "a group that is not there": ("GET", "/apis/foo/v1/x", {}, None, ""),
     "a log of no pod": ("GET", "/api/v1/namespaces/default/pods/x/log", {}, None, ""),
     "a list in no namespace": ("GET", "/api/v1/namespaces/nope/pods", {}, None, ""),
-    "a field of no selector": ("GET", "/api/v1/pods", {"fieldSelector": "spec.foo=x"}, None, ""),
-    "a selector that is none": ("GET", "/api/v1/pods", {"fieldSelector": "spec"}, None, ""),
     "a label in use": ("PATCH", LEGACY, DRY, labelled(pool="b"), APPLY),
-    "labels in use": ("PATCH", LEGACY, DRY, labelled(pool="b", gpu="c"), APPLY),
     "labels taken over": ("PATCH", LEGACY, {**DRY, "force": "true"}, labelled(pool="b"), APPLY),
     "labels shared": ("PATCH", LEGACY, DRY, labelled(pool="lab"), APPLY),
     "labels merged": ("PATCH", LEGACY, DRY, {"metadata": {"labels": {"gpu": None, "x": "y"}}}, MERGE),
-    "another node's uid": ("PATCH", NONE, DRY, with_uid("none"), APPLY),
-    "no field manager": ("PATCH", LEGACY, {}, labelled(), APPLY),
-    "a deletion of another": ("DELETE", LEGACY, DRY, {"preconditions": {"uid": "abc"}}, "application/json"),
     "a deletion": ("DELETE", LEGACY, {"dryRun": "All"}, None, ""),
     "a deletion of nothing": ("DELETE", NONE, {}, None, ""),
-    "a deletion of a namespace": ("DELETE", "/api/v1/namespaces/default", {"dryRun": "All"}, None, ""),
     "a deletion tried by its body": (
         "DELETE",
         LEGACY,

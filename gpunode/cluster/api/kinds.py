@@ -39,37 +39,25 @@ class Kind:
         return "/" + "/".join(parts)
 
 
+# By apiVersion; a star: of no namespace.
+NEWEST = {
+    "v1": "Namespace* Node* ServiceAccount Service Pod Event ConfigMap Secret PersistentVolumeClaim",
+    "rbac.authorization.k8s.io/v1": "Role RoleBinding ClusterRole* ClusterRoleBinding*",
+    "apps/v1": "DaemonSet Deployment",
+    "node.k8s.io/v1": "RuntimeClass*",
+    "policy/v1": "PodDisruptionBudget",
+    "coordination.k8s.io/v1": "Lease",
+    "resource.k8s.io/v1": "ResourceSlice* ResourceClaim ResourceClaimTemplate DeviceClass*",
+    "nvidia.com/v1alpha1": "GPUCluster*",  # of the GPU Operator, from 26.7 on
+    "admissionregistration.k8s.io/v1": "ValidatingAdmissionPolicy* ValidatingAdmissionPolicyBinding*",
+    "authorization.k8s.io/v1": "SelfSubjectAccessReview*",
+}
 KINDS = {
-    "Namespace": Kind("v1", "namespaces", False),
-    "Node": Kind("v1", "nodes", False),
-    "ServiceAccount": Kind("v1", "serviceaccounts", True),
-    "RuntimeClass": Kind("node.k8s.io/v1", "runtimeclasses", False),
-    "Role": Kind("rbac.authorization.k8s.io/v1", "roles", True),
-    "RoleBinding": Kind("rbac.authorization.k8s.io/v1", "rolebindings", True),
-    "ClusterRole": Kind("rbac.authorization.k8s.io/v1", "clusterroles", False),
-    "ClusterRoleBinding": Kind("rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
-    "DaemonSet": Kind("apps/v1", "daemonsets", True),
-    "Deployment": Kind("apps/v1", "deployments", True),
-    "Service": Kind("v1", "services", True),
-    "Pod": Kind("v1", "pods", True),
-    "Event": Kind("v1", "events", True),
-    "ConfigMap": Kind("v1", "configmaps", True),
-    "Secret": Kind("v1", "secrets", True),
-    "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims", True),
-    "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets", True),
-    "Lease": Kind("coordination.k8s.io/v1", "leases", True),
-    "ResourceSlice": Kind("resource.k8s.io/v1", "resourceslices", False),
-    "ResourceClaim": Kind("resource.k8s.io/v1", "resourceclaims", True),
-    "ResourceClaimTemplate": Kind("resource.k8s.io/v1", "resourceclaimtemplates", True),
-    "DeviceClass": Kind("resource.k8s.io/v1", "deviceclasses", False),
-    "GPUCluster": Kind("nvidia.com/v1alpha1", "gpuclusters", False),  # of the GPU Operator, from 26.7 on
-    "ValidatingAdmissionPolicy": Kind(
-        "admissionregistration.k8s.io/v1", "validatingadmissionpolicies", False
-    ),
-    "ValidatingAdmissionPolicyBinding": Kind(
-        "admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings", False
-    ),
-    "SelfSubjectAccessReview": Kind("authorization.k8s.io/v1", "selfsubjectaccessreviews", False),
+    name.strip("*"): Kind(
+        api, re.sub("y$", "ie", re.sub("s$", "se", name.strip("*").lower())) + "s", "*" not in name
+    )
+    for api, names in NEWEST.items()
+    for name in names.split()
 }
 
 # The same kinds as older API servers have them, newest first: what gpunode reads and writes of them looks the same there.

@@ -6,7 +6,7 @@ Applied by the field manager `gpunode`. Only objects with the label
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -145,16 +145,7 @@ def find_present(api: Api, manifests: Sequence[Object], notify: OnProgress = lam
 
 def find_removable(api: Api, manifests: Sequence[Object], *, notify: OnProgress) -> tuple[str, ...]:
     """Titles of the objects that `remove` would delete now; `notify` gets the reason of each that would stay."""
-    titles = []
-    for manifest in reversed(_sort(_readable(api, manifests, notify))):
-        live = _live(api, manifest)
-        if live is None:
-            continue
-        if why := _why_kept(api, live, manifests):
-            notify(f"{title(manifest)} stays: {why}")
-        else:
-            titles.append(title(manifest))
-    return tuple(titles)
+    return tuple(map(title, _removable(api, manifests, notify)))
 
 
 def remove(api: Api, manifests: Sequence[Object], *, seconds: float, notify: OnProgress) -> tuple[str, ...]:
@@ -162,17 +153,21 @@ def remove(api: Api, manifests: Sequence[Object], *, seconds: float, notify: OnP
 
     An object that others use stays, and so does one whose users are unknown; `notify` gets the reason.
     """
-    removed = []
+    return tuple(
+        title(live)
+        for live in _removable(api, manifests, notify)
+        if delete(api, live, seconds=seconds, notify=notify)
+    )
+
+
+def _removable(api: Api, manifests: Sequence[Object], notify: OnProgress) -> Iterator[Object]:
+    """The objects of these manifests that may be deleted, each read as it is asked for."""
     for manifest in reversed(_sort(_readable(api, manifests, notify))):
         live = _live(api, manifest)
-        if live is None:
-            continue
-        if why := _why_kept(api, live, manifests):
+        if live is not None and (why := _why_kept(api, live, manifests)):
             notify(f"{title(manifest)} stays: {why}")
-            continue
-        if delete(api, live, seconds=seconds, notify=notify):
-            removed.append(title(manifest))
-    return tuple(removed)
+        elif live is not None:
+            yield live
 
 
 def delete(api: Api, live: Object, *, seconds: float, notify: OnProgress) -> bool:

@@ -22,6 +22,7 @@ from gpunode.contract.promises import (
     has_ended,
     parse_quantity,
     placement_of,
+    pod_name,
 )
 from gpunode.contract.usage import Gpu
 from gpunode.errors import Problem
@@ -162,12 +163,7 @@ def _memory_unit(mib: int) -> str:
 
 def names(pods: Iterable[Object]) -> dict[str, str]:
     """namespace/name of pods by UID."""
-    return {
-        str(
-            pod["metadata"]["uid"]
-        ): f"{pod['metadata'].get('namespace', 'default')}/{pod['metadata']['name']}"
-        for pod in pods
-    }
+    return {str(pod["metadata"]["uid"]): pod_name(pod) for pod in pods}
 
 
 def count_allocated(
@@ -246,7 +242,7 @@ def _others(node: str, pods: Sequence[Object], resource: str, total: int, host: 
             asks = bound_demand(pod, resource).asks
         except Malformed:
             continue
-        (name,) = names([pod]).values()
+        name = pod_name(pod)
         asked |= {(name, ask.container): ask.units for ask in asks}
     if host.entries is None:
         uses = tuple(Use(*key, count, None) for key, count in sorted(asked.items()))
@@ -258,9 +254,9 @@ def _others(node: str, pods: Sequence[Object], resource: str, total: int, host: 
     sizes = host.offered.get(resource, {})
     by_device: dict[str, list[Use]] = {device: [] for device in sizes}
     has: Counter[tuple[str, str]] = Counter()
-    for (pod_name, box, device), count in sorted(count_allocated(pods, resource, host.entries).items()):
-        by_device.setdefault(device, []).append(Use(pod_name, box, count, count))
-        has[pod_name, box] += count
+    for (name, box, device), count in sorted(count_allocated(pods, resource, host.entries).items()):
+        by_device.setdefault(device, []).append(Use(name, box, count, count))
+        has[name, box] += count
     rows = [
         Row(node, host.indexes.get(device, device), device, resource, sizes[device][0] if device in sizes else None,
             sum(u.promised for u in uses), sum(u.used or 0 for u in uses), tuple(uses))
@@ -324,7 +320,7 @@ def _pod_mismatches(
     units: Mapping[tuple[str, str, str], int] | None,
     scheduler: str,
 ) -> list[Mismatch]:
-    (name,) = names([pod]).values()
+    name = pod_name(pod)
     try:
         held = bound_demand(pod, resource)
     except Malformed as error:

@@ -192,11 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
             content = (self.headers.get("Content-Type") or "").partition(";")[0]
             item, new = of.patch(name, sent, content, query)
             return (201 if new else 200), item
-        if self.command == "DELETE" and name:
-            return 200, of.delete(name, sent, query)
-        raise status_error(
-            405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
-        )
+        return 200, of.delete(name, sent, query)
 
     def _user(self) -> str:
         """The user of the token; the anonymous one without a token. Raises StatusError for an unknown token."""

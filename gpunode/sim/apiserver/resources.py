@@ -5,9 +5,7 @@
 
 from __future__ import annotations
 
-import base64
 import copy
-import json
 import secrets
 import uuid
 from collections.abc import Mapping
@@ -19,7 +17,6 @@ from gpunode.sim.apiserver.queries import selector
 from gpunode.sim.apiserver.store import KINDS, Object, StatusError, Store, key, not_found, now, status_error
 
 APPLY = "application/apply-patch+yaml"
-PROTECTED = {"default", "kube-system", "kube-public"}  # namespaces that may not be deleted
 
 
 class Resources:
@@ -40,26 +37,14 @@ class Resources:
         return item
 
     def list(self, query: Mapping[str, str]) -> Object:
-        """The objects that the query selects, in pages of `limit`."""
-        wanted = selector(self.kind, query)
+        """The objects that the query selects, all at once."""
+        wanted = selector(query)
         with self.store.changed:
             selected = [item for item in self.store.all(self.kind, self.namespace) if wanted(item)]
             version = self.store.version
-        if query.get("continue"):
-            version, last = json.loads(base64.b64decode(query["continue"]))
-            selected = [item for item in selected if list(key(item)) > last]
-        limit = int(query.get("limit") or 0) or len(selected)
-        meta: Object = {"resourceVersion": str(version)}
-        if len(selected) > limit:
-            token = json.dumps([version, key(selected[limit - 1])]).encode()
-            meta |= {
-                "continue": base64.b64encode(token).decode(),
-                "remainingItemCount": len(selected) - limit,
-            }
         # Items of a list have no kind of their own.
-        items = [
-            {k: v for k, v in item.items() if k not in {"kind", "apiVersion"}} for item in selected[:limit]
-        ]
+        items = [{k: v for k, v in item.items() if k not in {"kind", "apiVersion"}} for item in selected]
+        meta = {"resourceVersion": str(version)}
         return {
             "kind": f"{self.kind}List",
             "apiVersion": KINDS[self.kind].api,
@@ -95,11 +80,7 @@ class Resources:
             if content == APPLY:
                 return self._apply(name, body, live, query), live is None
             dry = "dryRun" in query
-            change = patches.BY_CONTENT.get(content)
-            if change is None:
-                known = ", ".join((*patches.BY_CONTENT, APPLY))
-                message = f"the body of the request was in an unknown format - accepted media types include: {known}"
-                raise status_error(415, "UnsupportedMediaType", message)
+            change = patches.BY_CONTENT[content]
             if live is None:
                 raise not_found(self.full, name)
             return self._update(live, change(live, body), query, dry=dry), False
@@ -145,14 +126,8 @@ class Resources:
             uid = live["metadata"]["uid"]
             if wanted not in {None, uid}:
                 kind = self.full.replace(self.plural, self.kind)  # here, and here only, it is not the plural
-                message = (
-                    f'Operation cannot be fulfilled on {kind} "{name}": the UID in the precondition ({wanted}) '
-                    f"does not match the UID in record ({uid}). The object might have been deleted and then recreated"
-                )
+                message = f'Operation cannot be fulfilled on {kind} "{name}": the UID in the precondition does not match {uid}'
                 raise status_error(409, "Conflict", message, name=name, kind=kind)
-            if self.kind == "Namespace" and name in PROTECTED:
-                message = f'namespaces "{name}" is forbidden: this namespace may not be deleted'
-                raise status_error(403, "Forbidden", message, name=name, kind="namespaces")
             marked = self._mark_deleted(live, options)
             if marked is None:
                 if not dry:
@@ -197,22 +172,12 @@ class Resources:
         return marked
 
     def _apply(self, name: str, manifest: Object, live: Object | None, query: Mapping[str, str]) -> Object:
-        manager, force = query.get("fieldManager"), query.get("force") == "true"
-        if not manager:
-            why = "Required value: is required for apply patch"
-            cause = {"reason": "FieldValueRequired", "message": why, "field": "fieldManager"}
-            message = f'PatchOptions.meta.k8s.io "" is invalid: fieldManager: {why}'
-            raise status_error(422, "Invalid", message, kind="PatchOptions.meta.k8s.io", causes=[cause])
+        manager, force = query["fieldManager"], query.get("force") == "true"
         dry = "dryRun" in query
         uid = manifest["metadata"].get("uid")
-        if uid and live is None:
-            message = (
-                f'Operation cannot be fulfilled on {self.full} "{name}": uid mismatch: the provided object '
-                f"specified uid {uid}, and no existing object was found"
-            )
+        if uid and (live is None or uid != live["metadata"]["uid"]):
+            message = f'Operation cannot be fulfilled on {self.full} "{name}": uid mismatch: it is no object with uid {uid}'
             raise status_error(409, "Conflict", message, name=name, kind=self.full)
-        if uid and live and uid != live["metadata"]["uid"]:
-            raise self._invalid(name, "metadata.uid", f'Invalid value: "{uid}": field is immutable')
         own = {"name": name, **({"namespace": self.namespace} if self.namespace else {})}
         empty = {"kind": self.kind, "apiVersion": KINDS[self.kind].api, "metadata": own}
         try:
@@ -234,17 +199,6 @@ class Resources:
 
     def _conflict(self, conflict: patches.Conflict) -> StatusError:
         api, count = KINDS[self.kind].api, len(conflict.fields)
-        by_manager: dict[str, list[str]] = {}
-        for manager, field in conflict.fields:
-            by_manager.setdefault(manager, []).append(field)
-        if count == 1:
-            ((manager, field),) = conflict.fields
-            text = f' conflict with "{manager}" using {api}: {field}'
-        else:
-            text = " " + "\n".join(
-                "\n- ".join((f'conflicts with "{manager}" using {api}:', *fields))
-                for manager, fields in by_manager.items()
-            )
         causes = [
             {
                 "reason": "FieldManagerConflict",
@@ -253,5 +207,6 @@ class Resources:
             }
             for manager, field in conflict.fields
         ]
+        text = "".join(f" {cause['message']}: {cause['field']}" for cause in causes)
         message = f"Apply failed with {count} conflict{'s' if count > 1 else ''}:{text}"
         return status_error(409, "Conflict", message, causes=causes)

@@ -7,6 +7,7 @@ must be copied before it is changed.
 from __future__ import annotations
 
 import copy
+import re
 import threading
 import time
 import uuid
@@ -27,38 +28,27 @@ class Kind:
 
     api: str
     plural: str
-    namespaced: bool = True
+    namespaced: bool
 
 
+# By apiVersion; a star: the cluster's own. Deployments are controlled by nothing, nothing counts by quotas, no policy judges.
+SERVED = {
+    "v1": "Namespace* Node* Pod Event ConfigMap Secret ServiceAccount PersistentVolumeClaim Service ResourceQuota",
+    "rbac.authorization.k8s.io/v1": "Role RoleBinding ClusterRole* ClusterRoleBinding*",
+    "apps/v1": "DaemonSet Deployment",
+    "batch/v1": "Job",
+    "node.k8s.io/v1": "RuntimeClass*",
+    "admissionregistration.k8s.io/v1": "ValidatingAdmissionPolicy* ValidatingAdmissionPolicyBinding*",
+    "policy/v1": "PodDisruptionBudget",
+    "coordination.k8s.io/v1": "Lease",
+    "resource.k8s.io/v1": "ResourceSlice* DeviceClass*",
+}
 KINDS = {
-    "Namespace": Kind("v1", "namespaces", namespaced=False),
-    "Node": Kind("v1", "nodes", namespaced=False),
-    "Pod": Kind("v1", "pods"),
-    "Event": Kind("v1", "events"),
-    "ConfigMap": Kind("v1", "configmaps"),
-    "Secret": Kind("v1", "secrets"),
-    "ServiceAccount": Kind("v1", "serviceaccounts"),
-    "PersistentVolumeClaim": Kind("v1", "persistentvolumeclaims"),
-    "Role": Kind("rbac.authorization.k8s.io/v1", "roles"),
-    "RoleBinding": Kind("rbac.authorization.k8s.io/v1", "rolebindings"),
-    "ClusterRole": Kind("rbac.authorization.k8s.io/v1", "clusterroles", namespaced=False),
-    "ClusterRoleBinding": Kind("rbac.authorization.k8s.io/v1", "clusterrolebindings", namespaced=False),
-    "DaemonSet": Kind("apps/v1", "daemonsets"),
-    "Deployment": Kind("apps/v1", "deployments"),  # nothing controls it
-    "Job": Kind("batch/v1", "jobs"),
-    "Service": Kind("v1", "services"),
-    "RuntimeClass": Kind("node.k8s.io/v1", "runtimeclasses", namespaced=False),
-    "ValidatingAdmissionPolicy": Kind(  # nothing is judged by it
-        "admissionregistration.k8s.io/v1", "validatingadmissionpolicies", namespaced=False
-    ),
-    "ValidatingAdmissionPolicyBinding": Kind(
-        "admissionregistration.k8s.io/v1", "validatingadmissionpolicybindings", namespaced=False
-    ),
-    "ResourceQuota": Kind("v1", "resourcequotas"),  # nothing counts by it
-    "PodDisruptionBudget": Kind("policy/v1", "poddisruptionbudgets"),
-    "Lease": Kind("coordination.k8s.io/v1", "leases"),
-    "ResourceSlice": Kind("resource.k8s.io/v1", "resourceslices", namespaced=False),  # no kubelet goes by
-    "DeviceClass": Kind("resource.k8s.io/v1", "deviceclasses", namespaced=False),  # these two
+    name.strip("*"): Kind(
+        api, re.sub("y$", "ie", re.sub("s$", "se", name.strip("*").lower())) + "s", "*" not in name
+    )
+    for api, names in SERVED.items()
+    for name in names.split()
 }
 
 

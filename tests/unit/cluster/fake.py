@@ -329,7 +329,7 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
             return api.objects[where]
 
         def items(self, kind: str, where: str, query: dict[str, str]) -> Object:
-            found = [one for one in api.all(kind) if self.inside(one, where) and selector(kind, query)(one)]
+            found = [one for one in api.all(kind) if self.inside(one, where) and selector(query)(one)]
             limit, start = int(query.get("limit", 500)), int(query.get("continue", 0))
             more = str(start + limit) if start + limit < len(found) else ""
             meta = {"resourceVersion": str(api.version), "continue": more}
@@ -363,7 +363,7 @@ def _handler(api: FakeApi) -> type[BaseHTTPRequestHandler]:
                         continue
                 for version, change, _, item in news:
                     seen = version
-                    if item["kind"] == kind and self.inside(item, where) and selector(kind, query)(item):
+                    if item["kind"] == kind and self.inside(item, where) and selector(query)(item):
                         line = json.dumps({"type": change, "object": item}) + "\n"
                         try:
                             self.wfile.write(f"{len(line):x}\r\n{line}\r\n".encode())
