@@ -130,9 +130,9 @@ def of_file(facts: Facts, path: str) -> Writer | None:
 
 def _administrator(file: File, trace: Trace) -> Writer:
     signs = ["no tool's mark in it"]
-    signs += [f"changed since the package {trace.package} was installed"] if trace.package else []
+    signs += [f"not as the package {trace.package} installed it"] if trace.package else []
+    signs += [time.strftime("changed %Y-%m-%d", time.gmtime(file.mtime))] if file.mtime else []
     signs += [f"owned by uid {trace.uid}"] if trace.uid else []
-    signs += [time.strftime("%Y-%m-%d", time.gmtime(file.mtime))] if file.mtime else []
     return Writer("administrator", "an administrator", ", ".join(signs))
 
 
@@ -200,10 +200,13 @@ def sentence(facts: Facts | None, change: Change) -> str:
     if not times:
         return "" if writer.code == "administrator" else describe(writer)
     often = "before" if times == 1 else f"{times} times before"
+    text = f"{describe(writer)}; gpunode wrote it {often}"
+    if times == 1 and writer.code in ("administrator", "unknown"):
+        return text  # a tool does it again, a person perhaps not
     path = getattr(change, "path", "")
     release = dict(RELEASES).get(writer.code, "take the file out of that tool")
     setting = next(way for pattern, way in SETTINGS if re.search(pattern, path))
-    return f"{describe(writer)}; gpunode wrote it {often}. Let one of them own it: {release}, or {setting}"
+    return f"{text}. Let one of them own it: {release}, or {setting}"
 
 
 def cause(facts: Facts | None, change: Change) -> str:

@@ -99,7 +99,7 @@ def test_an_administrator_is_whom_no_trace_contradicts() -> None:
     writer = writers.of_file(facts, DAEMON)
     assert writer is not None
     assert writer.sign == (
-        "no tool's mark in it, changed since the package docker-ce was installed, owned by uid 1000, 2027-01-15"
+        "no tool's mark in it, not as the package docker-ce installed it, changed 2027-01-15, owned by uid 1000"
     )
     assert writers.of_file(replace(facts, traces={}), DAEMON) is None
     assert writers.of_file(facts, "/etc/absent") is None
@@ -156,13 +156,22 @@ def test_every_watched_file_tells_the_tool_that_wrote_it(tool: str) -> None:
         assert writer.name == tool, path
 
 
-def test_a_file_that_was_removed_is_named_as_such() -> None:
+@pytest.mark.parametrize(
+    ("times", "often"), [(1, "before\n"), (2, "2 times before. Let one of them own it: ")]
+)
+def test_an_edit_by_hand_gets_advice_once_it_is_made_again(times: int, often: str) -> None:
+    """A file that is gone was removed by somebody; another tool will come again."""
     path = "/etc/modules-load.d/gpunode.conf"
-    facts = replace(cases.facts("modern"), traces={path: Trace(path, run="r", wrote="f00d", undone=1)})
-    assert (
-        "removed by somebody (gpunode's record has it, and it is gone); gpunode wrote it before. Let one of them own it: "
-        in text_of(plan_host(cases.host("modern"), facts, None))
-    )
+    gone = replace(cases.facts("modern"), traces={path: Trace(path, run="r", wrote="f00d", undone=times)})
+    for facts, did in (
+        (gone, "removed by somebody (gpunode's record has it, and it is gone)"),
+        (
+            seen(path, "", undone=times),
+            "last written by an administrator (no tool's mark in it, changed 2027-01-15)",
+        ),
+    ):
+        shown = text_of(plan_host(cases.host("modern"), facts, None))
+        assert f"{did}; gpunode wrote it {often}" in shown
 
 
 def test_a_verdict_names_who_broke_a_file() -> None:
