@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 
 import pytest
 
 from gpunode.host import answers
-from gpunode.model import RemoveFile, Trace, WriteFile
+from gpunode.model import Packages, PackageSpec, RemoveFile, Trace, WriteFile
 from tests.agent.conftest import Host
 
 PATH = "/etc/tool/a.conf"
@@ -79,7 +78,12 @@ def test_the_package_database_is_not_asked_for_what_gpunode_wrote(host: Host) ->
 
 def test_the_record_of_runs_tells_which_packages_gpunode_held(host: Host) -> None:
     """Not those that were held before."""
-    packages = {"nvidia-open": {"held": False, "holds": True}, "theirs": {"held": True, "holds": True}}
-    entry = {"version": 2, "n": 0, "kind": "packages", "packages": packages}
-    host.write("/var/lib/gpunode/runs/run0/journal.jsonl", json.dumps(entry) + "\n")
-    assert answers.parse_facts(host.probe()).holds == {"nvidia-open": "run0"}
+    theirs = "hi \ttheirs\t1\tamd64\n"
+    host.apt(theirs, install=f"printf '{theirs}hi \tours\t1\tamd64\n' > \"$GPUNODE_ROOT/state/packages\"")
+    host.write("/etc/os-release", "ID=debian\n")
+    names = ("ours", "theirs")
+    assert host.apply(Packages("why", install=tuple(map(PackageSpec, names)), hold=names))[-1]["ok"]
+    assert answers.parse_facts(host.probe(packages=names)).holds == {"ours": "run1"}
+    host.write("/state/apt/install", 'printf "" > "$GPUNODE_ROOT/state/packages"')
+    assert host.apply(Packages("why", remove=names))[-1]["ok"]
+    assert answers.parse_facts(host.probe(packages=names)).holds == {}

@@ -48,11 +48,11 @@ def read_recorded(digests: Dict[str, Optional[str]]) -> Tuple[Dict[str, Message]
         run = os.path.basename(folder)
         well = (text_of(folder + "/messages.jsonl") or "").rstrip().endswith('"end", "ok": true}')
         for entry in entries_of(folder):
-            holds.update(
-                (name, run)
-                for name, each in entry.get("packages", {}).items()
-                if each["holds"] > each["held"]
-            )
+            for name, each in entry.get("packages", {}).items():
+                if each["holds"] > each["held"]:
+                    holds[name] = run
+                elif not each["holds"]:
+                    holds.pop(name, None)
             path = entry.get("path")
             if path in digests:
                 last = traces.get(path)
