@@ -84,6 +84,7 @@ def test_the_record_of_runs_tells_which_packages_gpunode_held(host: Host) -> Non
     names = ("ours", "theirs")
     assert host.apply(Packages("why", install=tuple(map(PackageSpec, names)), hold=names))[-1]["ok"]
     assert answers.parse_facts(host.probe(packages=names)).holds == {"ours": "run1"}
-    host.write("/state/apt/install", 'printf "" > "$GPUNODE_ROOT/state/packages"')
+    rest = "ii \\tother\\t1\\tamd64\\n"
+    host.write("/state/apt/install", f"printf '{rest}' > \"$GPUNODE_ROOT/state/packages\"")
     assert host.apply(Packages("why", remove=names))[-1]["ok"]
     assert answers.parse_facts(host.probe(packages=names)).holds == {}
