@@ -46,7 +46,7 @@ def read_recorded(digests: Dict[str, Optional[str]]) -> Tuple[Dict[str, Message]
     kept: Dict[str, bool] = {}
     for folder in records():
         run = os.path.basename(folder)
-        well = (text_of(folder + "/messages.jsonl") or "").rstrip().endswith('"end", "ok": true}')
+        well = ended_well(folder)
         for entry in entries_of(folder):
             for name, each in entry.get("packages", {}).items():
                 if each["holds"] > each["held"]:
@@ -62,6 +62,19 @@ def read_recorded(digests: Dict[str, Optional[str]]) -> Tuple[Dict[str, Message]
     for path, trace in traces.items():
         trace["undone"] += kept[path] and trace["wrote"] != digests[path]
     return traces, holds
+
+
+END = b'{"type": "end", "ok": true}\n'
+
+
+def ended_well(folder: str) -> bool:
+    """Whether an apply's last message says so. Its messages may be megabytes, so only the end is read."""
+    try:
+        with open(below(folder + "/messages.jsonl"), "rb") as file:
+            file.seek(-len(END), os.SEEK_END)
+            return file.read() == END
+    except OSError:
+        return False  # there are none, or shorter ones
 
 
 def read_owners(paths: List[str]) -> Dict[str, Any]:
