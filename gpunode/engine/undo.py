@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from gpunode.engine import chain
 from gpunode.errors import Refused
-from gpunode.links.driver import modules
+from gpunode.links.driver import mig, modules
 from gpunode.model import (
     Change,
     Entry,
@@ -96,9 +96,10 @@ def plan_host(host: Host, journal: Journal, run: str, facts: Facts) -> Outcome:
     """The outcome of a host whose run is to be undone: planned, right (nothing is left to undo), or refused."""
     try:
         chain.check_readable(host, facts)
+        with chain.refusing(host, "NVML"):
+            changes, left = plan(journal, run, facts)
     except Refused as refused:
         return Outcome(host.name, "refused", facts, problem=refused.problem)
-    changes, left = plan(journal, run, facts)
     steps = (StepPlan(STEP, changes),) if changes else ()
     return Outcome(
         host.name, "planned" if changes else "right", facts, plan=Plan(host.name, steps), left=left
@@ -111,7 +112,7 @@ def plan(journal: Journal, run: str, facts: Facts) -> tuple[tuple[Change, ...], 
     first = originals(mine)
     packages = brought(mine)
     gone = bool(packages) and not packages.keys() & facts.packages.keys()
-    software = list(_software(mine, run, facts))
+    software, layouts = list(_software(mine, run, facts)), list(_layouts(mine, run, facts))
     changes: list[Change | Left] = []
     due: dict[str, list[str]] = {}  # unit → files to restore that it reads
     for entry in reversed(mine):
@@ -125,6 +126,9 @@ def plan(journal: Journal, run: str, facts: Facts) -> tuple[tuple[Change, ...], 
                 and services.is_active(facts, entry.unit)
             ):
                 due.setdefault(entry.unit, []).append(planned.path)
+        elif entry.layouts:
+            changes += layouts
+            layouts = []
         elif entry.modules is not None:  # all of them at the place of the last, which the others rest on
             changes += software
             software = []
@@ -151,6 +155,17 @@ def _take_back(mine: Journal, entry: Entry, run: str, facts: Facts) -> Iterable[
         yield Left("irreversible", entry.name, "an undo removes no image of a container runtime")
     elif entry.kind == "reboot":
         yield Left("irreversible", "reboot", f"the host was rebooted; before, it ran kernel {entry.name}")
+
+
+def _layouts(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
+    """MIG as before the run, of GPUs that have still what the run gave them."""
+    pairs = [(at, pair) for entry in mine for at, pair in entry.layouts.items()]
+    before, after = {at: pair[0] for at, pair in reversed(pairs)}, {at: pair[1] for at, pair in pairs}
+    for gpu in facts.gpus:
+        if gpu.pci in before and all(mig.differs(facts, gpu, known[gpu.pci]) for known in (before, after)):
+            yield Left("kept", f"MIG of {gpu.pci}", SOMEBODY)
+            del before[gpu.pci]
+    yield from mig.restore(facts, before, f"as before run {run}")
 
 
 def _software(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpunode.model.host import Layout
+
 
 @dataclass(frozen=True, slots=True)
 class PackageChange:
@@ -48,5 +50,6 @@ class Entry:
     modules: tuple[str, ...] | None = None  # loaded ones of GPUs; of packages, modules and drivers
     packages: Mapping[str, PackageChange] = field(default_factory=dict)
     unavailable: tuple[str, ...] = ()  # packages whose version of before is in no repository
+    layouts: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict)  # PCI address → MIG before, after
     name: str = ""  # of an image, a boolean, a version of a driver, the kernel before a reboot
     state: str = ""  # of a boolean `on` or `off`; the version of an installed driver; `purge` of packages

@@ -77,3 +77,26 @@ def test_an_undone_host_is_as_before_apart_from_what_somebody_changed_since() ->
         assert software(demo) == provisioned
         listed = of_kind(operators.gpunode(demo.folder, "history", "--json"), "run")
     assert [run["result"] for run in listed] == [{"undone": 1}, {"undone": 1}, {"proven": 1}]
+
+
+def test_an_upgrade_of_the_driver_is_undone_also_by_an_operator_who_is_killed_and_resumes() -> None:
+    with Demo(
+        [kinds.old_host("gpu-1")], groups={"gpu": {"driver": "570", "hosts": [{"name": "gpu-1"}]}}
+    ) as demo:
+        inventory = demo.folder / "inventory.yaml"
+        done = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        before = software(demo)
+        inventory.write_text(inventory.read_text().replace("570", "580"))
+        done = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert State(demo.folder / "hosts/gpu-1").now().modules["nvidia"].startswith("580.")
+        status, _ = operators.run(demo, "undo", "last", "--yes", die=["gpu-1", "changing"])
+        assert status == -9
+        resumed = operators.gpunode(demo.folder, "resume", "inventory.yaml", "--yes", "--json")
+        assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+        assert software(demo) == before
+        assert State(demo.folder / "hosts/gpu-1").now().modules["nvidia"].startswith("570.")
+        assert of_kind(resumed, "summary")[0]["changed"] == 1
+        (run,) = of_kind(operators.gpunode(demo.folder, "show", "last", "--json"), "run")
+        assert run["result"] == {"undone": 1}

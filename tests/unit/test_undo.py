@@ -14,10 +14,15 @@ from gpunode.model import (
     Entry,
     Facts,
     File,
+    Gpu,
+    GpuLayout,
     GpuUser,
     InstalledRun,
     KernelModule,
+    Layout,
     Left,
+    MigDevice,
+    MigLayout,
     Module,
     Os,
     Package,
@@ -152,6 +157,22 @@ DRIVER = "libnvidia-ml1"
 OLD = PackageSpec(DRIVER, "1", downgrade=True)
 USER = GpuUser(7, "python")
 HELD = Reboot("the modules are not loaded before run r1; needed while these use the GPUs: python (pid 7)")
+PCI = "0000:3b:00.0"
+
+
+def cut(before: Layout, after: Layout) -> Entry:
+    return Entry("a", "r1", kind="mig_layout", layouts={PCI: (before, after)})
+
+
+def there_is(layout: Layout) -> Facts:
+    devices = tuple(MigDevice(n, f"MIG-{n}", profile) for n, profile in enumerate(layout or ()))
+    return replace(facts({}), gpus=(Gpu(0, "GPU-1", "A100", PCI, 81920, devices, layout is not None),))
+
+
+def back(before: Layout, now: Layout) -> MigLayout:
+    return MigLayout((GpuLayout(PCI, before, now),), WHY)
+
+
 SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
     # Packages: brought ones go, others are as before; holds, too.
     ([changed(packages={"a": (None, "1")})], there(a="1"), [Packages(WHY, remove=("a",), purge=True)], []),
@@ -259,6 +280,16 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [],
         [Left("irreversible", "driver 570.1", "an undo has no installer of NVIDIA's to install it from")],
     ),
+    # MIG.
+    ([cut(None, ("1g.10gb",))], there_is(("1g.10gb",)), [back(None, ("1g.10gb",))], []),
+    (
+        [cut(("7g.80gb",), None), cut(None, ("1g.10gb",))],
+        there_is(("1g.10gb",)),
+        [back(("7g.80gb",), ("1g.10gb",))],
+        [],
+    ),
+    ([cut(("7g.80gb",), ("1g.10gb",))], there_is(("7g.80gb",)), [], []),
+    ([cut(None, ("1g.10gb",))], there_is(()), [], [Left("kept", f"MIG of {PCI}", "changed since the run")]),
     # Units, booleans, images, reboots.
     (
         [Entry("a", "r1", kind="service", unit=DOCKER, enabled="disabled", active="inactive")],

@@ -88,6 +88,12 @@ def packages_before(change: Message) -> Message:
     return dict(modules_before(change), state="purge" if change["purge"] else "")
 
 
+def layouts_before(change: Message) -> Message:
+    from gpunode.links.driver.on_host.mig import read_layout
+
+    return {"layouts": {gpu["pci"]: [read_layout(gpu["pci"]), gpu["after"]] for gpu in change["gpus"]}}
+
+
 def boolean_before(change: Message) -> Message:
     return {"name": change["name"], "state": run("getsebool", change["name"]).out.rpartition(" ")[2].strip()}
 
@@ -104,6 +110,7 @@ BEFORE: Dict[str, Callable[[Message], Message]] = {
     "packages": packages_before,
     "service": unit_before,
     "kernel_module": modules_before,
+    "mig_layout": layouts_before,
     "selinux_boolean": boolean_before,
     "load_image": lambda change: {"name": change["reference"]},
     "install_driver": driver_before,

@@ -92,7 +92,7 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     gpus = tuple(
         GpuLayout(at, layout, _layout(facts, now[at]) if at in now else None, at in now)
         for at, layout in desired.mig.items()
-        if (after == "reloaded" and layout is not None) or (at in now and _differs(facts, now[at], layout))
+        if (after == "reloaded" and layout is not None) or (at in now and differs(facts, now[at], layout))
     )
     if not gpus:
         return boot
@@ -102,8 +102,21 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
         if gpu.seen
     ]
     fault = "\n".join(seen)
-    stopped = tuple(unit for unit in (DCGM,) if services.is_active(facts, unit))
-    return (*boot, MigLayout(gpus, "the inventory has this layout (`mig`)", stopped, fault))
+    return (*boot, MigLayout(gpus, "the inventory has this layout (`mig`)", _stopped(facts), fault))
+
+
+def restore(facts: Facts, layouts: Mapping[str, Layout], why: str) -> tuple[MigLayout, ...]:
+    """The change that gives GPUs, by PCI address, these layouts; () where all that are there have theirs."""
+    gpus = tuple(
+        GpuLayout(gpu.pci, layouts[gpu.pci], _layout(facts, gpu))
+        for gpu in facts.gpus
+        if gpu.pci in layouts and differs(facts, gpu, layouts[gpu.pci])
+    )
+    return (MigLayout(gpus, why, _stopped(facts)),) if gpus else ()
+
+
+def _stopped(facts: Facts) -> tuple[str, ...]:
+    return tuple(unit for unit in (DCGM,) if services.is_active(facts, unit))
 
 
 def changes_devices(facts: Facts, desired: Desired) -> bool:
@@ -115,7 +128,7 @@ def _waits(gpu: Gpu, layout: Layout) -> bool:
     return gpu.mig_on != gpu.mig_pending == (layout is not None)
 
 
-def _differs(facts: Facts, gpu: Gpu, layout: Layout) -> bool:
+def differs(facts: Facts, gpu: Gpu, layout: Layout) -> bool:
     before = _layout(facts, gpu)
     return sorted(before or ()) != sorted(layout or ()) or (before is None) != (layout is None)
 
