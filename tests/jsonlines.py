@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from jsonschema import Draft202012Validator
 
-from gpunode.report.kinds import KINDS
+from tests.kinds import KINDS
 
 NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null", dict: "object"}
 

@@ -18,8 +18,8 @@ from gpunode.explain import explain
 from gpunode.inventory.validation import schema
 from gpunode.packages import SYSTEMS
 from gpunode.planning.tables import table as explanations
-from gpunode.report.kinds import KINDS
 from tests import jsonlines
+from tests.kinds import KINDS
 
 FOLDER = Path(__file__).parents[1] / "docs/reference"
 WRITTEN = "<!-- Written by `python -m tests.reference`; edit the code instead. -->"

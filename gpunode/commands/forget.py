@@ -38,7 +38,6 @@ from gpunode.model import Event, Host, Left, OnEvent, Ssh
 from gpunode.wording import Advice, Command, few
 
 NAMED = 5
-LEAVE_SECONDS = 60.0  # for the plugin's pods to end
 
 
 @dataclass(frozen=True, slots=True)

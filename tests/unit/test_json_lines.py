@@ -10,8 +10,8 @@ from typing import get_type_hints
 
 import pytest
 
-from gpunode.report.kinds import KINDS
 from tests import jsonlines
+from tests.kinds import KINDS
 
 ROOT = Path(__file__).parents[2]
 ROOMS = [path for room in ("cli", "commands", "engine") for path in (ROOT / "gpunode" / room).glob("*.py")]
