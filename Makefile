@@ -19,7 +19,7 @@ try: lab ## See the main job: two bare hosts of a real cluster become verified G
 	@echo "It stays up: try $(BIN)/gpunode verify .lab/inventory.yaml; \`make lab-down\` removes it."
 
 test: check ## All tests that need Python only: check, a release, the simulation, and the reports in a browser where there is one
-	$(PYTEST) -m "not lab and not gpu and not openssh and (release or browser)"
+	$(PYTEST) -m "not lab and not gpu and not openssh and (release or browser)" tests/browser tests/unit/test_docs.py tests/unit/test_release.py
 	@$(MAKE) --no-print-directory sim
 
 # uv is ten times as fast, but only pip reads pip.conf. pip does not read [tool.uv], so it takes the lock as it is.
@@ -29,7 +29,8 @@ UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip --quiet --system-certs
 # Most tests wait more than they compute. A file's tests stay in one process, in their order. WORKERS=0: one by one.
 WORKERS ?= 6
 PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-UNIT := -m "not lab and not gpu and not browser and not openssh and not release" --ignore tests/sim
+# Each process collects all tests: folders in which none of these are cost as much as their tests.
+UNIT := -m "not lab and not gpu and not browser and not openssh and not release" $(addprefix --ignore tests/,sim lab browser gpu)
 
 check: $(VENV)/.ready ## Before each commit: format, lint, types, import contracts, unit tests
 	$(BIN)/ruff format --check .

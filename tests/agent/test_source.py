@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,10 +16,6 @@ from gpunode.packages import hint_of
 
 ROOT = Path(gpunode.__file__).parent
 PROGRAM = "the program"
-TREES = {
-    name: ast.parse(text, feature_version=(3, 6))
-    for name, text in {PROGRAM: bootstrap.program(), **bootstrap.sources()}.items()
-}
 NEWER_ARGUMENTS = {"capture_output", "text", "missing_ok", "dirs_exist_ok", "strict", "cancel_futures"}
 NEWER_NAMES = {
     "removeprefix",
@@ -68,9 +65,15 @@ def undocumented(tree: ast.Module) -> tuple[ast.Module, list[str]]:
     return tree, found
 
 
+@functools.cache
+def trees() -> dict[str, ast.Module]:
+    texts = {PROGRAM: bootstrap.program(), **bootstrap.sources()}
+    return {name: ast.parse(text, feature_version=(3, 6)) for name, text in texts.items()}
+
+
 def nodes(*kinds: type[ast.AST]) -> Iterator[tuple[str, Any]]:
     """Those of these kinds in the program and in every module, with its name."""
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         yield from ((name, node) for node in ast.walk(tree) if isinstance(node, kinds))
 
 

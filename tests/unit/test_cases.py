@@ -119,13 +119,15 @@ def test_a_refusal_names_the_cause_and_the_way_out(case: Case) -> None:
     assert case.wish.get("hint", "") in refused.value.hint
 
 
-@pytest.mark.parametrize("case", PLANNED)
-def test_a_restart_guards_every_file_that_was_written_for_it(case: Case) -> None:
+def test_a_restart_guards_every_file_that_was_written_for_it() -> None:
     """What is not guarded is not put back when the unit does not come up with it, new files least of all."""
-    for step in case.plan.steps:
-        written = {change.path for change in step.changes if isinstance(change, WriteFile)}
-        for restart in (change for change in step.changes if isinstance(change, Service) and change.start):
-            assert written <= set(restart.guards)
+    for param in PLANNED:
+        for step in param.values[0].plan.steps:
+            written = {change.path for change in step.changes if isinstance(change, WriteFile)}
+            for restart in (
+                change for change in step.changes if isinstance(change, Service) and change.start
+            ):
+                assert written <= set(restart.guards), param.id
 
 
 def test_every_change_says_why() -> None:

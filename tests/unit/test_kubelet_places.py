@@ -23,18 +23,13 @@ def test_every_case_says_what_comes_of_it() -> None:
 
 
 @pytest.mark.parametrize("case", MERGED)
-def test_only_the_lines_with_gates_change(case: dict[str, Any]) -> None:
-    """And the kubelet is restarted for them, with every file guarded."""
+def test_only_the_lines_with_gates_change_and_a_second_plan_is_empty(case: dict[str, Any]) -> None:
+    """The kubelet is restarted for them, with every file guarded. The second plan: once it runs with what was written."""
     *files, restart = changes = places.plan(case, places.seen(case))
     assert places.lines(changes) == case["lines"]
     assert isinstance(restart, Service)
     assert set(restart.guards) == {change.path for change in files} == set(case["lines"])
-
-
-@pytest.mark.parametrize("case", MERGED)
-def test_a_second_plan_is_empty(case: dict[str, Any]) -> None:
-    """Once the kubelet runs with what was written."""
-    texts = places.written(case, places.plan(case, places.seen(case)))
+    texts = places.written(case, changes)
     assert places.plan(case, places.seen(case, texts)) == ()
 
 

@@ -6,6 +6,7 @@ What dockerd and containerd make of them is in tests/lab/test_runtime_files.py.
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 from typing import Any
 
@@ -58,21 +59,18 @@ def _gone(before: str, after: str) -> list[str]:
     return [line[2:].strip() for line in pairs if line.startswith("- ")]
 
 
-@pytest.mark.parametrize("second", [False, True], ids=["containerd-1", "containerd-2"])
-@pytest.mark.parametrize("default", [True, False], ids=["default", "class"])
 @pytest.mark.parametrize("text", _texts("containerd"))
-def test_a_config_toml_gains_the_runtime_and_keeps_what_is_not_replaced(
-    text: str, default: bool, second: bool
-) -> None:
-    """Only settings that are the change itself give way."""
-    merged = containerd_toml(text, default=default, second=second)
-    assert containerd_toml(merged, default=default, second=second) == merged
-    for line in _gone(text, merged):
-        assert line.split("=")[0].strip().lower() in REPLACED
-    assert "nvidia-container-runtime" in merged
-    assert "default_runtime_name" in text or ("default_runtime_name" in merged) is default
-    assert ("\r\n" in merged) == ("\r\n" in text)
-    assert merged.startswith("\ufeff") == text.startswith("\ufeff")
+def test_a_config_toml_gains_the_runtime_and_keeps_what_is_not_replaced(text: str) -> None:
+    """Only settings that are the change itself give way. As default runtime or not, by containerd 1 and 2."""
+    for default, second in itertools.product((True, False), repeat=2):
+        merged = containerd_toml(text, default=default, second=second)
+        assert containerd_toml(merged, default=default, second=second) == merged
+        for line in _gone(text, merged):
+            assert line.split("=")[0].strip().lower() in REPLACED
+        assert "nvidia-container-runtime" in merged
+        assert "default_runtime_name" in text or ("default_runtime_name" in merged) is default
+        assert ("\r\n" in merged) == ("\r\n" in text)
+        assert merged.startswith("\ufeff") == text.startswith("\ufeff")
 
 
 @pytest.mark.parametrize("text", _texts("docker"))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from . import lab, machine
-from .progress import CannotRun
+from tests.lab import lab, machine
+from tests.lab.progress import CannotRun
 
 LABS = [Path("/nowhere/.lab"), Path("/nowhere/.lab-2"), Path("/nowhere/.lab-3")]
 
