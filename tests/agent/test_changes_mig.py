@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpunode.model import GpuLayout, Layout, MigLayout
+from gpunode.engine import undo
+from gpunode.host import wire
+from gpunode.model import Facts, Gpu, GpuLayout, Layout, Left, MigDevice, MigLayout, Os
 from gpunode.planning.templates import template
 from tests.agent.conftest import PROGRAMS, Host
 
@@ -120,6 +122,34 @@ def test_a_mode_that_waits_for_a_reset_is_told(gpus: Host) -> None:
     done = [message for message in gpus.apply(change(CUT)) if message["type"] == "done"]
     assert done[0]["detail"]["pending"] == [A]
     assert layout_of(gpus, A) is None
+
+
+def test_an_undo_cuts_the_gpus_as_they_were(gpus: Host) -> None:
+    """By the journal, which has the layouts of before the run, however often it cut; one that somebody cut since stays."""
+    put(gpus, A, ("7g.80gb",))
+    for layout in (("3g.40gb", "3g.40gb"), CUT):
+        job = gpus.job(change(layout, layout), record="r1", why=["why"])
+        assert gpus.ask(job)[-1]["ok"]
+    (message,) = gpus.ask(wire.journal_job("r1"))
+    entries = wire.read(message)["entries"]
+    put(gpus, B, ("7g.80gb",))
+
+    changes, left = undo.plan(entries, "r1", facts(gpus))
+
+    assert gpus.apply(*changes)[-1]["ok"]
+    assert (layout_of(gpus, A), layout_of(gpus, B)) == (("7g.80gb",), ("7g.80gb",))
+    assert left == (Left("kept", f"MIG of {B}", "changed since the run"),)
+    assert undo.plan(entries, "r1", facts(gpus))[0] == ()
+
+
+def facts(host: Host) -> Facts:
+    """What a probe finds, without the files below /proc and /sys that this host has not."""
+    gpus = []
+    for n, pci in enumerate((A, B)):
+        layout = layout_of(host, pci)
+        parts = tuple(MigDevice(k, f"MIG-{k}", profile) for k, profile in enumerate(layout or ()))
+        gpus.append(Gpu(n, f"GPU-{n}", "NVIDIA H100", pci, 81559, parts, layout is not None))
+    return Facts(1.0, "h", Os("debian", "12", ""), "6.1", "b", gpus=tuple(gpus))
 
 
 @pytest.mark.parametrize(
