@@ -180,6 +180,8 @@ def _software(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
         unavailable = set()  # a repository comes back first
     changes, left = _packages(entries, run, facts, unavailable)
     yield from left
+    unknown = [entry.error for entry in entries if entry.error]
+    yield from (Left("irreversible", "packages", f"{error} before or after a change") for error in unknown)
     if {each.what for each in left} & unavailable:
         return
     installed = facts.installed_run.version if facts.installed_run else ""

@@ -65,6 +65,8 @@ CHANGE = ("~", "yellow")
 RECORDED: Mapping[str, tuple[str, str]] = {
     "proven": ("✓", "green"),
     "in use": ("✓", "green"),
+    "undone": ("✓", "green"),
+    "forgotten": ("✓", "green"),
     "skipped": ("·", "dim"),
     "waiting": ("·", "dim"),
 }

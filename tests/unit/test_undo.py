@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gpunode.engine import undo
+from gpunode.links.driver import modules
 from gpunode.model import (
     Change,
     Entry,
@@ -156,7 +157,8 @@ LOAD = KernelModule(WHY, load=("nvidia", "nvidia_uvm", "nvidia_modeset"))
 DRIVER = "libnvidia-ml1"
 OLD = PackageSpec(DRIVER, "1", downgrade=True)
 USER = GpuUser(7, "python")
-HELD = Reboot("the modules are not loaded before run r1; needed while these use the GPUs: python (pid 7)")
+HOLDERS = modules.holders(there(("nvidia",), (USER,)))
+HELD = Reboot(f"the modules are not loaded before run r1; {HOLDERS}")
 PCI = "0000:3b:00.0"
 
 
@@ -222,6 +224,12 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         ),
         [Packages(WHY, remove=("linux-headers-6.1.0-1",), purge=True)],
         [Left("irreversible", "linux-image-6.1.0-1", "it is of the running kernel")],
+    ),
+    (
+        [changed(error="the packages could not be read")],
+        there(),
+        [],
+        [Left("irreversible", "packages", "the packages could not be read before or after a change")],
     ),
     (
         [changed(packages={"gpg-pubkey": (None, "1")})],

@@ -60,7 +60,7 @@ def changed_packages(record: str) -> Message:
                 "now": new["version"],
                 "holds": new["held"],
             }
-    return {"packages": changed}
+    return {"packages": changed, "error": "" if before and now else "the packages could not be read"}
 
 
 def unit_before(change: Message) -> Message:
