@@ -16,7 +16,7 @@ from gpunode.errors import Refused
 from gpunode.links import runtime as runtimes
 from gpunode.links.driver import mig
 from gpunode.links.kubelet import places
-from gpunode.links.runtime import docker
+from gpunode.links.runtime import containerd, docker
 from gpunode.links.runtime import link as runtime_link
 from gpunode.model import (
     Entry,
@@ -42,7 +42,7 @@ LINKS = "/etc/systemd/system/multi-user.target.wants/gpunode-*.service"  # of un
 BEFORE = "as before gpunode"
 # How a file that was changed since loses what gpunode merged into it, and keeps the rest.
 TAKE_BACK: Mapping[str, Callable[[Facts], tuple[WriteFile | RemoveFile, ...]]] = MappingProxyType(
-    {docker.FILE: docker.take_back}
+    {docker.FILE: docker.take_back, containerd.FILE: containerd.take_back}
 )
 
 

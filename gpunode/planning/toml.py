@@ -233,6 +233,17 @@ def put(text: str, path: Path, value: Any) -> str:
     return _add(text, present, path, value)
 
 
+def drop(text: str, path: Path) -> str:
+    """The text without the tables at `path` and below that have headers of their own, and without the blank line before each."""
+    present = entries(text)
+    for header in reversed([e for e in present if e.header and e.path[: len(path)] == path]):
+        own = (e.end for e in present if e.home == header.path and not e.header and e.start > header.start)
+        last = max(header.end, *own)
+        before, after = text[: text.rfind("\n", 0, header.start) + 1], text[_after(LINE, text, last) :]
+        text = (before.rstrip() + "\n" if before.strip() else "") + after
+    return text
+
+
 def _add(text: str, present: tuple[Entry, ...], path: Path, value: Any) -> str:
     for depth in range(len(path) - 1, -1, -1):
         above = path[:depth]

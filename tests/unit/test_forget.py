@@ -8,6 +8,7 @@ import pytest
 
 from gpunode.agent.record import STATE
 from gpunode.engine import converge, forget
+from gpunode.links.runtime import config_toml
 from gpunode.links.runtime.docker import daemon_json, without_nvidia
 from gpunode.model import (
     Change,
@@ -27,6 +28,7 @@ from .test_undo import facts, restart, sha
 from .test_undo import file as entry
 
 HOST, DAEMON = cases.host("gpu-1"), "/etc/docker/daemon.json"
+CONTAINERD = "/etc/containerd/config.toml"
 # Of packages that stay, and made by the runtime at its restart.
 OTHERS = (
     "/etc/nvidia-container-runtime/config.toml",
@@ -155,3 +157,14 @@ def test_an_image_goes_that_gpunode_has_loaded() -> None:
 def test_what_was_merged_into_daemon_json_comes_out_again(text: str) -> None:
     """Every other byte stays."""
     assert without_nvidia(daemon_json(text, default=True)) == text
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_a_table_that_was_added_to_containerds_file_comes_out_again(second: bool) -> None:
+    """What somebody has written since stays, wherever it is; a default runtime that was not there before is runc's."""
+    before = str(cases.facts("modern").files[CONTAINERD].content)
+    merged = config_toml.containerd_toml(before, default=True, second=second)
+    since = "\n# by hand\n[metrics]\n  address = '127.0.0.1:1338'\n"
+    assert config_toml.without_nvidia(merged + since, CONTAINERD, second=second) == before + since
+    small = config_toml.containerd_toml("version = 2\n", default=True)
+    assert "nvidia" not in config_toml.without_nvidia(small, CONTAINERD, second=False)

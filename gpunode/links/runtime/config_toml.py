@@ -166,6 +166,21 @@ def containerd_toml(
     return text
 
 
+def without_nvidia(text: str, path: str, *, second: bool) -> str:
+    """The file without the nvidia runtime; a default runtime that is nvidia becomes runc. Raises CannotPlan."""
+    data = read(text, path)
+    root = section(data, second=second)
+    desired = copy.deepcopy(data)
+    lookup(desired, (*root, "runtimes")).pop("nvidia", None)  # type: ignore[attr-defined]
+    text = toml.drop(text, (*root, "runtimes", "nvidia"))
+    if lookup(data, root).get("default_runtime_name") == "nvidia":
+        merge(desired, (*root, "default_runtime_name"), "runc")
+        text = toml.put(text, (*root, "default_runtime_name"), "runc")
+    if read(text, path) != desired:
+        raise CannotPlan(f"{path}: the nvidia runtime cannot be taken out of the way this file is written")
+    return text
+
+
 def _edits(
     cri: Mapping[str, Any], plugin: Mapping[str, Any], *, default: bool, keeps_runc: bool
 ) -> Iterator[tuple[Path, Any]]:

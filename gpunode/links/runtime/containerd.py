@@ -22,6 +22,7 @@ from gpunode.links.runtime.config_toml import (
     nvidia_binaries,
     read,
     section,
+    without_nvidia,
 )
 from gpunode.links.runtime.nvidia import Containers
 from gpunode.model import Change, Desired, Expected, Facts, Watch, WriteFile
@@ -102,6 +103,17 @@ def plan(facts: Facts, _desired: Desired, *, default: bool) -> tuple[Change, ...
     written, paths = _config(facts, default=default), _present(facts)
     reason = services.restart_reason(facts, UNITS[0], paths, changed=bool(written))
     return services.add_restart(written, UNITS[0], reason, "containers keep running", guards=paths)
+
+
+def take_back(facts: Facts) -> tuple[WriteFile, ...]:
+    """The main file without NVIDIA's runtime; () where it cannot be taken out."""
+    try:
+        after = without_nvidia(files.text(facts, FILE) or "", FILE, second=_release(facts) >= (2,))
+    except CannotPlan:
+        return ()
+    return files.write(
+        facts, FILE, after, "containerd starts containers without NVIDIA's runtime", check="containerd"
+    )
 
 
 def _config(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:
