@@ -222,21 +222,20 @@ def _report_end(session: Session, api: Api | None, members: Members, strangers: 
     reporter = session.reporter
     ends = {member.host.name: batch.end_state(member) for member in members}
     done = [name for name, (state, _) in ends.items() if state == "undone"]
-    left = [name for name in ends if name not in done] + [
-        member.host.name for member in strangers if member.reason
+    left = [
+        f"{name} ({why.splitlines()[0] if why else state})"
+        for name, (state, why) in ends.items()
+        if name not in done
     ]
+    left += [f"{member.host.name} ({member.reason.what})" for member in strangers if member.reason]
     if done:
         path = session.inventory.path
         reporter.note(
             f"Forgotten: {few(done, NAMED)}. Take {'it' if len(done) == 1 else 'them'} out of {path}: the next provision would begin anew."
         )
     if left:
-        names = few(left, NAMED)
-        reporter.note(
-            Advice(
-                f"Not forgotten: {names}. The same command continues with {'it' if len(left) == 1 else 'them'}."
-            )
-        )
+        them = "it" if len(left) == 1 else "them"
+        reporter.note(f"Not forgotten: {few(left, NAMED)}. The same command continues with {them}.")
     if api is not None and not keep:
         with suppress(ClusterError):
             if not fetch(api, labels=GPU_LABEL):

@@ -239,8 +239,6 @@ def _acts(change: Change) -> Iterable[Act]:
             return [("load", "image")]
         case RemoveImage():
             return [("remove", "image")]
-        case ForgetHost():
-            return [("forget", "host")]
         case InstallDriver():
             return [("install", f"driver {change.version} by NVIDIA's installer")]
         case UninstallDriver():

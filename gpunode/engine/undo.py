@@ -13,6 +13,7 @@ from typing import TypeAlias
 from gpunode.engine import chain
 from gpunode.errors import Refused
 from gpunode.links.driver import mig, modules
+from gpunode.links.kubelet.decide import refused_gate
 from gpunode.model import (
     Change,
     Entry,
@@ -39,6 +40,7 @@ from gpunode.planning import services
 from gpunode.wording import few
 
 STEP = "undo"
+EVERY = "*"  # in the place of a run: all that gpunode has done
 NAMED = 3
 SOMEBODY = "changed since the run"
 RUNTIME = "nvidia"  # and nvidia-cdi, nvidia-legacy: gone with what names them
@@ -48,6 +50,14 @@ ARCH = r"\.(x86_64|aarch64)$"
 SOURCES = ("/etc/apt/", "/etc/yum.repos.d/", "/etc/zypp/repos.d/")
 KEYS = "gpg-pubkey"  # rpm's name for all keys that it has imported
 Journal: TypeAlias = Sequence[Entry]
+
+
+def _entries(journal: Journal, run: str) -> Journal:
+    return [entry for entry in journal if run in (EVERY, entry.run)]
+
+
+def _name(run: str) -> str:
+    return "gpunode" if run == EVERY else f"run {run}"
 
 
 def originals(journal: Journal) -> dict[str, Entry]:
@@ -79,7 +89,7 @@ def _package_changes(journal: Journal) -> dict[str, PackageChange]:
 
 def watch(known: Watch, journal: Journal, run: str) -> Watch:
     """The probe's watch, with what an undo of the run needs to know."""
-    mine = [entry for entry in journal if entry.run == run]
+    mine = _entries(journal, run)
     return replace(
         known,
         files=_unique((*known.files, *(entry.path for entry in mine))),
@@ -108,7 +118,7 @@ def plan_host(host: Host, journal: Journal, run: str, facts: Facts) -> Outcome:
 
 def plan(journal: Journal, run: str, facts: Facts) -> tuple[tuple[Change, ...], tuple[Left, ...]]:
     """The changes that take the run's back, in reverse order, and what is left as it is."""
-    mine = [entry for entry in journal if entry.run == run]
+    mine = _entries(journal, run)
     first = originals(mine)
     packages = brought(mine)
     gone = bool(packages) and not packages.keys() & facts.packages.keys()
@@ -137,12 +147,12 @@ def plan(journal: Journal, run: str, facts: Facts) -> tuple[tuple[Change, ...], 
     left = tuple(dict.fromkeys(change for change in changes if isinstance(change, Left)))
     made = [change for change in changes if not isinstance(change, Left)]
     last = [change for change in made if isinstance(change, Reboot)]
-    return (*_with_restarts([change for change in made if change not in last], due, facts), *last), left
+    return (*with_restarts([change for change in made if change not in last], due, facts), *last), left
 
 
 def _take_back(mine: Journal, entry: Entry, run: str, facts: Facts) -> Iterable[Change | Left]:
     """For an entry of a unit, a boolean, an image or a reboot."""
-    why, unit = f"as before run {run}", facts.units.get(entry.unit)
+    why, unit = f"as before {_name(run)}", facts.units.get(entry.unit)
     first = next(
         each for each in mine if (each.kind, each.unit, each.name) == (entry.kind, entry.unit, entry.name)
     )
@@ -190,7 +200,7 @@ def _software(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
             what = f"driver {drivers[0].state}"
             yield Left("irreversible", what, "an undo has no installer of NVIDIA's to install it from")
         elif installed == drivers[-1].name:
-            changes.append(UninstallDriver(installed, f"run {run} installed it"))
+            changes.append(UninstallDriver(installed, f"{_name(run)} installed it"))
     yield from (
         Left("irreversible", name, "it was loaded before the run; the next boot loads it again")
         for name in before
@@ -198,13 +208,13 @@ def _software(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
     )
     was_loaded = "nvidia" in before
     is_loaded, reloaded = "nvidia" in facts.modules, any(entry.kind == "kernel_module" for entry in entries)
-    load = KernelModule(f"as before run {run}", load=modules.LOAD, services=modules.daemons(facts))
+    load = KernelModule(f"as before {_name(run)}", load=modules.LOAD, services=modules.daemons(facts))
     if not is_loaded or not ((reloaded and not was_loaded) or _change_driver(changes, facts)):
         yield from changes
         if was_loaded and not is_loaded and reloaded:
             yield load
         return
-    why = f"{'of another version' if was_loaded else 'not loaded'} before run {run}"
+    why = f"{'of another version' if was_loaded else 'not loaded'} before {_name(run)}"
     if held := modules.holders(facts):
         yield from (*changes, Reboot(f"the modules are {why}; {held}"))
         return
@@ -270,7 +280,7 @@ def _packages(
         left.append(Left("irreversible", "configuration", why))
     if not (install or remove or release or hold):
         return [], left
-    why = f"as before run {run}"
+    why = f"as before {_name(run)}"
     specs, names = tuple(install), tuple(remove)
     refresh, purge = bool(install), bool(remove)
     return [Packages(why, specs, names, tuple(hold), tuple(release), refresh, purge)], left
@@ -286,7 +296,7 @@ def _restore(
     if state == first.was:
         return None
     wrote = [entry for entry in journal if entry.path == path and entry.wrote == state]
-    if not any(entry.run == run for entry in wrote):
+    if not _entries(wrote, run):
         if state is None and gone:
             return None
         later = next((entry.run for entry in reversed(wrote) if entry.run), "")
@@ -295,17 +305,19 @@ def _restore(
     if first.link is not None:
         return Left("irreversible", path, f"it was a link to {first.link}")
     if first.was is None and text is not None:
-        return RemoveFile(path, text, f"run {run} made it", folder=first.new_folder)
+        return RemoveFile(path, text, f"{_name(run)} made it", folder=first.new_folder)
     if first.content is None or (text is None and state is not None):
         return Left("irreversible", path, f"its original cannot be read: {first.error or 'it is gone'}")
+    if gate := refused_gate(facts, path, first.content):
+        return Left("kept", path, f"the kubelet does not start with the feature gate {gate}, which it had")
     mode = 0o644 if first.mode is None else first.mode
-    why = f"as before run {run}"
+    why = f"as before {_name(run)}"
     return WriteFile(
         path, first.content, why, text, mode=mode, owner=(first.uid, first.gid), label=first.label
     )
 
 
-def _with_restarts(
+def with_restarts(
     changes: Sequence[Change], due: Mapping[str, Sequence[str]], facts: Facts
 ) -> Iterable[Change]:
     """The changes, with each unit restarted after the last of its files."""

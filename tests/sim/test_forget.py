@@ -19,12 +19,11 @@ from .operators import run
 
 pytestmark = pytest.mark.usefixtures("records")
 HOST = "gpu-1"
-# What may differ afterwards: packages stay, with what they bring.
+# What may differ afterwards.
 STAYS = (
-    r"package .*",
-    r"file /usr/.*",  # of packages
-    r"file /(dev|proc|sys)/.*",  # the driver is loaded
     r"file /run/(cdi|gpunode)/.*",  # until the next boot
+    r"file /proc/(uptime|\d+/.*)",  # of processes
+    r"file /usr/lib/modules/.*/modules\.dep",
     r"file /var/log/pods/.*",
     r"file /var/lib/kubelet/device-plugins/.*",
 )

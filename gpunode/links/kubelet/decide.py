@@ -90,6 +90,22 @@ def _gates(
     return desired, reasons
 
 
+def refused_gate(facts: Facts, path: str, text: str) -> str:
+    """A gate with which the kubelet would not start, were this the text of the file; "" if there is none."""
+    minor = minor_of(facts)
+    after = places.read(files.overlay(facts, {path: text})).gates if minor is not None else {}
+    return next(
+        (
+            name
+            for name, state in after.items()
+            if minor is not None
+            and (gate := minors.GATES.get(name))
+            and (gate.is_gone(minor) or (gate.is_locked(minor) and not state))
+        ),
+        "",
+    )
+
+
 def _check_gates(facts: Facts, minor: int, start: KubeletStart, gates: Mapping[str, bool | None]) -> None:
     """Refuse to set gates of a kubelet whose configuration is an object of the API."""
     path = assigned_config(facts, start.argv[1:], minor)
