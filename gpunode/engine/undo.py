@@ -175,7 +175,7 @@ def _layouts(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
         if gpu.pci in before and all(mig.differs(facts, gpu, known[gpu.pci]) for known in (before, after)):
             yield Left("kept", f"MIG of {gpu.pci}", SOMEBODY)
             del before[gpu.pci]
-    yield from mig.restore(facts, before, f"as before run {run}")
+    yield from mig.restore(facts, before, f"as before {_name(run)}")
 
 
 def _software(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
