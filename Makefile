@@ -112,10 +112,11 @@ docs: $(VENV)/.ready ## The documents as a site, in build/site/html; needs no ne
 
 DIST := dist
 
-dist: $(VENV)/.ready ## A release: wheel, sdist, locks, SBOMs and SHA256SUMS, in dist/
+dist: $(VENV)/.ready ## A release: wheel, sdist, man pages and completion, locks, SBOMs and SHA256SUMS, in dist/
 	@rm -rf $(DIST) && mkdir -p $(DIST)
 	$(BIN)/hatchling build -d $(DIST)
 	cp requirements.lock $(DIST)/
+	$(BIN)/python -m tests.manual $(DIST)/gpunode-share.tar.xz
 	$(BIN)/cyclonedx-py requirements --no-validate --output-reproducible --pyproject pyproject.toml -o $(DIST)/gpunode.cdx.json requirements.lock
 	$(BIN)/cyclonedx-py requirements --no-validate --output-reproducible -o $(DIST)/gpunode-deviceplugin.cdx.json gpunode/deviceplugin/requirements.lock
 	cd $(DIST) && sha256sum * >SHA256SUMS

@@ -58,11 +58,17 @@ def option(param: Any) -> tuple[str, str, str]:
     return names, f"`{param.default}`" if shown else "", getattr(param, "help", "") or ""
 
 
+def sections(command: Any) -> tuple[str, str]:
+    """A command's help: what it does, and its example or ""."""
+    about, _, example = inspect.cleandoc(command.help or "").partition("Example: ")
+    return about.strip(), example
+
+
 def commands() -> Iterator[str]:
     yield from ("# Commands", "", WRITTEN, "", "What `gpunode COMMAND --help` prints, on one page.", "")
     for name, command in walk(typer.main.get_command(app), ("gpunode",)):
-        about, _, example = inspect.cleandoc(command.help or "").partition("Example: ")
-        yield from (f"## {name}", "", *about.strip().splitlines(), "")
+        about, example = sections(command)
+        yield from (f"## {name}", "", *about.splitlines(), "")
         if example:
             yield from ("```", " ".join(example.split()), "```", "")
         shown = [option(one) for one in command.params if not one.hidden and one.name != "help"]

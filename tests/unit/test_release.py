@@ -59,7 +59,12 @@ def test_every_file_has_its_hash(dist: Path) -> None:
     listed = dict(reversed(line.split("  ")) for line in (dist / "SHA256SUMS").read_text().splitlines())
     files = {path.name: path for path in dist.iterdir() if path.name != "SHA256SUMS"}
     assert listed == {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
-    assert {"requirements.lock", "gpunode.cdx.json", "gpunode-deviceplugin.cdx.json"} < set(listed)
+    assert {
+        "requirements.lock",
+        "gpunode.cdx.json",
+        "gpunode-deviceplugin.cdx.json",
+        "gpunode-share.tar.xz",
+    } < set(listed)
 
 
 def test_the_wheel_has_what_the_package_reads(dist: Path) -> None:
