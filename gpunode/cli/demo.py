@@ -23,12 +23,12 @@ app = typer.Typer(
 def demo(
     context: typer.Context,
     fast: Annotated[bool, typer.Option("--fast", help="No pauses for reading.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show all that the commands print.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show the commands' full output.")] = False,
     break_: Annotated[
         str | None,
         typer.Option(
             "--break",
-            help="At the end break one host, let verify find it and provision fix it: module, nouveau, nova, kernel, "
+            help="At the end break one host; verify finds it and provision fixes it: module, nouveau, nova, kernel, "
             "library, xid, toolkit, runtime, stopped, daemon.json, config.toml, gate, image.",
             metavar="LINK",
             autocompletion=options.complete_faults,
@@ -69,13 +69,13 @@ def demo(
 
 
 Name = Annotated[
-    str | None, typer.Argument(help="A kept demo; not needed where there is one.", metavar="NAME")
+    str | None, typer.Argument(help="A kept demo; optional if there is only one.", metavar="NAME")
 ]
 
 
 @app.command("list")
 def list_demos() -> None:
-    """Show the demos that are kept running.
+    """Show the kept demos.
 
     Example: gpunode demo list
     """
@@ -90,16 +90,21 @@ def break_host(
     link: Annotated[
         str,
         typer.Argument(
-            help="What breaks.", metavar="LINK", autocompletion=options.complete_faults, show_default=False
+            help="The link to break.",
+            metavar="LINK",
+            autocompletion=options.complete_faults,
+            show_default=False,
         ),
     ] = "",
     name: Name = None,
     host: Annotated[
         str | None,
-        typer.Option("--host", help="Break this one, not the first that can have the fault.", metavar="HOST"),
+        typer.Option(
+            "--host", help="Break this host; default: the first host suitable for the fault.", metavar="HOST"
+        ),
     ] = None,
 ) -> None:
-    """Break one host of a kept demo, for verify to find, and name it. LINK is what breaks: module, nouveau, nova, kernel, library,
+    """Break one host of a kept demo, and name the host; verify finds the fault. LINK: module, nouveau, nova, kernel, library,
     xid, toolkit, runtime, stopped, daemon.json, config.toml, gate, image.
 
     Example: gpunode demo break toolkit --host h100-01
@@ -146,7 +151,7 @@ def add(
 
 @app.command("stop")
 def stop(name: Name = None) -> None:
-    """End a kept demo, or all of the list, and remove its folder; without a name also what killed demos left.
+    """End a kept demo, or all of them, and remove its folder; without a name also the remains of killed demos.
 
     Example: gpunode demo stop
     """

@@ -25,7 +25,7 @@ def explain(
     """Explain an error of the driver, a runtime, the kubelet, the device plugin or CUDA: what happened, whose fault it is
     (hardware, driver, application, system, configuration), what to do next, and the source.
 
-    Reads gpunode's tables alone. A line that they do not have is not guessed at: exit code 7.
+    Reads only gpunode's tables and does not guess: exit code 7 for an unknown line.
 
     Example: gpunode explain 'NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.'
     """

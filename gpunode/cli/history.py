@@ -24,7 +24,7 @@ def complete_runs(incomplete: str) -> list[str]:
 RecordedRun = Annotated[
     str,
     typer.Argument(
-        help="Its id, the beginning of it, or `last`.",
+        help="The run's id, a prefix of it, or `last`.",
         metavar="RUN",
         autocompletion=complete_runs,
         show_default=False,
@@ -33,11 +33,11 @@ RecordedRun = Annotated[
 
 
 def history(
-    count: Annotated[int, typer.Option("--count", "-n", help="So many of the newest.", min=1)] = 20,
+    count: Annotated[int, typer.Option("--count", "-n", help="Number of runs to list.", min=1)] = 20,
     json: options.Json = False,
 ) -> None:
-    """List the runs of `provision`, `resume` and `undo` that are recorded on this machine, the newest first: when, who, inventory, how
-    its hosts ended, how long it took.
+    """List this machine's recorded runs of `provision`, `resume` and `undo`, newest first: time, operator, inventory, results,
+    duration.
 
     Example: gpunode history --count 50
     """
@@ -53,16 +53,16 @@ def show(
         bool | None,
         typer.Option(
             "--diff/--no-diff",
-            help="--diff: show what changed inside files and cluster objects. --no-diff: nothing of it, nor with --json.",
+            help="--diff: show the diffs of files and cluster objects. --no-diff: omit them, also from --json.",
             show_default=False,
         ),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Show a recorded run: who, the question and its answer, each host's end and changes with their reasons, which of them were made,
-    and where the time went.
+    """Show a recorded run: operator, question and answer, each host's result, its changes with reasons and whether they were
+    made, and times by phase.
 
-    Reads the record on this machine alone. Secrets are not in it.
+    Reads only this machine's record, which has no secrets.
 
     Example: gpunode show last --diff
     """
@@ -80,11 +80,11 @@ def undo(
     batch: options.Batch = None,
     common: options.Common,
 ) -> int:
-    """Take the changes of a recorded run back, on its hosts: plan, ask, apply, batch by batch, under provision's protection of work.
+    """Undo a recorded run's changes on its hosts: plan, ask, apply, batch by batch, protecting work as provision does.
 
-    It is planned from the journal that each host keeps. What was changed since is kept; that, and what cannot be undone, is shown
-    before the question. Labels and objects of the cluster stay, and are named. The inventory is the run's, unless another is named.
-    Undo is a run, too: it is resumed, shown, and undone as others are.
+    Plans from each host's journal. Keeps later changes; shows these, and changes that cannot be undone, before the question. Names
+    the cluster's labels and objects, which stay. Uses the run's inventory unless you name another. An undo is itself a run: you can
+    resume, show and undo it.
 
     Example: gpunode undo last --limit gpu-01
     """

@@ -27,7 +27,7 @@ def plan(
         bool | None,
         typer.Option(
             "--diff/--no-diff",
-            help="--diff: show every reason, and what changes inside files and cluster objects. --no-diff: nothing of it, nor with --json.",
+            help="--diff: show every reason, and the diffs of files and cluster objects. --no-diff: omit them, also from --json.",
             show_default=False,
         ),
     ] = None,
@@ -35,13 +35,13 @@ def plan(
         bool,
         typer.Option(
             "--exit-code",
-            help="Exit with 5 when changes wait, on hosts or in the cluster; with 6 when, besides, not all could be checked.",
+            help="Exit with 5 if changes are pending on hosts or in the cluster, with 6 if some could not be checked as well.",
         ),
     ] = False,
     why: Annotated[
         bool,
         typer.Option(
-            "--why", help="Show the choices that each plan rests on: repository, branch, modules, runtime …"
+            "--why", help="Explain the choices of each plan: repository, branch, modules, runtime …"
         ),
     ] = False,
     out: Annotated[
@@ -54,7 +54,8 @@ def plan(
 ) -> int:
     """Show what provision would change on every host and in the cluster, and why. Changes nothing.
 
-    --out writes the plan for review; `gpunode provision FILE` applies exactly that plan. The file has every diff, and no secret.
+    --out writes the plan for review; `gpunode provision FILE` applies exactly that plan. The file has every diff, and no
+    secret.
 
     Example: gpunode plan inventory.yaml --limit p100 --exit-code
     """
@@ -74,7 +75,7 @@ def provision(
     yes: options.Yes = False,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run vectoradd on the GPUs at the end.")] = True,
     batch: options.Batch = None,
-    canary: Annotated[int, typer.Option(help="Finish so many hosts before all others.", min=0)] = 0,
+    canary: Annotated[int, typer.Option(help="Finish N hosts before all others.", min=0)] = 0,
     max_fail: Annotated[
         int | None,
         typer.Option(
@@ -88,7 +89,7 @@ def provision(
         bool,
         typer.Option(
             "--taint-until-verified",
-            help="Taint nodes that are new, or whose driver, toolkit or runtime changes, with gpunode.dev/unverified until their GPUs are proven: no pod starts there before.",
+            help="Taint new nodes, and nodes with a changed driver, toolkit or runtime, with gpunode.dev/unverified until their GPUs are proven: no pod starts there earlier.",
         ),
     ] = False,
     accept: Annotated[
@@ -139,9 +140,8 @@ def provision(
 
 @visits_hosts
 def resume(*, common: options.Deploys, yes: options.Yes = False) -> int:
-    """Go on with the last `provision` or `undo` of this inventory: with the hosts that it has not finished, as it was begun.
-
-    What is left is planned again and shown. The record of runs is on this machine, below ~/.local/state/gpunode.
+    """Continue with the unfinished hosts of this inventory's last `provision` or `undo`, with its options. Plans them again and
+    shows the plan. Reads the run's record on this machine, below ~/.local/state/gpunode.
 
     Example: gpunode resume inventory.yaml --yes
     """
@@ -177,7 +177,7 @@ def forget(
     hosts: Annotated[
         list[str],
         typer.Argument(
-            help="Hosts or groups of the inventory; or nodes of hosts that have left it.",
+            help="Hosts or groups of the inventory, or nodes no longer in it.",
             metavar="HOST...",
             show_default=False,
             autocompletion=options.complete_hosts,
@@ -187,22 +187,20 @@ def forget(
         bool,
         typer.Option(
             "--keep-software",
-            help="Only marks, labels and records go: driver, toolkit, configuration and device plugin work on.",
+            help="Remove only marks, labels and records; driver, toolkit, configuration and device plugin keep working.",
         ),
     ] = False,
     yes: options.Yes = False,
     batch: Annotated[
         str | None,
-        typer.Option(
-            help="Finish so many hosts, or such a percentage, before the next begin.", metavar="N|N%"
-        ),
+        typer.Option(help="Finish N hosts, or N% of them, before the next batch starts.", metavar="N|N%"),
     ] = None,
     common: options.Named,
 ) -> int:
-    """Take hosts out of gpunode's hands: files, merges and holds that gpunode made on them, its image and records, the device plugin,
-    labels, taints and annotations of their nodes. What cannot be taken back is named first.
+    """Remove gpunode's traces from hosts: its files, merges and holds, its image and records, the device plugin, and the
+    labels, taints and annotations of their nodes. Names first what it cannot remove.
 
-    Work on the GPUs is respected as `provision` does. A host that stays in the inventory is provisioned as a new one next time.
+    Protects work on the GPUs as `provision` does. The next provision treats a host still in the inventory as new.
 
     Example: gpunode forget gpu-07 -i inventory.yaml
     """
@@ -229,10 +227,10 @@ def forget(
 
 @visits_hosts
 def abort(*, common: options.Common) -> int:
-    """End the apply that is under way on hosts, such as one whose package manager hangs.
+    """End an apply in progress on hosts, for example one with a hanging package manager.
 
-    Files that a service reads are put back unless its restart was already found to be good. Packages stay as they are:
-    the next provision finishes what dpkg left half done. A host on which nothing is under way is left alone.
+    Restores a service's files unless its restart is already verified. Packages stay: the next provision finishes dpkg's work.
+    Skips hosts without an apply.
 
     Example: gpunode abort inventory.yaml --limit gpu-07
     """
@@ -245,7 +243,7 @@ def abort(*, common: options.Common) -> int:
 Uuid = Annotated[
     str,
     typer.Argument(
-        help="The GPU's UUID, as `gpunode status --json` and `nvidia-smi -L` have it.",
+        help="The GPU's UUID, from `gpunode status --json` or `nvidia-smi -L`.",
         metavar="UUID",
         show_default=False,
     ),
@@ -265,8 +263,8 @@ def cordon_gpu(
 ) -> int:
     """Take one GPU out of scheduling: the device plugin offers it as Unhealthy, so no new pod gets it. Running pods stay.
 
-    It is noted on the host, so it lasts over restarts of the plugin, the kubelet and the host, and needs no right of the
-    Kubernetes API. `status`, `verify` and `plugin status` show who took it out, why and since when, and count it as no fault.
+    The note is a file on the host: it survives restarts of plugin, kubelet and host, and needs no Kubernetes rights. `status`,
+    `verify` and `plugin status` show operator, reason and time, and do not count the GPU as a fault.
 
     Example: gpunode cordon-gpu GPU-3f1c… --reason 'fan is broken' inventory.yaml
     """
@@ -281,7 +279,7 @@ def cordon_gpu(
 
 @visits_hosts
 def uncordon_gpu(*, uuid: Uuid, yes: options.Yes = False, common: options.Common) -> int:
-    """Give a GPU back that `cordon-gpu` took out.
+    """Return a GPU that `cordon-gpu` took out.
 
     Example: gpunode uncordon-gpu GPU-3f1c… inventory.yaml
     """
@@ -295,35 +293,37 @@ def uncordon_gpu(*, uuid: Uuid, yes: options.Yes = False, common: options.Common
 def label(
     *,
     accelerator: Annotated[
-        bool, typer.Option("--accelerator", help="accelerator=nvidia-tesla-p100 and the like.")
+        bool, typer.Option("--accelerator", help="Set accelerator=nvidia-tesla-p100 and the like.")
     ] = False,
     features: Annotated[
         bool,
-        typer.Option("--features", help="nvidia.com/gpu.product and others, as of GPU feature discovery."),
+        typer.Option(
+            "--features", help="Set nvidia.com/gpu.product and others, as GPU feature discovery does."
+        ),
     ] = False,
     resource: Annotated[
         list[str] | None,
         typer.Option(
             "--resource",
-            help="Count an extended resource by hand; with --remove its name.",
+            help="Set an extended resource's count; with --remove, only its name.",
             metavar="NAME=COUNT",
         ),
     ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Take it off again.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the labels or the count.")] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a value that another field manager set.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show it, change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")] = False,
     common: options.InCluster,
 ) -> int:
     """Label nodes with the model of their GPUs, read from the hosts' PCI bus; no driver is needed for it.
 
-    With --features instead: the labels of NVIDIA's GPU feature discovery (product, count, memory, replicas, driver, MIG), as
-    nvidia-smi lists the GPUs. Where that runs, the labels are left to it.
+    --features instead sets the labels of NVIDIA's GPU feature discovery (product, count, memory, replicas, driver, MIG) from
+    nvidia-smi. Where GPU feature discovery runs, gpunode leaves them to it.
 
-    With --resource instead: count an extended resource in the nodes' status, for devices that no device plugin offers. The
-    scheduler counts it; no container gets a device by it, and a kubelet that restarts sets it to 0. For this a kubeconfig is
-    enough; then --limit and --exclude take GPU nodes.
+    --resource instead sets a count of an extended resource in the nodes' status, for devices without a device plugin. Only the
+    scheduler counts it: containers get no device, and a kubelet's restart sets it to 0. A kubeconfig is enough for this;
+    --limit and --exclude then take GPU nodes.
 
     Example: gpunode label --accelerator inventory.yaml --dry-run
     """
@@ -359,11 +359,11 @@ def verify(
     html: options.Html = None,
     junit: options.JUnit = None,
 ) -> int:
-    """Show for every host how far the chain holds: PCI, module, library, NVML, toolkit, runtime, kubelet, node,
-    plugin, capacity, pod. The first broken link has its cause and its fix. Then what runs on the GPUs: work.
+    """Check every host's chain, link by link: PCI, module, library, NVML, toolkit, runtime, kubelet, node, plugin, capacity,
+    pod. Names the first broken link, its cause and its fix. Then checks the work on the GPUs.
 
-    Changes nothing, but starts a pod on every free GPU (where pods share GPUs, one more) and removes it again (not
-    with --no-run). Where no pod can run, it starts a container on the host instead, of an image that is there.
+    Changes nothing. Runs a pod on every free GPU (one more where pods share GPUs) and removes it again; --no-run skips this.
+    Where no pod can run, it runs a container from an image on the host instead.
 
     Example: gpunode verify inventory.yaml --limit gpu-03
     """
@@ -384,7 +384,7 @@ def accept(
         bool,
         typer.Option(
             "--on-host",
-            help="Measure over SSH on the hosts themselves, below Kubernetes, as where the inventory names no plugin.",
+            help="Measure over SSH on the hosts, without Kubernetes; the default without a plugin in the inventory.",
         ),
     ] = False,
     html: options.Html = None,
@@ -392,10 +392,10 @@ def accept(
 ) -> int:
     """Measure every free GPU and judge its figures: memory, computation, PCIe, NVLink, clocks, ECC.
 
-    Starts a pod on each node that has all of its free GPUs, and removes it again. GPUs in use are skipped and named. The
-    figures are compared with the model's and with the fleet's median; what could not be measured is named. The record counts
-    for 30 days (`accept` in the inventory); verify reads it. A kubeconfig is enough; then --limit and --exclude take nodes.
-    Exit code 1 unless each host has a measured GPU and no failed one.
+    Runs one pod with all free GPUs on each node, and removes it again. Names and skips GPUs in use. Compares the figures with
+    the model's and with the fleet's median. The result is valid for 30 days (`accept` in the inventory); verify reads it. A
+    kubeconfig is enough; then --limit and --exclude take nodes. Exit code 1 unless each host has a measured GPU and no failed
+    one.
 
     Example: gpunode accept inventory.yaml --limit gpu-01 --level quick
     """
@@ -422,7 +422,7 @@ def support_bundle(
     """Collect everything for a bug report in one archive, without secrets: verify's and plan's lines, facts of the hosts,
     nodes, the plugin's logs and states, events, the inventory, records of runs, versions.
 
-    Changes nothing and runs no pod. Secrets are replaced by their size; names and addresses stay. It lists its files.
+    Changes nothing and runs no pod. Replaces secrets by their size; names and addresses stay. Lists its files.
 
     Example: gpunode support-bundle inventory.yaml --limit gpu-03
     """
@@ -446,18 +446,17 @@ def status(
         typer.Option(
             "--watch",
             "-w",
-            help="Again every so many seconds, until Ctrl-C.",
+            help="Repeat every N seconds, until Ctrl-C.",
             metavar="SECONDS",
             min=0.5,
             max=86400,
         ),
     ] = None,
 ) -> int:
-    """Show every GPU of the cluster: memory, utilisation, temperature, health and since when, and the pods that have it.
+    """Show every GPU of the cluster: memory, utilisation, temperature, health, and the pods on it.
 
-    The device plugin answers, through the API server: a kubeconfig is enough. Nodes without the plugin are named. With an
-    inventory, hosts on which processes outside Kubernetes use GPUs are asked over SSH for their names. Exit code 1
-    when a GPU is unhealthy, or not known.
+    Reads the device plugin's status through the API server: a kubeconfig is enough. Names nodes without the plugin. With an
+    inventory, it also names processes outside Kubernetes that use GPUs, over SSH. Exit code 1 if a GPU is unhealthy or unknown.
 
     Example: gpunode status --watch 2
     """
@@ -501,9 +500,9 @@ def top(
 ) -> int:
     """Show the fleet on one screen until q: its GPUs, the run under way with the time it needs, and every host, failures first.
 
-    The run may be another process's on this machine: its record is read. Keys: arrows choose a host; Enter shows its chain, p its
-    pods, d its plan; l shows the run's record; b or Space pauses the run after its batch, and again lets it continue; / filters.
-    Without a terminal it prints what `gpunode status` prints.
+    The run may be another process's on this machine: its record is read. Keys: arrows choose a host; Enter shows its chain, p
+    its pods, d its plan; l shows the run's record; b or Space pauses the run after its batch, and again lets it continue; /
+    filters. Without a terminal it prints what `gpunode status` prints.
 
     Example: gpunode top inventory.yaml
     """
@@ -552,7 +551,7 @@ def lint(
         str,
         typer.Option(
             "--target",
-            help="The version of Kubernetes to upgrade to; needed.",
+            help="The version of Kubernetes to upgrade to; required.",
             metavar="1.NN",
             show_default=False,
         ),

@@ -26,7 +26,7 @@ def show(
         ),
     ] = None,
 ) -> None:
-    """Show a page of the documents, as this version has them, or the help of a command. Needs no network.
+    """Show a page of this version's documents, or a command's help. Needs no network.
 
     Example: gpunode help inventory
     """

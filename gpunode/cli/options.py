@@ -75,19 +75,17 @@ InventoryPath = Annotated[
 ]
 Kubeconfig = Annotated[
     Path | None,
-    typer.Option(
-        "--kubeconfig", help="The cluster's kubeconfig, in the place of the inventory's.", metavar="FILE"
-    ),
+    typer.Option("--kubeconfig", help="The cluster's kubeconfig; overrides the inventory's.", metavar="FILE"),
 ]
 Context = Annotated[
-    str | None, typer.Option("--context", help="The kubeconfig's context, in the place of the inventory's.")
+    str | None, typer.Option("--context", help="The kubeconfig's context; overrides the inventory's.")
 ]
 Namespace = Annotated[
     str | None,
     typer.Option(
         "--namespace",
         "-n",
-        help="The device plugin's namespace, in the place of the inventory's.",
+        help="The device plugin's namespace; overrides the inventory's.",
         callback=check_namespace,
     ),
 ]
@@ -110,7 +108,7 @@ Fingerprints = Annotated[
     list[str] | None,
     typer.Option(
         "--fingerprint",
-        help="Trust a key with this whole fingerprint, where gpunode knows only its end.",
+        help="Trust the key with this full fingerprint, where gpunode knows only its end.",
         metavar="DIGITS",
         callback=check_fingerprints,
     ),
@@ -124,7 +122,7 @@ Quiet = Annotated[
         help="Print results and problems only: no progress (also with --json), and with --yes no plan.",
     ),
 ]
-Forks = Annotated[int, typer.Option("--forks", help="Hosts worked on at the same time.", min=1)]
+Forks = Annotated[int, typer.Option("--forks", help="Number of hosts to work on in parallel.", min=1)]
 AskSudo = Annotated[
     bool, typer.Option("--ask-sudo-password", "-K", help="Ask once for the sudo password of all hosts.")
 ]
@@ -135,15 +133,15 @@ Html = Annotated[
 JUnit = Annotated[
     Path | None,
     typer.Option(
-        "--junit", help="Also write the links, or the GPUs, to this file, for a CI.", metavar="FILE"
+        "--junit", help="Also write the links, or the GPUs, to this file, as JUnit XML.", metavar="FILE"
     ),
 ]
 Level: TypeAlias = Literal["quick", "standard"]  # of an acceptance
 Batch = Annotated[
     str | None,
-    typer.Option(help="Finish so many hosts, or such a percentage, before the next begin.", metavar="N|N%"),
+    typer.Option(help="Finish N hosts, or N% of them, before the next batch starts.", metavar="N|N%"),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Apply without asking.")]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -211,8 +209,8 @@ def usual() -> Path:
 
 
 def visits_hosts(command: Callable[..., int]) -> Callable[..., None]:
-    """The command with the options of its `common` around its own; it gets them as one value, and returns the exit code. Its own
-    arguments come before the inventory; options that it declares before `common` follow it, the others --exclude."""
+    """The command with the options of its `common` around its own; it gets them as one value, and returns the exit code. Its
+    own arguments come before the inventory; options that it declares before `common` follow it, the others --exclude."""
     own = list(inspect.signature(command).parameters)
     kind_of_common = get_type_hints(command)["common"]
     names = [field.name for field in dataclasses.fields(kind_of_common) if field.name != "origin"]

@@ -38,11 +38,11 @@ def deploy(
 ) -> int:
     """Label the nodes of the inventory's hosts, run the device plugin on them, and wait until each offers GPUs.
 
-    Shows what it will change in the cluster and asks. Changes no host; one is asked for its own name over SSH when neither
-    its name nor its address in the inventory is a node's.
+    Shows what it will change in the cluster and asks. Changes no host; asks a host for its own name over SSH if no node has its
+    name or address.
 
     --replace removes the named DaemonSet first. It must serve no other nodes, and no operator or Helm release may recreate it.
-    It stays where this plugin's pods would not be admitted, or a node lacks their image. Running pods keep their GPUs.
+    It stays if this plugin's pods would not be admitted, or a node lacks their image. Running pods keep their GPUs.
 
     Example: gpunode plugin deploy inventory.yaml --limit gpu-01
     """
@@ -57,8 +57,8 @@ def deploy(
 def status(*, common: options.InCluster) -> int:
     """Show the plugin on every GPU node of the cluster: pod, restarts, GPUs offered, problems.
 
-    A kubeconfig is enough; without an inventory --limit and --exclude take nodes. Exit code 1 when something is wrong,
-    GPUs that a node does not offer included.
+    A kubeconfig is enough; without an inventory --limit and --exclude take nodes. Exit code 1 on any problem, including GPUs
+    that a node does not offer.
 
     Example: gpunode plugin status --limit gpu-01
     """
@@ -79,10 +79,10 @@ def remove(
     context: options.Context = None,
     namespace: options.Namespace = None,
 ) -> None:
-    """Take the plugin and everything gpunode made for it out of the cluster: of all nodes, since it is one DaemonSet.
+    """Remove the plugin and its objects from the cluster, on all nodes at once.
 
     Shows what it will delete and asks; a kubeconfig is enough. With --yes and no inventory, --context or --kubeconfig
-    names the cluster. The labels that gpunode set on nodes go, too.
+    names the cluster. Also removes gpunode's labels from nodes.
 
     Example: gpunode plugin remove --context prod
     """
@@ -121,11 +121,14 @@ def image(
     ] = f"gpunode-deviceplugin:{__version__}",
     wheels: Annotated[
         Path | None,
-        typer.Option(help="Take the libraries from this folder of wheels, not by pip.", metavar="FOLDER"),
+        typer.Option(
+            help="Take the libraries from this folder of wheels instead of an index.", metavar="FOLDER"
+        ),
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Write the image of the device plugin, which also holds the scheduler extender, as an archive for `cluster.plugin.archive`.
+    """Write the image of the device plugin, which also holds the scheduler extender, as an archive for
+    `cluster.plugin.archive`.
 
     Needs no docker: pip fetches the pinned libraries, checked by hash. docker load and ctr images import take the archive, too.
     The same base, gpunode and Python make the same file, byte for byte. With the base's version of Python here, modules are

@@ -32,12 +32,12 @@ def init(
         typer.Option("--from", help="ssh, cluster, or the path of an ssh configuration.", metavar="SOURCE"),
     ] = None,
     hosts: Annotated[
-        str | None, typer.Option("--hosts", help="These hosts; names and ranges.", metavar="NAMES")
+        str | None, typer.Option("--hosts", help="Hosts to list; names and ranges.", metavar="NAMES")
     ] = None,
     limit: Annotated[
         list[str] | None,
         typer.Option(
-            "--limit", "-l", help="Of the source's hosts only these; names and globs.", metavar="NAMES"
+            "--limit", "-l", help="Take only these hosts of the source; names and globs.", metavar="NAMES"
         ),
     ] = None,
     user: Annotated[str, typer.Option("--user", help="The hosts' ssh user, if ssh does not know it.")] = "",
@@ -149,12 +149,17 @@ def keys(
     ] = "",
     driver: Annotated[
         str,
-        typer.Option(help="The driver's key from this address or file, not from NVIDIA.", metavar="PLACE"),
+        typer.Option(
+            help="Take the driver's key from this address or file instead of NVIDIA.", metavar="PLACE"
+        ),
     ] = "",
     toolkit: Annotated[
-        str, typer.Option(help="The toolkit's key from this address or file.", metavar="PLACE")
+        str,
+        typer.Option(
+            help="Take the toolkit's key from this address or file instead of NVIDIA.", metavar="PLACE"
+        ),
     ] = "",
-    to: Annotated[Path, typer.Option(help="The folder that gets the files.", metavar="FOLDER")] = Path(),
+    to: Annotated[Path, typer.Option(help="The folder for the files.", metavar="FOLDER")] = Path(),
     fingerprint: options.Fingerprints = None,
     arch: Annotated[str, typer.Option(help="The hosts' architecture: amd64 or arm64.")] = "amd64",
     json: options.Json = False,

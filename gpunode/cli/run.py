@@ -28,14 +28,14 @@ def vectoradd(
     common: options.InCluster,
     image: Annotated[
         str | None,
-        typer.Option(help="Another image, such as NVIDIA's vectoradd sample; exit status 0 passes."),
+        typer.Option(help="Use another image, such as NVIDIA's vectoradd sample; exit status 0 passes."),
     ] = None,
     logs: Annotated[bool, typer.Option("--logs", help="Show each pod's log.")] = False,
 ) -> int:
     """Add vectors on every free GPU of the hosts' nodes, one pod a GPU, and clean up.
 
-    A kubeconfig is enough; without an inventory --limit and --exclude take nodes. With one, a host is asked for its own
-    name over SSH when neither its name nor its address in the inventory is a node's.
+    A kubeconfig is enough; without an inventory --limit and --exclude take nodes. With one, a host is asked for its own name
+    over SSH if no node has its name or address.
 
     Example: gpunode run vectoradd --limit gpu-01 --logs
     """
@@ -50,12 +50,12 @@ def vectoradd(
 def nvidia_smi(
     *,
     common: options.InCluster,
-    image: Annotated[str | None, typer.Option(help="Another image than the device plugin's.")] = None,
+    image: Annotated[str | None, typer.Option(help="Use another image than the device plugin's.")] = None,
 ) -> int:
-    """Run nvidia-smi in a pod with one GPU, on one of the nodes, show what it writes, and delete the pod.
+    """Run nvidia-smi in a pod with one GPU, on one of the nodes, show its output, and delete the pod.
 
-    Where the nodes share their GPUs, the pod asks for one unit of what they offer, such as aliyun.com/gpu-mem. A pod that
-    cannot start says why in one sentence. A kubeconfig is enough; then --limit and --exclude take nodes.
+    Where the nodes share their GPUs, the pod asks for one unit of what they offer, such as aliyun.com/gpu-mem. If the pod
+    cannot start, one sentence says why. A kubeconfig is enough; then --limit and --exclude take nodes.
 
     Example: gpunode run nvidia-smi --limit gpu-01
     """
@@ -70,17 +70,17 @@ def nvidia_smi(
 def notebook(
     *,
     common: options.InCluster,
-    image: Annotated[str | None, typer.Option(help="Another image with Jupyter on port 8888.")] = None,
+    image: Annotated[str | None, typer.Option(help="Use another image with Jupyter on port 8888.")] = None,
     node_port: Annotated[
         bool,
-        typer.Option("--node-port", help="Also reach it by a port of every node's address, over plain HTTP."),
+        typer.Option("--node-port", help="Also expose it on a port of every node, over plain HTTP."),
     ] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Delete it, with its files.")] = False,
 ) -> int:
     """Run Jupyter with TensorFlow in a pod with one GPU, on one of the nodes, and show how to reach it. Where the nodes share
     their GPUs, it asks for one unit of what they offer.
 
-    It stays, with its GPU, until --remove deletes it: it holds what its user writes. If it is not ready within 15 minutes, or
+    It keeps its GPU and its files until --remove deletes it. If it is not ready within 15 minutes, or
     on Ctrl-C before that, it is deleted, and one sentence says why. A kubeconfig is enough; then --limit and --exclude take
     nodes.
 
@@ -108,9 +108,11 @@ def manifest(
     ] = "",
     namespace: Annotated[
         str,
-        typer.Option("--namespace", "-n", help="Where its objects go.", callback=options.check_namespace),
+        typer.Option(
+            "--namespace", "-n", help="The namespace of its objects.", callback=options.check_namespace
+        ),
     ] = "default",
-    image: Annotated[str, typer.Option(help="Another image than the usual one; cuda needs yours.")] = "",
+    image: Annotated[str, typer.Option(help="Use another image than the default; cuda needs yours.")] = "",
     node_selector: Annotated[
         list[str] | None,
         typer.Option("--node-selector", help="Only nodes with this label.", metavar="LABEL=VALUE"),
@@ -120,7 +122,7 @@ def manifest(
     ] = "",
     json: options.Json = False,
 ) -> None:
-    """Print the manifest of a sample workload. It asks no cluster and changes nothing; kubectl applies it.
+    """Print the manifest of a sample workload, for kubectl. Contacts no cluster and changes nothing.
 
     Example: gpunode run manifest vectoradd --node-selector accelerator=nvidia-tesla-p100 | kubectl apply -f -
     """

@@ -56,8 +56,8 @@ def load_inventory(path: Path, origin: str = "") -> Inventory:
 
 
 def in_cluster(common: options.InCluster) -> Inventory:
-    """The inventory, with the cluster that the options name; without a file, what the cluster itself says. A kubeconfig that is named
-    and cannot be used is told before any mistake of the inventory."""
+    """The inventory, with the cluster that the options name; without a file, what the cluster itself says. A kubeconfig that is
+    named and cannot be used is told before any mistake of the inventory."""
     from gpunode.cluster.api.kubeconfig import choose_context
     from gpunode.engine import nodes
     from gpunode.model import Cluster
@@ -95,8 +95,8 @@ def session(
     accepted: bool = False,
     choose: Callable[[Inventory], tuple[Host, ...]] | None = None,
 ) -> Iterator[Session]:
-    """A session over the selected hosts. Commands in its reports and errors name the inventory. `html`, `junit`: files that get the
-    report, too, however the session ends. `accepted`: by --yes. `choose`: the hosts, in the place of --limit."""
+    """A session over the selected hosts. Commands in its reports and errors name the inventory. `html`, `junit`: files that get
+    the report, too, however the session ends. `accepted`: by --yes. `choose`: the hosts, in the place of --limit."""
     import logging
 
     from gpunode import inventory as inventories

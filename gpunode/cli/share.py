@@ -24,12 +24,12 @@ app = typer.Typer(
 @app.command(short_help="Deploy the scheduler extender, and let the scheduler ask it.")
 @visits_hosts
 def enable(*, common: options.Common, yes: options.Yes = False) -> int:
-    """Run the scheduler extender in the cluster, let the device plugin follow it, and add it to the scheduler's
-    configuration on the hosts of the control plane.
+    """Run the scheduler extender in the cluster, let the device plugin follow it, and add it to the scheduler's configuration
+    on the hosts of the control plane.
 
-    Shows what it will change, in the cluster and then on each host, and asks. A scheduler that does not come back gets
-    its earlier configuration. Needs `cluster.share` in the inventory; with `cluster.share.scheduler` a second scheduler runs
-    in the cluster instead, and no host of the control plane is visited.
+    Shows what it will change, in the cluster and then on each host, and asks. If a scheduler does not come back, its earlier
+    configuration is restored. Needs `cluster.share` in the inventory; with `cluster.share.scheduler` a second scheduler runs in
+    the cluster instead, and hosts of the control plane are not contacted.
 
     Example: gpunode share enable inventory.yaml
     """
@@ -42,7 +42,8 @@ def enable(*, common: options.Common, yes: options.Yes = False) -> int:
 @app.command(short_help="Undo enable: scheduler first, then the extender.")
 @visits_hosts
 def disable(*, common: options.Common, yes: options.Yes = False) -> int:
-    """Remove the extender from the schedulers' configuration, restoring their files, and from the cluster; also a second scheduler.
+    """Remove the extender from the schedulers' configuration, restoring their files, and from the cluster; also a second
+    scheduler.
 
     Pods that it placed keep their GPUs. Shows what it will change and asks.
 
@@ -54,7 +55,7 @@ def disable(*, common: options.Common, yes: options.Yes = False) -> int:
         return share.disable(work, yes=yes)
 
 
-Details = Annotated[bool, typer.Option("--details", "-d", help="A row for each container, too.")]
+Details = Annotated[bool, typer.Option("--details", "-d", help="Also show a row for each container.")]
 
 
 @app.command(short_help="Show the pods of each GPU, with their shares.")
@@ -85,8 +86,8 @@ def fsck(
     """Compare the promises to pods with the kubelets' allocations on the inventory's hosts: pods without a note, on another GPU
     or without devices, edited annotations, GPUs promised twice.
 
-    --repair asks, and writes the annotations of pods as the kubelets have them; running containers are not touched. Exit
-    code 1 when something stays wrong. With --limit only the nodes of these hosts count.
+    --repair asks, then writes the kubelets' allocations into the pods' annotations; running containers are not touched. Exit
+    code 1 if a problem remains. With --limit only the nodes of these hosts count.
 
     Example: gpunode share fsck inventory.yaml --repair
     """
@@ -101,14 +102,17 @@ def simulate(
     invocation: typer.Context,
     inventory: options.InventoryPath = options.INVENTORY,
     memory: Annotated[
-        str, typer.Option("--memory", help="Units of each container: 4, or 8,4 for two.", metavar="UNITS")
+        str,
+        typer.Option(
+            "--memory", help="Units for each container: 4, or 8,4 for two containers.", metavar="UNITS"
+        ),
     ] = "1",
     pods: Annotated[int, typer.Option("--pods", help="How many pods.", min=1, max=10_000)] = 1,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Show where pods with GPU memory would go, and what would be free then, on a copy of what the cluster has now. Nothing
-    is created. Nodes' other resources, taints and pods' affinities do not count.
+    """Simulate the placement of pods with GPU memory, and the memory left, on a copy of the cluster's state. Creates nothing.
+    Nodes' other resources, taints and pods' affinities do not count.
 
     Example: gpunode share simulate inventory.yaml --memory 8 --pods 20
     """

@@ -29,7 +29,7 @@ def pod(
     common: options.InCluster,
 ) -> int:
     """Explain why a pod is Pending, refused, crashing or without a GPU: the cause, the pods with the GPUs, the fix and its side
-    effects. Several causes come in the order of what to do first. Also for a pod that its controller could not create.
+    effects. Several causes come in the order of their fixes. Also explains pods that a controller could not create.
 
     A kubeconfig is enough. With an inventory, the hosts of nodes that offer too few GPUs are probed, too. Changes nothing. Exit
     code 1: a cause is named; 0: the pod is fine; 7: the cause is not known.

@@ -1,4 +1,4 @@
-"""A scheduler that does not come back gets its earlier configuration."""
+"""If a scheduler does not come back, its earlier configuration is restored."""
 
 from __future__ import annotations
 
