@@ -79,7 +79,9 @@ def fit(wanted: Sequence[str], known: Sequence[str]) -> bool:
         if not rest:
             return True
         slices = _slices(rest[0])
-        starts, size = TWICE if slices == 1 and _memory(rest[0]) > least else shapes[slices]
+        starts, size = (
+            TWICE if slices == 1 and _memory(rest[0]) > least else shapes.get(slices, ((0,), slices))
+        )
         parts = (frozenset(range(start, start + size)) for start in starts)
         return any(place(rest[1:], taken | part) for part in parts if not part & taken)
 

@@ -34,6 +34,14 @@ UNIT, SCRIPT = "gpunode-mig.service", "/etc/gpunode-mig.sh"
 FILE = f"/etc/systemd/system/{UNIT}"
 LINK = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
 WATCH = Watch(files=(FILE, LINK, SCRIPT), units=(UNIT,))
+WITHOUT = (
+    "Kepler",
+    "Maxwell",
+    "Pascal",
+    "Volta",
+    "Turing",
+    "Ada Lovelace",
+)  # generations without MIG, by the same guide
 DCGM = SERVICES["nv-hostengine"]  # mig-parted stops it, too, and NVIDIA's nvsm (deployments/systemd/hooks.sh)
 
 
@@ -62,16 +70,16 @@ def notes(host: Host, facts: Facts, layouts: Mapping[str, Layout]) -> tuple[str,
 
 
 def _checked(layout: tuple[str, ...], device: PciDevice, gpu: Gpu | None) -> Layout:
-    name = pci.gpu(device.device).name
+    model = pci.gpu(device.device)
     known = (gpu.profiles if gpu else ()) or profiles.profiles(device.device)
     wrong = profiles.problem(layout, known) if known else ""
-    if gpu is not None and not gpu.mig_capable:
+    if model.generation in WITHOUT or (gpu is not None and not gpu.mig_capable):
         wrong = "no MIG"
     elif not known and layout[0].startswith(profiles.ALL):
         wrong = f"how many {layout[0][len(profiles.ALL) :]} fit is not known; list them one by one"
     if wrong:
         raise CannotPlan(
-            f"{device.address} ({name}) cannot have the MIG layout {', '.join(layout)}: {wrong}",
+            f"{device.address} ({model.name}) cannot have the MIG layout {', '.join(layout)}: {wrong}",
             hint="Change `mig` in the inventory; `mig: {MODEL: …}` gives a layout to the GPUs of a model alone.",
         )
     return profiles.expand(layout, known)
