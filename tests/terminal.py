@@ -24,6 +24,11 @@ OTHER, BACK = "\x1b[?1049h", "\x1b[?1049l"  # to the other screen, and from it
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"  # the cursor
 
 
+def frame(lines: int, end: str) -> str:
+    """The pattern of a whole screen of so many lines whose last one has this end."""
+    return rf"\A(?:[^\n]*\n){{{lines - 1}}}[^\n]*{end} *\Z"
+
+
 class Terminal:
     """One program in it. `text`: all that it has written."""
 
@@ -35,8 +40,8 @@ class Terminal:
 
     @property
     def screen(self) -> str:
-        """The text that was drawn last, without colours."""
-        return ESCAPE.sub("", self.text.rpartition(HOME)[2])
+        """What was drawn last on the other screen, or written since that was left; without colours."""
+        return ESCAPE.sub("", self.text[max(self.text.rfind(HOME), self.text.rfind(BACK), 0) :])
 
     @property
     def raw(self) -> bool:

@@ -508,8 +508,10 @@ def top(
     """
     from gpunode.commands.status import show_status
 
-    with session(common) as work:
-        if common.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    terminal = terminal and not common.json
+    with session(dataclasses.replace(common, ask_sudo=common.ask_sudo and not terminal)) as work:
+        if not terminal:
             return show_status(work, selected=common.selects, hosts=not common.alone)
         from gpunode.commands.top import follow, toggle_pause
         from gpunode.report import keyboard
@@ -527,21 +529,15 @@ def _words(key: str, host: str, seen: Overview, common: options.InCluster) -> li
         return ["show", seen.run.id] if seen.run else "No run of this inventory is recorded on this machine."
     if not host:
         return "There is no host."
+    file = [*([] if common.alone else [str(common.inventory)]), *(["-K"] if common.ask_sudo else [])]
     cluster = [] if common.kubeconfig is None else ["--kubeconfig", str(common.kubeconfig)]
     cluster += ["--context", common.context] if common.context else []
     cluster += ["--namespace", common.namespace] if common.namespace else []
-    file = [] if common.alone else [str(common.inventory)]
     if key == "p":
         return ["status", *file, "--limit", host, *cluster]
     if common.alone:
         return ["why", "node", host, *cluster] if key == "enter" else "A plan needs an inventory."
-    return [
-        "plan" if key == "d" else "verify",
-        *file,
-        "--limit",
-        host,
-        *(["--no-run"] if key == "enter" else []),
-    ]
+    return [*(["plan"] if key == "d" else ["verify", "--no-run"]), *file, "--limit", host]
 
 
 @visits_hosts

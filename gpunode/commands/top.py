@@ -63,9 +63,7 @@ def _join(session: Session, usages: Mapping[str, NodeUsage], seen: Overview, *, 
     run = record.last_run(Path(session.inventory.path)) if recorded else None
     running = run is not None and record.is_running(run)
     hosts = run.hosts if run else {}
-    unknown = {
-        host.name: NodeUsage(host.name, reason=Problem("not asked", seen.error)) for host in session.hosts
-    }
+    unknown = {host.name: NodeUsage(host.name, reason=Problem("not asked", "")) for host in session.hosts}
     cells = [
         make_cell(name, usage, hosts.get(name), running=running)
         for name, usage in (unknown | dict(usages)).items()

@@ -22,7 +22,7 @@ from rich.control import Control
 
 from gpunode.engine.overview import Overview
 from gpunode.report.terminal import screen
-from gpunode.report.top import Page, View, draw, draw_page, press, scroll, selected
+from gpunode.report.top import View, draw, press, selected
 
 TICK = 0.25  # seconds until another size, or newer figures, are drawn
 PATIENCE = 4  # the cluster is left alone for so many times as long as its answer took
@@ -45,49 +45,63 @@ CODES: Mapping[str, str] = {
 }
 _CODE = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
 
-# One of ACTS on a host ("": there is none): the words of a gpunode command whose output is shown, or a sentence.
+# One of ACTS on a host ("": there is none): the words of a gpunode command to show, or a sentence.
 Act: TypeAlias = Callable[[str, str, Overview], "Sequence[str] | str"]
 
 
 def run(look: Callable[[], Overview], act: Act, *, interval: float) -> None:
     """Show the fleet until q, Ctrl-C or a signal. `look` returns it as it is now; it is called in another thread, every `interval`
     seconds or, where that takes long, less often."""
-    console, feed, view = screen(), _Feed(look, interval), View()
-    output: _Output | None = None
-    drawn: object = None
-    with _unbuffered_keys() as keyboard, console.screen() as display, suppress(KeyboardInterrupt):
-        feed.start()
-        try:
-            while feed.error is None:
-                width, height = size = console.size
-                shown = (size, view, output.page if output else feed.latest)
-                if drawn != shown:
-                    lines = draw_page(output.page, *size) if output else draw(feed.latest, view, *size)
-                    with console:  # as one write
-                        console.control(Control.home())
-                        display.update(Group(*lines))
-                    drawn = shown
-                for key in _wait(keyboard, output):
-                    if output:
-                        if key in ("escape", "q", "enter", "interrupt"):
-                            output.end()
-                            output = None
-                        else:
-                            output.page = scroll(output.page, key, width, height)
-                    elif key == "interrupt" or (key == "q" and not view.typing):
-                        return
-                    elif key in ACTS and not view.typing:
-                        cell = selected(feed.latest, view)
-                        done = act(key, cell.name if cell else "", feed.latest)
-                        view = replace(view, note=done if isinstance(done, str) else "")
-                        output = None if isinstance(done, str) else _Output(done)
-                        feed.wake.set()
-                    else:
-                        view = press(view, key, feed.latest, width, height)
-            raise feed.error
-        finally:
-            if output:
-                output.end()
+    feed, view = _Feed(look, interval), View()
+    feed.start()
+    with suppress(KeyboardInterrupt):
+        while True:
+            view, words = _choose(feed, view, act)
+            if words is None:
+                return
+            _show(words)
+
+
+def _choose(feed: _Feed, view: View, act: Act) -> tuple[View, Sequence[str] | None]:
+    """Show the fleet until a key leads elsewhere: the view then, and the command to show; None: to the end."""
+    console, drawn = screen(), None
+    with _unbuffered_keys() as keyboard, console.screen() as display:
+        while feed.error is None:
+            shown = (feed.latest, view, console.size)
+            if drawn != shown:
+                with console:  # as one write
+                    console.control(Control.home())
+                    display.update(Group(*draw(feed.latest, view, *console.size)))
+                drawn = shown
+            for key in _read_keys(keyboard):
+                if key == "interrupt" or (key == "q" and not view.typing):
+                    return view, None
+                if key not in ACTS or view.typing:
+                    view = press(view, key, feed.latest, *console.size)
+                    continue
+                cell = selected(feed.latest, view)
+                answer = act(key, cell.name if cell else "", feed.latest)
+                feed.wake.set()
+                if not isinstance(answer, str):
+                    return replace(view, note=""), answer
+                view = replace(view, note=answer)
+        raise feed.error
+
+
+def _show(words: Sequence[str]) -> None:
+    """Run a gpunode command in the terminal, as a user does; Ctrl-C ends it alone. Then wait for a key."""
+    out = screen()
+    out.print(f"$ {shlex.join(['gpunode', *words])}")
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        subprocess.run([sys.executable, "-m", "gpunode", *words], check=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with _unbuffered_keys() as keyboard:
+        out.print("press a key to go back", style="dim", end="")
+        while not _read_keys(keyboard):
+            pass
+    out.print()
 
 
 class _Feed(threading.Thread):
@@ -111,51 +125,10 @@ class _Feed(threading.Thread):
             self.error = error
 
 
-class _Output:
-    """A gpunode command, in a process without a terminal, and what it has printed so far."""
-
-    def __init__(self, words: Sequence[str]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "gpunode", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        assert self._process.stdout is not None
-        self._pipe, self._read = self._process.stdout, b""
-        self.page = Page(shlex.join(["gpunode", *words]))
-
-    @property
-    def pipes(self) -> list[int]:
-        """The descriptor that has more, unless it was read to its end."""
-        return [] if self.page.ended else [self._pipe.fileno()]
-
-    def read(self) -> None:
-        new = os.read(self._pipe.fileno(), 1 << 16)
-        self._read += new
-        self.page = replace(self.page, text=self._read.decode(errors="replace"), ended=not new)
-
-    def end(self) -> None:
-        self._signal(signal.SIGTERM)
-        self._pipe.close()
-        try:
-            self._process.wait(timeout=1)  # it closes its connections
-        except subprocess.TimeoutExpired:
-            self._signal(signal.SIGKILL)
-            self._process.wait()
-
-    def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
-
-
-def _wait(keyboard: int, output: _Output | None) -> list[str]:
-    """The keys that were pressed within a TICK; less where there is output, which is read."""
-    ready = select.select([keyboard, *(output.pipes if output else [])], [], [], TICK)[0]
-    if output and output.pipes and output.pipes[0] in ready:
-        output.read()
-    return keys(os.read(keyboard, 1024)) if keyboard in ready else []
+def _read_keys(keyboard: int) -> list[str]:
+    """The keys that were pressed, after a TICK at the latest."""
+    ready = select.select([keyboard], [], [], TICK)[0]
+    return keys(os.read(keyboard, 1024)) if ready else []
 
 
 def keys(typed: bytes) -> list[str]:

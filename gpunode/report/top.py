@@ -1,4 +1,4 @@
-"""The screen of `gpunode top`: the fleet, its run and its hosts, or a command's output; and what keys do to it. Pure."""
+"""The screen of `gpunode top`: the fleet, its run and its hosts; and what keys do to it. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from rich.text import Text
 
 from gpunode.engine.overview import HostCell, Overview
-from gpunode.report.plain import Part, lines
+from gpunode.report.plain import Part
 from gpunode.report.run_line import run_line
 from gpunode.report.terminal import to_text, wrap
 from gpunode.wording import several
@@ -25,7 +25,6 @@ LISTED = ("bad", "unknown")  # a line each, with the reason, in the upper third
 FIGURES = 11  # columns of ` used/all load` in a cell, or of its state
 LOW = 12  # lines: so few have no empty one
 KEYS = " ↵ chain  p pods  l log  d plan  b pause  / filter  q quit"
-PAGE_KEYS = " ↑↓ scroll  esc back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +36,6 @@ class View:
     filter: str = ""
     typing: bool = False
     note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The output of a command, shown from line `top` on."""
-
-    command: str
-    text: str = ""
-    top: int = 0
-    ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,41 +72,15 @@ def draw(overview: Overview, view: View, width: int, height: int) -> list[Text]:
     )
     body += [Text()] * (room - len(body))
     foot = [to_text((f" {' · '.join(parts)}", "dim")), _detail(grid, view), _keys(view)]
-    return _fit([*head, *body, *foot], width, height)
-
-
-def draw_page(page: Page, width: int, height: int) -> list[Text]:
-    """A command's output under its command line."""
-    text, room = page_lines(page, width), max(height - 2, 1)
-    body = text[page.top : page.top + room] or [to_text(("" if page.ended else "   …", "dim"))]
-    rest = len(text) - page.top - room
-    foot = PAGE_KEYS + (f"  {several(rest, 'more line')}" if rest > 0 else "")
-    return _fit(
-        [to_text(" ", (page.command, "bold")), *body, *[Text()] * (room - len(body)), to_text((foot, "dim"))],
-        width,
-        height,
-    )
-
-
-def page_lines(page: Page, width: int) -> list[Text]:
-    """The page's text in lines of at most `width` columns."""
-    wrapped = (wrap(to_text((line, _style(line))), width) for line in lines(page.text))
-    return [line for text in wrapped for line in text.split("\n", allow_blank=True)]
-
-
-def _fit(text: list[Text], width: int, height: int) -> list[Text]:
-    for line in text:
+    lines = [*head, *body, *foot][:height]
+    for line in lines:
         line.truncate(width, overflow="ellipsis")
-    return text[:height]
-
-
-def _style(line: str) -> str:
-    return next((style for sign, style in SIGNS.values() if line.lstrip().startswith(f"{sign} ")), "")
+    return lines
 
 
 def _head(overview: Overview, width: int, height: int) -> list[Text]:
-    fleet = to_text((f" {overview.fleet or 'asking the cluster and its device plugins'}", "bold"))
-    head = list(wrap(fleet, width).split("\n"))[:2]
+    fleet = overview.fleet or ("" if overview.error else "asking the cluster and its device plugins")
+    head = list(wrap(to_text((f" {fleet}", "bold")), width).split("\n"))[:2] if fleet else []
     head += [to_text((f" {overview.error}", "red"))] if overview.error else []
     head += [to_text(*run_line(overview.run, width))] if overview.run else []
     return [*head, *([Text()] if height > LOW else [])]
@@ -238,19 +201,3 @@ def _type(view: View, key: str) -> View:
     if key == "backspace":
         return replace(view, filter=view.filter[:-1])
     return replace(view, filter=view.filter + key) if len(key) == 1 and key.isprintable() else view
-
-
-def scroll(page: Page, key: str, width: int, height: int) -> Page:
-    """The page after a key that scrolls."""
-    room = max(height - 2, 1)
-    last = max(len(page_lines(page, width)) - room, 0)
-    steps = {
-        "up": -1,
-        "down": 1,
-        "page up": -room,
-        "page down": room,
-        " ": room,
-        "home": -page.top,
-        "end": last,
-    }
-    return replace(page, top=min(max(page.top + steps.get(key, 0), 0), last))

@@ -10,10 +10,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.cells import cell_len
 
+from gpunode.cli.hosts import _words
+from gpunode.cli.options import InCluster
 from gpunode.commands.top import toggle_pause
 from gpunode.contract.status import Reason
 from gpunode.contract.usage import Gpu, User
@@ -23,7 +26,7 @@ from gpunode.engine.record import Progress, Record, RunOptions, State
 from gpunode.errors import Problem
 from gpunode.links.plugin.usage import NodeUsage
 from gpunode.report.keyboard import keys
-from gpunode.report.top import Page, View, draw, draw_page, press, scroll, selected
+from gpunode.report.top import View, draw, press, selected
 from tests import terminal
 
 XID = "Xid 79: the GPU has fallen off the bus; a reset needs a reboot"
@@ -109,6 +112,13 @@ def test_the_line_of_a_run(run: RunLine, line: str) -> None:
     assert re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "TIME", shown) == line
 
 
+ALONE = {
+    "inventory": Path("nothing.yaml"),
+    "origin": "DEFAULT",
+    "kubeconfig": Path("k"),
+    "context": "prod",
+    "namespace": "gpus",
+}
 USED = Gpu("GPU-a", "0", "H100", 1, utilization=90, users=(User("ml/a", "c", "nvidia.com/gpu", 1),))
 LOST = Gpu("GPU-b", "1", "H100", 1, unhealthy=Reason("xid-79", XID))
 CORDONED = Gpu(
@@ -179,17 +189,24 @@ def test_keys_of_a_terminal() -> None:
     assert keys(b"") == ["interrupt"]  # the terminal is gone
 
 
-def test_a_page_scrolls_to_its_end_and_no_further() -> None:
-    page = Page("gpunode show last", "".join(f" ✗ line {n}\n" for n in range(30)), ended=True)
-    assert draw_page(page, 60, 12)[-1].plain == " ↑↓ scroll  esc back  20 more lines"
-    end = scroll(scroll(page, "end", 60, 12), "page down", 60, 12)
-    assert (end.top, draw_page(end, 60, 12)[-2].plain) == (20, " ✗ line 29")
-    assert scroll(end, "home", 60, 12).top == scroll(page, "up", 60, 12).top == 0
-    assert draw_page(Page("x"), 60, 12)[1].plain == "   …"
-
-
-def test_a_page_shows_no_control_characters() -> None:
-    assert draw_page(Page("x", "a\x1b[2Jb"), 60, 12)[1].plain == "a\\x1b[2Jb"
+@pytest.mark.parametrize(
+    ("key", "options", "line"),
+    [
+        ("enter", {}, "verify --no-run i.yaml --limit h"),
+        ("d", {"ask_sudo": True}, "plan i.yaml -K --limit h"),
+        ("p", {}, "status i.yaml --limit h"),
+        ("l", {}, "show 4f1c"),
+        ("enter", ALONE, "why node h --kubeconfig k --context prod --namespace gpus"),
+        ("p", ALONE, "status --limit h --kubeconfig k --context prod --namespace gpus"),
+        ("d", ALONE, "A plan needs an inventory."),
+    ],
+)
+def test_a_key_shows_a_command_that_users_can_repeat(key: str, options: dict[str, Any], line: str) -> None:
+    """Without an inventory, those for which a kubeconfig is enough."""
+    common = InCluster(**{"inventory": Path("i.yaml"), "origin": "COMMANDLINE", **options})
+    seen = Overview(run=RunLine("4f1c", "ended", 1, 1, 0, 0))
+    words = _words(key, "h", seen, common)
+    assert (words if isinstance(words, str) else " ".join(words)) == line
 
 
 @pytest.fixture
@@ -261,10 +278,9 @@ def show(tmp_path: Path, *, fail: bool = False) -> terminal.Started:
     [
         lambda shown: shown.press("q"),
         lambda shown: shown.press("\x03"),
-        lambda shown: shown.press("\r") or (shown.wait_for("history") and shown.press("\x03q")),
         lambda shown: os.kill(shown.process.pid, signal.SIGTERM),
     ],
-    ids=["q", "Ctrl-C", "from a page", "SIGTERM"],
+    ids=["q", "Ctrl-C", "SIGTERM"],
 )
 def test_a_real_terminal_shows_it_takes_keys_and_is_left_as_it_was(
     tmp_path: Path, leave: Callable[[terminal.Terminal], None]
@@ -277,9 +293,12 @@ def test_a_real_terminal_shows_it_takes_keys_and_is_left_as_it_was(
         shown.press("\r")
         shown.wait_for("gpunode history")
         shown.wait_for("No run is recorded")
-        shown.press("\x1b")
+        shown.wait_for("press a key")
+        assert shown.raw  # for the key
+        shown.press(" ")
+        shown.wait_for("q quit")
         shown.resize(60, 10)
-        assert len(shown.wait_for("ok").splitlines()) == 10
+        shown.wait_for(terminal.frame(10, "q quit"))
         leave(shown)
         assert shown.wait() == 0
         assert shown.restored
