@@ -173,4 +173,4 @@ def serve(folder: Path, *, jump: bool = False) -> Iterator[Sshd]:
         reporter.shutdown(socket.SHUT_RDWR)
         reporter.close()
         sshd.cut()
-        thread.join(timeout=5)
+        thread.join(timeout=60)

@@ -119,7 +119,7 @@ def running(api: Any, files: Path, lease: Lease) -> Iterator[tuple[int, Replica,
         yield port, replica, thread
     finally:
         replica.stop.set()
-        thread.join(20)
+        thread.join(60)
 
 
 def test_one_replica_serves_the_scheduler_and_nobody_else(
@@ -151,7 +151,7 @@ def test_one_replica_serves_the_scheduler_and_nobody_else(
 
         replicas[leader].stop.set()
         until(lambda: replicas[other].why_not == "")
-        threads[leader].join(20)
+        threads[leader].join(60)
         args = {"Pod": pod("b", 4), "NodeNames": ["n"]}
         assert ask(ports[other], client(files), "filter", args)["NodeNames"] == ["n"]
         args = {"Pod": pod("c", 5), "NodeNames": ["n"]}
@@ -160,7 +160,7 @@ def test_one_replica_serves_the_scheduler_and_nobody_else(
         for one in replicas.values():
             one.stop.set()
         for thread in threads.values():
-            thread.join(20)
+            thread.join(60)
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ def test_the_lead_is_not_handed_over_before_a_bind_has_ended(
         thread.join(1)
         go.set()
         assert answer.result(20) == {"Error": ""}
-        thread.join(20)
+        thread.join(60)
     assert holders == ["x"]
     assert api.lease is not None
     assert api.lease["spec"]["holderIdentity"] == ""

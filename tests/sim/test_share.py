@@ -175,4 +175,4 @@ def test_from_enable_to_disable(demo: Demo) -> None:
         assert api.ask("GET", f"{JOBS}/past")[1]["status"]["phase"] in ("Pending", "Running")
     finally:
         played.stop.set()
-        played.join(20)
+        played.join(60)

@@ -190,7 +190,7 @@ def test_waiting_names_the_pod_and_ends_with_it(api: Api, client: Client) -> Non
     client.ask(
         "DELETE", f"/api/v1/namespaces/default/pods/{made['metadata']['name']}", {"gracePeriodSeconds": 0}
     )
-    waiting.join(10)
+    waiting.join(60)
     assert results == [()]
 
 
@@ -345,7 +345,7 @@ def test_nothing_begins_while_the_lease_may_be_another_s(
         until(lambda: told)
         assert not answers
         door.open()
-        asking.join(30)
+        asking.join(60)
         assert answers == (["bob has taken the cluster's lease"] if taken else [""])
     mine.close()
     door.close()

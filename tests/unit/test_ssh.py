@@ -324,7 +324,7 @@ def test_a_connection_reset_at_first_is_tried_again(sshd: Sshd, dialer: Dialer) 
     remote.end()
     assert len(turned_away) == 1
     connection.close()
-    thread.join(timeout=5)
+    thread.join(timeout=60)
     front.close()
 
 
