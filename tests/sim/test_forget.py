@@ -82,11 +82,15 @@ def test_a_node_whose_host_has_left_the_inventory_is_named_and_forgotten(demo: D
         f"{name} has left the inventory and still carries label gpunode.dev/gpu, label tier: "
         in operators.output(demo)
     )
-    code, _ = run(demo, "forget", name, "--yes")
-    assert code == 0, operators.output(demo)
-    assert api.ask("GET", f"/api/v1/nodes/{name}")[1]["metadata"]["labels"] == {"rack": "7"}
-    code, _ = run(demo, "plan", "inventory.yaml")
-    assert f"{name} has left" not in operators.output(demo)
+    for words, labels in (
+        (["--keep-software"], {"rack": "7", "gpunode.dev/gpu": "true"}),
+        ([], {"rack": "7"}),
+    ):
+        code, _ = run(demo, "forget", name, "--yes", *words)
+        assert code == 0, operators.output(demo)
+        assert api.ask("GET", f"/api/v1/nodes/{name}")[1]["metadata"]["labels"] == labels
+        code, _ = run(demo, "plan", "inventory.yaml")
+        assert f"{name} has left" not in operators.output(demo)
     code, _ = run(demo, "forget", "gpu-8", "--yes")
     assert code != 0
     assert "gpu-8 is neither a host of the inventory nor a node" in operators.output(demo)

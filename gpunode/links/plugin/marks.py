@@ -71,7 +71,7 @@ def take_off(api: Api, name: str, *, keep_software: bool, notify: OnProgress) ->
     node = parse(item)
     kept = {key: node.labels[key] for key in PLUGIN if keep_software and key in node.labels}
     for writer in WRITERS:
-        if writer in node.applied and not (kept and writer in node.noted):  # whose note goes below
+        if writer in node.applied:
             labels.write(api, node, kept if writer == labels.PROVISION else {}, writer=writer)
     taint.write(api, node, ())
     taint.release(api, name, taint.run_of(node))

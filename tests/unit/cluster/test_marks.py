@@ -1,0 +1,84 @@
+"""gpunode's marks on a node: what they are, and that none is left; others' stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpunode.cluster.api import Api
+from gpunode.links import node as nodes
+from gpunode.links.node import cordon, labels, taint
+from gpunode.links.plugin import marks
+
+from .conftest import add_node
+from .fake import FakeApi
+
+RUN = "20261126T001546Z-ab12"
+OTHER = {"key": "dedicated", "value": "ml", "effect": "NoSchedule"}
+OWN = {"type": "GpuReady", "status": "True", "reason": "ready", "message": "m"}
+
+
+@pytest.fixture
+def marked(fake: FakeApi, api: Api) -> Api:
+    """A node with all of them, of an API server without server-side apply, which says in notes whose labels are whose. The simulation
+    has one with it (tests/sim/test_forget.py)."""
+    fake.minor = 9
+    add_node(fake, "a", labels={"rack": "7"})
+    fake.update("Node", "a", spec={"taints": [OTHER]})
+    node = parsed(api)
+    labels.write(api, node, {"gpunode.dev/gpu": "true", "tier": "a"})
+    labels.write(api, parsed(api), {"accelerator": "p100"}, writer=labels.ACCELERATOR)
+    taint.write(api, parsed(api), ("gpu=yes:NoSchedule",))
+    taint.hold(api, "a", RUN)
+    cordon.cordon(api, "a", f"run {RUN} of ada@ws")
+    fields = {"metadata": {"annotations": {"gpunode.dev/accepted": "{}", "gpunode.dev/device-plugin": "{}", "note": "n"}}}  # fmt: skip
+    api.merge("Node", "a", fields, manager="kubectl")
+    fake.update("Node", "a", status={"conditions": [{"type": "Ready", "status": "True"}, OWN]})
+    return api
+
+
+def item(api: Api) -> Any:
+    return api.get("Node", "a")
+
+
+def parsed(api: Api) -> nodes.Node:
+    return nodes.parse(item(api))
+
+
+def left(api: Api) -> tuple[Any, ...]:
+    meta, spec = item(api)["metadata"], item(api)["spec"]
+    conditions = [entry["type"] for entry in item(api)["status"]["conditions"]]
+    names = {key: value for key, value in meta["labels"].items() if not key.startswith("kubernetes.io/")}
+    return names, meta["annotations"], spec.get("taints"), spec.get("unschedulable"), conditions
+
+
+def test_no_mark_of_gpunodes_is_left(marked: Api) -> None:
+    """Labels of each writer, the inventory's taints and the run's, the cordon, annotations, the plugin's condition."""
+    assert marks.is_owned(item(marked))
+    assert marks.find(item(marked)) == (
+        "label accelerator",
+        "label gpunode.dev/gpu",
+        "label tier",
+        "taint gpu=yes:NoSchedule",
+        f"taint gpunode.dev/unverified={RUN}:NoSchedule",
+        "cordon",
+        "annotation gpunode.dev/accepted",
+        "annotation gpunode.dev/device-plugin",
+        "condition GpuReady",
+    )
+    marks.take_off(marked, "a", keep_software=False, notify=pytest.fail)
+    assert left(marked) == ({"rack": "7"}, {"note": "n"}, [OTHER], None, ["Ready"])
+    assert (marks.find(item(marked)), marks.is_owned(item(marked))) == ((), False)
+
+
+def test_the_plugins_labels_stay_with_it_and_are_nobodys(marked: Api) -> None:
+    """Its status and its condition, too: it would write them again. A later provision may take the labels over."""
+    marks.take_off(marked, "a", keep_software=True, notify=pytest.fail)
+    annotations = {"note": "n", "gpunode.dev/device-plugin": "{}"}
+    assert left(marked)[1:] == (annotations, [OTHER], None, ["Ready", "GpuReady"])
+    assert left(marked)[0] == {"rack": "7", "gpunode.dev/gpu": "true"}
+    assert (marks.find(item(marked), keep_software=True), marks.is_owned(item(marked))) == ((), False)
+    labels.write(marked, parsed(marked), {"gpunode.dev/gpu": "paused"}, overwrite=True)
+    marks.take_off(marked, "a", keep_software=False, notify=pytest.fail)
+    assert left(marked) == ({"rack": "7"}, {"note": "n"}, [OTHER], None, ["Ready"])
