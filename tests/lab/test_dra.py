@@ -135,7 +135,9 @@ def driver(lab: Lab) -> Iterator[Callable[[list[str]], None]]:
     node.exec(["systemctl", "stop", UNIT], check=False)
     node.exec(["sh", "-c", f"rm -rf {FOLDER} /var/lib/kubelet/plugins_registry/{CLASS}-reg.sock"])
     for path in (f"deviceclasses/{CLASS}", f"resourceslices/{NODE}-gpus"):
-        with contextlib.suppress(urllib.error.HTTPError):  # the kubelet deletes slices of a driver that is gone
+        with contextlib.suppress(
+            urllib.error.HTTPError
+        ):  # the kubelet deletes slices of a driver that is gone
             lab.request("DELETE", f"{API}/{path}")
 
 
