@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Literal, TypeAlias
 
+from gpunode.contract.times import utc
 from gpunode.contract.typed import read
 from gpunode.wording import few, several
 
@@ -38,7 +39,7 @@ class Stamp:
 
     def text(self) -> str:
         """As the node's annotation has it."""
-        times = {"at": _write_time(self.at), "until": _write_time(self.until)}
+        times = {"at": utc(self.at), "until": utc(self.until)}
         return json.dumps({"kind": KIND, "version": VERSION, **asdict(self), **times})
 
     def why_void(self, *, now: float, driver: str, kernel: str, uuids: Collection[str]) -> str:
@@ -105,10 +106,6 @@ def read_stamp(text: str) -> Stamp | None:
         return stamp
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-def _write_time(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def _read_time(text: str) -> float:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import getpass
 import socket
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from gpunode.contract.cordons import Cordon
+from gpunode.contract.times import utc
 from gpunode.engine import converge, exit_codes
 from gpunode.engine.member import Member, outcomes
 from gpunode.engine.reporter import confirm
@@ -37,7 +37,7 @@ def cordon_gpu(session: Session, uuid: str, reason: str | None, *, yes: bool) ->
     assert member.outcome is not None
     cordon = None
     if reason is not None:
-        since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        since = utc()
         cordon = Cordon(f"{getpass.getuser()}@{socket.gethostname()}", reason, since)
     try:
         changes = cordons.plan(member.facts, uuid, cordon)

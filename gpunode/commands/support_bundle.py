@@ -20,6 +20,7 @@ from gpunode.agent.redaction import redact, redact_values
 from gpunode.cluster.api import Api
 from gpunode.commands.plan import show_plan
 from gpunode.commands.verify import verify
+from gpunode.contract.times import utc
 from gpunode.engine import converge, nodes, record
 from gpunode.engine.member import Members
 from gpunode.engine.reporter import Reporter
@@ -175,7 +176,7 @@ def _versions() -> Mapping[str, object]:
         "gpunode": __version__,
         "python": sys.version.split()[0],
         "system": platform.platform(),
-        "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "written": utc(),
     }
 
 

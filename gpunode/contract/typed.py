@@ -8,10 +8,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-LARGEST = {
-    int: 1 << 66,
-    float: 1e11,
-}  # sums of counters; of times in seconds the year 5138, which every calendar has
+LARGEST = {int: 1 << 66, float: 1e11}  # sums of 64-bit counters; a time in the year 5138
 NAMES = {
     str: "text",
     bool: "true or false",

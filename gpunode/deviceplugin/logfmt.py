@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
+
+from gpunode.contract.times import utc
 
 
 class Logfmt(logging.Formatter):
@@ -14,7 +15,7 @@ class Logfmt(logging.Formatter):
     _own = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
     def format(self, record: logging.LogRecord) -> str:
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created))
+        stamp = utc(record.created)
         fields = "".join(
             f" {key}={_word(value)}" for key, value in vars(record).items() if key not in self._own
         )

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import socket
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from gpunode import __version__
 from gpunode.agent.redaction import redact, redact_values
+from gpunode.contract.times import utc
 from gpunode.engine import impact
 from gpunode.engine.member import Member
 from gpunode.errors import UnexpectedAnswer, UsageError
@@ -96,7 +96,7 @@ def make(inventory: Path, members: Sequence[Member], cluster: Sequence[Differenc
         inventory=str(inventory),
         sha256=_sha256(inventory),
         version=__version__,
-        made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        made=utc(),
         by=f"{getpass.getuser()}@{socket.gethostname()}",
         hosts=tuple(map(_host, members)),
         cluster=tuple(map(_object, cluster)),

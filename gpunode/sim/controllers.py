@@ -16,9 +16,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 
+from gpunode.contract.times import utc
 from gpunode.sim.apiserver.admission import FOREGROUND, GENERATION
 from gpunode.sim.apiserver.resources import Resources
-from gpunode.sim.apiserver.store import KINDS, Object, StatusError, Store, is_owned_by, is_ready, now, record
+from gpunode.sim.apiserver.store import KINDS, Object, StatusError, Store, is_owned_by, is_ready, record
 from gpunode.sim.scheduler import selects_node, tolerates
 
 
@@ -146,7 +147,7 @@ def _set_unknown(node: Object) -> None:
                 "status": "Unknown",
                 "reason": "NodeStatusUnknown",
                 "message": "Kubelet stopped posting node status.",
-                "lastTransitionTime": now(),
+                "lastTransitionTime": utc(),
             }
 
 
@@ -165,7 +166,7 @@ def _taint(node: Object) -> None:
     taints = [taint for taint in before if taint["key"] not in ours]
     for name, effect in wanted:
         key = f"node.kubernetes.io/{name}"
-        taints.append({"key": key, "effect": effect, "timeAdded": added.get((key, effect)) or now()})
+        taints.append({"key": key, "effect": effect, "timeAdded": added.get((key, effect)) or utc()})
     if taints:
         node["spec"]["taints"] = taints
 
@@ -173,7 +174,7 @@ def _taint(node: Object) -> None:
 def _set_unready(pod: Object) -> None:
     for condition in pod["status"]["conditions"]:
         if condition["type"] == "Ready":
-            condition |= {"status": "False", "lastTransitionTime": now()}
+            condition |= {"status": "False", "lastTransitionTime": utc()}
 
 
 HASH = "controller-revision-hash"
@@ -318,7 +319,7 @@ def _tend_job(store: Store, job: Object) -> None:
     others = status.get("conditions") or []
     if succeeded >= spec["completions"]:
         why = {"reason": "CompletionsReached", "message": "Reached expected number of succeeded pods"}
-        status |= {"completionTime": now(), "conditions": [_condition("Complete", why), *others]}
+        status |= {"completionTime": utc(), "conditions": [_condition("Complete", why), *others]}
         record(store, job, "job-controller", "Normal", "Completed", "Job completed")
     elif failed + again > spec["backoffLimit"]:
         why = {"reason": "BackoffLimitExceeded", "message": LOST}
@@ -326,7 +327,7 @@ def _tend_job(store: Store, job: Object) -> None:
         record(store, job, "job-controller", "Warning", "BackoffLimitExceeded", LOST)
         _end_pods(store, pods)
     else:
-        status.setdefault("startTime", now())
+        status.setdefault("startTime", utc())
         for _ in range(min(spec["parallelism"], spec["completions"] - succeeded) - status["active"]):
             _create_pod(store, job, copy.deepcopy(job["spec"]["template"]))
     store.change(job, lambda item: item.update(status=status))
@@ -340,14 +341,14 @@ def _end_pods(store: Store, pods: Iterable[Object]) -> None:
 
 
 def _condition(kind: str, reason: Object) -> Object:
-    return {"type": kind, "status": "True", "lastProbeTime": now(), "lastTransitionTime": now(), **reason}
+    return {"type": kind, "status": "True", "lastProbeTime": utc(), "lastTransitionTime": utc(), **reason}
 
 
 def run_deployments(store: Store) -> None:
     """Write why there are no pods, as the controller does where they are refused; once, and over nothing. The reason is none
     of the controller's, which tries again."""
     reason = {"type": "ReplicaFailure", "status": "True", "reason": "Simulated", "message": WHY}
-    condition = {**reason, "lastUpdateTime": now(), "lastTransitionTime": now()}
+    condition = {**reason, "lastUpdateTime": utc(), "lastTransitionTime": utc()}
     for deployment in store.all("Deployment"):
         if not deployment.get("status"):
             store.change(deployment, lambda item: item.update(status={"conditions": [condition]}))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from gpunode.contract.times import utc
 from gpunode.sim.apiserver.queries import matches
-from gpunode.sim.apiserver.store import Object, Store, now, record
+from gpunode.sim.apiserver.store import Object, Store, record
 
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "k": 10**3, "M": 10**6, "G": 10**9, "m": 1e-3}
 COUNTED = {
@@ -111,7 +112,7 @@ def _bind(store: Store, pod: Object, node: str) -> None:
     def set_node(item: Object) -> None:
         item["spec"]["nodeName"] = node
         item["status"]["conditions"] = [
-            {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now()}
+            {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": utc()}
         ]
 
     if store.change(pod, set_node):
@@ -132,7 +133,7 @@ def _refuse(store: Store, pod: Object, why: Mapping[str, Sequence[str]]) -> None
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
 
     def set_condition(item: Object) -> None:
-        item["status"]["conditions"] = [{**condition, "lastProbeTime": None, "lastTransitionTime": now()}]
+        item["status"]["conditions"] = [{**condition, "lastProbeTime": None, "lastTransitionTime": utc()}]
 
     store.change(pod, set_condition)
     record(store, pod, "default-scheduler", "Warning", "FailedScheduling", message)

@@ -6,13 +6,13 @@ and writes are rate-limited. Unlike there, no event is dropped: a delayed one is
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gpunode.contract.offer import Device
 from gpunode.contract.promises import Elsewhere
 from gpunode.contract.status import Reason
+from gpunode.contract.times import utc
 
 from ..state import NodeState
 from .apiserver import Object
@@ -93,7 +93,7 @@ class PendingEvents:
             return Write("POST", collection, self._object(recorded), (key, recorded.count))
         change: Object = {
             "count": recorded.count,
-            "lastTimestamp": _stamp(recorded.last),
+            "lastTimestamp": utc(recorded.last),
             "message": recorded.event.message,
         }
         return Write("PATCH", f"{collection}/{recorded.name}", change, (key, recorded.count))
@@ -138,13 +138,9 @@ class PendingEvents:
             "reportingComponent": COMPONENT,
             "reportingInstance": self._node,
             "count": recorded.count,
-            "firstTimestamp": _stamp(recorded.first),
-            "lastTimestamp": _stamp(recorded.last),
+            "firstTimestamp": utc(recorded.first),
+            "lastTimestamp": utc(recorded.last),
         }
-
-
-def _stamp(moment: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 
 @dataclass(frozen=True, slots=True)

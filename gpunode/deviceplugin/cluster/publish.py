@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -26,6 +25,7 @@ from gpunode.contract.status import (
     Unavailable,
     dumps,
 )
+from gpunode.contract.times import utc
 
 from ..state import STARTING, NodeState
 from .events import NodeEvent, PendingEvents, Snapshot, events_between, snapshot
@@ -162,7 +162,7 @@ class Publisher:
         self._before = Snapshot()
         self._gone: Mapping[str, Unavailable] = {}
         self._refused: Reason | None = None
-        self._since = _now()
+        self._since = utc()
         self._published: Status | None = None
         for writer in (events, annotation, condition):
             if writer is not None:
@@ -191,7 +191,7 @@ class Publisher:
 
     def begin(self) -> None:
         """Begin to publish for another configuration."""
-        self._since = _now()
+        self._since = utc()
 
     def config_refused(self, why: Exception) -> None:
         """Publish that a new configuration was refused."""
@@ -258,7 +258,3 @@ class Publisher:
             self._annotation.put((ANNOTATION, text))
         if self._condition is not None:
             self._condition.put(condition_of(status))
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

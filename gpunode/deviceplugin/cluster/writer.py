@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from gpunode.contract.condition import TYPE, Condition
+from gpunode.contract.times import utc
 
 from .apiserver import ApiError, ApiServer, Object
 
@@ -131,7 +132,7 @@ class PendingCondition:
             return None
         fields: Object = {"type": TYPE, "$patch": "delete"}
         if desired is not None:
-            times = {"lastTransitionTime": _time(self._since), "lastHeartbeatTime": _time(now)}
+            times = {"lastTransitionTime": utc(self._since), "lastHeartbeatTime": utc(now)}
             fields = {"type": TYPE, **asdict(desired), **times}
         return Write("PATCH", self._path, {"status": {"conditions": [fields]}}, desired)
 
@@ -139,10 +140,6 @@ class PendingCondition:
         if code == 200:
             self._written, self._time = write.key, now
         return code == 200
-
-
-def _time(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 class PendingAnnotation:

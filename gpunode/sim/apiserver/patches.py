@@ -11,7 +11,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
-from gpunode.sim.apiserver.store import Object, now
+from gpunode.contract.times import utc
+from gpunode.sim.apiserver.store import Object
 
 Path: TypeAlias = tuple[str, ...]
 Owner: TypeAlias = tuple[str, str, str]  # operation, manager, subresource
@@ -214,7 +215,7 @@ def _with_owners(item: Object, owners: Owners, before: Object) -> Object:
             below = tree
             for step in place:
                 below = below.setdefault(step, {})
-        time = times[owner] if places <= known.get(owner, set()) else now()
+        time = times[owner] if places <= known.get(owner, set()) else utc()
         entry = {"manager": owner[1], "operation": owner[0], "apiVersion": item["apiVersion"], "time": time}
         entry |= {
             "fieldsType": "FieldsV1",

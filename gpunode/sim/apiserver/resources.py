@@ -11,10 +11,11 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from gpunode.contract.times import utc
 from gpunode.sim.apiserver import patches
 from gpunode.sim.apiserver.admission import FOREGROUND, admit
 from gpunode.sim.apiserver.queries import selector
-from gpunode.sim.apiserver.store import KINDS, Object, StatusError, Store, key, not_found, now, status_error
+from gpunode.sim.apiserver.store import KINDS, Object, StatusError, Store, key, not_found, status_error
 
 APPLY = "application/apply-patch+yaml"
 
@@ -168,7 +169,7 @@ class Resources:
             meta["deletionGracePeriodSeconds"] = 0
         elif not meta.get("finalizers"):
             return None
-        meta.setdefault("deletionTimestamp", now())
+        meta.setdefault("deletionTimestamp", utc())
         return marked
 
     def _apply(self, name: str, manifest: Object, live: Object | None, query: Mapping[str, str]) -> Object:
@@ -189,7 +190,7 @@ class Resources:
     def _store_item(self, item: Object, *, dry: bool) -> Object:
         if not dry:
             return self.store.put(item)
-        new = {"uid": str(uuid.uuid4()), "creationTimestamp": now()}
+        new = {"uid": str(uuid.uuid4()), "creationTimestamp": utc()}
         return {**item, "metadata": {**new, **item["metadata"]}}
 
     def _invalid(self, name: str, field: str, why: str) -> StatusError:

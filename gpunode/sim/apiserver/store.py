@@ -14,8 +14,9 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any, TypeAlias
+
+from gpunode.contract.times import utc
 
 Object: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[str, str, str]  # kind, namespace ("" for the cluster's own), name
@@ -99,7 +100,7 @@ class Store:
             before = self._objects.get(key(item))
             meta = item["metadata"]
             if before is None:
-                meta = {"uid": str(uuid.uuid4()), "creationTimestamp": now(), **meta}
+                meta = {"uid": str(uuid.uuid4()), "creationTimestamp": utc(), **meta}
             elif before == item:
                 return before
             self.version += 1
@@ -161,11 +162,6 @@ def key(item: Object) -> Key:
     return item["kind"], item["metadata"].get("namespace", ""), item["metadata"]["name"]
 
 
-def now() -> str:
-    """The time as the API writes it: UTC, whole seconds."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def record(
     store: Store, about: Object, component: str, kind: str, reason: str, message: str, host: str = ""
 ) -> None:
@@ -178,7 +174,7 @@ def record(
         name = store.events.setdefault(identity, f"{meta['name']}.{time.time_ns():x}")
         event = store.get("Event", namespace, name)
         if event is not None:
-            store.put({**event, "count": event["count"] + 1, "lastTimestamp": now()})
+            store.put({**event, "count": event["count"] + 1, "lastTimestamp": utc()})
             return
         place = store.get("Namespace", "", namespace)
         if place is None or "deletionTimestamp" in place["metadata"]:
@@ -199,8 +195,8 @@ def record(
                 "reason": reason,
                 "message": message,
                 "source": {"component": component, **({"host": host} if host else {})},
-                "firstTimestamp": now(),
-                "lastTimestamp": now(),
+                "firstTimestamp": utc(),
+                "lastTimestamp": utc(),
                 "count": 1,
                 "type": kind,
                 "eventTime": None,
@@ -221,7 +217,7 @@ def with_times(conditions: list[Object], before: Object, *names: str) -> list[Ob
     known = {(old["type"], old["status"]): old for old in before.get("conditions") or []}
     for condition in conditions:
         old = known.get((condition["type"], condition["status"]), {})
-        condition |= {name: old.get(name) or now() for name in names}
+        condition |= {name: old.get(name) or utc() for name in names}
     return conditions
 
 

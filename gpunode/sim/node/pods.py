@@ -7,11 +7,11 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
 
-from gpunode.sim.apiserver.store import Object, now, with_times
+from gpunode.contract.times import utc
+from gpunode.sim.apiserver.store import Object, with_times
 from gpunode.sim.forkserver import ForkServer
 from gpunode.sim.host.answers import pid
 from gpunode.sim.host.machine import ContainerNow, Now
@@ -30,7 +30,7 @@ PROBE_SECONDS = 1.0  # that the simulation waits for an answer; its kubelet does
 VOLUMES = "root/var/lib/kubelet/pods"
 BACK_OFF, LONGEST = 10.0, 300.0  # seconds before the second restart, doubled each time
 NEVER = "ErrImageNeverPull"
-RETRY = 5.0  # seconds between two tries at an image
+RETRY = 5.0  # seconds between two tries at an image, a sandbox or a volume
 TAIL = 2048  # bytes of its log that a failed container's status keeps
 
 
@@ -220,7 +220,7 @@ class ContainerLifecycle:
             return
         self._probe = Probe(self.spec, node.endpoints)
         self.logs.append(log)
-        self.state = {"running": {"startedAt": stamp(self.process.started)}}
+        self.state = {"running": {"startedAt": utc(self.process.started)}}
         node.record(pod, "Normal", "Pulled", self._image_message())
         node.record(pod, "Normal", "Created", f"Created container: {self.name}")
         node.record(pod, "Normal", "Started", f"Started container {self.name}")
@@ -286,7 +286,7 @@ class ContainerLifecycle:
         return True
 
     def _end(self, pod: Object, code: int, reason: str, began: float, message: str) -> None:
-        end = {"exitCode": code, "reason": reason, "startedAt": stamp(began), "finishedAt": now()}
+        end = {"exitCode": code, "reason": reason, "startedAt": utc(began), "finishedAt": utc()}
         self.state = {"terminated": {**end, **({"message": message} if message else {})}}
         policy, meta = pod["spec"]["restartPolicy"], pod["metadata"]
         if policy == "Never" or (policy == "OnFailure" and not code) or "deletionTimestamp" in meta:
@@ -304,18 +304,10 @@ class ContainerLifecycle:
             self._node.record(pod, "Warning", "BackOff", message)
 
 
-def stamp(seconds: float) -> str:
-    """A time as the API writes it."""
-    return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def _value(variable: Object, pod: Object) -> str:
     """A variable's value: a text, or the pod's node name, the only field that is simulated."""
     field = variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
     return str(pod["spec"]["nodeName"]) if field == "spec.nodeName" else str(variable.get("value", ""))
-
-
-RETRY = 5.0  # seconds between two tries at a sandbox or a volume
 
 
 class PodRun:
@@ -377,7 +369,7 @@ class PodRun:
         status: Object = {
             "phase": self._phase(),
             "qosClass": self.pod["status"].get("qosClass"),
-            "startTime": stamp(self._began),
+            "startTime": utc(self._began),
             "hostIP": NODE_ADDRESS,
             "hostIPs": [{"ip": NODE_ADDRESS}],
         }
