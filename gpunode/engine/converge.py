@@ -79,6 +79,7 @@ def follow_running_apply(visit: Visit, outcome: Outcome, emit: OnEvent) -> Outco
     for message in _messages(visit, wire.follow_job(run.run), run.run, emit):
         if message["type"] == "progress":
             emit(Event("progress", visit.host.name, message["text"]))
+    visit.planner = None  # it may rest on what that apply has done
     return probe_and_plan(visit, emit)
 
 

@@ -100,3 +100,15 @@ def test_an_upgrade_of_the_driver_is_undone_also_by_an_operator_who_is_killed_an
         assert of_kind(resumed, "summary")[0]["changed"] == 1
         (run,) = of_kind(operators.gpunode(demo.folder, "show", "last", "--json"), "run")
         assert run["result"] == {"undone": 1}
+
+
+def test_a_host_whose_journal_has_nothing_of_the_run_is_refused() -> None:
+    with Demo([kinds.old_host("gpu-1")]) as demo:
+        done = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--no-run", "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        for journal in (demo.folder / "hosts/gpu-1/root/var/lib/gpunode/runs").glob("*/journal.jsonl"):
+            journal.unlink()
+        refused = undo(demo, "last")
+    assert refused.returncode == 4
+    (outcome,) = of_kind(refused, "outcome")
+    assert "its journal has nothing of run" in outcome["error"]
