@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gpunode.engine import converge
+from gpunode.engine import converge, rounds
 from gpunode.engine.fleet import Visit
 from gpunode.errors import AgentFailed, ConnectionLost, Refused, Unreachable
 from gpunode.host import reach, wire
 from gpunode.host.answers import parse_facts
-from gpunode.model import Change, Event, Host, Outcome, Plan, Reboot, Ssh, StepPlan, Watch, WriteFile
+from gpunode.model import Change, Event, Facts, Host, Outcome, Plan, Reboot, Ssh, StepPlan, Watch, WriteFile
 
 HOST = Host("gpu-01", Ssh("gpu-01"), sudo=False)
 FAILED = {"type": "failed", "n": 0, "code": "internal", "error": "no", "detail": [], "restored": []}
@@ -429,3 +429,21 @@ def test_a_host_that_may_still_reboot_is_waited_for(raw: dict[str, Any]) -> None
     for agent, seconds in ((Agent(down), 0.0), (Agent(refused), 60.0)):
         with pytest.raises(Unreachable):
             converge.wait_until_back(Visit(HOST, agent.dial, None), seconds, events.append)
+
+
+def test_what_a_plan_rests_on_is_read_again_after_an_apply_that_still_ran(raw: dict[str, Any]) -> None:
+    """An undo that took the journal of before would miss what that apply has changed since."""
+    running = {**raw, "running": {"run": "r0", "by": "ada@ws", "since": 0.0}}
+    first, last = ([{"type": "facts", "facts": seen}] for seen in (running, raw))
+    agent = Agent((first, True), ([{"type": "end", "ok": True}], True), (last, True))
+    visit = Visit(HOST, agent.dial, None)
+    chosen = []
+
+    def choose(_: Visit) -> Callable[[Facts], Outcome]:
+        chosen.append(len(agent.jobs))
+        return lambda seen: Outcome(HOST.name, "right", seen)
+
+    visit.choose_planner = choose
+    outcome = rounds.probe_host(visit, lambda _: None)
+    assert outcome.facts is not None
+    assert (chosen, outcome.facts.running) == ([0, 2], None)
