@@ -178,10 +178,13 @@ async def serving(
 
     host, _, port = address.rpartition(":")
     try:
-        server = await asyncio.start_server(converse, host.strip("[]") or None, int(port), limit=REQUEST)
+        server = await asyncio.start_server(
+            converse, host.strip("[]") or None, int(port), limit=REQUEST, start_serving=False
+        )
     except OSError as error:
         raise CannotListen(f"cannot serve metrics and probes on {address}: {error.strerror}") from None
     async with server:
+        await server.start_serving()
         yield
 
 

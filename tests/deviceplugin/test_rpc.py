@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 import socket
 import struct
@@ -191,6 +192,22 @@ def test_a_server_that_stops_lets_calls_end(sockets):
             assert caught.value.code is Code.UNAVAILABLE
 
     play(scene())
+
+
+def test_a_start_that_is_cancelled_leaves_no_socket(sockets):
+    path = sockets / "p.sock"
+
+    async def scene() -> None:
+        starting = asyncio.ensure_future(Server({}, {}).start(path))
+        while not path.exists():
+            await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        assert starting.cancelled()
+        assert not path.exists()
+
+    play(scene())
+    gc.collect()  # warns of a socket that was not closed
 
 
 @pytest.mark.parametrize("turns", range(6))

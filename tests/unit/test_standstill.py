@@ -124,7 +124,7 @@ def test_every_round_asks_before_it_changes_anything(later: Any, monkeypatch: py
     done: list[str] = []
     plans = [Plan("h", (StepPlan("x", (later,)),)), Plan("h", ())]
 
-    def apply(_: Visit, outcome: Outcome, __: Any) -> Outcome:
+    def apply(_: Visit, outcome: Outcome, *_more: Any) -> Outcome:
         assert outcome.plan is not None
         done.append("apply")
         return replace(outcome, status="changed", applied=outcome.plan.changes, plan=plans.pop(0))

@@ -107,8 +107,9 @@ class ReportServer:
     @contextlib.asynccontextmanager
     async def open(self, path: Path) -> AsyncIterator[None]:
         """Listen at `path`; replaces the socket of an earlier process."""
-        server = await asyncio.start_unix_server(self._serve, path)
+        server = await asyncio.start_unix_server(self._serve, path, start_serving=False)
         try:
+            await server.start_serving()
             yield
         finally:
             server.close()

@@ -111,7 +111,14 @@ class Server:
 
     async def start(self, path: Path) -> None:
         """Listen. Raises OSError."""
-        self._server = await asyncio.get_running_loop().create_unix_server(self._new_connection, str(path))
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(self._new_connection, str(path), start_serving=False)
+        try:
+            await self._server.start_serving()
+        except asyncio.CancelledError:
+            self._server.close()
+            path.unlink(missing_ok=True)
+            raise
 
     async def stop(self, grace: float) -> None:
         """Take no more calls, and end those that are still open after so many seconds."""

@@ -47,6 +47,7 @@ def vectoradd(**values: object) -> dict[str, object]:
         "resource": "nvidia.com/gpu",
         "amount": 1,
         "scheduler": "",
+        "claims": "",
         "runtime_class": None,
         "seconds": 60,
     }
