@@ -10,7 +10,7 @@ import pytest
 from gpunode.engine import chain, converge, forget, impact
 from gpunode.inventory import load
 from gpunode.links.machine import pci
-from gpunode.model import Facts, Gpu, GpuLayout, MigDevice, MigLayout, MigRule
+from gpunode.model import Entry, Facts, Gpu, GpuLayout, MigDevice, MigLayout, MigRule
 from gpunode.planning import mig
 from gpunode.planning.tables import table
 from tests import cases
@@ -149,9 +149,12 @@ def test_work_ends_before_gpus_are_cut() -> None:
     assert impact.describe_unaccepted([change], [impact.REBOOT]) == ""
 
 
-def test_a_forgotten_host_keeps_the_mode_and_says_so() -> None:
-    """What gpunode wrote for its boots goes."""
-    script = cases.facts("modern", {"files": {"/etc/gpunode-mig.sh": "x"}})
-    steps, left = forget.plan(forget.Aim(), cut(script, "7g.80gb"))
-    assert "/etc/gpunode-mig.sh" in [getattr(change, "path", "") for step in steps for change in step.changes]
-    assert "MIG of 0000:19:00.0" in [item.what for item in left]
+def test_a_forgotten_host_has_its_layout_of_before_gpunode() -> None:
+    """By the journal; what gpunode wrote for its boots goes."""
+    seen = cut(cases.facts("modern", {"files": {"/etc/gpunode-mig.sh": "x"}}), "7g.80gb")
+    before = {gpu.pci: (None, ("7g.80gb",)) for gpu in seen.gpus}
+    journal = (Entry("a", "r", kind="mig_layout", layouts=before),)
+    changes = [change for step in forget.plan(forget.Aim(journal), seen)[0] for change in step.changes]
+    assert "/etc/gpunode-mig.sh" in [getattr(change, "path", "") for change in changes]
+    (back,) = [change for change in changes if isinstance(change, MigLayout)]
+    assert [gpu.after for gpu in back.gpus] == [None] * len(seen.gpus)
