@@ -317,7 +317,7 @@ KEPT = {**HOLDER, "code": "api-server-answered", "unit": "docker.service"}
         ({"pci": "10de"}, "'10de' where a list is expected, in facts.pci"),
         ({"pci": [1]}, "1 where an object is expected, in facts.pci[0]"),
         ({"pci": [{**PCI, "vendor": 10}]}, "10 where text is expected, in facts.pci[0].vendor"),
-        ({"time": 1, "containers": 1 << 64}, "18446744073709551616 where a whole number is expected"),
+        ({"time": 1, "containers": 1 << 67}, "147573952589676412928 where a whole number is expected"),
         (
             {"modules": {"nvidia": {"version": None}}},
             "nothing where a whole number is expected, in facts.modules[nvidia].refcnt",
