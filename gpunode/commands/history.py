@@ -17,7 +17,6 @@ from gpunode.wording import several
 COLUMNS = ("run", "began", "took", "by", "inventory", "hosts", "result", "ended", "version", "question", "answer")  # fmt: skip
 GATE = ("gate", "hosts", "status", "seconds", "output")
 RECORDED = ("host", "state", "why", "seconds", "changes")
-NOT_ENDED = "not ended: it was cut off, or is under way"
 
 
 def list_runs(reporter: Reporter, count: int) -> int:
@@ -73,18 +72,24 @@ def _row(run: RecordedRun, *, whole: bool) -> tuple[object, ...]:
     )
 
 
-class Result(Counts):
-    """State -> number of hosts, of a run that has not ended."""
-
+class UnderWay(Counts):
     __slots__ = ()
 
     def __str__(self) -> str:
-        return f"{Counts.__str__(self)}; {NOT_ENDED}"
+        return f"{Counts.__str__(self)}; under way"
+
+
+class CutOff(Counts):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return f"{Counts.__str__(self)}; it was cut off"
 
 
 def _result(run: RecordedRun) -> Counts:
-    counts = Counter[str](progress.state for progress in run.hosts.values())
-    return Counts(counts) if run.ended else Result(counts)
+    """State -> number of hosts."""
+    kind = Counts if run.ended else UnderWay if record.is_running(run) else CutOff
+    return kind(Counter[str](progress.state for progress in run.hosts.values()))
 
 
 def _rfc3339(seconds: float) -> str:

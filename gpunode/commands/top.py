@@ -13,7 +13,7 @@ from gpunode.engine import nodes, record
 from gpunode.engine.member import Member
 from gpunode.engine.overview import Overview, RunLine, make_cell, sort_cells, sum_up_run
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError, Problem
+from gpunode.errors import ClusterError, GpunodeError, Problem
 from gpunode.links.plugin.usage import NodeUsage, read_usage
 from gpunode.model import Share
 
@@ -60,7 +60,11 @@ def _ask(api: Api, session: Session, *, selected: bool) -> tuple[dict[str, NodeU
 
 def _join(session: Session, usages: Mapping[str, NodeUsage], seen: Overview, *, recorded: bool) -> Overview:
     """What was seen, with the hosts as they are and as their last run has them."""
-    run = record.last_run(Path(session.inventory.path)) if recorded else None
+    run = None
+    try:
+        run = record.last_run(Path(session.inventory.path)) if recorded else None
+    except GpunodeError as error:  # of a damaged record
+        seen = replace(seen, error=seen.error or error.message)
     running = run is not None and record.is_running(run)
     hosts = run.hosts if run else {}
     unknown = {host.name: NodeUsage(host.name, reason=Problem("not asked", "")) for host in session.hosts}

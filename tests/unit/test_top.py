@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from rich.cells import cell_len
 
 from gpunode.cli.hosts import _words
 from gpunode.cli.options import InCluster
-from gpunode.commands.top import toggle_pause
+from gpunode.commands import history
+from gpunode.commands.top import _join, toggle_pause
 from gpunode.contract.status import Reason
 from gpunode.contract.usage import Gpu, User
 from gpunode.engine import record
@@ -220,6 +222,7 @@ def test_a_run_is_running_as_long_as_its_process_lives(under_way: Record) -> Non
     under_way.batch(1, 2, 60.4)
     run = record.read(under_way.path)
     assert record.is_running(run)
+    assert str(history._result(run)) == "2 waiting; under way"
     line = sum_up_run(run, running=True, paused=False, now=time.time())
     assert (line.batch, line.batches, line.hosts) == (1, 2, 2)
     assert 0 < (line.left or 0) <= 60
@@ -233,6 +236,17 @@ def test_a_record_without_its_process_is_of_no_running_run(tmp_path: Path) -> No
     run = record.read(path)
     assert not record.is_running(run, folder=tmp_path)
     assert sum_up_run(run, running=False, paused=False, now=0).state == "cut off"
+    assert str(history._result(run)) == "1 waiting; it was cut off"
+
+
+def test_a_damaged_record_hides_no_figures(under_way: Record, tmp_path: Path) -> None:
+    under_way.path.write_text(under_way.path.read_text().replace('"format": 1', '"format": 99'))
+    session = SimpleNamespace(
+        inventory=SimpleNamespace(path=str(tmp_path / "inventory.yaml")), hosts=[SimpleNamespace(name="h")]
+    )
+    seen = _join(session, {"h": NODE}, Overview("2 GPUs"), recorded=True)  # type: ignore[arg-type]
+    assert (seen.fleet, seen.run, seen.cells[0].state) == ("2 GPUs", None, "ok")
+    assert "a record of format 99" in seen.error
 
 
 def test_a_pause_is_asked_for_and_taken_back(under_way: Record) -> None:
