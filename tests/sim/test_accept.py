@@ -119,7 +119,7 @@ def test_a_fleet_shows_the_remark_below_the_one_line_of_its_host() -> None:
 def test_gpus_in_use_are_skipped_and_named(demo: Demo) -> None:
     api = client(demo)
     for number in range(3):
-        job(api, f"work-{number}", NEW, 60)
+        job(api, f"work-{number}", NEW, 600)
     until(
         lambda: [item["status"].get("phase") for item in api.ask("GET", JOBS)[1]["items"]] == ["Running"] * 3
     )
