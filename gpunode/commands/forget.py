@@ -231,7 +231,7 @@ def _report_end(session: Session, api: Api | None, members: Members, strangers: 
     if done:
         path = session.inventory.path
         reporter.note(
-            f"Forgotten: {few(done, NAMED)}. Take {'it' if len(done) == 1 else 'them'} out of {path}: the next provision would begin anew."
+            f"Forgotten: {few(done, NAMED)}. Take {'it' if len(done) == 1 else 'them'} out of {path}; otherwise the next provision sets up GPUs there again."
         )
     if left:
         them = "it" if len(left) == 1 else "them"

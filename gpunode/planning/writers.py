@@ -51,7 +51,7 @@ def of_file(facts: Facts, path: str) -> Writer | None:
     if trace is not None and trace.wrote and trace.wrote == file.sha256:
         return Writer("gpunode", "gpunode", f"its record of the run {trace.run}")
     if trace is not None and trace.packaged:
-        return Writer("package", f"the package {trace.package}", "the file is as it was installed")
+        return Writer("package", f"the package {trace.package}", "unchanged since its installation")
     text = file.content or ""
     for mark in table(__package__, TABLE)["marks"]:
         at = re.search(mark.get("path", ""), path)

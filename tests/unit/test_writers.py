@@ -81,7 +81,7 @@ def test_a_tool_is_known_by_what_it_leaves(path: str, text: str, code: str) -> N
         (
             {"package": "containerd.io", "packaged": True},
             "",
-            "the package containerd.io (the file is as it was",
+            "the package containerd.io (unchanged since its",
         ),
         ({}, "", "the GPU Operator (its toolkit's folder"),
     ],

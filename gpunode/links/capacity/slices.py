@@ -92,6 +92,6 @@ def judge_devices(node: Node, devices: Sequence[Published], gpus: Sequence[Gpu])
         return Verdict.ok("capacity", text)
     fix = (
         f"`kubectl get resourceslices --field-selector spec.nodeName={node.name} -o yaml` shows them; the log of the DRA driver's pod "
-        "on this node says why. It lists GPUs anew when that pod is replaced."
+        "on this node says why. It lists GPUs again when that pod is replaced."
     )
     return Verdict.broken("capacity", text, f"not published: {few(missing, NAMED)}", fix, "not-published")

@@ -27,7 +27,7 @@ def is_owned(item: Object) -> bool:
 def find(item: Object, *, keep_software: bool = False) -> tuple[str, ...]:
     """What `take_off` would remove from the node, as `label NAME`, `taint KEY=VALUE:EFFECT` …, or whose mark it would end."""
     node, annotations = parse(item), item["metadata"].get("annotations") or {}
-    stays = " (it stays, and is nobody's)"
+    stays = " (stays without an owner)"
     texts = [
         f"label {key}{stays if keep_software and key in PLUGIN else ''}"
         for key in _labels(node, keep_software)

@@ -13,7 +13,7 @@ from gpunode.links.driver.on_host.modules import start
 def mig_layout(this: Run, change: Message) -> Message:
     """Cut GPUs, one after the other, while no process uses one. `layouts`: those of before, by PCI address. A GPU whose new mode waits for
     a reset stays `pending`."""
-    spare_newcomers([], 2 * settle_time(this), "the MIG layouts stay as they are")
+    spare_newcomers([], 2 * settle_time(this), "the MIG layouts are unchanged")
     for gpu in change["gpus"]:
         refuse_unknown_profiles(gpu["pci"], gpu["after"] or [])
     stopped = [unit for unit in change["services"] if run("systemctl", "is-active", unit).status == 0]
