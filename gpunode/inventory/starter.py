@@ -67,10 +67,10 @@ def _lines(known: Starter) -> Iterator[str]:
     )
     yield "  driver: auto                      # the branch that fits the GPUs; or 580, a full version, none"
     yield "  runtime: default                  # nvidia is the default runtime; class: only for pods of RuntimeClass nvidia"
-    yield "  work: wait                        # for pods on GPUs before they are disturbed; or drain, kill"
+    yield "  work: wait                        # for pods on GPUs before a disruptive change; or drain, kill"
     yield ""
     yield "groups:"
-    yield "  gpu:                              # take out hosts that have no NVIDIA GPU"
+    yield "  gpu:                              # remove hosts without an NVIDIA GPU"
     yield "    # labels: {pool: inference}     # of the hosts' nodes"
     yield "    hosts:"
     for name in ranges([host.name for host in known.hosts if host.plain]):
