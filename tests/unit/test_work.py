@@ -104,7 +104,7 @@ def test_a_container_outside_kubernetes_is_named_too() -> None:
 def test_containers_that_keep_their_gpus_and_those_of_which_nothing_is_known_are_counted() -> None:
     link = judge(make_pod("a", gpus=1), containers=[given("a"), given("b", lost=None)])
     assert link == Verdict.ok(
-        "work", "1 container can use the GPUs given to them; of 1 more unknown on this host"
+        "work", "1 container can use the GPUs given to them; 1 more unknown on this host"
     )
 
 
