@@ -191,10 +191,7 @@ def forget(
         ),
     ] = False,
     yes: options.Yes = False,
-    batch: Annotated[
-        str | None,
-        typer.Option(help="Finish N hosts, or N% of them, before the next batch starts.", metavar="N|N%"),
-    ] = None,
+    batch: options.Batch = None,
     common: options.Named,
 ) -> int:
     """Remove gpunode's traces from hosts: its files, merges and holds, its image and records, the device plugin, and the

@@ -15,6 +15,7 @@ from gpunode.commands.provision import Hosts, ProvisionOptions
 from gpunode.engine import (
     accepted,
     batch,
+    cluster_diff,
     control_plane,
     converge,
     exit_codes,
@@ -26,6 +27,7 @@ from gpunode.engine import (
 )
 from gpunode.engine.batch import Interrupt, Run
 from gpunode.engine.batch_order import Size
+from gpunode.engine.estimate import report_costs
 from gpunode.engine.fleet import Planner, Visit
 from gpunode.engine.member import Member, Members, outcomes
 from gpunode.engine.record import FORGOTTEN, Record
@@ -34,7 +36,7 @@ from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import GPU_LABEL, drain, fetch
 from gpunode.links.plugin import daemonset, marks
-from gpunode.model import Event, Host, Left, OnEvent, Ssh
+from gpunode.model import Event, Host, OnEvent, Ssh
 from gpunode.wording import Advice, Command, few
 
 NAMED = 5
@@ -82,14 +84,11 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
         reporter.note("The cluster is left out, since the inventory names no `cluster.plugin`.")
     _show_left(session, members, strangers)
     order = rounds.order_batches(members, size=options.size)
-    waiting = [member for member in members if member.has_changes]
-    reporter.rows(
-        "batch", ("batch", "hosts", "changes", "disturbed", "words"), rounds.batch_rows(order, waiting)
-    )
+    plan = cluster_diff.ClusterPlan(len(marked), ())
+    costs = report_costs(session, order, members, plan, size=options.size, run=False)
     question = answered = ""
-    if waiting or marked:
-        costs = rounds.costs(waiting, len(marked), len(order))
-        question, answered = f"{costs}. Forget them?", "--yes" if options.yes else "yes"
+    if costs or marked:
+        question, answered = f"{costs or 'Marks alone'}. Forget them?", "--yes" if options.yes else "yes"
         confirm(reporter, question, yes=options.yes)
     settings = ProvisionOptions(yes=options.yes, run=False, size=options.size, command="forget")
     record = provision.begin_record(session, (*members, *strangers), settings, question, answered)
@@ -100,7 +99,7 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
         Interrupt(reporter, lambda: record.begun) as stop,
     ):
         provision.sweep_test_pods(session, api, record, lease)
-        acts = {member.host.name: impact.acts(member.changes) for member in waiting}
+        acts = {member.host.name: impact.acts(member.changes) for member in members if member.has_changes}
         run = Run(
             session,
             api,
@@ -149,12 +148,12 @@ def _check_rights(api: Api, members: Members, namespace: str) -> None:
 
 
 def _show_left(session: Session, members: Members, strangers: Members) -> None:
-    """Show what stays on hosts; in the place of a name for each host, all that have it."""
-    alike: dict[Left, list[str]] = {}
-    for member in members:
-        for left in (member.outcome.left if member.outcome else None) or ():
-            alike.setdefault(left, []).append(member.host.name)
-    rows = [(name, left.code, left.what, left.why) for left, names in alike.items() for name in names]
+    """Show what stays on hosts."""
+    rows = [
+        (member.host.name, left.code, left.what, left.why)
+        for member in members
+        for left in (member.outcome.left if member.outcome else None) or ()
+    ]
     session.reporter.rows("left", ("host", "code", "what", "why"), rows)
     if strangers:
         gone = few([member.host.name for member in strangers], NAMED)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpunode.agent.record import STATE
-from gpunode.engine import converge, forget
+from gpunode.engine import converge, forget, impact
 from gpunode.links.runtime import config_toml
 from gpunode.links.runtime.docker import daemon_json, without_nvidia
 from gpunode.model import (
@@ -17,14 +17,16 @@ from gpunode.model import (
     File,
     ForgetHost,
     Left,
+    Packages,
     PluginImage,
+    Reboot,
     RemoveFile,
     RemoveImage,
     WriteFile,
 )
 from tests import cases
 
-from .test_undo import DOCKER, facts, restart, sha
+from .test_undo import DOCKER, DRIVER, USER, changed, facts, restart, sha, there
 from .test_undo import file as entry
 
 HOST, DAEMON = cases.host("gpu-1"), "/etc/docker/daemon.json"
@@ -174,3 +176,18 @@ def test_a_table_that_was_added_to_containerds_file_comes_out_again(second: bool
     assert config_toml.without_nvidia(merged + since, CONTAINERD, second=second) == before + since
     small = config_toml.containerd_toml("version = 2\n", default=True)
     assert "nvidia" not in config_toml.without_nvidia(small, CONTAINERD, second=False)
+
+
+def test_records_go_after_the_reboot_that_a_driver_needs() -> None:
+    """They name the packages: a run that is killed in between is planned from them again. The question names the reboot, no more is
+    done later than was asked for."""
+    journal = (changed(packages={DRIVER: (None, "2")}), changed("kernel_module"))
+    seen = replace(there(("nvidia",), (USER,), libnvidia_ml1="2"), files={STATE: File(STATE, exists=True)})
+    first = forget.plan_host(HOST, forget.Aim(journal), seen)
+    assert first.plan is not None
+    assert [type(change) for change in first.plan.changes] == [Packages, Reboot]
+    after = replace(there(), files=seen.files)
+    then = forget.plan_host(HOST, forget.Aim(journal), after)
+    assert then.plan is not None
+    assert then.plan.changes == (GONE,)
+    assert impact.describe_unaccepted(then.plan.changes, impact.acts(first.plan.changes)) == ""
