@@ -216,7 +216,7 @@ def _software(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
         return
     why = f"{'of another version' if was_loaded else 'not loaded'} before {_name(run)}"
     if held := modules.holders(facts):
-        yield from (*changes, Reboot(f"the modules are {why}; {held}"))
+        yield from (*changes, Reboot(f"the modules are {why}; {held}", bare=not was_loaded))
         return
     yield modules.unload(facts, why)
     yield from changes

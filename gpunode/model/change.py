@@ -213,10 +213,12 @@ class UninstallDriver:
 @dataclass(frozen=True, slots=True)
 class Reboot:
     """Restart the machine; the run continues when its boot id has changed. `ends`: the users of the GPUs (pids, and UIDs of
-    pods) at the time of the plan; a newer user prevents the reboot. None: it ends any user's work."""
+    pods) at the time of the plan; a newer user prevents the reboot. None: it ends any user's work. `bare`: the plan removes the driver,
+    so the next kernel need not have its module."""
 
     why: str
     ends: tuple[str, ...] | None = None
+    bare: bool = False
     fault: str | None = None
 
 

@@ -158,7 +158,7 @@ DRIVER = "libnvidia-ml1"
 OLD = PackageSpec(DRIVER, "1", downgrade=True)
 USER = GpuUser(7, "python")
 HOLDERS = modules.holders(there(("nvidia",), (USER,)))
-HELD = Reboot(f"the modules are not loaded before run r1; {HOLDERS}")
+HELD = Reboot(f"the modules are not loaded before run r1; {HOLDERS}", bare=True)
 PCI = "0000:3b:00.0"
 
 

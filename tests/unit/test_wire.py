@@ -493,7 +493,7 @@ ENCODED: list[tuple[Change, dict[str, Any]]] = [
         KernelModule("why", load=("nvidia",)),
         {"kind": "kernel_module", "load": ["nvidia"], "unload": [], "services": []},
     ),
-    (Reboot("why", ("7",)), {"kind": "reboot", "ends": ["7"]}),
+    (Reboot("why", ("7",)), {"kind": "reboot", "ends": ["7"], "bare": False}),
 ]
 
 

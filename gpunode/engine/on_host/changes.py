@@ -172,7 +172,7 @@ def reboot(this: Run, change: Message) -> Message:
     """Not done, but refused if the next kernel has no nvidia module and dkms builds none, or a process began to use the GPUs
     since the plan; `work` does it after the last message."""
     kernel = next_kernel()
-    if read_kernels().get(kernel) is False:
+    if not change["bare"] and read_kernels().get(kernel) is False:
         log = build(this, kernel)
         if not read_kernels().get(kernel):
             sentence = "not rebooted: the kernel %s boots next and has no nvidia module" % kernel
