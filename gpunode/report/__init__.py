@@ -53,7 +53,9 @@ def document(text: str) -> None:
     from rich.theme import Theme
 
     os.environ.setdefault("LESS", "-FRX")  # less shows colours, and ends at once where one screen is enough
-    console = Console(theme=Theme({"markdown.code": "cyan"}))  # rich's own is on black, also in a light terminal
+    console = Console(
+        theme=Theme({"markdown.code": "cyan"})
+    )  # rich's own is on black, also in a light terminal
     console.width = min(console.width, WIDEST)
     with console.pager(styles=True, links=False):
         console.print(Markdown(text, code_theme="ansi_dark", hyperlinks=False))
