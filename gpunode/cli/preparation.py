@@ -57,7 +57,7 @@ def init(
 
     if localfile.exists(inventory):
         raise UsageError(
-            f"{inventory} is there already; nothing was written",
+            f"{inventory} exists already; nothing was written",
             hint="Name another file: `gpunode init FILE`.",
         )
     if source and hosts:

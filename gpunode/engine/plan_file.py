@@ -107,7 +107,7 @@ def check_place(path: Path) -> None:
     """Raise UsageError where no plan can be written, or would replace a file that is none."""
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         raise UsageError(
-            f"--out {path}: no file can be written there", hint="Name a file in a folder that is there."
+            f"--out {path}: no file can be written there", hint="Name a file in an existing folder."
         )
     if path.exists() and not _begins(path).startswith(BEGINS):
         raise UsageError(

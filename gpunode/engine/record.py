@@ -386,7 +386,7 @@ def _parse(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
     if isinstance(written, int) and written > FORMAT:
         raise GpunodeError(
             f"{path}: a record of format {written}; this gpunode reads up to {FORMAT}",
-            hint="Go on with the gpunode that began the run, or begin a new one.",
+            hint="Continue with the gpunode that started the run, or start a new run.",
         )
     if written is None or not isinstance(head.get("hosts"), list):
         raise GpunodeError(f"{path}: not the record of a run", hint="Begin a new run.")

@@ -123,7 +123,7 @@ def sentence(facts: Facts | None, change: Change) -> str:
         return text  # a tool does it again, a person perhaps not
     path = getattr(change, "path", "")
     rows = table(__package__, TABLE)
-    release = rows["releases"].get(writer.code, "take the file out of that tool")
+    release = rows["releases"].get(writer.code, "remove the file from that tool")
     setting = next(way for pattern, way in rows["settings"].items() if re.search(pattern, path))
     return f"{text}. Let one of them own it: {release}, or {setting}"
 

@@ -198,7 +198,7 @@ def open_page(kind: type[Page], report: Reporter, path: Path, title: str) -> Pag
     if path.is_dir() or not os.access(path.parent, os.W_OK):
         raise UsageError(
             f"{kind.option} {path}: no file can be written there",
-            hint="Name a file in a folder that is there.",
+            hint="Name a file in an existing folder.",
         )
     try:
         free = _replaceable(path, kind.begins)

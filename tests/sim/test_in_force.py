@@ -53,7 +53,7 @@ def test_a_gate_that_the_running_kubelet_does_not_go_by_breaks_its_node(demo: De
     assert gpunode(demo, "plan", "--exit-code").returncode == 0
     checked = gpunode(demo, "verify", "--no-run")
     assert checked.returncode == 1
-    assert "the running kubelet goes by GracefulNodeShutdown=true" in checked.stdout
+    assert "the running kubelet uses GracefulNodeShutdown=true" in checked.stdout
     assert "/var/lib/kubelet/config.yaml has it, and the kubelet has not read that" in checked.stdout
     assert systemctl(state, ["restart", "kubelet.service"]) == 0
     # A kubelet that restarts offers no GPU until the plugin has registered again.

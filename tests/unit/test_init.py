@@ -152,7 +152,7 @@ def test_a_file_that_is_there_is_never_overwritten(folder: Path) -> None:
     (folder / "inventory.yaml").write_text("mine")
     error = init("--from", "ssh").exception
     assert isinstance(error, UsageError)
-    assert "is there already; nothing was written" in error.message
+    assert "exists already; nothing was written" in error.message
     assert (folder / "inventory.yaml").read_text() == "mine"
 
 

@@ -260,7 +260,7 @@ def test_a_gate_that_is_not_in_force_is_named_with_where_its_value_comes_from(
 ) -> None:
     link = kubelet.compare_gates(OK, outcome(arguments=arguments), told)
     assert (link.layer, link.status) == ("node", "broken")
-    assert link.text == f"the running kubelet goes by {shown}"
+    assert link.text == f"the running kubelet uses {shown}"
     assert link.cause == f"KubeletPodResources=false is wished: {where}"
     assert "systemctl restart kubelet.service" in link.fix
 

@@ -345,7 +345,7 @@ def test_a_module_beside_nvidia_that_is_not_loaded_breaks_the_module() -> None:
         (
             {"kernels": {"6.1.0-41-amd64": False}, "packages": {"linux-headers-6.1.0-41-amd64": "6.1.158-1"}},
             "ok",
-            "the next boot loses the driver: kernel 6.1.0-41-amd64 has no nvidia module; its headers are there",
+            "the next boot loses the driver: kernel 6.1.0-41-amd64 has no nvidia module; its headers are installed",
         ),
     ],
 )

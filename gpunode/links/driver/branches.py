@@ -127,5 +127,7 @@ def unbuilt_reason(facts: Facts, headers: Sequence[PackageSpec], *, builds: bool
     if not headers:
         return "gpunode knows no package with its headers"
     if all(is_installed(facts.packages, spec) for spec in headers):
-        return f"its headers are there, and dkms did not build it: `dkms autoinstall -k {kernel}` shows why"
+        return (
+            f"its headers are installed, but dkms did not build it: `dkms autoinstall -k {kernel}` shows why"
+        )
     return ""

@@ -63,7 +63,7 @@ def _check(facts: Facts, gpus: Sequence[PciDevice]) -> None:
         raise CannotPlan(
             f"all {len(gpus)} GPUs are bound to {owners}, for virtual machines",
             hint=f"Give a GPU back to the host (unbind {owners}, remove its ids from modprobe.d), "
-            "or take the host out of the inventory.",
+            "or remove the host from the inventory.",
         )
 
 

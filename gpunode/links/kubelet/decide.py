@@ -205,7 +205,7 @@ def _gates_set_twice(facts: Facts, start: KubeletStart, configs: Mapping[str, Sc
     for name, states in places.items():
         if len(states) == 2:
             counts = "true" if start.gates.get(name) else "false"
-            yield f"Feature gate {name} is true in {states[True]} and false in {states[False]}; the kubelet goes by {counts}."
+            yield f"Feature gate {name} is true in {states[True]} and false in {states[False]}; the kubelet uses {counts}."
 
 
 def _settings(facts: Facts, start: KubeletStart, configs: Mapping[str, Scalars]) -> Iterator[str]:
@@ -220,7 +220,7 @@ def _settings(facts: Facts, start: KubeletStart, configs: Mapping[str, Scalars])
                 if key.lower() == name.replace("-", "") and not _same(value, other):
                     where = _place(facts, start, name)
                     yield (
-                        f"--{name}={value}{where} contradicts `{key}: {other}` in {path}:{line}; the kubelet goes by the flag."
+                        f"--{name}={value}{where} contradicts `{key}: {other}` in {path}:{line}; the kubelet uses the flag."
                     )
 
 
@@ -230,7 +230,7 @@ def _drop_ins(configs: Mapping[str, Scalars]) -> Iterator[str]:
         settings = [(path, *scalars[key]) for path, scalars in configs.items() if key in scalars]
         if any(not _same(value, settings[0][1]) for _, value, _ in settings):
             shown = " and ".join(f"`{value}` in {path}:{line}" for path, value, line in settings)
-            yield f"{key} is {shown}; the kubelet goes by the last one."
+            yield f"{key} is {shown}; the kubelet uses the last value."
 
 
 def _same(value: str, other: str) -> bool:

@@ -44,12 +44,9 @@ def compare_gates(link: Verdict, outcome: Outcome, reported: Mapping[str, bool] 
     seen, desired = outcome.facts, outcome.desired
     if not wrong or seen is None or desired is None or desired.kubelet is None:
         return link
-    text = f"the running kubelet goes by {', '.join(_format(name, reported.get(name)) for name in wrong)}"
+    text = f"the running kubelet uses {', '.join(_format(name, reported.get(name)) for name in wrong)}"
     causes = [_where(seen, desired, desired.kubelet, name) for name in wrong]
-    fix = (
-        f"Restart it (`systemctl restart {desired.kubelet.place.unit}`). If that changes nothing, take the value out of where it "
-        "comes from, then run gpunode again."
-    )
+    fix = f"Restart it (`systemctl restart {desired.kubelet.place.unit}`). If that changes nothing, remove the value at its source, then run gpunode again."
     return Verdict.broken(link.layer, text, "\n".join(causes), fix)
 
 

@@ -18,7 +18,7 @@ def judge_pci(outcome: Outcome, seen: Facts) -> Verdict:
             "PCI",
             "no NVIDIA GPU on the PCI bus",
             "nothing with vendor 10de and a display class (0300, 0302) in /sys/bus/pci/devices",
-            "Check that the GPU is seated, powered and passed through, or take the host out of the inventory.",
+            "Check that the GPU is seated, powered and passed through, or remove the host from the inventory.",
         )
     names = Counter(f"{pci.gpu(device.device).name} ({device.vendor}:{device.device})" for device in devices)
     ours, listed = driven(devices), ", ".join(f"{n}x {name}" for name, n in names.items())
@@ -51,7 +51,7 @@ def check_count(expected: ExpectedGpus | None, seen: Facts) -> Problem | None:
     )
 
 
-OUT = "take the host out of the inventory"
+OUT = "remove the host from the inventory"
 
 
 def check(facts: Facts) -> None:
@@ -75,7 +75,7 @@ def check(facts: Facts) -> None:
         raise CannotPlan(
             f"no NVIDIA GPU on the PCI bus{seen}",
             hint="Check that it is seated, powered and passed through (`lspci -d 10de:`), "
-            "or take the host out of the inventory.",
+            "or remove the host from the inventory.",
         )
 
 

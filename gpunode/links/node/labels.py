@@ -52,7 +52,7 @@ def write(
             held = [key for key in labels if node.labels.get(key, labels[key]) != labels[key]]
             held_labels = ", ".join(f"{key}={node.labels[key]}" for key in held) or "these labels"
             off = " ".join(f"{key}-" for key in held or labels)
-            other = "say --overwrite" if writer == ACCELERATOR else "take it out of the inventory"
+            other = "say --overwrite" if writer == ACCELERATOR else "remove it from the inventory"
             by = ", ".join(
                 sorted({writers.name_manager(claim.manager) for claim in error.claims if claim.manager})
             )

@@ -94,7 +94,7 @@ def _compare(
             raise ClusterError(
                 f"another client set the taint {other}, the inventory has {taint}",
                 subject=name,
-                hint=f"Remove it (`kubectl taint node {name} {other}-`), or take it out of the inventory.",
+                hint=f"Remove it (`kubectl taint node {name} {other}-`), or remove it from the inventory.",
             )
     return added, gone
 

@@ -35,7 +35,7 @@ def check(facts: Facts) -> None:
     if _unit(facts) == UNITS[1] and "--enable-worker" not in command and "--single" not in command:
         raise CannotPlan(
             "this controller of k0s runs no kubelet",
-            hint="Install it with --enable-worker, or take the host out of the inventory.",
+            hint="Install it with --enable-worker, or remove the host from the inventory.",
         )
     if "--cri-socket" in command:
         raise CannotPlan(

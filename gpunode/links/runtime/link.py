@@ -95,7 +95,7 @@ def judge_container(answer: Mapping[str, Any], facts: Facts) -> Verdict:
     if answer["status"] == 0 and seen == expected:
         return Verdict.ok("container", text)
     cause = "\n".join(answer["words"]) if answer["status"] else "nvidia-smi in it does not list the others"
-    fix = f"Run nvidia-smi in a container of that image on the host, by {tool}; its runtime nvidia or its CDI devices are not right."
+    fix = f"Run nvidia-smi in a container of that image on the host, by {tool}; its runtime nvidia or its CDI devices are broken."
     return Verdict.broken("container", text, cause, fix)
 
 

@@ -33,7 +33,7 @@ def check(facts: Facts) -> None:
         raise CannotPlan(
             "MicroK8s is a strict snap here, whose containerd finds neither NVIDIA's runtime nor its libraries",
             hint="Install it from a channel without `-strict` (`snap install microk8s --classic`) and join the node again, or "
-            "take the host out of the inventory.",
+            "remove the host from the inventory.",
         )
     if files.text(facts, TEMPLATE) is None:
         raise CannotPlan(

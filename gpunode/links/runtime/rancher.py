@@ -58,7 +58,7 @@ class Rancher:
         for scalar in rancher.values(settings, "data-dir"):
             raise CannotPlan(
                 f"{scalar.path}: {self.product.title} keeps its files in {scalar.value} (data-dir), where gpunode does not look",
-                hint="gpunode drives it in its default folder so far; take the host out of the inventory.",
+                hint="gpunode drives it in its default folder so far; remove the host from the inventory.",
             )
 
     def plan(self, facts: Facts, desired: Desired, *, default: bool) -> tuple[Change, ...]:

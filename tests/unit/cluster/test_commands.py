@@ -676,7 +676,7 @@ def test_who_has_no_right_to_admission_policies_needs_none_where_none_is_wanted(
     for done in (deployed, command("plugin", "remove", "--yes")):
         assert done.exit_code == 0, (done.exception, done.output)
         said = " ".join(done.output.split())
-        assert said.count("admission policies of before are left is not known: the user `u` may not get") == 1
+        assert said.count("Remaining admission policies are unknown: the user `u` may not get") == 1
     assert not fake.all("DaemonSet")
 
 

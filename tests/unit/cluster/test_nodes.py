@@ -187,7 +187,7 @@ def test_a_label_that_somebody_set_otherwise_is_not_overwritten_unasked(api: Api
     assert "--overwrite" in caught.value.hint
     with pytest.raises(ClusterError, match="another client") as caught:
         labels.write(api, found, {"accelerator": "nvidia-l4"})
-    assert "take it out of the inventory" in caught.value.hint  # `provision` has no --overwrite
+    assert "remove it from the inventory" in caught.value.hint  # `provision` has no --overwrite
     changed = labels.write(api, found, {"accelerator": "nvidia-l4"}, overwrite=True)
     assert changed == {"accelerator": ("mine", "nvidia-l4")}
 

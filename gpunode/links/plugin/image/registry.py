@@ -235,7 +235,7 @@ def _write(image: Reference, folder: Path, digest: str, parts: Iterable[bytes], 
         path.unlink()
         raise UsageError(
             f"{image} is damaged: {digest} has {length} bytes with the SHA-256 {hashed.hexdigest()}",
-            hint="Try again; if it stays so, the registry or a proxy is at fault.",
+            hint="Try again; if it fails again, the registry or a proxy is at fault.",
         )
 
 
@@ -245,7 +245,7 @@ def _hint(code: int) -> str:
             "Log in with `docker login` or `podman login`: gpunode uses their login. Or save the image (`docker save`, "
             "`skopeo copy`), and name the file."
         )
-    return "Name an image that is there, by its digest." if code == 404 else "Try again later."
+    return "Name an existing image, by its digest." if code == 404 else "Try again later."
 
 
 # The user's login, as docker and podman keep it: in a file, or with a program of their protocol.
