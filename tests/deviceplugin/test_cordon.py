@@ -92,7 +92,7 @@ def test_a_file_that_cannot_be_read_changes_nothing(play, plugin, sockets, caplo
         async with plugin(nvml):
             await kubelet.until(lambda: kubelet.devices() == ONE_SICK)
             write(sockets, "{")
-            await until(lambda: "stay as they are" in caplog.text)
+            await until(lambda: "cordoned GPUs are unchanged" in caplog.text)
             assert kubelet.devices() == ONE_SICK
             write(sockets, dumps({}))
             await kubelet.until(lambda: kubelet.devices() == BOTH_WELL)
