@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -33,9 +34,15 @@ from gpunode.model import (
     Watch,
     WriteFile,
 )
-from gpunode.planning import files
+from gpunode.planning import files, writers
 
-OWN = "gpunode"  # in the names of all files that are gpunode's alone
+OWN = "gpunode"  # in the names of all files that are gpunode's alone, which are these
+NAMES = re.compile(
+    r"((20|99)-)?gpunode\.conf|20-gpunode-command\.conf|gpunode-nouveau\.conf|gpunode-(mig|cdi|dev-char)\.service|gpunode-mig\.sh|"
+    r"99-gpunode-(cdi|dev-char)\.rules|90-gpunode\.toml|9[01]-gpunode-(runtime|kubelet)\.yaml|gpunode-(driver|toolkit|system)\.(sources|repo)|"
+    r"gpunode-driver\.pref"
+)
+UNITS = "/etc/systemd/system/"
 LINKS = "/etc/systemd/system/multi-user.target.wants/gpunode-*.service"  # of units that were enabled
 # How a file that was changed since loses what gpunode merged into it, and keeps the rest.
 TAKE_BACK: Mapping[str, Callable[[Facts], tuple[WriteFile | RemoveFile, ...]]] = MappingProxyType(
@@ -76,36 +83,61 @@ def plan(aim: Aim, facts: Facts) -> tuple[tuple[StepPlan, ...], tuple[Left, ...]
     """The steps that have changes, in order, and what stays. Records go when all else has, so not before a reboot."""
     left: tuple[Left, ...] = ()
     steps: list[StepPlan] = []
+    reboots: tuple[Change, ...] = ()
     if not aim.keep_software:
         # An image has a change of its own here; that the host was rebooted is no matter now.
         journal = [entry for entry in aim.journal if entry.kind not in ("load_image", "reboot")]
         before, left = undo.plan(journal, undo.EVERY, facts)
         before, left = _take_out(journal, facts, before, left)
+        reboots = tuple(change for change in before if isinstance(change, Reboot))
+        own, stays = _own_files(facts, before, left)
+        left = (*left, *stays)
         steps = [
-            StepPlan("files", tuple(_own_files(facts, before))),
-            StepPlan("before", before),
+            StepPlan("links", tuple(_links(facts, (*before, *own)))),
+            StepPlan("before", tuple(change for change in before if change not in reboots)),
+            StepPlan("files", own),
             StepPlan("image", tuple(_image(facts, aim.image))),
             StepPlan("packages", tuple(_holds(journal, facts))),
         ]
         removed = {name for each in before if isinstance(each, Packages) for name in each.remove}
         left = (*left, *_what_stays(facts, removed))
     steps = [step for step in steps if step.changes]
-    if any(isinstance(change, Reboot) for step in steps for change in step.changes):
-        steps.sort(key=lambda step: step.step == "before")  # a reboot is the last change
+    if reboots:
+        steps.append(StepPlan("reboot", reboots))
     elif steps or files.exists(facts, STATE):  # an apply keeps records, too
         change = ForgetHost("nothing of gpunode's stays", offers=aim.offers and not aim.keep_software)
         steps.append(StepPlan("records", (change,)))
     return tuple(steps), left
 
 
-def _own_files(facts: Facts, planned: Sequence[Change]) -> Iterator[RemoveFile]:
-    """gpunode's own files that no planned change removes; the links of its units first, which lead to them."""
-    known = {change.path for change in planned if isinstance(change, WriteFile | RemoveFile)} | {STATE}
-    own = [path for path, file in facts.files.items() if file.exists and OWN in PurePath(path).name]
-    for path in sorted(own, key=lambda path: (not fnmatchcase(path, LINKS), path)):
-        if path not in known:
-            text = files.text(facts, path) or ""
-            yield RemoveFile(path, text, "gpunode wrote it", folder=path.endswith(".d/gpunode.conf"))
+def _own_files(
+    facts: Facts, planned: Sequence[Change], left: Sequence[Left]
+) -> tuple[tuple[RemoveFile, ...], tuple[Left, ...]]:
+    """gpunode's own files, by name and header, that no planned change removes; and others with its name, which stay."""
+    known = {change.path for change in planned if isinstance(change, WriteFile | RemoveFile)}
+    known |= {STATE, *(each.what for each in left)}
+    own, stays = list[RemoveFile](), list[Left]()
+    for path, file in sorted(facts.files.items()):
+        name, text = PurePath(path).name, file.content or ""
+        if path in known or not file.exists or OWN not in name or fnmatchcase(path, LINKS):
+            continue
+        if NAMES.fullmatch(name) and writers.OWN.search(text):
+            own.append(RemoveFile(path, text, "gpunode wrote it", folder=path.endswith(".d/gpunode.conf")))
+        else:
+            stays.append(Left("kept", path, "neither a record nor its header shows that gpunode wrote it"))
+    return tuple(own), tuple(stays)
+
+
+def _links(facts: Facts, planned: Sequence[Change]) -> Iterator[RemoveFile]:
+    """The links of units that are removed. They are removed first, as they lead to the units."""
+    gone = {
+        PurePath(change.path).name
+        for change in planned
+        if isinstance(change, RemoveFile) and change.path.startswith(UNITS)
+    }
+    for path, file in sorted(facts.files.items()):
+        if file.exists and fnmatchcase(path, LINKS) and PurePath(path).name in gone:
+            yield RemoveFile(path, file.content or "", "gpunode wrote it")
 
 
 def _take_out(

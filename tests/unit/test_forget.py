@@ -22,6 +22,8 @@ from gpunode.model import (
     Reboot,
     RemoveFile,
     RemoveImage,
+    Service,
+    Unit,
     WriteFile,
 )
 from tests import cases
@@ -90,6 +92,9 @@ NVIDIA = (
     '{"log": 1, "default-runtime": "nvidia", "runtimes": {"nvidia": {"path": "nvidia-container-runtime"}}}'
 )
 GONE = ForgetHost("nothing of gpunode's stays")
+CDI, HEADER = "/etc/systemd/system/gpunode-cdi.service", "# Written by gpunode: x\n"
+USERS = "/etc/systemd/system/docker.service.d/zz-after-gpunode.conf"
+UNKNOWN = "neither a record nor its header shows that gpunode wrote it"
 CHANGED = [Left("kept", "/etc/a", "changed since the run")]
 
 
@@ -103,13 +108,17 @@ CHANGED = [Left("kept", "/etc/a", "changed since the run")]
         # A write that was killed before its end, twice written, made by gpunode.
         ([entry("/etc/a", "1", "2"), entry("/etc/a", "2", "3")], {"/etc/a": "2"}, [("/etc/a", "1"), GONE], []),
         ([entry("/etc/a", None, "2")], {"/etc/a": "2"}, [("/etc/a", None), GONE], []),
-        # Its own files whatever is in them; the link of a unit before the unit.
+        # Its own files by name and header; the link of a unit before the unit.
         (
             [],
-            {"/etc/systemd/system/gpunode-cdi.service": "x", forget.LINKS.replace("*", "cdi"): "y"},
-            [(forget.LINKS.replace("*", "cdi"), None), ("/etc/systemd/system/gpunode-cdi.service", None), GONE],
+            {CDI: HEADER, forget.LINKS.replace("*", "cdi"): HEADER},
+            [(forget.LINKS.replace("*", "cdi"), None), (CDI, None), GONE],
             [],
         ),
+        # What is kept is not removed, and no other file with its name: a user's, one of the user's that begins as gpunode's.
+        ([entry(CDI, None, HEADER)], {CDI: f"{HEADER}more", forget.LINKS.replace("*", "cdi"): "y"}, [], [replace(CHANGED[0], what=CDI)]),
+        ([], {CDI: "x"}, [], [Left("kept", CDI, UNKNOWN)]),
+        ([], {USERS: HEADER}, [], [Left("kept", USERS, UNKNOWN)]),
         # What the user added since stays. What was there before gpunode stays, too.
         ([entry(DAEMON, "{}", "other", unit=DOCKER)], {DAEMON: NVIDIA}, [(DAEMON, '{"log": 1}'), restart(DAEMON), GONE], []),
         ([entry(DAEMON, "{}", "other")], {DAEMON: '{"log": 1}'}, [], [replace(CHANGED[0], what=DAEMON)]),
@@ -176,6 +185,19 @@ def test_a_table_that_was_added_to_containerds_file_comes_out_again(second: bool
     assert config_toml.without_nvidia(merged + since, CONTAINERD, second=second) == before + since
     small = config_toml.containerd_toml("version = 2\n", default=True)
     assert "nvidia" not in config_toml.without_nvidia(small, CONTAINERD, second=False)
+
+
+@pytest.mark.parametrize("driver", [(), (changed(packages={DRIVER: (None, "2")}), changed("kernel_module"))])
+def test_a_unit_is_disabled_while_its_file_exists(driver: tuple[Entry, ...]) -> None:
+    """With a reboot at the end, too."""
+    unit = Unit("gpunode-cdi.service", "loaded", "inactive", "dead", "enabled")
+    seen = there(("nvidia",), (USER,), libnvidia_ml1="2") if driver else facts({})
+    seen = replace(seen, files={CDI: File(CDI, exists=True, content=HEADER)}, units={unit.name: unit})
+    service = Entry("a", "r1", kind="service", unit=unit.name, enabled="disabled", active="inactive")
+    outcome = forget.plan_host(HOST, forget.Aim((*driver, service)), seen)
+    assert outcome.plan is not None
+    kinds = [type(change) for change in outcome.plan.changes]
+    assert kinds == ([Service, Packages, RemoveFile, Reboot] if driver else [Service, RemoveFile, ForgetHost])
 
 
 def test_records_go_after_the_reboot_that_a_driver_needs() -> None:
