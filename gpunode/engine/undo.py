@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TypeAlias
 
 from gpunode.engine import chain
@@ -301,6 +302,12 @@ def _restore(
             return None
         later = next((entry.run for entry in reversed(wrote) if entry.run), "")
         return Left("kept", path, f"{SOMEBODY} by run {later}: undo that first" if later else SOMEBODY)
+    own = [entry for entry in _entries(journal, run) if entry.path == path]
+    while own[-1].wrote != state:  # killed before its change, or undone already
+        own.pop()
+    # Each found what the one before it wrote, or what that had found: a failure restores it.
+    if any(entry.was not in (earlier.was, earlier.wrote) for earlier, entry in pairwise(own)):
+        return Left("kept", path, f"changed between two writes of {_name(run)}")
     text = now.content if now and now.exists else None
     if first.link is not None:
         return Left("irreversible", path, f"it was a link to {first.link}")

@@ -96,6 +96,7 @@ CDI, HEADER = "/etc/systemd/system/gpunode-cdi.service", "# Written by gpunode: 
 USERS = "/etc/systemd/system/docker.service.d/zz-after-gpunode.conf"
 UNKNOWN = "neither a record nor its header shows that gpunode wrote it"
 CHANGED = [Left("kept", "/etc/a", "changed since the run")]
+BETWEEN = [Left("kept", "/etc/a", "changed between two writes of gpunode")]
 
 
 @pytest.mark.parametrize(
@@ -123,6 +124,10 @@ CHANGED = [Left("kept", "/etc/a", "changed since the run")]
         ([entry(DAEMON, "{}", "other", unit=DOCKER)], {DAEMON: NVIDIA}, [(DAEMON, '{"log": 1}'), restart(DAEMON), GONE], []),
         ([entry(DAEMON, "{}", "other")], {DAEMON: '{"log": 1}'}, [], [replace(CHANGED[0], what=DAEMON)]),
         ([], {DAEMON: NVIDIA}, [], []),
+        # Also what the user changed between two runs, of which one may be a forget that came to no end.
+        ([entry("/etc/a", "1", "2"), entry("/etc/a", "u", "3", run="r2")], {"/etc/a": "3"}, [], BETWEEN),
+        ([entry(DAEMON, "{}", "2"), entry(DAEMON, "u", NVIDIA, run="r2")], {DAEMON: NVIDIA}, [(DAEMON, '{"log": 1}'), GONE], []),
+        ([entry(DAEMON, "{}", "2"), entry(DAEMON, NVIDIA, '{"log": 1}', run="r2")], {DAEMON: '{"log": 1}'}, [], [replace(BETWEEN[0], what=DAEMON)]),
     ],
 )  # fmt: skip
 def test_files(

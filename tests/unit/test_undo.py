@@ -72,7 +72,7 @@ def restart(*guards: str) -> Service:
     return Service(DOCKER, why, restart=True, guards=guards, ends=(), drops="nvidia")
 
 
-SINCE = "changed since the run"
+SINCE, BETWEEN = "changed since the run", "changed between two writes of run r1"
 FILES: list[tuple[list[Entry], dict[str, str | None], list[Change], list[Left]]] = [
     ([file("/a", "1", "2")], {"/a": "2"}, [write("/a", "1", "2")], []),
     ([file("/a", None, "2")], {"/a": "2"}, [remove("/a", "2")], []),
@@ -84,6 +84,17 @@ FILES: list[tuple[list[Entry], dict[str, str | None], list[Change], list[Left]]]
     # Twice in a run: as before the first; in reverse order.
     ([file("/a", "1", "2"), file("/a", "2", "3")], {"/a": "3"}, [write("/a", "1", "3")], []),
     ([file("/a", "1", "2"), file("/a", "2", "3")], {"/a": "2"}, [write("/a", "1", "2")], []),
+    # Once without effect: killed before its change, or restored after a failure.
+    ([file("/a", "1", "2"), file("/a", "1", "3")], {"/a": "3"}, [write("/a", "1", "3")], []),
+    # Changed between.
+    ([file("/a", "1", "2"), file("/a", "u", "3")], {"/a": "3"}, [], [Left("kept", "/a", BETWEEN)]),
+    ([file("/a", "1", "2"), file("/a", "u", "3")], {"/a": "2"}, [write("/a", "1", "2")], []),
+    (
+        [file("/a", "1", "2"), file("/a", "2", "3", run="r2"), file("/a", "3", "4")],
+        {"/a": "4"},
+        [],
+        [Left("kept", "/a", BETWEEN)],
+    ),
     (
         [file("/a", None, "2"), file("/b", None, "3")],
         {"/a": "2", "/b": "3"},
