@@ -10,10 +10,12 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tu
 
 from gpunode.agent import system
 from gpunode.agent.failures import Failure
+from gpunode.agent.journal import sync
 from gpunode.agent.processes import command_of
 from gpunode.agent.record import Run
 from gpunode.agent.system import Message, below, have, last, text_of
 
+PLANNED = "/planned.txt"  # of a change of packages that is under way: those that its dry runs named
 SILENCE = 1800  # seconds without output after which a package manager hangs; building a module takes minutes
 
 
@@ -65,6 +67,14 @@ def refuse_unplanned(
     if kernel:
         sentence = "%s would also install a kernel, %s, which the next boot would take" % (program, kernel)
         raise Failure("would-install-kernel", sentence, last(text, 12))
+
+
+def note_planned(this: Run, names: Iterable[str]) -> None:
+    """Before packages are changed: note their names, for the journal of an apply that is killed meanwhile. On disk when this returns."""
+    with open(below(this.record + PLANNED), "a") as file:
+        file.write("".join(name + "\n" for name in names))
+    sync(below(this.record + PLANNED))
+    sync(below(this.record))
 
 
 def posix_holder(path: str) -> Optional[int]:

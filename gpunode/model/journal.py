@@ -22,7 +22,7 @@ class PackageChange:
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One change of an apply. `run`: of the operator's record, "" where it had none or an older gpunode wrote this; `by`: user@machine;
-    `ended`: when it was made or had failed, 0 if it was killed. Of the rest each kind has its own, of before the change."""
+    `ended`: when it was made or had failed, or an apply after its kill noted so; else 0. Of the rest each kind has its own, of before the change."""
 
     apply: str
     run: str = ""

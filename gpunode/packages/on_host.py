@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterable, List, Tuple
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.machine import read_arch, read_os
-from gpunode.agent.package_manager import PackageSystem
+from gpunode.agent.package_manager import PackageSystem, note_planned
 from gpunode.agent.record import Run
 from gpunode.agent.section import Section
 from gpunode.agent.system import Message, have, last, run
@@ -59,6 +59,7 @@ def packages(this: Run, change: Message) -> Message:
         system.release(this, change["release"])
     if specs or remove:
         system.make(this, specs, remove, change["purge"])
+    note_planned(this, [*change["hold"], *change["release"]])
     if change["hold"]:
         system.hold(this, change["hold"])
     present = system.read(names) if names else {}

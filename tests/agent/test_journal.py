@@ -125,6 +125,12 @@ def row(name: str, version: str, state: str = "ii") -> str:
 
 BEFORE, AFTER = row("kept", "1") + row("old", "1"), row("kept", "1") + row("old", "2") + row("new", "3", "hi")
 INSTALL = f"cat >$GPUNODE_ROOT/state/packages <<'END'\n{AFTER}END\n"
+DRY = """\
+The following NEW packages will be installed:
+  new
+The following packages will be upgraded:
+  old
+"""
 CHANGED = {"new": PackageChange("new", None, "3", holds=True), "old": PackageChange("old", "1", "2")}
 PACKAGES = Packages("why", install=(PackageSpec("new"),))
 
@@ -142,17 +148,22 @@ def test_an_entry_of_packages_has_all_that_changed_also_where_it_failed(
     assert entry.modules == ("nouveau",)
 
 
-def test_packages_of_a_killed_apply_are_compared_with_those_that_are_there(host: Host) -> None:
+def test_packages_of_a_killed_apply_are_those_of_its_dry_run_until_the_next_apply(host: Host) -> None:
     wait = 'touch "$GPUNODE_ROOT/state/here"; until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done\n'
-    host.apt(BEFORE, install=INSTALL + wait)
+    host.apt(BEFORE, dry=f"cat <<'END'\n{DRY}END\n", install=INSTALL + wait)
     host.program("apt-cache", "echo ' old | 1 | http://a'")
     follower = host.start(host.job(PACKAGES, record="r1", why=["why"]))
     wait_until(host.path("/state/here").exists)
     os.kill(json.loads(host.read("/run/gpunode/lock"))["pid"], signal.SIGKILL)
     follower.communicate()
     host.write("/state/go", "")
+    host.write("/state/packages", AFTER + row("users", "15"))
     (entry,) = journal(host)
     assert (entry.packages, entry.ended, entry.unavailable) == (CHANGED, 0.0, ())
+    apply(host, WriteFile("/etc/b", "1", "why"), record="r2")
+    host.write("/state/packages", row("old", "9") + row("new", "9"))
+    first, second = journal(host, "")
+    assert (first.run, first.packages, first.ended > 0, second.run) == ("r1", CHANGED, True, "r2")
 
 
 def test_an_entry_of_a_unit_has_its_state(host: Host) -> None:

@@ -2,17 +2,20 @@
 
 import json
 import os
+import re
 from typing import Any, Callable, Dict, List, Set
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.files import put, read_file, state_of
-from gpunode.agent.journal import append, end_entry, entries_of, records
+from gpunode.agent.journal import LINES, append, end_entry, entries_of, records
 from gpunode.agent.machine import show_units
-from gpunode.agent.record import Run
-from gpunode.agent.system import Message, below, line_of, names_in, run, text_of
+from gpunode.agent.package_manager import PLANNED
+from gpunode.agent.record import RECORDS, Run
+from gpunode.agent.system import Message, below, glob_of, line_of, names_in, run, text_of
 from gpunode.packages.on_host import half_of, name_of_system
 
 SNAPSHOT = "/packages.json"  # of a change of packages that is under way: all of them, as they were
+ARCH = r"\.(i[3-6]86|x86_64|aarch64)$"  # of a package of another architecture, by rpm
 
 
 def note(this: Run, change: Message) -> None:
@@ -35,7 +38,42 @@ def complete(this: Run, change: Message, failed: str = "") -> None:
         after.update(changed_packages(this.record))
     end_entry(this, after)
     if change["kind"] == "packages":
-        os.unlink(below(this.record + SNAPSHOT))
+        forget_packages(this.record)
+
+
+def forget_packages(record: str) -> None:
+    """Remove what only a change of packages that is under way needs."""
+    for path in glob_of(record + SNAPSHOT) + glob_of(record + PLANNED):
+        os.unlink(below(path))
+
+
+def complete_killed() -> None:
+    """Complete the entries of packages of killed applies, before others change these packages. Needs the lock."""
+    for path in glob_of(RECORDS + "/*" + SNAPSHOT):
+        record = os.path.dirname(path)
+        killed, journal = Run(os.path.basename(record)), below(record + LINES)
+        try:
+            for entry in entries_of(record):
+                if entry.get("kind") == "packages" and "packages" not in entry:
+                    status = os.stat(journal)
+                    killed.n = entry["n"]
+                    end_entry(killed, packages_of_killed(record))
+                    os.utime(journal, ns=(status.st_atime_ns, status.st_mtime_ns))  # the applies' order
+            forget_packages(record)
+        except (Failure, ValueError):  # a newer gpunode's, or damaged
+            continue
+
+
+def packages_of_killed(record: str) -> Message:
+    """As `changed_packages`, but only those that the killed apply was about to change: others are somebody else's."""
+    changed = changed_packages(record)
+    planned = set((text_of(record + PLANNED) or "").split())
+    for name in list(changed["packages"]):
+        plain = re.sub(ARCH, "", name)
+        plain = plain.rsplit("-", 2)[0] if name.startswith("kernel") else plain
+        if not {name, plain} & planned:
+            del changed["packages"][name]
+    return changed
 
 
 def read_packages() -> Dict[str, Any]:
@@ -132,8 +170,8 @@ def read_journal(run: str) -> List[Message]:
                 entry["content"] = original.get("content")
                 entry["error"] = original.get("error") or ("" if original["exists"] else "it is gone")
             if entry.get("kind") == "packages":
-                if not entry["ended"]:  # killed
-                    entry.update(changed_packages(folder))
+                if "packages" not in entry:  # killed, and no apply came since
+                    entry.update(packages_of_killed(folder))
                 if mine and run:
                     entry["unavailable"] = unavailable(entry["packages"])
             entries.append(entry)

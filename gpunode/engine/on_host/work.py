@@ -11,7 +11,7 @@ from gpunode.agent.record import Run, lock_holder, take_lock
 from gpunode.agent.system import below, failure_of, last, line_of, run
 from gpunode.engine.on_host.changes import make, refuse_unknown
 from gpunode.engine.on_host.guard import end_killed_runs, forget_payloads, put_back, read_guard
-from gpunode.engine.on_host.journal import complete, note, oldest_originals
+from gpunode.engine.on_host.journal import complete, complete_killed, note, oldest_originals
 from gpunode.engine.on_host.probe import probe
 from gpunode.links.driver.on_host.runfile import fetch
 
@@ -106,6 +106,7 @@ def restore_leftovers(this: Run) -> bool:
         for sentence in end_killed_runs():
             this.progress(sentence)
         forget_payloads(this.name)
+        complete_killed()
     except Exception as error:
         this.send(failure_of(error).message(0))
         return False

@@ -13,6 +13,7 @@ from gpunode.agent.package_manager import (
     PackageSystem,
     check_space,
     locked_failure,
+    note_planned,
     posix_holder,
     refuse_unplanned,
     run_exclusively,
@@ -164,11 +165,12 @@ def dry_run(this: Run, arguments: List[str], specs: List[Message], remove: List[
     downgrades = [name for name in listed_packages(text, "DOWNGRADED") if name not in downgrade]
     refuse_unplanned("apt", text, gone, downgrades)
     check_space(needs(text))
+    note_planned(this, listed_packages(text, r"\w+"))
 
 
 def listed_packages(text: str, heading: str) -> List[str]:
-    block = re.search(r"^The following packages will be %s:\n((?:  .*\n?)*)" % heading, text, re.M)
-    return [name.rstrip("*") for name in block.group(1).split()] if block else []
+    blocks = re.findall(r"^The following (?:\w+ )?packages will be %s:\n((?:  .*\n?)*)" % heading, text, re.M)
+    return [name.rstrip("*") for block in blocks for name in block.split()]
 
 
 def needs(text: str) -> Iterator[Tuple[str, float]]:

@@ -13,6 +13,7 @@ from gpunode.agent.package_manager import (
     PackageSystem,
     check_space,
     locked_failure,
+    note_planned,
     posix_holder,
     refuse_unplanned,
     run_exclusively,
@@ -471,6 +472,7 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
         next(("%s %s" % (row.name, row.version) for row in come if KERNEL.match(row.name)), ""),
     )
     check_space(needs(text))
+    note_planned(this, [row.name for row in rows])
     status, text = dnf(this, verb, "-y", *arguments)
     if status:
         raise failure_of_dnf(this, text, specs)

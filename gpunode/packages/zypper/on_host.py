@@ -13,6 +13,7 @@ from gpunode.agent.package_manager import (
     PackageSystem,
     check_space,
     locked_failure,
+    note_planned,
     refuse_unplanned,
     run_exclusively,
     wait_for_lock,
@@ -143,6 +144,7 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
         next(("%s %s" % (row.name, row.version) for row in come if KERNEL.match(row.name)), ""),
     )
     needed = (summary.get("download-size") or "0", summary.get("space-usage-diff") or "0")
+    note_planned(this, [row.name for row in rows])
     check_space([("/var/cache/zypp", float(needed[0])), ("/usr", max(0.0, float(needed[1])))])
     status, text = zypper(this, verb, *options, *arguments)
     if status not in DONE:
