@@ -34,7 +34,7 @@ from gpunode.model import (
     Watch,
     WriteFile,
 )
-from gpunode.planning import files, writers
+from gpunode.planning import files, services, writers
 
 OWN = "gpunode"  # in the names of all files that are gpunode's alone, which are these
 NAMES = re.compile(
@@ -45,7 +45,7 @@ NAMES = re.compile(
 UNITS = "/etc/systemd/system/"
 LINKS = "/etc/systemd/system/multi-user.target.wants/gpunode-*.service"  # of units that were enabled
 # How a file that was changed since loses what gpunode merged into it, and keeps the rest.
-TAKE_BACK: Mapping[str, Callable[[Facts], tuple[WriteFile | RemoveFile, ...]]] = MappingProxyType(
+TAKE_BACK: Mapping[str, Callable[[Facts, str], tuple[WriteFile | RemoveFile, ...]]] = MappingProxyType(
     {docker.FILE: docker.take_back, containerd.FILE: containerd.take_back}
 )
 
@@ -147,9 +147,13 @@ def _take_out(
     first = undo.originals(journal)
     for item in left:
         merged = TAKE_BACK.get(item.what) if item.code == "kept" else None
-        if merged and (changes := merged(facts)):
+        if merged is None:
+            continue
+        original, unit = first[item.what].content, first[item.what].unit
+        original = "" if first[item.what].was is None else original
+        if original is not None and (changes := merged(facts, original)):
             left = tuple(other for other in left if other != item)
-            due = {first[item.what].unit: [item.what]} if first[item.what].unit else {}
+            due = {unit: [item.what]} if services.is_active(facts, unit) else {}
             before = (*undo.with_restarts(changes, due, facts), *before)
     return before, left
 

@@ -146,6 +146,14 @@ def test_files(
     assert list(outcome.left or ()) == left
 
 
+def test_a_stopped_docker_is_not_started() -> None:
+    unit = Unit(DOCKER, "loaded", "inactive", "dead", "disabled")
+    seen = replace(facts({DAEMON: NVIDIA}), units={DOCKER: unit})
+    outcome = forget.plan_host(HOST, forget.Aim((entry(DAEMON, "{}", "other", unit=DOCKER),)), seen)
+    assert outcome.plan is not None
+    assert [type(change) for change in outcome.plan.changes] == [WriteFile, ForgetHost]
+
+
 def test_the_records_alone_go_where_the_software_is_kept() -> None:
     """The node goes on offering its GPUs."""
     seen = facts({STATE: "", "/etc/modules-load.d/gpunode.conf": "nvidia", DAEMON: NVIDIA})
@@ -178,7 +186,41 @@ def test_an_image_goes_that_gpunode_has_loaded() -> None:
 )
 def test_what_was_merged_into_daemon_json_comes_out_again(text: str) -> None:
     """Every other byte stays."""
-    assert without_nvidia(daemon_json(text, default=True)) == text
+    assert without_nvidia(daemon_json(text, default=True), text) == text
+
+
+OWN_RUNTIME = '{"runtimes": {"nvidia": {"path": "%s"}}, "default-runtime": "%s"}'
+
+
+@pytest.mark.parametrize(
+    "original",
+    [
+        OWN_RUNTIME % ("nvidia-container-runtime", "runc"),
+        OWN_RUNTIME % ("/opt/mine/nvidia-container-runtime", "crun"),
+        '{"a": 1, "default-runtime": "crun"}',
+    ],
+)
+def test_a_docker_runtime_of_before_gpunode_stays(original: str) -> None:
+    merged = daemon_json(original, default=True)
+    since = merged[:-1] + ', "log": 1}'
+    assert without_nvidia(since, original) == original[:-1] + ', "log": 1}'
+
+
+def test_a_containerd_runtime_of_before_gpunode_stays() -> None:
+    """With its binary, and the default runtime of before."""
+    root = 'plugins."io.containerd.grpc.v1.cri".containerd'
+    tables = "".join(
+        f"\n[{root}.runtimes.{name}]\n  runtime_type = 'io.containerd.runc.v2'\n[{root}.runtimes.{name}.options]\n  BinaryName = '/opt/{name}'\n"
+        for name in ("crun", "nvidia")
+    )
+    original = f"version = 2\n[{root}]\n  default_runtime_name = 'crun'\n{tables}"
+    merged = config_toml.containerd_toml(original, default=True)
+    assert "/opt/nvidia" not in merged
+    since = "\n# by hand\n"
+    result = config_toml.without_nvidia(merged + since, original, CONTAINERD, second=False)
+    assert "'/opt/nvidia'" in result
+    before = config_toml.read(original, CONTAINERD)["plugins"]
+    assert config_toml.read(result, CONTAINERD)["plugins"] == before
 
 
 @pytest.mark.parametrize("second", [False, True])
@@ -187,9 +229,9 @@ def test_a_table_that_was_added_to_containerds_file_comes_out_again(second: bool
     before = str(cases.facts("modern").files[CONTAINERD].content)
     merged = config_toml.containerd_toml(before, default=True, second=second)
     since = "\n# by hand\n[metrics]\n  address = '127.0.0.1:1338'\n"
-    assert config_toml.without_nvidia(merged + since, CONTAINERD, second=second) == before + since
+    assert config_toml.without_nvidia(merged + since, before, CONTAINERD, second=second) == before + since
     small = config_toml.containerd_toml("version = 2\n", default=True)
-    assert "nvidia" not in config_toml.without_nvidia(small, CONTAINERD, second=False)
+    assert "nvidia" not in config_toml.without_nvidia(small, "", CONTAINERD, second=False)
 
 
 @pytest.mark.parametrize("driver", [(), (changed(packages={DRIVER: (None, "2")}), changed("kernel_module"))])

@@ -166,16 +166,26 @@ def containerd_toml(
     return text
 
 
-def without_nvidia(text: str, path: str, *, second: bool) -> str:
-    """The file without the nvidia runtime; a default runtime that is nvidia becomes runc. Raises CannotPlan."""
-    data = read(text, path)
+def without_nvidia(text: str, original: str, path: str, *, second: bool) -> str:
+    """The file with the nvidia runtime and the default one as its `original` had them, else without nvidia and with runc. Raises
+    CannotPlan."""
+    data, first = read(text, path), read(original, path)
     root = section(data, second=second)
+    cri, before = lookup(data, root), lookup(first, section(first, second=second))
+    own, entry = (lookup(table, ("runtimes", "nvidia")) for table in (cri, before))
     desired = copy.deepcopy(data)
-    lookup(desired, (*root, "runtimes")).pop("nvidia", None)  # type: ignore[attr-defined]
-    text = toml.drop(text, (*root, "runtimes", "nvidia"))
-    if lookup(data, root).get("default_runtime_name") == "nvidia":
-        merge(desired, (*root, "default_runtime_name"), "runc")
-        text = toml.put(text, (*root, "default_runtime_name"), "runc")
+    edits: list[tuple[Path, Any]] = []
+    if not entry:
+        lookup(desired, (*root, "runtimes")).pop("nvidia", None)  # type: ignore[attr-defined]
+        text = toml.drop(text, (*root, "runtimes", "nvidia"))
+    elif binaries(own) == {BINARY}:
+        edits += _differences(("runtimes", "nvidia"), own, entry)
+    name = before.get("default_runtime_name") or "runc"
+    if cri.get("default_runtime_name") == "nvidia" != name:
+        edits.append((("default_runtime_name",), name))
+    for at, value in edits:
+        merge(desired, (*root, *at), value)
+        text = toml.put(text, (*root, *at), value)
     if read(text, path) != desired:
         raise CannotPlan(f"{path}: the nvidia runtime cannot be taken out of the way this file is written")
     return text

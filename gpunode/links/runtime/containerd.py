@@ -105,15 +105,13 @@ def plan(facts: Facts, _desired: Desired, *, default: bool) -> tuple[Change, ...
     return services.add_restart(written, UNITS[0], reason, "containers keep running", guards=paths)
 
 
-def take_back(facts: Facts) -> tuple[WriteFile, ...]:
-    """The main file without NVIDIA's runtime; () where it cannot be taken out."""
+def take_back(facts: Facts, original: str) -> tuple[WriteFile, ...]:
+    """The main file with NVIDIA's runtime as its `original` had it; () where that cannot be."""
     try:
-        after = without_nvidia(files.text(facts, FILE) or "", FILE, second=_release(facts) >= (2,))
+        after = without_nvidia(files.text(facts, FILE) or "", original, FILE, second=_release(facts) >= (2,))
     except CannotPlan:
         return ()
-    return files.write(
-        facts, FILE, after, "containerd starts containers without NVIDIA's runtime", check="containerd"
-    )
+    return files.write(facts, FILE, after, "containerd's runtimes are as before gpunode", check="containerd")
 
 
 def _config(facts: Facts, *, default: bool) -> tuple[WriteFile, ...]:

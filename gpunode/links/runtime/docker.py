@@ -109,13 +109,13 @@ def plan(facts: Facts, _desired: Desired, *, default: bool) -> tuple[Change, ...
     )
 
 
-def take_back(facts: Facts) -> tuple[WriteFile | RemoveFile, ...]:
-    """daemon.json without NVIDIA's runtime; a file that had nothing else goes."""
+def take_back(facts: Facts, original: str) -> tuple[WriteFile | RemoveFile, ...]:
+    """daemon.json with NVIDIA's runtime as its `original` had it; a file that has nothing else goes."""
     before = files.text(facts, FILE)
     if not (before or "").strip():
         return ()
-    after = without_nvidia(before or "")
-    why = "docker starts containers without NVIDIA's runtime"
+    after = without_nvidia(before or "", original)
+    why = "docker's runtimes are as before gpunode"
     if json.loads(after.removeprefix("\ufeff")) == {} and after != before:
         return (RemoveFile(FILE, before or "", why),)
     return files.write(facts, FILE, after, why)
@@ -283,14 +283,22 @@ def daemon_json(
     return text
 
 
-def without_nvidia(text: str, path: str = FILE) -> str:
-    """The file without what `daemon_json` adds: the nvidia runtime, and that it is the default one."""
-    document = _parse(text, path)
+def without_nvidia(text: str, original: str, path: str = FILE) -> str:
+    """The file without what `daemon_json` added to its `original`: the nvidia runtime, and that it is the default one."""
+    document, first = _parse(text, path), _parse(original if original.strip() else "{}", path)
     start = text.index("{")
-    if document.get("default-runtime") == "nvidia":
-        text = _unset(text, start, "default-runtime")
+    if document.get("default-runtime") == "nvidia" != first.get("default-runtime"):
+        if "default-runtime" in first:
+            text = _set(text, start, "default-runtime", first["default-runtime"])
+        else:
+            text = _unset(text, start, "default-runtime")
     own = _member(text, start, "runtimes")
     if own is not None and isinstance(own.value, dict) and _is_nvidia(own.value.get("nvidia")):
+        entry = (first.get("runtimes") or {}).get("nvidia")
+        if entry == own.value["nvidia"]:
+            return text
+        if entry is not None:
+            return _set(text, own.start, "nvidia", entry)
         text = _unset(text, start, "runtimes") if len(own.value) == 1 else _unset(text, own.start, "nvidia")
     return text
 
