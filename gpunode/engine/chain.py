@@ -88,15 +88,21 @@ def plan(host: Host, facts: Facts, desired: Desired) -> Plan:
             raise error.refusal(host.name, layer) from error
         reboots += [change for change in changes if isinstance(change, Reboot)]
         changes = tuple(_mark_reload(facts, desired, change) for change in changes)
-        if host.work == "kill":
-            changes = tuple(replace(c, ends=None) if isinstance(c, Service) else c for c in changes)
+        changes = ends_work(host, changes)
         steps.append(StepPlan(name, tuple(c for c in changes if not isinstance(c, Reboot))))
     if reboots:
         why = "; ".join(dict.fromkeys(reboot.why for reboot in reboots))
         _refuse_lost_driver(host, facts, desired, why)
-        ends = None if host.work == "kill" else services.user_keys(facts.gpu_users)
-        steps.append(StepPlan("reboot", (Reboot(why, ends),)))
+        reboot = Reboot(why, services.user_keys(facts.gpu_users))
+        steps.append(StepPlan("reboot", ends_work(host, (reboot,))))
     return Plan(host.name, tuple(_merge_restarts(steps)))
+
+
+def ends_work(host: Host, changes: tuple[Change, ...]) -> tuple[Change, ...]:
+    """The changes; with `work: kill` they end any work, also that which began after the plan."""
+    if host.work != "kill":
+        return changes
+    return tuple(replace(c, ends=None) if isinstance(c, Service | Reboot) else c for c in changes)
 
 
 def _refuse_lost_driver(host: Host, facts: Facts, desired: Desired, why: str) -> None:

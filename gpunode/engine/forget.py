@@ -73,6 +73,7 @@ def plan_host(host: Host, aim: Aim, facts: Facts) -> Outcome:
         chain.check_readable(host, facts)
         with chain.refusing(host, "runtime"):
             steps, left = plan(aim, facts)
+            steps = tuple(replace(step, changes=chain.ends_work(host, step.changes)) for step in steps)
     except Refused as refused:
         return Outcome(host.name, "refused", facts, problem=refused.problem, left=())
     status: Status = "planned" if steps else "right"

@@ -46,6 +46,7 @@ NAMED = 3
 SOMEBODY = "changed since the run"
 RUNTIME = "nvidia"  # and nvidia-cdi, nvidia-legacy: gone with what names them
 ENDS_WORK = "docker.service"  # its restart ends containers
+COMPUTE = re.compile(r"\d+c\.")  # the profile of a compute instance that is not all of its GPU instance
 HEADERS = re.compile("headers|devel")
 ARCH = r"\.(x86_64|aarch64)$"
 SOURCES = ("/etc/apt/", "/etc/yum.repos.d/", "/etc/zypp/repos.d/")
@@ -109,6 +110,7 @@ def plan_host(host: Host, journal: Journal, run: str, facts: Facts) -> Outcome:
         chain.check_readable(host, facts)
         with chain.refusing(host, "NVML"):
             changes, left = plan(journal, run, facts)
+            changes = chain.ends_work(host, changes)
     except Refused as refused:
         return Outcome(host.name, "refused", facts, problem=refused.problem)
     steps = (StepPlan(STEP, changes),) if changes else ()
@@ -176,6 +178,12 @@ def _layouts(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
         if gpu.pci in before and all(mig.differs(facts, gpu, known[gpu.pci]) for known in (before, after)):
             yield Left("kept", f"MIG of {gpu.pci}", SOMEBODY)
             del before[gpu.pci]
+            continue
+        own = [profile for profile in before.get(gpu.pci) or () if COMPUTE.match(profile)]
+        if own and mig.differs(facts, gpu, before[gpu.pci]):
+            why = f"its devices were {', '.join(own)}; an undo makes no compute instances of their own"
+            yield Left("irreversible", f"MIG of {gpu.pci}", why)
+            del before[gpu.pci]
     yield from mig.restore(facts, before, f"as before {_name(run)}")
 
 
@@ -217,7 +225,8 @@ def _software(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
         return
     why = f"{'of another version' if was_loaded else 'not loaded'} before {_name(run)}"
     if held := modules.holders(facts):
-        yield from (*changes, Reboot(f"the modules are {why}; {held}", bare=not was_loaded))
+        ends = services.user_keys(facts.gpu_users)
+        yield from (*changes, Reboot(f"the modules are {why}; {held}", ends, bare=not was_loaded))
         return
     yield modules.unload(facts, why)
     yield from changes
@@ -260,6 +269,9 @@ def _packages(
                 Left("kept", name, f"{SOMEBODY}: it is {now or 'removed'}, the run left {change.now}")
             )
             continue
+        elif package and package.held and not change.holds:
+            left.append(Left("kept", name, f"{SOMEBODY}: it is held"))
+            continue
         elif name.startswith(KEYS):
             left.append(Left("irreversible", name, "an undo removes no key from rpm's database"))
         elif re.sub(ARCH, "", facts.kernel) in name and not HEADERS.search(name):
@@ -272,10 +284,11 @@ def _packages(
         else:
             install.append(PackageSpec(name, change.was, downgrade=True))
             back += [name] if now is None and purged else []
-        if package and package.held and not change.held:
-            release.append(name)
-        elif change.held and not (package and package.held):
-            hold.append(name)
+        if (
+            package is not None and package.held
+        ) == change.holds:  # else somebody has set or released it since
+            release += [name] if change.holds and not change.held else []
+            hold += [name] if change.held and not change.holds else []
     if back:
         why = f"that of {few(back, NAMED)} was purged; they are installed with their own"
         left.append(Left("irreversible", "configuration", why))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.engine import undo
+from gpunode.engine import forget, undo
 from gpunode.links.driver import modules
 from gpunode.model import (
     Change,
@@ -38,6 +38,7 @@ from gpunode.model import (
     Unit,
     WriteFile,
 )
+from tests import cases
 
 DOCKER = "docker.service"
 
@@ -169,7 +170,8 @@ DRIVER = "libnvidia-ml1"
 OLD = PackageSpec(DRIVER, "1", downgrade=True)
 USER = GpuUser(7, "python")
 HOLDERS = modules.holders(there(("nvidia",), (USER,)))
-HELD = Reboot(f"the modules are not loaded before run r1; {HOLDERS}", bare=True)
+HELD = Reboot(f"the modules are not loaded before run r1; {HOLDERS}", ("7",), bare=True)
+COMPUTE = "its devices were 1c.3g.40gb; an undo makes no compute instances of their own"
 PCI = "0000:3b:00.0"
 
 
@@ -204,6 +206,22 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
     ([changed(packages={"a": ("1", "1", False, True)})], there(a="1!"), [Packages(WHY, release=("a",))], []),
     ([changed(packages={"a": ("1", "1", True, False)})], there(a="1"), [Packages(WHY, hold=("a",))], []),
     ([changed(packages={"a": ("1", "2")})], there(a="1"), [], []),
+    # A hold that somebody has set or released since stays so; what is held does not change.
+    ([changed(packages={"a": (None, "2")})], there(a="2!"), [], [Left("kept", "a", f"{SINCE}: it is held")]),
+    (
+        [changed(packages={"a": ("1", "2", True)})],
+        there(a="2!"),
+        [],
+        [Left("kept", "a", f"{SINCE}: it is held")],
+    ),
+    ([changed(packages={"a": ("1", "2")})], there(a="1!"), [], []),
+    ([changed(packages={"a": ("1", "1", True, True)})], there(a="1"), [], []),
+    (
+        [changed(packages={"a": (None, "2", False, True)})],
+        there(a="2!"),
+        [Packages(WHY, remove=("a",), release=("a",), purge=True)],
+        [],
+    ),
     (
         [changed(packages={"a": ("1", "2")}), changed(packages={"a": ("2", "3"), "b": (None, "1")})],
         there(a="3", b="1"),
@@ -309,6 +327,13 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
     ),
     ([cut(("7g.80gb",), ("1g.10gb",))], there_is(("7g.80gb",)), [], []),
     ([cut(None, ("1g.10gb",))], there_is(()), [], [Left("kept", f"MIG of {PCI}", "changed since the run")]),
+    (
+        [cut(("1c.3g.40gb",), ("1g.10gb",))],
+        there_is(("1g.10gb",)),
+        [],
+        [Left("irreversible", f"MIG of {PCI}", COMPUTE)],
+    ),
+    ([cut(("1c.3g.40gb",), ("1g.10gb",))], there_is(("1c.3g.40gb",)), [], []),
     # Units, booleans, images, reboots.
     (
         [Entry("a", "r1", kind="service", unit=DOCKER, enabled="disabled", active="inactive")],
@@ -340,6 +365,19 @@ def test_packages_modules_and_units(
     entries: list[Entry], seen: Facts, changes: list[Change], left: list[Left]
 ) -> None:
     assert undo.plan(entries, "r1", seen) == (tuple(changes), tuple(left))
+
+
+@pytest.mark.parametrize(("work", "ends"), [("wait", ("7",)), ("drain", ("7",)), ("kill", None)])
+def test_a_reboot_ends_no_newer_work_unless_work_is_to_be_killed(work: Any, ends: Any) -> None:
+    journal = [changed(packages={DRIVER: (None, "2")}), changed("kernel_module")]
+    seen = there(("nvidia",), (USER,), libnvidia_ml1="2")
+    host = replace(cases.host("gpu-1"), work=work)
+    for outcome in (
+        undo.plan_host(host, journal, "r1", seen),
+        forget.plan_host(host, forget.Aim(journal), seen),
+    ):
+        assert outcome.plan is not None
+        assert [change.ends for change in outcome.plan.changes if isinstance(change, Reboot)] == [ends]
 
 
 def test_a_file_goes_with_the_packages_that_the_run_brought() -> None:
