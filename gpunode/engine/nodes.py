@@ -15,6 +15,7 @@ from gpunode.engine.member import Member, Members
 from gpunode.engine.reporter import Reporter, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
+from gpunode.links.capacity import slices
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, drain, fetch, identity, taint
 from gpunode.links.node import labels as cluster_labels
 from gpunode.links.node.identity import ANOTHER_MACHINE
@@ -154,13 +155,15 @@ def exclude_owned(api: Api, owners: other_owners.Owners, members: Sequence[Membe
         if not member.active or member.node is None:
             return member
         dra = member.host.allocation == "dra"
-        return member.exclude(_held_by_plugin(api, member.node) if dra else owners.reason(member.node))
+        return member.exclude(_why_not_dra(api, member.node) if dra else owners.reason(member.node))
 
     return tuple(map(exclude, members))
 
 
-def _held_by_plugin(api: Api, node: Node) -> Problem | None:
-    """Why the plugin cannot leave the node yet: a DRA driver would give the GPUs of these pods to others."""
+def _why_not_dra(api: Api, node: Node) -> Problem | None:
+    """Why a DRA driver cannot have the node yet. It would give GPUs that pods have of the plugin to others."""
+    if reason := slices.unserved(api):
+        return replace(reason, subject=node.name)
     if node.labels.get(GPU_LABEL) != "true":
         return None
     holders = tuple(
@@ -185,8 +188,8 @@ def apply_labels(
         if not member.active or member.node is None:
             return member
         if member.host.allocation == "dra":
-            if held := _held_by_plugin(api, member.node):
-                return member.exclude(held)
+            if why := _why_not_dra(api, member.node):
+                return member.exclude(why)
         elif owners.reason(member.node):
             return member
         desired = desired_labels(member.host)

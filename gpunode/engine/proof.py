@@ -33,7 +33,7 @@ from gpunode.links.pod.requests import Target, target
 from gpunode.links.pod.run_pod import VECTORADD, run_strangers
 from gpunode.links.pod.vectoradd import NodeResult, Result
 from gpunode.model import Inventory, PluginConfig, PluginImage, Verdict
-from gpunode.wording import Advice, Command, advise, several
+from gpunode.wording import Advice, Command, advise, few, several
 
 LAYERS: tuple[Layer, ...] = ("node", "plugin", "capacity", "pod")
 PLUGIN_SECONDS = 180.0  # for the plugin to run, and again for its GPUs to be offered
@@ -88,8 +88,7 @@ def prove(walk: Walk, members: Members) -> Members:
         )
     else:
         states = read_states(walk, members)
-    if any(map(_by_dra, members)):
-        walk = replace(walk, published=slices.read(walk.api))
+    walk, members = _read_published(walk, members, owners)
     members = _judge(members, lambda member, node: _judge_node(walk, member, node, states))
     members = _judge(members, lambda member, node: _judge_plugin(walk, member, node, states, owners))
     if walk.acts:
@@ -109,6 +108,36 @@ def prove(walk: Walk, members: Members) -> Members:
     members = _judge_records(walk, members)
     walk.laps.end(ACCEPTANCE)
     return members
+
+
+def _read_published(walk: Walk, members: Members, owners: other_owners.Owners) -> tuple[Walk, Members]:
+    """The walk with what DRA drivers publish. If it `acts`, it waits for the GPUs of nodes to which a driver comes, or has come. The
+    members that they are to serve are excluded where the API server has no DRA, or does not say."""
+    there = [member for member in members if _by_dra(member) and member.active and member.node]
+    end = time.monotonic() + (PLUGIN_SECONDS if walk.acts else 0.0)
+    while there:
+        try:
+            reason = slices.unserved(walk.api)
+            published = {} if reason else slices.read(walk.api)
+        except ApiConnectionLost:
+            raise
+        except ClusterError as error:
+            reason = error.problem
+        if reason:
+            return walk, tuple(member.exclude(reason) if member in there else member for member in members)
+        late = [
+            member.node.name
+            for member in there
+            if member.node
+            and (owners.objects or published.get(member.node.name))
+            and slices.judge_devices(member.node, published.get(member.node.name, ()), member.gpus).status
+            != "ok"
+        ]
+        if not late or time.monotonic() >= end:
+            return replace(walk, published=published), members
+        progress(walk.reporter)(f"waiting for the DRA driver to publish the GPUs of {few(late, 3)}")
+        time.sleep(1)
+    return walk, members
 
 
 def _accept(walk: Walk, members: Members) -> Members:

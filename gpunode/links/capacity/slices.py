@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
-from gpunode.errors import ClusterError
+from gpunode.errors import Problem
 from gpunode.links.node import GPU_LABEL, Node
 from gpunode.links.plugin.other_owners import DRA_DRIVER
 from gpunode.model import Gpu, Verdict
@@ -36,13 +36,16 @@ class Published:
     users: tuple[str, ...] = ()
 
 
+def unserved(api: Api) -> Problem | None:
+    """Why no node of this cluster can be served by DRA: the API server has no resource.k8s.io/v1 (before 1.34)."""
+    if api.served.has("ResourceClaim"):
+        return None
+    what = "`allocation: dra` needs resource.k8s.io/v1, which this API server does not serve"
+    return Problem("no-dra", what, fix="Use Kubernetes 1.34 or newer, or `allocation: plugin`.")
+
+
 def read(api: Api) -> dict[str, tuple[Published, ...]]:
-    """The driver's devices by node. Raises ClusterError, also where the API server has no resource.k8s.io/v1 (before 1.34)."""
-    if not api.served.has("ResourceClaim"):
-        raise ClusterError(
-            "`allocation: dra` needs resource.k8s.io/v1, which this API server does not serve",
-            hint="Use Kubernetes 1.34 or newer, or `allocation: plugin`.",
-        )
+    """The driver's devices by node. Raises ClusterError."""
     users = {key: names for claim in api.find("ResourceClaim")[0] for key, names in _allocated(claim)}
     by_node: dict[str, tuple[Published, ...]] = {}
     for spec in (item["spec"] for item in api.find("ResourceSlice")[0]):
@@ -59,7 +62,9 @@ def _allocated(claim: Object) -> Iterator[tuple[tuple[str, str], tuple[str, ...]
     pods = tuple(f"{meta['namespace']}/{pod['name']}" for pod in status.get("reservedFor") or ())
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
     for result in results:
-        if result.get("driver") == DRA_DRIVER:
+        if result.get("driver") == DRA_DRIVER and not result.get(
+            "adminAccess"
+        ):  # that watches, and takes no device
             named = pods or (f"ResourceClaim {meta['namespace']}/{meta['name']}",)
             yield (result.get("pool", ""), result.get("device", "")), named
 

@@ -99,12 +99,22 @@ class _Run:
         return f"gpunode.dev/run={self.id}"
 
     def prepare(self, targets: Sequence[Target]) -> None:
-        """Create the templates of the claims by which pods get devices from a DRA driver."""
+        """Create the templates of the claims by which pods get devices from a DRA driver, and delete those of earlier holders."""
+        for item in (
+            self.api.find(TEMPLATE, self.namespace, labels=f"{OURS}=gpunode")[0] if self.claims else ()
+        ):
+            if (item["metadata"].get("annotations") or {}).get(HOLDER, self.holder) != self.holder:
+                self.api.delete(TEMPLATE, item["metadata"]["name"], self.namespace)
         kinds = {device.kind for target in targets for device in target.published or ()} & CLASSES.keys()
         for kind in sorted(kinds):
             exactly = {"deviceClassName": CLASSES[kind]}
             request = {"name": "gpu", "exactly": exactly}
-            meta = {"name": self.template(CLASSES[kind]), "namespace": self.namespace, "labels": self.labels}
+            meta: Object = {
+                "name": self.template(CLASSES[kind]),
+                "namespace": self.namespace,
+                "labels": self.labels,
+                "annotations": {HOLDER: self.holder} if self.holder else {},
+            }
             manifest = {"metadata": meta, "spec": {"spec": {"devices": {"requests": [request]}}}}
             self.api.create({**manifest, "apiVersion": KINDS[TEMPLATE].api, "kind": TEMPLATE})
 

@@ -18,8 +18,8 @@ from gpunode.cluster.api.kinds import path
 from gpunode.engine import cluster_diff, proof
 from gpunode.engine.member import Member
 from gpunode.engine.proof import Walk, prove
-from gpunode.errors import ClusterError
 from gpunode.links import node as nodes
+from gpunode.links.capacity import slices
 from gpunode.links.node import labels
 from gpunode.links.plugin import other_owners
 from gpunode.model import Cluster, Gpu, Host, Inventory, Outcome, PluginImage, Ssh
@@ -289,9 +289,9 @@ def publish(fake: FakeApi, *uuids: str) -> None:
     fake.put({"kind": "ResourceSlice", "metadata": {"name": "a-gpus"}, "spec": spec})
 
 
-def claim(fake: FakeApi, device: str) -> None:
+def claim(fake: FakeApi, device: str, **more: Any) -> None:
     """A pod's claim that has this device."""
-    result = {"driver": other_owners.DRA_DRIVER, "pool": "a", "device": device}
+    result = {"driver": other_owners.DRA_DRIVER, "pool": "a", "device": device, **more}
     status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [{"name": "train"}]}
     fake.put({"kind": "ResourceClaim", "metadata": {"name": device, "namespace": "ml"}, "status": status})
 
@@ -383,8 +383,53 @@ def test_the_plugin_leaves_a_node_for_dra_once_no_pod_has_its_gpus(
     assert (judged.problem.code if judged.problem else "") == ("held" if held else "")
 
 
-def test_dra_needs_an_api_server_that_serves_it(api: Api, fake: FakeApi, tmp_path: Path) -> None:
+@pytest.mark.parametrize("acts", [False, True])
+def test_dra_needs_an_api_server_that_serves_it(api: Api, fake: FakeApi, tmp_path: Path, acts: bool) -> None:
+    """The host alone is out, and keeps the plugin that it has."""
     fake.minor = 33
     add_node(fake, "a")
-    with pytest.raises(ClusterError, match="does not serve"):
-        walk_links(api, fake, tmp_path)
+    (node,) = nodes.fetch(api)
+    labels.write(api, node, GPU_NODE)
+
+    judged = walk_links(api, fake, tmp_path, acts=acts)
+
+    assert judged.problem is not None
+    assert judged.problem.code == "no-dra"
+    assert fake.all("Node")[0]["metadata"]["labels"]["gpunode.dev/gpu"] == "true"
+
+
+def test_provision_waits_for_what_a_driver_publishes_late(
+    api: Api, fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_node(fake, "a")
+    fake.put(DRIVERS)
+    Kubelet(fake, {"a": list(UUIDS)})
+    read = slices.read
+
+    def read_early(api: Api) -> Any:
+        before = read(api)
+        publish(fake, *UUIDS)
+        return before
+
+    monkeypatch.setattr(slices, "read", read_early)
+    assert walk_links(api, fake, tmp_path, acts=True).proven
+
+
+def test_a_claim_that_only_watches_a_device_does_not_use_it(api: Api, fake: FakeApi) -> None:
+    publish(fake, *UUIDS)
+    claim(fake, "gpu-0", adminAccess=True)
+    claim(fake, "gpu-1")
+    assert [device.users for device in slices.read(api)["a"]] == [(), ("ml/train",)]
+
+
+def test_templates_of_an_earlier_holder_are_deleted(api: Api, fake: FakeApi, tmp_path: Path) -> None:
+    add_node(fake, "a")
+    publish(fake, *UUIDS)
+    Kubelet(fake, {"a": list(UUIDS)})
+    for name, notes in (("left", {"gpunode.dev/holder": "killed"}), ("verify", {})):
+        meta = {"name": name, "namespace": "gpunode", "labels": {"app.kubernetes.io/managed-by": "gpunode"}}
+        fake.put({"kind": "ResourceClaimTemplate", "metadata": {**meta, "annotations": notes}, "spec": {}})
+
+    walk_links(api, fake, tmp_path, acts=True)
+
+    assert [item["metadata"]["name"] for item in fake.all("ResourceClaimTemplate")] == ["verify"]
