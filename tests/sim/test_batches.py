@@ -246,6 +246,8 @@ def test_a_plan_names_the_pods_that_it_disturbs(busy: Demo) -> None:
         "reload": False,
         "restarts": ["docker.service"],
         "modules": False,
+        "plugin": False,
+        "mig": False,
         "devices": False,
         "packages": [],
         "anybody": True,
