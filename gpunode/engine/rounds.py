@@ -39,6 +39,7 @@ def probe_all(
 
 def probe_host(visit: Visit, emit: OnEvent, away: float = 0.0) -> Outcome:
     """The outcome of one host, as in `probe_all`."""
+    visit.planner = None  # it may rest on a journal that another run has extended
     return converge.confirm_restarts(
         visit, converge.follow_running_apply(visit, converge.wait_until_back(visit, away, emit), emit), emit
     )

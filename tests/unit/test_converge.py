@@ -432,10 +432,11 @@ def test_a_host_that_may_still_reboot_is_waited_for(raw: dict[str, Any]) -> None
 
 
 def test_what_a_plan_rests_on_is_read_again_after_an_apply_that_still_ran(raw: dict[str, Any]) -> None:
-    """An undo that took the journal of before would miss what that apply has changed since."""
+    """And when hosts are probed again after another run's lease. An undo that took the journal of before would miss what these have
+    changed since."""
     running = {**raw, "running": {"run": "r0", "by": "ada@ws", "since": 0.0}}
     first, last = ([{"type": "facts", "facts": seen}] for seen in (running, raw))
-    agent = Agent((first, True), ([{"type": "end", "ok": True}], True), (last, True))
+    agent = Agent((first, True), ([{"type": "end", "ok": True}], True), (last, True), (last, True))
     visit = Visit(HOST, agent.dial, None)
     chosen = []
 
@@ -447,3 +448,5 @@ def test_what_a_plan_rests_on_is_read_again_after_an_apply_that_still_ran(raw: d
     outcome = rounds.probe_host(visit, lambda _: None)
     assert outcome.facts is not None
     assert (chosen, outcome.facts.running) == ([0, 2], None)
+    rounds.probe_host(visit, lambda _: None)
+    assert chosen == [0, 2, 3]
