@@ -70,10 +70,14 @@ def read_current(path: str) -> Optional[bytes]:
 
 
 def state_of(path: str) -> Optional[str]:
-    """What is at a path, for comparison: a file's digest, `-> TARGET` of a link, None if it does not exist."""
+    """What is at a path, for comparison: a file's digest, `-> TARGET` of a link, None if it does not exist, `? ERROR` of
+    what cannot be read."""
     if os.path.islink(below(path)):
         return "-> " + os.readlink(below(path))
-    data = read_current(path)
+    try:
+        data = read_current(path)
+    except OSError as error:  # a folder, for one
+        return "? %s" % error.strerror
     return None if data is None else sha256(data)
 
 

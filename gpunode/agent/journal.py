@@ -61,10 +61,12 @@ def entries_of(record: str) -> Iterator[Message]:
     lines: List[Message] = []
     for line in (text_of(record + LINES) or "").splitlines():
         try:
-            lines.append(check_format(json.loads(line), record + LINES, JOURNAL))
-        except ValueError:
-            continue  # incomplete, so its change never began
-    ends = {each["n"]: each for each in lines if "ended" in each}
+            read = check_format(json.loads(line), record + LINES, JOURNAL)
+        except (ValueError, TypeError, AttributeError):
+            continue  # incomplete, so its change never began; or not gpunode's
+        if isinstance(read.get("n", 0), int) and isinstance(read.get("after", {}), dict):
+            lines.append(read)
+    ends = {each.get("n"): each for each in lines if "after" in each}
     for entry in lines:
         if "ended" not in entry:
             end = ends.get(entry.get("n"), {"ended": 0, "after": {}})

@@ -105,6 +105,27 @@ def test_an_older_journal_is_read_and_a_newer_one_refused(host: Host) -> None:
     apply(host, WriteFile("/etc/b", "1", "why"))  # of it nothing is read
 
 
+ODD = (
+    b'null\n[]\n{"version": "x"}\n{"version": 2, "ended": 1}\n{"version": 2, "n": 0, "ended": 1}\n',
+    b'{"version": 2, "n": 0, "ended": 1, "after": []}\n{"version": 2, "path": "/etc/a"}\n{"version": 2, "n": {}, "ended": 1}\n',
+    b"",
+)
+
+
+@pytest.mark.parametrize("lines", ODD)
+def test_odd_lines_and_paths_stop_no_later_apply(host: Host, lines: bytes) -> None:
+    apply(host, WriteFile("/etc/d", "2", "why"))
+    host.path("/etc/d").unlink()
+    host.path("/etc/d").mkdir()
+    file = host.path(f"{RUNS}/run1/journal.jsonl")
+    file.write_bytes(file.read_bytes() + lines)
+    for number in range(KEPT_RUNS):
+        host.path(f"{RUNS}/x{number}").mkdir()
+    apply(host, WriteFile("/etc/c", "2", "why"), record="r2")
+    apply(host, WriteFile("/etc/c", "3", "why", "2"), record="r3")
+    assert [entry.path for entry in journal(host, "") if entry.run] == ["/etc/d", "/etc/c", "/etc/c"]
+
+
 def test_the_oldest_original_of_a_file_that_is_still_changed_outlives_other_records(host: Host) -> None:
     host.write("/etc/a", "1")
     host.write("/etc/b", "1")
@@ -117,6 +138,19 @@ def test_the_oldest_original_of_a_file_that_is_still_changed_outlives_other_reco
     entries = journal(host, "")
     assert [entry.run for entry in entries] == ["first", "last"]
     assert undo.originals(entries)["/etc/a"].content == "1"
+
+
+def test_all_changes_of_a_file_that_is_still_changed_outlive_other_records(host: Host) -> None:
+    host.write("/etc/a", "1")
+    for before, after in (("1", "2"), ("2", "3"), ("3", "4")):
+        apply(host, WriteFile("/etc/a", after, "why", before), record=after)
+    for number in range(KEPT_RUNS):
+        host.path(f"{RUNS}/x{number}").mkdir()
+    apply(host, WriteFile("/etc/b", "3", "why"), record="last")
+    seen = answers.parse_facts(host.probe(files=("/etc/a", "/etc/b")))
+    entries = journal(host, "")
+    assert [entry.run for entry in entries] == ["2", "3", "4", "last"]
+    assert [change.path for change in undo.plan(entries, undo.EVERY, seen)[0]] == ["/etc/b", "/etc/a"]
 
 
 def row(name: str, version: str, state: str = "ii") -> str:

@@ -5,7 +5,6 @@ import os
 import re
 from typing import Any, Callable, Dict, List, Set
 
-from gpunode.agent.failures import Failure
 from gpunode.agent.files import put, read_file, state_of
 from gpunode.agent.journal import LINES, append, end_entry, entries_of, records
 from gpunode.agent.machine import show_units
@@ -53,14 +52,17 @@ def complete_killed() -> None:
         record = os.path.dirname(path)
         killed, journal = Run(os.path.basename(record)), below(record + LINES)
         try:
+            changed = packages_of_killed(record)
+            if changed["error"]:
+                continue  # perhaps the next apply can read them
             for entry in entries_of(record):
                 if entry.get("kind") == "packages" and "packages" not in entry:
                     status = os.stat(journal)
                     killed.n = entry["n"]
-                    end_entry(killed, packages_of_killed(record))
+                    end_entry(killed, changed)
                     os.utime(journal, ns=(status.st_atime_ns, status.st_mtime_ns))  # the applies' order
             forget_packages(record)
-        except (Failure, ValueError):  # a newer gpunode's, or damaged
+        except Exception:  # a newer gpunode's, or damaged: no reason to refuse this apply
             continue
 
 
@@ -185,19 +187,26 @@ def unavailable(packages: Dict[str, Message]) -> List[str]:
     return [name for name, version in earlier.items() if offers and not offers(name, version)]
 
 
-def oldest_originals() -> Set[str]:
-    """The names of the applies that alone know how something was before gpunode that is not so now; and those of a newer gpunode."""
+def needed_applies() -> Set[str]:
+    """The names of the applies that alone know how something was before gpunode that is not so now, or how gpunode changed it; and
+    those that cannot be read."""
     needed: Set[str] = set()
-    known: Set[Any] = set()
+    applies: Dict[str, List[str]] = {}  # of each path and package, those that changed it
+    originals: Dict[str, Any] = {}  # of each path
     for folder in records():
+        apply = os.path.basename(folder)
         try:
-            entries = list(entries_of(folder))
-        except Failure:
-            needed.add(os.path.basename(folder))
-            continue
-        for entry in entries:
-            path, packages = entry.get("path"), set(entry.get("packages", ()))
-            if (path and path not in known and state_of(path) != entry["was"]) or packages - known:
-                needed.add(os.path.basename(folder))
-            known |= packages | {path}
+            for entry in entries_of(folder):
+                path = entry.get("path")
+                if path:
+                    originals.setdefault(path, entry["was"])
+                for name in [*entry.get("packages", ()), *([path] if path else ())]:
+                    applies.setdefault(name, []).append(apply)
+        except Exception:  # a newer gpunode's, or damaged: no reason to refuse other applies
+            needed.add(apply)
+    for name, by in applies.items():
+        if name not in originals:
+            needed.update((by[0], by[-1]))
+        elif state_of(name) != originals[name]:
+            needed.update(by)  # for an undo, each must have found what the one before it wrote
     return needed

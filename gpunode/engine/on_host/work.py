@@ -11,7 +11,7 @@ from gpunode.agent.record import Run, lock_holder, take_lock
 from gpunode.agent.system import below, failure_of, last, line_of, run
 from gpunode.engine.on_host.changes import make, refuse_unknown
 from gpunode.engine.on_host.guard import end_killed_runs, forget_payloads, put_back, read_guard
-from gpunode.engine.on_host.journal import complete, complete_killed, note, oldest_originals
+from gpunode.engine.on_host.journal import complete, complete_killed, needed_applies, note
 from gpunode.engine.on_host.probe import probe
 from gpunode.links.driver.on_host.runfile import fetch
 
@@ -114,10 +114,10 @@ def restore_leftovers(this: Run) -> bool:
 
 
 def prune(this: Run) -> None:
-    """Remove the oldest records, but not what `oldest_originals` has. Needs the lock, and no guard that is still armed."""
+    """Remove the oldest records, but not what `needed_applies` has. Needs the lock, and no guard that is still armed."""
     folder = below(os.path.dirname(this.record))
     others = [name for name in os.listdir(folder) if name != this.name]
     others.sort(key=lambda name: os.stat(os.path.join(folder, name)).st_mtime)
-    needed = oldest_originals()
+    needed = needed_applies()
     for name in set(others[: max(0, len(others) - KEPT_RUNS + 1)]) - needed:
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
