@@ -34,7 +34,7 @@ from gpunode.engine.record import FORGOTTEN, Record
 from gpunode.engine.reporter import confirm, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
-from gpunode.links.node import GPU_LABEL, drain, fetch
+from gpunode.links.node import GPU_LABEL, drain, fetch, find
 from gpunode.links.plugin import daemonset, marks
 from gpunode.model import Event, Host, OnEvent, Ssh
 from gpunode.wording import Advice, Command, few
@@ -71,7 +71,7 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
     members = impact.find_impact(api, namespace, members, placed, strict=True)
     members = control_plane.refuse_unnamed(session.inventory, members)
     reporter.plans(outcomes(members))
-    strangers = _strangers(api, options.nodes)
+    strangers = _strangers(api, session.inventory.hosts, options.nodes)
     marked = _marks(api, [*placed, *strangers], keep)
     if api is not None:
         lines = [
@@ -112,16 +112,22 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
             done=FORGOTTEN,
         )
         members = provision.run_batches(run, lease, provision.plan_again(run, hosts, lease), hosts, settings)
-        strangers = _take_marks(api, session, strangers, record, keep)
-        for member in strangers:
-            reason = member.reason
-            record.host(member.host.name, "failed" if reason else FORGOTTEN, reason.what if reason else "")
+        if strangers and (why := provision.stop_reason(run, lease, members, hosts, None)):
+            strangers = provision.skip(run, strangers, rounds.STOPPED, why)
+        else:
+            strangers = _take_marks(api, session, strangers, record, keep)
+            for member in strangers:
+                reason = member.reason
+                record.host(
+                    member.host.name, "failed" if reason else FORGOTTEN, reason.what if reason else ""
+                )
     record.end()
     return _report_end(session, api, members, strangers, keep)
 
 
-def _strangers(api: Api | None, names: Sequence[str]) -> Members:
-    """The nodes of hosts that are not in the inventory any more. Raises ClusterError for a name that no node has."""
+def _strangers(api: Api | None, hosts: Sequence[Host], names: Sequence[str]) -> Members:
+    """The nodes of hosts that are not in the inventory any more. Raises ClusterError for a name that no node has, or whose node is one
+    of the inventory's `hosts`."""
     if not names:
         return ()
     known = {node.name: node for node in fetch(api)} if api else {}
@@ -131,6 +137,12 @@ def _strangers(api: Api | None, names: Sequence[str]) -> Members:
                 f"{name} is neither a host of the inventory nor a node of its cluster",
                 hint="Name a host as the inventory has it, or the node of a host that has left it.",
             )
+    for host in hosts:
+        node = ""
+        with suppress(ClusterError):  # it has no node
+            node = find(host, tuple(known.values())).name
+        if node in names:
+            raise ClusterError(f"{node} is the node of host {host.name}", hint="Name the host.")
     return tuple(Member(Host(name, Ssh(name), node=name), node=known[name]) for name in names)
 
 

@@ -392,23 +392,30 @@ def plan_again(run: Run, hosts: Hosts, lease: Held) -> Members:
     return update(members, after)
 
 
+def stop_reason(run: Run, lease: Held, members: Members, hosts: Hosts, most: int | None) -> str:
+    """Why nothing further begins; "" if it may."""
+    record, notify = run.record, progress(run.session.reporter)
+    return (
+        _unhealthy(members)
+        or _too_many(members, hosts.judged, most)
+        or lease.lost_reason(work.API_SECONDS, notify, lambda: run.interrupt.set)
+        or record.lost
+        or (INTERRUPTED if run.interrupt.set else PAUSED if record.paused else "")
+    )
+
+
 def run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options: ProvisionOptions) -> Members:
     """The members after all batches: each batch is finished, to its proof, before the next begins."""
-    session, record, notify = run.session, run.record, progress(run.session.reporter)
-
-    def stop_reason() -> str:
-        lost = lease.lost_reason(work.API_SECONDS, notify, lambda: run.interrupt.set) or record.lost
-        return lost or (INTERRUPTED if run.interrupt.set else PAUSED if record.paused else "")
-
+    session, record = run.session, run.record
     shut, earlier = "", mean_seconds(Path(session.inventory.path))
     for number, part in enumerate(hosts.order, 1):
         now = tuple(member for member in members if member.host in part)
-        why = _unhealthy(members) or _too_many(members, hosts.judged, options.max_fail) or stop_reason()
+        why = stop_reason(run, lease, members, hosts, options.max_fail)
         if not why and not shut:
             shut = gate.run_gates(
                 session.inventory, now, (number, len(hosts.order)), record, session.reporter
             )
-            why = stop_reason()  # meanwhile
+            why = stop_reason(run, lease, members, hosts, options.max_fail)  # meanwhile
         percent = session.inventory.cluster.max_tainted
         if run.api and run.prove and not why and not shut and percent < 100:
             why = work.too_many_tainted(run.api, now, options.taint, percent)
@@ -419,7 +426,7 @@ def run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options: 
             left = estimate(hosts.order[number - 1 :], waiting, earlier, proves=bool(run.api and run.prove))
             record.batch(number, len(hosts.order), left.seconds)
             _report_batch(run, now, (number, len(hosts.order)), left, len(members))
-        members = update(members, _skip(run, now, code, why) if why else batch.finish(run, now))
+        members = update(members, skip(run, now, code, why) if why else batch.finish(run, now))
     return members
 
 
@@ -556,7 +563,7 @@ def _failed_hosts(members: Members, judged: Collection[str]) -> list[Member]:
     ]
 
 
-def _skip(run: Run, members: Members, code: str, why: str) -> Members:
+def skip(run: Run, members: Members, code: str, why: str) -> Members:
     """The members, excluded before any change."""
     out = tuple(
         member.exclude(Problem(code, f"not started: {why}", fix=RESUME, subject=member.host.name))

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpunode import report
 from gpunode.cluster.api import Api
+from gpunode.cluster.lease import Held
+from gpunode.commands import forget, provision
+from gpunode.engine.session import Session
+from gpunode.errors import ClusterError
 from gpunode.links import node as nodes
 from gpunode.links.node import cordon, labels, taint
 from gpunode.links.plugin import marks
+from gpunode.model import Cluster, Host, Inventory, PluginImage, Ssh
 
 from .conftest import add_node
 from .fake import FakeApi
@@ -82,3 +90,31 @@ def test_the_plugins_labels_stay_with_it_and_are_nobodys(marked: Api) -> None:
     labels.write(marked, parsed(marked), {"gpunode.dev/gpu": "paused"}, overwrite=True)
     marks.take_off(marked, "a", keep_software=False, notify=pytest.fail)
     assert left(marked) == ({"rack": "7"}, {"note": "n"}, [OTHER], None, ["Ready"])
+
+
+def forget_node(api: Api, monkeypatch: pytest.MonkeyPatch, folder: Path, *hosts: Host, lost: str = "") -> int:
+    """The exit code of `gpunode forget a`, with a lease that may be lost."""
+    held = Held("us")
+    held.lost = lost
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder))
+    monkeypatch.setattr("gpunode.engine.nodes.connect", lambda _: api)
+    monkeypatch.setattr(provision, "hold_lease", lambda *_: nullcontext(held))
+    inventory = Inventory("inventory.yaml", hosts, Cluster(plugin=PluginImage("p:1")))
+    session = Session(inventory, (), {}, report.make(json=True, quiet=True), 1)
+    return forget.forget_hosts(session, forget.ForgetOptions(yes=True, nodes=("a",)))
+
+
+def test_the_marks_of_a_hosts_node_stay_by_the_nodes_name(
+    marked: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(ClusterError, match="a is the node of host gpu-1"):
+        forget_node(marked, monkeypatch, tmp_path, Host("gpu-1", Ssh("gpu-1"), node="a"))
+    assert marks.is_owned(item(marked))
+
+
+@pytest.mark.parametrize(("lost", "code"), [("", 0), ("another run has its lease", 1)])
+def test_no_marks_go_once_the_run_must_stop(
+    marked: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lost: str, code: int
+) -> None:
+    assert forget_node(marked, monkeypatch, tmp_path, Host("gpu-1", Ssh("gpu-1")), lost=lost) == code
+    assert marks.is_owned(item(marked)) == bool(lost)
