@@ -12,6 +12,7 @@ from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.engine import chain, nodes
 from gpunode.engine.member import Member, Members
 from gpunode.errors import ClusterError
+from gpunode.links.driver import mig
 from gpunode.links.driver.on_host.gpus import DAEMONS
 from gpunode.links.node import drain
 from gpunode.links.node.drain import Work
@@ -158,7 +159,7 @@ Act: TypeAlias = tuple[str, str]  # what is done, to what: ("install", "nvidia-o
 
 REBOOT = ("reboot", "")
 # They do one thing and end; no work depends on them. The reload of systemd before it is another matter: Service.loses.
-QUIET = frozenset({cdi.UNIT, cdi.OWN, cdi.DEV_CHAR})
+QUIET = frozenset({cdi.UNIT, cdi.OWN, cdi.DEV_CHAR, mig.UNIT})
 RUNTIME_UNITS = frozenset(unit for runtime in RUNTIMES.values() for unit in runtime.WATCH.units)
 CUT = ("cut", "GPUs by MIG")
 MODULES = frozenset({("unload", "modules"), ("load", "modules")})
@@ -174,7 +175,9 @@ def disturbance_of(changes: Iterable[Change], *, driver: Collection[str] = ()) -
             dict.fromkeys(
                 change.unit
                 for change in changes
-                if isinstance(change, Service) and change.restart and change.unit not in QUIET
+                if isinstance(change, Service)
+                and (change.restart or change.disable)
+                and change.unit not in QUIET
             )
         ),
         modules=any(isinstance(change, KernelModule) and change.unload for change in changes),

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from gpunode.engine import chain
 from gpunode.errors import Refused
 from gpunode.links.driver import mig, modules
+from gpunode.links.driver.plan import FABRIC
 from gpunode.links.kubelet.decide import refused_gate
 from gpunode.model import (
     Change,
@@ -45,7 +46,7 @@ EVERY = "*"  # in the place of a run: all that gpunode has done
 NAMED = 3
 SOMEBODY = "changed since the run"
 RUNTIME = "nvidia"  # and nvidia-cdi, nvidia-legacy: gone with what names them
-ENDS_WORK = "docker.service"  # its restart ends containers
+ENDS_WORK = ("docker.service", FABRIC)  # containers; jobs of CUDA
 COMPUTE = re.compile(r"\d+c\.")  # the profile of a compute instance that is not all of its GPU instance
 HEADERS = re.compile("headers|devel")
 ARCH = r"\.(x86_64|aarch64)$"
@@ -146,28 +147,45 @@ def plan(journal: Journal, run: str, facts: Facts) -> tuple[tuple[Change, ...], 
             changes += software
             software = []
         else:
-            changes += _take_back(mine, entry, run, facts)
+            changes += _take_back(mine, entry, run, facts, changes)
     left = tuple(dict.fromkeys(change for change in changes if isinstance(change, Left)))
     made = [change for change in changes if not isinstance(change, Left)]
     last = [change for change in made if isinstance(change, Reboot)]
     return (*with_restarts([change for change in made if change not in last], due, facts), *last), left
 
 
-def _take_back(mine: Journal, entry: Entry, run: str, facts: Facts) -> Iterable[Change | Left]:
-    """For an entry of a unit, a boolean, an image or a reboot."""
+def _take_back(
+    mine: Journal, entry: Entry, run: str, facts: Facts, planned: Sequence[Change | Left]
+) -> Iterable[Change | Left]:
+    """For an entry of a unit, a boolean, an image or a reboot. `planned`: what comes before it, and may bring its unit back."""
     why, unit = f"as before {_name(run)}", facts.units.get(entry.unit)
     first = next(
         each for each in mine if (each.kind, each.unit, each.name) == (entry.kind, entry.unit, entry.name)
     )
-    if first is entry and entry.kind == "service" and unit and unit.enabled == "enabled":
+    is_enabled = unit is not None and unit.enabled == "enabled"
+    if first is entry and entry.kind == "service" and is_enabled:
         if entry.enabled != "enabled" and entry.active != "active":
-            yield Service(entry.unit, why, disable=True)
-    elif first is entry and entry.kind == "selinux_boolean" and entry.state == "off":
-        yield SelinuxBoolean(entry.name, why, on=False)
+            yield Service(entry.unit, why, disable=True, ends=_ends(entry.unit, facts))
+    elif first is entry and entry.state == "disable" and entry.enabled == "enabled":
+        if services.is_loaded(facts, entry.unit) or any(_brings_files(change) for change in planned):
+            yield Service(entry.unit, why, enable=True, start=entry.active == "active")
+        else:
+            yield Left("irreversible", entry.unit, "it does not exist any more, or is masked")
+    elif first is entry and entry.kind == "selinux_boolean" and entry.state in ("on", "off"):
+        yield SelinuxBoolean(entry.name, why, on=entry.state == "on")
     elif entry.kind == "load_image":
         yield Left("irreversible", entry.name, "an undo removes no image of a container runtime")
     elif entry.kind == "reboot":
         yield Left("irreversible", "reboot", f"the host was rebooted; before, it ran kernel {entry.name}")
+
+
+def _brings_files(change: Change | Left) -> bool:
+    return isinstance(change, WriteFile) or (isinstance(change, Packages) and bool(change.install))
+
+
+def _ends(unit: str, facts: Facts) -> tuple[str, ...] | None:
+    """The users of the GPUs that the end of this unit may end; None: it ends none."""
+    return services.user_keys(facts.gpu_users) if unit in ENDS_WORK else None
 
 
 def _layouts(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
@@ -346,7 +364,7 @@ def with_restarts(
         yield change
         if isinstance(change, (WriteFile, RemoveFile)) and change.path in last:
             unit = last[change.path]
-            ends = services.user_keys(facts.gpu_users) if unit == ENDS_WORK else None
+            ends = _ends(unit, facts)
             yield Service(
                 unit, services.AT_START, restart=True, guards=tuple(due[unit]), ends=ends, drops=RUNTIME
             )

@@ -52,4 +52,4 @@ class Entry:
     unavailable: tuple[str, ...] = ()  # packages whose version of before is in no repository
     layouts: Mapping[str, tuple[Layout, ...]] = field(default_factory=dict)  # PCI address → MIG before, after
     name: str = ""  # of an image, a boolean, a version of a driver, the kernel before a reboot
-    state: str = ""  # of a boolean `on` or `off`; the version of an installed driver; `purge` of packages
+    state: str = ""  # of a boolean `on` or `off`; the version of an installed driver; `purge` of packages; `disable` of a service

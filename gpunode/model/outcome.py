@@ -14,7 +14,7 @@ from gpunode.model.plan import Desired, Plan
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """What changes interrupt on their host. `restarts`: units, in order. `modules`: kernel modules are unloaded.
+    """What changes interrupt on their host. `restarts`: units that restart or stop, in order. `modules`: kernel modules are unloaded.
     `mig`: GPUs are cut into other MIG devices. `devices`: a `systemctl daemon-reload` takes the GPUs from running containers. `packages`: the driver's packages that
     change; programs that start meanwhile find libraries that do not match the loaded module. `plugin`: the device plugin leaves."""
 

@@ -605,13 +605,19 @@ def test_a_restart_of_docker_ends_no_container_that_came_after_the_plan(
         )
 
 
-def test_a_restart_of_the_fabric_manager_ends_nobody_who_came_after_the_plan(host: Host) -> None:
+def test_the_end_of_the_fabric_manager_ends_nobody_who_came_after_the_plan(host: Host) -> None:
     """It aborts CUDA's jobs outside of containers, too."""
     unit = "nvidia-fabricmanager.service"
     host.unit(unit, START)
     use_gpu(host, "python3")
-    assert host.fail(Service(unit, "why", restart=True, ends=()))["code"] == "gpus-in-use"
-    assert f"systemctl restart {unit}" not in host.calls()
+    for verb, change in (
+        ("restart", Service(unit, "why", restart=True, ends=())),
+        ("stopp", Service(unit, "why", disable=True, ends=())),
+    ):
+        failed = host.fail(change)
+        assert failed["code"] == "gpus-in-use"
+        assert failed["error"].startswith(f"{unit} is not {verb}ed: ")
+    assert not {f"systemctl restart {unit}", f"systemctl disable --now {unit}"} & set(host.calls())
 
 
 def test_systemd_is_not_reloaded_where_that_takes_gpus_from_who_came_after_the_plan(host: Host) -> None:

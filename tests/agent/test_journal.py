@@ -205,5 +205,6 @@ def test_an_entry_of_a_unit_has_its_state(host: Host) -> None:
     host.ask(host.job(Service(DOCKER, "why", enable=True), record="r1", why=["why"]))
     (entry,) = journal(host)
     assert (entry.unit, entry.enabled, entry.active) == (DOCKER, "disabled", "inactive")
-    assert host.ask(host.job(Service(DOCKER, "why", disable=True)))[-1]["ok"]
+    assert host.ask(host.job(Service(DOCKER, "why", disable=True), record="r2", why=["why"]))[-1]["ok"]
+    assert [entry.state for entry in journal(host, "r2")][-1:] == ["disable"]
     assert f"systemctl disable --now {DOCKER}" in host.calls()

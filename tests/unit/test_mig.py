@@ -151,7 +151,7 @@ def test_work_ends_before_gpus_are_cut() -> None:
 
 def test_a_forgotten_host_has_its_layout_of_before_gpunode() -> None:
     """By the journal; what gpunode wrote for its boots goes."""
-    seen = cut(cases.facts("modern", {"files": {"/etc/gpunode-mig.sh": "x"}}), "7g.80gb")
+    seen = cut(cases.facts("modern", {"files": {"/etc/gpunode-mig.sh": "# Written by gpunode"}}), "7g.80gb")
     before = {gpu.pci: (None, ("7g.80gb",)) for gpu in seen.gpus}
     journal = (Entry("a", "r", kind="mig_layout", layouts=before),)
     changes = [change for step in forget.plan(forget.Aim(journal), seen)[0] for change in step.changes]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpunode.engine import forget, undo
+from gpunode.engine import forget, impact, undo
 from gpunode.links.driver import modules
 from gpunode.model import (
     Change,
@@ -188,6 +188,14 @@ def back(before: Layout, now: Layout) -> MigLayout:
     return MigLayout((GpuLayout(PCI, before, now),), WHY)
 
 
+FABRIC = "nvidia-fabricmanager.service"
+STOPPED = Entry("a", "r1", kind="service", unit=FABRIC, enabled="enabled", active="active", state="disable")
+
+
+def unit_is(enabled: str, load: str = "loaded", users: tuple[GpuUser, ...] = ()) -> Facts:
+    return replace(there(users=users), units={FABRIC: Unit(FABRIC, load, "active", "running", enabled)})
+
+
 SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
     # Packages: brought ones go, others are as before; holds, too.
     ([changed(packages={"a": (None, "1")})], there(a="1"), [Packages(WHY, remove=("a",), purge=True)], []),
@@ -338,7 +346,38 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
     (
         [Entry("a", "r1", kind="service", unit=DOCKER, enabled="disabled", active="inactive")],
         facts({}),
-        [Service(DOCKER, WHY, disable=True)],
+        [Service(DOCKER, WHY, disable=True, ends=())],
+        [],
+    ),
+    (
+        [Entry("a", "r1", kind="service", unit=FABRIC, enabled="disabled", active="inactive")],
+        unit_is("enabled", users=(USER,)),
+        [Service(FABRIC, WHY, disable=True, ends=("7",))],
+        [],
+    ),
+    # An undo of an undo.
+    ([STOPPED], unit_is("disabled"), [Service(FABRIC, WHY, enable=True)], []),
+    ([STOPPED], unit_is("enabled"), [], []),
+    (
+        [STOPPED],
+        unit_is("", load="not-found"),
+        [],
+        [Left("irreversible", FABRIC, "it does not exist any more, or is masked")],
+    ),
+    (
+        [STOPPED, changed(packages={"a": ("1", None)})],
+        unit_is("", load="not-found"),
+        [
+            Packages(WHY, (PackageSpec("a", "1", downgrade=True),), refresh=True),
+            Service(FABRIC, WHY, enable=True),
+        ],
+        [],
+    ),
+    ([replace(STOPPED, state="")], unit_is("disabled"), [], []),
+    (
+        [Entry("a", "r1", kind="selinux_boolean", name="b", state="on")],
+        facts({}),
+        [SelinuxBoolean("b", WHY)],
         [],
     ),
     ([Entry("a", "r1", kind="service", unit=DOCKER, enabled="enabled", active="active")], facts({}), [], []),
@@ -365,6 +404,15 @@ def test_packages_modules_and_units(
     entries: list[Entry], seen: Facts, changes: list[Change], left: list[Left]
 ) -> None:
     assert undo.plan(entries, "r1", seen) == (tuple(changes), tuple(left))
+
+
+@pytest.mark.parametrize(
+    ("unit", "ends"),
+    [(FABRIC, True), (DOCKER, True), ("gpunode-cdi.service", False), ("gpunode-mig.service", False)],
+)
+def test_a_unit_that_is_stopped_interrupts_as_one_that_is_restarted(unit: str, *, ends: bool) -> None:
+    stops = impact.disturbance_of([Service(unit, WHY, disable=True)])
+    assert (stops.restarts, stops.ends_gpu_work) == (((unit,), True) if ends else ((), False))
 
 
 @pytest.mark.parametrize(("work", "ends"), [("wait", ("7",)), ("drain", ("7",)), ("kill", None)])

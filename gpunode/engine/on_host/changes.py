@@ -92,12 +92,17 @@ CHECKS: Dict[str, Callable[[str, str, Optional[Message]], None]] = {
 
 
 def service(this: Run, change: Message) -> Message:
-    """Enable and (re)start a unit. It must stay up, and all that worked before its files were changed must still work.
+    """Stop and disable a unit, or enable and (re)start it. Then it must stay up, and all that worked before its files
+    were changed must still work.
 
     Where files were changed for it, the host must also be reachable from outside. It ends no user of a GPU that came
     after the plan.
     """
     unit = change["unit"]
+    contained = unit != "nvidia-fabricmanager.service"
+    act = "stopped" if change.get("disable") else "restarted"
+    # Before systemd is reloaded, too: that alone may take the GPUs from containers.
+    spare_newcomers(change["ends"], 2 * settle_time(this), "%s is not %s" % (unit, act), contained=contained)
     if change.get("disable"):
         answer = run("systemctl", "disable", "--now", unit, timeout=90)
         if answer.status:
@@ -109,9 +114,6 @@ def service(this: Run, change: Message) -> Message:
     guarded = guard is not None and guard["unit"] == unit
     if guard is None or not guarded:
         guard = {"worked": find_worked(node_units(unit)), "settle": settle_time(this)}
-    contained = unit != "nvidia-fabricmanager.service"
-    # Before systemd is reloaded, too: that alone may take the GPUs from containers.
-    spare_newcomers(change["ends"], 2 * settle_time(this), "%s is not restarted" % unit, contained=contained)
     started = time.time()
     run("systemctl", "daemon-reload", timeout=60)
     if change["enable"]:

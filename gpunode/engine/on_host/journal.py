@@ -112,6 +112,7 @@ def unit_before(change: Message) -> Message:
         "unit": change["unit"],
         "enabled": shown.get("UnitFileState", ""),
         "active": shown.get("ActiveState", ""),
+        "state": "disable" if change.get("disable") else "",
     }
 
 
