@@ -210,7 +210,7 @@ def _plan_cluster(
 ) -> cluster_diff.ClusterPlan:
     """Show what changes in the cluster, and the gates."""
     if options.undo:
-        _show_left(session.reporter, hosts.members, options.undo)
+        _show_left(session, hosts.members, options.undo)
         gate.show(session.inventory, session.reporter)
         return cluster_diff.ClusterPlan(0, ())
     if api is None:
@@ -234,9 +234,9 @@ def _plan_cluster(
     return cluster
 
 
-def _show_left(reporter: Reporter, members: Members, undo: str) -> None:
+def _show_left(session: Session, members: Members, undo: str) -> None:
     """Show what an undo leaves as it is: on hosts, and in the cluster, where it changes nothing."""
-    recorded = find(undo)
+    recorded, known = find(undo), {host.name for host in session.inventory.hosts}
     rows: list[tuple[str, str, str, str]] = [
         (member.host.name, left.code, left.what, left.why)
         for member in members
@@ -244,10 +244,15 @@ def _show_left(reporter: Reporter, members: Members, undo: str) -> None:
         for left in member.outcome.left or ()
     ]
     rows += [
+        (name, "kept", "its changes", "the host has left the inventory")
+        for name, host in recorded.hosts.items()
+        if name not in known and (host.made or host.state in BEGUN)
+    ]
+    rows += [
         ("", "cluster", recorded.changes[number].what, "an undo changes hosts alone")
         for number in recorded.planned.get(CLUSTER, ())
     ]
-    reporter.rows("left", ("host", "code", "what", "why"), rows)
+    session.reporter.rows("left", ("host", "code", "what", "why"), rows)
 
 
 def _check_rights(session: Session, api: Api | None, members: Members, options: ProvisionOptions) -> None:

@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from gpunode import report
 from gpunode.cli import app
 from gpunode.cluster.objects.difference import Difference
+from gpunode.commands import provision
 from gpunode.engine.record import Record, RunOptions, default_folder, read
+from gpunode.engine.session import Session
 from gpunode.errors import GpunodeError
-from gpunode.model import Plan, Reboot, Service, StepPlan, WriteFile
+from gpunode.model import Cluster, Host, Inventory, Plan, Reboot, Service, Ssh, StepPlan, WriteFile
 from tests import jsonlines
 
 FILE = WriteFile(
@@ -68,6 +71,16 @@ def of_kind(found: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
     return [
         {key: one for key, one in line.items() if key != "type"} for line in found if line["type"] == kind
     ]
+
+
+def test_an_undo_names_hosts_that_have_left_the_inventory(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that the run has changed, or was changing."""
+    run_id = recorded().id
+    inventory = Inventory("inventory.yaml", (Host("a", Ssh("a")),), Cluster())
+    session = Session(inventory, (), {}, report.make(json=True, quiet=True), 1)
+    provision._show_left(session, (), run_id)
+    left = of_kind(jsonlines.parse(capsys.readouterr().out), "left")
+    assert [(line["host"], line["code"]) for line in left] == [("b", "kept"), ("c", "kept"), ("", "cluster")]
 
 
 def test_a_run_is_shown_as_it_was() -> None:
