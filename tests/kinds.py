@@ -265,7 +265,7 @@ class Left(TypedDict):
     host: Annotated[str, "name in the inventory; empty: the cluster"]
     code: Annotated[
         Literal["kept", "irreversible", "cluster", "stays"],
-        "changed since the run; nothing can restore it; an object of the cluster, which an undo does not change; it is for the user to remove",
+        "changed since the run, on a host that has left the inventory, or without a sign that gpunode wrote it; nothing can restore it; an object of the cluster, which an undo does not change; it is for the user to remove",
     ]
     what: Annotated[str, "a path, a package, a unit, an object"]
     why: Message
