@@ -55,11 +55,13 @@ def packages(this: Run, change: Message) -> Message:
         system.refresh(this)
     installed = system.read(change["remove"], True) if change["remove"] else {}
     remove = [name for name in sorted(installed) if name not in names]
-    if change["release"]:
-        system.release(this, change["release"])
     if specs or remove:
         system.make(this, specs, remove, change["purge"])
     note_planned(this, [*change["hold"], *change["release"]])
+    left = system.read(change["release"]) if change["release"] else {}
+    held = [name for name in left if left[name]["held"]]
+    if held:  # last: they stay where the change is refused
+        system.release(this, held)
     if change["hold"]:
         system.hold(this, change["hold"])
     present = system.read(names) if names else {}

@@ -208,3 +208,15 @@ def test_an_entry_of_a_unit_has_its_state(host: Host) -> None:
     assert host.ask(host.job(Service(DOCKER, "why", disable=True), record="r2", why=["why"]))[-1]["ok"]
     assert [entry.state for entry in journal(host, "r2")][-1:] == ["disable"]
     assert f"systemctl disable --now {DOCKER}" in host.calls()
+
+
+@pytest.mark.parametrize(
+    ("end", "released"), [("exit 100", False), ("> $GPUNODE_ROOT/state/packages", False), ("true", True)]
+)
+def test_a_hold_is_released_after_the_change_of_packages_alone(
+    host: Host, end: str, *, released: bool
+) -> None:
+    host.apt(row("new", "3", "hi"), install=end)
+    change = Packages("why", remove=("new",), release=("new",), purge=True)
+    host.ask(host.job(change, record="r1", why=["why"]))
+    assert ("apt-mark unhold new" in host.calls()) == released
