@@ -101,7 +101,8 @@ def selected(overview: Overview, view: View) -> HostCell | None:
 def arrange(overview: Overview, view: View, width: int, room: int) -> Grid:
     """The hosts in rows, in the largest cells for which `room` rows suffice, else in the smallest."""
     cells = shown(overview, view)
-    names = min(max((len(cell.name) for cell in cells), default=0), width - FIGURES - 5)
+    longest = max((len(cell.name) for cell in cells), default=0)
+    names = max(1, min(longest, width - FIGURES - 5))
     listed = min(sum(cell.rank in LISTED for cell in cells), max(room // 3, 1))
     others = cells[listed:]
     sizes = (names + FIGURES + 4, names + 4, 1)

@@ -92,6 +92,13 @@ def test_every_size_shows_failures_first_and_no_line_is_too_wide(hosts: int, wid
     assert len(re.findall(r"[✗?▶·✓▁▂▃▄▅▆▇█]", grid)) == hosts - len(listed)
 
 
+@pytest.mark.parametrize("width", range(1, 21))
+def test_no_width_is_too_narrow(width: int) -> None:
+    lines = text(fleet(8), press(View(), "down", fleet(8), width, 24), width=width)
+    assert len(lines) == 24
+    assert max(map(cell_len, lines)) <= width
+
+
 def test_without_colour_a_screen_says_the_same() -> None:
     """Signs tell states apart, and the chosen host is named below."""
     signs = {line.strip()[:1] for line in text(fleet(8))[3:7]}
