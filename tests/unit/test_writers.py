@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from gpunode.engine.converge import plan_host
 from gpunode.links.runtime.link import judge_runtime
 from gpunode.model import Facts, Outcome, Packages, PackageSpec, Trace
 from gpunode.planning import writers
+from gpunode.planning.tables import table
 from gpunode.report.lines import Lines
 from gpunode.report.plans import plan_lines
 from tests import cases
@@ -71,6 +73,13 @@ def test_a_tool_is_known_by_what_it_leaves(path: str, text: str, code: str) -> N
     assert writer is not None
     assert writer.code == code
     assert "{" not in writer.name + writer.sign
+
+
+def test_no_mark_is_looked_for_across_blank_lines() -> None:
+    """Else a file of blank lines is read once for each of them."""
+    marks = [mark["text"] for mark in table(writers.__package__, writers.TABLE)["marks"] if "text" in mark]
+    found = [re.search(mark, f"\n\n{text}", re.MULTILINE) for mark in marks for _, text, _ in WRITTEN]
+    assert [match[0] for match in found if match and match[0].startswith("\n")] == []
 
 
 @pytest.mark.parametrize(

@@ -60,8 +60,8 @@ def containers(facts: Facts) -> Containers:
 
 def read_containers(config: str, runc: str) -> Containers:
     """How a containerd with this configuration starts containers, whichever section and spelling its version has."""
-    labelled = re.search(r"^\s*enable_selinux\s*=\s*true", config, re.MULTILINE)
-    by_systemd = re.search(r"^\s*(SystemdCgroup|systemd_cgroup)\s*=\s*true", config, re.MULTILINE | re.I)
+    labelled = re.search(r"^[ \t]*enable_selinux\s*=\s*true", config, re.MULTILINE)
+    by_systemd = re.search(r"^[ \t]*(SystemdCgroup|systemd_cgroup)\s*=\s*true", config, re.MULTILINE | re.I)
     return Containers(labelled is not None, by_systemd is not None, runc)
 
 

@@ -97,8 +97,8 @@ def _readers(host: Host, facts: Facts, runtime: Runtime) -> Iterator[str]:
         yield f"NVIDIA's runtime is in mode cdi ({plan.CONFIG})"
     asked = {
         "docker": ("/etc/docker/daemon.json", r'"cdi"\s*:\s*true'),
-        "containerd": ("/etc/containerd/", r"^\s*enable_cdi\s*=\s*true"),
-        "crio": ("/etc/crio/", r"^\s*cdi_spec_dirs\s*=\s*\[\s*[^\]\s]"),
+        "containerd": ("/etc/containerd/", r"^[ \t]*enable_cdi\s*=\s*true"),
+        "crio": ("/etc/crio/", r"^[ \t]*cdi_spec_dirs\s*=\s*\[\s*[^\]\s]"),
     }
     folder, pattern = asked.get(runtime, ("", ""))
     for path, file in facts.files.items():

@@ -65,7 +65,7 @@ def _source_notes(facts: Facts) -> Iterator[str]:
 
 def _allows_sha1(facts: Facts) -> bool:
     policy = facts.files.get(POLICY)
-    pattern = r"^\s*sha1(?:\.second_preimage_resistance)?\s*=\s*[\"']?(always\b|\d{4}-\d\d-\d\d)"
+    pattern = r"^[ \t]*sha1(?:\.second_preimage_resistance)?\s*=\s*[\"']?(always\b|\d{4}-\d\d-\d\d)"
     dates = re.findall(pattern, policy.content or "" if policy else "", re.MULTILINE)
     today = time.strftime("%Y-%m-%d", time.gmtime(facts.time))
     return any(until > today for until in dates)  # "always" is after every day
