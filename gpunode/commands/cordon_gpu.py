@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import re
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,10 +20,11 @@ from gpunode.model import Plan, StepPlan
 from gpunode.wording import advise, few
 
 STEP = "cordon"
+WHOLE = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def cordon_gpu(session: Session, uuid: str, reason: str | None, *, yes: bool) -> int:
-    """Cordon the GPU, or uncordon it (`reason` None), on the session's host that has it; the exit code."""
+    """Cordon the GPU, or uncordon it (`reason` None), on the session's host that has it; the exit code. `uuid`: or the start of one."""
     reporter = session.reporter
     if not uuid.startswith("GPU-"):
         raise UsageError(
@@ -32,7 +34,7 @@ def cordon_gpu(session: Session, uuid: str, reason: str | None, *, yes: bool) ->
     members = session.for_each_host(converge.probe_and_plan, plans=False)
     unseen = [member for member in members if member.facts is None]
     reporter.failures(outcomes(unseen))
-    member = _owner(session, members, uuid)
+    member, uuid = _find_gpu(session, members, uuid)
     assert member.facts is not None
     assert member.outcome is not None
     cordon = None
@@ -69,24 +71,35 @@ def cordon_gpu(session: Session, uuid: str, reason: str | None, *, yes: bool) ->
     return 0
 
 
-def _owner(session: Session, members: Sequence[Member], uuid: str) -> Member:
-    """The host that has this GPU, or has it cordoned: one that is lost is not listed. One host that was selected needs not list it.
+def _find_gpu(session: Session, members: Sequence[Member], uuid: str) -> tuple[Member, str]:
+    """The host that has this GPU, or has it cordoned, and its whole UUID. A lost GPU is not listed: its whole UUID counts on the one
+    host that was selected.
 
-    Raises Refused.
+    Raises Refused, and UsageError for the start of several UUIDs.
     """
+    known = {
+        each: member
+        for member in members
+        if member.facts
+        for each in (*(gpu.uuid for gpu in member.facts.gpus), *cordons.read(member.facts))
+        if each.startswith(uuid)
+    }
+    if uuid in known:
+        return known[uuid], uuid
+    if len(known) > 1:
+        raise UsageError(f"{uuid} is the start of several UUIDs", hint=f"Name one: {few(sorted(known), 5)}.")
+    if known:
+        ((whole, member),) = known.items()
+        return member, whole
     seen = [member for member in members if member.facts]
-    for member in seen:
-        assert member.facts is not None
-        if any(gpu.uuid == uuid for gpu in member.facts.gpus) or uuid in cordons.read(member.facts):
-            return member
-    if len(session.hosts) == 1 and seen:
+    if len(session.hosts) == 1 and seen and WHOLE.fullmatch(uuid):
         session.reporter.note(f"{seen[0].host.name} does not list {uuid} now.")
-        return seen[0]
+        return seen[0], uuid
     names = few([host.name for host in session.hosts], 5)
     raise Refused(
         names,
         f"none of these hosts lists {uuid}",
-        hint="`nvidia-smi -L` on a host shows its GPUs. Name the host of a lost GPU by --limit.",
+        hint="`nvidia-smi -L` on a host shows its GPUs. A lost GPU takes its whole UUID, and its host by --limit.",
     )
 
 
