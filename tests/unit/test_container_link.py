@@ -95,7 +95,7 @@ def test_it_stands_after_the_runtime_and_counts_as_no_link_of_the_chain() -> Non
         (
             {"tool": None, "tools": ["docker"]},
             "unknown",
-            "no image of docker is the device plugin's or named after CUDA",
+            "docker: no image of the device plugin or of CUDA",
             "",
         ),
         ({"tool": None, "tools": []}, "unknown", "no docker, nerdctl, ctr or podman answers", ""),
