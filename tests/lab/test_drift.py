@@ -91,6 +91,7 @@ CLAIMS = {
         {
             "field": '.spec.template.spec.containers[name="device-plugin"].image',
             "manager": "kubectl-edit",
+            "writer": "administrator",
         }
     ],
     ROLE: [{"field": ".rules", "manager": "someone"}],
