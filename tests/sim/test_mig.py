@@ -40,6 +40,7 @@ def work_stays(demo: Demo) -> None:
     api.ask("DELETE", f"{JOBS}/train")
 
 
+@pytest.mark.timeout(900)
 def test_a_layout_is_made_offered_and_made_again_at_a_boot() -> None:
     """From bare; then another one; a reboot takes mode and devices of this GPU; and off again."""
     with Demo([kinds.new_host(HOST, count=1)]) as demo:
