@@ -350,7 +350,14 @@ def why_fewer(cluster: Cluster, names: Sequence[str], *, ready: bool = True) -> 
     if not names:
         return {}
     settings, owners = cluster.session.inventory.cluster, dra_owners(cluster.api)
-    known = [node for node in map(parse, cluster.nodes) if node.name in names and node.ready and ready]
+    known = [
+        node
+        for node in map(parse, cluster.nodes)
+        if node.name in names
+        and node.ready
+        and ready
+        and not capacity.only_stale(node, settings.plugin_config)
+    ]
     wrong = {
         node.name: capacity.why_fewer(
             cluster.api, node, owners, config=settings.plugin_config, namespace=settings.namespace

@@ -118,6 +118,12 @@ def why_fewer(
     return replace(why, fix=_fix(why))
 
 
+def only_stale(node: Node, config: PluginConfig | None) -> bool:
+    """Whether the node offers all of its GPUs, and is short only of what this configuration does not make."""
+    whole = bool(node.offers) and node.allocatable == node.capacity
+    return whole and bool(node.short) and node.short.keys() <= stale_counts(node, NO_POD, config).keys()
+
+
 def stale_counts(node: Node, document: Status | Problem, config: PluginConfig | None) -> dict[str, int]:
     """Counts of resources that the kubelet has not forgotten yet and no plugin offers: this configuration makes none of them, or the
     running plugin does not offer them."""

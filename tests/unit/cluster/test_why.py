@@ -16,6 +16,8 @@ from gpunode.commands import why as commands
 from gpunode.contract.status import Reason
 from gpunode.contract.usage import Gpu, User
 from gpunode.errors import Problem, UsageError
+from gpunode.links import node as nodes
+from gpunode.links.capacity.link import only_stale
 from gpunode.links.plugin.usage import NodeUsage
 
 from .conftest import GPU_NODE, add_node, pod
@@ -288,3 +290,18 @@ def test_what_is_no_name_of_a_pod_is_a_mistake(why: Why, name: str) -> None:
     result = why("pod", name)
     assert isinstance(result.exception, UsageError)
     assert f"{name} is no pod" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "named", "stale"),
+    [(4, "nvidia.com/gpu.shared", True), (3, "nvidia.com/gpu.shared", False), (4, "nvidia.com/gpu", False)],
+    ids=["left from an earlier configuration", "a GPU is missing, too", "nothing is short"],
+)
+def test_a_count_that_the_kubelet_has_not_forgotten_is_no_reason(gpus: int, named: str, stale: bool) -> None:
+    """It counts the resources of an earlier configuration for minutes, and nothing of them is missing."""
+    status = {
+        "capacity": {"nvidia.com/gpu": "4", named: "4"},
+        "allocatable": {named: "0", "nvidia.com/gpu": str(gpus)},
+    }
+    item = {"metadata": {"name": "a", "uid": "1"}, "spec": {}, "status": status}
+    assert only_stale(nodes.parse(item), None) == stale
