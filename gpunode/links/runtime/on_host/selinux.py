@@ -1,6 +1,7 @@
 """SELinux: the labels of new files, and the change `selinux_boolean`."""
 
 import os
+import sys
 from typing import Optional
 
 from gpunode.agent.failures import Failure
@@ -10,7 +11,7 @@ from gpunode.agent.system import Message, below, have, last, run
 
 def relabel(path: str, label: Optional[str] = None) -> None:
     """Give a file that is new this label, or that which the policy has for its path; it has its folder's until then."""
-    if label and os.path.exists(below("/sys/fs/selinux/enforce")):
+    if label and sys.platform == "linux" and os.path.exists(below("/sys/fs/selinux/enforce")):
         os.setxattr(below(path), "security.selinux", label.encode())
     elif os.path.exists(below("/sys/fs/selinux/enforce")) and have("restorecon"):
         run("restorecon", below(path), timeout=60)
