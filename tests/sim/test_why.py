@@ -74,6 +74,7 @@ def test_pods_that_have_the_gpus_are_named(alone: Gpunode, demo: Demo) -> None:
 
 def test_a_lost_gpu_is_told_from_the_pod_the_node_and_the_gpu(alone: Gpunode, demo: Demo) -> None:
     """With a kubeconfig as the plugin reports it; with the inventory as the host's chain has it."""
+    until(lambda: client(demo).ask("GET", f"{JOBS}/both")[1]["status"].get("phase") == "Running")
     fine = alone("why", "node", "h100-1", "--json")
     assert fine.returncode == 0, fine.stdout
     faults.inflict("xid", [demo.states["h100-1"]])
