@@ -34,15 +34,17 @@ groups:
 END"""
 
 
-def load_inventory(path: Path, origin: str = "") -> Inventory:
-    """The inventory. The usual one that is not there is explained by an example. `origin`: where its name comes from."""
+def load_inventory(path: Path, origin: str = "", *, by_option: bool = False) -> Inventory:
+    """The inventory. The usual one that is not there is explained by an example. `origin`: where its name comes from. `by_option`: the
+    command's arguments are something else."""
     from gpunode import inventory as inventories
 
     if path == options.INVENTORY and not localfile.exists(path):
         command = [word for word in sys.argv[1:] if word != str(path) or origin == options.DEFAULT]
+        file = "-i FILE" if by_option else "FILE"
         raise UsageError(
             f"there is no {path} in this folder",
-            hint=f"Name yours: `{shlex.join(['gpunode', *command])} FILE`, or in ${options.VARIABLE}. "
+            hint=f"Name yours: `{shlex.join(['gpunode', *command])} {file}`, or in ${options.VARIABLE}. "
             f"Or let `gpunode init` write one, or write it yourself:\n\n{EXAMPLE}",
         )
     try:
@@ -107,7 +109,9 @@ def session(
     logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its tracebacks go to stderr
     path = common.inventory
     inventory = (
-        in_cluster(common) if isinstance(common, options.InCluster) else load_inventory(path, common.origin)
+        in_cluster(common)
+        if isinstance(common, options.InCluster)
+        else load_inventory(path, common.origin, by_option=isinstance(common, options.Named))
     )
     if choose is not None:
         hosts = choose(inventory)

@@ -300,6 +300,18 @@ def test_the_usual_inventory_is_the_one_of_the_environment_and_an_argument_comes
     assert "(named by $GPUNODE_INVENTORY)" in str(error)
 
 
+@pytest.mark.parametrize(("words", "way"), [("plan", " FILE`"), ("forget h1", " -i FILE`")])
+def test_without_an_inventory_a_command_says_how_it_takes_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, way: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GPUNODE_INVENTORY", raising=False)
+    monkeypatch.setattr("sys.argv", ["gpunode", *words.split()])
+    error = CliRunner().invoke(app, words.split()).exception
+    assert isinstance(error, UsageError)
+    assert f"Name yours: `gpunode {words}{way}" in error.hint
+
+
 @pytest.mark.parametrize(
     "words", ["plugin remove --yes", "plugin status", "run vectoradd", "run nvidia-smi", "status"]
 )
