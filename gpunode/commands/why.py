@@ -70,7 +70,9 @@ class Cluster:
 def read_cluster(session: Session, *, hosts: bool) -> Cluster:
     """Raises ClusterError."""
     api = nodes.connect(session.inventory)
-    return Cluster(session, api, api.find("Node")[0], api.find("Pod")[0], hosts)
+    config = session.inventory.cluster.plugin_config
+    items = [capacity.drop_stale(item, config) for item in api.find("Node")[0]]
+    return Cluster(session, api, items, api.find("Pod")[0], hosts)
 
 
 def why_pod(session: Session, name: str, *, hosts: bool) -> int:
@@ -350,14 +352,7 @@ def why_fewer(cluster: Cluster, names: Sequence[str], *, ready: bool = True) -> 
     if not names:
         return {}
     settings, owners = cluster.session.inventory.cluster, dra_owners(cluster.api)
-    known = [
-        node
-        for node in map(parse, cluster.nodes)
-        if node.name in names
-        and node.ready
-        and ready
-        and not capacity.only_stale(node, settings.plugin_config)
-    ]
+    known = [node for node in map(parse, cluster.nodes) if node.name in names and node.ready and ready]
     wrong = {
         node.name: capacity.why_fewer(
             cluster.api, node, owners, config=settings.plugin_config, namespace=settings.namespace

@@ -92,6 +92,12 @@ def test_a_pod_whose_containers_all_lost_their_gpus_is_named_once() -> None:
     assert (link.text, link.fix) == ("2 containers lost GPUs: ml/train", "kubectl -n ml delete pod train")
 
 
+def test_a_container_whose_pod_was_deleted_is_about_to_end() -> None:
+    link = judge(make_pod("other", gpus=1), containers=[given("train", lost=FILES), given("other")])
+    assert link is not None
+    assert link.status == "ok"
+
+
 def test_a_container_outside_kubernetes_is_named_too() -> None:
     link = judge(containers=[given(None, lost=FILES, name="web")])
     assert link is not None

@@ -18,7 +18,7 @@ from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.capacity import mig
 from gpunode.links.driver.link import LOST
-from gpunode.links.node import GPU_LABEL, Node
+from gpunode.links.node import GPU_LABEL, Node, parse
 from gpunode.links.plugin import daemonset, expected, published
 from gpunode.links.plugin.daemonset import State
 from gpunode.links.plugin.other_owners import Owners
@@ -118,10 +118,14 @@ def why_fewer(
     return replace(why, fix=_fix(why))
 
 
-def only_stale(node: Node, config: PluginConfig | None) -> bool:
-    """Whether the node offers all of its GPUs, and is short only of what this configuration does not make."""
-    whole = bool(node.offers) and node.allocatable == node.capacity
-    return whole and bool(node.short) and node.short.keys() <= stale_counts(node, NO_POD, config).keys()
+def drop_stale(item: Object, config: PluginConfig | None) -> Object:
+    """The node without what its kubelet still counts of an earlier configuration, if it offers all of its GPUs."""
+    node = parse(item)
+    stale = stale_counts(node, NO_POD, config)
+    if not (stale and node.offers and node.allocatable == node.capacity):
+        return item
+    capacity = {name: count for name, count in item["status"]["capacity"].items() if name not in stale}
+    return {**item, "status": {**item["status"], "capacity": capacity}}
 
 
 def stale_counts(node: Node, document: Status | Problem, config: PluginConfig | None) -> dict[str, int]:

@@ -12,6 +12,7 @@ from gpunode.model import Facts, GpuContainer, Verdict
 from gpunode.wording import few, lines, several
 
 NAMED = 5
+MIRROR = "kubernetes.io/config.mirror"
 REFUSED = "pods-refused"  # code
 LOST = "“Failed to initialize NVML: Unknown Error”: systemd or the kubelet has applied its device rules again"
 # Why a kubelet refuses or ends a pod, most after a reboot: pkg/kubelet/lifecycle/predicate.go, cm/admission, nodeshutdown (1.34).
@@ -25,7 +26,11 @@ def judge_work(seen: Facts, pods: Sequence[Object]) -> Verdict | None:
     """None where no container has GPUs and the kubelet refused no pod that asks for some. `pods`: of the host's node, () where they
     are not known. A pod that its controller has replaced, and one with GPUs that it never asked for, is a remark."""
     by_uid = {str(pod["metadata"]["uid"]): pod for pod in pods}
-    lost = [container for container in seen.gpu_containers if container.lost]
+    known = _uids_on_host(pods)
+    deleted = [
+        each for each in seen.gpu_containers if known and each.pod and each.pod not in known
+    ]  # about to end
+    lost = [each for each in seen.gpu_containers if each.lost and each not in deleted]
     refused = [pod for pod in pods if is_refused(pod)]
     waiting = [pod for pod in refused if not _has_controller(pod)]
     uninvited = list(_find_uninvited(seen, by_uid))
@@ -72,6 +77,12 @@ def _describe(containers: Sequence[GpuContainer]) -> str:
     unknown = sum(container.lost is None for container in containers)
     text = f"{several(len(containers) - unknown, 'container')} can use the GPUs given to them"
     return f"{text}; {unknown} more unknown on this host" if unknown else text
+
+
+def _uids_on_host(pods: Sequence[Object]) -> set[str]:
+    """As cgroups name them: that of a static pod's file is in an annotation."""
+    mirrors = ((pod["metadata"].get("annotations") or {}).get(MIRROR) for pod in pods)
+    return {str(pod["metadata"]["uid"]) for pod in pods} | {str(uid) for uid in mirrors if uid}
 
 
 def name_of(container: GpuContainer) -> str:

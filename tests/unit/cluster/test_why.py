@@ -16,8 +16,7 @@ from gpunode.commands import why as commands
 from gpunode.contract.status import Reason
 from gpunode.contract.usage import Gpu, User
 from gpunode.errors import Problem, UsageError
-from gpunode.links import node as nodes
-from gpunode.links.capacity.link import only_stale
+from gpunode.links.capacity.link import drop_stale
 from gpunode.links.plugin.usage import NodeUsage
 
 from .conftest import GPU_NODE, add_node, pod
@@ -304,4 +303,14 @@ def test_a_count_that_the_kubelet_has_not_forgotten_is_no_reason(gpus: int, name
         "allocatable": {named: "0", "nvidia.com/gpu": str(gpus)},
     }
     item = {"metadata": {"name": "a", "uid": "1"}, "spec": {}, "status": status}
-    assert only_stale(nodes.parse(item), None) == stale
+    assert (named not in drop_stale(item, None)["status"]["capacity"]) == stale
+
+
+def test_a_resource_of_an_earlier_configuration_is_offered_by_no_node(why: Why, fake: FakeApi) -> None:
+    name = "nvidia.com/gpu.shared"
+    add_node(fake, "n1", 2, labels=GPU_NODE)["status"]["capacity"][name] = "4"
+    item = waiting("p", says=f"0/1 nodes are available: 1 Insufficient {name}.")
+    item["spec"]["containers"][0]["resources"] = {"limits": {name: "1"}}
+    fake.put(item)
+    _, (reason,) = read(why("pod", "ml/p", "--json"))
+    assert reason["code"] == "no-such-resource"
