@@ -58,7 +58,8 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
     api = nodes.connect(session.inventory) if session.inventory.cluster.plugin else None
 
     def choose_planner(visit: Visit) -> Planner:
-        journal = () if keep else converge.read_journal(visit, "")
+        journal = converge.read_journal(visit, "")
+        journal = () if keep else journal
         visit.watch = forget.watch(visit.watch, journal)
         aim = forget.Aim(journal, visit.image, keep_software=keep, offers=api is not None)
         return partial(forget.plan_host, visit.host, aim)

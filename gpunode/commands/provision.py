@@ -386,6 +386,8 @@ def plan_again(run: Run, hosts: Hosts, lease: Held) -> Members:
     session.reporter.note(
         "Another run held the cluster's lease after these plans were made: the hosts are probed again."
     )
+    for visit in session.visits.values():
+        visit.planner = None  # it may rest on a journal from before
     after = rounds.probe_all(session, {}, able)
     if run.reviewed:
         namespace = session.inventory.cluster.namespace

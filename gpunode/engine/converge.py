@@ -54,7 +54,9 @@ def probe_and_plan(visit: Visit, emit: OnEvent) -> Outcome:
 def read_journal(visit: Visit, run: str) -> tuple[Entry, ...]:
     """The journals of all applies on the host, with the originals of this run of an operator's record; "": of all."""
     answers = visit.ask(wire.journal_job(run))
-    return tuple(entry for answer in answers if answer["type"] == "journal" for entry in answer["entries"])
+    journal = tuple(entry for answer in answers if answer["type"] == "journal" for entry in answer["entries"])
+    visit.known = tuple(dict.fromkeys(entry.apply for entry in journal))
+    return journal
 
 
 def wait_until_back(visit: Visit, seconds: float, emit: OnEvent) -> Outcome:
@@ -104,7 +106,7 @@ def apply(visit: Visit, outcome: Outcome, emit: OnEvent, record: str = "") -> Ou
         return outcome
     run = f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
     by = f"{getpass.getuser()}@{socket.gethostname()}"
-    job = wire.apply_job(run, by, plan.changes, visit.watch, CONFIRM_SECONDS, record)
+    job = wire.apply_job(run, by, plan.changes, visit.watch, CONFIRM_SECONDS, record, visit.known)
     archives = wire.archives(plan.changes)
     seen: Facts | None = None
     error: AgentFailed | None = None

@@ -161,9 +161,10 @@ def apply_job(
     watch: Watch | None,
     confirm: float = 0.0,
     record: str = "",
+    known: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Make the changes in order, then probe. Reads their archives for their digests. `record`: the run of the operator's record, for
-    the host's journal.
+    the host's journal. `known`: the applies whose journals the plan rests on; one of another run since then refuses the job.
 
     `confirm`: seconds that a guarded restart waits for its confirmation from outside; 0: it needs none.
     """
@@ -185,6 +186,7 @@ def apply_job(
         payloads=payloads,
         confirm=confirm,
         record=record,
+        known=known,
         why=[redact(change.why) for change in changes],
     )
 

@@ -13,7 +13,17 @@ import pytest
 from gpunode.engine import undo
 from gpunode.engine.on_host.work import KEPT_RUNS
 from gpunode.host import answers, wire
-from gpunode.model import Change, Entry, PackageChange, Packages, PackageSpec, RemoveFile, Service, WriteFile
+from gpunode.model import (
+    Change,
+    Entry,
+    ForgetHost,
+    PackageChange,
+    Packages,
+    PackageSpec,
+    RemoveFile,
+    Service,
+    WriteFile,
+)
 from tests.agent.conftest import DOCKER, START, Host, wait_until
 
 RUNS = "/var/lib/gpunode/runs"
@@ -94,6 +104,20 @@ def test_after_a_kill_at_any_state_an_undo_restores_what_was_changed(
     apply(host, *changes, record="r2")
     assert (len(changes), left) == (restores, ())
     assert host.read("/etc/a") == "1"
+
+
+def test_a_plan_from_a_journal_that_has_grown_since_is_refused_but_its_own_run_goes_on(host: Host) -> None:
+    """Also after a reboot, when the run's first apply is in the journal. The other's journal is not removed unread."""
+    apply(host, WriteFile("/etc/a", "1", "why"))
+    known, forget = ["run1"], ForgetHost("why")
+    assert host.ask(host.job(RemoveFile("/etc/a", "1", "why"), record="forget", known=known))[-1]["ok"]
+    apply(host, WriteFile("/etc/b", "2", "why"), record="another")
+    messages = host.ask(host.job(forget, record="forget", known=known))
+    assert [message.get("code") for message in messages] == ["changed-underneath", None]
+    assert "anna@desk has changed this host since" in messages[0]["error"]
+    assert [entry.run for entry in journal(host)] == ["r1", "forget", "another"]
+    assert host.ask(host.job(forget, record="forget", known=[*known, "run3"]))[-1]["ok"]
+    assert journal(host) == []
 
 
 def test_an_older_journal_is_read_and_a_newer_one_refused(host: Host) -> None:

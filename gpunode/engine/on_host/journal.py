@@ -5,6 +5,7 @@ import os
 import re
 from typing import Any, Callable, Dict, List, Set
 
+from gpunode.agent.failures import Failure
 from gpunode.agent.files import put, read_file, state_of
 from gpunode.agent.journal import LINES, append, end_entry, entries_of, records
 from gpunode.agent.machine import show_units
@@ -179,6 +180,15 @@ def read_journal(run: str) -> List[Message]:
                     entry["unavailable"] = unavailable(entry["packages"])
             entries.append(entry)
     return entries
+
+
+def refuse_if_grown(job: Message) -> None:
+    """Raise Failure if another run has changed the host since a plan that rests on its journals. Needs the lock."""
+    for folder in records() if job.get("known") is not None else ():
+        for entry in entries_of(folder):
+            if os.path.basename(folder) not in job["known"] and entry.get("run") != job["record"]:
+                sentence = "%s has changed this host since this was planned: nothing was changed"
+                raise Failure("changed-underneath", sentence % entry.get("by", "another gpunode"))
 
 
 def unavailable(packages: Dict[str, Message]) -> List[str]:

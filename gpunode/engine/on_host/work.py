@@ -11,7 +11,13 @@ from gpunode.agent.record import Run, lock_holder, take_lock
 from gpunode.agent.system import below, failure_of, last, line_of, run
 from gpunode.engine.on_host.changes import make, refuse_unknown
 from gpunode.engine.on_host.guard import end_killed_runs, forget_payloads, put_back, read_guard
-from gpunode.engine.on_host.journal import complete, complete_killed, needed_applies, note
+from gpunode.engine.on_host.journal import (
+    complete,
+    complete_killed,
+    needed_applies,
+    note,
+    refuse_if_grown,
+)
 from gpunode.engine.on_host.probe import probe
 from gpunode.links.driver.on_host.runfile import fetch
 
@@ -36,6 +42,8 @@ def work(this: Run) -> None:
     signal.signal(signal.SIGTERM, interrupt)
     changes = job["changes"] if ok else []
     try:
+        if changes:
+            refuse_if_grown(job)
         for this.n, change in enumerate(changes):
             refuse_unknown(change)
         for this.n, change in enumerate(changes):
