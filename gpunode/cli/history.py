@@ -83,8 +83,9 @@ def undo(
     """Undo a recorded run's changes on its hosts: plan, ask, apply, batch by batch, protecting work as provision does.
 
     Plans from each host's journal. Keeps later changes; shows these, and changes that cannot be undone, before the question. Names
-    the cluster's labels and objects, which stay. Uses the run's inventory unless you name another. An undo is itself a run: you can
-    resume, show and undo it.
+    the cluster's labels and objects, which stay. An undo is itself a run: you can resume, show and undo it.
+
+    `last` is the last run of the inventory. A run's id needs no inventory: its own is used unless you name another.
 
     Example: gpunode undo last --limit gpu-01
     """
@@ -94,7 +95,7 @@ def undo(
     from gpunode.engine.batch_order import Size
     from gpunode.errors import UsageError
 
-    recorded = record.find(run)
+    recorded = record.find_last(common.inventory) if run == record.LAST else record.find(run)
     if common.origin == options.DEFAULT:
         common = dataclasses.replace(common, inventory=Path(recorded.inventory))
     known = {host.name for host in load_inventory(common.inventory, common.origin).hosts}

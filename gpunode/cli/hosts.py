@@ -148,16 +148,9 @@ def resume(*, common: options.Deploys, yes: options.Yes = False) -> int:
     from gpunode.commands import provision as rollout
     from gpunode.commands import undo as undoing
     from gpunode.engine import record
-    from gpunode.errors import UsageError
-    from gpunode.wording import advise
 
     load_inventory(common.inventory, common.origin)  # a file that is not there is explained first
-    run = record.last_run(common.inventory)
-    if run is None:
-        raise UsageError(
-            f"no run of {common.inventory} is recorded on this machine",
-            hint=advise(f"Records are in {record.default_folder()}. `gpunode provision` begins a run."),
-        )
+    run = record.find_last(common.inventory)
     if not run.not_done:
         typer.echo(f"Run {run.id} has finished all of its hosts: there is nothing to resume.", err=True)
         if more := record.note_unfinished(common.inventory):

@@ -59,13 +59,13 @@ def _row(run: RecordedRun, *, whole: bool) -> tuple[object, ...]:
     text = str if whole else ForPrograms
     return (
         run.id,
-        Moment(_rfc3339(run.began)),
+        Moment(rfc3339(run.began)),
         Duration(round(max(0.0, run.last - run.began), 3)),
         run.by,
         run.inventory,
         len(run.hosts),
         _result(run),
-        ForPrograms(_rfc3339(run.last) if run.ended else ""),
+        ForPrograms(rfc3339(run.last) if run.ended else ""),
         text(run.version),
         text(run.asked),
         text(run.answered),
@@ -92,10 +92,11 @@ def _result(run: RecordedRun) -> Counts:
     return kind(Counter[str](progress.state for progress in run.hosts.values()))
 
 
-def _rfc3339(seconds: float) -> str:
+def rfc3339(seconds: float) -> str:
+    """The time of a record, in UTC; empty where no clock can have it."""
     try:
         return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="seconds")
-    except (OverflowError, ValueError, OSError):  # of a clock that nobody has
+    except (OverflowError, ValueError, OSError):
         return ""
 
 

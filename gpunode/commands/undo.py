@@ -5,18 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+from gpunode.commands.history import rfc3339
 from gpunode.commands.provision import ProvisionOptions, provision
 from gpunode.engine import converge
 from gpunode.engine import undo as planning
 from gpunode.engine.fleet import Planner, Visit
 from gpunode.engine.record import BEGUN, find
+from gpunode.engine.reporter import Moment
 from gpunode.engine.session import Session
 from gpunode.errors import Refused
 
 
 def undo(session: Session, run: str, options: ProvisionOptions) -> int:
     """Undo the run with this id on the session's hosts. Returns the exit code. Nothing is proven: what the run brought is gone."""
-    hosts = find(run).hosts
+    recorded = find(run)
+    hosts = recorded.hosts
+    session.reporter.note(
+        f"Undoes run {run}: began {Moment(rfc3339(recorded.began))}, by {recorded.by or 'an older gpunode'}, of {recorded.inventory}."
+    )
     changed = {name for name, progress in hosts.items() if progress.made or progress.state in BEGUN}
     for name, visit in session.visits.items():
         visit.choose_planner = partial(_choose_planner, run, name in changed)

@@ -30,7 +30,7 @@ from gpunode.agent.redaction import redact
 from gpunode.errors import GpunodeError, UnexpectedAnswer, UsageError
 from gpunode.host import answers, diff
 from gpunode.model import Change, Plan
-from gpunode.wording import Advice, Command, few
+from gpunode.wording import Advice, Command, about, advise, few
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
@@ -475,6 +475,19 @@ def last_run(inventory: Path, *, folder: Path | None = None) -> RecordedRun | No
     return next(_newest_first(inventory, folder, strict=True), None)
 
 
+def find_last(inventory: Path, *, folder: Path | None = None, of: str = "") -> RecordedRun:
+    """The newest run of this inventory. Raises UsageError about `of` where there is none, and GpunodeError as `last_run`."""
+    if run := last_run(inventory, folder=folder):
+        return run
+    raise UsageError(
+        about(of, f"no run of {inventory} is recorded on this machine"),
+        hint=advise(
+            f"Records are in {folder or default_folder()}. `gpunode history` lists the runs of all inventories, "
+            "`gpunode provision` begins one."
+        ),
+    )
+
+
 def known_gpus(
     inventory: Path, hosts: Collection[str], *, folder: Path | None = None
 ) -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -566,12 +579,7 @@ def expand_limit(limit: Sequence[str], inventory: Path, *, folder: Path | None =
             raise UsageError(
                 f"--limit {part}: no such choice", hint="Write `--limit @failed` or `--limit @not-done`."
             )
-        run = last_run(inventory, folder=folder)
-        if run is None:
-            raise UsageError(
-                f"--limit {part}: no run of {inventory} is recorded on this machine",
-                hint=f"Records are in {folder or default_folder()}. Name the hosts instead.",
-            )
+        run = find_last(inventory, folder=folder, of=f"--limit {part}")
         hosts = run.in_state(*BAD) if part == "@failed" else run.not_done
         if not hosts:
             raise UsageError(

@@ -5,9 +5,10 @@ A user's inventory is rehearsed on invented hosts: groups and settings are the u
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Any
 
 from gpunode import inventory
 from gpunode.errors import UsageError
-from gpunode.model import Fault, Host, PluginConfig
+from gpunode.inventory import source
+from gpunode.model import Fault, Host, Inventory, PluginConfig
 from gpunode.sim import faults, registry
 from gpunode.sim.folder import ARCHIVE
 from gpunode.sim.forkserver import ForkServer
@@ -25,6 +27,7 @@ from gpunode.sim.narration import LOAD, REPORT, Show, ending, farewell
 from gpunode.sim.process import Demo, demos_folder
 
 DEFAULT = "h100"
+MOST_SECONDS = 1e5  # more digits than a duration has
 Group = dict[str, Any]
 
 
@@ -100,19 +103,24 @@ def rehearse(path: Path) -> Rehearsal:
     read = inventory.load(path, keys=False)
     machines = tuple(replace(invent_machine(host), pace=kinds.PACE) for host in read.hosts)
     groups: dict[str, Group] = {}
+    left_out = list_left_out(read, inventory.places(source.read(path).data))
     for host in read.hosts:
         first, *others = host.groups or ("hosts",)
         groups.setdefault(first, {"hosts": []})["hosts"].append(host_entry(host))
         for name in others:
             groups.setdefault(name, {"hosts": []})["hosts"].append({"name": host.name})
     plugin, config, publish = read.cluster.plugin, read.cluster.plugin_config, read.cluster.plugin_publish
-    named, files, left_out = plugin_settings(config) if config else ({}, {}, ())
-    chosen = {name: getattr(publish, name) for name in ("events", "annotation", "metrics")}
-    cluster: dict[str, Any] = {"namespace": read.cluster.namespace, "plugin": None}
+    named, files, without = plugin_settings(config) if config else ({}, {}, ())
+    chosen = {name: getattr(publish, name) for name in ("events", "annotation", "condition", "metrics")}
+    cluster: dict[str, Any] = {
+        "namespace": read.cluster.namespace,
+        "max_tainted": f"{read.cluster.max_tainted}%",
+        "plugin": None,
+    }
     if plugin is not None:
         image = {"archive": ARCHIVE} if plugin.archive else {"image": plugin.reference}
         cluster["plugin"] = {**image, **named, **chosen}
-    return Rehearsal(machines, groups, cluster, files, left_out)
+    return Rehearsal(machines, groups, cluster, files, (*left_out, *without))
 
 
 def plugin_settings(config: PluginConfig) -> tuple[dict[str, Any], dict[str, str], tuple[str, ...]]:
@@ -133,31 +141,70 @@ def plugin_settings(config: PluginConfig) -> tuple[dict[str, Any], dict[str, str
 def invent_machine(host: Host) -> Machine:
     """A plausible machine for the host: its GPUs by its names, its runtime by its settings; with the driver and the
     toolkit installed that `driver: none` and `toolkit: none` presuppose."""
-    names = " ".join((host.name, *host.groups, *host.labels.values())).lower()
+    wanted = (host.gpus.model if host.gpus else "", *(rule.model for rule in host.mig))
+    names = " ".join((*wanted, host.name, *host.groups, *host.labels.values())).lower()
     model = next((name for name in sorted(kinds.MODELS, key=len, reverse=True) if name in names), None)
     recent = host.runtime == "class" or set(host.feature_gates) - {"DevicePlugins"}
+    count = (host.gpus.count,) if host.gpus else ()
     if (model in ("p100", "k80") or "docker" in names or host.feature_gates) and not recent:
-        made, model = kinds.old_host(host.name, model or "p100"), model or "p100"
+        made, model = kinds.old_host(host.name, model or "p100", *count), model or "p100"
     else:
-        made, model = kinds.new_host(host.name, model or DEFAULT), model or DEFAULT
+        made, model = kinds.new_host(host.name, model or DEFAULT, *count), model or DEFAULT
     # `driver: none` and `toolkit: none`: the user has installed these.
     driver = (kinds.driver(model), f"linux-headers-{made.kernel}") if host.driver == "none" else ()
     toolkit = ("nvidia-container-toolkit",) if host.toolkit == "none" else ()
     return replace(made, has=(*driver, *toolkit))
 
 
+# Keys of a host's mapping that are the fields of `Host` as they are.
+SAME = ("driver", "toolkit", "runtime", "work", "taint_until_verified", "feature_labels", "control_plane")  # fmt: skip
+CARRIED = {*SAME, "name", "groups", "gpus", "mig", "feature_gates", "labels", "taints", "work_timeout", "accept_valid", "accept_required"}  # fmt: skip
+# The demo has its own of these, or they follow from the plugin's configuration.
+REPLACED = {"ssh", "connection", "sudo", "driver_run", "driver_from", "driver_repository", "toolkit_repository", "system_repository", "cdi", "device_specs"}  # fmt: skip
+
+
 def host_entry(host: Host) -> dict[str, Any]:
-    """The host as its group lists it, with its settings. Its address is added later; its node has its name."""
+    """The host as its group lists it, with its settings that are carried. Its address is added later; its node has its name."""
+    plain = Host(host.name, host.ssh)
     entry: dict[str, Any] = {"name": host.name}
-    for name, value in (
-        ("driver", host.driver),
-        ("toolkit", host.toolkit),
-        ("runtime", host.runtime),
-    ):
-        if value not in ("auto", "default"):
-            entry[name] = value
-    if host.feature_gates:
-        entry["kubelet"] = {"feature_gates": dict(host.feature_gates)}
-    if host.labels:
-        entry["labels"] = dict(host.labels)
-    return entry
+    entry |= {key: getattr(host, key) for key in SAME if getattr(host, key) != getattr(plain, key)}
+    accept: dict[str, Any] = {"required": True} if host.accept_required else {}
+    if host.accept_valid != plain.accept_valid:
+        accept["valid"] = f"{host.accept_valid / 3600:.0f}h"
+    layouts = {rule.model: list(rule.layout) if rule.layout else "off" for rule in host.mig}
+    layouts |= {model: layout[0] for model, layout in layouts.items() if layout[0].startswith("all-")}
+    timeout = (
+        f"{host.work_timeout:.0f}s"
+        if host.work_timeout < MOST_SECONDS
+        else f"{host.work_timeout / 3600:.0f}h"
+    )
+    settings = {
+        "gpus": {"count": host.gpus.count, **({"model": host.gpus.model} if host.gpus.model else {})}
+        if host.gpus
+        else None,
+        "mig": layouts.get("", layouts),
+        "accept": accept,
+        "work_timeout": timeout if host.work_timeout != plain.work_timeout else None,
+        "kubelet": {"feature_gates": dict(host.feature_gates)} if host.feature_gates else None,
+        "labels": dict(host.labels),
+        "taints": list(host.taints),
+    }
+    return entry | {key: value for key, value in settings.items() if value}
+
+
+def list_left_out(read: Inventory, places: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """A sentence with the keys of the inventory that a rehearsal does without; () if there are none. `places`: as written."""
+    fields = [field.name for field in dataclasses.fields(Host) if field.name not in CARRIED | REPLACED]
+    names = [
+        name.removesuffix("_build")
+        for name in fields
+        if any(getattr(host, name) != getattr(Host(host.name, host.ssh), name) for host in read.hosts)
+    ]
+    others = {
+        "driver.from": any(isinstance(place.get("driver"), dict) for place in places),
+        "cluster.share": read.cluster.share,
+        "gate": read.gates,
+    }
+    names += [name for name, value in others.items() if value]
+    listed = ", ".join(dict.fromkeys(names))
+    return (f"the demo leaves out {listed}: not simulated.",) if names else ()

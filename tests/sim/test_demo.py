@@ -12,9 +12,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gpunode import inventory
 from gpunode.errors import UsageError
@@ -296,6 +298,34 @@ def test_a_rehearsal_invents_hosts_that_fit_the_inventory() -> None:
     assert (pinned["driver"], pinned["runtime"]) == ("580.95.05", "class")
 
 
+def test_a_rehearsal_carries_every_key_or_names_it(room: Path) -> None:
+    """Its inventory makes the hosts of the user's; the machines have the GPUs that it expects."""
+    written = room / "inventory.yaml"
+    written.write_text(
+        "cluster: {max_tainted: 50%}\ngate: ['true']\n"
+        "defaults: {work: drain, work_timeout: 10m, taint_until_verified: true, accept: {valid: 12h, required: true}}\n"
+        "groups:\n"
+        "  a: {gpus: {model: A100, count: 8}, mig: {A100: all-1g.10gb}, python: /usr/bin/python3, isolation: true, hosts: [x]}\n"
+        "  b: {mig: off, feature_labels: true, taints: ['a=b:NoSchedule'], labels: {a: b}, hosts: [y, {name: z, node: n}]}\n"
+        "  c: {driver: {from: distribution}, gpus: 3, work_timeout: 90h, hosts: [w]}\n"
+    )
+    read = rehearse(written)
+    assert read.left_out == (
+        "the demo leaves out python, node, isolation, driver.from, gate: not simulated.",
+    )
+    assert [(len(machine.gpus), machine.gpus[0].name) for machine in read.machines][0::3] == [
+        (8, "NVIDIA A100-SXM4-80GB"),
+        (3, "NVIDIA H100 80GB HBM3"),
+    ]
+    rehearsed = room / "demo.yaml"
+    rehearsed.write_text(yaml.safe_dump({"cluster": {"max_tainted": "50%"}, "groups": read.groups}))
+    same = {"python": "", "node": None, "isolation": False, "driver_from": ""}
+    assert inventory.load(rehearsed).hosts == tuple(
+        replace(host, **same) for host in inventory.load(written).hosts
+    )
+    assert read.cluster["max_tainted"] == "50%"
+
+
 @pytest.mark.parametrize("path", sorted(Path("inventories").iterdir()), ids=lambda path: path.stem)
 def test_a_rehearsal_needs_no_file_that_an_inventory_names(path: Path) -> None:
     """No keys, kubeconfig or archive: the examples name some that nobody has."""
@@ -352,6 +382,7 @@ def test_a_rehearsal_configures_the_plugin_as_the_inventory_does(room: Path) -> 
         "config": "plugin.yaml",
         "events": False,
         "annotation": False,
+        "condition": False,
         "metrics": True,
     }
     assert (read.cluster["plugin"], read.files, read.left_out) == (plugin, {"plugin.yaml": BY_TIME}, ())

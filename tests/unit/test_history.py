@@ -16,6 +16,7 @@ from gpunode import report
 from gpunode.cli import app
 from gpunode.cluster.objects.difference import Difference
 from gpunode.commands import provision
+from gpunode.commands import undo as undoing
 from gpunode.engine.record import Record, RunOptions, default_folder, read
 from gpunode.engine.session import Session
 from gpunode.errors import GpunodeError
@@ -81,6 +82,35 @@ def test_an_undo_names_hosts_that_have_left_the_inventory(capsys: pytest.Capture
     provision._show_left(session, (), run_id)
     left = of_kind(jsonlines.parse(capsys.readouterr().out), "left")
     assert [(line["host"], line["code"]) for line in left] == [("b", "kept"), ("c", "kept"), ("", "cluster")]
+
+
+def test_undo_last_takes_the_last_run_of_this_inventory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never that of another one, where the newest run may be."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("inventory.yaml", "other.yaml", "third.yaml"):
+        Path(name).write_text("groups: {g: {hosts: [a]}}\n")
+    mine = Record.begin(Path("inventory.yaml"), ["a"], RunOptions()).id
+    other = Record.begin(Path("other.yaml"), ["a"], RunOptions()).id
+    undone: list[str] = []
+    monkeypatch.setattr(undoing, "undo", lambda _, run, __: undone.append(run) or 0)
+    assert [run("undo", *words)[0] for words in (["last"], ["last", "other.yaml"], [other[:-1]])] == [0, 0, 0]
+    assert undone == [mine, other, other]
+    code, text = run("undo", "last", "third.yaml")
+    assert (code, "no run of third.yaml" in text) == (2, True)
+
+
+def test_an_undo_says_which_run_it_takes_back(capsys: pytest.CaptureFixture[str]) -> None:
+    made = Record.begin(Path("inventory.yaml"), ["a"], RunOptions())
+    session = Session(
+        Inventory("inventory.yaml", (), Cluster()), (), {}, report.make(json=True, quiet=True), 1
+    )
+    undoing.undo(session, made.id, provision.ProvisionOptions())
+    (note, *_) = of_kind(jsonlines.parse(capsys.readouterr().out), "note")
+    assert note["message"].startswith(f"Undoes run {made.id}: began ")
+    assert "@" in note["message"]
+    assert note["message"].endswith(f"of {Path('inventory.yaml').resolve()}.")
 
 
 def test_a_run_is_shown_as_it_was() -> None:

@@ -45,6 +45,8 @@ MODELS: Mapping[str, Model] = {
 def gpus(host: str, model: str, count: int) -> tuple[SimGpu, ...]:
     """A host's GPUs, with reproducible UUIDs."""
     kind = MODELS[model]
+    more = tuple(f"0000:{0x10 + 3 * number:02x}:00.0" for number in range(count))
+    addresses = ADDRESSES[:count] if count <= len(ADDRESSES) else more
     return tuple(
         SimGpu(
             uuid=f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'gpunode demo {host} {address}')}",
@@ -52,9 +54,9 @@ def gpus(host: str, model: str, count: int) -> tuple[SimGpu, ...]:
             device=kind.device,
             address=address,
             memory_mib=kind.memory_mib,
-            numa=number // 2,
+            numa=number // max(2, (count + 1) // 2),
         )
-        for number, address in enumerate(ADDRESSES[:count])
+        for number, address in enumerate(addresses)
     )
 
 
