@@ -677,7 +677,8 @@ class Explanation(TypedDict):
     code: Annotated[str, "`xid-79`, `sxid-12028`, or gpunode's own"]
     what: Annotated[str, "what happened"]
     fault: Annotated[
-        Literal["hardware", "driver", "application", "system", "configuration"], "whose fault it is"
+        Literal["hardware", "driver", "application", "system", "configuration", "unknown"],
+        "whose fault it is; `unknown`: the line has several causes, `next` says how to find it",
     ]
     action: Annotated[str, "[what to do next](codes.md#actions)"]
     next: Annotated[str, "the same, for people"]
@@ -788,7 +789,7 @@ class SummaryMore(Summary, total=False):
     asking: Annotated[int, "`share enable`: of `schedulers`"]
     removed: Annotated[int, "`share disable`: objects"]
     lines: Annotated[int, "`explain`: lines of the text"]
-    explained: Annotated[int, "`explain`: meanings"]
+    explained: Annotated[int, "`explain`: meanings whose cause is known"]
     reasons: Annotated[int, "`why`: how many"]
     resources: Annotated[dict[str, list[int]], "`share inspect`: units promised and units there, by resource"]
 

@@ -13,7 +13,7 @@ ALL = (*COLUMNS, *SECOND, "line")
 
 
 def explain(reporter: Reporter, text: str) -> int:
-    """Report each meaning once; the exit code: 7 if no line is known."""
+    """Report each meaning once; the exit code: 7 if the cause of no line is known."""
     matches = list(explain_lines(text))
     reporter.rows(
         "explanation",
@@ -28,8 +28,11 @@ def explain(reporter: Reporter, text: str) -> int:
         ],
     )
     lines = len([line for line in text.splitlines() if line.strip()])
-    summary = f"{several(len(matches), 'error')} explained in {several(lines, 'line')}."
+    explained = len([meaning for _, meaning in matches if meaning.fault != "unknown"])
+    summary = f"{several(explained, 'error')} explained in {several(lines, 'line')}."
+    if explained < len(matches):
+        summary += f" {several(len(matches) - explained, 'error')} with an unknown cause."
     if not matches:
         summary = f"gpunode does not know {'this line' if lines == 1 else 'these lines'}. Other symptoms: {page('troubleshooting')}"
-    reporter.total(summary, {"lines": lines, "explained": len(matches)})
-    return 0 if matches else UNKNOWN
+    reporter.total(summary, {"lines": lines, "explained": explained})
+    return 0 if explained else UNKNOWN

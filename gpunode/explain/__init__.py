@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeAlias, cast
 from gpunode.contract.xids import NAMES, Verdict, verdict
 from gpunode.planning.tables import table
 
-Fault: TypeAlias = Literal["hardware", "driver", "application", "system", "configuration"]
+# unknown: the line has several causes, and does not tell which.
+Fault: TypeAlias = Literal["hardware", "driver", "application", "system", "configuration", "unknown"]
 
 XID_SOURCE = "NVIDIA, Xid errors (docs.nvidia.com/deploy/xid-errors)"
 SXID_SOURCE = "NVIDIA, Fabric Manager user guide, appendix D"
@@ -30,8 +31,10 @@ OF_A_GPU = re.compile(r"nvidia|nvrm|nvswitch|nvml|gpu|cuda|dcgm", re.IGNORECASE)
 # NVLink 5: `149, NETIR_LINK_EVT  Fatal   XC1 i0 Link 04 (0x004505c6 0x00000000 ...)`: unit, intrinfo, error status.
 NVLINK5 = re.compile(r", (?P<unit>[A-Z0-9_]+)\b.*\(0x(?P<info>[0-9a-f]{8}) 0x(?P<status>[0-9a-f]{8})\b")
 CUDA = re.compile(
-    r"\bcuda(?:[\w ]*?(?:error|failure|code|returned)|.*\bError)?[\s=(:]{1,3}(?P<code>\d+)\b", re.IGNORECASE
+    r"\b(?:nv)?(?:cuda|cuInit|cuCtx|cuDevice)(?:[\w() .]*?(?:error|failure|code|returned|status)|.*\berr(?:or)?)?[\s=(:]{1,3}(?P<code>\d+)\b",
+    re.IGNORECASE,
 )
+FAILED = re.compile(r"err|failure|returned|status", re.IGNORECASE)
 RECOVERY = re.compile(r"recovery action changed .* to 0x[0-9a-f]+ \((?P<action>[^)]+)\)")  # Xid 154
 
 # By the catalogue's immediate action. "": it names none.
@@ -102,9 +105,7 @@ def explain(text: str) -> Explanation | None:
     for row in _lines():
         if row["code"] == text.lower() or row["pattern"].search(text):
             return _line(row)
-    if (match := CUDA.search(text)) and (
-        match[0] == text or "error" in match[0].lower() or "failure" in match[0].lower()
-    ):
+    if (match := CUDA.search(text)) and (match[0] == text or FAILED.search(match[0])):
         return next((_line(row) for row in _lines() if int(match["code"]) in row["cuda"]), None)
     return None
 
