@@ -33,8 +33,8 @@ from gpunode.engine.member import Member, Members, outcomes
 from gpunode.engine.record import FORGOTTEN, Record
 from gpunode.engine.reporter import confirm, progress, report_reason
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError, Problem
-from gpunode.links.node import GPU_LABEL, drain, fetch, find
+from gpunode.errors import ClusterError
+from gpunode.links.node import GPU_LABEL, fetch, find
 from gpunode.links.plugin import daemonset, marks
 from gpunode.model import Event, Host, OnEvent, Ssh
 from gpunode.wording import Advice, Command, few
@@ -209,10 +209,9 @@ def _take_marks(api: Api | None, session: Session, members: Members, record: Rec
             return member
         try:
             if not keep and not (member.outcome and member.outcome.applied):
-                pods = drain.work_on(api, member.node.name, impact.boot_id(member))
-                if busy := [pod.name for pod in pods if pod.asks and not pod.service and not pod.standstill]:
-                    what = f"{work.NOT_CHANGED}: {few(busy, NAMED)} still used its GPUs"
-                    return member.exclude(Problem(work.BUSY, what, fix="Run again when it has ended."))
+                member = member.exclude(work.why_busy(api, member))
+                if member.reason is not None:
+                    return member
             member = _leave(api, namespace, member, record, keep, reporter.event)
             if member.reason is None and member.node is not None:
                 marks.take_off(api, member.node.name, keep_software=keep, notify=progress(reporter))

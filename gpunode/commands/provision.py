@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 from gpunode.cluster import rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held, hold
+from gpunode.cluster.objects.difference import Difference
 from gpunode.engine import (
     batch,
     cluster_diff,
@@ -23,6 +24,7 @@ from gpunode.engine import (
     prerequisites,
     proof,
     rounds,
+    undo_cluster,
     work,
 )
 from gpunode.engine.batch import Interrupt, Run
@@ -156,6 +158,7 @@ def provision(session: Session, options: ProvisionOptions) -> int:
             accept=options.accept,
             reviewed=reviewed,
             undo=bool(options.undo),
+            last=_take_back(session, api, record, options.undo) if api and options.undo else None,
         )
         members = run_batches(run, lease, plan_again(run, hosts, lease), hosts, options)
     record.end()
@@ -210,9 +213,20 @@ def _plan_cluster(
 ) -> cluster_diff.ClusterPlan:
     """Show what changes in the cluster, and the gates."""
     if options.undo:
-        _show_left(session, hosts.members, options.undo)
+        recorded = find(options.undo)
+        planned = {
+            member.node.name: undo_cluster.plan(recorded.marks, member.node)
+            for member in (hosts.placed if api else ())
+            if member.node
+        }
+        changes = tuple(
+            Difference(f"Node {name}", "labelled", node.lines) for name, node in planned.items() if node.lines
+        )
+        if api:
+            session.reporter.cluster(api.access.context, changes)
+        _show_left(session, hosts.members, recorded, planned)
         gate.show(session.inventory, session.reporter)
-        return cluster_diff.ClusterPlan(0, ())
+        return cluster_diff.ClusterPlan(len(changes), (), changes=changes)
     if api is None:
         session.reporter.note(nodes.WITHOUT_PLUGIN)
     cluster = cluster_diff.ClusterPlan(0, ())
@@ -234,9 +248,31 @@ def _plan_cluster(
     return cluster
 
 
-def _show_left(session: Session, members: Members, undo: str) -> None:
-    """Show what an undo leaves as it is: on hosts, and in the cluster, where it changes nothing."""
-    recorded, known = find(undo), {host.name for host in session.inventory.hosts}
+def _take_back(session: Session, api: Api, record: Record, undo: str) -> Callable[[Members], Members]:
+    """The stage in the cluster of an undo of this run."""
+    recorded, reporter = find(undo), session.reporter
+
+    def take(members: Members) -> Members:
+        after = tuple(
+            undo_cluster.take_back(api, recorded, member, record, progress(reporter)) for member in members
+        )
+        for member, before in zip(after, members, strict=True):
+            if before.reason is None:
+                report_reason(reporter, member.host.name, member.reason)
+        return after
+
+    return take
+
+
+def _show_left(
+    session: Session,
+    members: Members,
+    recorded: RecordedRun,
+    planned: Mapping[str, undo_cluster.NodePlan],
+) -> None:
+    """Show what an undo leaves as it is: on hosts, on their nodes (`planned`), and in the cluster's objects."""
+    known = {host.name for host in session.inventory.hosts}
+    marked = {f"labelled Node {each.node}" for each in recorded.marks if each.node in planned}
     rows: list[tuple[str, str, str, str]] = [
         (member.host.name, left.code, left.what, left.why)
         for member in members
@@ -248,9 +284,11 @@ def _show_left(session: Session, members: Members, undo: str) -> None:
         for name, host in recorded.hosts.items()
         if name not in known and (host.made or host.state in BEGUN)
     ]
+    rows += [("", left.code, left.what, left.why) for node in planned.values() for left in node.left]
     rows += [
-        ("", "cluster", recorded.changes[number].what, "an undo changes hosts alone")
+        ("", "cluster", recorded.changes[number].what, "an undo does not change it")
         for number in recorded.planned.get(CLUSTER, ())
+        if recorded.changes[number].what not in marked
     ]
     session.reporter.rows("left", ("host", "code", "what", "why"), rows)
 
@@ -309,7 +347,8 @@ def _ask(
         return "", ""
     path = session.inventory.path
     aim = f"Undo run {options.undo}?" if options.undo else f"Apply {path}?"
-    question = f"{costs}. {aim}" if costs else f"Apply {path} to the cluster?"
+    question = f"Labels and taints of nodes. {aim}" if options.undo else f"Apply {path} to the cluster?"
+    question = f"{costs}. {aim}" if costs else question
     confirm(session.reporter, question, yes=yes)
     return question, answered
 
@@ -386,8 +425,6 @@ def plan_again(run: Run, hosts: Hosts, lease: Held) -> Members:
     session.reporter.note(
         "Another run held the cluster's lease after these plans were made: the hosts are probed again."
     )
-    for visit in session.visits.values():
-        visit.planner = None  # it may rest on a journal from before
     after = rounds.probe_all(session, {}, able)
     if run.reviewed:
         namespace = session.inventory.cluster.namespace

@@ -93,6 +93,7 @@ def finish(run: Run, members: Members) -> Members:
     able = [member.host.name for member in members if member.host_ok]
     before = Spent(laps.seconds)
     if run.undo:
+        members = run.last(members) if run.last else members
         members = tuple(_reopen(run, member) for member in members)
     elif run.api is not None and any(member.host_ok for member in members):
         for member in members:
@@ -188,6 +189,7 @@ def _prove(run: Run, api: Api, members: Members, laps: Laps) -> Members:
                 holder=run.record.owner,
                 taint=lambda located: run.hold_taints(located, changing=False),
                 accept=run.accept,
+                note=run.record.marks,
                 laps=laps,
             )
             after = prove(walk, members)

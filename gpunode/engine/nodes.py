@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
 
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api import connect as api_of
@@ -16,7 +18,7 @@ from gpunode.engine.reporter import Reporter, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
 from gpunode.links.capacity import slices
-from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, Node, drain, fetch, identity, taint
+from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, TAINTS, Node, drain, fetch, identity, taint
 from gpunode.links.node import labels as cluster_labels
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.links.plugin import daemonset, expected, features, other_owners
@@ -29,6 +31,7 @@ from gpunode.wording import advise, few, page, several
 
 REGISTER_SECONDS = 90.0  # a kubelet that was just started registers its node
 NAMED = 3
+Note: TypeAlias = Callable[[str, str, Mapping[str, str], Mapping[str, str]], None]
 CONFLICT = "label-conflict"  # code: another's label is in the way
 
 WITHOUT_PLUGIN = (
@@ -178,11 +181,22 @@ def _why_not_dra(api: Api, node: Node) -> Problem | None:
     return Problem("held", what, fix=fix, subject=node.name, holders=holders)
 
 
+def own_marks(node: Node, writer: str) -> dict[str, str]:
+    """What this writer of labels has set on the node, or for TAINTS the inventory. A plugin that is paused for a change counts as there."""
+    if writer == TAINTS:
+        return dict.fromkeys(node.own_taints, "")
+    own = {key: node.labels[key] for key in sorted(node.applied.get(writer, ())) if key in node.labels}
+    return {key: "true" if value == daemonset.PAUSED else value for key, value in own.items()}
+
+
 def apply_labels(
-    api: Api, members: Sequence[Member], owners: other_owners.Owners = other_owners.NONE
+    api: Api,
+    members: Sequence[Member],
+    owners: other_owners.Owners = other_owners.NONE,
+    note: Note = lambda *_: None,
 ) -> Members:
     """Write gpunode's labels and the inventory's taints to the nodes, except those whose GPUs have another owner; a member is excluded
-    by a conflict."""
+    by a conflict. `note`: gets the node, the writer, and its marks before and after, before they are written."""
 
     def label(member: Member) -> Member:
         if not member.active or member.node is None:
@@ -192,7 +206,9 @@ def apply_labels(
                 return member.exclude(why)
         elif owners.reason(member.node):
             return member
-        desired = desired_labels(member.host)
+        desired, own = desired_labels(member.host), partial(own_marks, member.node)
+        note(member.node.name, cluster_labels.PROVISION, own(cluster_labels.PROVISION), desired)
+        note(member.node.name, TAINTS, own(TAINTS), dict.fromkeys(member.host.taints, ""))
         try:
             cluster_labels.write(api, member.node, desired)
             taint.write(api, member.node, member.host.taints)
@@ -215,10 +231,13 @@ def desired_features(member: Member, config: PluginConfig | None) -> dict[str, s
     return {} if features.other_owner(member.node, wanted) else wanted
 
 
-def write_features(api: Api, member: Member, config: PluginConfig | None) -> None:
-    """Write these labels. Raises ClusterError."""
+def write_features(
+    api: Api, member: Member, config: PluginConfig | None, note: Note = lambda *_: None
+) -> None:
+    """Write these labels. `note`: as of `apply_labels`. Raises ClusterError."""
     wanted = desired_features(member, config)
     if member.active and member.node is not None and wanted:
+        note(member.node.name, features.WRITER, own_marks(member.node, features.WRITER), wanted)
         cluster_labels.write(api, member.node, wanted, writer=features.WRITER)
 
 

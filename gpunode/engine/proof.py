@@ -43,8 +43,8 @@ PODS_SECONDS = 180.0
 @dataclass(frozen=True, slots=True)
 class Walk:
     """The input of every link. `acts`: links are made before they are judged. `run`: with test pods. `holder`: of the cluster's lease.
-    `taint`: taints the nodes that take no pods before their proof. `accept`: the level of the acceptance after the proof; "": none. `laps`: the time of
-    each stage goes there."""
+    `taint`: taints the nodes that take no pods before their proof. `accept`: the level of the acceptance after the proof; "": none. `note`: as of
+    `nodes.apply_labels`. `laps`: the time of each stage goes there."""
 
     api: Api
     inventory: Inventory
@@ -54,6 +54,7 @@ class Walk:
     holder: str = ""
     taint: Callable[[Members], Members] = lambda members: members
     accept: str = ""
+    note: nodes.Note = lambda *_: None
     laps: Laps = field(default_factory=Laps)
     published: dict[str, tuple[slices.Published, ...]] = field(
         default_factory=dict
@@ -76,7 +77,7 @@ def prove(walk: Walk, members: Members) -> Members:
         members = walk.taint(members)  # before the plugin offers GPUs
         walk.laps.end(WAITS)
         outdated = _find_outdated_pods(walk, members)  # before labels bring new pods
-        members = nodes.apply_labels(walk.api, members, owners)
+        members = nodes.apply_labels(walk.api, members, owners, walk.note)
         states = _deploy(
             walk,
             [
@@ -326,7 +327,7 @@ def _write_features(walk: Walk, members: Members) -> None:
     """Write the labels as of GPU feature discovery that the inventory asks for; a label that cannot be written is reported alone."""
     for member in members:
         try:
-            nodes.write_features(walk.api, member, walk.config)
+            nodes.write_features(walk.api, member, walk.config, walk.note)
         except ApiConnectionLost:
             raise
         except ClusterError as error:

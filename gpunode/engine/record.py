@@ -90,6 +90,16 @@ class RecordedChange:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedMarks:
+    """What a writer of labels, or for TAINTS the inventory, had on a node before the run wrote there and after: names → values."""
+
+    node: str
+    writer: str
+    before: Mapping[str, str]
+    after: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class RunOptions:
     """The options of a run that the next command acts on, as its record has them. `command`: None for `provision` and `resume`."""
 
@@ -135,6 +145,7 @@ class RecordedRun:
     planned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     gates: tuple[Mapping[str, Any], ...] = ()
     batch: RecordedBatch | None = None
+    marks: tuple[RecordedMarks, ...] = ()
 
     def in_state(self, *states: State) -> tuple[str, ...]:
         """The names of the hosts that are in one of these states."""
@@ -292,6 +303,11 @@ class Record:
         """Note how a gate ended before a batch."""
         self._write({"time": time.time(), **seen})
 
+    def marks(self, node: str, writer: str, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+        """Note what is about to be written to a node, if anything: see RecordedMarks."""
+        if before != after:
+            self._write({"marks": asdict(RecordedMarks(node, writer, before, after))})
+
     def batch(self, number: int, of: int, seconds: float) -> None:
         """Note that a batch begins, and the estimated seconds to the end of the run."""
         self._write({"batch": number, "of": of, "seconds": round(seconds), "time": time.time()})
@@ -399,12 +415,15 @@ def _parse(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
     batch: RecordedBatch | None = None
     changes: dict[int, RecordedChange] = {}
     planned: dict[str, tuple[int, ...]] = {}
+    marks: list[RecordedMarks] = []
     for place, line in enumerate(lines[1:], 2):
         if "change" in line:
             changes[int(line["change"])] = answers.read(RecordedChange, line, f"line {place}")
         if "planned" in line:
             numbers = tuple(number for number in line["planned"] if number in changes)
             planned.update({str(host): planned.get(host, ()) + numbers for host in line["hosts"]})
+        if "marks" in line:
+            marks.append(answers.read(RecordedMarks, line["marks"], f"line {place}"))
         if "batch" in line:
             batch = answers.read(RecordedBatch, line, f"line {place}")
         if line.get("state") in get_args(State) and line.get("host") in hosts:
@@ -434,6 +453,7 @@ def _parse(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
         planned,
         tuple(line for line in lines if "gate" in line),
         batch,
+        tuple(marks),
     )
 
 

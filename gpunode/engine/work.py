@@ -231,6 +231,14 @@ def lift_cordon(api: Api | None, member: Member, reason: Problem, emit: OnEvent)
     return reason
 
 
+def why_busy(api: Api, member: Member) -> Problem | None:
+    """Why the plugin stays on the node of a host without changes: pods use its GPUs. Raises ClusterError."""
+    pods = drain.work_on(api, member.node.name, impact.boot_id(member)) if member.node else ()
+    busy = [pod.name for pod in pods if pod.asks and not pod.service and not pod.standstill]
+    what = f"{NOT_CHANGED}: {few(busy, NAMED)} still used its GPUs"
+    return Problem(BUSY, what, fix="Run again when it has ended.") if busy else None
+
+
 def _cluster_problem(member: Member, error: ClusterError, what: str = NOT_CHANGED) -> Problem:
     problem = replace(error.problem, code=BUSY)
     return replace(problem, what=f"{what}: {problem.what}", subject=member.host.name)

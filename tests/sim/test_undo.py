@@ -13,7 +13,9 @@ from gpunode.sim.host.state import State
 from gpunode.sim.process import Demo
 
 from . import operators
+from .jobs import client
 from .operators import of_kind
+from .test_forget import node
 
 pytestmark = pytest.mark.usefixtures("records")
 # What stays of a run that is undone, as patterns of paths.
@@ -60,10 +62,11 @@ def test_an_undone_host_is_as_before_apart_from_what_somebody_changed_since() ->
     edited = "/etc/modules-load.d/gpunode.conf"
     with Demo([kinds.old_host("gpu-1")]) as demo:
         root = demo.folder / "hosts/gpu-1/root"
-        before, bare = snapshot(root), software(demo)
+        before, bare, joined = snapshot(root), software(demo), node(client(demo), "gpu-1")
         done = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         made, provisioned = snapshot(root), software(demo)
+        labelled = node(client(demo), "gpu-1")
         (root / edited[1:]).write_text("nvidia\n")
         undone = undo(demo, "last")
         assert undone.returncode == 0, undone.stdout + undone.stderr
@@ -71,10 +74,13 @@ def test_an_undone_host_is_as_before_apart_from_what_somebody_changed_since() ->
         assert kept == [("irreversible", "gpunode-deviceplugin:demo"), ("kept", edited)]
         assert differences(before, snapshot(root)) == {edited}
         assert software(demo) == bare
+        assert node(client(demo), "gpu-1") == joined
+        assert "labelled Node gpu-1" not in [line["what"] for line in of_kind(undone, "left")]
         again = undo(demo, "last")
         assert again.returncode == 0, again.stdout + again.stderr
         assert differences(made, snapshot(root)) == {edited}
         assert software(demo) == provisioned
+        assert node(client(demo), "gpu-1")["labels"] == labelled["labels"] != joined["labels"]
         listed = of_kind(operators.gpunode(demo.folder, "history", "--json"), "run")
     assert [run["result"] for run in listed] == [{"undone": 1}, {"undone": 1}, {"proven": 1}]
 

@@ -75,10 +75,15 @@ def take_off(api: Api, name: str, *, keep_software: bool, notify: OnProgress) ->
             labels.write(api, node, kept if writer == labels.PROVISION else {}, writer=writer)
     taint.write(api, node, ())
     taint.release(api, name, taint.run_of(node))
+    clear(api, name, keep_software=keep_software, notify=notify)
+    cordon.uncordon(api, name)
+
+
+def clear(api: Api, name: str, *, keep_software: bool, notify: OnProgress) -> None:
+    """Remove annotations, the plugin's labels and its condition: all but other labels, taints and the cordon. Raises ClusterError."""
     cordon.change_node(api, name, lambda live: _clear(live, keep_software))
     if not keep_software:
         condition.remove(api, notify, [name])
-    cordon.uncordon(api, name)
 
 
 def _clear(live: Object, keep_software: bool) -> Object | None:

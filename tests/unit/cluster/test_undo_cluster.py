@@ -1,0 +1,122 @@
+"""Labels and taints of nodes after the undo of a run: as before it, others' and later ones stay, an undo can be undone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpunode.cluster.api import Api
+from gpunode.engine import batch, nodes, record, undo_cluster, work
+from gpunode.engine.member import Member
+from gpunode.engine.record import Record, RunOptions
+from gpunode.links import node as links
+from gpunode.links.plugin import daemonset
+from gpunode.model import Host, Left, Outcome, Ssh
+
+from .conftest import add_node, pod
+from .fake import FakeApi
+
+BEFORE = Host("a", Ssh("a"), labels={"tier": "a", "old": "1"}, taints=("gpu=yes:NoSchedule",))
+AFTER = Host("a", Ssh("a"), labels={"tier": "b", "new": "1"}, taints=("gpu=yes:NoSchedule", "lab:NoExecute"))
+OWN = "gpunode.dev/gpu"
+
+
+def node(api: Api) -> links.Node:
+    return links.parse(api.get("Node", "a") or {})
+
+
+def state(api: Api) -> tuple[dict[str, str], list[str], list[str]]:
+    item = api.get("Node", "a") or {}
+    kept = {key: value for key, value in item["metadata"]["labels"].items() if "kubernetes.io" not in key}
+    taints = [f"{each['key']}:{each['effect']}" for each in item["spec"].get("taints") or []]
+    notes = [
+        key for key in item["metadata"].get("annotations") or {} if not key.startswith("gpunode.dev/applied")
+    ]
+    return kept, taints, notes
+
+
+class Runs:
+    """Runs of gpunode on node a, each with its record."""
+
+    def __init__(self, api: Api, folder: Path) -> None:
+        self.api, self.folder = api, folder
+
+    def begin(self) -> Record:
+        return Record.begin(Path("i.yaml"), ["a"], RunOptions(), folder=self.folder)
+
+    def provision(self, host: Host) -> record.RecordedRun:
+        made = self.begin()
+        members = nodes.apply_labels(self.api, [Member(host, node=node(self.api))], note=made.marks)
+        assert members[0].reason is None
+        return record.read(made.path)
+
+    def undo(self, run: record.RecordedRun) -> tuple[record.RecordedRun, Member]:
+        made = self.begin()
+        member = Member(AFTER, Outcome("a", "right"), node(self.api))
+        after = undo_cluster.take_back(self.api, run, member, made, lambda _: None)
+        return record.read(made.path), after
+
+
+@pytest.fixture
+def runs(api: Api, fake: FakeApi, tmp_path: Path) -> Runs:
+    """Of an API server without server-side apply. The simulation has one with it (tests/sim/test_undo.py)."""
+    fake.minor = 9
+    add_node(fake, "a", labels={"rack": "7"})
+    return Runs(api, tmp_path / "runs")
+
+
+def test_an_undone_node_is_as_before_and_after_its_undo_as_the_run_left_it(runs: Runs) -> None:
+    bare = state(runs.api)
+    first = runs.provision(BEFORE)
+    before = state(runs.api)
+    second = runs.provision(AFTER)
+    after = state(runs.api)
+    assert undo_cluster.plan(second.marks, node(runs.api)).lines == (
+        "-new=1",
+        "+old=1",
+        "-tier=b",
+        "+tier=a",
+        "-lab:NoExecute",
+    )
+    undone, member = runs.undo(second)
+    assert (member.reason, state(runs.api)) == (None, before)
+    again, _ = runs.undo(undone)
+    assert state(runs.api) == after
+    runs.undo(again)
+    annotations = {"gpunode.dev/device-plugin": "{}", "note": "n"}
+    runs.api.merge("Node", "a", {"metadata": {"annotations": annotations}}, manager="kubectl")
+    runs.undo(first)
+    assert state(runs.api) == (*bare[:2], ["note"])
+
+
+def test_what_was_changed_since_stays_and_is_named(runs: Runs) -> None:
+    runs.provision(BEFORE)
+    run = runs.provision(AFTER)
+    runs.provision(Host("a", Ssh("a"), labels={"tier": "c", "new": "1"}))
+    planned = undo_cluster.plan(run.marks, node(runs.api))
+    assert planned.left == (Left("kept", "tier=c of node a", "changed since the run"),)
+    runs.undo(run)
+    assert state(runs.api)[0] == {"rack": "7", OWN: "true", "tier": "c", "old": "1"}
+
+
+def test_a_plugin_that_the_undo_paused_goes_with_the_label_that_the_run_brought(runs: Runs) -> None:
+    run = runs.provision(BEFORE)
+    daemonset.pause(runs.api, "gpunode", node(runs.api), nodes.desired_labels(BEFORE), "us", lambda _: None)
+    again = runs.provision(BEFORE)  # as a run goes on after its driver's change
+    assert again.marks == ()
+    daemonset.pause(runs.api, "gpunode", node(runs.api), nodes.desired_labels(BEFORE), "us", lambda _: None)
+    runs.undo(run)
+    assert state(runs.api) == ({"rack": "7"}, [], [])
+
+
+def test_a_node_whose_gpus_are_in_use_keeps_the_plugin(runs: Runs, fake: FakeApi) -> None:
+    run = runs.provision(BEFORE)
+    before = state(runs.api)
+    work_there: dict[str, Any] = pod("train", node="a", gpus=1)
+    fake.put(work_there)
+    _, member = runs.undo(run)
+    assert member.reason is not None
+    assert (member.reason.code, state(runs.api)) == (work.BUSY, before)
+    assert batch.end_state(member)[0] == "skipped"
