@@ -97,6 +97,10 @@ class Link(TypedDict):
 
 
 class LinkMore(Link, total=False):
+    code: Annotated[
+        Literal["pending"],
+        "the link holds; the plan replaces what it is about, such as the driver by another branch",
+    ]
     writers: Annotated[
         list[str], "the `code` of [who wrote](../switching.md#who-wrote-this-last) the files that are wrong"
     ]
@@ -762,6 +766,7 @@ class SummaryMore(Summary, total=False):
     broken: Annotated[
         int, "`plan`, `provision`: hosts with nothing to change and a broken link; `verify`, `lint`: hosts"
     ]
+    pending: Annotated[int, "`verify`: hosts that work, and whose driver the plan replaces"]
     links: Annotated[int, "`verify`: of all hosts together, 11 each"]
     checked: Annotated[int, "`verify`: of `links`"]
     not_checked: Annotated[dict[str, int], "`verify`: the number of hosts by `layer`"]

@@ -109,7 +109,7 @@ class ProvisionOptions:
             yes=yes,
             run=known.run is not False,
             size=Size.parse(known.batch) if known.batch else None,
-            canary=max(0, (known.canary or 0) - len(run.in_state(DONE))),
+            canary=max(0, (known.canary or 0) - len(run.in_state(*DONE))),
             max_fail=known.max_fail,
             fingerprints=known.fingerprints or (),
             taint=bool(known.taint),

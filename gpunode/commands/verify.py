@@ -13,6 +13,7 @@ from gpunode.commands.causes import report_causes
 from gpunode.commands.differences import report_differences
 from gpunode.engine import accepted, converge, fleet, nodes
 from gpunode.engine.chain import judge_host, stop_at_broken
+from gpunode.engine.exit_codes import DRIFT
 from gpunode.engine.member import Member, Members
 from gpunode.engine.proof import LAYERS, Walk, prove, read_pods, read_states
 from gpunode.engine.session import Session
@@ -52,7 +53,9 @@ def verify(session: Session, *, run: bool) -> int:
     unreachable = [
         member.host.name for member in members if member.outcome and member.outcome.status == "unreachable"
     ]
-    return 0 if not broken else 3 if broken == unreachable else 1
+    if broken:
+        return 3 if broken == unreachable else 1
+    return DRIFT if find_pending(chains) else 0
 
 
 def judge_chains(session: Session, members: Members, *, run: bool) -> Mapping[str, Chain]:
@@ -199,6 +202,11 @@ def find_broken(chains: Chains) -> dict[str, Layer]:
     return {host: layers[0] for host, layers in pairs if layers}
 
 
+def find_pending(chains: Chains) -> list[str]:
+    """Hosts that work, and whose plan replaces something."""
+    return [host for host, links in chains.items() if any(link.is_pending for link in links)]
+
+
 def list_unchecked(links: Iterable[Verdict]) -> tuple[Layer, ...]:
     """The links that were not checked, in causal order."""
     judged = {link.layer for link in links if link.status != "unknown"}
@@ -223,6 +231,8 @@ def summarize(chains: Chains) -> str:
     elif alike:
         each = (f"{few(hosts, NAMED)}: {_format_checked(missing, ', ')}" for missing, hosts in alike.items())
         parts.append(good + "; ".join(each))
+    if waiting := find_pending(chains):
+        parts.append(f"changes pending on {few(waiting, NAMED)}: `gpunode provision` makes them")
     return "; ".join(parts)
 
 
@@ -233,6 +243,7 @@ def count_links(chains: Chains) -> dict[str, object]:
     return {
         "hosts": len(chains),
         "broken": len(find_broken(chains)),
+        "pending": len(find_pending(chains)),
         "links": total,
         "checked": total - missing.total(),
         "not_checked": dict(missing),

@@ -18,7 +18,7 @@ from gpunode.engine.member import Member, Members
 from gpunode.engine.phases import WAITS, Laps, Spent
 from gpunode.engine.plan_file import PlanFile
 from gpunode.engine.proof import Walk, prove
-from gpunode.engine.record import PROVEN, Record, State
+from gpunode.engine.record import RIGHT, Record, State
 from gpunode.engine.reporter import Reporter, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
@@ -115,7 +115,7 @@ def finish(run: Run, members: Members) -> Members:
     for member in members:
         state, why = end_state(member)
         state = run.done if state == "undone" else state
-        gpus = member.addresses if state in PROVEN else ()
+        gpus = member.addresses if state in RIGHT else ()
         applied = member.outcome.applied if member.outcome else ()
         run.record.host(member.host.name, state, why, gpus, member.spent, applied)
     return members
@@ -215,7 +215,9 @@ def end_state(member: Member) -> tuple[State, str]:
     if member.in_use:
         return "in use", why
     if member.proven:
-        return ("proven" if member.outcome is None or member.outcome.left is None else "undone"), ""
+        if member.outcome is not None and member.outcome.left is not None:
+            return "undone", ""
+        return ("proven" if member.result else "finished"), ""
     return "failed", why
 
 

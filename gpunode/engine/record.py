@@ -48,7 +48,8 @@ State: TypeAlias = Literal[
     "drained",  # nothing that its changes interrupt runs there any more
     "changing",
     "changed",
-    "proven",  # finished: its GPUs are proven as far as asked, its node takes pods again
+    "proven",  # finished: pods proved its GPUs, its node takes pods again
+    "finished",  # as proven, without a pod: by --no-run, or an inventory without a plugin
     "in use",  # finished: nothing was to change, and all its GPUs are in use: not proven now
     "undone",  # finished: the changes of another run are taken back
     "forgotten",  # finished: it is out of gpunode's hands
@@ -57,10 +58,10 @@ State: TypeAlias = Literal[
     "unreachable",
     "failed",
 ]
-DONE: State = "proven"
+DONE: tuple[State, ...] = ("proven", "finished")
 FORGOTTEN: State = "forgotten"
-PROVEN: tuple[State, ...] = (DONE, "in use")
-FINISHED: tuple[State, ...] = (*PROVEN, "undone", FORGOTTEN)
+RIGHT: tuple[State, ...] = (*DONE, "in use")
+FINISHED: tuple[State, ...] = (*RIGHT, "undone", FORGOTTEN)
 BEGUN: tuple[State, ...] = ("cordoned", "drained", "changing", "changed")  # and not ended
 BAD: tuple[State, ...] = ("failed", "refused", "unreachable")
 
@@ -534,7 +535,7 @@ def mean_seconds(inventory: Path, *, folder: Path | None = None) -> dict[str, fl
         progress.spent
         for run in islice(_newest_first(inventory, folder), RECENT)
         for progress in run.hosts.values()
-        if progress.state == DONE
+        if progress.state in DONE
     ]
     seconds: dict[str, list[float]] = {}
     for host in spent:

@@ -128,6 +128,9 @@ class Outcome:
         return self.problem.what if self.problem else ""
 
 
+PENDING = "pending"  # code of a verdict: the inventory asks for something else than what works now
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The judgement of one link of the chain. `unknown`: it was not checked. `problem`: what is wrong, with cause and fix; for a
@@ -149,6 +152,15 @@ class Verdict:
     @classmethod
     def unknown(cls, layer: Layer, text: str = "") -> Verdict:
         return cls(layer, "unknown", text)
+
+    @classmethod
+    def pending(cls, layer: Layer, text: str, cause: str, fix: str) -> Verdict:
+        """A link that holds, while the plan replaces what it is about."""
+        return cls(layer, "ok", text, Problem(PENDING, text, layer, cause=cause, fix=fix))
+
+    @property
+    def is_pending(self) -> bool:
+        return self.problem is not None and self.problem.code == PENDING
 
     @property
     def cause(self) -> str:

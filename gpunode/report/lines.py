@@ -15,6 +15,7 @@ from gpunode.agent.redaction import redact_values
 from gpunode.errors import Problem
 from gpunode.host import diff as diffs
 from gpunode.model import Change, Disturbed, Event, Host, Outcome, Verdict
+from gpunode.model.outcome import PENDING
 from gpunode.planning import writers
 from gpunode.report.plain import end_quietly
 from gpunode.report.plans import DO, notes, status_of
@@ -104,6 +105,8 @@ class Lines:
         for link in links:
             names = ("layer", "status", "text", "cause", "fix")
             line = {"type": "link", "host": host, **{name: getattr(link, name) for name in names}}
+            if link.is_pending:
+                line["code"] = PENDING
             if link.problem and link.problem.writers:
                 line["writers"] = link.problem.writers
             self._write(line)

@@ -82,7 +82,9 @@ class Card:
     def status(self) -> str:
         """In one word or two."""
         if self.links:
-            return "broken" if any(link.status == "broken" for link in self.links) else "OK"
+            if any(link.status == "broken" for link in self.links):
+                return "broken"
+            return WORDS["planned"] if any(link.is_pending for link in self.links) else "OK"
         if self.outcome is not None and (self.outcome.problem or self.result is None):
             return WORDS[status_of(self.outcome)]
         return self.result[0] if self.result else "not reached"

@@ -64,6 +64,7 @@ CHANGE = ("~", "yellow")
 # Of recorded hosts and changes: a state, and whether a change was made (None: not known).
 RECORDED: Mapping[str, tuple[str, str]] = {
     "proven": ("✓", "green"),
+    "finished": ("✓", "green"),
     "in use": ("✓", "green"),
     "undone": ("✓", "green"),
     "forgotten": ("✓", "green"),
@@ -372,7 +373,8 @@ def chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:
     for link in links:
         if link.status == "unknown" and not link.text:
             continue
-        yield from ("   ", STATUS_SIGNS[link.status], f" {link.layer:<9} {link.text}\n")
+        sign = ("~", "yellow") if link.is_pending else STATUS_SIGNS[link.status]
+        yield from ("   ", sign, f" {link.layer:<9} {link.text}\n")
         for word, text in (("cause", link.cause), ("fix", link.fix)):
             for number, line in enumerate(lines(text)):
                 yield from ("       ", (f"{word if number == 0 else '':<9}", "dim"), f" {line}\n")

@@ -144,6 +144,16 @@ NODE = Node(
 BUSY = NodeResult("n", (), ("GPU-1",), ("ml/train (1 nvidia.com/gpu)",), "none is free", busy=True)
 
 
+def test_only_a_pod_proves_a_host() -> None:
+    """Without one its run has finished it, and there is nothing to resume."""
+    bare = Member(HOSTS[0], Outcome("a1", "changed"), NODE)
+    assert [batch.end_state(one)[0] for one in (bare, replace(bare, result=NodeResult("n", (), (), ())))] == [
+        "finished",
+        "proven",
+    ]
+    assert exit_codes.of_run([bare]) == 0
+
+
 @pytest.mark.parametrize(
     ("status", "taints", "result", "state", "code"),
     [

@@ -214,6 +214,7 @@ def test_verify_counts_what_it_did_not_look_at(command: Command) -> None:
         "type": "summary",
         "hosts": 1,
         "broken": 0,
+        "pending": 0,
         "links": 11,
         "checked": 7,
         "not_checked": {"node": 1, "plugin": 1, "capacity": 1, "pod": 1},
@@ -245,6 +246,10 @@ BROKEN = [
         ),
         ({"a": WHOLE, "b": BROKEN}, "1 of 2 hosts broken: b (module); 1 host OK: 11 of 11 links checked"),
         ({"a": [Verdict.broken("ssh", "away")]}, "1 of 1 host broken: a (ssh)"),
+        (
+            {"a": [*WHOLE[:-1], Verdict.pending("pod", "works", "another driver", "gpunode provision")]},
+            "1 host OK: 11 of 11 links checked; changes pending on a: `gpunode provision` makes them",
+        ),
     ],
 )
 def test_a_fleet_is_reported_in_one_sentence(chains: Mapping[str, list[Verdict]], text: str) -> None:

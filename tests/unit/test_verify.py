@@ -388,20 +388,24 @@ def test_nova_is_named_with_what_the_kernel_logs_and_provision_as_the_fix() -> N
     assert "provision" in str(link.fix)
 
 
-def test_a_run_driver_of_another_version_breaks_the_library_and_its_fix_is_the_installer() -> None:
-    """Its module is loaded whole, so the module is no broken link."""
+@pytest.mark.parametrize("broken", [{}, {"smi_error": "no answer", "gpus": []}], ids=["works", "broken"])
+def test_another_driver_than_the_loaded_one_is_a_pending_change(broken: dict[str, Any]) -> None:
+    """The chain is judged to its end: what is broken is named, and what works is called no less."""
     run = {"version": "580.178.04", "url": "https://mirror.example/d.run"}
     host = cases.host("modern", {"run": run})
     old = "570.124.06"
     modules = dict.fromkeys(("nvidia", "nvidia_uvm", "nvidia_modeset"), old)
-    seen = cases.facts(
-        "modern",
-        {"installed_run": {"version": old, "built": True}, "library_version": old, "modules": modules},
+    seen = cases.overlaid(
+        right()[1],
+        {"installed_run": {"version": old, "built": True}, "library_version": old, "modules": modules}
+        | broken,
     )
-    link = first(host, seen)
-    assert (link.layer, link.text) == ("library", f"libnvidia-ml {old}")
-    assert "the driver is 570.124.06, not 580.178.04" in link.cause
-    assert "install driver 580.178.04 (open) by NVIDIA's installer" in link.fix
+    chain = judge_host(converge.plan_host(host, seen, None))
+    (link,) = (link for link in chain if link.is_pending)
+    assert (link.layer, link.status, link.text) == ("library", "ok", f"libnvidia-ml {old}")
+    assert f"nvidia {old} is loaded; the plan brings 580.178.04" in link.cause
+    assert link.fix == f"gpunode provision --limit {host.name}"
+    assert ("NVML" in [link.layer for link in chain if link.status == "broken"]) == bool(broken)
 
 
 def test_a_runtime_that_failed_has_failed() -> None:

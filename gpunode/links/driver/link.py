@@ -12,7 +12,8 @@ from gpunode.links.driver.modules import loaded_flavour
 from gpunode.links.link import Link, Step, cause_by_plan, fix_by_plan, judge_by_plan, waiting_step
 from gpunode.links.machine.pci import driven
 from gpunode.model import Facts, Fault, Gpu, KernelModule, Outcome, Verdict
-from gpunode.wording import page
+from gpunode.planning.versions import branch_of
+from gpunode.wording import Advice, Command, page
 
 # Where no change of gpunode's helps. A reset needs GPUs that no process has open, the device plugin included.
 LOST = (
@@ -96,7 +97,25 @@ def judge_library(outcome: Outcome, seen: Facts) -> Verdict:
             "“Failed to initialize NVML: Driver/library version mismatch”",
             fix_by_plan(outcome, "library", UNMANAGED, "driver"),
         )
-    return judge_by_plan(outcome, "library", f"libnvidia-ml {seen.library_version}", "driver", "nouveau")
+    text = f"libnvidia-ml {seen.library_version}"
+    asked = _other_driver(outcome, seen, loaded or "")
+    if asked and waiting_step(outcome, "driver"):
+        cause = f"a driver change is pending: nvidia {loaded} is loaded; {asked}"
+        return Verdict.pending(
+            "library", text, cause, Advice(Command("provision", f"--limit {outcome.host}"))
+        )
+    return judge_by_plan(outcome, "library", text, "driver", "nouveau")
+
+
+def _other_driver(outcome: Outcome, seen: Facts, loaded: str) -> str:
+    """The driver that is desired, where another one is loaded; else ""."""
+    desired = outcome.desired and outcome.desired.driver
+    if not desired or not loaded:
+        return ""
+    same = loaded == desired.version if desired.version else branch_of(loaded) == desired.branch
+    if same and loaded_flavour(seen) == desired.flavour:
+        return ""
+    return f"the plan brings {desired.version or desired.branch}, {desired.flavour}"
 
 
 def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpunode.links.link import Link, Step, judge_by_plan
+from gpunode.links.link import Link, Step, judge_by_plan, waiting_step
 from gpunode.links.toolkit import cdi, plan
 from gpunode.model import Facts, Fault, Outcome, Verdict
 
@@ -10,7 +10,11 @@ from gpunode.model import Facts, Fault, Outcome, Verdict
 def judge_toolkit(outcome: Outcome, seen: Facts) -> Verdict:
     package = seen.packages.get("nvidia-container-toolkit")
     text = f"nvidia-container-toolkit {package.version}" if package else "no nvidia-container-toolkit"
-    return judge_by_plan(outcome, "toolkit", text, "toolkit", "toolkit-config", "repository", "cdi")
+    sources = waiting_step(outcome, "repository")
+    # A refresh without a fault follows from what is to be installed.
+    wrong = sources is not None and any(change.fault != "" for change in sources.changes)
+    names = ("toolkit", "toolkit-config", *(["repository"] if wrong else []), "cdi")
+    return judge_by_plan(outcome, "toolkit", text, *names)
 
 
 SOURCES = Link("sources", steps=(Step("repository", "toolkit", plan.plan_sources, plan.SOURCES_WATCH),))
