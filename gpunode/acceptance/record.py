@@ -48,8 +48,8 @@ class Acceptance:
         verdict = summarize(self.judgements)
         return "partly" if self.users and verdict == "accepted" else verdict
 
-    def stamp(self, valid: float) -> Stamp:
-        """For `valid` seconds. Only of one with a document."""
+    def stamp(self, valid: float, *, required: bool = False) -> Stamp:
+        """For `valid` seconds. Only of one with a document. `required`: by the inventory."""
         assert self.document is not None
         by_result: dict[str, list[str]] = {"accepted": [], "failed": [], "skipped": []}
         for judgement in self.judgements:
@@ -60,7 +60,7 @@ class Acceptance:
             accepted, failed = (), accepted
         return Stamp(
             document.level, self.verdict, self.at, self.at + valid, document.driver, document.kernel,
-            self.image, tuple(dict.fromkeys(accepted)), tuple(dict.fromkeys(failed)),
+            self.image, tuple(dict.fromkeys(accepted)), tuple(dict.fromkeys(failed)), required,
         )  # fmt: skip
 
     def as_json(self, node: str, stamp: Stamp) -> dict[str, Any]:

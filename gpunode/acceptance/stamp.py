@@ -14,7 +14,6 @@ from gpunode.contract.typed import read
 from gpunode.wording import few, several
 
 KIND, VERSION = "gpunode-acceptance", 1
-ANNOTATION = "gpunode.dev/accepted"  # of the node
 DAY = 86400.0
 
 Verdict: TypeAlias = Literal[
@@ -25,7 +24,7 @@ Verdict: TypeAlias = Literal[
 @dataclass(frozen=True, slots=True)
 class Stamp:
     """The record without its figures. `at`, `until`: seconds since the epoch. `image`: of the program, with its digest where that is
-    known. `uuids`: of the accepted GPUs; `failed`: of those that were not."""
+    known. `uuids`: of the accepted GPUs; `failed`: of those that were not. `required`: by the inventory, when it was made."""
 
     level: str
     verdict: Verdict
@@ -36,6 +35,7 @@ class Stamp:
     image: str
     uuids: tuple[str, ...]
     failed: tuple[str, ...] = ()
+    required: bool = False
 
     def text(self) -> str:
         """As the node's annotation has it."""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 
 from .status import CORDONED, STARTING, Status
+from .times import utc
+from .typed import read
 
 TYPE = "GpuReady"
 WRITER = "gpunode-device-plugin"  # the plugin's User-Agent, which the API server takes as its field manager
 READY = "ready"  # reason while the condition is True
 NO_GPU = "no-gpu"  # reason: the node has none that it offers
+ACCEPTED = "gpunode.dev/accepted"  # the node's annotation with its acceptance; `acceptance/stamp` writes it
+NOT_ACCEPTED = (
+    "not-accepted"  # reason: the inventory requires an acceptance, and the node's ran out or failed
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +39,35 @@ def condition_of(status: Status) -> Condition:
         return Condition("False", NO_GPU, "the node offers no GPU")
     message = "; ".join(lost.sentence for lost in status.lost)
     return Condition("True", READY, message or "all GPUs are healthy")
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """What the condition has of an acceptance."""
+
+    kind: str
+    version: int
+    level: str
+    verdict: str
+    at: str
+    until: str
+    required: bool = False
+
+
+def with_acceptance(condition: Condition, note: str, now: float) -> Condition:
+    """`condition` with the acceptance of the node's annotation `note` in its message. If the inventory required one, and it ran
+    out or failed, a condition that is True becomes False."""
+    try:
+        record: _Record = read(_Record, json.loads(note), "acceptance")
+    except (ValueError, RecursionError):
+        return condition
+    if (record.kind, record.version) != ("gpunode-acceptance", 1):
+        return condition
+    made, ends = record.at[:10], record.until[:10]
+    failed, over = record.verdict == "failed", record.until <= utc(now)
+    text = f"accepted {made} ({record.level}), valid until {ends}"
+    if failed or over:
+        text = f"not accepted {made} ({record.level})" if failed else f"the acceptance ran out {ends}"
+        if record.required and condition.status == "True":
+            condition = replace(condition, status="False", reason=NOT_ACCEPTED)
+    return replace(condition, message=f"{condition.message}; {text}")

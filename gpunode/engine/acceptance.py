@@ -14,9 +14,10 @@ from pathlib import Path
 
 from gpunode.acceptance.judge import compare_fleet, judge
 from gpunode.acceptance.record import Acceptance, join_documents
-from gpunode.acceptance.stamp import ANNOTATION, Stamp, read_stamp
+from gpunode.acceptance.stamp import Stamp, read_stamp
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.watch import OnProgress
+from gpunode.contract.condition import ACCEPTED
 from gpunode.contract.measurements import Measurements, UnknownVersion, from_json, loads
 from gpunode.contract.status import CORDONED, Status
 from gpunode.engine import nodes
@@ -238,7 +239,7 @@ def _keep(
     and one with a standard acceptance that still holds keeps that where a quick run passes."""
     if acceptance.document is None or acceptance.verdict == "skipped":
         return None, ""
-    stamp = acceptance.stamp(member.host.accept_valid)
+    stamp = acceptance.stamp(member.host.accept_valid, required=member.host.accept_required)
     earlier = newest(member.host.name, member.node, (*stamp.uuids, *stamp.failed))
     if earlier and not stamp.replaces(earlier):
         reporter.note(f"{member.host.name}: its {earlier.level} acceptance still holds, and is kept.")
@@ -256,7 +257,7 @@ def _keep(
     if api is None or member.node is None:
         return stamp, str(path)
     try:
-        api.merge("Node", member.node.name, {"metadata": {"annotations": {ANNOTATION: stamp.text()}}})
+        api.merge("Node", member.node.name, {"metadata": {"annotations": {ACCEPTED: stamp.text()}}})
     except ClusterError as error:
         what = f"the acceptance could not be noted on node {member.node.name}: {error.message}"
         reporter.problem(Problem("", what, fix=error.hint), member.host.name)

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpunode.acceptance.stamp import Stamp, read_stamp
+from gpunode.contract.condition import NOT_ACCEPTED as CODE
 from gpunode.engine.member import Member
 from gpunode.engine.record import default_folder
 from gpunode.links.node import Node
 from gpunode.model import Verdict
 from gpunode.wording import advise, lines
 
-CODE = "not-accepted"
 REQUIRED = "standard"  # the level of an acceptance that the inventory requires
 
 

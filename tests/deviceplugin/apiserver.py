@@ -22,7 +22,7 @@ class FakeApiServer:
         self.hang: threading.Event | None = None  # set to let requests go
         self._changed = threading.Condition()
 
-    def send(self, method: str, path: str, body: Object | None = None) -> None:
+    def send(self, method: str, path: str, body: Object | None = None) -> Object:
         hang = self.hang
         if hang is not None:
             hang.wait(30)
@@ -42,6 +42,8 @@ class FakeApiServer:
                 self._patch_status(path, given)
             else:
                 self.objects[path] = _merged(self.objects.get(path, {}), given)
+            written: Object = json.loads(json.dumps(self.objects[path.removesuffix("/status")]))
+            return written
 
     def _patch_status(self, path: str, given: Object) -> None:
         """As by a strategic patch: conditions by their type."""

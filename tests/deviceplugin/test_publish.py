@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 from collections.abc import Iterator
@@ -10,14 +11,14 @@ from collections.abc import Iterator
 import pynvml
 import pytest
 
-from gpunode.contract.condition import Condition
+from gpunode.contract.condition import ACCEPTED, Condition
 from gpunode.contract.config import BadConfig, Config
 from gpunode.contract.status import ANNOTATION, MARK, Reason, loads
 from gpunode.deviceplugin.cluster import writer as writer_module
 from gpunode.deviceplugin.cluster.apiserver import ApiError
 from gpunode.deviceplugin.cluster.events import NodeEvent, PendingEvents
 from gpunode.deviceplugin.cluster.publish import Publisher
-from gpunode.deviceplugin.cluster.writer import REFRESH, PendingAnnotation, PendingCondition, Writer
+from gpunode.deviceplugin.cluster.writer import EXPECTED, REFRESH, PendingAnnotation, PendingCondition, Writer
 from gpunode.deviceplugin.health import Health
 from gpunode.deviceplugin.settings import read
 from gpunode.deviceplugin.state import NodeState
@@ -44,10 +45,11 @@ def publisher(api: FakeApiServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     """One that says all that can be said, with short waits."""
     monkeypatch.setattr(writer_module, "FIRST", 0.01)
     monkeypatch.setattr(writer_module, "LONGEST", 0.05)
+    own = PendingCondition("gpu-01")
     made = Publisher(
         Writer(api, PendingEvents("gpu-01"), "events"),
         Writer(api, PendingAnnotation("gpu-01"), "annotation"),
-        Writer(api, PendingCondition("gpu-01"), "condition"),
+        Writer(api, own, "condition", own.read),
     )
     yield made
     made.close()
@@ -105,6 +107,49 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
     write = pending.due(99.0 + REFRESH)  # the node may be a new one
     assert write is not None
     assert write.body["status"]["conditions"][0]["lastTransitionTime"] == "1970-01-01T00:01:39Z"
+
+
+def test_an_acceptance_that_runs_out_ends_the_condition_at_its_time_and_a_new_one_is_seen_soon() -> None:
+    pending = PendingCondition("a")
+
+    def shown(now: float, until: str | None) -> tuple[str, str] | None:
+        """What is written now, if anything is; the answer has the acceptance."""
+        write = pending.due(now)
+        if write is None:
+            return None
+        note = {
+            "kind": "gpunode-acceptance", "version": 1, "level": "quick", "verdict": "accepted",
+            "at": "1970-01-01T00:00:00Z", "until": until, "required": True,
+        }  # fmt: skip
+        pending.done(write, 200, now)
+        pending.read({"metadata": {"annotations": {ACCEPTED: json.dumps(note)}}})
+        (fields,) = write.body["status"]["conditions"]
+        return fields["status"], fields["lastTransitionTime"]
+
+    pending.add(Condition("True", "ready", "all GPUs are healthy"), 0.0)
+    first, second = "1970-01-01T00:10:00Z", "1970-01-01T01:00:00Z"
+    assert shown(0.0, first) == ("True", "1970-01-01T00:00:00Z")
+    assert shown(0.0, first) == ("True", "1970-01-01T00:00:00Z")  # with the acceptance
+    assert shown(1.0, first) is None
+    assert shown(600.0, first) == ("False", "1970-01-01T00:10:00Z")
+    assert shown(600.0 + EXPECTED - 1, second) is None
+    assert shown(600.0 + EXPECTED, second) == ("False", "1970-01-01T00:10:00Z")
+    assert shown(600.0 + EXPECTED, second) == ("True", "1970-01-01T00:10:30Z")
+
+
+def test_the_condition_has_the_acceptance_of_the_nodes_annotation(play, plugin, api, publisher) -> None:
+    note = {
+        "kind": "gpunode-acceptance", "version": 1, "level": "standard", "verdict": "accepted",
+        "at": "2026-11-26T00:00:00Z", "until": "9999-12-26T00:00:00Z",
+    }  # fmt: skip
+    api.objects[NODE]["metadata"]["annotations"] = {ACCEPTED: json.dumps(note)}
+    text = "all GPUs are healthy; accepted 2026-11-26 (standard), valid until 9999-12-26"
+
+    async def scene(kubelet: FakeKubelet) -> None:
+        async with plugin(FakeNvml(Gpu("GPU-a")), publisher=publisher):
+            await api.until(lambda: gpu_ready(api) == ("True", "ready", text))
+
+    play(scene)
 
 
 def lost_by(api: FakeApiServer) -> list[tuple[str, str, bool]] | None:

@@ -32,9 +32,9 @@ class ApiServer(Protocol):
     def get(self, path: str) -> Object:
         """The object at `path`, or a list of objects."""
 
-    def send(self, method: str, path: str, body: Object | None = None) -> None:
+    def send(self, method: str, path: str, body: Object | None = None) -> Object:
         """Create (POST) an object in the collection at `path`, or change (PATCH, a merge patch; of a `/status` a strategic
-        one) the object at `path`."""
+        one) the object at `path`. Returns the object; {} if the answer broke after its status."""
 
     def watch(self, path: str, seconds: int) -> Iterator[tuple[str, Object]]:
         """Watch the objects that `path` selects: (ADDED | MODIFIED | DELETED …, object), first the existing ones."""

@@ -49,9 +49,13 @@ class InCluster:
             raise ApiError(0, "the API server's answer is no object")
         return content
 
-    def send(self, method: str, path: str, body: Object | None = None) -> None:
+    def send(self, method: str, path: str, body: Object | None = None) -> Object:
         with closing(self._connect()) as connection:
-            self._ask(connection, method, path, body)  # the status suffices; the object is not needed
+            answer = self._ask(connection, method, path, body)
+            with suppress(OSError, http.client.HTTPException, ValueError, RecursionError):
+                content = json.loads(answer.read(LARGEST))
+                return content if isinstance(content, dict) else {}
+        return {}
 
     def watch(self, path: str, seconds: int) -> Iterator[tuple[str, Object]]:
         with closing(self._connect()) as connection:

@@ -181,7 +181,7 @@ class Publisher:
         note = PendingAnnotation(config.node_name)
         writer = Writer(api, note, "the node's annotation") if annotates else None
         own = PendingCondition(config.node_name)
-        condition = Writer(api, own, "the node's condition") if config.node_condition else None
+        condition = Writer(api, own, "the node's condition", own.read) if config.node_condition else None
         return cls(events, writer, condition, status=config.node_annotation)
 
     def publish_event(self, event: NodeEvent) -> None:

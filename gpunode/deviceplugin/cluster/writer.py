@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from gpunode.contract.condition import TYPE, Condition
+from gpunode.contract.condition import ACCEPTED, NOT_ACCEPTED, TYPE, Condition, with_acceptance
 from gpunode.contract.times import utc
 
 from .apiserver import ApiError, ApiServer, Object
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 FIRST, LONGEST = 1.0, 60.0  # seconds before the first retry, doubled up to the longest
 LOOK = 30.0  # seconds between two checks for due writes
 REFRESH = 300.0  # seconds after which a condition is written again: its node may be a new one, or another client's write was later
+EXPECTED = 30.0  # the same while an acceptance is missing: the answer to the write tells of a new one
 INVALID = (400, 413, 422)  # HTTP: bad request, too large, unprocessable; a retry would not help
 
 
@@ -43,13 +45,16 @@ class Pending(Protocol):
 
 
 class Writer(threading.Thread):
-    """Writes `pending` to the API server. `what` names it in the log."""
+    """Writes `pending` to the API server. `what` names it in the log. `read` gets the object after each write."""
 
-    def __init__(self, api: ApiServer, pending: Pending, what: str) -> None:
+    def __init__(
+        self, api: ApiServer, pending: Pending, what: str, read: Callable[[Object], None] = lambda _: None
+    ) -> None:
         super().__init__(name=f"writer of {what}", daemon=True)
         self._api = api
         self._pending = pending
         self._what = what
+        self._read = read
         self._stirred = threading.Condition()
         self._closing = False
         self._failed = 0  # tries in a row
@@ -76,8 +81,9 @@ class Writer(threading.Thread):
                         return
                     self._stirred.wait(LOOK)
                     continue
+            after: Object = {}
             try:
-                self._api.send(write.method, write.path, write.body)
+                after = self._api.send(write.method, write.path, write.body)
                 code, why = 200, ""
             except ApiError as error:
                 code, why = error.code, str(error)
@@ -90,6 +96,7 @@ class Writer(threading.Thread):
                 settled = self._pending.done(write, code, time.time())
                 if settled:
                     self._succeeded()
+                    self._read(after)
                 elif self._closing:
                     return
                 else:
@@ -111,24 +118,32 @@ class Writer(threading.Thread):
 
 
 class PendingCondition:
-    """The desired condition of the node; a `Pending` of a `Writer`. `since`: when its status last changed in this process."""
+    """The desired condition of the node; a `Pending` of a `Writer`, which lets it `read` the node after each write: its annotation
+    has the acceptance, for which the condition needs no right of its own. `since`: when its status last changed in this process."""
 
     def __init__(self, node: str) -> None:
         self._path = f"/api/v1/nodes/{node}/status"
         self._desired: Condition | None = None
+        self._accepted = ""  # the node's annotation
+        self._status = ""  # that the condition is to have
         self._written: Condition | None = None
         self._since = 0.0
         self._time = 0.0  # of the last write; 0: none
 
     def add(self, condition: Condition | None, now: float) -> None:
         """Set the condition; None: remove it."""
-        if condition is not None and (self._desired is None or condition.status != self._desired.status):
-            self._since = now
         self._desired = condition
+        self._current(now)
+
+    def read(self, node: Object) -> None:
+        """Take the acceptance from the node's annotations."""
+        if meta := node.get("metadata"):
+            self._accepted = str((meta.get("annotations") or {}).get(ACCEPTED, ""))
 
     def due(self, now: float) -> Write | None:
-        desired = self._desired
-        if desired == self._written and (desired is None or now < self._time + REFRESH):
+        desired = self._current(now)
+        again = EXPECTED if desired and desired.reason == NOT_ACCEPTED else REFRESH
+        if desired == self._written and (desired is None or now < self._time + again):
             return None
         fields: Object = {"type": TYPE, "$patch": "delete"}
         if desired is not None:
@@ -140,6 +155,15 @@ class PendingCondition:
         if code == 200:
             self._written, self._time = write.key, now
         return code == 200
+
+    def _current(self, now: float) -> Condition | None:
+        """The condition as of now."""
+        if self._desired is None:
+            return None
+        condition = with_acceptance(self._desired, self._accepted, now)
+        if condition.status != self._status:
+            self._since, self._status = now, condition.status
+        return condition
 
 
 class PendingAnnotation:

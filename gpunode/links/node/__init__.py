@@ -6,11 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
-from gpunode.acceptance.stamp import ANNOTATION as ACCEPTED
 from gpunode.cluster.api import Api, notes
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.pods import GPU, MEMORY, SHARED
-from gpunode.contract.condition import TYPE, Condition
+from gpunode.contract.condition import ACCEPTED, TYPE, Condition
 from gpunode.contract.promises import parse_quantity
 from gpunode.contract.status import ANNOTATION
 from gpunode.errors import ClusterError

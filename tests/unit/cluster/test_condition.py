@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from gpunode.acceptance.stamp import Stamp
 from gpunode.cluster.api import Api
-from gpunode.contract.condition import Condition, condition_of
+from gpunode.contract.condition import Condition, condition_of, with_acceptance
 from gpunode.contract.status import Reason, Resource, Status, Unavailable
 from gpunode.links.node import parse
 from gpunode.links.plugin import Spec, condition
@@ -44,6 +46,34 @@ def test_the_condition_has_the_code_of_the_status(seen: Status, expected: tuple[
     assert condition_of(seen) == Condition(*expected)
 
 
+READY = Condition("True", "ready", "all GPUs are healthy")
+FAULT = Condition("False", "xid-79", "GPU 0")
+NOV, DEC = 1_795_651_200.0, 1_798_243_200.0  # 2026-11-26, 2026-12-26
+STAMP = Stamp("standard", "accepted", NOV, DEC, "580", "6.8", "i:1", ("GPU-a",), required=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "note", "now", "expected"),
+    [
+        (READY, STAMP.text(), DEC - 1, ("True", "ready", "accepted 2026-11-26 (standard), valid until 2026-12-26")),
+        (READY, STAMP.text(), DEC, ("False", "not-accepted", "the acceptance ran out 2026-12-26")),
+        (READY, replace(STAMP, required=False).text(), DEC, ("True", "ready", "the acceptance ran out 2026-12-26")),
+        (READY, replace(STAMP, verdict="failed").text(), NOV, ("False", "not-accepted", "not accepted 2026-11-26 (standard)")),
+        (FAULT, STAMP.text(), DEC, ("False", "xid-79", "the acceptance ran out 2026-12-26")),
+        (READY, "", DEC, ("True", "ready", "")),
+        (READY, "[]", DEC, ("True", "ready", "")),
+        (READY, '{"kind": "gpunode-acceptance", "version": 1, "until": 7}', DEC, ("True", "ready", "")),
+        (READY, STAMP.text().replace('"version": 1', '"version": 2'), DEC, ("True", "ready", "")),
+    ],
+)  # fmt: skip
+def test_the_condition_has_the_acceptance_and_is_not_true_without_a_required_one(
+    before: Condition, note: str, now: float, expected: tuple[str, str, str]
+) -> None:
+    status, reason, text = expected
+    message = "; ".join(filter(None, (before.message, text)))
+    assert with_acceptance(before, note, now) == Condition(status, reason, message)
+
+
 def write(fake: FakeApi, state: str, reason: str) -> None:
     own = {"type": "GpuReady", "status": state, "reason": reason, "message": "m"}
     fake.update("Node", "a", status={"conditions": [{"type": "Ready", "status": "True"}, own]})
@@ -78,6 +108,13 @@ def test_verify_compares_the_condition_with_the_status(
     verdict = judged(api, running)
     assert (verdict.problem.code if verdict.problem else "") == code
     assert verdict.status == ("broken" if code else "ok")
+
+
+def test_a_missing_acceptance_is_for_its_own_link_to_judge(api: Api, running: FakeApi) -> None:
+    write(running, "False", "not-accepted")
+    assert judged(api, running).problem is not None  # a GPU is lost
+    publish(running, "a", status(resources=OFFERED))
+    assert judged(api, running) == OK
 
 
 def test_a_condition_that_is_missing_is_named(api: Api, running: FakeApi) -> None:

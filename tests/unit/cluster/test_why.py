@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from gpunode.acceptance.stamp import ANNOTATION, Stamp
+from gpunode.acceptance.stamp import Stamp
 from gpunode.cli import app
 from gpunode.commands import why as commands
+from gpunode.contract.condition import ACCEPTED
 from gpunode.contract.status import Reason
 from gpunode.contract.usage import Gpu, User
 from gpunode.errors import Problem, UsageError
@@ -263,7 +264,7 @@ def test_a_gpu_that_nobody_lists_is_looked_for_in_the_acceptances(
 ) -> None:
     add_node(fake, "n1", 1, labels=GPU_NODE)
     stamp = Stamp("quick", "accepted", 0.0, 1.0, "615", "6.1", "", ("GPU-gone", "GPU-1"))
-    fake.update("Node", "n1", metadata={"annotations": {ANNOTATION: stamp.text()}})
+    fake.update("Node", "n1", metadata={"annotations": {ACCEPTED: stamp.text()}})
     use(
         monkeypatch,
         NodeUsage("n1", (gpu("GPU-1"),)),
