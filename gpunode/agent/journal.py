@@ -48,9 +48,10 @@ def end_entry(this: Run, after: Message) -> None:
 
 def _append(this: Run, line: Message) -> None:
     journal = below(this.record + LINES)
+    torn = not (text_of(this.record + LINES) or "\n").endswith("\n")  # by a kill or a power cut
     descriptor = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with naming(journal), open(descriptor, "ab") as file:
-        file.write(json.dumps(line).encode() + b"\n")
+        file.write(b"\n" * torn + json.dumps(line).encode() + b"\n")
     for part in (LINES, "/files", "", "/..", "/../..", "/../../.."):
         sync(below(this.record + part))
 

@@ -206,7 +206,11 @@ def test_an_entry_of_packages_has_all_that_changed_also_where_it_failed(
     assert entry.modules == ("nouveau",)
 
 
-def test_packages_of_a_killed_apply_are_those_of_its_dry_run_until_the_next_apply(host: Host) -> None:
+@pytest.mark.parametrize("torn", [b"", b'{"version": 2, "n": 0, "end'])
+def test_packages_of_a_killed_apply_are_those_of_its_dry_run_until_the_next_apply(
+    host: Host, torn: bytes
+) -> None:
+    """Also where it was killed, or the power went, in the middle of its last line."""
     wait = 'touch "$GPUNODE_ROOT/state/here"; until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done\n'
     host.apt(BEFORE, dry=f"cat <<'END'\n{DRY}END\n", install=INSTALL + wait)
     host.program("apt-cache", "echo ' old | 1 | http://a'")
@@ -214,6 +218,9 @@ def test_packages_of_a_killed_apply_are_those_of_its_dry_run_until_the_next_appl
     wait_until(host.path("/state/here").exists)
     os.kill(json.loads(host.read("/run/gpunode/lock"))["pid"], signal.SIGKILL)
     follower.communicate()
+    (record,) = host.path("/var/lib/gpunode/runs").iterdir()
+    with (record / "journal.jsonl").open("ab") as lines:
+        lines.write(torn)
     host.write("/state/go", "")
     host.write("/state/packages", AFTER + row("users", "15"))
     (entry,) = journal(host)
