@@ -82,9 +82,8 @@ def undo(
 ) -> int:
     """Undo a recorded run's changes on its hosts: plan, ask, apply, batch by batch, protecting work as provision does.
 
-    Plans from each host's journal, and for labels and taints of nodes from the run's record. Keeps later changes; shows these, and
-    changes that cannot be undone, before the question. Names the cluster's objects, which stay. An undo is itself a run: you can
-    resume, show and undo it.
+    Plans from each host's journal, and for the cluster from the run's record. Keeps later changes; shows these, and changes that
+    cannot be undone, before the question. An undo is itself a run: you can resume, show and undo it.
 
     `last` is the last run of the inventory. A run's id needs no inventory: its own is used unless you name another.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -55,6 +55,7 @@ from gpunode.model import Event, Host
 from gpunode.wording import Advice, Command, few, lines, several
 
 NAMED = 5
+OBJECT_SECONDS = 180.0  # for a removed object to be gone
 INTERRUPTED = "it was interrupted"
 PAUSED = "it was paused"
 RESUME = Advice("`", Command("resume"), "` continues with them.")
@@ -161,6 +162,9 @@ def provision(session: Session, options: ProvisionOptions) -> int:
             last=_take_back(session, api, record, options.undo) if api and options.undo else None,
         )
         members = run_batches(run, lease, plan_again(run, hosts, lease), hosts, options)
+        objects = [change for change in cluster.changes if change.before or change.manifest]
+        if api and options.undo and objects:
+            _restore_objects(api, run, lease, members, hosts, objects)
     record.end()
     _report_end(
         session,
@@ -213,20 +217,8 @@ def _plan_cluster(
 ) -> cluster_diff.ClusterPlan:
     """Show what changes in the cluster, and the gates."""
     if options.undo:
-        recorded = find(options.undo)
-        planned = {
-            member.node.name: undo_cluster.plan(recorded.marks, member.node)
-            for member in (hosts.placed if api else ())
-            if member.node
-        }
-        changes = tuple(
-            Difference(f"Node {name}", "labelled", node.lines) for name, node in planned.items() if node.lines
-        )
-        if api:
-            session.reporter.cluster(api.access.context, changes)
-        _show_left(session, hosts.members, recorded, planned)
-        gate.show(session.inventory, session.reporter)
-        return cluster_diff.ClusterPlan(len(changes), (), changes=changes)
+        taken = _plan_undo(session, api, hosts, find(options.undo))
+        return cluster_diff.ClusterPlan(len(taken.changes), (), changes=taken.changes)
     if api is None:
         session.reporter.note(nodes.WITHOUT_PLUGIN)
     cluster = cluster_diff.ClusterPlan(0, ())
@@ -248,8 +240,24 @@ def _plan_cluster(
     return cluster
 
 
+def _plan_undo(
+    session: Session, api: Api | None, hosts: Hosts, recorded: RecordedRun
+) -> undo_cluster.ClusterPlan:
+    """Show what the undo of a run changes in the cluster, and what it leaves as it is. Objects are every host's: they change where all
+    of the run's hosts are among the session's."""
+    planned = undo_cluster.ClusterPlan()
+    if api is not None:
+        known = {host.name for host in session.inventory.hosts} & recorded.hosts.keys()
+        every = known <= {host.name for host in session.hosts}
+        planned = undo_cluster.plan_cluster(api, recorded, hosts.placed, objects=every)
+        session.reporter.cluster(api.access.context, planned.changes)
+    _show_left(session, hosts.members, recorded, planned)
+    gate.show(session.inventory, session.reporter)
+    return planned
+
+
 def _take_back(session: Session, api: Api, record: Record, undo: str) -> Callable[[Members], Members]:
-    """The stage in the cluster of an undo of this run."""
+    """The stage of an undo of this run on the nodes."""
     recorded, reporter = find(undo), session.reporter
 
     def take(members: Members) -> Members:
@@ -264,15 +272,31 @@ def _take_back(session: Session, api: Api, record: Record, undo: str) -> Callabl
     return take
 
 
+def _restore_objects(
+    api: Api, run: Run, lease: Held, members: Members, hosts: Hosts, objects: Sequence[Difference]
+) -> None:
+    """The last stage of an undo, once all hosts are undone."""
+    reporter = run.session.reporter
+    why = stop_reason(run, lease, members, hosts, None)
+    if not all(member.host_ok and member.reason is None for member in members):
+        why = why or "not all hosts are undone"
+    if why:
+        reporter.note(f"The cluster's objects stay: {why}. Run the undo again when the hosts are.")
+        return
+    try:
+        undo_cluster.restore_objects(api, objects, seconds=OBJECT_SECONDS, notify=progress(reporter))
+    except ClusterError as error:
+        reporter.problem(error.problem)
+
+
 def _show_left(
     session: Session,
     members: Members,
     recorded: RecordedRun,
-    planned: Mapping[str, undo_cluster.NodePlan],
+    planned: undo_cluster.ClusterPlan,
 ) -> None:
-    """Show what an undo leaves as it is: on hosts, on their nodes (`planned`), and in the cluster's objects."""
+    """Show what an undo leaves as it is: on hosts, and in the cluster."""
     known = {host.name for host in session.inventory.hosts}
-    marked = {f"labelled Node {each.node}" for each in recorded.marks if each.node in planned}
     rows: list[tuple[str, str, str, str]] = [
         (member.host.name, left.code, left.what, left.why)
         for member in members
@@ -284,11 +308,11 @@ def _show_left(
         for name, host in recorded.hosts.items()
         if name not in known and (host.made or host.state in BEGUN)
     ]
-    rows += [("", left.code, left.what, left.why) for node in planned.values() for left in node.left]
+    rows += [("", left.code, left.what, left.why) for left in planned.left]
     rows += [
-        ("", "cluster", recorded.changes[number].what, "an undo does not change it")
-        for number in recorded.planned.get(CLUSTER, ())
-        if recorded.changes[number].what not in marked
+        ("", "cluster", change.what, "an undo does not change it")
+        for change in (recorded.changes[number] for number in recorded.planned.get(CLUSTER, ()))
+        if change.what.removeprefix(f"{change.kind} ") not in planned.known and change.kind != "replaced"
     ]
     session.reporter.rows("left", ("host", "code", "what", "why"), rows)
 
@@ -347,7 +371,7 @@ def _ask(
         return "", ""
     path = session.inventory.path
     aim = f"Undo run {options.undo}?" if options.undo else f"Apply {path}?"
-    question = f"Labels and taints of nodes. {aim}" if options.undo else f"Apply {path} to the cluster?"
+    question = f"The cluster alone. {aim}" if options.undo else f"Apply {path} to the cluster?"
     question = f"{costs}. {aim}" if costs else question
     confirm(session.reporter, question, yes=yes)
     return question, answered

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from gpunode import __version__
-from gpunode.agent.redaction import redact
+from gpunode.agent.redaction import redact, redact_values
 from gpunode.errors import GpunodeError, UnexpectedAnswer, UsageError
 from gpunode.host import answers, diff
 from gpunode.model import Change, Plan
@@ -101,6 +101,15 @@ class RecordedMarks:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordedObject:
+    """An object that the run was to change, as of Difference."""
+
+    what: str
+    before: Mapping[str, Any] | None
+    manifest: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunOptions:
     """The options of a run that the next command acts on, as its record has them. `command`: None for `provision` and `resume`."""
 
@@ -147,6 +156,7 @@ class RecordedRun:
     gates: tuple[Mapping[str, Any], ...] = ()
     batch: RecordedBatch | None = None
     marks: tuple[RecordedMarks, ...] = ()
+    objects: tuple[RecordedObject, ...] = ()
 
     def in_state(self, *states: State) -> tuple[str, ...]:
         """The names of the hosts that are in one of these states."""
@@ -290,6 +300,12 @@ class Record:
             )
             for difference in differences
         ]
+        from gpunode.cluster.objects.difference import hide  # not at gpunode's start
+
+        for each in differences:
+            known = asdict(RecordedObject(each.what, each.before, each.manifest))
+            if (each.before or each.manifest) and redact_values(hide(known)) == known:  # no secret in it
+                lines.append({"object": known})
         if numbers:
             self._write(*lines, {"planned": numbers, "hosts": [CLUSTER]})
 
@@ -417,6 +433,7 @@ def _parse(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
     changes: dict[int, RecordedChange] = {}
     planned: dict[str, tuple[int, ...]] = {}
     marks: list[RecordedMarks] = []
+    objects: list[RecordedObject] = []
     for place, line in enumerate(lines[1:], 2):
         if "change" in line:
             changes[int(line["change"])] = answers.read(RecordedChange, line, f"line {place}")
@@ -425,6 +442,8 @@ def _parse(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
             planned.update({str(host): planned.get(host, ()) + numbers for host in line["hosts"]})
         if "marks" in line:
             marks.append(answers.read(RecordedMarks, line["marks"], f"line {place}"))
+        if "object" in line:
+            objects.append(answers.read(RecordedObject, line["object"], f"line {place}"))
         if "batch" in line:
             batch = answers.read(RecordedBatch, line, f"line {place}")
         if line.get("state") in get_args(State) and line.get("host") in hosts:
@@ -455,6 +474,7 @@ def _parse(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
         tuple(line for line in lines if "gate" in line),
         batch,
         tuple(marks),
+        tuple(objects),
     )
 
 

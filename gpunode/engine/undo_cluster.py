@@ -1,20 +1,26 @@
-"""The cluster's half of an undo: the labels and taints that a run set on its hosts' nodes, by its record, as before it."""
+"""The cluster's half of an undo, by the run's record: labels and taints of its hosts' nodes, and gpunode's objects, as before it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpunode.cluster.api import Api
+from gpunode.cluster.api.kinds import is_ours
 from gpunode.cluster.api.watch import OnProgress
+from gpunode.cluster.objects import apply, difference
+from gpunode.cluster.objects.difference import Difference
 from gpunode.engine import batch, nodes, work
 from gpunode.engine.member import Member
 from gpunode.engine.record import Record, RecordedMarks, RecordedRun
 from gpunode.engine.undo import SOMEBODY
 from gpunode.errors import ClusterError
-from gpunode.links.node import GPU_LABEL, TAINTS, Node, labels, parse, taint
+from gpunode.links.node import GPU_LABEL, TAINTS, Node, fetch, labels, parse, taint
 from gpunode.links.plugin import marks
 from gpunode.model import Left
+from gpunode.wording import few
+
+NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,3 +86,74 @@ def take_back(api: Api, run: RecordedRun, member: Member, record: Record, notify
     except ClusterError as error:
         return member.exclude(replace(error.problem, code=batch.FAILED))
     return member
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """`nodes`: by name. `objects`: their changes, and those that stay. `known`: titles of what the record has the state before of, so
+    that it is in one of these."""
+
+    nodes: Mapping[str, NodePlan] = field(default_factory=dict)
+    objects: tuple[Difference, ...] = ()
+    left: tuple[Left, ...] = ()
+    known: frozenset[str] = frozenset()
+
+    @property
+    def changes(self) -> tuple[Difference, ...]:
+        """Of nodes, then of objects."""
+        labelled = [(f"Node {name}", node.lines) for name, node in self.nodes.items() if node.lines]
+        return (*(Difference(what, "labelled", lines) for what, lines in labelled), *self.objects)
+
+
+def plan_cluster(api: Api, run: RecordedRun, members: Sequence[Member], *, objects: bool) -> ClusterPlan:
+    """What takes the run back on the members' nodes and, if asked for, its `objects`, with what stays."""
+    planned = {member.node.name: plan(run.marks, member.node) for member in members if member.node}
+    left = tuple(each for node in planned.values() for each in node.left)
+    known = {f"Node {each.node}" for each in run.marks if each.node in planned}
+    if not objects:
+        return ClusterPlan(planned, (), left, frozenset(known))
+    changes, stays = _plan_objects(api, run, planned)
+    return ClusterPlan(planned, changes, left + stays, frozenset(known | {each.what for each in run.objects}))
+
+
+def _plan_objects(
+    api: Api, run: RecordedRun, planned: Mapping[str, NodePlan]
+) -> tuple[tuple[Difference, ...], tuple[Left, ...]]:
+    """What takes the run's objects back, and what stays: what was changed since, and what serves nodes that keep the plugin after what
+    is `planned` for them."""
+    labelled = [node.name for node in fetch(api, labels=GPU_LABEL)]
+    others = [
+        name
+        for name in labelled
+        if name not in planned or GPU_LABEL in planned[name].wanted.get(labels.PROVISION, {GPU_LABEL: ""})
+    ]
+    changes, left = list[Difference](), list[Left]()
+    for each in reversed(run.objects):
+        known = dict(each.manifest or each.before or {})
+        live = api.get(known["kind"], known["metadata"]["name"], known["metadata"].get("namespace"))
+        now = difference.as_manifest(live) if live else None
+        if now == each.before or (each.before is None and live is None):
+            continue
+        if each.manifest is None and live is None:
+            changes.append(difference.creation(dict(each.before or {})))
+        elif (
+            live is None
+            or each.manifest is None
+            or not is_ours(live)
+            or apply.diff(api, [known])[0].action != "same"
+        ):
+            left.append(Left("kept", each.what, SOMEBODY))
+        elif each.before is not None:
+            changes += apply.diff(api, [dict(each.before)])
+        elif others:
+            left.append(Left("kept", each.what, f"it serves {few(others, NAMED)}"))
+        else:
+            changes.append(difference.removal(live))
+    return tuple(changes), tuple(left)
+
+
+def restore_objects(api: Api, changes: Sequence[Difference], *, seconds: float, notify: OnProgress) -> None:
+    """Make these changes. An object that others use stays; `notify` gets the reason. Raises ClusterError."""
+    apply.apply(api, [change.manifest for change in changes if change.manifest is not None])
+    gone = [change.before for change in changes if change.manifest is None and change.before is not None]
+    apply.remove(api, gone, seconds=seconds, notify=notify)

@@ -37,6 +37,13 @@ def software(demo: Demo) -> tuple[object, ...]:
     return packages, sorted(now.modules), sorted(name for name, unit in now.units.items() if unit.enabled)
 
 
+def objects(demo: Demo) -> set[str]:
+    """What gpunode has in the cluster beside nodes."""
+    paths = ("apis/apps/v1/daemonsets", "apis/node.k8s.io/v1/runtimeclasses", "api/v1/serviceaccounts", "apis/rbac.authorization.k8s.io/v1/clusterroles")  # fmt: skip
+    found = [client(demo).ask("GET", f"/{path}")[1] for path in paths]
+    return {item["metadata"]["name"] for each in found for item in each["items"]}
+
+
 def undo(demo: Demo, *words: str) -> subprocess.CompletedProcess[str]:
     return operators.gpunode(demo.folder, "undo", *words, "--yes", "--json")
 
@@ -46,10 +53,11 @@ def test_an_undone_host_is_as_before_apart_from_what_somebody_changed_since() ->
     with Demo([kinds.old_host("gpu-1")]) as demo:
         root = demo.folder / "hosts/gpu-1/root"
         before, bare, joined = files(str(root)), software(demo), node(client(demo), "gpu-1")
+        empty = objects(demo)
         done = operators.gpunode(demo.folder, "provision", "inventory.yaml", "--yes", "--json")
         assert done.returncode == 0, done.stdout + done.stderr
         made, provisioned = files(str(root)), software(demo)
-        labelled = node(client(demo), "gpu-1")
+        labelled, full = node(client(demo), "gpu-1"), objects(demo)
         (root / edited[1:]).write_text("nvidia\n")
         undone = undo(demo, "last")
         assert undone.returncode == 0, undone.stdout + undone.stderr
@@ -58,12 +66,14 @@ def test_an_undone_host_is_as_before_apart_from_what_somebody_changed_since() ->
         assert differences(before, files(str(root)), LEFT) == [f"file {edited}"]
         assert software(demo) == bare
         assert node(client(demo), "gpu-1") == joined
-        assert "labelled Node gpu-1" not in [line["what"] for line in of_kind(undone, "left")]
+        assert [line for line in of_kind(undone, "left") if not line["host"]] == []
+        assert objects(demo) == empty
         again = undo(demo, "last")
         assert again.returncode == 0, again.stdout + again.stderr
         assert differences(made, files(str(root)), LEFT) == [f"file {edited}"]
         assert software(demo) == provisioned
         assert node(client(demo), "gpu-1")["labels"] == labelled["labels"] != joined["labels"]
+        assert objects(demo) == full != empty
         listed = of_kind(operators.gpunode(demo.folder, "history", "--json"), "run")
     assert [run["result"] for run in listed] == [{"undone": 1}, {"undone": 1}, {"proven": 1}]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from gpunode.cluster import rights
@@ -254,7 +254,8 @@ def _dry_run(api: Api, manifest: Object, live: Object | None) -> Difference:
             raise
         claims = error.claims
         result = api.apply(manifest, force=True, dry_run=True, noted=_has_note(live))
-    return difference.change(live, result, claims, untried)
+    change = difference.change(live, result, claims, untried)
+    return replace(change, before=difference.as_manifest(live), manifest=manifest)
 
 
 def _check_foreign(manifest: Object, live: Object) -> Difference:

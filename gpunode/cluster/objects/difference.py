@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -30,7 +30,7 @@ class Difference:
     `lines` is a unified diff without its header, or the whole object that is created or removed; () when it is the
     same. `claims` are fields that another field manager has set since and that gpunode sets back. `untried` is why there
     was no dry run, "" where there was one: then the manifest is compared with the current object. `node`: of a pod that
-    is replaced.
+    is replaced. `before`, `manifest`: of an object its state and what is applied; None: absent, or removed.
     """
 
     what: str
@@ -39,16 +39,19 @@ class Difference:
     claims: tuple[Claim, ...] = ()
     untried: str = ""
     node: str = ""
+    before: Object | None = field(default=None, compare=False, repr=False)
+    manifest: Object | None = field(default=None, compare=False, repr=False)
 
 
 def creation(manifest: Object, untried: str = "") -> Difference:
     """An object that does not exist yet."""
-    return Difference(title(manifest), "created", _all("+", manifest), untried=untried)
+    return Difference(title(manifest), "created", _all("+", manifest), untried=untried, manifest=manifest)
 
 
 def removal(live: Object) -> Difference:
     """An object that is deleted."""
-    return Difference(title(live), "removed", _all("-", as_manifest(live)))
+    before = as_manifest(live)
+    return Difference(title(live), "removed", _all("-", before), before=before)
 
 
 def change(live: Object, result: Object, claims: tuple[Claim, ...] = (), untried: str = "") -> Difference:
@@ -60,7 +63,8 @@ def comparison(live: Object | None, manifest: Object, untried: str) -> Differenc
     """An object's fields that the manifest sets: no defaults, and no fields of an earlier manifest."""
     if live is None:
         return creation(manifest, untried)
-    return _diff(title(manifest), _part(live, manifest), manifest, untried=untried)
+    part = _diff(title(manifest), _part(live, manifest), manifest, untried=untried)
+    return replace(part, before=as_manifest(live), manifest=manifest)
 
 
 def labelling(
@@ -121,18 +125,18 @@ def _all(sign: str, shown: Object) -> tuple[str, ...]:
 def _yaml(shown: Object) -> list[str]:
     if shown.get("kind") == "Secret":
         shown = shown | {"data": dict.fromkeys(shown.get("data") or {}, "(hidden)")}
-    text = yaml.dump(_hide(shown), Dumper=_dumper(), sort_keys=True, width=200)
+    text = yaml.dump(hide(shown), Dumper=_dumper(), sort_keys=True, width=200)
     return redact(text).splitlines()
 
 
-def _hide(value: Any) -> Any:
-    """Without the values of environment variables that have a secret's name."""
+def hide(value: Any) -> Any:
+    """The same without the values of environment variables that have a secret's name."""
     if isinstance(value, dict):
-        kept = {key: _hide(part) for key, part in value.items()}
+        kept = {key: hide(part) for key, part in value.items()}
         if isinstance(plain := value.get("value"), str) and is_secret(str(value.get("name", ""))):
             return kept | {"value": placeholder(plain)}
         return kept
-    return [_hide(part) for part in value] if isinstance(value, list) else value
+    return [hide(part) for part in value] if isinstance(value, list) else value
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpunode.cluster.api import Api
+from gpunode.cluster.objects import apply
 from gpunode.engine import batch, nodes, record, undo_cluster, work
 from gpunode.engine.member import Member
 from gpunode.engine.record import Record, RunOptions
@@ -120,3 +121,66 @@ def test_a_node_whose_gpus_are_in_use_keeps_the_plugin(runs: Runs, fake: FakeApi
     assert member.reason is not None
     assert (member.reason.code, state(runs.api)) == (work.BUSY, before)
     assert batch.end_state(member)[0] == "skipped"
+
+
+CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "nvidia"}
+META = {"name": "nvidia", "labels": {"app.kubernetes.io/managed-by": "gpunode"}}
+
+
+def runtime_class(text: str) -> dict[str, Any]:
+    return {**CLASS, "metadata": {**META, "annotations": {"text": text}}}
+
+
+def apply_recorded(runs: Runs, manifest: dict[str, Any]) -> record.RecordedRun:
+    made = runs.begin()
+    made.cluster([change for change in apply.diff(runs.api, [manifest]) if change.action != "same"])
+    apply.apply(runs.api, [manifest])
+    return record.read(made.path)
+
+
+def text(api: Api) -> str | None:
+    live = api.get("RuntimeClass", "nvidia")
+    return live["metadata"]["annotations"]["text"] if live else None
+
+
+def undo_objects(runs: Runs, run: record.RecordedRun) -> tuple[record.RecordedRun, list[str]]:
+    made, planned = runs.begin(), undo_cluster.plan_cluster(runs.api, run, (), objects=True)
+    made.cluster(planned.changes)
+    undo_cluster.restore_objects(runs.api, planned.objects, seconds=9, notify=lambda _: None)
+    assert planned.known == {"RuntimeClass nvidia"}
+    return record.read(made.path), [left.why for left in planned.left]
+
+
+@pytest.mark.parametrize(
+    ("others", "since", "texts", "why"),
+    [
+        (False, "", ["1", None, "1"], []),
+        (True, "", ["1", "1", "1"], ["it serves b"]),
+        (False, "3", ["3", "3", "3"], ["changed since the run"]),
+    ],
+)
+def test_objects_are_as_before_and_stay_where_they_serve_others_or_were_changed_since(
+    runs: Runs, fake: FakeApi, others: bool, since: str, texts: list[str | None], why: list[str]
+) -> None:
+    """The first run made it, the second changed it."""
+    fake.minor = 36
+    if others:
+        add_node(fake, "b", labels={OWN: "true"})
+    first, second = (apply_recorded(runs, runtime_class(each)) for each in "12")
+    if since:
+        apply.apply(runs.api, [runtime_class(since)])
+    seen = []
+    undo_objects(runs, second)
+    seen.append(text(runs.api))
+    undone, left = undo_objects(runs, first)
+    seen.append(text(runs.api))
+    if undone.objects:
+        undo_objects(runs, undone)
+    seen.append(text(runs.api))
+    assert (seen, left) == (texts, why)
+
+
+def test_an_object_with_a_secret_is_not_recorded(runs: Runs, fake: FakeApi) -> None:
+    fake.minor = 36
+    assert apply_recorded(runs, runtime_class("a")).objects
+    assert apply_recorded(runs, runtime_class("password=hunter2hunter2")).objects == ()
