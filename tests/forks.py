@@ -22,9 +22,9 @@ from gpunode.sim.forkserver import ForkServer
 from gpunode.sim.host import sshd
 
 CHECKOUT = Path(__file__).parents[1]
-# All that a command of gpunode can import.
+# All that a command of gpunode can import, and what each would make anew: the tree of commands, templates, regular expressions.
 GPUNODE = """
-import importlib, pkgutil
+import functools, gc, importlib, pkgutil
 import kubernetes.client, kubernetes.config, paramiko, jsonschema, tomlkit
 import gpunode, gpunode.cli, gpunode.sim.server
 for package in ("cli", "report", "commands", "engine", "links", "host", "cluster", "sim"):
@@ -32,6 +32,18 @@ for package in ("cli", "report", "commands", "engine", "links", "host", "cluster
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if not module.name.endswith("__main__") and ".stand_ins" not in module.name and not module.name.endswith((".server", ".inside")):
             importlib.import_module(module.name)
+
+import typer.main
+from gpunode.agent.values import Shape
+from gpunode.cluster.objects import manifests
+from gpunode.planning import templates
+typer.main.get_command_from_info = functools.cache(typer.main.get_command_from_info)
+typer.main.get_command(gpunode.cli.app)
+for environment in (manifests._environment(), templates._environment()):
+    for name in environment.list_templates():
+        environment.get_template(name)
+for shape in [each for each in gc.get_objects() if isinstance(each, Shape)]:
+    shape.match
 """
 
 

@@ -114,8 +114,7 @@ class Connection:
         if shown is not None:
             headers = {"authorization": f"Bearer {shown.token}"} if shown.token else {}
         else:
-            settings = self._access.configuration.auth_settings().values()
-            headers = {setting["key"]: setting["value"] for setting in settings}
+            headers = {"authorization": self._access.token} if self._access.token else {}
         if not all(value.isascii() and value.isprintable() for value in headers.values()):
             raise ClusterError(
                 f"the token of context `{self._access.context}` is none: it has characters that no HTTP header takes",

@@ -10,7 +10,7 @@ import shlex
 import ssl
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,7 +38,8 @@ class Access:
     ended: str = (
         ""  # a sentence about a client certificate or token that is no longer valid by this machine's clock
     )
-    login: Login | None = None  # of a credential plugin; then not `configuration` and `tls` count, but it
+    login: Login | None = None  # of a credential plugin; then not `token` and `tls` count, but it
+    token: str = field(default="", repr=False)  # with its scheme, as HTTP has it
 
 
 NAMES: Mapping[type, str] = {str: "text", list: "a list", dict: "a mapping"}
@@ -135,7 +136,7 @@ def load(cluster: Cluster) -> Access:
             hint="It looks like https://host:6443.",
         )
     login = Login(plugin, credential, trust, tls) if plugin and credential else None
-    return Access(configuration.host, context, source, configuration, tls, ended, login)
+    return Access(configuration.host, context, source, configuration, tls, ended, login, token)
 
 
 def _plugin(where: str, source: str, user: _Entry, cluster: _Entry) -> ExecPlugin | None:
