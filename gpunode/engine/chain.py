@@ -263,7 +263,7 @@ def decide(host: Host, facts: Facts, image: PluginImage | None) -> Desired:
             *unused_note(host, system),
             *(system.notes(facts, sources) if system else ()),
             *mig.notes(host, facts, layouts),
-            *kubelet_decision.notes(facts, minor, start),
+            *kubelet_decision.notes(facts, minor, start, tainted=host.taint_until_verified),
             *handed.notes,
         )
     return Desired(

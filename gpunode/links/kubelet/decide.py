@@ -139,7 +139,7 @@ def _check_gate(name: str, state: bool, minor: int) -> None:
         )
 
 
-def notes(facts: Facts, minor: int, start: KubeletStart) -> tuple[str, ...]:
+def notes(facts: Facts, minor: int, start: KubeletStart, *, tainted: bool = False) -> tuple[str, ...]:
     notes = tuple(
         f"{note.rstrip()}."
         for mark, note in minors.MANAGED.items()
@@ -156,6 +156,8 @@ def notes(facts: Facts, minor: int, start: KubeletStart) -> tuple[str, ...]:
             f"The worker profile {profile} of this kubelet is kept by the cluster: what it sets is not judged. See "
             "`spec.workerProfiles` in the k0s.yaml of the controllers.",
         )
+    if tainted and start.place in k0s.PLACES and not services.is_active(facts, start.place.unit):
+        notes += (k0s.TAINTED,)
     file = facts.files.get(flag(start.argv[1:], "config") or "")
     if file is not None and not file.exists:  # kubeadm before 1.11 has it read none
         return (*notes, f"This kubelet has not joined a cluster: {file.path} is not there.")

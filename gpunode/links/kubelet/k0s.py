@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpunode.errors import CannotPlan
-from gpunode.links.kubelet import gates, start
+from gpunode.links.kubelet import gates, registration, start
 from gpunode.links.kubelet.start import flag
 from gpunode.model import Change, Desired, Facts, KubeletStart, Place
 from gpunode.planning import files
@@ -18,6 +18,10 @@ from gpunode.planning.toml import lookup
 ARGS = "kubelet-extra-args"
 UNITS = ("k0sworker.service", "k0scontroller.service")
 CONFIG = "/etc/k0s/k0s.yaml"
+TAINTED = (
+    "A node of k0s registers with a taint only by the arguments of its installation: "
+    f"`k0s install worker --taints={registration.TAINT} …`, before it joins."
+)
 PLACES = tuple(Place(unit, CONFIG, "", (), (), "", brings="k0s") for unit in UNITS)
 # By component, its key in the configuration's `spec`.
 KEYS = {

@@ -15,13 +15,15 @@ import yaml
 from gpunode.contract import yaml_text
 from gpunode.errors import CannotPlan
 from gpunode.links.kubelet import gates as merge
-from gpunode.links.kubelet import start
-from gpunode.model import Change, Desired, Facts, KubeletStart, Place
+from gpunode.links.kubelet import registration, start
+from gpunode.model import Change, Desired, Facts, KubeletStart, Place, RemoveFile, WriteFile
 from gpunode.planning import files, services
 from gpunode.planning.templates import template
 
 ARG = "kubelet-arg"
+TAINT = "node-taint"  # of the settings; the kubelet gets them as --register-with-taints, which the node's registration reads alone
 FLAG = "feature-gates="
+STARTS = "it is not running"
 DEFAULTS = "-defaults.conf"  # what they write into the folder themselves, at every start
 CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
@@ -107,7 +109,31 @@ def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, 
         running = gates and services.is_active(facts, unit)
         paths = (*product.paths(facts), *own)
         reason = services.restart_reason(facts, unit, paths, changed=False) if running else None
-    return services.add_restart(written, unit, reason, "pods keep running")
+    taint = _registration(facts, before, desired.registers_tainted)
+    if taint and desired.registers_tainted and desired.runtime_mode != "none":
+        reason = reason or STARTS  # as the runtime's plan: one start, after all files
+    return (*taint, *services.add_restart(written, unit, reason, "pods keep running"))
+
+
+def _registration(
+    facts: Facts, before: KubeletStart, wanted: bool
+) -> tuple[WriteFile, ...] | tuple[RemoveFile, ...]:
+    """The file with the taint of unproven nodes, for a node that has not started yet; its removal where it is not wanted any more.
+    Nothing where other settings would replace it."""
+    product = PRODUCTS[before.place.brings or ""]
+    path = f"{product.config}.d/92-gpunode-taint.yaml"
+    text, present = template("etc/rancher/taint.yaml", taint=registration.TAINT), files.text(facts, path)
+    if not wanted:
+        return (files.remove(path, text, registration.OFF),) if present == text else ()
+    started = (before.place.unit, f"{product.agent}/etc/containerd/config.toml")
+    if present is not None or services.is_active(facts, started[0]) or files.exists(facts, started[1]):
+        return ()
+    service = start.read(facts, before.place)
+    set_elsewhere = start.has_flag(service.argv, TAINT) or start.has_flag(before.argv, "register-with-taints")
+    after = values(settings(files.overlay(facts, {path: text}), product), TAINT)
+    if set_elsewhere or registration.TAINT not in [scalar.value for scalar in after]:
+        return ()
+    return files.write(facts, path, text, registration.WHY)
 
 
 def _merge_settings(text: str, path: str, gates: merge.Gates) -> str:

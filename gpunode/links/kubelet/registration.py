@@ -15,7 +15,8 @@ from gpunode.planning import files
 
 UNVERIFIED = "gpunode.dev/unverified"
 JOINING = "joining"  # the value; a run's has its id
-FLAG = f"--register-with-taints={UNVERIFIED}={JOINING}:NoSchedule"
+TAINT = f"{UNVERIFIED}={JOINING}:NoSchedule"
+FLAG = f"--register-with-taints={TAINT}"
 WHY = "the node takes no pods before its GPUs are proven"
 OFF = "the inventory asks for no taint any more"
 
