@@ -69,7 +69,7 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
     members = rounds.probe_all(session, {}) if session.hosts else ()
     placed = impact.locate(api, members)
     namespace = session.inventory.cluster.namespace
-    members = impact.find_impact(api, namespace, members, placed, strict=True)
+    members = impact.find_impact(api, namespace, members, placed, strict=True, planners=session.planners)
     members = control_plane.refuse_unnamed(session.inventory, members)
     reporter.plans(outcomes(members))
     strangers = _strangers(api, session.inventory.hosts, options.nodes)

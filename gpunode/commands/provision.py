@@ -197,7 +197,8 @@ def _plan_hosts(session: Session, api: Api | None, options: ProvisionOptions) ->
         members = prerequisites.install_python(session, members, yes=options.yes)
         members = prerequisites.add_repositories(session, members, options.fingerprints)
     placed = impact.locate(api, members)
-    members = impact.find_impact(api, session.inventory.cluster.namespace, members, placed, strict=True)
+    namespace, planners = session.inventory.cluster.namespace, session.planners
+    members = impact.find_impact(api, namespace, members, placed, strict=True, planners=planners)
     members = control_plane.refuse_unnamed(session.inventory, members)
     session.reporter.plans(outcomes(members), reviewed=_as_reviewed(session, members, options.reviewed))
     left = cordon.owners(api) if api else {}
@@ -452,7 +453,9 @@ def plan_again(run: Run, hosts: Hosts, lease: Held) -> Members:
     after = rounds.probe_all(session, {}, able)
     if run.reviewed:
         namespace = session.inventory.cluster.namespace
-        after = impact.find_impact(run.api, namespace, after, hosts.placed, strict=True)
+        after = impact.find_impact(
+            run.api, namespace, after, hosts.placed, strict=True, planners=session.planners
+        )
         reasons = [batch.why_not_reviewed(run.reviewed, member) for member in after]
         for member, reason in zip(after, reasons, strict=True):
             report_reason(session.reporter, member.host.name, reason)

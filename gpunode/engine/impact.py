@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TypeAlias
 
 from gpunode import packages
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.engine import chain, nodes
+from gpunode.engine.fleet import Planner
 from gpunode.engine.member import Member, Members
 from gpunode.errors import ClusterError
 from gpunode.links.driver import mig
@@ -42,6 +44,8 @@ from gpunode.model import (
 )
 from gpunode.wording import few
 
+NONE: Mapping[str, Planner] = MappingProxyType({})
+
 
 def disturbance(member: Member) -> Disturbance:
     """What the host's plan interrupts."""
@@ -67,10 +71,16 @@ def locate(api: Api | None, members: Sequence[Member]) -> Members:
 
 
 def find_impact(
-    api: Api | None, namespace: str, members: Sequence[Member], located: Sequence[Member], *, strict: bool
+    api: Api | None,
+    namespace: str,
+    members: Sequence[Member],
+    located: Sequence[Member],
+    *,
+    strict: bool,
+    planners: Mapping[str, Planner] = NONE,
 ) -> Members:
     """The members with their `located` nodes, and what each plan interrupts there. With strict=False, work that the API server
-    does not disclose is unknown. `namespace`: of the device plugin."""
+    does not disclose is unknown. `namespace`: of the device plugin. `planners`: host → planner, where it is not provision's."""
     node = {member.host.name: member.node for member in located}
     placed = [replace(member, node=node.get(member.host.name)) for member in members]
     plugins = (
@@ -84,14 +94,20 @@ def find_impact(
             return member
         mine = plugins.get(member.node.name, frozenset()) if member.node else frozenset[str]()
         return replace(
-            member, outcome=replace(member.outcome, disturbs=_assess(api, member, mine, strict=strict))
+            member,
+            outcome=replace(
+                member.outcome,
+                disturbs=_assess(api, member, mine, planners.get(member.host.name), strict=strict),
+            ),
         )
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return tuple(pool.map(assess, placed))
 
 
-def _assess(api: Api | None, member: Member, plugin: Collection[str], *, strict: bool) -> Disturbed:
+def _assess(
+    api: Api | None, member: Member, plugin: Collection[str], planner: Planner | None, *, strict: bool
+) -> Disturbed:
     what, users = disturbance(member), member.facts.gpu_users if member.facts else ()
     if not what:
         return Disturbed(what, pods={})
@@ -102,7 +118,7 @@ def _assess(api: Api | None, member: Member, plugin: Collection[str], *, strict:
         timeout=member.host.work_timeout,
         pods=None if pods is None else {pod.name: pod.asks for pod in pods if not pod.service},
         users=work_of(users),
-        reload=what.reboot and _reloads(member, pods, plugin),
+        reload=what.reboot and _reloads(member, pods, plugin, planner),
         standstill={pod.name: pod.standstill for pod in pods or () if pod.standstill and not pod.service},
     )
 
@@ -130,9 +146,13 @@ def _plugins(api: Api | None, namespace: str, *, strict: bool) -> Mapping[str, C
         return {}
 
 
-def _reloads(member: Member, pods: Sequence[Work] | None, plugin: Collection[str]) -> bool:
+def _reloads(
+    member: Member, pods: Sequence[Work] | None, plugin: Collection[str], planner: Planner | None = None
+) -> bool:
     """True if the plan needs no reboot once the users of the GPUs that are waited for, or make way, are gone."""
-    if member.outcome is None or member.facts is None or member.outcome.desired is None:
+    if member.outcome is None or member.facts is None:
+        return False
+    if planner is None and member.outcome.desired is None:
         return False
     services = {key for pod in pods or () if pod.service for key in (pod.uid, pod.name)}
 
@@ -151,8 +171,12 @@ def _reloads(member: Member, pods: Sequence[Work] | None, plugin: Collection[str
     # What the users hold is free then; whether the kernel itself holds more shows only when they are gone.
     unheld = {name: replace(module, refcnt=0) for name, module in member.facts.modules.items()}
     facts = replace(member.facts, gpu_users=stay, modules=unheld)
-    left = chain.plan(member.host, facts, member.outcome.desired).changes
-    return not any(isinstance(change, Reboot) for change in left)
+    if planner is not None:
+        plan = planner(facts).plan
+    else:
+        assert member.outcome.desired is not None
+        plan = chain.plan(member.host, facts, member.outcome.desired)
+    return plan is not None and not any(isinstance(change, Reboot) for change in plan.changes)
 
 
 Act: TypeAlias = tuple[str, str]  # what is done, to what: ("install", "nvidia-open"), ("reboot", "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gpunode.engine import fleet
-from gpunode.engine.fleet import Visit
+from gpunode.engine.fleet import Planner, Visit
 from gpunode.engine.member import Member, Members
 from gpunode.engine.reporter import Reporter
 from gpunode.host import openssh, reach
@@ -25,6 +25,11 @@ class Session:
     visits: Mapping[str, Visit]
     reporter: Reporter
     forks: int
+
+    @property
+    def planners(self) -> dict[str, Planner]:
+        """Host → its planner, where the command has one of its own and has probed the host."""
+        return {name: visit.planner for name, visit in self.visits.items() if visit.planner}
 
     def each(
         self,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import pytest
 
 from gpunode.engine import forget, impact, undo
+from gpunode.engine.member import Member
 from gpunode.links.driver import modules
 from gpunode.model import (
     Change,
@@ -448,3 +450,21 @@ def test_packages_that_gpunode_brought_are_those_that_no_run_has_seen_before() -
     first = changed(run="", packages={"a": (None, "1"), "b": ("1", "2"), "c": (None, "1")})
     entries = [first, changed(packages={"a": ("1", "3"), "c": ("1", None)})]
     assert undo.brought(entries) == {"a": "3"}
+
+
+@pytest.mark.parametrize(("mode", "reload"), [("wait", True), ("kill", False)])
+def test_a_reboot_of_an_undo_only_for_users_that_make_way_is_shown_as_a_reload(
+    mode: Literal["wait", "kill"], reload: bool
+) -> None:
+    """Of a forget, too: both have planners of their own, and no desired state."""
+    host, journal = replace(cases.host("gpu-1"), work=mode), [changed(packages={DRIVER: (None, "580")})]
+    seen = there(("nvidia",), (USER,), libnvidia_ml1="580")
+    aim = forget.Aim(journal)
+    for planner in (partial(undo.plan_host, host, journal, "r1"), partial(forget.plan_host, host, aim)):
+        outcome = planner(seen)
+        assert outcome.plan is not None
+        assert any(isinstance(change, Reboot) for change in outcome.plan.changes)
+        (member,) = impact.find_impact(
+            None, "", [Member(host, outcome)], [], strict=True, planners={host.name: planner}
+        )
+        assert member.disturbs.reload == reload
