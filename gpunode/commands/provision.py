@@ -400,15 +400,15 @@ def _check_reviewed(
     deviations = plan_file.compare(reviewed, now)
     if not deviations:
         session.reporter.note(
-            f"As reviewed: the plan of {reviewed.inventory} by {reviewed.by}, {reviewed.made}."
+            f"The plan is as {reviewed.by} reviewed it ({reviewed.made}): applied without a question."
         )
         return True
     rows = [(deviation.host, deviation.code, deviation.what) for deviation in deviations]
     session.reporter.rows("deviation", ("host", "code", "what"), rows)
     if yes:
         raise StalePlan(
-            f"{several(len(deviations), 'thing')} changed since the plan was made; nothing was changed",
-            hint="Plan again with `gpunode plan --out`, or leave out --yes to be asked.",
+            "the plan is not the reviewed one, and --yes accepts only that; nothing was changed",
+            hint="Review it again (`gpunode plan --out FILE`), or leave out --yes: gpunode then asks about the plan above.",
         )
     return False
 

@@ -124,7 +124,7 @@ def _assess(
 
 
 def _pods(api: Api | None, member: Member, *, strict: bool) -> tuple[Work, ...] | None:
-    if api is not None and member.bare:
+    if member.bare:
         return ()
     if api is None or member.node is None:
         return None

@@ -151,11 +151,11 @@ def read(path: Path) -> PlanFile | None:
 def compare(reviewed: PlanFile, now: PlanFile) -> list[Deviation]:
     """What a run would do now that was not reviewed, or not so. Work that is done meanwhile is no deviation."""
     hosts = {host.name: host for host in reviewed.hosts}
-    found = [Deviation("cluster", None, text) for text in _new(reviewed.cluster, now.cluster)]
+    found = [Deviation("cluster", None, f"new: {text}") for text in _new(reviewed.cluster, now.cluster)]
     for host in now.hosts:
         found += _compare_host(hosts.get(host.name), host)
     if reviewed.sha256 != now.sha256:
-        found.insert(0, Deviation("inventory", None, f"{now.inventory} has changed"))
+        found.insert(0, Deviation("inventory", None, f"{now.inventory} was edited since the review"))
     if reviewed.version != now.version:
         text = f"the plan is of gpunode {reviewed.version}, this is {now.version}"
         found.insert(0, Deviation("version", None, text))
@@ -177,8 +177,9 @@ def describe_unaccepted(accepted: PlanFile, member: Member) -> str:
     before = next((host for host in accepted.hosts if host.name == now.name), None)
     after_work = member.outcome is not None and member.outcome.disturbs is None
     return "; ".join(
-        deviation.what
+        text
         for deviation in _compare_host(before, now)
+        for text in deviation.what.splitlines()
         if not (after_work and before and deviation.code == "plan" and _does_less(before, member.changes))
     )
 
@@ -199,7 +200,7 @@ def _identities(change: Change) -> set[str]:
 
 def _compare_host(reviewed: ReviewedHost | None, now: ReviewedHost) -> Iterator[Deviation]:
     if reviewed is None:
-        yield Deviation("host", now.name, "it is not in the plan")
+        yield Deviation("host", now.name, "it is not in the reviewed plan")
     elif reviewed.machine and now.machine and reviewed.machine != now.machine:
         yield Deviation("machine", now.name, "it is another machine")
     elif now.problem:
@@ -210,11 +211,13 @@ def _compare_host(reviewed: ReviewedHost | None, now: ReviewedHost) -> Iterator[
             new = _new(reviewed.changes, now.changes)
             gone = _new(now.changes, reviewed.changes)
             texts = [f"new: {few(new, NAMED)}"] if new else []
-            texts += [f"no more: {few(gone, NAMED)}"] if gone else []
-            yield Deviation("plan", now.name, "; ".join(texts) or "in another order")
+            texts += [f"gone: {few(gone, NAMED)}"] if gone else []
+            yield Deviation("plan", now.name, "\n".join(texts) or "in another order")
         elif reviewed.disturbed is not None and now.disturbed != reviewed.disturbed:
             if now.disturbed is None:
-                yield Deviation("disturbs", now.name, "what works there is not known any more")
+                yield Deviation(
+                    "disturbs", now.name, "its running pods were known at the review, and are unknown now"
+                )
             elif now.disturbed > reviewed.disturbed:
                 text = f"disturbs {now.disturbed} pods and processes, {reviewed.disturbed} when reviewed"
                 yield Deviation("disturbs", now.name, text)

@@ -39,8 +39,17 @@ if TYPE_CHECKING:
 UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]{22,}")
 MANY = 8  # hosts, or rows; of more, those that are right have a line each
 ASKED = ("batch", "gate")  # tables that belong to a plan
+WAIT, AGAIN = (
+    re.compile(r"^waiting for |\b\d+ of \d+ "),
+    60.0,
+)  # a wait's messages; seconds between two of them
 PIPED = 100  # assumed columns of a file or a pipe
-WRITTEN = {"answer": plans.answer, "reason": plans.reasons, "recorded": plans.recorded}  # as texts, no tables
+WRITTEN = {
+    "answer": plans.answer,
+    "reason": plans.reasons,
+    "recorded": plans.recorded,
+    "deviation": plans.deviations,
+}  # as texts, no tables
 
 
 class Human:
@@ -57,6 +66,9 @@ class Human:
         self._visited = 0  # hosts
         self._known: dict[str, Outcome] = {}  # how each host stands
         self._times: Sequence[Sequence[object]] = ()  # of hosts, by phase
+        self._waits: dict[
+            str | None, float
+        ] = {}  # host -> when a message of its wait was shown, without a terminal
         self._line = Line(self._err)
         self._folded: list[Callable[[], None]] = []  # shows what was shown without diffs again, with them
 
@@ -79,8 +91,21 @@ class Human:
         elif self._err.is_terminal and not event.host and not self._quiet:
             self._line.show(event.message)
         elif not self._quiet and event.type != "progress":
+            if self._repeats(event):
+                return
             where = f"{event.host}  " if event.host else ""
             self._err_print((f" {where}{event.message}\n", "dim"))
+
+    def _repeats(self, event: Event) -> bool:
+        """True if this is one more of a wait's messages, less than a minute after the last that was shown."""
+        if not WAIT.search(event.message):
+            self._waits.pop(event.host, None)
+            return False
+        now, shown = time.monotonic(), self._waits.get(event.host)
+        if shown is not None and now - shown < AGAIN:
+            return True
+        self._waits[event.host] = now
+        return False
 
     def outcome(self, outcome: Outcome) -> None:
         if self._live is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -315,9 +316,29 @@ def group_alike(outcomes: Sequence[Outcome], *, diff: bool) -> list[Outcome]:
     """One outcome for each distinct plan, with the names of all its hosts."""
     groups: dict[tuple[Part, ...], list[Outcome]] = {}
     for outcome in outcomes:
-        nameless = outcome if outcome.problem else replace(outcome, host="")
+        nameless = outcome if outcome.problem else _without_processes(replace(outcome, host=""))
         groups.setdefault(tuple(plan_lines(nameless, 0, diff=diff)), []).append(outcome)
-    return [replace(same[0], host=_names(same)) for same in groups.values()]
+    return [
+        same[0] if len(same) == 1 else replace(_without_processes(same[0]), host=_names(same))
+        for same in groups.values()
+    ]
+
+
+PROCESS = re.compile(r" \(pid \d+[^)]*\)")
+
+
+def _without_processes(outcome: Outcome) -> Outcome:
+    """The outcome with reasons that name the programs that use the GPUs, not their processes: these differ between equal hosts."""
+    if outcome.plan is None or not any(PROCESS.search(change.why) for change in outcome.plan.changes):
+        return outcome
+    steps = (
+        replace(
+            step,
+            changes=tuple(replace(change, why=PROCESS.sub("", change.why)) for change in step.changes),
+        )
+        for step in outcome.plan.steps
+    )
+    return replace(outcome, plan=replace(outcome.plan, steps=tuple(steps)))
 
 
 def _names(several: Sequence[Outcome]) -> str:
@@ -397,6 +418,17 @@ def slowest(times: Sequence[Sequence[Any]]) -> str:
     host, seconds, phases = max(times, key=lambda row: float(row[1]))
     among = f", the slowest of {len(times)}" if len(times) > 1 else ""
     return f"time of {host}{among}: {Duration(seconds)}: {phases}"
+
+
+def deviations(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
+    """How the plan differs from the reviewed one; hosts that differ alike share an entry."""
+    yield " Different from the reviewed plan:\n"
+    groups: dict[tuple[str, str], list[str]] = {}
+    for host, code, what in rows:
+        groups.setdefault((code, common(what, host) if host else what), []).append(host or code)
+    for (_, what), names in groups.items():
+        yield from ("   ", (", ".join(ranges(list(dict.fromkeys(names)))), "bold"), "\n")
+        yield from (f"     {line}\n" for line in lines(what))
 
 
 def recorded(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:

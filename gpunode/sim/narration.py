@@ -132,11 +132,11 @@ class Show:
         done = self.run("plan", "inventory.yaml", "--limit", first, screen=plan_screen) in (0, 4)
         rest = f" gpunode refuses {several(odd, 'host')} and says why." if odd else ""
         aim = (
-            ", to verified GPU nodes."
+            "All hosts at once, to verified GPU nodes."
             if self._whole
-            else "; the inventory names no plugin, so the cluster is not changed."
+            else "One host of each group at a time: without a plugin in the inventory gpunode reads no cluster, and knows no pods."
         )
-        self.say("Provision", f"All hosts at once{aim}{rest} `--yes` accepts every plan:")
+        self.say("Provision", f"{aim}{rest} `--yes` accepts every plan:")
         provision = ("provision", "inventory.yaml", "--yes", "--html", REPORT)
         done &= self.run(*provision, screen=results_screen) == (4 if odd else 0)
         if not good:

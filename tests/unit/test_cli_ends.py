@@ -424,7 +424,7 @@ def test_a_reviewed_plan_is_applied_without_a_question(
     done = command("provision", "friday.plan", *options)
     assert str(done.exception).startswith("begun")
     assert (asked, "reboot" in done.stdout) == ([], False)
-    assert "As reviewed" in done.stderr
+    assert "reviewed it" in done.stderr
 
 
 def test_what_changed_since_the_review_is_asked_for_and_refused_with_yes(
@@ -440,7 +440,7 @@ def test_what_changed_since_the_review_is_asked_for_and_refused_with_yes(
     done = command("provision", "friday.plan")
     assert str(done.exception).startswith("cancelled")
     assert len(asked) == 1
-    assert "new: reboot" in done.stdout
+    assert " Different from the reviewed plan:\n   planned\n     new: reboot" in done.stdout
     done = command("provision", "friday.plan", "--yes")
     assert isinstance(done.exception, StalePlan)
     assert done.exception.exit_code == 4

@@ -32,7 +32,7 @@ from gpunode.model import (
     Verdict,
     WriteFile,
 )
-from gpunode.report import Named, make
+from gpunode.report import Named, human, make
 from gpunode.report import terminal as live_view
 from gpunode.report.human import Human
 from gpunode.report.page import Card
@@ -838,6 +838,54 @@ def test_of_many_hosts_those_that_are_right_have_a_line_each(capsys: pytest.Capt
         "   ✓ PCI       2 GPUs",
         "   ✗ module    none",
         "       cause     not loaded",
+    ]
+
+
+def test_equal_hosts_share_a_plan_whatever_processes_use_their_gpus(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The program is named, without the pids and pods of each host; one host alone has them."""
+    why = (
+        "its packages change; reboots only if these still hold a GPU: python3 (pid {}, pod gpunode/plugin-{})"
+    )
+    planned = [
+        Outcome(
+            f"gpu-{n}", "planned", plan=Plan(f"gpu-{n}", (StepPlan("reboot", (Reboot(why.format(n, n)),)),))
+        )
+        for n in (1, 2, 3)
+    ]
+    make(json=False, quiet=True).plans(planned)
+    shown = capsys.readouterr().out
+    assert shown.count("these still hold a GPU: python3\n") == shown.count("gpu-[1:3]") == 1
+    make(json=False, quiet=True).plans(planned[:1])
+    assert "(pid 1, pod gpunode/plugin-1)" in capsys.readouterr().out
+
+
+def test_without_a_terminal_a_wait_is_a_line_a_minute(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(human.time, "monotonic", lambda: now[0])
+    report = make(json=False, quiet=False)
+    for seconds, host, text in (
+        (0, "a", "waiting for ml/x and ml/y to leave the GPUs"),
+        (1, "b", "waiting for ml/z to leave the GPUs"),
+        (2, "a", "waiting for ml/y to leave the GPUs"),
+        (3, "a", "probe"),
+        (4, "a", "waiting for the device plugin to leave the node"),
+        (5, None, "0 of 4 test pods finished; t-1: starting or running"),
+        (64, None, "1 of 4 test pods finished; t-2: starting or running"),
+        (66, None, "2 of 4 test pods finished; t-3: starting or running"),
+    ):
+        now[0] = seconds
+        report.event(Event("stage", host, text))
+    assert [line.split()[0:4] for line in capsys.readouterr().err.splitlines()] == [
+        ["a", "waiting", "for", "ml/x"],
+        ["b", "waiting", "for", "ml/z"],
+        ["a", "probe"],
+        ["a", "waiting", "for", "the"],
+        ["0", "of", "4", "test"],
+        ["2", "of", "4", "test"],
     ]
 
 
