@@ -75,6 +75,21 @@ DAMAGED = re.compile(
 )
 
 
+ARCH = r"\.(i[3-6]86|x86_64|aarch64)$"  # of a package of another architecture
+
+
+def plain_name(key: str) -> str:
+    """A package's own name, of that by which `read_rpms` calls it."""
+    name = re.sub(ARCH, "", key)
+    return name.rsplit("-", 2)[0] if name.startswith("kernel") else name
+
+
+def is_named(name: str, version: str, keys: List[str]) -> bool:
+    """Whether a package of a transaction is one of these, as `read_rpms` calls them."""
+    exact = "%s-%s" % (name, version[2:] if version.startswith("0:") else version)
+    return any(key in (name, exact) if key.startswith("kernel") else plain_name(key) == name for key in keys)
+
+
 def read_rpms(patterns: Iterable[str], is_held: Callable[[str, str, str], bool]) -> Dict[str, Dict[str, Any]]:
     """Installed packages whose name matches, with their epoch. `is_held`: of a name, version and architecture.
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from typing import Any, Callable, Dict, List, Set
 
 from gpunode.agent.failures import Failure
@@ -12,10 +11,9 @@ from gpunode.agent.machine import show_units
 from gpunode.agent.package_manager import PLANNED
 from gpunode.agent.record import RECORDS, Run
 from gpunode.agent.system import Message, below, glob_of, line_of, names_in, run, text_of
-from gpunode.packages.on_host import half_of, name_of_system
+from gpunode.packages.on_host import half_of, name_of_system, plain_name
 
 SNAPSHOT = "/packages.json"  # of a change of packages that is under way: all of them, as they were
-ARCH = r"\.(i[3-6]86|x86_64|aarch64)$"  # of a package of another architecture, by rpm
 
 
 def note(this: Run, change: Message) -> None:
@@ -72,9 +70,7 @@ def packages_of_killed(record: str) -> Message:
     changed = changed_packages(record)
     planned = set((text_of(record + PLANNED) or "").split())
     for name in list(changed["packages"]):
-        plain = re.sub(ARCH, "", name)
-        plain = plain.rsplit("-", 2)[0] if name.startswith("kernel") else plain
-        if not {name, plain} & planned:
+        if not {name, plain_name(name)} & planned:
             del changed["packages"][name]
     return changed
 

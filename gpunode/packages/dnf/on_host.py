@@ -21,7 +21,7 @@ from gpunode.agent.package_manager import (
 )
 from gpunode.agent.record import Run
 from gpunode.agent.system import Message, below, glob_of, have, last, line_of, run, text_of
-from gpunode.packages.on_host import DAMAGED, read_rpms
+from gpunode.packages.on_host import DAMAGED, is_named, read_rpms
 
 # Nothing recommended (a display server), no clean-up of what others may use; a repository that does not answer is left
 # out, as hosts have old ones.
@@ -461,13 +461,13 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
     if dialect().declined not in text:
         raise failure_of_dnf(this, text, specs)
     rows = list(table(text))
-    gone = [row.name for row in rows if row.heading.startswith(("Removing", "replacing"))]
+    gone = [row for row in rows if row.heading.startswith(("Removing", "replacing"))]
     downgrades = [row for row in rows if row.heading == "Downgrading"]
     come = [row for row in rows if row.heading.startswith(("Installing", "Upgrading", "Updating"))]
     refuse_unplanned(
         dialect().program,
         text,
-        [name for name in gone if name not in remove],
+        [row.name for row in gone if not is_named(row.name, row.version, remove)],
         [row.name for row in downgrades if not any(is_planned(row, spec) for spec in specs)],
         next(("%s %s" % (row.name, row.version) for row in come if KERNEL.match(row.name)), ""),
     )

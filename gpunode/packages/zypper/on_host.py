@@ -20,7 +20,7 @@ from gpunode.agent.package_manager import (
 )
 from gpunode.agent.record import Run
 from gpunode.agent.system import Message, below, glob_of, last, line_of, run, text_of
-from gpunode.packages.on_host import DAMAGED, read_rpms
+from gpunode.packages.on_host import DAMAGED, is_named, read_rpms
 
 # Nothing recommended, nothing asked. In --xmlout all words are in elements.
 ZYPPER = ["zypper", "--non-interactive", "--xmlout"]
@@ -139,7 +139,7 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
     refuse_unplanned(
         "zypper",
         text,
-        [row.name for row in rows if row.act == "remove" and row.name not in remove],
+        [row.name for row in rows if row.act == "remove" and not is_named(row.name, row.version, remove)],
         [row.name for row in rows if row.act == "downgrade" and row.name not in names],
         next(("%s %s" % (row.name, row.version) for row in come if KERNEL.match(row.name)), ""),
     )
