@@ -91,6 +91,43 @@ def read(topic: str) -> str:
     return "".join(parts[at + 2] for at in (found[0], *below))
 
 
+KEY = re.compile(r"^\| `([\w.<>]+)` \| (.*) \|$", re.MULTILINE)  # a row of the inventory's tables
+
+
+def sections(topic: str) -> dict[str, str]:
+    """`page#section` → title of the sections whose title has all words of the topic, or longer ones; reference pages last."""
+    words = topic.lower().replace("-", " ").split()
+    return {
+        f"{name}#{anchor(title)}": title
+        for name in sorted(
+            pages().keys() - {"reference/commands"}, key=lambda name: (name.startswith("reference"), name)
+        )
+        for title in re.findall(
+            r"^##+ (.*)$", re.sub(r"^```.*?^```", "", read(name), flags=re.M | re.S), re.M
+        )
+        if all(re.search(rf"\b{re.escape(word)}", title.lower().replace("-", " ")) for word in words)
+    }
+
+
+def keys(topic: str) -> dict[str, str]:
+    """Key of the inventory → its values, default and meaning, of keys that are the topic or begin like it."""
+    rows = [
+        (key, " · ".join(filter(None, re.split(r"\s*\|\s*", cells))))
+        for key, cells in KEY.findall(read("inventory"))
+    ]
+    return {
+        key: text
+        for key, text in rows
+        if any(part.startswith(topic) for part in (key, key.rpartition(".")[2]))
+    }
+
+
+def mentions(topic: str) -> list[str]:
+    """The pages that have the topic in their text, those that have it most often first."""
+    counts = {name: read(name).lower().count(topic.lower()) for name in pages()}
+    return sorted(filter(counts.__getitem__, counts), key=lambda name: -counts[name])
+
+
 def anchor(title: str) -> str:
     """The name of a section in links, as GitHub makes it of the title."""
     return re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower()).replace(" ", "-")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -19,7 +19,7 @@ def show(
     topic: Annotated[
         list[str] | None,
         typer.Argument(
-            help="A page, a section of one (`safety#rights`), or a command; without one, the list of pages.",
+            help="A page, a section of one (`safety#rights`), a command, a word of a title, or a key of the inventory; without one, the list of pages.",
             metavar="TOPIC",
             show_default=False,
             autocompletion=complete_topics,
@@ -31,7 +31,6 @@ def show(
     Example: gpunode help inventory
     """
     from gpunode import report, wording
-    from gpunode.errors import UsageError
 
     name = " ".join(topic or ["index"])
     if text := wording.read(name):
@@ -41,10 +40,33 @@ def show(
     for word in topic or ():
         command = getattr(at.command, "commands", {}).get(word)
         if command is None:
-            near = wording.nearest(name)
-            raise UsageError(
-                f"no page, section or command is called {name}",
-                hint=f"Did you mean `gpunode help {near}`?" if near else "`gpunode help` lists the pages.",
-            )
+            report.document(_near(name, at.command))
+            return
         at = type(context)(command, info_name=word, parent=at)
     typer.echo(at.get_help())
+
+
+NAMED = 8
+
+
+def _near(name: str, group: Any) -> str:
+    """What there is on something that is no page, section or command, as Markdown. Raises UsageError where there is nothing."""
+    from gpunode import wording
+    from gpunode.errors import UsageError
+
+    rows = [f"- `{key}` in the inventory: {text}" for key, text in wording.keys(name).items()]
+    titles = wording.sections(name)
+    commands = [command for command in getattr(group, "commands", {}) if name in command]
+    if len(titles) == 1 and not rows and not commands:
+        return wording.read(next(iter(titles)))
+    found = [f"- `gpunode help {command}`: the command" for command in commands] + rows
+    found += [f"- `gpunode help {topic}`: {title}" for topic, title in titles.items()]
+    near = wording.nearest(name)
+    if not found and not near:
+        found = [f"- `gpunode help {page}` mentions it" for page in wording.mentions(name)]
+    if not found:
+        raise UsageError(
+            f"no page, section or command is called {name}",
+            hint=f"Did you mean `gpunode help {near}`?" if near else "`gpunode help` lists the pages.",
+        )
+    return "\n".join([f"{name} is no page. There is:\n", *found[:NAMED], ""])

@@ -119,10 +119,10 @@ def read_driver(source: Source, value: Mapping[str, Any], where: Where) -> RunFi
 def read_run(source: Source, value: Mapping[str, Any], where: Where) -> RunFile | None:
     """NVIDIA's own installer; None if something is wrong, which is noted."""
     version = str(value.get("version", ""))
-    if version and "." not in version:
+    short = bool(version) and "." not in version
+    if short:
         rule = 'a full version is of the form "580.178.04"'
         source.problem((*where, "version"), f'{rule}; this one is "{version}"')
-        return None
     missing = [key for key in ("version", "sha256") if key not in value]
     for key in missing:
         if (*where, key) not in source.keys:
@@ -133,7 +133,7 @@ def read_run(source: Source, value: Mapping[str, Any], where: Where) -> RunFile 
     if "file" not in value and "url" not in value:
         return None
     path = need_file(source, value["file"], (*where, "file")) if "file" in value else None
-    if missing or ("file" in value and path is None):
+    if short or missing or ("file" in value and path is None):
         return None
     archive = str(path) if path else None
     flavour: Any = value.get("flavour")
@@ -171,22 +171,22 @@ def read_taints(source: Source, taints: list[Any], where: Where) -> tuple[str, .
 
 def read_mig(source: Source, value: Any, where: Where) -> tuple[MigRule, ...] | None:
     """The MIG layouts by model; None where no GPU of that name in the table can have its layout, which is noted."""
-    rules = []
+    rules, wrong = [], False
     for model, text in value.items() if isinstance(value, dict) else (("", value),):
         layout = tuple(text) if isinstance(text, list) else None if text == "off" else (text,)
         if INVALID in (text, *(layout or ())):
-            return None  # which is noted
+            wrong = True  # which is noted
+            continue
         place = (*where, model) if isinstance(value, dict) else where
-        wrong = {name: mig.problem(layout, known) for name, known in mig.models(model, layout).items()}
-        if layout and wrong and all(wrong.values()):
-            name, why = next(iter(wrong.items()))
-            source.problem(place, f"{name}: {why}")
-            return None
-        if layout == ():
-            source.problem(place, "name at least one profile, or write off")
-            return None
+        problems = {name: mig.problem(layout, known) for name, known in mig.models(model, layout).items()}
+        problem = "name at least one profile, or write off" if layout == () else ""
+        if layout and problems and all(problems.values()):
+            problem = ": ".join(next(iter(problems.items())))
+        if problem:
+            source.problem(place, problem)
+        wrong = wrong or bool(problem)
         rules.append(MigRule(model, layout))
-    return tuple(rules)
+    return None if wrong else tuple(rules)
 
 
 READERS: Mapping[tuple[str, ...], Callable[[Source, Any, Where], Any]] = {

@@ -419,12 +419,13 @@ RULES = {
     ),
     "MIG profile misspelt": (
         HOSTS + "    mig: {A30: [1g]}\n",
-        "4:17: groups.g.mig.A30[0]: a MIG profile is of the form 1g.10gb, as `nvidia-smi mig -lgip` lists them; "
+        "4:17: groups.g.mig.A30[0]: a MIG profile is one that `nvidia-smi mig -lgip` lists "
+        "(on 80 GB: 1g.10gb, 1g.20gb, 2g.20gb, 3g.40gb, 4g.40gb, 7g.80gb); "
         'this one is "1g"',
     ),
     "MIG profile without how many": (
         HOSTS + "    mig: 1g.10gb\n",
-        "4:10: groups.g.mig: a MIG layout is off, all-PROFILE such as all-1g.10gb, or a list of profiles; "
+        "4:10: groups.g.mig: a MIG layout is off, all-PROFILE such as all-1g.10gb, or a list of profiles such as [3g.40gb, 3g.40gb]; "
         'this one is "1g.10gb"',
     ),
     "MIG without devices": (
@@ -444,6 +445,26 @@ def test_a_broken_rule_is_reported_once_with_what_to_write(tmp_path, name):
     """One mistake gives one line, and no other line follows from it."""
     text, expected = RULES[name]
     assert mistakes(tmp_path, text) == [expected]
+
+
+def test_mistakes_beside_each_other_are_reported_in_one_round(tmp_path):
+    """A layout that breaks the form hides none of another model, and a version of an installer not its missing file."""
+    found = mistakes(
+        tmp_path,
+        """
+groups:
+  g: {hosts: [a], mig: {A100-SXM4-80GB: 1g.10gb, H100: [9g.10gb], A30: [4g.24gb, 4g.24gb]}}
+  h: {hosts: [b], driver: {from: run, version: "580", file: no.run}}
+""",
+    )
+    assert [mistake.split(": ")[1] for mistake in found] == [
+        "groups.g.mig.A100-SXM4-80GB",
+        "groups.g.mig.H100[0]",
+        "groups.g.mig.A30",
+        "groups.h.driver",
+        "groups.h.driver.version",
+        "groups.h.driver.file",
+    ]
 
 
 def test_files_that_are_named_must_be_there(tmp_path):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from typer.testing import CliRunner
 
 from gpunode.cli import app
 from gpunode.errors import UsageError
-from gpunode.wording import Advice, Command, advise, few, lines
+from gpunode.wording import Advice, Command, advise, few, lines, read
 
 
 @pytest.mark.parametrize(
@@ -60,3 +62,24 @@ def test_help_on_nothing_that_there_is_names_the_nearest_page() -> None:
     with pytest.raises(UsageError, match="no page, section or command is called inventry") as refused:
         CliRunner().invoke(app, ["help", "inventry"], catch_exceptions=False)
     assert refused.value.hint == "Did you mean `gpunode help inventory`?"
+
+
+@pytest.mark.parametrize(
+    ("topic", "there"),
+    [
+        ("rights", "## Rights"),  # one section of one page: itself
+        ("xid", "## Xids"),
+        ("mig layouts", "## MIG layouts"),
+        ("mig", "`gpunode help inventory#mig-layouts`: MIG layouts"),
+        ("mig", "`mig` in the inventory: `off`"),
+        ("cordon", "`gpunode help uncordon-gpu`: the command"),
+        ("taint", "`taint_until_verified` in the inventory: `true`, `false`"),
+        ("count", "`gpus.count` in the inventory"),
+        ("drain", "`gpunode help safety` mentions it"),
+    ],
+)
+def test_help_finds_titles_keys_and_commands_by_a_word(topic: str, there: str) -> None:
+    shown = CliRunner().invoke(app, ["help", *topic.split()]).stdout
+    assert there in shown
+    for named in re.findall(r"`gpunode help (\S+#\S+)`", shown):
+        assert read(named), named
