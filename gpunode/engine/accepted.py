@@ -50,6 +50,16 @@ def is_due(member: Member, uuids: Sequence[str], now: float) -> bool:
     return bool(_why_void(newest(member.host.name, member.node, uuids), member, uuids, now))
 
 
+def closes_again(member: Member, now: float) -> bool:
+    """True if the inventory wants the node tainted until its proof and requires an acceptance, and the one that counted is over.
+    False for a host without any."""
+    host = member.host
+    if member.node is None or not (host.taint_until_verified and host.accept_required):
+        return False
+    stamp = newest(host.name, member.node, ())
+    return stamp is not None and now >= stamp.until
+
+
 def _why_void(stamp: Stamp | None, member: Member, uuids: Sequence[str], now: float) -> str:
     """Why the stamp does not count for this host as it is now; "" where it does."""
     if stamp is None:

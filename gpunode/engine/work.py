@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.watch import wait_for_api
-from gpunode.engine import converge, impact, nodes
+from gpunode.engine import accepted, converge, impact, nodes
 from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member, Members
 from gpunode.engine.record import Record
@@ -149,11 +149,11 @@ def taint_until_proven(
 
 
 def is_tainted_until_proven(member: Member, asked: bool) -> bool:
-    """True if the user wants the node tainted until its proof, and it takes no GPU work yet, or changes what that needs. With other
-    changes it stays open: if all its GPUs are in use, nothing could prove it and remove the taint."""
+    """True if the user wants the node tainted until its proof, and it takes no GPU work yet, or changes what that needs, or its
+    required acceptance ran out. Otherwise it stays open: if all its GPUs are in use, nothing could prove it and remove the taint."""
     if member.node is None or not (asked or member.host.taint_until_verified):
         return False
-    if member.node.labels.get(GPU_LABEL) != "true":
+    if member.node.labels.get(GPU_LABEL) != "true" or accepted.closes_again(member, time.time()):
         return True
     applied = member.outcome.applied if member.outcome else ()
     changes = (*applied, *(member.changes if member.has_changes else ()))

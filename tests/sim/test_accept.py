@@ -9,7 +9,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 
+from gpunode.contract.times import utc
 from gpunode.model import Verdict
 from gpunode.report import plans
 from gpunode.sim.host import kinds
@@ -53,6 +55,12 @@ def annotate(api: Client, node: str, text: str | None) -> None:
 def stamp(demo: Demo, node: str) -> dict[str, Any]:
     text = client(demo).ask("GET", f"{NODES}/{node}")[1]["metadata"]["annotations"][STAMP]
     return dict(json.loads(text))
+
+
+def unverified(api: Client) -> bool:
+    """Whether the node has gpunode's taint."""
+    taints = api.ask("GET", f"{NODES}/{NEW}")[1]["spec"].get("taints") or []
+    return "gpunode.dev/unverified" in [taint["key"] for taint in taints]
 
 
 def rows(seen: list[dict[str, Any]], kind: str, key: str) -> dict[str, dict[str, Any]]:
@@ -228,3 +236,29 @@ def test_a_gpu_that_pods_cannot_get_is_missed(demo: Demo) -> None:
     assert {row["result"] for row in rows(seen, "acceptance", "uuid").values()} == {"accepted"}
     host = rows(seen, "accepted", "host")[NEW]
     assert (host["result"], host["why"]) == ("failed", "1 of 4 GPUs cannot be allocated")
+
+
+def test_a_node_whose_required_acceptance_ran_out_is_closed_until_its_gpus_are_measured(demo: Demo) -> None:
+    """And with all of its GPUs in use until they have ended."""
+    inventory = yaml.safe_load(demo.inventory.read_text())
+    inventory.setdefault("defaults", {}).update(taint_until_verified=True, accept={"required": True})
+    demo.inventory.write_text(yaml.safe_dump(inventory))
+    api, provision = client(demo), ("provision", "inventory.yaml", "--limit", NEW, "--yes")
+    assert run(demo, *provision)[0] == 0, output(demo)
+    good = stamp(demo, NEW)
+    until(lambda: utc() > good["at"])  # newer than the record of this machine
+    annotate(api, NEW, json.dumps({**good, "at": utc(), "until": utc()}))
+    for number in range(4):
+        job(api, f"work-{number}", NEW, 600)
+    until(
+        lambda: [item["status"].get("phase") for item in api.ask("GET", JOBS)[1]["items"]] == ["Running"] * 4
+    )
+    code, _ = run(demo, *provision)
+    assert code != 0
+    assert unverified(api), output(demo)
+    for number in range(4):
+        api.ask("DELETE", f"{JOBS}/work-{number}", {"gracePeriodSeconds": 0})
+    code, _ = run(demo, "resume", "--yes")
+    assert code == 0, output(demo)
+    assert not unverified(api)
+    assert stamp(demo, NEW)["until"] > good["at"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,8 +10,10 @@ from typing import Any, cast
 import pytest
 
 from gpunode import report
+from gpunode.acceptance.stamp import DAY, Stamp
 from gpunode.cluster.api import Api
 from gpunode.commands import provision
+from gpunode.contract.condition import ACCEPTED
 from gpunode.engine import batch, cluster_diff, rounds, work
 from gpunode.engine.batch import Run
 from gpunode.engine.batch_order import Size
@@ -124,6 +127,41 @@ def test_nodes_that_are_new_or_whose_gpus_change_are_tainted(
     assert work.is_tainted_until_proven(member, asked) is expected
 
 
+def accepted_until(fake: FakeApi, until: float, **host: bool) -> Member:
+    """A node that runs work, with an acceptance that the inventory requires."""
+    stamp = Stamp("standard", "accepted", until - DAY, until, "580", "6.8", "i:1", ("GPU-a",))
+    node = add_node(fake, "a", labels=GPU_NODE)
+    node["metadata"].setdefault("annotations", {})[ACCEPTED] = stamp.text()
+    wanted = {"taint_until_verified": True, "accept_required": True} | host
+    return Member(Host("a", Ssh("a"), **wanted), Outcome("a", "right"), nodes.parse(node))
+
+
+@pytest.mark.parametrize(
+    ("ago", "host", "expected"),
+    [
+        (60.0, {}, True),
+        (-60.0, {}, False),
+        (60.0, {"accept_required": False}, False),
+        (60.0, {"taint_until_verified": False}, False),
+    ],
+)
+def test_a_node_whose_required_acceptance_ran_out_is_tainted_again(
+    fake: FakeApi, ago: float, host: dict[str, bool], expected: bool
+) -> None:
+    """By the inventory alone; one by one, so that never more than a share of the cluster is closed."""
+    member = accepted_until(fake, time.time() - ago, **host)
+    assert work.is_tainted_until_proven(member, asked=True) is expected
+    open_nodes = [
+        Member(Host(name, Ssh(name)), Outcome(name, "right"), nodes.parse(add_node(fake, name)))
+        for name in "bc"
+    ]
+    order = rounds.order_batches((member, *open_nodes))
+    assert [host.name for part in order for host in part] == (
+        ["b", "c", "a"] if expected else ["a", "b", "c"]
+    )
+    assert len(order) == (2 if expected else 1)
+
+
 @pytest.mark.parametrize(
     ("proves", "before", "after"),
     [(True, [], [own(RUN)]), (False, [], []), (False, [own(EARLIER)], [own(EARLIER)])],
@@ -147,7 +185,9 @@ def test_without_a_proof_no_node_is_tainted_by_its_inventory(
     monkeypatch.setattr(rounds, "converge_all", lambda _session, members, *_: members)
     monkeypatch.setattr(batch, "prove", fail)
     session = SimpleNamespace(reporter=report.make(json=True, quiet=True), inventory=None)
-    record = SimpleNamespace(id=RUN, owner="ada", begun=(), lost="", host=lambda *_: None)
+    record = SimpleNamespace(
+        id=RUN, owner="ada", begun=(), lost="", host=lambda *_: None, marks=lambda *_: None
+    )
     run = Run(cast(Any, session), api, cast(Any, record), cast(Any, None), {}, prove=proves)
     outcome = Outcome("a", "changed", plan=Plan("a", (StepPlan("packages", (Reboot("the driver"),)),)))
     node = nodes.parse(next(iter(fake.all("Node"))))
