@@ -52,6 +52,19 @@ def test_the_next_apply_puts_back_what_a_killed_one_left(docker: Host, cut: Call
 
 
 @pytest.mark.parametrize("cut", CUTS)
+def test_a_probe_has_the_files_as_the_next_apply_puts_them_back(
+    docker: Host, cut: Callable[[Host], None]
+) -> None:
+    """Else a plan that finds them as they are to be has no change for them. An edit made since stays, and is what it finds."""
+    mode = docker.probe(files=(DAEMON,))["files"][DAEMON]["mode"]
+    cut(docker)
+    seen = docker.probe(files=(DAEMON, "/etc/x"))["files"]
+    assert (seen[DAEMON]["content"], seen[DAEMON]["mode"], seen["/etc/x"]) == ("{}", mode, {"exists": False})
+    docker.write(DAEMON, "[]")
+    assert docker.probe(files=(DAEMON,))["files"][DAEMON]["content"] == "[]"
+
+
+@pytest.mark.parametrize("cut", CUTS)
 def test_the_timer_puts_back_what_a_killed_apply_left(docker: Host, cut: Callable[[Host], None]) -> None:
     """When no other apply comes first."""
     cut(docker)

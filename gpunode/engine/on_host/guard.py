@@ -6,10 +6,10 @@ import os
 import re
 import shutil
 import time
-from typing import Dict, Iterator, List, Optional, Tuple
+from typing import Dict, Iterable, Iterator, List, Optional, Tuple
 
 from gpunode.agent.failures import Failure
-from gpunode.agent.files import put, put_files_back
+from gpunode.agent.files import changed_files, put, put_files_back, read_file, state_of
 from gpunode.agent.journal import guarding, sync
 from gpunode.agent.machine import show_units
 from gpunode.agent.record import RECORDS, VERSION, Run, check_format, settle_time, take_lock
@@ -21,6 +21,7 @@ from gpunode.agent.system import (
     last,
     line_of,
     number,
+    resolve,
     run,
     run_transient,
     text_of,
@@ -176,6 +177,26 @@ def end_killed_runs() -> Iterator[str]:
             yield sentence
         killed.forget()
         killed.close()
+
+
+def put_back_next(paths: Iterable[str]) -> Dict[str, Message]:
+    """Those of the paths that the next apply restores, since a killed one wrote them: as a probe will find them then."""
+    back: Dict[str, Message] = {}
+    for path in sorted(glob.glob(below(RECORDS + "/*/guard.json"))):
+        killed = Run(os.path.basename(os.path.dirname(path)))
+        try:
+            guarded, entries = (read_guard(killed) or {"paths": []})["paths"], changed_files(killed)
+        except Exception:  # the next apply reports it
+            continue
+        for name in paths:
+            entry = entries.get(resolve(name))
+            if entry is None or entry["path"] not in guarded or entry.get("link"):
+                continue
+            if state_of(entry["path"]) in entry["wrote"]:
+                back[name] = {"exists": False}
+                if entry["file"]:
+                    back[name] = dict(read_file(killed.record + "/" + entry["file"]), mode=entry["mode"])
+    return back
 
 
 def forget_payloads(but: str = "") -> None:

@@ -14,9 +14,9 @@ from gpunode.agent.machine import (
     read_versions,
 )
 from gpunode.agent.processes import count_containers, read_cgroups
-from gpunode.agent.record import lock_holder, read_unconfirmed
+from gpunode.agent.record import RECORDS, lock_holder, read_unconfirmed
 from gpunode.agent.section import Section
-from gpunode.agent.system import Message, line_of
+from gpunode.agent.system import Message, glob_of, line_of
 from gpunode.engine.on_host.traces import read_traces
 from gpunode.links.driver.on_host.gpus import (
     read_boot_default,
@@ -100,6 +100,10 @@ def probe(watch: Dict[str, Any], own: Optional[str] = None, patience: float = PR
             facts[name] = section.result(deadline, patience)
         except Exception as error:
             facts["errors"][name] = sentence(error)
+    if facts["files"] and facts["running"] is None and glob_of(RECORDS + "/*/guard.json"):
+        from gpunode.engine.on_host.guard import put_back_next  # only here: few probes need it
+
+        facts["files"].update(put_back_next(facts["files"]))
     facts["packages"], facts["half_installed"] = facts["packages"] or (None, None)
     facts["traces"], facts["holds"] = facts["traces"] or (None, None)
     if "packages" in facts["errors"]:
