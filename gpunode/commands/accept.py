@@ -32,7 +32,9 @@ def _accept_nodes(session: Session, level: str) -> dict[str, Acceptance]:
     members = nodes.identify(api, session, notify)
     for member in members:
         proof.report_problem(reporter, member)
-    rights.demand(api, (*rights.of_proof(inventory.cluster.namespace), *rights.LABELS))
+    namespace = inventory.cluster.namespace
+    claims = rights.of_claims(namespace) if any(host.allocation == "dra" for host in session.hosts) else ()
+    rights.demand(api, (*rights.of_proof(namespace), *rights.LABELS, *claims))
     return acceptance.accept(api, inventory, members, level, reporter, notify)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -28,7 +29,9 @@ from gpunode.engine.reporter import (
     report_reason,
 )
 from gpunode.engine.session import Session
-from gpunode.links.node import parse
+from gpunode.errors import HttpError
+from gpunode.links.capacity import slices
+from gpunode.links.node import GPU_LABEL, parse
 from gpunode.links.plugin.other_owners import dra_owners
 from gpunode.links.plugin.usage import NodeUsage, read_usage
 from gpunode.links.scheduler import allocations
@@ -61,7 +64,12 @@ def show_status(
         missing = any(member.node is None for member in members)
         only = [member.node.name for member in members if member.node]
     there, pods = api.find("Node")[0], api.find("Pod")[0]
-    usages = read_usage(api, cluster.namespace, there, pods, only)
+    claimed = _usage_by_claims(api, there, only)
+    usages = tuple(
+        claimed.get(node.node, node) for node in read_usage(api, cluster.namespace, there, pods, only)
+    )
+    usages += tuple(claimed[name] for name in claimed.keys() - {node.node for node in usages})
+    usages = tuple(sorted(usages, key=lambda node: node.node))
     resource = (cluster.share or Share()).resource
     # Without the extender a pod's GPU is not recorded: it was promised what the plugin says.
     known = {} if cluster.share else {node.node: allocations.read_plugin(node.gpus, pods) for node in usages}
@@ -71,7 +79,7 @@ def show_status(
         if entry.resource == resource and (cluster.share or entry.gpu != allocations.UNKNOWN)
     }
     table = [row(node, gpu, promised.get((node.node, gpu.index))) for node in usages for gpu in node.gpus]
-    judged, here = dra_owners(api), {node.node for node in usages}
+    judged, here = dra_owners(api), {node.node for node in usages} - claimed.keys()
     owned = {
         node.name: why for node in map(parse, there) if node.name in here and (why := judged.reason(node))
     }
@@ -112,6 +120,20 @@ def show_status(
     more = {**({"models": models} if models else {}), **({"shares": parts} if parts else {})}
     reporter.total(sentence(numbers, parts, models), {**numbers, **more})
     return 1 if missing or owned or numbers["unhealthy"] or numbers["unknown"] else 0
+
+
+def _usage_by_claims(api: Api, there: Sequence[Object], only: Sequence[str] | None) -> dict[str, NodeUsage]:
+    """Node → its GPUs and the pods whose claims have them, of nodes that a DRA driver serves in the plugin's place; {} where this user
+    may not list them."""
+    with suppress(HttpError):
+        published = slices.read(api) if api.served.has("ResourceClaim") else {}
+        return {
+            node.name: NodeUsage(node.name, slices.usage(published[node.name]))
+            for node in map(parse, there)
+            if node.name in published and node.labels.get(GPU_LABEL) != "true"
+            if only is None or node.name in only
+        }
+    return {}
 
 
 def row(node: NodeUsage, gpu: Gpu, promised: Row | None = None) -> tuple[object, ...]:

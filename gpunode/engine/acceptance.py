@@ -28,10 +28,11 @@ from gpunode.engine.reporter import Celsius, Figure, ForPrograms, Moment, Names,
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
 from gpunode.host import wire
+from gpunode.links.capacity import slices
 from gpunode.links.node import Node
 from gpunode.links.plugin import daemonset, published
 from gpunode.links.pod import vectoradd
-from gpunode.links.pod.requests import target
+from gpunode.links.pod.requests import published_target, target
 from gpunode.links.pod.vectoradd import NodeResult
 from gpunode.model import Event, ExpectedGpus, Inventory, OnEvent, Outcome
 from gpunode.wording import advise, few, several
@@ -85,8 +86,14 @@ def accept(
     cluster's lease."""
     placed = [member for member in members if member.node]
     config = inventory.cluster.plugin_config
+    by_dra = [member.host.name for member in placed if member.host.allocation == "dra"]
+    published = slices.read(api) if by_dra and not slices.unserved(api) else {}
     targets = [
-        target(config, member.node.name, member.gpus, member.labels) for member in placed if member.node
+        published_target(member.node.name, published.get(member.node.name, ()))
+        if member.host.name in by_dra
+        else target(config, member.node.name, member.gpus, member.labels)
+        for member in placed
+        if member.node
     ]
     if not targets:
         return {}

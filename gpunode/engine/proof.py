@@ -29,7 +29,7 @@ from gpunode.links.plugin.daemonset import State
 from gpunode.links.plugin.link import judge_image, judge_owned, judge_plugin
 from gpunode.links.pod import vectoradd as pods
 from gpunode.links.pod.link import judge_isolation, judge_pod
-from gpunode.links.pod.requests import Target, target
+from gpunode.links.pod.requests import Target, published_target, target
 from gpunode.links.pod.run_pod import VECTORADD, run_strangers
 from gpunode.links.pod.vectoradd import NodeResult, Result
 from gpunode.model import Inventory, PluginConfig, PluginImage, Verdict
@@ -419,8 +419,7 @@ def _by_dra(member: Member) -> bool:
 def _target(walk: Walk, member: Member, node: Node) -> Target:
     if not _by_dra(member):
         return target(walk.config, node.name, member.gpus, member.labels)
-    devices = walk.published.get(node.name, ())
-    return Target(node.name, tuple(device.uuid for device in devices), published=devices)
+    return published_target(node.name, walk.published.get(node.name, ()))
 
 
 def run_vectoradd(

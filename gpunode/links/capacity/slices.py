@@ -1,16 +1,19 @@
 """What NVIDIA's DRA driver publishes of a node's GPUs, what of it claims have, and whether these are all of the host's.
 
-Source: kubernetes-sigs/dra-driver-nvidia-gpu (cmd/gpu-kubelet-plugin/deviceinfo.go: attributes `type` and `uuid`; its chart's
-DeviceClasses), Kubernetes 1.34 (staging/src/k8s.io/api/resource/v1/types.go).
+Source: kubernetes-sigs/dra-driver-nvidia-gpu (cmd/gpu-kubelet-plugin/deviceinfo.go: attributes `type`, `uuid` and `productName`,
+capacity `memory`; its chart's DeviceClasses), Kubernetes 1.34 (staging/src/k8s.io/api/resource/v1/types.go).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
+from gpunode.contract import usage as usages
+from gpunode.contract.promises import parse_quantity
 from gpunode.errors import Problem
 from gpunode.links.node import GPU_LABEL, Node
 from gpunode.links.plugin.other_owners import DRA_DRIVER
@@ -27,13 +30,15 @@ NO_DRIVER = (
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A device in a ResourceSlice. `kind`: gpu, mig, …. `users`: namespace/name of the pods whose claim has it."""
+    """A device in a ResourceSlice. `kind`: gpu, mig, …. `users`: namespace/name of the pods whose claim has it. `memory`: bytes."""
 
     pool: str
     name: str
     kind: str
     uuid: str
     users: tuple[str, ...] = ()
+    model: str = ""
+    memory: int | None = None
 
 
 def unserved(api: Api) -> Problem | None:
@@ -72,7 +77,33 @@ def _allocated(claim: Object) -> Iterator[tuple[tuple[str, str], tuple[str, ...]
 def _device(pool: str, device: Object, users: Mapping[tuple[str, str], tuple[str, ...]]) -> Published:
     values = {key: (value or {}).get("string", "") for key, value in (device.get("attributes") or {}).items()}
     name = device.get("name", "")
-    return Published(pool, name, values.get("type", ""), values.get("uuid", ""), users.get((pool, name), ()))
+    memory = None
+    with suppress(ValueError):
+        memory = parse_quantity(((device.get("capacity") or {}).get("memory") or {}).get("value"))
+    return Published(
+        pool,
+        name,
+        values.get("type", ""),
+        values.get("uuid", ""),
+        users.get((pool, name), ()),
+        values.get("productName", ""),
+        memory,
+    )
+
+
+def usage(devices: Sequence[Published]) -> tuple[usages.Gpu, ...]:
+    """The devices and their users, as far as slices and claims tell: without figures of NVML."""
+    return tuple(
+        usages.Gpu(
+            device.uuid,
+            device.name,
+            device.model,
+            device.memory,
+            users=tuple(usages.User(name, "", CLASSES[device.kind], 1) for name in device.users),
+        )
+        for device in devices
+        if device.kind in CLASSES
+    )
 
 
 def judge_driver(node: Node, devices: Sequence[Published]) -> Verdict:

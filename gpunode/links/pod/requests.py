@@ -217,3 +217,8 @@ class Target:
 def target(config: PluginConfig | None, node: str, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> Target:
     """The target of a node with these labels, whose host has these GPUs."""
     return Target(node, expected.uuids(config, gpus, labels), expected.pieces(config, gpus, labels))
+
+
+def published_target(node: str, devices: Sequence[Published]) -> Target:
+    """The target of a node that a DRA driver serves with these devices."""
+    return Target(node, tuple(device.uuid for device in devices), published=tuple(devices))

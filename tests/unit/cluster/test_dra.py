@@ -15,7 +15,7 @@ from gpunode import report
 from gpunode.cli import app
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import path
-from gpunode.engine import cluster_diff, proof
+from gpunode.engine import acceptance, cluster_diff, proof
 from gpunode.engine.member import Member
 from gpunode.engine.proof import Walk, prove
 from gpunode.links import node as nodes
@@ -23,7 +23,7 @@ from gpunode.links.capacity import slices
 from gpunode.links.node import labels
 from gpunode.links.plugin import other_owners
 from gpunode.model import Cluster, Gpu, Host, Inventory, Outcome, PluginImage, Ssh
-from tests import cases
+from tests import cases, jsonlines
 
 from .conftest import GPU_NODE, Kubelet, PluginController, add_node, pod
 from .fake import FakeApi, Fault, Object
@@ -433,3 +433,51 @@ def test_templates_of_an_earlier_holder_are_deleted(api: Api, fake: FakeApi, tmp
     walk_links(api, fake, tmp_path, acts=True)
 
     assert [item["metadata"]["name"] for item in fake.all("ResourceClaimTemplate")] == ["verify"]
+
+
+def test_status_names_the_pods_whose_claims_have_a_nodes_gpus(
+    command: Callable[..., Result], fake: FakeApi
+) -> None:
+    """The node has no plugin, which is no fault; who may not list claims sees the nodes that have one, as before."""
+    add_node(fake, "a")
+    publish(fake, *UUIDS)
+    claim(fake, "gpu-0")
+
+    done = command("status", "--json")
+
+    gpus = [line for line in jsonlines.parse(done.output) if line["type"] == "gpu"]
+    assert [(gpu["node"], gpu["gpu"], gpu["uuid"], gpu["pods"]) for gpu in gpus] == [
+        ("a", "gpu-0", "GPU-a", ["ml/train"]),
+        ("a", "gpu-1", "GPU-b", []),
+    ]
+    total = jsonlines.parse(done.output)[-1]
+    assert (done.exit_code, total["used"], total["free"], total["unknown"]) == (0, 1, 1, 0)
+    fake.closed[path("ResourceClaim")] = Fault(403, "Forbidden", "no")
+    assert "No node has GPUs that the cluster knows of" in command("status").output
+
+
+@pytest.mark.parametrize(("taken", "verdict", "pods"), [(UUIDS, "skipped", 0), (UUIDS[:1], "failed", 1)])
+def test_accept_measures_by_claims_the_devices_that_no_claim_has(
+    api: Api,
+    fake: FakeApi,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    taken: tuple[str, ...],
+    verdict: str,
+    pods: int,
+) -> None:
+    """Of a pod that measures nothing, as these do, the host is not accepted."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    add_node(fake, "a")
+    publish(fake, *UUIDS)
+    for number in range(len(taken)):
+        claim(fake, f"gpu-{number}")
+    kubelet = Kubelet(fake, {"a": list(UUIDS[len(taken) :])})
+    cluster = Cluster(kubeconfig=fake.kubeconfig(tmp_path), plugin=PluginImage("plugin:1"))
+    member = Member(BY_DRA, replace(RIGHT, facts=FACTS), nodes.fetch(api)[0])
+    reporter = report.make(json=True, quiet=True)
+
+    ended = acceptance.accept(api, Inventory("i", (BY_DRA,), cluster), [member], "quick", reporter, print)
+
+    assert (ended["a"].verdict, kubelet.asked) == (verdict, [{"claims": 1}] * pods)
+    assert ended["a"].users == tuple(f"ml/train (gpu-{number})" for number in range(len(taken)))
