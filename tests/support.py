@@ -345,8 +345,9 @@ no run is recorded.
 
 ## Hardware
 
-On real GPUs, by `make gpu`. What is not named here is unproven on hardware: installing the driver, and with it a whole `provision`; MIG and its layouts; NVLink and its
-fabric; a GPU that fails or is lost; several GPUs.
+On real GPUs, by `make gpu`. What is not named here is unproven on hardware: installing the driver, and with it a whole `provision`; MIG and its layouts, which
+would change a GPU's settings; NVLink and its fabric; a GPU that fails or is lost; several GPUs; the condition `GpuReady`; NVIDIA's own programs in an
+acceptance (dcgmi, nvbandwidth, nccl-tests), read as published outputs have it.
 
 {hardware}
 

@@ -17,6 +17,9 @@ from gpunode.contract.measurements import Tool
 Parsed = tuple[bool, dict[str, float], list[str]]  # passed, figures, problems
 
 
+CONFIG = 5  # DCGM_ERROR_CONFIG of dcgm_errors.h: a setting of the host, as its persistence mode, and no fault of a GPU
+
+
 class Unreadable(ValueError):
     """A tool's output is not what this module knows."""
 
@@ -32,20 +35,24 @@ def read_dcgmi(text: str) -> Parsed:
     for test in (test for category in root["test_categories"] for test in category["tests"]):
         for result in test["results"]:
             status = str(result["status"]).lower()
+            warnings = result.get("warnings") or result.get("info") or []
+            lines = [warnings] if isinstance(warnings, str) else warnings
+            if {line.get("error_severity") if isinstance(line, dict) else None for line in lines} == {CONFIG}:
+                status = "warn"
             counts[status] = counts.get(status, 0) + 1
             if status in {"fail", "warn"}:
                 gpu = result.get("entity_id", result.get("gpu_ids", result.get("gpu_id", "")))
-                warnings = result.get("warnings") or result.get("info") or []
-                lines = [warnings] if isinstance(warnings, str) else warnings
                 words = [str(line["warning"]) if isinstance(line, dict) else str(line) for line in lines]
                 problems.append(f"{test['name']}, GPU {gpu}: {'; '.join(words) or status}")
-    if not counts["pass"] + counts["fail"]:
+    if not counts["pass"] + counts["fail"] + counts["warn"]:
         raise Unreadable("no test was run")
     return not counts["fail"], counts, problems
 
 
 def read_nvbandwidth(text: str) -> Parsed:
-    """`nvbandwidth -j`: of each test case the lowest GB/s that its matrix has."""
+    """`nvbandwidth -j`: of each test case the lowest GB/s that its matrix has. A copy that is not right ends the program without JSON."""
+    if wrong := re.search(r"Invalid value when checking the pattern.*", text):
+        return False, {}, [wrong[0].strip()]
     root = _json(text).get("nvbandwidth")
     if not isinstance(root, dict):
         raise Unreadable(_first_line(text))

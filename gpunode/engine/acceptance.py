@@ -307,7 +307,9 @@ def _report(
         for name, tool in each.document.tools.items() if each.document else ():
             numbers = few([f"{figure} {value:g}" for figure, value in tool.figures.items()], NAMED)
             end = "passed" if tool.passed else "failed"
-            reporter.note(f"{host}: {name} {end} in {tool.seconds:.0f} s{f': {numbers}' if numbers else ''}.")
+            found = f"; {few(tool.problems, 2)}" if tool.passed and tool.problems else ""
+            text = f"{host}: {name} {end} in {tool.seconds:.0f} s{f': {numbers}' if numbers else ''}{found}"
+            reporter.note(f"{text.removesuffix('.')}.")
     for member in members:
         for problem in accepted[member.host.name].problems:
             about = " ".join(filter(None, (member.host.name, problem.subject)))

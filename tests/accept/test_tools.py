@@ -95,11 +95,13 @@ ALL_REDUCE = """
 """
 
 
-def test_dcgm_4():
-    """The finding is a problem, with its GPU."""
-    passed, figures, problems = tools.read_dcgmi("a line before\n" + json.dumps(DCGM_4))
-    assert not passed
-    assert (figures["pass"], figures["fail"]) == (1, 1)
+@pytest.mark.parametrize(("severity", "passed"), [(2, False), (5, True), (6, False)])
+def test_dcgm_4(severity, passed):
+    """A finding is a problem, with its GPU; a setting of the host fails no GPU."""
+    text = json.dumps(DCGM_4).replace('"error_severity": 5', f'"error_severity": {severity}')
+    result, figures, problems = tools.read_dcgmi("a line before\n" + text)
+    assert result is passed
+    assert (figures["pass"], figures["fail"], figures["warn"]) == (1, int(not passed), int(passed))
     assert problems == ["software, GPU 1: Persistence mode for GPU 1 is disabled."]
 
 
@@ -115,13 +117,39 @@ def test_nvbandwidth():
         {"host_to_device_memcpy_ce GB/s": 55.59},
         [],
     )
+    corrupt = " Invalid value when checking the pattern at 0x70a640000000\n Current offset : 11136 \nASSERT in expression"  # its issue 34
+    assert tools.read_nvbandwidth(corrupt) == (
+        False,
+        {},
+        ["Invalid value when checking the pattern at 0x70a640000000"],
+    )
     failed = {"nvbandwidth": {"testcases": [{"name": "x", "status": "Error", "error": "no"}]}}
     assert tools.read_nvbandwidth(json.dumps(failed)) == (False, {}, ["x: no"])
 
 
-def test_all_reduce():
-    """Wrong sums fail."""
-    assert tools.read_all_reduce(ALL_REDUCE) == (True, {"bus GB/s": 448.212}, [])
+@pytest.mark.parametrize(
+    ("text", "bandwidth"),
+    [
+        (ALL_REDUCE, 448.212),
+        # Ends of published outputs: of an OKE guide, with NCCL's own lines between, and of Google's a3-megagpu, with the rank before.
+        (
+            "  1073741824     268435456     float     sum      -1    10776   99.64  186.83      0    10781   99.60  186.75      0\n"
+            "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 188.648 \n#\n",
+            188.648,
+        ),
+        (
+            "f1d5e1df:1211:1211 [0] NCCL INFO comm 0x5634cae893b0 rank 0 nranks 16 - Destroy COMPLETE\n"
+            "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 57.1241 \n",
+            57.1241,
+        ),
+        ("0: # Out of bounds values : 0 OK\n0: # Avg bus bandwidth    : 120.346 \n", 120.346),
+    ],
+)
+def test_all_reduce(text, bandwidth):
+    assert tools.read_all_reduce(text) == (True, {"bus GB/s": bandwidth}, [])
+
+
+def test_wrong_sums_fail():
     wrong = ALL_REDUCE.replace("values : 0 OK", "values : 3 FAILED")
     assert tools.read_all_reduce(wrong)[0] is False
 
@@ -154,7 +182,7 @@ def test_tools_run_where_they_are_installed(tmp_path, monkeypatch):
     )
     done, reasons = tools.run(["GPU-1", "GPU-2"], lambda line: None)
     assert set(done) == {"dcgmi"}
-    assert not done["dcgmi"].passed
+    assert done["dcgmi"].problems
     assert (tmp_path / "seen").read_text() == "GPU-1,GPU-2\n"
     assert reasons == {"nvbandwidth": "not installed", "nccl-tests": "it did not end within 0.2 s"}
     assert tools.run(["GPU-1"], lambda line: None)[1]["nccl-tests"] == "it takes 2 GPUs"

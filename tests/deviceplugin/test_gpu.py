@@ -18,7 +18,9 @@ from typing import Any
 import pynvml
 import pytest
 
+from gpunode.contract.condition import Condition, condition_of
 from gpunode.contract.offer import ClientLimits
+from gpunode.contract.status import MARK, find_last, loads
 from gpunode.deviceplugin import cuda, nvml
 from gpunode.deviceplugin.mps.daemons import PROGRAM, Daemon
 from gpunode.deviceplugin.mps.report import pipe_path
@@ -132,6 +134,15 @@ async def read_until(child: asyncio.subprocess.Process, text: str) -> list[str]:
     return lines
 
 
+async def until_ready(child: asyncio.subprocess.Process) -> Condition:
+    """The node's condition as of the status in the log, once it is True."""
+    log = ""
+    while True:
+        log += (await read_until(child, MARK))[-1]
+        if (text := find_last(log)) and (seen := condition_of(loads(text))).status == "True":
+            return seen
+
+
 def test_the_kubelet_gets_the_gpu_healthy_and_an_allocation_names_it(play, sockets, uuid):
     async def scene(kubelet: FakeKubelet) -> None:
         began = time.monotonic()
@@ -141,6 +152,8 @@ def test_the_kubelet_gets_the_gpu_healthy_and_an_allocation_names_it(play, socke
             assert kubelet.devices() == {uuid: "Healthy"}
             envs = (await kubelet.allocate(uuid)).envs
             assert envs["NVIDIA_VISIBLE_DEVICES"] == uuid
+            seen = await asyncio.wait_for(until_ready(child), 30)
+            assert seen == Condition("True", "ready", "all GPUs are healthy")
             status = Path(f"/proc/{child.pid}/status").read_text()
             memory = int(status.partition("VmRSS:")[2].split()[0]) / 1024
             print(f"listed after {listed:.2f} s, {memory:.0f} MiB resident")
