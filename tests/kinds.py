@@ -681,7 +681,7 @@ class Explanation(TypedDict):
     code: Annotated[str, "`xid-79`, `sxid-12028`, or gpunode's own"]
     what: Annotated[str, "what happened"]
     fault: Annotated[
-        Literal["hardware", "driver", "application", "system", "configuration", "unknown"],
+        Literal["hardware", "driver", "application", "system", "configuration", "unknown", ""],
         "whose fault it is; `unknown`: the line has several causes, `next` says how to find it",
     ]
     action: Annotated[str, "[what to do next](codes.md#actions)"]

@@ -165,6 +165,15 @@ def codes() -> Iterator[str]:
     )
     yield from actions()
     yield from (
+        "## Codes of messages",
+        "",
+        "Of links, reasons, refusals and deviations in JSON lines; a code has one meaning.",
+        "",
+    )
+    for title, known in explanations("gpunode.explain", "codes.yaml").items():
+        yield from (f"### {title[0].upper()}{title[1:]}", "")
+        yield from table(("code", "is"), *((f"`{code}`", what) for code, what in known.items()))
+    yield from (
         "## Error lines",
         "",
         "Lines of other programs that [`gpunode explain`](commands.md#gpunode-explain) knows, and CUDA's numbers.",

@@ -61,6 +61,8 @@ def _refuse_options_as_values(command: Any, args: list[str]) -> None:
 def _explain(error: Exception) -> Exception:
     """The error with its fix, if known, else with the command's help; itself where it is no mistake, as --help is none."""
     context = getattr(error, "ctx", None)
+    if context and (missing := getattr(error, "param", None)) and not getattr(error, "message", ""):
+        return _missing(context, missing)
     shown = str(getattr(error, "message", "")) and error.format_message()  # type: ignore[attr-defined]
     if not shown or "\n" in shown:  # the help of a command without arguments
         return error
@@ -73,6 +75,17 @@ def _explain(error: Exception) -> Exception:
         return UsageError(f"{message[0].lower()}{message[1:]}", hint=hint)
     hint = f"See `{context.command_path} --help`." if context else ""
     return _expected_number(error) or UsageError(f"{message[0].lower()}{message[1:]}".rstrip("."), hint=hint)
+
+
+def _missing(context: Any, parameter: Any) -> UsageError:
+    """What is missing, what it is, and the command's example."""
+    name = parameter.metavar or max(parameter.opts, key=len)
+    about = f": {parameter.help[0].lower()}{parameter.help[1:].rstrip('.')}" if parameter.help else ""
+    example = " ".join((context.command.help or "").partition("Example: ")[2].split())
+    return UsageError(
+        f"{context.command_path.removeprefix('gpunode ')} needs {name}{about}",
+        hint=f"For example `{example}`. More: `{context.command_path} --help`." if example else "",
+    )
 
 
 def _expected_number(error: Exception) -> UsageError | None:

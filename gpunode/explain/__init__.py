@@ -1,7 +1,7 @@
 """What an error means: what happened, whose fault it is, what to do next. Reads tables, and never guesses.
 
-`xid.tsv`, `nvlink5.tsv` and `sxid.tsv` hold the driver's codes, `lines.yaml` the words of other programs, `actions.yaml` what to do
-about them. The short names and what the device plugin makes of an Xid are in `contract/xids`.
+`xid.tsv`, `nvlink5.tsv` and `sxid.tsv` hold the driver's codes, `lines.yaml` the words of other programs, `codes.yaml` gpunode's
+own codes, `actions.yaml` what to do about them. The short names and what the device plugin makes of an Xid are in `contract/xids`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, TypeAlias, cast
 
+from gpunode import wording
 from gpunode.contract.xids import NAMES, Verdict, verdict
 from gpunode.planning.tables import table
 
-# unknown: the line has several causes, and does not tell which.
-Fault: TypeAlias = Literal["hardware", "driver", "application", "system", "configuration", "unknown"]
+# unknown: the line has several causes, and does not tell which. "": of a code of gpunode's own.
+Fault: TypeAlias = Literal["hardware", "driver", "application", "system", "configuration", "unknown", ""]
 
 XID_SOURCE = "NVIDIA, Xid errors (docs.nvidia.com/deploy/xid-errors)"
 SXID_SOURCE = "NVIDIA, Fabric Manager user guide, appendix D"
@@ -35,6 +36,9 @@ CUDA = re.compile(
     re.IGNORECASE,
 )
 FAILED = re.compile(r"err|failure|returned|status", re.IGNORECASE)
+OWN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+PAGES = ("reference/codes", "json", "accept", "failures")  # with tables of codes
+ROW = re.compile(r"^\| ((?:`[^`|]+`(?:, )?)+) \| (.*) \|$", re.MULTILINE)
 RECOVERY = re.compile(r"recovery action changed .* to 0x[0-9a-f]+ \((?P<action>[^)]+)\)")  # Xid 154
 
 # By the catalogue's immediate action. "": it names none.
@@ -107,7 +111,26 @@ def explain(text: str) -> Explanation | None:
             return _line(row)
     if (match := CUDA.search(text)) and (match[0] == text or FAILED.search(match[0])):
         return next((_line(row) for row in _lines() if int(match["code"]) in row["cuda"]), None)
+    if OWN.fullmatch(text.lower()) and (own := _own().get(text.lower())):
+        what, source = own
+        return _explanation(text.lower(), what, "", "see-message", source)
     return None
+
+
+@cache
+def _own() -> Mapping[str, tuple[str, str]]:
+    """What gpunode's own codes mean, and where that stands: in a table of the documents, else in codes.yaml."""
+    known = {
+        code: (what, "gpunode: `gpunode help reference/codes`")
+        for codes in table("gpunode.explain", "codes.yaml").values()
+        for code, what in codes.items()
+    }
+    for name in PAGES:
+        for cells, text in ROW.findall(wording.read(name)):
+            plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text.replace(" | ", " · "))
+            for code in re.findall(r"`([^`]+)`", cells):
+                known.setdefault(code, (plain, f"gpunode: `gpunode help {name}`"))
+    return known
 
 
 def explain_lines(text: str) -> Iterator[tuple[str, Explanation]]:

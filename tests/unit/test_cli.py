@@ -141,6 +141,22 @@ def test_a_value_that_is_none_is_answered_by_what_to_write(words: str, told: str
 
 
 @pytest.mark.parametrize(
+    ("words", "needs", "example"),
+    [
+        ("undo", "undo needs RUN: the run's id, a prefix of it, or `last`", "gpunode undo last"),
+        ("why pod", "why pod needs NAMESPACE/NAME: the pod", "gpunode why pod ml/train-7"),
+        ("forget", "forget needs HOST...: hosts or groups", "gpunode forget gpu-07"),
+    ],
+)
+def test_an_argument_that_is_missing_is_named_with_an_example(words: str, needs: str, example: str) -> None:
+    error = CliRunner().invoke(app, words.split()).exception
+    assert isinstance(error, UsageError)
+    assert error.message.startswith(needs)
+    assert error.hint.startswith(f"For example `{example}")
+    assert error.exit_code == 2
+
+
+@pytest.mark.parametrize(
     "words", ["LONG", "plan --LONG", "plan --forks LONG", "plan --limit LONG i.yaml", "resume LONG"]
 )
 def test_a_word_of_thousands_of_characters_is_not_repeated_whole(tmp_path: Path, words: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from importlib.resources import files
@@ -12,10 +14,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from gpunode.agent.failures import HINTS
 from gpunode.cli import app
+from gpunode.cluster import obstacles
 from gpunode.contract.xids import Verdict, verdict
 from gpunode.deviceplugin import cuda, gpus
 from gpunode.explain import ACTIONS, Explanation, explain
+from gpunode.links.pod.pending import REASONS
+from gpunode.packages import SYSTEMS
 from gpunode.planning.tables import table
 from tests import jsonlines
 
@@ -192,6 +198,52 @@ def test_what_the_plugin_reports_is_explained() -> None:
     """By the codes of NVML's errors and by CUDA's numbers. 999 has many causes: the kernel log tells."""
     assert [code for code in gpus._CODES.values() if explain(code) is None] == []
     assert [number for number in cuda._MEANING if explain(f"CUDA error {number}") is None] == [999]
+
+
+def written_codes() -> dict[str, str]:
+    """The codes that the source gives to problems, verdicts, reasons and the like → a place."""
+    codes: dict[str, str] = {}
+    for path in sorted(Path("gpunode").rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        constants = {
+            target.id: node.value
+            for node in tree.body
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+            values = [keyword.value for keyword in call.keywords if keyword.arg == "code"]
+            values += call.args[:1] if name in ("Problem", "Reason", "Left", "Deviation") else []
+            values += call.args[4:5] if name == "broken" else []
+            branches = [
+                branch
+                for value in values
+                for branch in ([value.body, value.orelse] if isinstance(value, ast.IfExp) else [value])
+            ]
+            for branch in branches:
+                value = constants.get(branch.id, branch) if isinstance(branch, ast.Name) else branch
+                if isinstance(value, ast.Constant) and re.fullmatch(r"[a-z0-9-]+", str(value.value)):
+                    codes[str(value.value)] = f"{path}:{call.lineno}"
+    return codes
+
+
+def test_every_code_of_json_lines_is_explained() -> None:
+    """Those in the source, of failed changes, of refused pods and of a Pending pod's reasons; and of an acceptance."""
+    written = written_codes()
+    assert len(written) > 100
+    rules = (*obstacles.rules("admission"), *obstacles.rules("scheduling"))
+    systems = [code for system in SYSTEMS.values() for code in system.hints]
+    known = {*HINTS, *systems, *(rule.code for rule in rules), *(code for _, code, _ in REASONS if code)}
+    known |= {"pcie-width", "memory-slow", "gpus-missing"}
+    assert {code: written.get(code, "") for code in {*written, *known} if explain(code) is None} == {}
+    assert meaning("pcie-width").what.startswith("fewer lanes")
+    assert run_explain("pcie-width") == 0
+
+
+def run_explain(text: str) -> int:
+    return CliRunner().invoke(app, ["explain", text]).exit_code
 
 
 def test_lines_of_stdin_are_explained_once_each() -> None:
