@@ -11,8 +11,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from gpunode.cluster.api.kinds import APPLY
 from gpunode.engine import chain
 from gpunode.errors import Refused
@@ -81,10 +79,7 @@ KERNELS = {
     "opensuse-leap 15.6": ("15.6", SUSE[6]),
     **{f"{name} {point.partition('.')[0]}": (point, row[0]) for (name, point), row in SYSTEMS.items()},
 }
-MACHINES = [
-    case["name"]
-    for case in yaml.safe_load((cases.FOLDER / "driver/machines.yaml").read_text(encoding="utf-8"))
-]
+MACHINES = [case["name"] for case in cases.read("driver/machines.yaml")]
 BASES: Mapping[str, str] = {"apt": "modern", "dnf": "rocky", "yum": "centos", "zypper": "suse"}
 
 

@@ -538,28 +538,25 @@ def test_a_disk_that_apt_fills_is_reported_as_such_though_its_words_cannot_be_re
 SECRET = "http://user:s3cr3t@apt.example/cuda"
 
 
-@pytest.mark.parametrize("step", ["update", "dry", "install"])
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"'{SECRET}/./hello_1_all.deb' hello_1_all.deb 644 \n",  # install --print-uris
-        f"E: Conflicting values set for option Trusted regarding source {SECRET}/ ./\n",
-        "E: Failed to fetch https://us%40er:p@s3cr3t@apt.example/x.deb  401  Unauthorized\n",
-        "E: Failed to fetch https://user:s3cr3t/T0ken@apt.example/x.deb  401  Unauthorized\n",
-        f"W: {SECRET}: the proxy refuses password=s3cr3t\n",
-    ],
+TOLD = (
+    f"'{SECRET}/./hello_1_all.deb' hello_1_all.deb 644 \n"  # install --print-uris
+    f"E: Conflicting values set for option Trusted regarding source {SECRET}/ ./\n"
+    "E: Failed to fetch https://us%40er:p@s3cr3t@apt.example/x.deb  401  Unauthorized\n"
+    "E: Failed to fetch https://user:s3cr3t/T0ken@apt.example/x.deb  401  Unauthorized\n"
+    f"W: {SECRET}: the proxy refuses password=s3cr3t\n"
 )
+
+
+@pytest.mark.parametrize("step", ["update", "dry", "install"])
 @pytest.mark.parametrize("status", [0, 100])
-def test_no_password_of_a_repository_is_told_or_recorded(
-    host: Host, step: str, text: str, status: int
-) -> None:
+def test_no_password_of_a_repository_is_told_or_recorded(host: Host, step: str, status: int) -> None:
     """As apt 2.6 prints it. The host's name stays, to show where it happened."""
-    host.apt(**{step: said(text, status)})
+    host.apt(**{step: said(TOLD, status)})
     messages = host.apply(Packages("why", install=(PackageSpec("hello"),), refresh=True))
     record = host.path("/var/lib/gpunode/runs/run1")
     kept = "".join(path.read_text() for path in record.rglob("*") if path.is_file())
     assert "s3cr3t" not in str(messages) + kept
-    assert "@apt.example/" in kept
+    assert kept.count("@apt.example/") >= TOLD.count("@apt.example/")
 
 
 def test_no_password_is_told_of_the_programs_beside_apt_get(host: Host) -> None:

@@ -83,10 +83,15 @@ SPEC = "/run/cdi/nvidia.yaml"
 NEVER_LINKED = ("/dev/nvidia-nvswitch", "/dev/nvidia-nvlink", "/dev/nvidia-fs")  # by nvidia-ctk
 
 
+def read(name: str) -> Any:
+    """A file of cases, or of what they are made of."""
+    return yaml.load((FOLDER / name).read_text(encoding="utf-8"), LOADER)
+
+
 def cases(component: str) -> Iterator[dict[str, Any]]:
     """The cases of a component's folder."""
     for path in sorted((FOLDER / component).glob("*.yaml")):
-        yield from yaml.load(path.read_text(encoding="utf-8"), LOADER)
+        yield from read(f"{component}/{path.name}")
 
 
 def ids(case: Mapping[str, Any]) -> str:
@@ -128,7 +133,7 @@ def facts(base: str, over: Mapping[str, Any] | None = None) -> Facts:
 
 @cache
 def _base(name: str) -> dict[str, Any]:
-    return dict(yaml.load((FOLDER / "base" / f"{name}.yaml").read_text(encoding="utf-8"), LOADER))
+    return dict(read(f"base/{name}.yaml"))
 
 
 def build(data: Mapping[str, Any]) -> Facts:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 
 import pytest
-import yaml
 
 from gpunode.agent import redaction
 from gpunode.agent.redaction import redact
 from gpunode.agent.values import is_secret
+from tests import cases
 
-CASES = Path(__file__).parents[1] / "cases" / "redaction"
-HIDDEN, FORMATS, KEPT = (
-    yaml.safe_load((CASES / f"{name}.yaml").read_text("utf-8")) for name in ("hidden", "formats", "kept")
-)
+HIDDEN, FORMATS, KEPT = (cases.read(f"redaction/{name}.yaml") for name in ("hidden", "formats", "kept"))
 SECRETS = [*HIDDEN.values(), *FORMATS]
 
 

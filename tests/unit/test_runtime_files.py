@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import tomlkit
-import yaml
 
 from gpunode.errors import CannotPlan
 from gpunode.links.runtime.config_toml import containerd_toml
@@ -43,13 +42,12 @@ SMALL = {
         "version = 3\ntext = '''\n[plugins.x]\n'''\n",
     ],
 }
-FOLDER = cases.FOLDER / "runtime-files"
 REPLACED = ("default_runtime_name", "runtime_type", "runtime_engine", "binaryname", "runtimes")
 
 
 def _texts(kind: str) -> list[Any]:
     """Of real files, by the names of their cases, then small ones."""
-    found: list[dict[str, Any]] = yaml.safe_load((FOLDER / f"{kind}.yaml").read_text(encoding="utf-8"))
+    found: list[dict[str, Any]] = cases.read(f"runtime-files/{kind}.yaml")
     real = [case for case in found if case["text"] is not None and "refused" not in case]
     return [*(pytest.param(case["text"], id=cases.ids(case)) for case in real), *SMALL[kind]]
 
@@ -89,9 +87,7 @@ def test_a_daemon_json_gains_the_runtime_and_keeps_all_else(text: str) -> None:
 
 def test_every_file_has_its_origin() -> None:
     """At least sixty, each with a name of its own."""
-    found = [
-        (k, c) for k in ("containerd", "docker") for c in yaml.safe_load((FOLDER / f"{k}.yaml").read_bytes())
-    ]
+    found = [(k, c) for k in ("containerd", "docker") for c in cases.read(f"runtime-files/{k}.yaml")]
     assert len({(kind, case["name"]) for kind, case in found}) == len(found) >= 60
     assert all(case["origin"] for _, case in found)
 

@@ -32,14 +32,17 @@ PATIENCE = 5.0
 
 Process: TypeAlias = "subprocess.Popen[bytes] | Piped"  # with a pipe at each stream
 LOCALE = {"LC_ALL": "C"}  # of the agent; Python reads it at its own start
-# Load the agent's imports and compile its modules, then remove its own modules again.
+# Load the agent's imports, compile its modules and regular expressions, then remove its own modules again.
 LOAD = """
-import sys
+import gc, sys
 finders, known = list(sys.meta_path), set(sys.modules)
 agent = {{"__name__": "agent"}}
 exec(compile({agent!r}, "py", "exec"), agent)
 for name in agent["SOURCES"]:
     __import__(name)
+for each in gc.get_objects():
+    if type(each).__name__ == "Shape":
+        each.match
 sys.meta_path[:], sys.excepthook = finders, sys.__excepthook__
 for name in set(sys.modules) - known:
     if name.partition(".")[0] == "gpunode":
