@@ -166,7 +166,10 @@ class Verified(TypedDict):
 
     host: Host
     node: Annotated[str, "empty: not known"]
-    result: Literal["verified", "not verified"]
+    result: Annotated[
+        Literal["verified", "in use", "not verified"],
+        "`in use`: nothing was to change, and no GPU was free for a proof",
+    ]
     proof: Annotated[str, "what shows it"]
     layer: Annotated[str, "the link that does not hold; empty: none, or it is not known"]
     code: Annotated[str, "why it does not hold, where that has a code"]

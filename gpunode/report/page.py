@@ -46,6 +46,7 @@ STYLES = {
     "OK": "green",
     "up to date": "green",
     "verified": "green",
+    "in use": "green",
 }
 
 

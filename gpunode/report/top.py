@@ -65,11 +65,8 @@ def draw(overview: Overview, view: View, width: int, height: int) -> list[Text]:
     body = [_listed(row[0], grid) for row in grid.rows[: grid.listed]]
     body += [_row(row, grid) for row in paged[first : first + page]]
     parts = [f"only `{view.filter}`"] if view.filter and not view.typing else []
-    parts += (
-        [f"rows {first + 1} to {first + len(body) - grid.listed} of {len(paged)}"]
-        if len(paged) > page
-        else []
-    )
+    for rows, where in ((paged[:first], "above"), (paged[first + page :], "below (page down)")):
+        parts += [f"{several(sum(map(len, rows)), 'more host')} {where}"] if rows else []
     body += [Text()] * (room - len(body))
     foot = [to_text((f" {' · '.join(parts)}", "dim")), _detail(grid, view), _keys(view)]
     lines = [*head, *body, *foot][:height]

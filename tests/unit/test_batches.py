@@ -173,8 +173,8 @@ def test_a_host_with_nothing_to_do_whose_gpus_are_in_use_ends_neither_badly_nor_
     assert batch.end_state(one) == (state, "none is free")
     assert exit_codes.of_run([one]) == code
     assert not one.proven
-    assert proof.describe_proof(one)[0] == "not verified"
-    assert ("in use, not proven now" in proof.describe_proof(one)[1]) is (state == "in use")
+    assert proof.describe_proof(one)[0] == ("in use" if state == "in use" else "not verified")
+    assert ("not proven now" in proof.describe_proof(one)[1]) is (state == "in use")
 
 
 def waiting(
