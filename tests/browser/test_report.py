@@ -135,6 +135,16 @@ def test_nothing_sticks_out_of_the_window(tab: Tab, width: int) -> None:
     assert tab.evaluate("() => document.documentElement.scrollWidth") <= width
 
 
+def test_a_phone_scrolls_down_alone(tab: Tab) -> None:
+    """No table has a part that is only reached sideways."""
+    tab.set_viewport_size({"width": 390, "height": 844})
+    for one in tab.locator("details").all():
+        one.evaluate("one => one.open = true")
+    assert tab.locator(".wide").count() > 1
+    wider = "() => [...document.querySelectorAll('.wide')].filter(one => one.scrollWidth > one.clientWidth).map(one => one.innerText)"
+    assert tab.evaluate(wider) == []
+
+
 def test_many_hosts_of_a_cause_are_one_line_until_they_are_asked_for(tab: Tab) -> None:
     """And no result is broken in the middle of its word."""
     causes = tab.locator("#causes")
