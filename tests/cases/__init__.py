@@ -194,7 +194,7 @@ def _unit(name: str, entry: str | Mapping[str, Any]) -> Unit:
         return Unit(name, **{"load": "loaded", "enabled": "enabled", "restarts": 0, **entry})
     if entry == "active":
         return Unit(name, "loaded", "active", "running", "enabled", NOW - 3600)
-    return Unit(name, entry, "inactive", "dead", "")
+    return Unit(name, "loaded" if entry == "inactive" else entry, "inactive", "dead", "")
 
 
 def _containerd(entry: Mapping[str, Any], files: Mapping[str, Any]) -> Containerd:

@@ -112,7 +112,8 @@ def plan(facts: Facts, desired: Desired, before: KubeletStart) -> tuple[Change, 
     taint = _registration(facts, before, desired.registers_tainted)
     if taint and desired.registers_tainted and desired.runtime_mode != "none":
         reason = reason or STARTS  # as the runtime's plan: one start, after all files
-    return (*taint, *services.add_restart(written, unit, reason, "pods keep running"))
+    guards = [change.path for change in (*taint, *written)]
+    return (*taint, *services.add_restart(written, unit, reason, "pods keep running", guards=guards))
 
 
 def _registration(
