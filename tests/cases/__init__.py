@@ -194,6 +194,8 @@ def _unit(name: str, entry: str | Mapping[str, Any]) -> Unit:
         return Unit(name, **{"load": "loaded", "enabled": "enabled", "restarts": 0, **entry})
     if entry == "active":
         return Unit(name, "loaded", "active", "running", "enabled", NOW - 3600)
+    if entry == "inactive":
+        return Unit(name, "loaded", "inactive", "dead", "enabled")
     return Unit(name, "loaded" if entry == "inactive" else entry, "inactive", "dead", "")
 
 
