@@ -35,7 +35,7 @@ def demo(
         ),
     ] = None,
     hosts: Annotated[
-        int | None, typer.Option("--hosts", help="Number of hosts to simulate.", min=1, max=1000)
+        int | None, typer.Option("--hosts", help="Number of hosts to simulate.", min=1, max=1000, metavar="N")
     ] = None,
     inventory: Annotated[
         Path | None,
@@ -85,7 +85,7 @@ def list_demos() -> None:
     typer.echo("\n".join(lines) or "no demo is kept running; `gpunode demo --keep` begins one")
 
 
-@app.command("break")
+@app.command("break", short_help="Break one host of a kept demo; verify finds the fault.")
 def break_host(
     link: Annotated[
         str,
@@ -133,7 +133,7 @@ def _fault(name: str, option: str, more: str = "") -> Fault:
 @app.command("add")
 def add(
     name: Name = None,
-    hosts: Annotated[int, typer.Option("--hosts", help="How many.", min=1, max=100)] = 1,
+    hosts: Annotated[int, typer.Option("--hosts", help="How many.", min=1, max=100, metavar="N")] = 1,
 ) -> None:
     """Add bare hosts to a kept demo and its inventory.
 
@@ -149,7 +149,7 @@ def add(
     )
 
 
-@app.command("stop")
+@app.command("stop", short_help="End a kept demo, or all, and remove its folder.")
 def stop(name: Name = None) -> None:
     """End a kept demo, or all of them, and remove its folder; without a name also the remains of killed demos.
 

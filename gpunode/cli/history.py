@@ -33,7 +33,9 @@ RecordedRun = Annotated[
 
 
 def history(
-    count: Annotated[int, typer.Option("--count", "-n", help="Number of runs to list.", min=1)] = 20,
+    count: Annotated[
+        int, typer.Option("--count", "-n", help="Number of runs to list.", min=1, metavar="N")
+    ] = 20,
     json: options.Json = False,
 ) -> None:
     """List this machine's recorded runs of `provision`, `resume` and `undo`, newest first: time, operator, inventory, results,

@@ -75,13 +75,14 @@ def provision(
     yes: options.Yes = False,
     run: Annotated[bool, typer.Option("--run/--no-run", help="Run vectoradd on the GPUs at the end.")] = True,
     batch: options.Batch = None,
-    canary: Annotated[int, typer.Option(help="Finish N hosts before all others.", min=0)] = 0,
+    canary: Annotated[int, typer.Option(help="Finish N hosts before all others.", min=0, metavar="N")] = 0,
     max_fail: Annotated[
         int | None,
         typer.Option(
             help="Stop once more than N hosts have failed, refused and unreachable ones included. Default: stop at the first failure during the run.",
             min=0,
             show_default=False,
+            metavar="N",
         ),
     ] = None,
     fingerprint: options.Fingerprints = None,
@@ -246,7 +247,12 @@ def cordon_gpu(
     uuid: Uuid,
     reason: Annotated[
         str,
-        typer.Option("--reason", help="The reason, shown by status and why; required.", show_default=False),
+        typer.Option(
+            "--reason",
+            help="The reason, shown by status and why; required.",
+            show_default=False,
+            metavar="TEXT",
+        ),
     ] = "",
     yes: options.Yes = False,
     common: options.Common,

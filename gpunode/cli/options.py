@@ -78,7 +78,8 @@ Kubeconfig = Annotated[
     typer.Option("--kubeconfig", help="The cluster's kubeconfig; overrides the inventory's.", metavar="FILE"),
 ]
 Context = Annotated[
-    str | None, typer.Option("--context", help="The kubeconfig's context; overrides the inventory's.")
+    str | None,
+    typer.Option("--context", help="The kubeconfig's context; overrides the inventory's.", metavar="NAME"),
 ]
 Namespace = Annotated[
     str | None,
@@ -86,6 +87,7 @@ Namespace = Annotated[
         "--namespace",
         "-n",
         help="The device plugin's namespace; overrides the inventory's.",
+        metavar="NAME",
         callback=check_namespace,
     ),
 ]
@@ -122,7 +124,9 @@ Quiet = Annotated[
         help="Print results and problems only: no progress (also with --json), and with --yes no plan.",
     ),
 ]
-Forks = Annotated[int, typer.Option("--forks", help="Number of hosts to work on in parallel.", min=1)]
+Forks = Annotated[
+    int, typer.Option("--forks", help="Number of hosts to work on in parallel.", min=1, metavar="N")
+]
 AskSudo = Annotated[
     bool, typer.Option("--ask-sudo-password", "-K", help="Ask once for the sudo password of all hosts.")
 ]

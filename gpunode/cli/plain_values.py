@@ -37,5 +37,13 @@ def build(descriptor: TypeDescriptor) -> RuntimeParam:
 
 
 def install() -> None:
-    """Have typer use it."""
+    """Have typer use it; and name an argument in help by its name alone, without braces and the type of its Python value."""
     typer.core.build_runtime_param = build
+    argument: Any = typer.core.TyperArgument
+    argument._usage_display_name = _usage
+    argument.display_type_rich = lambda *_, **__: ""
+
+
+def _usage(argument: Any) -> str:
+    name = argument.display_name_raw
+    return name if argument.required else f"[{name}]"

@@ -115,9 +115,11 @@ def image(
         ),
     ] = "",
     to: Annotated[Path, typer.Option(help="The archive to write.", metavar="FILE")] = Path("plugin.tar"),
-    arch: Annotated[str, typer.Option(help="The nodes' architecture: amd64 or arm64.")] = "amd64",
+    arch: Annotated[
+        str, typer.Option(help="The nodes' architecture: amd64 or arm64.", metavar="NAME")
+    ] = "amd64",
     name: Annotated[
-        str, typer.Option(help="The image's name and tag.")
+        str, typer.Option(help="The image's name and tag.", metavar="NAME:TAG")
     ] = f"gpunode-deviceplugin:{__version__}",
     wheels: Annotated[
         Path | None,

@@ -40,7 +40,9 @@ def init(
             "--limit", "-l", help="Take only these hosts of the source; names and globs.", metavar="NAMES"
         ),
     ] = None,
-    user: Annotated[str, typer.Option("--user", help="The hosts' ssh user, if ssh does not know it.")] = "",
+    user: Annotated[
+        str, typer.Option("--user", help="The hosts' ssh user, if ssh does not know it.", metavar="NAME")
+    ] = "",
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
     json: options.Json = False,
@@ -161,7 +163,9 @@ def keys(
     ] = "",
     to: Annotated[Path, typer.Option(help="The folder for the files.", metavar="FOLDER")] = Path(),
     fingerprint: options.Fingerprints = None,
-    arch: Annotated[str, typer.Option(help="The hosts' architecture: amd64 or arm64.")] = "amd64",
+    arch: Annotated[
+        str, typer.Option(help="The hosts' architecture: amd64 or arm64.", metavar="NAME")
+    ] = "amd64",
     json: options.Json = False,
 ) -> None:
     """Fetch the two keys that sign NVIDIA's packages, check their fingerprints, and write them beside the inventory.

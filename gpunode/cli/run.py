@@ -28,7 +28,10 @@ def vectoradd(
     common: options.InCluster,
     image: Annotated[
         str | None,
-        typer.Option(help="Use another image, such as NVIDIA's vectoradd sample; exit status 0 passes."),
+        typer.Option(
+            help="Use another image, such as NVIDIA's vectoradd sample; exit status 0 passes.",
+            metavar="IMAGE",
+        ),
     ] = None,
     logs: Annotated[bool, typer.Option("--logs", help="Show each pod's log.")] = False,
 ) -> int:
@@ -50,7 +53,9 @@ def vectoradd(
 def nvidia_smi(
     *,
     common: options.InCluster,
-    image: Annotated[str | None, typer.Option(help="Use another image than the device plugin's.")] = None,
+    image: Annotated[
+        str | None, typer.Option(help="Use another image than the device plugin's.", metavar="IMAGE")
+    ] = None,
 ) -> int:
     """Run nvidia-smi in a pod with one GPU, on one of the nodes, show its output, and delete the pod.
 
@@ -70,7 +75,9 @@ def nvidia_smi(
 def notebook(
     *,
     common: options.InCluster,
-    image: Annotated[str | None, typer.Option(help="Use another image with Jupyter on port 8888.")] = None,
+    image: Annotated[
+        str | None, typer.Option(help="Use another image with Jupyter on port 8888.", metavar="IMAGE")
+    ] = None,
     node_port: Annotated[
         bool,
         typer.Option("--node-port", help="Also expose it on a port of every node, over plain HTTP."),
@@ -109,10 +116,16 @@ def manifest(
     namespace: Annotated[
         str,
         typer.Option(
-            "--namespace", "-n", help="The namespace of its objects.", callback=options.check_namespace
+            "--namespace",
+            "-n",
+            help="The namespace of its objects.",
+            callback=options.check_namespace,
+            metavar="NAME",
         ),
     ] = "default",
-    image: Annotated[str, typer.Option(help="Use another image than the default; cuda needs yours.")] = "",
+    image: Annotated[
+        str, typer.Option(help="Use another image than the default; cuda needs yours.", metavar="IMAGE")
+    ] = "",
     node_selector: Annotated[
         list[str] | None,
         typer.Option("--node-selector", help="Only nodes with this label.", metavar="LABEL=VALUE"),

@@ -107,7 +107,7 @@ def simulate(
             "--memory", help="Units for each container: 4, or 8,4 for two containers.", metavar="UNITS"
         ),
     ] = "1",
-    pods: Annotated[int, typer.Option("--pods", help="How many pods.", min=1, max=10_000)] = 1,
+    pods: Annotated[int, typer.Option("--pods", help="How many pods.", min=1, max=10_000, metavar="N")] = 1,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
