@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 RECENT = 10  # runs
+KEPT_RUNS, KEPT_DAYS = 200, 90  # see `_prune`
 LAST = "last"  # names the newest run
 CLUSTER = ""  # in the place of a host: changes there
 STAMP = "%Y%m%dT%H%M%SZ"
@@ -235,6 +236,8 @@ class Record:
                 answered,
             )
             record._append([asdict(head)])
+            with suppress(OSError):  # another run prunes them, too
+                _prune(folder, time.time())
         except OSError as error:
             with suppress(OSError):
                 record.path.unlink()
@@ -363,6 +366,26 @@ class Record:
             file.writelines(f"{json.dumps(line)}\n" for line in lines)
             file.flush()
             os.fsync(file.fileno())
+
+
+def _prune(folder: Path, now: float) -> None:
+    """Remove records that are neither among the last KEPT_RUNS nor were written in the last KEPT_DAYS, nor are their inventory's last."""
+    paths = sorted(folder.glob("*.jsonl"), reverse=True)
+    old = [path for path in paths[KEPT_RUNS:] if path.stat().st_mtime < now - KEPT_DAYS * 86400]
+    known = {_inventory_of(path) for path in paths if path not in old} if old else set[str | None]()
+    for path in old:
+        inventory = _inventory_of(path)
+        if inventory is not None and inventory in known:
+            path.unlink(missing_ok=True)
+        known.add(inventory)
+
+
+def _inventory_of(path: Path) -> str | None:
+    """The inventory that a record names; None where it names none."""
+    with suppress(OSError, ValueError, RecursionError, AttributeError), path.open(encoding="utf-8") as file:
+        named: object = json.loads(file.readline()).get("inventory")
+        return named if isinstance(named, str) else None
+    return None
 
 
 def _describe(step: str, change: Change, reload: bool) -> RecordedChange:

@@ -63,6 +63,26 @@ def test_records_are_for_their_owner_alone(tmp_path: Path) -> None:
     assert (run.path.stat().st_mode & 0o777, run.path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
+def test_a_new_run_removes_records_that_are_old_and_not_among_the_last(tmp_path: Path) -> None:
+    """Not the last of an inventory, nor what names none."""
+    folder = tmp_path / "runs"
+    mine = json.dumps({"format": 1, "hosts": [], "inventory": str(tmp_path / "inventory.yaml")})
+    texts = {"20240101T000000Z-aaaa": '{"inventory": "/other"}', "20240102T000000Z-aaaa": '{"inventory": "/other"}', "20240103T000000Z-aaaa": "no"}  # fmt: skip
+    folder.mkdir()
+    for number in range(record.KEPT_RUNS + 2):
+        texts[f"20250101T{number // 60:02}{number % 60:02}00Z-aaaa"] = mine
+    for name, text in texts.items():
+        path = folder / f"{name}.jsonl"
+        path.write_text(f"{text}\n")
+        os.utime(path, (0, 0))
+    young = folder / "20250101T000100Z-aaaa.jsonl"
+    os.utime(young)
+    run = begun(tmp_path)
+    left = sorted(path.stem for path in folder.glob("*.jsonl"))
+    gone = {"20240101T000000Z-aaaa", "20250101T000000Z-aaaa", "20250101T000200Z-aaaa"}
+    assert left == sorted({run.id, *texts} - gone)
+
+
 def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps({"format": 2, "hosts": []}) + "\n")
