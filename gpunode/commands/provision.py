@@ -163,8 +163,9 @@ def provision(session: Session, options: ProvisionOptions) -> int:
         )
         members = run_batches(run, lease, plan_again(run, hosts, lease), hosts, options)
         objects = [change for change in cluster.changes if change.before or change.manifest]
-        if api and options.undo and objects:
-            _restore_objects(api, run, lease, members, hosts, objects)
+        restored = not (api and options.undo and objects) or _restore_objects(
+            api, run, lease, members, hosts, objects
+        )
     record.end()
     _report_end(
         session,
@@ -176,7 +177,7 @@ def provision(session: Session, options: ProvisionOptions) -> int:
         proves=options.run,
         undo=bool(options.undo),
     )
-    return exit_codes.of_run(members)
+    return exit_codes.of_run(members) or int(not restored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +253,8 @@ def _plan_undo(
         every = known <= {host.name for host in session.hosts}
         planned = undo_cluster.plan_cluster(api, recorded, hosts.placed, objects=every)
         session.reporter.cluster(api.access.context, planned.changes)
+        gone = [dict(change.before) for change in planned.objects if change.before and not change.manifest]
+        rights.demand(api, (*rights.of_deletion(gone), *rights.of_wait(gone)))
     _show_left(session, hosts.members, recorded, planned)
     gate.show(session.inventory, session.reporter)
     return planned
@@ -275,19 +278,21 @@ def _take_back(session: Session, api: Api, record: Record, undo: str) -> Callabl
 
 def _restore_objects(
     api: Api, run: Run, lease: Held, members: Members, hosts: Hosts, objects: Sequence[Difference]
-) -> None:
-    """The last stage of an undo, once all hosts are undone."""
+) -> bool:
+    """The last stage of an undo, once all hosts are undone; whether it was made."""
     reporter = run.session.reporter
     why = stop_reason(run, lease, members, hosts, None)
     if not all(member.host_ok and member.reason is None for member in members):
         why = why or "not all hosts are undone"
     if why:
         reporter.note(f"The cluster's objects stay: {why}. Run the undo again when the hosts are.")
-        return
+        return False
     try:
         undo_cluster.restore_objects(api, objects, seconds=OBJECT_SECONDS, notify=progress(reporter))
     except ClusterError as error:
         reporter.problem(error.problem)
+        return False
+    return True
 
 
 def _show_left(

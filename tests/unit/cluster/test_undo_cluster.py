@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from gpunode.cluster.api import Api
+from gpunode.cluster.lease import Held
 from gpunode.cluster.objects import apply
+from gpunode.commands import provision
 from gpunode.engine import batch, nodes, record, undo_cluster, work
 from gpunode.engine.member import Member
 from gpunode.engine.record import Record, RunOptions
@@ -17,7 +20,7 @@ from gpunode.links.plugin import daemonset
 from gpunode.model import Host, Left, Outcome, Ssh
 
 from .conftest import add_node, pod
-from .fake import FakeApi
+from .fake import FakeApi, Fault
 
 BEFORE = Host("a", Ssh("a"), labels={"tier": "a", "old": "1"}, taints=("gpu=yes:NoSchedule",))
 AFTER = Host("a", Ssh("a"), labels={"tier": "b", "new": "1"}, taints=("gpu=yes:NoSchedule", "lab:NoExecute"))
@@ -184,3 +187,17 @@ def test_an_object_with_a_secret_is_not_recorded(runs: Runs, fake: FakeApi) -> N
     fake.minor = 36
     assert apply_recorded(runs, runtime_class("a")).objects
     assert apply_recorded(runs, runtime_class("password=hunter2hunter2")).objects == ()
+
+
+@pytest.mark.parametrize(("why", "refused"), [("", False), ("", True), ("it was paused", False)])
+def test_objects_that_an_undo_could_not_restore_make_it_fail(
+    runs: Runs, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, why: str, refused: bool
+) -> None:
+    fake.minor = 36
+    run = apply_recorded(runs, runtime_class("1"))
+    changes = undo_cluster.plan_cluster(runs.api, run, (), objects=True).objects
+    if refused:
+        fake.fail("DELETE", "runtimeclasses/nvidia", Fault(403, "Forbidden", "no"))
+    monkeypatch.setattr(provision, "stop_reason", lambda *_: why)
+    done = provision._restore_objects(runs.api, mock.Mock(), Held("us"), (), mock.Mock(), changes)
+    assert (done, text(runs.api)) == ((True, None) if not (why or refused) else (False, "1"))
