@@ -24,6 +24,7 @@ from gpunode.model import (
     KernelModule,
     Left,
     Outcome,
+    Package,
     PackageChange,
     Packages,
     PackageSpec,
@@ -236,7 +237,8 @@ def _software(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
     was_loaded = "nvidia" in before
     is_loaded, reloaded = "nvidia" in facts.modules, any(entry.kind == "kernel_module" for entry in entries)
     load = KernelModule(f"as before {_name(run)}", load=modules.LOAD, services=modules.daemons(facts))
-    if not is_loaded or not ((reloaded and not was_loaded) or _change_driver(changes, facts)):
+    reloads = (reloaded and not was_loaded) or _change_driver(changes, facts)
+    if not is_loaded or not (reloads or _is_stale(entries, facts)):
         yield from changes
         if was_loaded and not is_loaded and reloaded:
             yield load
@@ -264,6 +266,16 @@ def _change_driver(changes: Iterable[Change], facts: Facts) -> bool:
         )
         for change in changes
     )
+
+
+def _is_stale(entries: Journal, facts: Facts) -> bool:
+    """True if the run changed the driver's packages, and the loaded module is of another version than the installed library: an undo
+    was killed between them."""
+    system, changed = system_of_host(facts), _package_changes(entries)
+    packages = {name: Package(name, change.now or change.was or "") for name, change in changed.items()}
+    if system is None or not system.names.driver_family(packages):
+        return False
+    return facts.library_version not in (None, facts.modules["nvidia"].version)
 
 
 def _packages(

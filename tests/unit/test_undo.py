@@ -295,6 +295,19 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [RELOADED, Packages(WHY, (OLD,), refresh=True), LOAD],
         [],
     ),
+    # An undo was killed between the packages and their modules.
+    (
+        [changed(packages={DRIVER: ("1", "2")}, modules=("nvidia",))],
+        replace(there(("nvidia",), libnvidia_ml1="1"), library_version="1"),
+        [RELOADED, LOAD],
+        [],
+    ),
+    (
+        [changed(packages={"nvidia-container-toolkit": ("1", "2")}, modules=("nvidia",))],
+        replace(there(("nvidia",), nvidia_container_toolkit="1"), library_version="1"),
+        [],
+        [],
+    ),
     (
         [changed(packages={"nvidia-container-toolkit": (None, "2")}, modules=("nvidia",))],
         there(("nvidia",), nvidia_container_toolkit="2"),
