@@ -51,13 +51,15 @@ def unserved(api: Api) -> Problem | None:
 
 def read(api: Api) -> dict[str, tuple[Published, ...]]:
     """The driver's devices by node. Raises ClusterError."""
-    users = {key: names for claim in api.find("ResourceClaim")[0] for key, names in _allocated(claim)}
+    specs = [item["spec"] for item in api.find("ResourceSlice")[0]]
+    specs = [spec for spec in specs if spec.get("nodeName") and spec.get("driver") == DRA_DRIVER]
+    claims = api.find("ResourceClaim")[0] if specs else ()
+    users = {key: names for claim in claims for key, names in _allocated(claim)}
     by_node: dict[str, tuple[Published, ...]] = {}
-    for spec in (item["spec"] for item in api.find("ResourceSlice")[0]):
-        node, pool = spec.get("nodeName"), (spec.get("pool") or {}).get("name", "")
-        if node and spec.get("driver") == DRA_DRIVER:
-            devices = (_device(pool, device, users) for device in spec.get("devices") or ())
-            by_node[node] = (*by_node.get(node, ()), *devices)
+    for spec in specs:
+        node, pool = spec["nodeName"], (spec.get("pool") or {}).get("name", "")
+        devices = (_device(pool, device, users) for device in spec.get("devices") or ())
+        by_node[node] = (*by_node.get(node, ()), *devices)
     return by_node
 
 
