@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import TypeAlias
 
 from gpunode import packages
 from gpunode.cluster.api import AT_ONCE, Api
-from gpunode.engine import chain, nodes
+from gpunode.engine import accepted, chain, nodes
 from gpunode.engine.fleet import Planner
 from gpunode.engine.member import Member, Members
 from gpunode.errors import ClusterError
@@ -65,9 +66,12 @@ def work_of(users: Iterable[GpuUser]) -> tuple[GpuUser, ...]:
 
 
 def locate(api: Api | None, members: Sequence[Member]) -> Members:
-    """The members that may be in the cluster, each with its node or the reason why it has none; () without a cluster."""
+    """The members that may be in the cluster, each with its node or the reason why it has none, and with what the run holds to from
+    here on: whether its node closes again. () without a cluster."""
     able = [member for member in members if member.outcome and member.outcome.status in ("right", "planned")]
-    return nodes.locate(api, able, seconds=0, notify=lambda _: None) if api and able else ()
+    located = nodes.locate(api, able, seconds=0, notify=lambda _: None) if api and able else ()
+    now = time.time()
+    return tuple(replace(member, closes=accepted.closes_again(member, now)) for member in located)
 
 
 def find_impact(
@@ -81,8 +85,11 @@ def find_impact(
 ) -> Members:
     """The members with their `located` nodes, and what each plan interrupts there. With strict=False, work that the API server
     does not disclose is unknown. `namespace`: of the device plugin. `planners`: host → planner, where it is not provision's."""
-    node = {member.host.name: member.node for member in located}
-    placed = [replace(member, node=node.get(member.host.name)) for member in members]
+    known = {member.host.name: (member.node, member.closes) for member in located}
+    placed = []
+    for member in members:
+        node, closes = known.get(member.host.name, (None, False))
+        placed.append(replace(member, node=node, closes=closes))
     plugins = (
         _plugins(api, namespace, strict=strict)
         if any(disturbance(member).reboot for member in placed)

@@ -19,7 +19,8 @@ class Member:
     """One host's state in a run. `outcome`: None before its probe. `labels`: the node's, with those of this run.
 
     `spent`: seconds by phase, once its batch has ended. `verdicts`: of the cluster's links judged so far; `result`: of vectoradd. `reason`: why it is excluded. `idle_pods_left`: idle pods
-    that hold its GPUs were left on it, and may run by now.
+    that hold its GPUs were left on it, and may run by now. `closes`: the plan has its node tainted again, as its required acceptance
+    ran out; batches are made for it, so it stays as of the plan.
     """
 
     host: Host
@@ -30,6 +31,7 @@ class Member:
     verdicts: tuple[Verdict, ...] = ()
     result: NodeResult | None = None
     idle_pods_left: bool = False
+    closes: bool = False
     spent: Mapping[str, float] = field(default_factory=dict)
 
     @property

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from gpunode.engine import accepted, control_plane, converge, impact
+from gpunode.engine import control_plane, converge, impact
 from gpunode.engine.batch_order import Size, split_batches
 from gpunode.engine.fleet import Visit
 from gpunode.engine.impact import Act
@@ -73,14 +72,13 @@ def order_batches(
 ) -> tuple[tuple[Host, ...], ...]:
     """The batches of the hosts that are right or have changes. Those that an earlier run has `begun` go first, and those whose nodes
     are tainted until their proof. A node that is to be tainted again counts as disturbed."""
-    now = time.time()
     closed = {member.host.name for member in members if member.node and taint.run_of(member.node)}
     return split_batches(
         [member.host for member in members if member.host_ok or member.has_changes],
         [
             member.host.name
             for member in members
-            if (member.has_changes and member.disturbs.anybody) or accepted.closes_again(member, now)
+            if (member.has_changes and member.disturbs.anybody) or member.closes
         ],
         alone=control_plane.disturbed_hosts(members),
         begun=closed.union(begun),

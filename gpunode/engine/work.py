@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.watch import wait_for_api
-from gpunode.engine import accepted, converge, impact, nodes
+from gpunode.engine import converge, impact, nodes
 from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member, Members
 from gpunode.engine.record import Record
@@ -153,7 +153,7 @@ def is_tainted_until_proven(member: Member, asked: bool) -> bool:
     required acceptance ran out. Otherwise it stays open: if all its GPUs are in use, nothing could prove it and remove the taint."""
     if member.node is None or not (asked or member.host.taint_until_verified):
         return False
-    if member.node.labels.get(GPU_LABEL) != "true" or accepted.closes_again(member, time.time()):
+    if member.node.labels.get(GPU_LABEL) != "true" or member.closes:
         return True
     applied = member.outcome.applied if member.outcome else ()
     changes = (*applied, *(member.changes if member.has_changes else ()))

@@ -14,7 +14,7 @@ from gpunode.acceptance.stamp import DAY, Stamp
 from gpunode.cluster.api import Api
 from gpunode.commands import provision
 from gpunode.contract.condition import ACCEPTED
-from gpunode.engine import batch, cluster_diff, rounds, work
+from gpunode.engine import accepted, batch, cluster_diff, impact, rounds, work
 from gpunode.engine.batch import Run
 from gpunode.engine.batch_order import Size
 from gpunode.engine.member import Member, Members
@@ -146,10 +146,10 @@ def accepted_until(fake: FakeApi, until: float, **host: bool) -> Member:
     ],
 )
 def test_a_node_whose_required_acceptance_ran_out_is_tainted_again(
-    fake: FakeApi, ago: float, host: dict[str, bool], expected: bool
+    api: Api, fake: FakeApi, ago: float, host: dict[str, bool], expected: bool
 ) -> None:
     """By the inventory alone; one by one, so that never more than a share of the cluster is closed."""
-    member = accepted_until(fake, time.time() - ago, **host)
+    (member,) = impact.locate(api, [accepted_until(fake, time.time() - ago, **host)])
     assert work.is_tainted_until_proven(member, asked=True) is expected
     open_nodes = [
         Member(Host(name, Ssh(name)), Outcome(name, "right"), nodes.parse(add_node(fake, name)))
@@ -160,6 +160,18 @@ def test_a_node_whose_required_acceptance_ran_out_is_tainted_again(
         ["b", "c", "a"] if expected else ["a", "b", "c"]
     )
     assert len(order) == (2 if expected else 1)
+
+
+def test_an_acceptance_that_ends_after_the_plan_closes_no_node_of_its_batches(
+    api: Api, fake: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a fleet were accepted at once: the batches let no more nodes close than the plan found."""
+    planned = [accepted_until(fake, 100.0)]
+    monkeypatch.setattr(accepted, "closes_again", lambda *_: False)
+    members = impact.find_impact(api, "", planned, impact.locate(api, planned), strict=True)
+    monkeypatch.undo()
+    work.taint_until_proven(api, members, RUN, True, report.make(json=True, quiet=True), changing=False)
+    assert of(fake) == []
 
 
 @pytest.mark.parametrize(
