@@ -208,7 +208,7 @@ def _take_marks(api: Api | None, session: Session, members: Members, record: Rec
         if member.outcome is not None and not member.host_ok:
             return member
         try:
-            if not keep and not (member.outcome and member.outcome.applied):
+            if not keep:
                 member = member.exclude(work.why_busy(api, member))
                 if member.reason is not None:
                     return member

@@ -71,8 +71,7 @@ def take_back(api: Api, run: RecordedRun, member: Member, record: Record, notify
         node = parse(item)
         wanted, had = plan(run.marks, node).wanted, nodes.own_marks(node, labels.PROVISION)
         leaves = GPU_LABEL in had and GPU_LABEL not in wanted.get(labels.PROVISION, had)
-        waited = member.outcome is not None and bool(member.outcome.applied)
-        if leaves and not waited and (busy := work.why_busy(api, member)):
+        if leaves and (busy := work.why_busy(api, member)):
             return member.exclude(busy)
         for writer, after in wanted.items():
             record.marks(node.name, writer, nodes.own_marks(node, writer), after)

@@ -232,7 +232,9 @@ def lift_cordon(api: Api | None, member: Member, reason: Problem, emit: OnEvent)
 
 
 def why_busy(api: Api, member: Member) -> Problem | None:
-    """Why the plugin stays on the node of a host without changes: pods use its GPUs. Raises ClusterError."""
+    """Why the plugin stays on the node of a host whose changes waited for no work: pods use its GPUs. Raises ClusterError."""
+    if member.outcome and impact.disturbance_of(member.outcome.applied).ends_gpu_work:
+        return None
     pods = drain.work_on(api, member.node.name, impact.boot_id(member)) if member.node else ()
     busy = [pod.name for pod in pods if pod.asks and not pod.service and not pod.standstill]
     what = f"{NOT_CHANGED}: {few(busy, NAMED)} still used its GPUs"

@@ -17,7 +17,7 @@ from gpunode.engine.member import Member
 from gpunode.engine.record import Record, RunOptions
 from gpunode.links import node as links
 from gpunode.links.plugin import daemonset
-from gpunode.model import Host, Left, Outcome, Ssh
+from gpunode.model import Change, Host, KernelModule, Left, Outcome, Ssh, WriteFile
 
 from .conftest import add_node, pod
 from .fake import FakeApi, Fault
@@ -56,9 +56,11 @@ class Runs:
         assert members[0].reason is None
         return record.read(made.path)
 
-    def undo(self, run: record.RecordedRun) -> tuple[record.RecordedRun, Member]:
+    def undo(self, run: record.RecordedRun, *applied: Change) -> tuple[record.RecordedRun, Member]:
         made = self.begin()
-        member = Member(AFTER, Outcome("a", "right"), node(self.api))
+        member = Member(
+            AFTER, Outcome("a", "changed" if applied else "right", applied=applied), node(self.api)
+        )
         after = undo_cluster.take_back(self.api, run, member, made, lambda _: None)
         return record.read(made.path), after
 
@@ -115,12 +117,21 @@ def test_a_plugin_that_the_undo_paused_goes_with_the_label_that_the_run_brought(
     assert state(runs.api) == ({"rack": "7"}, [], [])
 
 
-def test_a_node_whose_gpus_are_in_use_keeps_the_plugin(runs: Runs, fake: FakeApi) -> None:
+@pytest.mark.parametrize(
+    ("applied", "waited"),
+    [((), False), ((WriteFile("/etc/x", "", "x"),), False), ((KernelModule("", unload=("nvidia",)),), True)],
+)
+def test_a_node_whose_gpus_are_in_use_keeps_the_plugin_unless_changes_waited_for_that(
+    runs: Runs, fake: FakeApi, applied: tuple[Change, ...], waited: bool
+) -> None:
     run = runs.provision(BEFORE)
     before = state(runs.api)
     work_there: dict[str, Any] = pod("train", node="a", gpus=1)
     fake.put(work_there)
-    _, member = runs.undo(run)
+    _, member = runs.undo(run, *applied)
+    if waited:
+        assert (member.reason, state(runs.api)[0]) == (None, {"rack": "7"})
+        return
     assert member.reason is not None
     assert (member.reason.code, state(runs.api)) == (work.BUSY, before)
     assert batch.end_state(member)[0] == "skipped"
