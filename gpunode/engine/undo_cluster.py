@@ -80,7 +80,7 @@ def take_back(api: Api, run: RecordedRun, member: Member, record: Record, notify
             else:
                 labels.write(api, node, after, writer=writer)
         if leaves:
-            marks.clear(api, node.name, keep_software=False, notify=notify)
+            marks.remove_plugin(api, node.name, notify=notify)
         taint.release(api, node.name, run.id)
     except ClusterError as error:
         return member.exclude(replace(error.problem, code=batch.FAILED))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from gpunode.cluster.api import Api, notes
 from gpunode.cluster.api.kinds import Object
@@ -11,6 +11,7 @@ from gpunode.contract.condition import TYPE
 from gpunode.contract.status import ANNOTATION
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, TAINTS, Node, cordon, labels, parse, taint
 from gpunode.links.plugin import condition, features
+from gpunode.links.plugin.daemonset import OWNER as PAUSER
 
 DOMAIN = "gpunode.dev/"
 WRITERS = (labels.PROVISION, labels.ACCELERATOR, features.WRITER)
@@ -75,22 +76,23 @@ def take_off(api: Api, name: str, *, keep_software: bool, notify: OnProgress) ->
             labels.write(api, node, kept if writer == labels.PROVISION else {}, writer=writer)
     taint.write(api, node, ())
     taint.release(api, name, taint.run_of(node))
-    clear(api, name, keep_software=keep_software, notify=notify)
-    cordon.uncordon(api, name)
-
-
-def clear(api: Api, name: str, *, keep_software: bool, notify: OnProgress) -> None:
-    """Remove annotations, the plugin's labels and its condition: all but other labels, taints and the cordon. Raises ClusterError."""
     cordon.change_node(api, name, lambda live: _clear(live, keep_software))
     if not keep_software:
         condition.remove(api, notify, [name])
+    cordon.uncordon(api, name)
 
 
-def _clear(live: Object, keep_software: bool) -> Object | None:
-    """The patch that removes gpunode's annotations but the cordon's, and the plugin's labels, or gpunode's hold on them."""
+def remove_plugin(api: Api, name: str, *, notify: OnProgress) -> None:
+    """Remove the plugin's labels, its annotations and its condition: nothing that is of other runs. Raises ClusterError."""
+    cordon.change_node(api, name, lambda live: _clear(live, False, (ANNOTATION, PAUSER)))
+    condition.remove(api, notify, [name])
+
+
+def _clear(live: Object, keep_software: bool, only: Collection[str] | None = None) -> Object | None:
+    """The patch that removes gpunode's annotations but the cordon's (`only`: these), and the plugin's labels, or gpunode's hold on them."""
     meta = live["metadata"]
-    gone = dict.fromkeys(_annotations(meta.get("annotations") or {}, keep_software))
-    gone.pop(cordon.OWNER, None)
+    own = _annotations(meta.get("annotations") or {}, keep_software)
+    gone = {key: None for key in own if (key != cordon.OWNER if only is None else key in only)}
     fields: Object = {"annotations": gone} if gone else {}
     if keep_software:
         entries = meta.get("managedFields") or []

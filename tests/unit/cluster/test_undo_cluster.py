@@ -12,6 +12,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held
 from gpunode.cluster.objects import apply
 from gpunode.commands import provision
+from gpunode.contract.condition import ACCEPTED
 from gpunode.engine import batch, nodes, record, undo_cluster, work
 from gpunode.engine.member import Member
 from gpunode.engine.record import Record, RunOptions
@@ -105,6 +106,17 @@ def test_what_was_changed_since_stays_and_is_named(runs: Runs) -> None:
     assert planned.left == (Left("kept", "tier=c of node a", "changed since the run"),)
     runs.undo(run)
     assert state(runs.api)[0] == {"rack": "7", OWN: "true", "tier": "c", "old": "1"}
+
+
+def test_a_later_runs_taints_and_the_acceptance_stay_and_keep_their_notes(runs: Runs) -> None:
+    first = runs.provision(BEFORE)
+    second = runs.provision(Host("a", Ssh("a"), taints=("gpu=yes:NoSchedule", "lab:NoExecute")))
+    runs.api.merge("Node", "a", {"metadata": {"annotations": {ACCEPTED: "{}"}}}, manager="gpunode")
+    runs.undo(first)
+    assert state(runs.api)[1:] == (["lab:NoExecute"], [links.TAINTS, ACCEPTED])
+    assert node(runs.api).own_taints == ("lab:NoExecute",)
+    runs.undo(second)
+    assert state(runs.api)[1:] == ([], [ACCEPTED])
 
 
 def test_a_plugin_that_the_undo_paused_goes_with_the_label_that_the_run_brought(runs: Runs) -> None:
