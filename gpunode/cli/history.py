@@ -87,7 +87,8 @@ def undo(
     Plans from each host's journal, and for the cluster from the run's record. Keeps later changes; shows these, and changes that
     cannot be undone, before the question. An undo is itself a run: you can resume, show and undo it.
 
-    `last` is the last run of the inventory. A run's id needs no inventory: its own is used unless you name another.
+    `last` is the last run of the inventory, and refused if that is an undo that has not finished. A run's id needs no inventory: its
+    own is used unless you name another.
 
     Example: gpunode undo last --limit gpu-01
     """
@@ -96,8 +97,17 @@ def undo(
     from gpunode.engine import record
     from gpunode.engine.batch_order import Size
     from gpunode.errors import UsageError
+    from gpunode.wording import advise
 
     recorded = record.find_last(common.inventory) if run == record.LAST else record.find(run)
+    undone = recorded.options.undo
+    if run == record.LAST and undone and (recorded.not_done or not recorded.ended):
+        raise UsageError(
+            f"the last run, {recorded.id}, is an undo that has not finished",
+            hint=advise(
+                f"`gpunode undo {undone}` or `gpunode resume` continues it; `gpunode undo {recorded.id}` takes it back."
+            ),
+        )
     if common.origin == options.DEFAULT:
         common = dataclasses.replace(common, inventory=Path(recorded.inventory))
     known = {host.name for host in load_inventory(common.inventory, common.origin).hosts}

@@ -18,7 +18,7 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.commands import provision
 from gpunode.commands import undo as undoing
 from gpunode.engine import undo_cluster
-from gpunode.engine.record import Record, RunOptions, default_folder, find, read
+from gpunode.engine.record import Record, RunOptions, State, default_folder, find, read
 from gpunode.engine.session import Session
 from gpunode.errors import GpunodeError
 from gpunode.model import Cluster, Host, Inventory, Plan, Reboot, Service, Ssh, StepPlan, WriteFile
@@ -100,6 +100,28 @@ def test_undo_last_takes_the_last_run_of_this_inventory(
     assert undone == [mine, other, other]
     code, text = run("undo", "last", "third.yaml")
     assert (code, "no run of third.yaml" in text) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("state", "ended", "refused"), [("undone", True, False), ("undone", False, True), ("skipped", True, True)]
+)
+def test_undo_last_does_not_take_an_unfinished_undo_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: State, ended: bool, refused: bool
+) -> None:
+    """Who repeats the command after a kill wants the rest undone."""
+    monkeypatch.chdir(tmp_path)
+    Path("inventory.yaml").write_text("groups: {g: {hosts: [a]}}\n")
+    first = Record.begin(Path("inventory.yaml"), ["a"], RunOptions()).id
+    second = Record.begin(Path("inventory.yaml"), ["a"], RunOptions(undo=first))
+    second.host("a", state)
+    if ended:
+        second.end()
+    undone: list[str] = []
+    monkeypatch.setattr(undoing, "undo", lambda _, run, __: undone.append(run) or 0)
+    code, text = run("undo", "last")
+    assert (code, undone) == ((2, []) if refused else (0, [second.id]))
+    assert not refused or second.id in text
+    assert run("undo", first)[0] == run("undo", second.id)[0] == 0
 
 
 def test_an_undo_says_which_run_it_takes_back(capsys: pytest.CaptureFixture[str]) -> None:

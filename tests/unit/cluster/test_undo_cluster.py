@@ -222,5 +222,5 @@ def test_objects_that_an_undo_could_not_restore_make_it_fail(
     if refused:
         fake.fail("DELETE", "runtimeclasses/nvidia", Fault(403, "Forbidden", "no"))
     monkeypatch.setattr(provision, "stop_reason", lambda *_: why)
-    done = provision._restore_objects(runs.api, mock.Mock(), Held("us"), (), mock.Mock(), changes)
+    done = provision._restore_objects(runs.api, mock.Mock(), Held("us"), (), mock.Mock(), changes, run.id)
     assert (done, text(runs.api)) == ((True, None) if not (why or refused) else (False, "1"))
