@@ -39,7 +39,7 @@ from gpunode.planning import files, services, writers
 OWN = "gpunode"  # in the names of all files that are gpunode's alone, which are these
 NAMES = re.compile(
     r"((20|99)-)?gpunode\.conf|20-gpunode-command\.conf|gpunode-nouveau\.conf|gpunode-(mig|cdi|dev-char)\.service|gpunode-mig\.sh|"
-    r"99-gpunode-(cdi|dev-char)\.rules|90-gpunode\.toml|9[01]-gpunode-(runtime|kubelet)\.yaml|gpunode-(driver|toolkit|system)\.(sources|repo)|"
+    r"99-gpunode-(cdi|dev-char)\.rules|90-gpunode\.toml|9[012]-gpunode-(runtime|kubelet|taint)\.yaml|gpunode-(driver|toolkit|system)\.(sources|repo)|"
     r"gpunode-driver\.pref"
 )
 UNITS = "/etc/systemd/system/"

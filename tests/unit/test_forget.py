@@ -93,6 +93,7 @@ NVIDIA = (
 )
 GONE = ForgetHost("nothing of gpunode's stays")
 CDI, HEADER = "/etc/systemd/system/gpunode-cdi.service", "# Written by gpunode: x\n"
+K3S_TAINT = "/etc/rancher/k3s/config.yaml.d/92-gpunode-taint.yaml"
 USERS = "/etc/systemd/system/docker.service.d/zz-after-gpunode.conf"
 UNKNOWN = "neither a record nor its header shows that gpunode wrote it"
 CHANGED = [Left("kept", "/etc/a", "changed since the run")]
@@ -116,6 +117,7 @@ BETWEEN = [Left("kept", "/etc/a", "changed between two writes of gpunode")]
             [(forget.LINKS.replace("*", "cdi"), None), (CDI, None), GONE],
             [],
         ),
+        ([], {K3S_TAINT: HEADER}, [(K3S_TAINT, None), GONE], []),
         # What is kept is not removed, and no other file with its name: a user's, one of the user's that begins as gpunode's.
         ([entry(CDI, None, HEADER)], {CDI: f"{HEADER}more", forget.LINKS.replace("*", "cdi"): "y"}, [], [replace(CHANGED[0], what=CDI)]),
         ([], {CDI: "x"}, [], [Left("kept", CDI, UNKNOWN)]),
