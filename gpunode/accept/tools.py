@@ -44,8 +44,8 @@ def read_dcgmi(text: str) -> Parsed:
                 gpu = result.get("entity_id", result.get("gpu_ids", result.get("gpu_id", "")))
                 words = [str(line["warning"]) if isinstance(line, dict) else str(line) for line in lines]
                 problems.append(f"{test['name']}, GPU {gpu}: {'; '.join(words) or status}")
-    if not counts["pass"] + counts["fail"] + counts["warn"]:
-        raise Unreadable("no test was run")
+    if not counts["pass"] + counts["fail"]:
+        raise Unreadable(": ".join(["no test was run", *problems[:1]]))
     return not counts["fail"], counts, problems
 
 

@@ -105,6 +105,16 @@ def test_dcgm_4(severity, passed):
     assert problems == ["software, GPU 1: Persistence mode for GPU 1 is disabled."]
 
 
+def test_dcgm_that_measured_nothing():
+    """Settings of the host are no test that passed: with them wrong, dcgmi skips the others."""
+    finding = {"warning": "Persistence mode", "error_severity": 5}
+    tests = [{"name": "software", "results": [{"status": "Fail", "entity_id": 0, "warnings": [finding]}]}]
+    tests += [{"name": "memory", "results": [{"status": "Skip", "entity_id": 0}]}]
+    text = json.dumps({"DCGM Diagnostic": {"test_categories": [{"category": "x", "tests": tests}]}})
+    with pytest.raises(tools.Unreadable, match="no test was run: software, GPU 0: Persistence mode"):
+        tools.read_dcgmi(text)
+
+
 def test_dcgm_3():
     """A test that was skipped is no failure."""
     assert tools.read_dcgmi(json.dumps(DCGM_3)) == (True, {"pass": 2, "fail": 0, "skip": 1, "warn": 0}, [])
