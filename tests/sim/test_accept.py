@@ -222,22 +222,6 @@ def test_a_gpu_that_an_operator_has_cordoned_is_not_missed(demo: Demo, told: boo
     assert uuid not in rows(seen, "acceptance", "uuid")
 
 
-def test_a_gpu_that_pods_cannot_get_is_missed(demo: Demo) -> None:
-    """Of four GPUs three are no accepted host, though all three are good. The last test: the plugin keeps it unhealthy."""
-    state = demo.states[NEW]
-    gpu = state.machine().gpus[3].uuid
-    with state.change() as now:
-        now.xids.append((gpu, 79))
-        now.lost.append(gpu)
-    node = f"{NODES}/{NEW}"
-    until(lambda: client(demo).ask("GET", node)[1]["status"]["allocatable"]["nvidia.com/gpu"] == "3")
-    code, seen = run(demo, "accept", "inventory.yaml", "--limit", NEW, "--level", "quick")
-    assert code == 1
-    assert {row["result"] for row in rows(seen, "acceptance", "uuid").values()} == {"accepted"}
-    host = rows(seen, "accepted", "host")[NEW]
-    assert (host["result"], host["why"]) == ("failed", "1 of 4 GPUs cannot be allocated")
-
-
 def test_a_node_whose_required_acceptance_ran_out_is_closed_until_its_gpus_are_measured(demo: Demo) -> None:
     """And with all of its GPUs in use until they have ended."""
     inventory = yaml.safe_load(demo.inventory.read_text())
@@ -262,3 +246,19 @@ def test_a_node_whose_required_acceptance_ran_out_is_closed_until_its_gpus_are_m
     assert code == 0, output(demo)
     assert not unverified(api)
     assert stamp(demo, NEW)["until"] > good["at"]
+
+
+def test_a_gpu_that_pods_cannot_get_is_missed(demo: Demo) -> None:
+    """Of four GPUs three are no accepted host, though all three are good. The last test: the plugin keeps it unhealthy."""
+    state = demo.states[NEW]
+    gpu = state.machine().gpus[3].uuid
+    with state.change() as now:
+        now.xids.append((gpu, 79))
+        now.lost.append(gpu)
+    node = f"{NODES}/{NEW}"
+    until(lambda: client(demo).ask("GET", node)[1]["status"]["allocatable"]["nvidia.com/gpu"] == "3")
+    code, seen = run(demo, "accept", "inventory.yaml", "--limit", NEW, "--level", "quick")
+    assert code == 1
+    assert {row["result"] for row in rows(seen, "acceptance", "uuid").values()} == {"accepted"}
+    host = rows(seen, "accepted", "host")[NEW]
+    assert (host["result"], host["why"]) == ("failed", "1 of 4 GPUs cannot be allocated")
