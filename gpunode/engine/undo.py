@@ -238,9 +238,11 @@ def _software(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
     is_loaded, reloaded = "nvidia" in facts.modules, any(entry.kind == "kernel_module" for entry in entries)
     load = KernelModule(f"as before {_name(run)}", load=modules.LOAD, services=modules.daemons(facts))
     reloads = (reloaded and not was_loaded) or _change_driver(changes, facts)
-    if not is_loaded or not (reloads or _is_stale(entries, facts)):
+    # Of another version than the library: an undo was killed between the packages and their modules.
+    stale = is_loaded and facts.library_version not in (None, facts.modules["nvidia"].version)
+    if not is_loaded or not (reloads or (stale and _changed_driver(entries, facts))):
         yield from changes
-        if was_loaded and not is_loaded and reloaded:
+        if was_loaded and not is_loaded and (reloaded or _changed_driver(entries, facts)):
             yield load
         return
     why = f"{'of another version' if was_loaded else 'not loaded'} before {_name(run)}"
@@ -268,14 +270,11 @@ def _change_driver(changes: Iterable[Change], facts: Facts) -> bool:
     )
 
 
-def _is_stale(entries: Journal, facts: Facts) -> bool:
-    """True if the run changed the driver's packages, and the loaded module is of another version than the installed library: an undo
-    was killed between them."""
+def _changed_driver(entries: Journal, facts: Facts) -> bool:
+    """True if these changed the driver's packages."""
     system, changed = system_of_host(facts), _package_changes(entries)
     packages = {name: Package(name, change.now or change.was or "") for name, change in changed.items()}
-    if system is None or not system.names.driver_family(packages):
-        return False
-    return facts.library_version not in (None, facts.modules["nvidia"].version)
+    return system is not None and bool(system.names.driver_family(packages))
 
 
 def _packages(

@@ -295,7 +295,13 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [RELOADED, Packages(WHY, (OLD,), refresh=True), LOAD],
         [],
     ),
-    # An undo was killed between the packages and their modules.
+    # An undo was killed between the packages and their modules, or between unload and load.
+    (
+        [changed(packages={DRIVER: ("1", "2")}, modules=("nvidia",))],
+        replace(there(libnvidia_ml1="1"), library_version="1"),
+        [LOAD],
+        [],
+    ),
     (
         [changed(packages={DRIVER: ("1", "2")}, modules=("nvidia",))],
         replace(there(("nvidia",), libnvidia_ml1="1"), library_version="1"),
