@@ -177,7 +177,8 @@ class Human:
         if kind in WRITTEN:
             self._print(WRITTEN[kind](rows))
             return
-        cells = [[plain(cell_text(cell)) for cell in row] for row in group_rows(kind, rows)]
+        text = plain if kind != "cause" else lambda cell: "\n".join(lines(cell))  # a fix has lines
+        cells = [[text(cell_text(cell)) for cell in row] for row in group_rows(kind, rows)]
         used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
         room = self._out.width if self._out.is_terminal else PIPED
         if self._out.is_terminal and _least(columns, cells, used) > room:  # eight digits tell GPUs apart
@@ -249,7 +250,11 @@ def _run_in(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[P
     """The record of many rows: a row takes a line or two, each cell after its column's name."""
     for first, *cells in rows:
         yield f" {first}  ", "bold"
-        named = [f"{name} {cell}" for name, cell in zip(columns[1:], cells, strict=True) if cell]
+        named = [
+            f"{name} {'; '.join(cell.splitlines())}"
+            for name, cell in zip(columns[1:], cells, strict=True)
+            if cell
+        ]
         yield f"{' · '.join(named)}\n"
 
 
@@ -260,5 +265,5 @@ def _list_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterato
     for first, *cells in rows:
         yield f" {first}\n", "bold"
         for name, cell in zip(names, cells, strict=True):
-            if cell:
-                yield from ((f"   {name:<{wide}}", "dim"), f"  {cell}\n")
+            for number, line in enumerate(cell.splitlines()):
+                yield from ((f"   {'' if number else name:<{wide}}", "dim"), f"  {line}\n")
