@@ -88,9 +88,22 @@ def test_the_condition_follows_a_fault_and_is_removed_at_the_end(play, plugin, a
     assert gpu_ready(api) is None
 
 
+def look(pending: PendingCondition, ready: Condition, now: float, notes: dict[str, str]) -> None:
+    """The first write, which changes nothing; its answer has the node's annotations."""
+    pending.add(ready, now)
+    write = pending.due(now)
+    assert write is not None
+    assert write.body == {"status": {"conditions": []}}
+    assert not pending.done(write, 503, now)
+    assert pending.due(now) == write
+    assert pending.done(write, 200, now)
+    pending.read({"metadata": {"annotations": notes}})
+
+
 def test_a_condition_keeps_the_time_of_its_last_change() -> None:
     pending = PendingCondition("a")
     ready = Condition("True", "ready", "all GPUs are healthy")
+    look(pending, ready, 0.0, {})
     for now, condition, since in (
         (0.0, ready, 0),
         (60.0, Condition("False", "xid-79", "GPU 0"), 60),
@@ -112,21 +125,25 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
 def test_an_acceptance_that_runs_out_ends_the_condition_at_its_time_and_a_new_one_is_seen_soon() -> None:
     pending = PendingCondition("a")
 
+    def accepted(until: str | None) -> str:
+        note = {
+            "kind": "gpunode-acceptance", "version": 1, "level": "quick", "verdict": "accepted",
+            "at": "1970-01-01T00:00:00Z", "until": until, "required": True,
+        }  # fmt: skip
+        return json.dumps(note)
+
     def shown(now: float, until: str | None) -> tuple[str, str] | None:
         """What is written now, if anything is; the answer has the acceptance."""
         write = pending.due(now)
         if write is None:
             return None
-        note = {
-            "kind": "gpunode-acceptance", "version": 1, "level": "quick", "verdict": "accepted",
-            "at": "1970-01-01T00:00:00Z", "until": until, "required": True,
-        }  # fmt: skip
         pending.done(write, 200, now)
-        pending.read({"metadata": {"annotations": {ACCEPTED: json.dumps(note)}}})
+        pending.read({"metadata": {"annotations": {ACCEPTED: accepted(until)}}})
         (fields,) = write.body["status"]["conditions"]
         return fields["status"], fields["lastTransitionTime"]
 
-    pending.add(Condition("True", "ready", "all GPUs are healthy"), 0.0)
+    ready = Condition("True", "ready", "all GPUs are healthy")
+    look(pending, ready, 0.0, {})
     first, second = "1970-01-01T00:10:00Z", "1970-01-01T01:00:00Z"
     assert shown(0.0, first) == ("True", "1970-01-01T00:00:00Z")
     assert shown(0.0, first) == ("True", "1970-01-01T00:00:00Z")  # with the acceptance
@@ -135,6 +152,10 @@ def test_an_acceptance_that_runs_out_ends_the_condition_at_its_time_and_a_new_on
     assert shown(600.0 + EXPECTED - 1, second) is None
     assert shown(600.0 + EXPECTED, second) == ("False", "1970-01-01T00:10:00Z")
     assert shown(600.0 + EXPECTED, second) == ("True", "1970-01-01T00:10:30Z")
+
+    pending = PendingCondition("a")  # of a plugin that starts after it ran out: the condition is never True
+    look(pending, ready, 7200.0, {ACCEPTED: accepted(second)})
+    assert shown(7200.0, second) == ("False", "1970-01-01T02:00:00Z")
 
 
 def test_the_condition_has_the_acceptance_of_the_nodes_annotation(play, plugin, api, publisher) -> None:

@@ -125,6 +125,7 @@ class PendingCondition:
         self._path = f"/api/v1/nodes/{node}/status"
         self._desired: Condition | None = None
         self._accepted = ""  # the node's annotation
+        self._answered = False  # with the annotation: before that, no acceptance is known
         self._status = ""  # that the condition is to have
         self._written: Condition | None = None
         self._since = 0.0
@@ -145,6 +146,8 @@ class PendingCondition:
         again = EXPECTED if desired and desired.reason == NOT_ACCEPTED else REFRESH
         if desired == self._written and (desired is None or now < self._time + again):
             return None
+        if desired and desired.status == "True" and not self._answered:
+            return Write("PATCH", self._path, {"status": {"conditions": []}})  # what ran out keeps it False
         fields: Object = {"type": TYPE, "$patch": "delete"}
         if desired is not None:
             times = {"lastTransitionTime": utc(self._since), "lastHeartbeatTime": utc(now)}
@@ -153,7 +156,7 @@ class PendingCondition:
 
     def done(self, write: Write, code: int, now: float) -> bool:
         if code == 200:
-            self._written, self._time = write.key, now
+            self._written, self._time, self._answered = write.key, now, True
         return code == 200
 
     def _current(self, now: float) -> Condition | None:
