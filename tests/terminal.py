@@ -11,7 +11,7 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeAlias
@@ -97,15 +97,16 @@ def started(
     size: tuple[int, int] = (80, 24),
     cwd: Path | None = None,
     environment: Mapping[str, str] = {},
+    popen: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen,
 ) -> Iterator[Terminal]:
-    """The command in a terminal of `size` columns and lines; it ends with the block."""
+    """The command in a terminal of `size` columns and lines; it ends with the block. `popen`: what starts it."""
     end, tty = pty.openpty()
     unset = {
         key: value
         for key, value in os.environ.items()
         if key not in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR")
     }
-    process = subprocess.Popen(
+    process = popen(
         command,
         stdin=tty,
         stdout=tty,

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/articles.md").read_text()
 CLASSES = ("real part", "simulation", "table", "not yet")
 SIMULATED = ("tests/sim/", "tests/unit/cluster/test_old_api.py")
+tree_of = cache(typer.main.get_command)
 KEYS = keys(schema()) | keys({"properties": VARIABLES})
 
 CASES = {
@@ -67,7 +68,7 @@ def named_in(path: str) -> set[str]:
 
 def options(words: list[str]) -> tuple[set[str], set[str]]:
     """Those that a line gives to its command, and those that the command has."""
-    found = typer.main.get_command(app)
+    found = tree_of(app)
     while children := getattr(found, "commands", None):
         found, words = children[words[0]], words[1:]
     return set(words), {one for param in found.params for one in (*param.opts, *param.secondary_opts)}

@@ -248,8 +248,13 @@ def test_an_interrupt_at_a_question_is_one() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-@pytest.mark.parametrize("streams", ["<&-", ">&-", "<&- >&- 2>&-", "2>/dev/full", ">/dev/full 2>/dev/full"])
-@pytest.mark.parametrize("words", ["init", "plan --nosuch"])  # an error of gpunode's, and one of its options
+@pytest.mark.parametrize(
+    ("words", "streams"),  # an error of gpunode's, and one of its options
+    [
+        *(("init", each) for each in ("<&-", ">&-", "<&- >&- 2>&-", "2>/dev/full", ">/dev/full 2>/dev/full")),
+        *(("plan --nosuch", each) for each in ("<&- >&- 2>&-", ">/dev/full 2>/dev/full")),
+    ],
+)
 def test_closed_and_full_streams_leave_the_exit_code_as_it_is(
     words: str, streams: str, tmp_path: Path
 ) -> None:

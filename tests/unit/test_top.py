@@ -29,7 +29,7 @@ from gpunode.errors import Problem
 from gpunode.links.plugin.usage import NodeUsage
 from gpunode.report.keyboard import keys
 from gpunode.report.top import View, draw, press, selected
-from tests import terminal
+from tests import forks, terminal
 
 XID = "Xid 79: the GPU has fallen off the bus; a reset needs a reboot"
 RUN = RunLine("20261126T033000Z-4f1c", "running", 32, 11, 1, 0, 3, 8, 700.0)
@@ -295,7 +295,7 @@ print("the end")
 def show(tmp_path: Path, *, fail: bool = False) -> terminal.Started:
     program = "FAIL = " + repr(fail) + PROGRAM
     environment = {"XDG_STATE_HOME": str(tmp_path)}
-    return terminal.started([sys.executable, "-c", program], size=(80, 24), environment=environment)
+    return terminal.started([sys.executable, "-c", program], environment=environment, popen=forks.Popen)
 
 
 @pytest.mark.parametrize(
