@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo try test check types contracts format unit sim storm gpu lab lab-test lab-matrix lab-down proto lock reference picture docs dist clean
+.PHONY: help demo try test check types contracts format unit programs sim storm gpu lab lab-test lab-matrix lab-down proto lock reference picture docs dist clean
 
 # Tests start hundreds of Pythons: each would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,15 +27,15 @@ PIP := $(BIN)/pip --quiet --disable-pip-version-check
 UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip --quiet --system-certs
 
 # Most tests wait more than they compute. A file's tests stay in one process, in their order. WORKERS=0: one by one.
-WORKERS ?= 6
-PYTEST := $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# Each process collects all tests: folders in which none of these are cost as much as their tests.
-UNIT := -m "not lab and not gpu and not browser and not openssh and not release" $(addprefix --ignore tests/,sim lab browser gpu)
+WORKERS ?= $(PROCESSES)
+PROCESSES := 6
+PYTEST = $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+QUICK := -m "not lab and not gpu and not browser and not openssh and not release"
 
 check: $(VENV)/.ready ## Before each commit: format, lint, types, import contracts, unit tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	@$(MAKE) --no-print-directory -j types contracts unit
+	@$(MAKE) --no-print-directory -j types contracts unit programs
 
 types: $(VENV)/.ready
 	# The demo also runs on macOS.
@@ -44,8 +44,14 @@ types: $(VENV)/.ready
 contracts: $(VENV)/.ready
 	$(BIN)/lint-imports --no-logo
 
-unit: $(VENV)/.ready ## Unit, agent and device plugin tests only
-	$(PYTEST) $(UNIT)
+# Each process collects all tests of its run, so these are two at once, with half of the processes each.
+unit programs: PROCESSES := 3
+
+unit: $(VENV)/.ready ## Unit tests only
+	$(PYTEST) $(QUICK) tests/unit
+
+programs: $(VENV)/.ready ## Tests of what runs on hosts and in the cluster: agent, device plugin, extender, acceptance
+	$(PYTEST) $(QUICK) $(addprefix --ignore tests/,unit sim lab browser gpu)
 
 sim: $(VENV)/.ready ## Tests on simulated hosts and a simulated cluster; needs Python only
 	$(PYTEST) -m "not lab and not gpu and not storm" tests/sim
