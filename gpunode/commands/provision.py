@@ -164,7 +164,7 @@ def provision(session: Session, options: ProvisionOptions) -> int:
         members = run_batches(run, lease, plan_again(run, hosts, lease), hosts, options)
         objects = [change for change in cluster.changes if change.before or change.manifest]
         restored = not (api and options.undo and objects) or _restore_objects(
-            api, run, lease, members, hosts, objects, options.undo
+            api, run, lease, members, hosts, find(options.undo), objects
         )
     record.end()
     _report_end(
@@ -282,21 +282,23 @@ def _restore_objects(
     lease: Held,
     members: Members,
     hosts: Hosts,
+    recorded: RecordedRun,
     objects: Sequence[Difference],
-    undo: str,
 ) -> bool:
-    """The last stage of the undo of this run, once all hosts are undone; whether it was made."""
+    """The last stage of the undo of a run, once all hosts are undone; whether it was made."""
     reporter = run.session.reporter
     why = stop_reason(run, lease, members, hosts, None)
     if not all(member.host_ok and member.reason is None for member in members):
         why = why or "not all hosts are undone"
     if why:
         reporter.note(
-            f"The cluster's objects stay: {why}. When the hosts are undone, `gpunode undo {undo}` restores them."
+            f"The cluster's objects stay: {why}. When the hosts are undone, `gpunode undo {recorded.id}` restores them."
         )
         return False
     try:
-        undo_cluster.restore_objects(api, objects, seconds=OBJECT_SECONDS, notify=progress(reporter))
+        undo_cluster.restore_objects(
+            api, recorded, objects, seconds=OBJECT_SECONDS, notify=progress(reporter)
+        )
     except ClusterError as error:
         reporter.problem(error.problem)
         return False

@@ -143,7 +143,8 @@ def _plan_objects(
         ):
             left.append(Left("kept", each.what, SOMEBODY))
         elif each.before is not None:
-            changes += apply.diff(api, [dict(each.before)])
+            part = difference.own_part(each.before, each.manifest, difference.as_manifest(live))
+            changes += [change for change in apply.diff(api, [part]) if change.action != "same"]
         elif others:
             left.append(Left("kept", each.what, f"it serves {few(others, NAMED)}"))
         else:
@@ -151,8 +152,24 @@ def _plan_objects(
     return tuple(changes), tuple(left)
 
 
-def restore_objects(api: Api, changes: Sequence[Difference], *, seconds: float, notify: OnProgress) -> None:
-    """Make these changes. An object that others use stays; `notify` gets the reason. Raises ClusterError."""
+def restore_objects(
+    api: Api, run: RecordedRun, shown: Sequence[Difference], *, seconds: float, notify: OnProgress
+) -> None:
+    """Make these changes that the plan of the run's undo has shown, as far as they are the same now that its nodes are undone. An object
+    that others use stays; `notify` gets the reason. Raises ClusterError, with those that are not the same now, after the others."""
+    planned, left = _plan_objects(api, run, {})
+    same = {(change.what, change.lines) for change in shown}
+    changes = [change for change in planned if (change.what, change.lines) in same]
     apply.apply(api, [change.manifest for change in changes if change.manifest is not None])
     gone = [change.before for change in changes if change.manifest is None and change.before is not None]
     apply.remove(api, gone, seconds=seconds, notify=notify)
+    due = {change.what for change in shown}
+    stays = {each.what: each.why for each in left if each.what in due}
+    stays |= {
+        each.what: "changed since the plan" for each in planned if each.what in due and each not in changes
+    }
+    if stays:
+        raise ClusterError(
+            "; ".join(f"{what} stays: {why}" for what, why in stays.items()),
+            hint="Run the undo again: it plans with what is there now.",
+        )

@@ -118,6 +118,28 @@ def _part(live: Any, manifest: Any, name: str = "") -> Any:
     return live
 
 
+def own_part(before: Any, manifest: Any, live: Any, name: str = "") -> Any:
+    """What of an object `before` a change is gpunode's to put back: fields that its `manifest` set, and those that have gone since. None
+    for a field of others that the `live` object has."""
+    if live is None:
+        return before
+    if isinstance(before, dict) and isinstance(live, dict):
+        mine = manifest or {}
+        parts = {key: own_part(value, mine.get(key), live.get(key), key) for key, value in before.items()}
+        parts = {key: part for key, part in parts.items() if part is not None}
+        return parts if parts or manifest is not None else None
+    if isinstance(before, list) and isinstance(live, list) and name in KEYS:
+        wanted, now = ({item.get(KEYS[name]): item for item in items or ()} for items in (manifest, live))
+        pairs = [(item.get(KEYS[name]), item) for item in before]
+        items = [
+            own_part(item, wanted.get(key), now.get(key))
+            for key, item in pairs
+            if key in wanted or key not in now
+        ]
+        return items if items or manifest is not None else None
+    return None if manifest is None else before
+
+
 def _all(sign: str, shown: Object) -> tuple[str, ...]:
     return tuple(f"{sign}{line}" for line in _yaml(shown))
 

@@ -10,12 +10,13 @@ import pytest
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held
-from gpunode.cluster.objects import apply
+from gpunode.cluster.objects import apply, difference
 from gpunode.commands import provision
 from gpunode.contract.condition import ACCEPTED
 from gpunode.engine import batch, nodes, record, undo_cluster, work
 from gpunode.engine.member import Member
 from gpunode.engine.record import Record, RunOptions
+from gpunode.errors import ClusterError
 from gpunode.links import node as links
 from gpunode.links.plugin import daemonset
 from gpunode.model import Change, Host, KernelModule, Left, Outcome, Ssh, WriteFile
@@ -172,7 +173,7 @@ def text(api: Api) -> str | None:
 def undo_objects(runs: Runs, run: record.RecordedRun) -> tuple[record.RecordedRun, list[str]]:
     made, planned = runs.begin(), undo_cluster.plan_cluster(runs.api, run, (), objects=True)
     made.cluster(planned.changes)
-    undo_cluster.restore_objects(runs.api, planned.objects, seconds=9, notify=lambda _: None)
+    undo_cluster.restore_objects(runs.api, run, planned.objects, seconds=9, notify=lambda _: None)
     assert planned.known == {"RuntimeClass nvidia"}
     return record.read(made.path), [left.why for left in planned.left]
 
@@ -206,6 +207,48 @@ def test_objects_are_as_before_and_stay_where_they_serve_others_or_were_changed_
     assert (seen, left) == (texts, why)
 
 
+@pytest.mark.parametrize(("number", "why"), [(1, "changed since the run"), (0, "it serves b")])
+def test_an_object_that_was_changed_or_serves_others_since_the_plan_stays(
+    runs: Runs, fake: FakeApi, number: int, why: str
+) -> None:
+    fake.minor = 36
+    made = [apply_recorded(runs, runtime_class(each)) for each in "12"[: number + 1]]
+    shown = undo_cluster.plan_cluster(runs.api, made[number], (), objects=True).objects
+    assert shown
+    if number:
+        apply.apply(runs.api, [runtime_class("3")])
+    else:
+        add_node(fake, "b", labels={OWN: "true"})
+    now = text(runs.api)
+    with pytest.raises(ClusterError, match=f"RuntimeClass nvidia stays: {why}"):
+        undo_cluster.restore_objects(runs.api, made[number], shown, seconds=9, notify=lambda _: None)
+    assert text(runs.api) == now
+
+
+def test_others_fields_of_an_object_stay_as_they_are_now(runs: Runs, fake: FakeApi) -> None:
+    """Fields that the run took away come back, and go with the undo of the undo."""
+    fake.minor = 14
+
+    def note(value: str) -> None:
+        fields = {"metadata": {"annotations": {"note": value}}}
+        runs.api.merge("RuntimeClass", "nvidia", fields, manager="kubectl")
+
+    def notes() -> dict[str, str]:
+        live = runs.api.get("RuntimeClass", "nvidia") or {}
+        return dict(difference.as_manifest(live)["metadata"]["annotations"])
+
+    own = runtime_class("1")
+    own["metadata"]["annotations"]["gone"] = "1"
+    apply_recorded(runs, own)
+    note("before")
+    second = apply_recorded(runs, runtime_class("2"))
+    note("since")
+    undone, _ = undo_objects(runs, second)
+    assert notes() == {"text": "1", "gone": "1", "note": "since"}
+    undo_objects(runs, undone)
+    assert notes() == {"text": "2", "note": "since"}
+
+
 def test_an_object_with_a_secret_is_not_recorded(runs: Runs, fake: FakeApi) -> None:
     fake.minor = 36
     assert apply_recorded(runs, runtime_class("a")).objects
@@ -222,5 +265,5 @@ def test_objects_that_an_undo_could_not_restore_make_it_fail(
     if refused:
         fake.fail("DELETE", "runtimeclasses/nvidia", Fault(403, "Forbidden", "no"))
     monkeypatch.setattr(provision, "stop_reason", lambda *_: why)
-    done = provision._restore_objects(runs.api, mock.Mock(), Held("us"), (), mock.Mock(), changes, run.id)
+    done = provision._restore_objects(runs.api, mock.Mock(), Held("us"), (), mock.Mock(), run, changes)
     assert (done, text(runs.api)) == ((True, None) if not (why or refused) else (False, "1"))
