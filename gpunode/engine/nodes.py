@@ -9,9 +9,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
+from gpunode.acceptance.stamp import read_stamp
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api import connect as api_of
 from gpunode.cluster.api.kubeconfig import choose_context
+from gpunode.contract.condition import ACCEPTED
 from gpunode.engine import converge
 from gpunode.engine.member import Member, Members
 from gpunode.engine.reporter import Reporter, report_reason
@@ -195,8 +197,8 @@ def apply_labels(
     owners: other_owners.Owners = other_owners.NONE,
     note: Note = lambda *_: None,
 ) -> Members:
-    """Write gpunode's labels and the inventory's taints to the nodes, except those whose GPUs have another owner; a member is excluded
-    by a conflict. `note`: gets the node, the writer, and its marks before and after, before they are written."""
+    """Write gpunode's labels, and the inventory's taints and whether it requires an acceptance, to the nodes, except those whose GPUs
+    have another owner; a member is excluded by a conflict. `note`: gets the node, the writer, and its marks before and after, before they are written."""
 
     def label(member: Member) -> Member:
         if not member.active or member.node is None:
@@ -212,6 +214,7 @@ def apply_labels(
         try:
             cluster_labels.write(api, member.node, desired)
             taint.write(api, member.node, member.host.taints)
+            _write_required(api, member.node, member.host.accept_required)
         except ApiConnectionLost:
             raise
         except ClusterError as error:
@@ -220,6 +223,14 @@ def apply_labels(
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return tuple(pool.map(label, members))
+
+
+def _write_required(api: Api, node: Node, required: bool) -> None:
+    """The acceptance says whether the inventory requires one: what the plugin goes by. Raises ClusterError."""
+    stamp = read_stamp(node.accepted)
+    if stamp and stamp.required != required:
+        text = replace(stamp, required=required).text()
+        api.merge("Node", node.name, {"metadata": {"annotations": {ACCEPTED: text}}})
 
 
 def desired_features(member: Member, config: PluginConfig | None) -> dict[str, str]:

@@ -10,11 +10,12 @@ from typing import Any, cast
 import pytest
 
 from gpunode import report
-from gpunode.acceptance.stamp import DAY, Stamp
+from gpunode.acceptance.stamp import DAY, Stamp, read_stamp
 from gpunode.cluster.api import Api
 from gpunode.commands import provision
 from gpunode.contract.condition import ACCEPTED
 from gpunode.engine import accepted, batch, cluster_diff, impact, rounds, work
+from gpunode.engine import nodes as labelling
 from gpunode.engine.batch import Run
 from gpunode.engine.batch_order import Size
 from gpunode.engine.member import Member, Members
@@ -160,6 +161,23 @@ def test_a_node_whose_required_acceptance_ran_out_is_tainted_again(
         ["b", "c", "a"] if expected else ["a", "b", "c"]
     )
     assert len(order) == (2 if expected else 1)
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_the_acceptance_says_whether_the_inventory_requires_one_now(
+    api: Api, fake: FakeApi, required: bool
+) -> None:
+    """The plugin's condition goes by it."""
+    member = accepted_until(fake, 100.0, accept_required=not required)
+    assert member.node is not None
+    before = read_stamp(member.node.accepted)
+    assert before is not None
+    fake.update("Node", "a", metadata={"annotations": {ACCEPTED: member.node.accepted}})
+    for host in (replace(member.host, accept_required=required), member.host):
+        (node,) = nodes.fetch(api)
+        labelling.apply_labels(api, [replace(member, host=host, node=node)])
+        (node,) = nodes.fetch(api)
+        assert read_stamp(node.accepted) == replace(before, required=host.accept_required)
 
 
 def test_an_acceptance_that_ends_after_the_plan_closes_no_node_of_its_batches(
