@@ -67,8 +67,8 @@ class ProvisionOptions:
     those that the plan showed as refused or unreachable included, before no further batch begins; None: only those. `fingerprints`:
     of keys that the user trusts, in full. `taint`: all nodes until their proof. `accept`: the level of the acceptance after the proof; "":
     none. `reviewed`: the plan that was accepted beforehand. `command`: another that is rolled out so. `rest`: unfinished hosts of the
-    run to resume; `begun`: those already begun → seconds for which they may still reboot. `undo`: the id of the run that this one
-    undoes; its visits have a planner for that."""
+    run to resume; `begun`: those already begun → seconds for which they may still reboot; `undone`: those that it has undone. `undo`:
+    the id of the run that this one undoes; its visits have a planner for that."""
 
     yes: bool = False
     run: bool = True
@@ -82,6 +82,7 @@ class ProvisionOptions:
     command: str | None = None
     rest: tuple[str, ...] = ()
     begun: Mapping[str, float] = field(default_factory=dict)
+    undone: tuple[str, ...] = ()
     undo: str = ""
 
     @property
@@ -117,6 +118,7 @@ class ProvisionOptions:
             accept=known.accept or "",
             undo=known.undo or "",
             rest=run.not_done,
+            undone=run.in_state("undone"),
             # A clock that was set back makes no run wait longer than for a reboot.
             begun={name: max(0.0, REBOOT_SECONDS - max(0.0, now - since)) for name, since in hosts.items()},
         )
@@ -219,7 +221,7 @@ def _plan_cluster(
 ) -> cluster_diff.ClusterPlan:
     """Show what changes in the cluster, and the gates."""
     if options.undo:
-        taken = _plan_undo(session, api, hosts, find(options.undo))
+        taken = _plan_undo(session, api, hosts, find(options.undo), options.undone)
         return cluster_diff.ClusterPlan(len(taken.changes), (), changes=taken.changes)
     if api is None:
         session.reporter.note(nodes.WITHOUT_PLUGIN)
@@ -243,14 +245,14 @@ def _plan_cluster(
 
 
 def _plan_undo(
-    session: Session, api: Api | None, hosts: Hosts, recorded: RecordedRun
+    session: Session, api: Api | None, hosts: Hosts, recorded: RecordedRun, undone: Collection[str]
 ) -> undo_cluster.ClusterPlan:
     """Show what the undo of a run changes in the cluster, and what it leaves as it is. Objects are every host's: they change where all
-    of the run's hosts are among the session's."""
+    of the run's hosts are among the session's, or `undone` already."""
     planned = undo_cluster.ClusterPlan()
     if api is not None:
         known = {host.name for host in session.inventory.hosts} & recorded.hosts.keys()
-        every = known <= {host.name for host in session.hosts}
+        every = known <= {*undone, *(host.name for host in session.hosts)}
         planned = undo_cluster.plan_cluster(api, recorded, hosts.placed, objects=every)
         session.reporter.cluster(api.access.context, planned.changes)
         gone = [dict(change.before) for change in planned.objects if change.before and not change.manifest]
@@ -432,10 +434,12 @@ def begin_record(
     session: Session, members: Members, options: ProvisionOptions, asked: str, answered: str
 ) -> Record:
     """The run's record. Hosts that no batch has are in it: the next run may have them."""
-    names = dict.fromkeys([*options.rest, *(member.host.name for member in members)])
+    names = dict.fromkeys([*options.undone, *options.rest, *(member.host.name for member in members)])
     record = Record.begin(
         Path(session.inventory.path), list(names), options.recorded, asked=asked, answered=answered
     )
+    for name in options.undone:  # or the next resume would miss them
+        record.host(name, "undone")
     for member in members:
         if not (member.host_ok or member.has_changes):
             record.host(member.host.name, *batch.end_state(member))
@@ -511,7 +515,8 @@ def run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options: 
             waiting = [member for member in members if member.has_changes]
             left = estimate(hosts.order[number - 1 :], waiting, earlier, proves=bool(run.api and run.prove))
             record.batch(number, len(hosts.order), left.seconds)
-            _report_batch(run, now, (number, len(hosts.order)), left, len(members))
+            every = {*options.undone, *(member.host.name for member in members)}
+            _report_batch(run, now, (number, len(hosts.order)), left, len(every))
         members = update(members, skip(run, now, code, why) if why else batch.finish(run, now))
     return members
 

@@ -19,7 +19,7 @@ from gpunode.engine.record import Record, RunOptions
 from gpunode.errors import ClusterError
 from gpunode.links import node as links
 from gpunode.links.plugin import daemonset
-from gpunode.model import Change, Host, KernelModule, Left, Outcome, Ssh, WriteFile
+from gpunode.model import Change, Cluster, Host, Inventory, KernelModule, Left, Outcome, Ssh, WriteFile
 
 from .conftest import add_node, pod
 from .fake import FakeApi, Fault
@@ -49,8 +49,8 @@ class Runs:
     def __init__(self, api: Api, folder: Path) -> None:
         self.api, self.folder = api, folder
 
-    def begin(self) -> Record:
-        return Record.begin(Path("i.yaml"), ["a"], RunOptions(), folder=self.folder)
+    def begin(self, *hosts: str) -> Record:
+        return Record.begin(Path("i.yaml"), hosts or ["a"], RunOptions(), folder=self.folder)
 
     def provision(self, host: Host) -> record.RecordedRun:
         made = self.begin()
@@ -158,8 +158,8 @@ def runtime_class(text: str) -> dict[str, Any]:
     return {**CLASS, "metadata": {**META, "annotations": {"text": text}}}
 
 
-def apply_recorded(runs: Runs, manifest: dict[str, Any]) -> record.RecordedRun:
-    made = runs.begin()
+def apply_recorded(runs: Runs, manifest: dict[str, Any], *hosts: str) -> record.RecordedRun:
+    made = runs.begin(*hosts)
     made.cluster([change for change in apply.diff(runs.api, [manifest]) if change.action != "same"])
     apply.apply(runs.api, [manifest])
     return record.read(made.path)
@@ -253,6 +253,26 @@ def test_an_object_with_a_secret_is_not_recorded(runs: Runs, fake: FakeApi) -> N
     fake.minor = 36
     assert apply_recorded(runs, runtime_class("a")).objects
     assert apply_recorded(runs, runtime_class("password=hunter2hunter2")).objects == ()
+
+
+def test_a_resumed_undo_has_the_objects_if_its_run_has_undone_the_other_hosts(
+    runs: Runs, fake: FakeApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after a second kill."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    fake.minor = 36
+    run = apply_recorded(runs, runtime_class("1"), "a", "b")
+    inventory = Inventory(str(tmp_path / "i.yaml"), tuple(Host(name, Ssh(name)) for name in "ab"), Cluster())
+    session = mock.Mock(inventory=inventory, hosts=inventory.hosts[1:])
+    hosts = provision.Hosts((), (), (), frozenset())
+    undo = runs.begin("a", "b")
+    assert not provision._plan_undo(session, runs.api, hosts, run, ()).objects
+    undo.host("a", "undone")
+    for _ in range(2):
+        options = provision.ProvisionOptions.of_recorded_run(record.read(undo.path), yes=True, now=0)
+        assert (options.rest, options.undone) == (("b",), ("a",))
+        assert provision._plan_undo(session, runs.api, hosts, run, options.undone).objects
+        undo = provision.begin_record(session, (), options, "", "")
 
 
 @pytest.mark.parametrize(("why", "refused"), [("", False), ("", True), ("it was paused", False)])
