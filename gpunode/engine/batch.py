@@ -22,6 +22,7 @@ from gpunode.engine.record import RIGHT, Record, State
 from gpunode.engine.reporter import Reporter, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
+from gpunode.links.node import taint
 from gpunode.model import OnEvent, Plan
 from gpunode.wording import advise, few
 
@@ -60,6 +61,11 @@ class Run:
         if self.api is None or not self.prove:
             return members
         reporter = self.session.reporter
+        for member in members:
+            earlier = taint.run_of(member.node) if member.node else ""
+            if member.node and earlier not in ("", taint.JOINING):  # an undo gives it back
+                own = {taint.UNVERIFIED: self.record.id}
+                self.record.marks(member.node.name, taint.UNVERIFIED, {taint.UNVERIFIED: earlier}, own)
         return work.taint_until_proven(
             self.api, members, self.record.id, self.taint, reporter, changing=changing
         )

@@ -36,6 +36,8 @@ def plan(recorded: Sequence[RecordedMarks], node: Node) -> NodePlan:
     """What takes these marks of a run back from the node. What was changed since stays."""
     wanted, lines, left = dict[str, Mapping[str, str]](), list[str](), list[Left]()
     for writer in dict.fromkeys(each.writer for each in recorded if each.node == node.name):
+        if writer == taint.UNVERIFIED:  # which is given back, to its run
+            continue
         mine = [each for each in recorded if (each.node, each.writer) == (node.name, writer)]
         first, last, now = mine[0].before, mine[-1].after, nodes.own_marks(node, writer)
         after = dict(now)
@@ -81,7 +83,9 @@ def take_back(api: Api, run: RecordedRun, member: Member, record: Record, notify
                 labels.write(api, node, after, writer=writer)
         if leaves:
             marks.remove_plugin(api, node.name, notify=notify)
-        taint.release(api, node.name, run.id)
+        mine = (each for each in run.marks if (each.node, each.writer) == (node.name, taint.UNVERIFIED))
+        earlier = next((each.before[taint.UNVERIFIED] for each in mine), "")
+        taint.release(api, node.name, run.id, earlier)
     except ClusterError as error:
         return member.exclude(replace(error.problem, code=batch.FAILED))
     return member

@@ -45,13 +45,14 @@ def hold(api: Api, name: str, run: str) -> Object | None:
     return cordon.change_node(api, name, change)
 
 
-def release(api: Api, name: str, run: str) -> None:
-    """Remove the node's taint if it is this run's."""
+def release(api: Api, name: str, run: str, earlier: str = "") -> None:
+    """Remove the node's taint if it is this run's, or make it that of the `earlier` run again."""
 
     def change(node: Object) -> Object | None:
         taints = node.get("spec", {}).get("taints") or []
         left = [taint for taint in taints if not (_is_own(taint) and taint["value"] == run)]
-        return {"spec": {"taints": left}} if len(left) < len(taints) else None
+        back = [{"key": UNVERIFIED, "value": earlier, "effect": EFFECT}] if earlier else []
+        return {"spec": {"taints": [*left, *back]}} if len(left) < len(taints) else None
 
     cordon.change_node(api, name, change)
 

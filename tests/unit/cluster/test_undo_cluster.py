@@ -18,6 +18,7 @@ from gpunode.engine.member import Member
 from gpunode.engine.record import Record, RunOptions
 from gpunode.errors import ClusterError
 from gpunode.links import node as links
+from gpunode.links.node import taint
 from gpunode.links.plugin import daemonset
 from gpunode.model import Change, Cluster, Host, Inventory, KernelModule, Left, Outcome, Ssh, WriteFile
 
@@ -148,6 +149,28 @@ def test_a_node_whose_gpus_are_in_use_keeps_the_plugin_unless_changes_waited_for
     assert member.reason is not None
     assert (member.reason.code, state(runs.api)) == (work.BUSY, before)
     assert batch.end_state(member)[0] == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("joining", ""), ("20261125T230000Z-0c0d", "20261125T230000Z-0c0d")],
+)
+def test_the_taint_of_an_earlier_run_that_the_run_took_over_is_back(
+    runs: Runs, before: str, after: str
+) -> None:
+    """Nothing has proven the GPUs since. A kubelet's was of the run's own making."""
+    runs.provision(BEFORE)
+    taint.hold(runs.api, "a", before)
+    made = runs.begin()
+    run = batch.Run(mock.Mock(), runs.api, made, mock.Mock(), {}, prove=True, taint=True)
+    for changing in (False, True):
+        run.hold_taints((Member(BEFORE, Outcome("a", "right"), node(runs.api)),), changing=changing)
+    assert taint.run_of(node(runs.api)) == made.id
+    recorded = record.read(made.path)
+    planned = undo_cluster.plan(recorded.marks, node(runs.api))
+    assert (planned.lines, planned.left) == ((), ())
+    runs.undo(recorded)
+    assert taint.run_of(node(runs.api)) == after
 
 
 CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "nvidia"}
