@@ -84,10 +84,16 @@ def plain_name(key: str) -> str:
     return name.rsplit("-", 2)[0] if name.startswith("kernel") else name
 
 
-def is_named(name: str, version: str, keys: List[str]) -> bool:
+def is_named(name: str, arch: str, version: str, keys: List[str]) -> bool:
     """Whether a package of a transaction is one of these, as `read_rpms` calls them."""
-    exact = "%s-%s" % (name, version[2:] if version.startswith("0:") else version)
-    return any(key in (name, exact) if key.startswith("kernel") else plain_name(key) == name for key in keys)
+    if name.startswith("kernel"):
+        return name in keys or "%s-%s" % (name, version[2:] if version.startswith("0:") else version) in keys
+    return (name if arch in (native_arch(), "noarch") else name + "." + arch) in keys
+
+
+def native_arch() -> str:
+    """The host's architecture, as rpm calls it."""
+    return MACHINES.get(read_arch(), os.uname().machine)
 
 
 def read_rpms(patterns: Iterable[str], is_held: Callable[[str, str, str], bool]) -> Dict[str, Dict[str, Any]]:
@@ -100,7 +106,7 @@ def read_rpms(patterns: Iterable[str], is_held: Callable[[str, str, str], bool])
     answer = run("rpm", "-qa", "--qf", "%{NAME}\t%{EVR}\t%{ARCH}\n")
     if answer.status not in (0, 127):
         raise OSError("rpm -qa: " + last(answer.message, 1)[0])
-    native = MACHINES.get(read_arch(), os.uname().machine)
+    native = native_arch()
     rpms: Dict[str, Dict[str, Any]] = {}
     for line in answer.out.splitlines():
         name, version, arch = line.split("\t")

@@ -10,7 +10,7 @@ import pytest
 from gpunode.engine import undo
 from gpunode.host import answers, wire
 from gpunode.model import Packages, PackageSpec
-from gpunode.packages.on_host import is_named
+from gpunode.packages.on_host import is_named, native_arch
 from tests.agent import test_changes_dnf as dnf
 from tests.agent import test_changes_yum as yum
 from tests.agent.conftest import Host
@@ -29,8 +29,12 @@ ENDS = {
 }
 
 
+def arch(name: str) -> str:
+    return "i686" if name == LIBRARY else "x86_64"
+
+
 def rpms(packages: dict[str, str]) -> str:
-    return "".join(f"{name}\t{version}\t{'i686' if name == LIBRARY else 'x86_64'}\n" for name, version in packages.items())  # fmt: skip
+    return "".join(f"{name}\t{version}\t{arch(name)}\n" for name, version in packages.items())
 
 
 def table(system: str, rows: Sequence[tuple[str, str]]) -> str:
@@ -38,12 +42,12 @@ def table(system: str, rows: Sequence[tuple[str, str]]) -> str:
     versions = {name: BEFORE[name] if act == "downgrade" else AFTER[name] for act, name in rows}
     if system == "zypper":
         groups = "".join(
-            f'<to-{act}><solvable type="package" name="{name}" edition="{versions[name].rpartition(":")[2]}"/></to-{act}>'
+            f'<to-{act}><solvable type="package" name="{name}" edition="{versions[name].rpartition(":")[2]}" arch="{arch(name)}"/></to-{act}>'
             for act, name in rows
         )
         return f'<stream><install-summary download-size="0" space-usage-diff="0">{groups}</install-summary></stream>\n'
     headings = {"install": "Installing", "remove": "Removing", "downgrade": "Downgrading"}
-    shown = [f"{headings[act]}:\n {name}  x86_64  {versions[name]}  repo  1 k\n" for act, name in rows]
+    shown = [f"{headings[act]}:\n {name}  {arch(name)}  {versions[name]}  repo  1 k\n" for act, name in rows]
     return f"{''.join(shown)}\nTransaction Summary\n{ENDS[system]}\n"
 
 
@@ -112,7 +116,17 @@ def test_packages_and_locks_are_as_before(host: Host, system: str) -> None:
     assert host.read(LOCKS[system]) == "# mine\n"
 
 
-def test_another_version_of_a_package_that_may_be_side_by_side_is_not_named() -> None:
-    keys = [f"{HEADERS}-{NEWEST}", f"{LIBRARY}.i686"]
-    rows = [(HEADERS, f"0:{NEWEST}"), (HEADERS, "5.14.0-1.el9"), (LIBRARY, "1"), ("kernel", NEWEST)]
-    assert [is_named(*row, keys) for row in rows] == [True, False, True, False]
+def test_another_version_or_architecture_of_a_package_that_may_be_side_by_side_is_not_named() -> None:
+    native, keys = native_arch(), [f"{HEADERS}-{NEWEST}", f"{LIBRARY}.i686", KEPT]
+    rows = [
+        (HEADERS, native, f"0:{NEWEST}", True),
+        (HEADERS, native, "5.14.0-1.el9", False),
+        ("kernel", native, NEWEST, False),
+        (LIBRARY, "i686", "1", True),
+        (LIBRARY, native, "1", False),
+        (KEPT, native, "1", True),
+        (KEPT, "noarch", "1", True),
+        (KEPT, "i686", "1", False),
+    ]
+    for *row, expected in rows:
+        assert is_named(*row, keys) is expected, row

@@ -346,6 +346,7 @@ class Row(NamedTuple):
 
     heading: str
     name: str
+    arch: str
     version: str
 
 
@@ -467,7 +468,7 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
     refuse_unplanned(
         dialect().program,
         text,
-        [row.name for row in gone if not is_named(row.name, row.version, remove)],
+        [row.name for row in gone if not is_named(row.name, row.arch, row.version, remove)],
         [row.name for row in downgrades if not any(is_planned(row, spec) for spec in specs)],
         next(("%s %s" % (row.name, row.version) for row in come if KERNEL.match(row.name)), ""),
     )
@@ -500,7 +501,7 @@ def table(text: str) -> Iterator[Row]:
         begins = re.match(
             r"((?:Installing|Upgrading|Updating|Downgrading|Reinstalling|Removing)[\w ]*):$", line
         )
-        of_dnf5 = re.match(r" +replacing +(\S+) +\S+ +(\S+) +\S+ +\S+", line)
+        of_dnf5 = re.match(r" +replacing +(\S+) +(\S+) +(\S+) +\S+ +\S+", line)
         if of_dnf5:  # by another package, or by a new version
             if cells and of_dnf5.group(1) != cells[0]:
                 yield Row("replacing", *of_dnf5.groups())
@@ -509,13 +510,13 @@ def table(text: str) -> Iterator[Row]:
             cells += line.split()
             continue
         if heading and len(cells) > 2:
-            yield Row(heading, cells[0], cells[2])
+            yield Row(heading, *cells[:3])
         cells = []
         if begins:
             heading = begins.group(1)
         elif line.startswith("     replacing "):
             name, version = line.split()[1:3]
-            yield Row("replacing", name.rpartition(".")[0], version)
+            yield Row("replacing", *name.rpartition(".")[::2], version)
         elif line.startswith(" ") and heading:
             cells = line.split()
         else:

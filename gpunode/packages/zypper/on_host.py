@@ -46,6 +46,7 @@ class Row(NamedTuple):
 
     act: str
     name: str
+    arch: str
     version: str
 
 
@@ -139,7 +140,11 @@ def transact(this: Run, verb: str, arguments: List[str], specs: List[Message], r
     refuse_unplanned(
         "zypper",
         text,
-        [row.name for row in rows if row.act == "remove" and not is_named(row.name, row.version, remove)],
+        [
+            row.name
+            for row in rows
+            if row.act == "remove" and not is_named(row.name, row.arch, row.version, remove)
+        ],
         [row.name for row in rows if row.act == "downgrade" and row.name not in names],
         next(("%s %s" % (row.name, row.version) for row in come if KERNEL.match(row.name)), ""),
     )
@@ -161,7 +166,8 @@ def table(summary: ElementTree.Element) -> Iterator[Row]:
     for group in summary:
         for solvable in group.iter("solvable"):
             if (solvable.get("type") or solvable.get("kind")) == "package":
-                yield Row(group.tag[len("to-") :], solvable.get("name") or "", solvable.get("edition") or "")
+                cells = [solvable.get(field) or "" for field in ("name", "arch", "edition")]
+                yield Row(group.tag[len("to-") :], *cells)
 
 
 def hold(this: Run, names: List[str]) -> None:
