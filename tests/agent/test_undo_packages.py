@@ -128,5 +128,5 @@ def test_another_version_or_architecture_of_a_package_that_may_be_side_by_side_i
         (KEPT, "noarch", "1", True),
         (KEPT, "i686", "1", False),
     ]
-    for *row, expected in rows:
-        assert is_named(*row, keys) is expected, row
+    for name, machine, version, expected in rows:
+        assert is_named(name, machine, version, keys) is expected, (name, machine, version)
