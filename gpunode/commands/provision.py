@@ -615,8 +615,14 @@ def _report_tainted(api: Api, record: Record, reporter: Reporter, members: Membe
 
 
 def _report_unfinished(members: Members, reporter: Reporter, *, undo: bool) -> None:
-    """Report the commands that continue with the unfinished hosts, if there are any."""
+    """Report the commands that continue with the unfinished hosts, if there are any; of an undo, that it proves nothing."""
     ends = {member.host.name: batch.end_state(member)[0] for member in members}
+    if undone := [name for name, state in ends.items() if undo and state == "undone"]:
+        reporter.note(
+            Advice(
+                f"Undone: {few(undone, NAMED)}. Nothing was proven: `", Command("verify"), "` checks them."
+            )
+        )
     bad = [name for name, state in ends.items() if state in BAD]
     left = [name for name, state in ends.items() if state not in FINISHED]
     if not left:

@@ -115,7 +115,7 @@ def _columns(width: int, size: int) -> int:
 
 
 def _listed(cell: HostCell, grid: Grid) -> Text:
-    why = f": {cell.why}" if cell.why else ""
+    why = f": {_in_line(cell)}" if cell.why else ""
     return to_text(" ", *_name(cell, grid), f"  {_figures(cell)}  {cell.state}{why}")
 
 
@@ -135,6 +135,10 @@ def _cell(cell: HostCell, grid: Grid) -> list[Part]:
         )
         parts.append((figures, "dim"))
     return [*parts, "  "]
+
+
+def _in_line(cell: HostCell) -> str:
+    return cell.why.replace("\n", ": ")
 
 
 def _name(cell: HostCell, grid: Grid) -> list[Part]:
@@ -158,7 +162,7 @@ def _detail(grid: Grid, view: View) -> Text:
         return to_text(f" no host has `{view.filter}`" if view.filter else "")
     gpus = [] if cell.gpus is None else [f"{several(cell.gpus, 'GPU')}, {cell.used} in use"]
     load = [] if cell.load is None else [f"{cell.load} % busy"]
-    text = " · ".join([cell.state, *gpus, *load, *([cell.why] if cell.why else [])])
+    text = " · ".join([cell.state, *gpus, *load, *([_in_line(cell)] if cell.why else [])])
     return to_text(" ", (cell.name, "bold"), f"  {text}")
 
 

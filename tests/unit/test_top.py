@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,6 +98,12 @@ def test_no_width_is_too_narrow(width: int) -> None:
     lines = text(fleet(8), press(View(), "down", fleet(8), width, 24), width=width)
     assert len(lines) == 24
     assert max(map(cell_len, lines)) <= width
+
+
+def test_a_reason_of_several_lines_is_told_in_one() -> None:
+    cell = HostCell("h", "bad", "refused", "config.toml does not parse\nline 3: not valid TOML", 2, 1, 50)
+    shown = text(replace(fleet(1), cells=(cell,)), View("h"), width=99)
+    assert [line.count("config.toml does not parse: line 3") for line in shown if "parse" in line] == [1, 1]
 
 
 def test_without_colour_a_screen_says_the_same() -> None:
