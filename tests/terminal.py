@@ -32,8 +32,9 @@ def frame(lines: int, end: str) -> str:
 class Terminal:
     """One program in it. `text`: all that it has written."""
 
-    def __init__(self, process: subprocess.Popen[bytes], end: int, tty: int) -> None:
-        self.process = process
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, end: int, tty: int) -> None:
         self.text = ""
         self._end, self._tty = end, tty
         self.before = termios.tcgetattr(tty)
@@ -106,7 +107,9 @@ def started(
         for key, value in os.environ.items()
         if key not in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR")
     }
-    process = popen(
+    terminal = Terminal(end, tty)  # as it is before the program, which may be quick to change it
+    terminal.resize(*size)
+    terminal.process = popen(
         command,
         stdin=tty,
         stdout=tty,
@@ -115,12 +118,10 @@ def started(
         env={**unset, "TERM": "xterm-256color", **environment},
         start_new_session=True,
     )
-    terminal = Terminal(process, end, tty)
     try:
-        terminal.resize(*size)
         yield terminal
     finally:
-        process.kill()
-        process.wait()
+        terminal.process.kill()
+        terminal.process.wait()
         os.close(end)
         os.close(tty)
