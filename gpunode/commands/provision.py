@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,7 +11,6 @@ from pathlib import Path
 from gpunode.cluster import rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held, hold
-from gpunode.cluster.objects.difference import Difference
 from gpunode.engine import (
     batch,
     cluster_diff,
@@ -37,7 +36,6 @@ from gpunode.engine.plan_file import PlanFile
 from gpunode.engine.record import (
     BAD,
     BEGUN,
-    CLUSTER,
     DONE,
     FINISHED,
     Record,
@@ -55,7 +53,6 @@ from gpunode.model import Event, Host
 from gpunode.wording import Advice, Command, few, lines, several
 
 NAMED = 5
-OBJECT_SECONDS = 180.0  # for a removed object to be gone
 INTERRUPTED = "it was interrupted"
 PAUSED = "it was paused"
 RESUME = Advice("`", Command("resume"), "` continues with them.")
@@ -161,12 +158,19 @@ def provision(session: Session, options: ProvisionOptions) -> int:
             accept=options.accept,
             reviewed=reviewed,
             undo=bool(options.undo),
-            last=_take_back(session, api, record, options.undo) if api and options.undo else None,
+            last=undo_cluster.make_stage(session, api, record, find(options.undo))
+            if api and options.undo
+            else None,
         )
         members = run_batches(run, lease, plan_again(run, hosts, lease), hosts, options)
         objects = [change for change in cluster.changes if change.before or change.manifest]
-        restored = not (api and options.undo and objects) or _restore_objects(
-            api, run, lease, members, hosts, find(options.undo), objects
+        restored = not (api and options.undo and objects) or undo_cluster.restore(
+            api,
+            session.reporter,
+            stop_reason(run, lease, members, hosts, None),
+            members,
+            find(options.undo),
+            objects,
         )
     record.end()
     _report_end(
@@ -221,7 +225,10 @@ def _plan_cluster(
 ) -> cluster_diff.ClusterPlan:
     """Show what changes in the cluster, and the gates."""
     if options.undo:
-        taken = _plan_undo(session, api, hosts, find(options.undo), options.undone)
+        taken = undo_cluster.show_plan(
+            session, api, hosts.members, hosts.placed, find(options.undo), options.undone
+        )
+        gate.show(session.inventory, session.reporter)
         return cluster_diff.ClusterPlan(len(taken.changes), (), changes=taken.changes)
     if api is None:
         session.reporter.note(nodes.WITHOUT_PLUGIN)
@@ -242,97 +249,6 @@ def _plan_cluster(
         )
     gate.show(session.inventory, session.reporter)
     return cluster
-
-
-def _plan_undo(
-    session: Session, api: Api | None, hosts: Hosts, recorded: RecordedRun, undone: Collection[str]
-) -> undo_cluster.ClusterPlan:
-    """Show what the undo of a run changes in the cluster, and what it leaves as it is. Objects are every host's: they change where all
-    of the run's hosts are among the session's, or `undone` already."""
-    planned = undo_cluster.ClusterPlan()
-    if api is not None:
-        known = {host.name for host in session.inventory.hosts} & recorded.hosts.keys()
-        every = known <= {*undone, *(host.name for host in session.hosts)}
-        planned = undo_cluster.plan_cluster(api, recorded, hosts.placed, objects=every)
-        session.reporter.cluster(api.access.context, planned.changes)
-        gone = [dict(change.before) for change in planned.objects if change.before and not change.manifest]
-        rights.demand(api, (*rights.of_deletion(gone), *rights.of_wait(gone)))
-    _show_left(session, hosts.members, recorded, planned)
-    gate.show(session.inventory, session.reporter)
-    return planned
-
-
-def _take_back(session: Session, api: Api, record: Record, undo: str) -> Callable[[Members], Members]:
-    """The stage of an undo of this run on the nodes."""
-    recorded, reporter = find(undo), session.reporter
-
-    def take(members: Members) -> Members:
-        after = tuple(
-            undo_cluster.take_back(api, recorded, member, record, progress(reporter)) for member in members
-        )
-        for member, before in zip(after, members, strict=True):
-            if before.reason is None:
-                report_reason(reporter, member.host.name, member.reason)
-        return after
-
-    return take
-
-
-def _restore_objects(
-    api: Api,
-    run: Run,
-    lease: Held,
-    members: Members,
-    hosts: Hosts,
-    recorded: RecordedRun,
-    objects: Sequence[Difference],
-) -> bool:
-    """The last stage of the undo of a run, once all hosts are undone; whether it was made."""
-    reporter = run.session.reporter
-    why = stop_reason(run, lease, members, hosts, None)
-    if not all(member.host_ok and member.reason is None for member in members):
-        why = why or "not all hosts are undone"
-    if why:
-        reporter.note(
-            f"The cluster's objects stay: {why}. When the hosts are undone, `gpunode undo {recorded.id}` restores them."
-        )
-        return False
-    try:
-        undo_cluster.restore_objects(
-            api, recorded, objects, seconds=OBJECT_SECONDS, notify=progress(reporter)
-        )
-    except ClusterError as error:
-        reporter.problem(error.problem)
-        return False
-    return True
-
-
-def _show_left(
-    session: Session,
-    members: Members,
-    recorded: RecordedRun,
-    planned: undo_cluster.ClusterPlan,
-) -> None:
-    """Show what an undo leaves as it is: on hosts, and in the cluster."""
-    known = {host.name for host in session.inventory.hosts}
-    rows: list[tuple[str, str, str, str]] = [
-        (member.host.name, left.code, left.what, left.why)
-        for member in members
-        if member.outcome
-        for left in member.outcome.left or ()
-    ]
-    rows += [
-        (name, "kept", "its changes", "the host has left the inventory")
-        for name, host in recorded.hosts.items()
-        if name not in known and (host.made or host.state in BEGUN)
-    ]
-    rows += [("", left.code, left.what, left.why) for left in planned.left]
-    rows += [
-        ("", "cluster", change.what, "an undo does not change it")
-        for change in (recorded.changes[number] for number in recorded.planned.get(CLUSTER, ()))
-        if change.what.removeprefix(f"{change.kind} ") not in planned.known and change.kind != "replaced"
-    ]
-    session.reporter.rows("left", ("host", "code", "what", "why"), rows)
 
 
 def _check_rights(session: Session, api: Api | None, members: Members, options: ProvisionOptions) -> None:

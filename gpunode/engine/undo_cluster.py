@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from gpunode.cluster import rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import is_ours
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.cluster.objects import apply, difference
 from gpunode.cluster.objects.difference import Difference
 from gpunode.engine import batch, nodes, work
-from gpunode.engine.member import Member
-from gpunode.engine.record import Record, RecordedMarks, RecordedRun
+from gpunode.engine.member import Member, Members
+from gpunode.engine.record import BEGUN, CLUSTER, Record, RecordedMarks, RecordedRun
+from gpunode.engine.reporter import Reporter, progress, report_reason
+from gpunode.engine.session import Session
 from gpunode.engine.undo import SOMEBODY
 from gpunode.errors import ClusterError
 from gpunode.links.node import GPU_LABEL, TAINTS, Node, fetch, labels, parse, taint
@@ -21,6 +24,7 @@ from gpunode.model import Left
 from gpunode.wording import few
 
 NAMED = 3
+OBJECT_SECONDS = 180.0  # for a removed object to be gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +181,93 @@ def restore_objects(
             "; ".join(f"{what} stays: {why}" for what, why in stays.items()),
             hint="Run the undo again: it plans with what is there now.",
         )
+
+
+def show_plan(
+    session: Session,
+    api: Api | None,
+    members: Members,
+    placed: Members,
+    recorded: RecordedRun,
+    undone: Collection[str],
+) -> ClusterPlan:
+    """Show what the undo of a run changes in the cluster, and what it leaves as it is. Objects are every host's: they change where all
+    of the run's hosts are among the session's, or `undone` already. Raises ClusterError without the rights for it."""
+    planned = ClusterPlan()
+    if api is not None:
+        known = {host.name for host in session.inventory.hosts} & recorded.hosts.keys()
+        every = known <= {*undone, *(host.name for host in session.hosts)}
+        planned = plan_cluster(api, recorded, placed, objects=every)
+        session.reporter.cluster(api.access.context, planned.changes)
+        gone = [dict(change.before) for change in planned.objects if change.before and not change.manifest]
+        rights.demand(api, (*rights.of_deletion(gone), *rights.of_wait(gone)))
+    _show_left(session, members, recorded, planned)
+    return planned
+
+
+def make_stage(
+    session: Session, api: Api, record: Record, recorded: RecordedRun
+) -> Callable[[Members], Members]:
+    """The stage of the undo of a run on the nodes."""
+    reporter = session.reporter
+
+    def take(members: Members) -> Members:
+        after = tuple(take_back(api, recorded, member, record, progress(reporter)) for member in members)
+        for member, before in zip(after, members, strict=True):
+            if before.reason is None:
+                report_reason(reporter, member.host.name, member.reason)
+        return after
+
+    return take
+
+
+def restore(
+    api: Api,
+    reporter: Reporter,
+    why: str,
+    members: Members,
+    recorded: RecordedRun,
+    objects: Sequence[Difference],
+) -> bool:
+    """The last stage of the undo of a run, once all hosts are undone; whether it was made. `why`: nothing further may begin; "": it may."""
+    if not all(member.host_ok and member.reason is None for member in members):
+        why = why or "not all hosts are undone"
+    if why:
+        reporter.note(
+            f"The cluster's objects stay: {why}. When the hosts are undone, `gpunode undo {recorded.id}` restores them."
+        )
+        return False
+    try:
+        restore_objects(api, recorded, objects, seconds=OBJECT_SECONDS, notify=progress(reporter))
+    except ClusterError as error:
+        reporter.problem(error.problem)
+        return False
+    return True
+
+
+def _show_left(
+    session: Session,
+    members: Members,
+    recorded: RecordedRun,
+    planned: ClusterPlan,
+) -> None:
+    """Show what an undo leaves as it is: on hosts, and in the cluster."""
+    known = {host.name for host in session.inventory.hosts}
+    rows: list[tuple[str, str, str, str]] = [
+        (member.host.name, left.code, left.what, left.why)
+        for member in members
+        if member.outcome
+        for left in member.outcome.left or ()
+    ]
+    rows += [
+        (name, "kept", "its changes", "the host has left the inventory")
+        for name, host in recorded.hosts.items()
+        if name not in known and (host.made or host.state in BEGUN)
+    ]
+    rows += [("", left.code, left.what, left.why) for left in planned.left]
+    rows += [
+        ("", "cluster", change.what, "an undo does not change it")
+        for change in (recorded.changes[number] for number in recorded.planned.get(CLUSTER, ()))
+        if change.what.removeprefix(f"{change.kind} ") not in planned.known and change.kind != "replaced"
+    ]
+    session.reporter.rows("left", ("host", "code", "what", "why"), rows)

@@ -80,7 +80,7 @@ def test_an_undo_names_hosts_that_have_left_the_inventory(capsys: pytest.Capture
     run_id = recorded().id
     inventory = Inventory("inventory.yaml", (Host("a", Ssh("a")),), Cluster())
     session = Session(inventory, (), {}, report.make(json=True, quiet=True), 1)
-    provision._show_left(session, (), find(run_id), undo_cluster.ClusterPlan())
+    undo_cluster._show_left(session, (), find(run_id), undo_cluster.ClusterPlan())
     left = of_kind(jsonlines.parse(capsys.readouterr().out), "left")
     assert [(line["host"], line["code"]) for line in left] == [("b", "kept"), ("c", "kept"), ("", "cluster")]
 

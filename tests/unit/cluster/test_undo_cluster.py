@@ -9,7 +9,6 @@ from unittest import mock
 import pytest
 
 from gpunode.cluster.api import Api
-from gpunode.cluster.lease import Held
 from gpunode.cluster.objects import apply, difference
 from gpunode.commands import provision
 from gpunode.contract.condition import ACCEPTED
@@ -287,26 +286,24 @@ def test_a_resumed_undo_has_the_objects_if_its_run_has_undone_the_other_hosts(
     run = apply_recorded(runs, runtime_class("1"), "a", "b")
     inventory = Inventory(str(tmp_path / "i.yaml"), tuple(Host(name, Ssh(name)) for name in "ab"), Cluster())
     session = mock.Mock(inventory=inventory, hosts=inventory.hosts[1:])
-    hosts = provision.Hosts((), (), (), frozenset())
     undo = runs.begin("a", "b")
-    assert not provision._plan_undo(session, runs.api, hosts, run, ()).objects
+    assert not undo_cluster.show_plan(session, runs.api, (), (), run, ()).objects
     undo.host("a", "undone")
     for _ in range(2):
         options = provision.ProvisionOptions.of_recorded_run(record.read(undo.path), yes=True, now=0)
         assert (options.rest, options.undone) == (("b",), ("a",))
-        assert provision._plan_undo(session, runs.api, hosts, run, options.undone).objects
+        assert undo_cluster.show_plan(session, runs.api, (), (), run, options.undone).objects
         undo = provision.begin_record(session, (), options, "", "")
 
 
 @pytest.mark.parametrize(("why", "refused"), [("", False), ("", True), ("it was paused", False)])
 def test_objects_that_an_undo_could_not_restore_make_it_fail(
-    runs: Runs, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, why: str, refused: bool
+    runs: Runs, fake: FakeApi, why: str, refused: bool
 ) -> None:
     fake.minor = 36
     run = apply_recorded(runs, runtime_class("1"))
     changes = undo_cluster.plan_cluster(runs.api, run, (), objects=True).objects
     if refused:
         fake.fail("DELETE", "runtimeclasses/nvidia", Fault(403, "Forbidden", "no"))
-    monkeypatch.setattr(provision, "stop_reason", lambda *_: why)
-    done = provision._restore_objects(runs.api, mock.Mock(), Held("us"), (), mock.Mock(), run, changes)
+    done = undo_cluster.restore(runs.api, mock.Mock(), why, (), run, changes)
     assert (done, text(runs.api)) == ((True, None) if not (why or refused) else (False, "1"))
