@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -15,8 +15,9 @@ from gpunode.engine.member import Member, Members, update
 from gpunode.engine.reporter import report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import Problem
+from gpunode.host import diff
 from gpunode.links.node import taint
-from gpunode.model import Host, OnEvent, Outcome
+from gpunode.model import Change, Host, OnEvent, Outcome
 from gpunode.wording import advise, several
 
 # A host right before its changes, which may have to wait for work, and may have another plan then.
@@ -59,12 +60,12 @@ def converge_all(
         return _stop_unaccepted(member, accepted.get(member.host.name, frozenset()))
 
     for _ in range(converge.ROUNDS):
-        members = tuple(map(within, members))
+        members = _report_failed(session, members, within)
         waiting = [member for member in members if _may_change(member)]
         if not waiting:
             break
         members = _apply_round(session, members, waiting, lambda *args: within(ready(*args)), record)
-    return tuple(_fail_unconverged(member) for member in members)
+    return _report_failed(session, members, _fail_unconverged)
 
 
 def order_batches(
@@ -157,16 +158,30 @@ def _reboot(member: Member) -> str:
     return "reload of the modules or reboot" if member.disturbs.reload else "reboot"
 
 
+def _report_failed(session: Session, members: Members, judge: Callable[[Member], Member]) -> Members:
+    """The members after `judge`; those that it fails are reported."""
+    after = tuple(map(judge, members))
+    failed = [now.outcome for now, before in zip(after, members, strict=True) if now is not before]
+    session.reporter.failures([outcome for outcome in failed if outcome])
+    return after
+
+
 def _stop_unaccepted(member: Member, accepted: frozenset[Act]) -> Member:
     if not member.has_changes or member.outcome is None or member.outcome.plan is None:
         return member
-    new = impact.describe_unaccepted(member.outcome.plan.changes, accepted)
+    changes = member.outcome.plan.changes
+    new = impact.describe_unaccepted(changes, accepted)
     if not new:
         return member
-    error = f"the host now needs more than the plan showed: {new}"
+    due = [change for change in changes if impact.describe_unaccepted([change], accepted)]
+    error = _with_reasons(f"the host now needs more than the plan showed: {new}", due)
     return replace(
         member, outcome=replace(member.outcome, status="failed", problem=Problem("", error, fix=AGAIN))
     )
+
+
+def _with_reasons(error: str, changes: Iterable[Change]) -> str:
+    return "\n".join((error, *(f"  {diff.headline(change)}: {change.why}" for change in changes)))
 
 
 def _may_change(member: Member) -> bool:
@@ -208,7 +223,10 @@ def _fail_unconverged(member: Member) -> Member:
         status="failed",
         problem=Problem(
             "",
-            f"it does not converge: after {converge.ROUNDS} rounds changes of {left} are still needed",
+            _with_reasons(
+                f"it does not converge: after {converge.ROUNDS} rounds changes of {left} are still needed",
+                member.changes,
+            ),
             fix=advise("`gpunode plan` shows them; something else on the host reverts them."),
         ),
     )

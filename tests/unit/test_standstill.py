@@ -21,6 +21,7 @@ from tests import cases
 
 HOST = Host("h", Ssh("h"), work="wait", work_timeout=60)
 REBOOT = Reboot("why")
+SAME = WriteFile("/etc/x", "", "why")
 
 
 def member(*changes: Any, applied: tuple[Any, ...] = (), idle_pods_left: bool = True) -> Member:
@@ -109,7 +110,10 @@ class Session:
     def __init__(self) -> None:
         self.reporter = self
 
-    def failures(self, outcomes: Any) -> None: ...
+        self.failed: list[str] = []
+
+    def failures(self, outcomes: Any) -> None:
+        self.failed += [outcome.why for outcome in outcomes if outcome.status == "failed"]
 
     def problem(self, error: Any, host: str) -> None: ...
 
@@ -154,7 +158,36 @@ def test_every_round_asks_before_it_changes_anything(later: Any, monkeypatch: py
     )
     assert done == []
     assert after.outcome is not None
-    assert after.outcome.why == "the host now needs more than the plan showed: restart docker.service"
+    assert after.outcome.why == (
+        "the host now needs more than the plan showed: restart docker.service\n  restart docker: why"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rounds_of", "why"),
+    [
+        ([REBOOT], "the host now needs more than the plan showed: reboot\n  reboot: why"),
+        (
+            [SAME, SAME, SAME],
+            "it does not converge: after 3 rounds changes of x are still needed\n  write /etc/x: why",
+        ),
+    ],
+)
+def test_a_host_that_stops_between_rounds_ends_with_its_cause(
+    rounds_of: list[Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = [Plan("h", (StepPlan("x", (change,)),)) for change in rounds_of]
+    monkeypatch.setattr(
+        converge,
+        "apply",
+        lambda _, outcome, *_more: replace(outcome, status="changed", plan=plans.pop(0)),
+    )
+    session = Session()
+    (after,) = rounds.converge_all(
+        cast("Any", session), (member(SAME),), {"h": frozenset({("write", "files")})}
+    )
+    assert after.outcome is not None
+    assert session.failed == [after.outcome.why] == [why]
 
 
 def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_for(
