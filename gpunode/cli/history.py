@@ -101,7 +101,7 @@ def undo(
 
     recorded = record.find_last(common.inventory) if run == record.LAST else record.find(run)
     undone = recorded.options.undo
-    if run == record.LAST and undone and (recorded.not_done or not recorded.ended):
+    if run == record.LAST and undone and recorded.not_done:
         raise UsageError(
             f"the last run, {recorded.id}, is an undo that has not finished",
             hint=advise(

@@ -165,7 +165,9 @@ class RecordedRun:
 
     @property
     def not_done(self) -> tuple[str, ...]:
-        return tuple(name for name, progress in self.hosts.items() if progress.state not in FINISHED)
+        """The hosts to continue with. An undo changes the cluster's objects last: killed before its end it owes them, with all hosts."""
+        left = tuple(name for name, progress in self.hosts.items() if progress.state not in FINISHED)
+        return tuple(self.hosts) if self.options.undo and not (left or self.ended) else left
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from gpunode.engine import undo_cluster
 from gpunode.sim.host import kinds
 from gpunode.sim.host.state import State
 from gpunode.sim.process import Demo
@@ -74,8 +75,12 @@ def test_an_undone_host_is_as_before_apart_from_what_somebody_changed_since() ->
         assert software(demo) == provisioned
         assert node(client(demo), "gpu-1")["labels"] == labelled["labels"] != joined["labels"]
         assert objects(demo) == full != empty
+        status, _ = operators.run(demo, "undo", "last", "--yes", before=f"{undo_cluster.__name__}.restore")
+        assert (status, objects(demo)) == (-9, full)
+        resumed = operators.gpunode(demo.folder, "resume", "inventory.yaml", "--yes", "--json")
+        assert (resumed.returncode, objects(demo)) == (0, empty), resumed.stdout + resumed.stderr
         listed = of_kind(operators.gpunode(demo.folder, "history", "--json"), "run")
-    assert [run["result"] for run in listed] == [{"undone": 1}, {"undone": 1}, {"proven": 1}]
+    assert [run["result"] for run in listed] == [*[{"undone": 1}] * 4, {"proven": 1}]
 
 
 def test_an_upgrade_of_the_driver_is_undone_also_by_an_operator_who_is_killed_and_resumes() -> None:
