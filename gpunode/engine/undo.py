@@ -236,7 +236,7 @@ def _software(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
     )
     was_loaded = "nvidia" in before
     is_loaded, reloaded = "nvidia" in facts.modules, any(entry.kind == "kernel_module" for entry in entries)
-    load = KernelModule(f"as before {_name(run)}", load=modules.LOAD, services=modules.daemons(facts))
+    load = KernelModule(f"as before {_name(run)}", load=modules.LOAD, services=tuple(_daemons(mine, facts)))
     reloads = (reloaded and not was_loaded) or _change_driver(changes, facts)
     # Of another version than the library: an undo was killed between the packages and their modules.
     stale = is_loaded and facts.library_version not in (None, facts.modules["nvidia"].version)
@@ -254,6 +254,17 @@ def _software(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
     yield from changes
     if was_loaded:
         yield load
+
+
+def _daemons(mine: Journal, facts: Facts) -> Iterable[str]:
+    """The driver's daemons that are to run with its modules. Where these are not loaded an undo may have been killed that had stopped
+    its daemons; they are enabled. Those that the run enabled are not among them."""
+    own = {entry.unit for entry in mine if entry.kind == "service" and entry.enabled != "enabled"}
+    for unit in modules.SERVICES.values():
+        state = facts.units.get(unit)
+        stopped = state is not None and state.enabled == "enabled" and "nvidia" not in facts.modules
+        if unit not in own and (stopped or services.is_active(facts, unit)):
+            yield unit
 
 
 def _change_driver(changes: Iterable[Change], facts: Facts) -> bool:

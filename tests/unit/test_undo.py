@@ -194,8 +194,10 @@ FABRIC = "nvidia-fabricmanager.service"
 STOPPED = Entry("a", "r1", kind="service", unit=FABRIC, enabled="enabled", active="active", state="disable")
 
 
-def unit_is(enabled: str, load: str = "loaded", users: tuple[GpuUser, ...] = ()) -> Facts:
-    return replace(there(users=users), units={FABRIC: Unit(FABRIC, load, "active", "running", enabled)})
+def unit_is(
+    enabled: str, load: str = "loaded", users: tuple[GpuUser, ...] = (), active: str = "active"
+) -> Facts:
+    return replace(there(users=users), units={FABRIC: Unit(FABRIC, load, active, "running", enabled)})
 
 
 SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
@@ -300,6 +302,21 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [changed(packages={DRIVER: ("1", "2")}, modules=("nvidia",))],
         replace(there(libnvidia_ml1="1"), library_version="1"),
         [LOAD],
+        [],
+    ),
+    (
+        [changed("kernel_module", modules=("nvidia",))],
+        unit_is("enabled", active="inactive"),
+        [replace(LOAD, services=(FABRIC,))],
+        [],
+    ),
+    (
+        [
+            changed("kernel_module", modules=("nvidia",)),
+            Entry("a", "r1", kind="service", unit=FABRIC, enabled="disabled", active="inactive"),
+        ],
+        unit_is("enabled"),
+        [Service(FABRIC, WHY, disable=True, ends=()), LOAD],
         [],
     ),
     (
