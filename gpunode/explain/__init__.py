@@ -35,7 +35,9 @@ CUDA = re.compile(
     r"\b(?:nv)?(?:cuda|cuInit|cuCtx|cuDevice)(?:[\w() .]*?(?:error|failure|code|returned|status)|.*\berr(?:or)?)?[\s=(:]{1,3}(?P<code>\d+)\b",
     re.IGNORECASE,
 )
+CUDA_NAME = re.compile(r"(?:CUDA_ERROR_|cudaError_?)(?P<name>[A-Za-z]\w*)")
 FAILED = re.compile(r"err|failure|returned|status", re.IGNORECASE)
+NEVER = r"(?!)"  # of a row for numbers alone
 OWN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 PAGES = ("reference/codes", "json", "accept", "failures")  # with tables of codes
 ROW = re.compile(r"^\| ((?:`[^`|]+`(?:, )?)+) \| (.*) \|$", re.MULTILINE)
@@ -106,15 +108,50 @@ def explain(text: str) -> Explanation | None:
         return None
     if text.isdecimal() and len(text) <= 5:
         return _xid(int(text)) or _sxid(int(text))
-    for row in _lines():
-        if row["code"] == text.lower() or row["pattern"].search(text):
-            return _line(row)
-    if (match := CUDA.search(text)) and (match[0] == text or FAILED.search(match[0])):
-        return next((_line(row) for row in _lines() if int(match["code"]) in row["cuda"]), None)
+    row = next((row for row in _lines() if row["code"] == text.lower() or row["pattern"].search(text)), None)
+    if (row is None or row["fault"] == "unknown") and (kind := _cuda(text)):
+        row = next(other for other in _lines() if other["code"] == kind)
+    if row is not None:
+        return _line(row)
     if OWN.fullmatch(text.lower()) and (own := _own().get(text.lower())):
         what, source = own
         return _explanation(text.lower(), what, "", "see-message", source)
     return None
+
+
+def _cuda(text: str) -> str:
+    """The row of lines.yaml for the error of CUDA that the text names, by its name, its text or its number; else empty."""
+    rows = [row for group in _table("cuda").values() for row in group]
+    kind = ""
+    if match := CUDA_NAME.search(text):
+        name = match["name"].replace("_", "").lower()
+        kind = next((row[4] for row in rows if name in (_plain(row[1]), _plain(row[2]))), "")
+    elif match := _cuda_texts().search(text):
+        kind = next(row[4] for row in rows if row[3].lower() == (match["long"] or match["short"]).lower())
+    elif (match := CUDA.search(text)) and (match[0] == text or FAILED.search(match[0])):
+        kind = next((row[4] for row in rows if row[0] == match["code"]), "")
+    # NCCL's own calls are not the program's.
+    return "" if kind == "launch-refused" and "NCCL" in text else kind
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("CUDA_ERROR_").removeprefix("cudaError").replace("_", "").lower()
+
+
+@cache
+def _cuda_texts() -> re.Pattern[str]:
+    """CUDA's texts, the longest first. The short ones are other programs' words, too, so they have to follow CUDA's name."""
+    texts = sorted(
+        (row[3] for group in _table("cuda").values() for row in group if row[3]), key=len, reverse=True
+    )
+    long, short = (
+        "|".join(
+            re.escape(text) for text in texts if (len(text) > 23 or text.startswith("invalid device")) is many
+        )
+        for many in (True, False)
+    )
+    failed = r"(?:cuda|\bcu[A-Z]\w+).{0,60}?(?:err(?:or)?|fail(?:ure|ed)?|returned|status)\w*[\W\d]{0,12}"
+    return re.compile(rf"(?P<long>{long})|(?:{failed}|cuda\W{{1,4}})(?P<short>{short})\b", re.IGNORECASE)
 
 
 @cache
@@ -211,12 +248,11 @@ def _line(row: Mapping[str, Any]) -> Explanation:
 
 @cache
 def _lines() -> Sequence[Mapping[str, Any]]:
-    """The rows of lines.yaml, each with its compiled `pattern`, `cuda` and `xid` as tuples of numbers, and its `alternative`."""
+    """The rows of lines.yaml, each with its compiled `pattern`, `xid` as a tuple of numbers, and its `alternative`."""
     return [
         {
             **row,
-            "pattern": re.compile(row["match"], re.IGNORECASE),
-            "cuda": _numbers(row.get("cuda", ())),
+            "pattern": re.compile(row.get("match", NEVER), re.IGNORECASE),
             "xid": _numbers(row.get("xid", ())),
             "alternative": Alternative(*row["or"].values()) if "or" in row else None,
         }

@@ -190,9 +190,34 @@ def test_every_row_names_an_action_and_its_source() -> None:
             assert second.action in table("gpunode.explain", "actions.yaml")
             assert second.next
             assert (second.fault, second.action) != (row["fault"], row["action"])
-        numbers = row.get("cuda", [])
-        for number in [numbers] if isinstance(numbers, int) else numbers:
-            assert meaning(f"CUDA error {number}").code == row["code"]
+
+
+def test_an_error_of_cuda_is_known_by_its_names_its_text_and_its_number() -> None:
+    known = {row["code"]: row for row in table("gpunode.explain", "lines.yaml")}
+    catalogue = rows("cuda")
+    assert len(catalogue) == 134
+    for number, driver, runtime, text, kind, *_ in catalogue:
+        forms = (f"CUDA error {number}", f"CUDA error: {text}", driver, runtime)
+        codes = {getattr(explain(form), "code", "") for form in forms}
+        if kind:
+            assert kind in known, number
+            assert kind in codes, number
+        # A pattern may know one of the forms better; but what has several causes is not made to have one.
+        assert kind or codes <= {"", "cuda-start-unknown"}, number
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("NCCL WARN Cuda failure 2 'out of memory'", "out-of-memory"),
+        ("NCCL WARN Cuda failure 'invalid argument'", "nccl-cuda-error"),
+        ("cuda.h: file not found", None),
+        ("open: operation not permitted", None),
+        ("DriverError(CUDA_ERROR_INVALID_VALUE)", "launch-refused"),
+    ],
+)
+def test_a_text_of_cuda_is_no_other_programs_text(text: str, code: str | None) -> None:
+    assert getattr(explain(text), "code", None) == code
 
 
 def test_what_the_plugin_reports_is_explained() -> None:
