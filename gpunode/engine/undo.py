@@ -248,7 +248,7 @@ def _software(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
     why = f"{'of another version' if was_loaded else 'not loaded'} before {_name(run)}"
     if held := modules.holders(facts):
         ends = services.user_keys(facts.gpu_users)
-        yield from (*changes, Reboot(f"the modules are {why}; {held}", ends, bare=not was_loaded))
+        yield from (*changes, Reboot(f"the modules were {why}; {held}", ends, bare=not was_loaded))
         return
     yield modules.unload(facts, why)
     yield from changes

@@ -24,17 +24,19 @@ from gpunode.model import (
     WriteFile,
 )
 from gpunode.planning import mig
+from gpunode.wording import few
 
 
-def headline(change: Change, *, reload: bool = False) -> str:
-    """What the change does, in one line. `reload`: a reboot is the second choice, as `Disturbed.reload` has it."""
+def headline(change: Change, *, reload: bool = False, names: int = 1000) -> str:
+    """What the change does, in one line. `reload`: a reboot is the second choice, as `Disturbed.reload` has it. `names`: of packages
+    that are removed, released or held, as many are named."""
     match change:
         case WriteFile():
             return f"{'write' if change.before is None else 'change'} {change.path}"
         case RemoveFile():
             return f"remove {change.path}"
         case Packages():
-            return _packages(change)
+            return _packages(change, names)
         case Service():
             return _service(change)
         case KernelModule():
@@ -78,10 +80,10 @@ def _service(change: Service) -> str:
     return f"{' and '.join(verbs) or 'start'} {unit}"
 
 
-def _packages(change: Packages) -> str:
+def _packages(change: Packages, most: int) -> str:
     parts = ["refresh the package lists"] if change.refresh else []
     if change.remove:
-        parts.append(f"{'purge' if change.purge else 'remove'} {', '.join(change.remove)}")
+        parts.append(f"{'purge' if change.purge else 'remove'} {few(change.remove, most)}")
     names = [spec.name for spec in change.install]
     held = (
         f" and hold {'it' if len(names) == 1 else 'them'}" if names and set(names) == set(change.hold) else ""
@@ -89,9 +91,9 @@ def _packages(change: Packages) -> str:
     if change.install:
         parts.append(f"install {_versions(change.install)}{held}")
     if change.release:
-        parts.append(f"release {', '.join(change.release)}")
+        parts.append(f"release {few(change.release, most)}")
     if change.hold and not held:
-        parts.append(f"hold {', '.join(change.hold)}")
+        parts.append(f"hold {few(change.hold, most)}")
     return "; ".join(parts)
 
 

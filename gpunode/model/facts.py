@@ -148,8 +148,15 @@ class GpuUser:
     name: str | None = None
     gpus: tuple[str, ...] = ()
 
+    @property
+    def is_plugin(self) -> bool:
+        """True for gpunode's own device plugin, by its pod's name: it makes way, and is no work."""
+        return "/gpunode-device-plugin-" in (self.name or "")
+
     def __str__(self) -> str:
         """For people: `python3 (pid 4242, pod ml/train)`."""
+        if self.is_plugin:
+            return "gpunode's device plugin"
         where = ""
         if self.pod:
             where = f", pod {self.name or self.pod}"

@@ -69,7 +69,7 @@ def _administrator(file: File, trace: Trace) -> Writer:
     signs += [f"not as the package {trace.package} installed it"] if trace.package else []
     signs += [time.strftime("changed %Y-%m-%d", time.gmtime(file.mtime))] if file.mtime else []
     signs += [f"owned by uid {trace.uid}"] if trace.uid else []
-    return Writer("administrator", "an administrator", ", ".join(signs))
+    return Writer("administrator", "hand", ", ".join(signs))
 
 
 def of_change(facts: Facts | None, change: Change) -> Writer | None:
@@ -97,7 +97,7 @@ def _of_hold(facts: Facts, names: Sequence[str]) -> Writer | None:
     return Writer("administrator", "an administrator", f"gpunode's record has no hold of {few(others, 3)}")
 
 
-REMOVER = Writer("unknown", "somebody", "gpunode's record has it, and it is gone")
+REMOVER = Writer("unknown", "another program or user", "gpunode's record has it, and it is gone")
 
 
 def overwritten(facts: Facts, change: Change) -> int:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]{22,}")
 MANY = 8  # hosts, or rows; of more, those that are right have a line each
+LISTED = 3  # rows that are too wide for the terminal and have a line a cell
 ASKED = ("batch", "gate")  # tables that belong to a plan
 WAIT, AGAIN = (
     re.compile(r"^waiting for |\b\d+ of \d+ "),
@@ -59,7 +60,9 @@ class Human:
             self._out.width = 1000  # files and pipes have no width: cut nothing
         self._err = screen(stderr=True)
         self._quiet = quiet
+        self._accepted = accepted
         self._brief = quiet and accepted  # no plan: the user is not asked about it
+        self._signs = False  # of a plan are shown, and not yet what they mean
         self._live: Live | None = None
         self._run: RunLine | None = None
         self._start = time.monotonic()
@@ -127,9 +130,16 @@ class Human:
         self._print_plans(groups, width, diff=diff)
         folded = [group for group in groups if plans.is_shortened(group)] if diff is None else []
         if folded:
-            self._print([(f"{plans.INDENT}plan --diff shows reasons and diffs\n", "dim")])
             self._folded.append(lambda: self._print_plans(folded, width, diff=True))
+        self._signs |= any(outcome.plan for outcome in groups)
         self._print_headed("disturbs", plans.interrupted_work(outcomes))
+
+    def _explain_signs(self, how: str) -> None:
+        """What a shown plan's signs mean, once; and `how` its reasons and diffs are shown, where they are not."""
+        if self._signs:
+            more = f"; {how} shows reasons and diffs" if self._folded else ""
+            self._print([(f" {plans.LEGEND}{more}\n", "dim")])
+        self._signs = False
 
     def _print_plans(self, groups: Sequence[Outcome], width: int, *, diff: bool | None) -> None:
         for group in groups:
@@ -143,6 +153,7 @@ class Human:
         if self._brief:
             return
         self._print(cluster_lines(context, differences, diff=diff))
+        self._signs |= bool(differences)
         if diff is None and any(map(plans.is_folded, differences)):
             self._folded.append(lambda: self._print(cluster_lines(context, differences, diff=True)))
 
@@ -190,7 +201,11 @@ class Human:
             or width > 2 * room
             or (_least(columns, cells, used) > room and self._out.is_terminal)
         ):
-            listed = _run_in if len(cells) > MANY and self._out.is_terminal else _list_rows
+            listed = (
+                _run_in
+                if len(cells) > (MANY if kind == "cause" else LISTED) and self._out.is_terminal
+                else _list_rows
+            )
             self._print(listed([columns[at] for at in used], [[row[at] for at in used] for row in cells]))
             return
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -212,6 +227,7 @@ class Human:
     def ask(self, question: str) -> bool:
         if not sys.stdin.isatty():
             return False
+        self._explain_signs("d")
         while (answer := self._read(question)) == "d" and self._folded:
             for show in self._folded:
                 show()
@@ -226,6 +242,8 @@ class Human:
             raise
 
     def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
+        if not self._accepted:
+            self._explain_signs("plan --diff")
         seconds = time.monotonic() - self._start
         self._err_print(f" {summary_text(outcomes, seconds, cluster)}\n")
         if self._times and any(outcome.applied for outcome in outcomes) and not self._quiet:

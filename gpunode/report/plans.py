@@ -62,6 +62,8 @@ DO: Mapping[str, str] = {
 }
 SIGNS: Mapping[str, tuple[str, str]] = {"created": ("+", "green"), "removed": ("-", "red")}
 CHANGE = ("~", "yellow")
+REMARK = ("!", "yellow")  # a link that holds, with a remark
+LEGEND = "+ new  ~ changed  - removed  ! done: restart, load, refresh"
 # Of recorded hosts and changes: a state, and whether a change was made (None: not known).
 RECORDED: Mapping[str, tuple[str, str]] = {
     "proven": ("✓", "green"),
@@ -78,6 +80,7 @@ MADE: Mapping[bool | None, tuple[str, str]] = {
     None: ("?", "yellow"),
 }
 FEW = 3  # fields shown per manager
+LONG = 100  # characters of a step in one line
 LINES = 12  # of a host's plan; a longer one is shown by step
 PODS = 10
 MANY = 100  # rows
@@ -235,8 +238,6 @@ def cluster_lines(context: str, differences: Sequence[Difference], *, diff: bool
         what = " and ".join(other.what for other in same)
         yield from _change(name, sample, what, whole=diff or (diff is None and not is_folded(sample)))
         name = ""
-    if diff is None and any(map(is_folded, differences)):
-        yield f"{INDENT}plan --diff shows these objects in full\n", "dim"
     alike: dict[tuple[str, ...], list[Difference]] = {}
     for difference in differences:
         if difference.action == "labelled":
@@ -347,27 +348,20 @@ def _names(several: Sequence[Outcome]) -> str:
 
 
 def group_failures(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes; where many failed, one for all that failed for the same reason."""
-    if sum(outcome.problem is not None for outcome in outcomes) <= HOSTS:
-        return list(outcomes)
-    groups: dict[object, list[Outcome]] = {}
+    """The outcomes; one for all that failed for the same reason. Where many failed, that is without their names and addresses."""
+    many = sum(outcome.problem is not None for outcome in outcomes) > HOSTS
+    groups: dict[object, list[tuple[Outcome, Outcome]]] = {}
     for outcome in outcomes:
-        problem = outcome.problem
-        key = (
-            (outcome.status, common(problem.what, outcome.host), common(problem.fix, outcome.host))
-            if problem
-            else outcome.host
-        )
-        groups.setdefault(key, []).append(outcome)
-    return [_merge(same) for same in groups.values()]
-
-
-def _merge(same: Sequence[Outcome]) -> Outcome:
-    first = same[0]
-    if first.problem is None or len(same) == 1:
-        return first
-    what, fix = (common(text, first.host) for text in (first.problem.what, first.problem.fix))
-    return replace(first, host=_names(same), problem=replace(first.problem, what=what, fix=fix))
+        shared, problem = outcome, outcome.problem
+        if many and problem:
+            what, fix = (common(text, outcome.host) for text in (problem.what, problem.fix))
+            shared = replace(outcome, problem=replace(problem, what=what, fix=fix))
+        key = (shared.status, shared.why, shared.problem and shared.problem.fix) if problem else outcome.host
+        groups.setdefault(key, []).append((outcome, shared))
+    return [
+        replace(same[0][1], host=_names([outcome for outcome, _ in same])) if same[1:] else same[0][0]
+        for same in groups.values()
+    ]
 
 
 def plan_lines(outcome: Outcome, width: int, *, diff: bool | None) -> Iterator[Part]:
@@ -394,9 +388,12 @@ def chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:
     for link in links:
         if link.status == "unknown" and not link.text:
             continue
-        sign = ("~", "yellow") if link.is_pending else STATUS_SIGNS[link.status]
+        remark = link.status == "ok" and link.problem is not None and not link.is_pending
+        sign = REMARK if remark else CHANGE if link.is_pending else STATUS_SIGNS[link.status]
         yield from ("   ", sign, f" {link.layer:<9} {link.text}\n")
-        for word, text in (("cause", link.cause), ("fix", link.fix)):
+        for word, text in zip(
+            ("note", "advice") if remark else ("cause", "fix"), (link.cause, link.fix), strict=True
+        ):
             for number, line in enumerate(lines(text)):
                 yield from ("       ", (f"{word if number == 0 else '':<9}", "dim"), f" {line}\n")
     unknown = [link.layer for link in links if link.status == "unknown" and not link.text]
@@ -448,7 +445,7 @@ def recorded(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
             yield f"     {line}\n"
         step = ""
         for change in changes:
-            name = "" if change["step"] == step else change["step"]
+            name = "" if change["step"] == step else _step_name(change["step"])
             step = change["step"]
             sign = CHANGE if host is None else MADE[change["made"]]
             yield from ("   ", (f"{name:<11}", "dim"), " ", sign, f" {plain(change['what'])}\n")
@@ -521,8 +518,9 @@ def _plan(outcome: Outcome, *, diff: bool | None) -> list[Part]:
     for show in (
         *([partial(_step, outcome.facts, diff=True)] if diff is not False else []),
         partial(_step, outcome.facts, diff=False),
-        partial(_brief_step, outcome.facts, why=True),
-        partial(_brief_step, outcome.facts, why=False),
+        partial(_brief_step, outcome.facts, listed=True, why=True),
+        partial(_brief_step, outcome.facts, listed=True),
+        partial(_brief_step, outcome.facts),
     ):
         parts = [part for step in steps for part in show(step, reload=reload)]
         if diff or _height(parts) <= LINES - 2:  # its name, and what it disturbs
@@ -530,8 +528,13 @@ def _plan(outcome: Outcome, *, diff: bool | None) -> list[Part]:
     return parts
 
 
+def _step_name(step: str, *, reload: bool = False) -> str:
+    """For people; `before` puts back what was there before gpunode."""
+    return "modules" if reload and step == "reboot" else "restore" if step == "before" else step
+
+
 def _step(facts: Facts | None, step: StepPlan, *, diff: bool, reload: bool) -> Iterator[Part]:
-    name = "modules" if reload and step.step == "reboot" else step.step
+    name = _step_name(step.step, reload=reload)
     for change in step.changes:
         title = diffs.headline(change, reload=reload)
         yield from ("   ", (f"{name:<11}", "dim"), " ", _sign(change), f" {title}\n")
@@ -544,12 +547,17 @@ def _step(facts: Facts | None, step: StepPlan, *, diff: bool, reload: bool) -> I
             yield f"{' ' * 17}{line}\n", line_style(line)
 
 
-def _brief_step(facts: Facts | None, step: StepPlan, *, reload: bool, why: bool) -> Iterator[Part]:
-    """A step in one line: what it does; with `why`, the first reason below."""
+def _brief_step(
+    facts: Facts | None, step: StepPlan, *, reload: bool, why: bool = False, listed: bool = False
+) -> Iterator[Part]:
+    """What a step does, in one line; `listed`: in several where it is long. With `why`, the first reason below."""
     titles = list(dict.fromkeys(_brief_titles(step.changes, reload=reload)))
     if titles:
-        name = "modules" if reload and step.step == "reboot" else step.step
-        yield from ("   ", (f"{name:<11}", "dim"), " ", _sign(step.changes[-1]), f" {'; '.join(titles)}\n")
+        name = _step_name(step.step, reload=reload)
+        whole = "; ".join(titles)
+        first, *more = titles if listed and len(whole) > LONG else [whole]
+        yield from ("   ", (f"{name:<11}", "dim"), " ", _sign(step.changes[-1]), f" {first}\n")
+        yield from (f"{INDENT}{title}\n" for title in more)
         if why and step.changes[0].why:
             yield f"{INDENT}{step.changes[0].why}\n", "dim"
         for text in dict.fromkeys(writers.sentence(facts, change) for change in step.changes):
@@ -566,7 +574,7 @@ def _brief_titles(changes: Sequence[Change], *, reload: bool) -> Iterator[str]:
             changes = [change for change in changes if change not in files]
     for change in changes:
         note = getattr(change, "note", "")
-        yield diffs.headline(change, reload=reload) + (f" ({note})" if note else "")
+        yield diffs.headline(change, reload=reload, names=FEW) + (f" ({note})" if note else "")
 
 
 def _height(parts: Sequence[Part]) -> int:

@@ -22,10 +22,7 @@ Lines: TypeAlias = Sequence[str]
 Screen: TypeAlias = Callable[[Lines], Lines]
 
 LINES = 16
-# The line that begins the diff of a merge, as `plan` indents it.
-MERGE = re.compile(r" {10,}@@ ")
-ITEM = re.compile(r" {3}\w* *[-+~!] ")
-HOST, LINK = re.compile(r" [^ ✓✗·]"), re.compile(r"   [✓✗·] ")
+HOST, LINK = re.compile(r" [^ ✓✗·]"), re.compile(r"   [✓✗·!~] ")
 # What the commands of the show import: one process loads it, while the hosts are made.
 LOAD = """
 import kubernetes.client, kubernetes.config, kubernetes.utils.quantity, rich.progress
@@ -36,23 +33,6 @@ WIDEST = 100
 WORDS_A_SECOND, LONGEST = 5.0, 2.0  # pause to read; the text stays visible while the command runs
 MANY = 8  # with more hosts, output is shortened
 REPORT = "report.html"
-
-
-def plan_screen(lines: Lines) -> Lines:
-    """Every change with its reason, and what merges change in the user's files; not the text of new files."""
-    kept: list[str] = []
-    merge = reason = False
-    for line in lines:
-        if ITEM.match(line):
-            merge, reason = False, True
-        elif MERGE.match(line):
-            merge = True
-        elif line.startswith(" " * 10) and not merge:
-            if not reason:
-                continue
-            reason = False
-        kept.append(line)
-    return kept
 
 
 def results_screen(lines: Lines) -> Lines:
@@ -124,12 +104,15 @@ class Show:
         if hosts > 1:
             self.say(
                 "Plan",
-                f"{hosts} hosts without NVIDIA's software. What would change on one of them, and why:",
+                f"{hosts} hosts without NVIDIA's software. What would change on one of them (`--diff` adds why, and diffs):",
             )
         else:
-            self.say("Plan", "One host without NVIDIA's software. What would change on it, and why:")
+            self.say(
+                "Plan",
+                "One host without NVIDIA's software. What would change on it (`--diff` adds why, and diffs):",
+            )
         first = (good or list(self.demo.states))[0]
-        done = self.run("plan", "inventory.yaml", "--limit", first, screen=plan_screen) in (0, 4)
+        done = self.run("plan", "inventory.yaml", "--limit", first, screen=list) in (0, 4)
         rest = f" gpunode refuses {several(odd, 'host')} and says why." if odd else ""
         aim = (
             "All hosts at once, to verified GPU nodes."

@@ -344,7 +344,6 @@ SHOWN = """\
    diff          +image: b
                - remove Role default/r
    whole         -kind: Role
-   short         plan --diff shows these objects in full
    nodes       ~ label Node a, c
                  -pool=x
                  +pool=y
@@ -355,9 +354,7 @@ SHOWN = """\
 """
 
 
-@pytest.mark.parametrize(
-    ("diff", "parts"), [(None, {"diff", "short"}), (True, {"diff", "whole"}), (False, set())]
-)
+@pytest.mark.parametrize(("diff", "parts"), [(None, {"diff"}), (True, {"diff", "whole"}), (False, set())])
 def test_the_clusters_part_of_a_plan_reads_as_that_of_hosts(
     diff: bool | None, parts: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -369,7 +366,7 @@ def test_the_clusters_part_of_a_plan_reads_as_that_of_hosts(
         part = line[3:8].strip()
         if part in parts:
             lines.append(line.replace(part, " " * len(part), 1))
-        elif part not in {"diff", "whole", "short"}:
+        elif part not in {"diff", "whole"}:
             lines.append(line)
     assert capsys.readouterr().out.splitlines() == lines
 
@@ -567,7 +564,7 @@ def test_a_host_without_changes_says_which_link_is_broken(capsys: pytest.Capture
 def test_equal_plans_of_several_hosts_are_one_block_with_their_names(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """What differs in anything stays apart, and so does what failed."""
+    """What differs in anything stays apart."""
 
     def planned(host: str, content: str) -> Outcome:
         file = WriteFile("/etc/x", content, "why")
@@ -587,7 +584,7 @@ def test_equal_plans_of_several_hosts_are_one_block_with_their_names(
     make(json=False, quiet=True).plans(outcomes)
     lines = capsys.readouterr().out.splitlines()
     heads = [line.strip() for line in lines if line[:1] == " " and line[1:2] not in ("", " ")]
-    assert heads == ["a, c", "b", "d, e  = up to date", "f  ✗ refused  no", "g  ✗ refused  no"]
+    assert heads == ["a, c", "b", "d, e  = up to date", "f, g  ✗ refused  no"]
     assert sum("/etc/x" in line for line in lines) == 2
 
 
@@ -611,10 +608,14 @@ def test_a_plan_is_at_most_twelve_lines_of_a_host(
     steps: int, reasons: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Diffs and reasons where there is room for them; else a step is a line, and a last line says how to see the rest."""
-    make(json=False, quiet=True).plans([long_plan(steps)])
+    human = make(json=False, quiet=True)
+    human.plans([long_plan(steps)])
     text = capsys.readouterr().out
-    assert len(text.removesuffix(" " * 17 + "plan --diff shows reasons and diffs\n").splitlines()) <= 12
-    assert ("plan --diff shows" in text) == ("+s0" not in text) == (steps > 1)
+    assert len(text.splitlines()) <= 12
+    human.summary([])
+    last = capsys.readouterr().out
+    assert last.startswith(" + new  ~ changed  - removed  ! ")
+    assert ("; plan --diff shows reasons and diffs" in last) == ("+s0" not in text) == (steps > 1)
     assert text.count("a reason") == reasons
     assert ("write /etc/s0/a and 1 more; restart s0 (slow)" in text) == (steps > 1)
 
@@ -629,6 +630,7 @@ def test_d_at_the_question_shows_reasons_and_diffs_and_asks_again(capsys: pytest
         assert human.ask("Apply?")
     asked = capsys.readouterr()
     assert asked.err.count("Apply? [y/N/d]") == 2
+    assert asked.out.count("; d shows reasons and diffs") == 1
     assert (asked.out.count("a reason"), asked.out.count("+s4")) == (15, 2)
 
 
@@ -838,6 +840,16 @@ def test_of_many_hosts_those_that_are_right_have_a_line_each(capsys: pytest.Capt
         "   ✓ PCI       2 GPUs",
         "   ✗ module    none",
         "       cause     not loaded",
+    ]
+
+
+def test_a_remark_on_a_link_that_holds_is_no_cause(capsys: pytest.CaptureFixture[str]) -> None:
+    Human(quiet=False).links("a", [Verdict.ok("NVML", "1 GPU answers", "MIG is pending", "Reboot.")])
+    assert capsys.readouterr().out.splitlines() == [
+        " a",
+        "   ! NVML      1 GPU answers",
+        "       note      MIG is pending",
+        "       advice    Reboot.",
     ]
 
 

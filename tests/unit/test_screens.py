@@ -4,37 +4,6 @@ from __future__ import annotations
 
 from gpunode.sim import narration
 
-PLAN = """\
- p100-1  2x Tesla P100-PCIE-16GB
-   repository  + write /etc/apt/sources.list.d/gpunode-driver.sources
-                 where driver packages come from
-                 +# Written by gpunode.
-                 +Types: deb
-               ! refresh the package lists
-                 apt must know what its sources hold now
-   docker      ~ change /etc/docker/daemon.json
-                 pods get GPUs from the nvidia runtime
-                 @@ -1,2 +1,3 @@
-                  {
-                 -    "a": 1
-                 +    "a": 1,
-                 +    "default-runtime": "nvidia"
-                  }
-               ! restart docker
-                 it reads daemon.json at its start
-                 no container runs in it
-   disturbs      restart of docker; no GPU pods or processes affected
- 1 host in 3.7 s: 1 to change""".splitlines()
-
-
-def test_a_plan_shows_changes_reasons_and_merges_but_no_text_of_new_files() -> None:
-    shown = [line.strip() for line in narration.plan_screen(PLAN)]
-    assert shown == [
-        line.strip()
-        for line in PLAN
-        if line.strip() not in {"+# Written by gpunode.", "+Types: deb", "no container runs in it"}
-    ]
-
 
 def test_the_first_chain_is_whole_and_others_are_counted_unless_a_link_is_broken() -> None:
     broken = [" b", "   ✓ PCI       1x H100", "   ✗ module    not loaded", "       fix       modprobe nvidia"]

@@ -172,7 +172,7 @@ DRIVER = "libnvidia-ml1"
 OLD = PackageSpec(DRIVER, "1", downgrade=True)
 USER = GpuUser(7, "python")
 HOLDERS = modules.holders(there(("nvidia",), (USER,)))
-HELD = Reboot(f"the modules are not loaded before run r1; {HOLDERS}", ("7",), bare=True)
+HELD = Reboot(f"the modules were not loaded before run r1; {HOLDERS}", ("7",), bare=True)
 COMPUTE = "its devices were 1c.3g.40gb; an undo makes no compute instances of their own"
 PCI = "0000:3b:00.0"
 

@@ -173,10 +173,10 @@ def test_an_edit_by_hand_gets_advice_once_it_is_made_again(times: int, often: st
     path = "/etc/modules-load.d/gpunode.conf"
     gone = replace(cases.facts("modern"), traces={path: Trace(path, run="r", wrote="f00d", undone=times)})
     for facts, did in (
-        (gone, "removed by somebody (gpunode's record has it, and it is gone)"),
+        (gone, "removed by another program or user (gpunode's record has it, and it is gone)"),
         (
             seen(path, "", undone=times),
-            "last written by an administrator (no tool's mark in it, changed 2027-01-15)",
+            "last written by hand (no tool's mark in it, changed 2027-01-15)",
         ),
     ):
         shown = text_of(plan_host(cases.host("modern"), facts, None))

@@ -101,6 +101,8 @@ def unload(facts: Facts, reason: str, load: tuple[str, ...] = ()) -> KernelModul
 def holders(facts: Facts) -> str:
     """Why the modules cannot be unloaded before a reboot; "" where they can."""
     others = [user for user in facts.gpu_users if _service(user) not in daemons(facts)]
+    if others and all(user.is_plugin for user in others):
+        return "gpunode's device plugin makes way first; reboots only if the modules stay in use"
     if others:
         return f"reboots only if these still hold a GPU: {services.user_names(others)}"
     inner = [name for name in UNLOAD if name in facts.modules and name != "nvidia"]

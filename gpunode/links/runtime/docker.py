@@ -167,7 +167,7 @@ def _note(facts: Facts, text: str) -> str:
         return "no container runs in it"
     if _survive(facts, text):
         return f"{count} container{' keeps' if count == 1 else 's keep'} running: live-restore is on"
-    inside = _container_users(facts)
+    inside = [user for user in _container_users(facts) if not user.is_plugin]
     return (
         f"{count} container{' stops' if count == 1 else 's stop'} with it, since live-restore is off: "
         "the kubelet starts those of its pods again"
