@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.host import bootstrap, wire
-from gpunode.model import KernelModule, LoadImage, Reboot, Runtime, Service, WriteFile
+from gpunode.model import KernelModule, LoadImage, Reboot, RemoveImage, Runtime, Service, WriteFile
 from tests.agent.conftest import DAEMON, DOCKER, START, Host, wait_until
 
 CRASHING = (
@@ -349,6 +349,9 @@ def test_why_a_module_does_not_load_comes_with_the_kernels_words(host: Host) -> 
     assert "usb" not in str(failed["detail"])
 
 
+CONFIG = '{"config": {"digest": "sha256:feed"}}'  # in the manifest of an image
+
+
 @pytest.fixture
 def image(tmp_path: Path) -> LoadImage:
     archive = tmp_path / "plugin.tar"
@@ -387,14 +390,27 @@ def test_an_image_goes_into_the_namespace_of_kubernetes(
 ) -> None:
     """containerd's default one is invisible to the kubelet. A distribution's own ctr knows its socket."""
     host.write(socket, "")
-    ls, get = "docker.io/gpunode/plugin:1 type sha256:1 9 MiB", '{"config": {"digest": "sha256:feed"}}'
+    ls = "docker.io/gpunode/plugin:1 type sha256:1 9 MiB"
     host.program(
         called.partition(" ")[0],
-        f"case \"$*\" in *import*) cat > /dev/null;; *' ls') echo '{ls}';; *get*) echo '{get}';; esac",
+        f"case \"$*\" in *import*) cat > /dev/null;; *' ls') echo '{ls}';; *get*) echo '{CONFIG}';; esac",
     )
     change = LoadImage(image.reference, image.image_id, image.archive, name, "why")
     assert host.apply(change, payload=Path(image.archive).read_bytes())[-1]["ok"]
     assert f"{called} --namespace k8s.io images import -" in host.calls()
+
+
+@pytest.mark.parametrize(("other", "removed"), [("", " sha256:feed"), ("reg.io/copy:1", "")])
+def test_an_image_leaves_containerd_by_the_names_that_it_has_there(
+    host: Host, image: LoadImage, other: str, removed: str
+) -> None:
+    """ctr completes no name, and takes an unknown one for removed. By its id the kubelet's images have it once more."""
+    host.write("/run/containerd/containerd.sock", "")
+    names = ["docker.io/gpunode/plugin:1", "sha256:feed", *filter(None, [other])]
+    listed = "\n".join(["REF TYPE DIGEST", *(f"{name} type sha256:1 9 MiB" for name in names)])
+    host.program("ctr", f"case \"$*\" in *' ls') echo '{listed}';; *get*) echo '{CONFIG}';; esac")
+    host.apply(RemoveImage(image.reference, "containerd", "why"))
+    assert f"ctr --namespace k8s.io images rm docker.io/gpunode/plugin:1{removed}" in host.calls()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from gpunode.agent.failures import Failure
 from gpunode.agent.files import CHUNK
 from gpunode.agent.record import Run
 from gpunode.agent.system import Message, below, have, last, naming, run
-from gpunode.links.runtime.on_host.containerd import CTR, containerd_image, ctr_of
+from gpunode.links.runtime.on_host.containerd import CTR, containerd_image, ctr_of, remove_containerd_image
 from gpunode.links.runtime.on_host.docker import docker_image
 
 
@@ -76,11 +76,14 @@ def load_image(this: Run, change: Message) -> Message:
 def remove_image(_this: Run, change: Message) -> Message:
     """A runtime that keeps the image, as a container still has it, is no failure: the answer has its words."""
     runtime, reference = change["runtime"], change["reference"]
-    if image_of(runtime, reference) is None:
+    image = image_of(runtime, reference)
+    if image is None:
         return {"unchanged": True}
     commands = {"docker": ("docker", "rmi"), "crio": ("crictl", "rmi")}
-    command = commands.get(runtime) or (*(ctr_of(runtime) or ()), "images", "rm")
-    answer = run(*command, reference, timeout=120)
+    if runtime in commands:
+        answer = run(*commands[runtime], reference, timeout=120)
+    else:
+        answer = remove_containerd_image(runtime, reference, image)
     return {"kept": last(answer.message, 1)[0]} if answer.status else {}
 
 

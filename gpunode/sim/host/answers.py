@@ -198,13 +198,13 @@ def _ctr_images(answers: Path, machine: Machine, now: Now) -> str:
     for name, image in now.images.items() if machine.runtime == "containerd" else ():
         manifest = "sha256:" + image.removeprefix("sha256:")[::-1]
         lines.append(
-            f"{_full(name)} application/vnd.oci.image.manifest.v1+json {manifest} 70.1 MiB linux/amd64 -\n"
+            f"{full_name(name)} application/vnd.oci.image.manifest.v1+json {manifest} 70.1 MiB linux/amd64 -\n"
         )
         _put(answers / "content" / manifest, json.dumps({"config": {"digest": image}}))
     return "".join(lines)
 
 
-def _full(reference: str) -> str:
+def full_name(reference: str) -> str:
     """A reference as containerd completes it."""
     first, slash, _ = reference.partition("/")
     if not slash:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from gpunode.sim.host.answers import full_name
 from gpunode.sim.host.machine import Machine, Now, RuntimeNow
 from gpunode.sim.host.state import State
 
@@ -143,9 +144,11 @@ def load_image(state: State, _arguments: list[str]) -> int:
 
 
 def remove_image(state: State, arguments: list[str]) -> int:
-    """`docker rmi NAME` and `ctr images rm NAME`."""
+    """`docker rmi NAME`, and `ctr images rm NAME`, which completes no name and fails for none."""
+    runtime, name = arguments
     with state.change() as now:
-        now.images.pop(arguments[-1], None)
+        known = {each if runtime == "docker" else full_name(each): each for each in now.images}
+        now.images.pop(known.get(name, ""), None)
     return 0
 
 

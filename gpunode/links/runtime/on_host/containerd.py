@@ -48,22 +48,36 @@ def ctr_of(runtime: str) -> Optional[Tuple[str, ...]]:
     return (*command, "--namespace", "k8s.io") if usable else None
 
 
-def containerd_image(reference: str, runtime: str = "containerd") -> Optional[str]:
-    ctr = ctr_of(runtime)
-    if ctr is None:
-        return None
+def full_name(reference: str) -> str:
+    """A name of an image as containerd has it."""
     first, slash, _ = reference.partition("/")
     if not slash:
         reference = "docker.io/library/" + reference
     elif "." not in first and ":" not in first and first != "localhost":
         reference = "docker.io/" + reference
-    if ":" not in reference.rsplit("/", 1)[1]:
-        reference += ":latest"
-    images = run(*ctr, "images", "ls").out
-    listed = re.search(r"^%s\s.*?(sha256:\w+)" % re.escape(reference), images, re.M)
-    if listed is None:
+    return reference if ":" in reference.rsplit("/", 1)[1] else reference + ":latest"
+
+
+def containerd_names(ctr: Tuple[str, ...]) -> Dict[str, str]:
+    """The digest of each name's manifest."""
+    return dict(re.findall(r"^(\S+)\s.*?\s(sha256:\w+)", run(*ctr, "images", "ls").out, re.M))
+
+
+def remove_containerd_image(runtime: str, reference: str, image: str) -> Answer:
+    """By its full name, since ctr completes none and takes an unknown one for removed. The kubelet's images have their id for a second
+    name, which keeps their layers: it goes unless the image has a third one."""
+    ctr, name = ctr_of(runtime) or (), full_name(reference)
+    known = containerd_names(ctr)
+    same = {other for other in known if known[other] == known.get(name)}
+    return run(*ctr, "images", "rm", name, *([image] if same == {name, image} else []), timeout=120)
+
+
+def containerd_image(reference: str, runtime: str = "containerd") -> Optional[str]:
+    ctr = ctr_of(runtime)
+    listed = containerd_names(ctr).get(full_name(reference)) if ctr else None
+    if ctr is None or listed is None:
         return None
-    manifest = containerd_content(ctr, listed.group(1))
+    manifest = containerd_content(ctr, listed)
     if "manifests" in manifest:
         arch = read_arch()
         for entry in manifest["manifests"]:
