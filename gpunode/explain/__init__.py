@@ -26,6 +26,8 @@ SXID_SOURCE = "NVIDIA, Fabric Manager user guide, appendix D"
 # The kernel's lines: `NVRM: Xid (PCI:0000:3b:00): 79, pid=...`; before R319 without `PCI:`.
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?(?P<gpu>[0-9a-fA-F:.]+)[^)]*\): (?P<code>\d+)(?P<rest>.*)")
 SXID = re.compile(r"SXid \([^)]*\): (?P<code>\d+)(?:, (?P<severity>Fatal|Non-fatal))?")
+# The fabric manager's log: `detected NVSwitch fatal error 20034 on fid 0 on NVSwitch pci bus id ...`.
+NVSWITCH = re.compile(r"NVSwitch (?P<severity>fatal|non-fatal) error (?P<code>\d{5})")
 # Other programs' lines name an Xid after this word; PostgreSQL has xids, too.
 NAMED = re.compile(r"\b(?P<kind>s?xid)s?(?: errors?| events?)?[\s:=#(-]{0,3}(?P<code>\d+)\b", re.IGNORECASE)
 OF_A_GPU = re.compile(r"nvidia|nvrm|nvswitch|nvml|gpu|cuda|dcgm", re.IGNORECASE)
@@ -100,7 +102,7 @@ def explain(text: str) -> Explanation | None:
     text = " ".join(text.split())
     if match := XID.search(text):
         return _xid(int(match["code"]), match["gpu"], match["rest"])
-    if match := SXID.search(text):
+    if match := SXID.search(text) or NVSWITCH.search(text):
         return _sxid(int(match["code"]), match["severity"])
     if match := NAMED.search(text):
         if match[0] == text or OF_A_GPU.search(text):
@@ -120,14 +122,15 @@ def explain(text: str) -> Explanation | None:
 
 
 def _cuda(text: str) -> str:
-    """The row of lines.yaml for the error of CUDA that the text names, by its name, its text or its number; else empty."""
+    """The row of lines.yaml for the error of CUDA that the text names, by its text, its name or its number; else empty."""
     rows = [row for group in _table("cuda").values() for row in group]
     kind = ""
-    if match := CUDA_NAME.search(text):
+    if match := _cuda_texts().search(text):
+        words = (match["own"] or match["common"]).lower()
+        kind = next(row[4] for row in rows if row[3].lower() == words)
+    elif match := CUDA_NAME.search(text):
         name = match["name"].replace("_", "").lower()
         kind = next((row[4] for row in rows if name in (_plain(row[1]), _plain(row[2]))), "")
-    elif match := _cuda_texts().search(text):
-        kind = next(row[4] for row in rows if row[3].lower() == (match["long"] or match["short"]).lower())
     elif (match := CUDA.search(text)) and (match[0] == text or FAILED.search(match[0])):
         kind = next((row[4] for row in rows if row[0] == match["code"]), "")
     # NCCL's own calls are not the program's.
@@ -140,18 +143,17 @@ def _plain(name: str) -> str:
 
 @cache
 def _cuda_texts() -> re.Pattern[str]:
-    """CUDA's texts, the longest first. The short ones are other programs' words, too, so they have to follow CUDA's name."""
-    texts = sorted(
-        (row[3] for group in _table("cuda").values() for row in group if row[3]), key=len, reverse=True
+    """CUDA's texts, the longest first. Those that other programs print, too, have to follow an error of CUDA."""
+    rows = sorted(
+        (row for group in _table("cuda").values() for row in group if row[3]),
+        key=lambda row: len(row[3]),
+        reverse=True,
     )
-    long, short = (
-        "|".join(
-            re.escape(text) for text in texts if (len(text) > 23 or text.startswith("invalid device")) is many
-        )
-        for many in (True, False)
+    own, common = (
+        "|".join(re.escape(row[3]) for row in rows if bool(row[5]) is shared) for shared in (False, True)
     )
-    failed = r"(?:cuda|\bcu[A-Z]\w+).{0,60}?(?:err(?:or)?|fail(?:ure|ed)?|returned|status)\w*[\W\d]{0,12}"
-    return re.compile(rf"(?P<long>{long})|(?:{failed}|cuda\W{{1,4}})(?P<short>{short})\b", re.IGNORECASE)
+    failed = r"(?:cuda|\bcu[A-Z]\w+).{0,60}?(?:err(?:or)?|fail(?:ure|ed)?|returned|status)\w*(?:[\W\d]{0,12}|.{0,90}['\"])"
+    return re.compile(rf"\b(?P<own>{own})|(?:{failed}|cuda\W{{1,4}})(?P<common>{common})\b", re.IGNORECASE)
 
 
 @cache

@@ -95,6 +95,7 @@ def test_every_sxid_has_an_answer_with_its_source() -> None:
         assert answer.action == ("nothing" if severity == "non-fatal" else "reset-fabric")
         assert answer.source
         assert meaning(f"sxid {code}") == meaning(code) == answer
+        assert name in meaning(f"detected NVSwitch fatal error {code} on fid 0 on NVSwitch pci bus id 0").what
 
 
 def test_the_line_decides_where_the_catalogue_leaves_it_open() -> None:
@@ -152,8 +153,9 @@ def test_what_no_table_has_is_not_guessed_at(text: str) -> None:
         ("fourth", 15, 1),
         ("fifth", 4, 0),
         ("sixth", 52, 3),
-        ("seventh", 31, 1),
-        ("eighth", 25, 0),
+        ("seventh", 32, 1),
+        ("eighth", 26, 0),
+        ("ninth", 50, 0),
     ],
 )
 def test_lines_of_public_threads_are_answered_by_their_outcome(name: str, right: int, wrong: int) -> None:
@@ -214,6 +216,12 @@ def test_an_error_of_cuda_is_known_by_its_names_its_text_and_its_number() -> Non
         ("cuda.h: file not found", None),
         ("open: operation not permitted", None),
         ("DriverError(CUDA_ERROR_INVALID_VALUE)", "launch-refused"),
+        (
+            "Check failed: e == cudaSuccess || e == cudaErrorCudartUnloading: CUDA: out of memory",
+            "out-of-memory",
+        ),
+        ("Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:364 'invalid argument'", "launch-refused"),
+        ("worker: feature not yet implemented", None),
     ],
 )
 def test_a_text_of_cuda_is_no_other_programs_text(text: str, code: str | None) -> None:
