@@ -110,16 +110,14 @@ def sections(topic: str) -> dict[str, str]:
 
 
 def keys(topic: str) -> dict[str, str]:
-    """Key of the inventory → its values, default and meaning, of keys that are the topic or begin like it."""
-    rows = [
-        (key, " · ".join(filter(None, re.split(r"\s*\|\s*", cells))))
-        for key, cells in KEY.findall(read("inventory"))
-    ]
-    return {
-        key: text
-        for key, text in rows
-        if any(part.startswith(topic) for part in (key, key.rpartition(".")[2]))
-    }
+    """Key of the inventory → its meaning, values and default, of keys that are the topic or begin like it."""
+    found = {}
+    for key, row in KEY.findall(read("inventory")):
+        if any(part.startswith(topic) for part in (key, key.rpartition(".")[2])):
+            *first, meaning = filter(None, re.split(r"\s*\|\s*", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", row)))
+            more = [f"{name}: {cell}." for name, cell in zip(("Values", "Default"), first, strict=False)]
+            found[key] = " ".join([f"{meaning.rstrip('.:')}.", *more])
+    return found
 
 
 def mentions(topic: str) -> list[str]:

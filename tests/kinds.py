@@ -36,7 +36,7 @@ class StageMore(Stage, total=False):
     id: Annotated[str, "the run whose batch begins, with the members below"]
     state: Literal["running"]
     hosts: Annotated[int, "of the run"]
-    finished: Annotated[int, "hosts proven so far"]
+    finished: Annotated[int, "hosts verified so far"]
     bad: Annotated[int, "hosts that ended badly so far"]
     since: Annotated[float, "when the batch began, in seconds since the epoch"]
     batch: Annotated[int, "number of the batch, from 1"]

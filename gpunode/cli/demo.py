@@ -69,7 +69,8 @@ def demo(
 
 
 Name = Annotated[
-    str | None, typer.Argument(help="A kept demo; optional if there is only one.", metavar="NAME")
+    str | None,
+    typer.Argument(help="A kept demo; optional if there is only one, or one of this folder.", metavar="NAME"),
 ]
 
 
@@ -80,8 +81,12 @@ def list_demos() -> None:
     Example: gpunode demo list
     """
     from gpunode.sim import registry
+    from gpunode.wording import several
 
-    lines = [f"{kept.name}  {len(kept.states)} hosts  {kept.folder}" for kept in registry.list_kept()]
+    lines = [
+        f"{kept.name}  {several(len(kept.states), 'host')}  {kept.folder}  begun in {kept.begun}"
+        for kept in registry.list_kept()
+    ]
     typer.echo("\n".join(lines) or "no demo is kept running; `gpunode demo --keep` begins one")
 
 
@@ -149,9 +154,10 @@ def add(
     )
 
 
-@app.command("stop", short_help="End a kept demo, or all, and remove its folder.")
+@app.command("stop", short_help="End a kept demo and remove its folder.")
 def stop(name: Name = None) -> None:
-    """End a kept demo, or all of them, and remove its folder; without a name also the remains of killed demos.
+    """End a kept demo and remove its folder. Without a name: those begun in the current folder, or whose folder it is; and remove
+    the remains of killed demos. Other users' demos stay.
 
     Example: gpunode demo stop
     """
@@ -159,4 +165,12 @@ def stop(name: Name = None) -> None:
 
     lines = [f"ended {folder}" for folder in registry.stop(name)]
     lines += [] if name else [f"removed {folder}: a killed demo left it" for folder in registry.sweep()]
+    lines += (
+        []
+        if name
+        else [
+            f"{kept.name} runs on, begun in {kept.begun}: `gpunode demo stop {kept.name}` ends it"
+            for kept in registry.list_kept()
+        ]
+    )
     typer.echo("\n".join(lines) or "no demo was kept running")

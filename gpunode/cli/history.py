@@ -50,7 +50,9 @@ def history(
 
 
 def show(
+    invocation: typer.Context,
     run: RecordedRun,
+    inventory: options.InventoryPath = options.INVENTORY,
     diff: Annotated[
         bool | None,
         typer.Option(
@@ -64,14 +66,18 @@ def show(
     """Show a recorded run: operator, question and answer, each host's result, its changes with reasons and whether they were
     made, and times by phase.
 
-    Reads only this machine's record, which has no secrets.
+    Reads only this machine's record, which has no secrets. `last` is the last run of the inventory; in a folder without one, of all.
 
     Example: gpunode show last --diff
     """
     from gpunode import report
     from gpunode.commands.history import show_run
 
-    raise typer.Exit(show_run(report.make(json=json, quiet=False), run, diff=json if diff is None else diff))
+    named = options.origin(invocation) != options.DEFAULT or inventory.exists()
+    reporter = report.make(json=json, quiet=False)
+    raise typer.Exit(
+        show_run(reporter, run, inventory if named else None, diff=json if diff is None else diff)
+    )
 
 
 @visits_hosts

@@ -90,7 +90,7 @@ def provision(
         bool,
         typer.Option(
             "--taint-until-verified",
-            help="Taint new nodes, and nodes with a changed driver, toolkit or runtime, with gpunode.dev/unverified until their GPUs are proven: no pod starts there earlier.",
+            help="Taint new nodes, and nodes with a changed driver, toolkit or runtime, with gpunode.dev/unverified until their GPUs are verified: no pod starts there earlier.",
         ),
     ] = False,
     accept: Annotated[
@@ -103,7 +103,7 @@ def provision(
     ] = None,
     html: options.Html = None,
 ) -> int:
-    """Make every host a verified GPU node: plan, ask, apply, deploy the device plugin, prove that it works.
+    """Make every host a verified GPU node: plan, ask, apply, deploy the device plugin, verify every GPU in a pod.
 
     Takes a file of `plan --out` in place of the inventory: gpunode plans its hosts again and applies what matches the review
     without a question. It shows and asks for later differences; with --yes they end the command with exit code 4.
@@ -249,11 +249,10 @@ def cordon_gpu(
         str,
         typer.Option(
             "--reason",
-            help="The reason, shown by status and why; required.",
-            show_default=False,
+            help="The reason, shown by status and why.",
             metavar="TEXT",
         ),
-    ] = "",
+    ],
     yes: options.Yes = False,
     common: options.Common,
 ) -> int:
@@ -268,7 +267,7 @@ def cordon_gpu(
     from gpunode.errors import UsageError
 
     if not reason.strip():
-        raise UsageError("--reason is missing", hint="Say why: `--reason 'fan is broken'`.")
+        raise UsageError("--reason is empty", hint="Say why: `--reason 'fan is broken'`.")
     with session(common, accepted=yes) as work:
         return cordons.cordon_gpu(work, uuid, reason.strip(), yes=yes)
 
@@ -385,6 +384,9 @@ def accept(
     ] = False,
     html: options.Html = None,
     junit: options.JUnit = None,
+    yes: Annotated[  # noqa: ARG001 - for scripts that give it to every command
+        bool, typer.Option("--yes", "-y", help="No effect: accept asks nothing, and disturbs no pod.")
+    ] = False,
 ) -> int:
     """Measure every free GPU and judge its figures: memory, computation, PCIe, NVLink, clocks, ECC.
 

@@ -54,7 +54,7 @@ def _near(name: str, group: Any) -> str:
     from gpunode import wording
     from gpunode.errors import UsageError
 
-    rows = [f"- `{key}` in the inventory: {text}" for key, text in wording.keys(name).items()]
+    rows = [f"- the inventory's key `{key}`: {text}" for key, text in wording.keys(name).items()]
     titles = wording.sections(name)
     commands = [command for command in getattr(group, "commands", {}) if name in command]
     if len(titles) == 1 and not rows and not commands:

@@ -236,7 +236,7 @@ def visits_hosts(command: Callable[..., int]) -> Callable[..., None]:
         common = kind_of_common(**{name: given.pop(name) for name in names}, origin=origin(invocation))
         raise typer.Exit(command(common=common, **given))
 
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    kind = inspect.Parameter.KEYWORD_ONLY  # in any order with defaults and without
     run.__annotations__ = {name: hints[name] for name in order}
     defaults["invocation"] = inspect.Parameter.empty  # typer gives it
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

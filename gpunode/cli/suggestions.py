@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -74,12 +75,15 @@ def _explain(error: Exception) -> Exception:
             hint = f"`--base {message.rpartition('(')[2].rstrip(')')}` names the image to build on."
         return UsageError(f"{message[0].lower()}{message[1:]}", hint=hint)
     hint = f"See `{context.command_path} --help`." if context else ""
+    if re.search("--(kubeconfig|context)$", message):
+        hint = f"Write it in the inventory, as `cluster.kubeconfig` or `cluster.context`. {hint}"
     return _expected_number(error) or UsageError(f"{message[0].lower()}{message[1:]}".rstrip("."), hint=hint)
 
 
 def _missing(context: Any, parameter: Any) -> UsageError:
     """What is missing, what it is, and the command's example."""
-    name = parameter.metavar or max(parameter.opts, key=len)
+    name = max(parameter.opts, key=len)
+    name = name if name[:1] == "-" else parameter.metavar or name
     about = f": {parameter.help[0].lower()}{parameter.help[1:].rstrip('.')}" if parameter.help else ""
     example = " ".join((context.command.help or "").partition("Example: ")[2].split())
     return UsageError(

@@ -32,7 +32,7 @@ def report_differences(members: Members, inventory: str, reporter: Reporter) -> 
         run, addresses = known.get(member.host.name, ("", ()))
         if member.facts and (gone := [address for address in addresses if address not in member.addresses]):
             reporter.note(
-                f"{member.host.name}: missing are the GPUs at {', '.join(gone)}, which run {run} proved."
+                f"{member.host.name}: missing are the GPUs at {', '.join(gone)}, which run {run} verified."
             )
 
 

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from gpunode.engine.reporter import Reporter
-from gpunode.explain import explain_lines
+from gpunode.explain import NAMED, SXID, XID, explain_lines
 from gpunode.wording import page, several
 
 UNKNOWN = 7
+XIDS = "https://docs.nvidia.com/deploy/xid-errors"
 COLUMNS = ("code", "what", "fault", "action", "next", "command", "source")
 SECOND = {"or if": "condition", "or fault": "fault", "or action": "action", "or next": "next"}
 ALL = (*COLUMNS, *SECOND, "line")
+
+
+def _without_entry(text: str) -> str:
+    """For a number that may be an Xid's, and is in no table; "" for other texts."""
+    match = XID.search(text) or SXID.search(text) or NAMED.fullmatch(text.strip())
+    number = match["code"] if match else text.strip() if text.strip().isdecimal() else ""
+    name = f"{'SXid' if 'sxid' in text.lower() else 'Xid'} {number}"
+    return (
+        f"{name} is not in NVIDIA's catalogue, as gpunode has it. Check the number; a newer catalogue: {XIDS}"
+        if number
+        else ""
+    )
 
 
 def explain(reporter: Reporter, text: str) -> int:
@@ -33,6 +46,9 @@ def explain(reporter: Reporter, text: str) -> int:
     if explained < len(matches):
         summary += f" {several(len(matches) - explained, 'error')} with an unknown cause."
     if not matches:
-        summary = f"gpunode does not know {'this line' if lines == 1 else 'these lines'}. Other symptoms: {page('troubleshooting')}"
+        summary = (
+            _without_entry(text)
+            or f"gpunode does not know {'this line' if lines == 1 else 'these lines'}. Other symptoms: {page('troubleshooting')}"
+        )
     reporter.total(summary, {"lines": lines, "explained": explained})
     return 0 if explained else UNKNOWN

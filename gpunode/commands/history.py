@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime, timezone
+from pathlib import Path
 
 from gpunode.engine import record
 from gpunode.engine.phases import PHASES
@@ -33,10 +34,10 @@ def list_runs(reporter: Reporter, count: int) -> int:
     return 0
 
 
-def show_run(reporter: Reporter, name: str, *, diff: bool) -> int:
-    """Report the run that `name` means, as of `record.find`: itself, its gates, its hosts with their changes, and where its time
-    went; the exit code."""
-    run = record.find(name)
+def show_run(reporter: Reporter, name: str, inventory: Path | None, *, diff: bool) -> int:
+    """Report the run that `name` means, as of `record.find`; LAST: of this inventory, or (None) of all. Itself, its gates, its hosts
+    with their changes, and where its time went; the exit code."""
+    run = record.find_last(inventory) if inventory and name == record.LAST else record.find(name)
     reporter.rows("run", COLUMNS, [_row(run, whole=True)])
     gates = [
         (gate["gate"], Names(gate.get("hosts", ())), *(gate.get(key) for key in GATE[2:]))

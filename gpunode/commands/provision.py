@@ -245,7 +245,7 @@ def _plan_cluster(
         )
     if api and not options.run and any(host.taint_until_verified for host in session.hosts):
         session.reporter.note(
-            "--no-run: no node is tainted by `taint_until_verified`, as nothing would prove its GPUs."
+            "--no-run: no node is tainted by `taint_until_verified`, as nothing would verify its GPUs."
         )
     gate.show(session.inventory, session.reporter)
     return cluster
@@ -523,9 +523,9 @@ def _report_tainted(api: Api, record: Record, reporter: Reporter, members: Membe
     if left:
         reporter.note(
             Advice(
-                f"Tainted until their GPUs are proven: {few(left, NAMED)}. `",
+                f"Tainted until their GPUs are verified: {few(left, NAMED)}. `",
                 Command("resume" if proves else "provision"),
-                f"` proves them and removes the taint; `kubectl taint node {left[0]} {taint.UNVERIFIED}-` releases the node unproven.",
+                f"` verifies them and removes the taint; `kubectl taint node {left[0]} {taint.UNVERIFIED}-` releases the node unverified.",
             )
         )
 
@@ -536,7 +536,7 @@ def _report_unfinished(members: Members, reporter: Reporter, *, undo: bool) -> N
     if undone := [name for name, state in ends.items() if undo and state == "undone"]:
         reporter.note(
             Advice(
-                f"Undone: {few(undone, NAMED)}. Nothing was proven: `", Command("verify"), "` checks them."
+                f"Undone: {few(undone, NAMED)}. Nothing was verified: `", Command("verify"), "` checks them."
             )
         )
     bad = [name for name, state in ends.items() if state in BAD]

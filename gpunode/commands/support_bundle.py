@@ -114,7 +114,10 @@ def _collect(session: Session, lines_to: Callable[[TextIO], Reporter]) -> Iterat
         session.reporter.event(Event("stage", None, "read the cluster"))
         try:
             api = nodes.connect(inventory)
-            yield from _cluster_parts(api, inventory.cluster.namespace, members[0] if members else ())
+            whole = len(session.hosts) == len(inventory.hosts)
+            yield from _cluster_parts(
+                api, inventory.cluster.namespace, members[0] if members else (), whole=whole
+            )
         except GpunodeError as error:
             yield Part("cluster/not-collected.txt", "why the cluster could not be read", f"{error}\n")
     source = Path(inventory.path)
@@ -124,7 +127,8 @@ def _collect(session: Session, lines_to: Callable[[TextIO], Reporter]) -> Iterat
             yield _part(f"runs/{path.name}", "the record of a run", path.read_text)
 
 
-def _cluster_parts(api: Api, namespace: str, members: Members) -> Iterator[Part]:
+def _cluster_parts(api: Api, namespace: str, members: Members, *, whole: bool) -> Iterator[Part]:
+    """`whole`: these are all hosts of the inventory; else logs are of the plugin's pods on their nodes alone."""
     placed = nodes.locate(api, members, seconds=0, notify=lambda _: None)
     names = [member.node.name for member in placed if member.node]
     for name in names:
@@ -132,7 +136,7 @@ def _cluster_parts(api: Api, namespace: str, members: Members) -> Iterator[Part]
     pods = api.find("Pod", namespace, labels=daemonset.SELECTOR)[0]
     states = {pod["metadata"]["name"]: pod.get("status") for pod in pods}
     yield Part("cluster/plugin-pods.json", "states of the device plugin's pods", _json(states))
-    for pod in pods:
+    for pod in pods if whole else [pod for pod in pods if pod["spec"].get("nodeName") in names]:
         name = pod["metadata"]["name"]
         what = f"the plugin's log, its last {LOG} lines; its status is in it"
         log = partial(api.log, namespace, name, published.CONTAINER, lines=LOG)

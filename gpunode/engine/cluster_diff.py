@@ -121,7 +121,7 @@ def _until_proven(member: Member, asked: bool, run: bool) -> Difference | None:
     left = taint.run_of(member.node)
     if not left and not work.is_tainted_until_proven(member, asked):
         return None
-    line = f"-{taint.text(left)}" if left else f"+{taint.text('RUN')} until its GPUs are proven"
+    line = f"-{taint.text(left)}" if left else f"+{taint.text('RUN')} until its GPUs are verified"
     return Difference(f"Node {member.node.name}", "labelled", (line,))
 
 

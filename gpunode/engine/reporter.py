@@ -156,12 +156,14 @@ class Duration(float):
 
 
 class Counts(dict[str, int]):
-    """State -> how many; for people `3 proven, 1 failed`."""
+    """State -> how many; for people `3 verified, 1 failed`."""
 
     __slots__ = ()
 
     def __str__(self) -> str:
-        return ", ".join(f"{count} {name}" for name, count in self.items())
+        return ", ".join(
+            f"{count} {'verified' if name == 'proven' else name}" for name, count in self.items()
+        )
 
 
 class Silent(int):

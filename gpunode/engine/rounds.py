@@ -117,7 +117,7 @@ def costs(
     """`3 hosts and the cluster: 1 reboot, 0 pods disturbed, 2 batches, about 4 min`. `replaced`: pods of the plugin; `tainted`: nodes."""
     what = f"{several(len(waiting), 'host')}{' and the cluster' if objects else ''}"
     plugin = [f"{several(replaced, 'pod')} of the plugin replaced"] if replaced else []
-    taints = [f"{several(tainted, 'node')} tainted until proven"] if tainted else []
+    taints = [f"{several(tainted, 'node')} tainted until verified"] if tainted else []
     parts = [*_costs(waiting), *plugin, *taints, *([f"{batches} batches"] if batches > 1 else [])]
     return f"{what}: {', '.join([*parts, *filter(None, [time])])}"
 

@@ -190,14 +190,14 @@ def show_unfinished(api: Api | None, reporter: Reporter, members: Sequence[Membe
             reporter.note(
                 advise(
                     f"{node} is still cordoned by {owner}, which did not finish. `gpunode resume` continues with it; "
-                    f"`kubectl uncordon {node}` releases it unproven."
+                    f"`kubectl uncordon {node}` releases it unverified."
                 )
             )
         if run := taint.run_of(node_of(item)):
             reporter.note(
                 advise(
-                    f"{node} still has the taint {taint.text(run)}: its GPUs are not proven. `gpunode provision` of its "
-                    "host proves them."
+                    f"{node} still has the taint {taint.text(run)}: its GPUs are not verified. `gpunode provision` of its "
+                    "host verifies them."
                 )
             )
     for node, owner in daemonset.paused_nodes(api).items():

@@ -440,7 +440,8 @@ def recorded(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
             yield from (" ", ("cluster", "bold"), "\n")
         else:
             names, sign = ", ".join(ranges([row[0] for row in same])), RECORDED.get(state, ("✗", "red"))
-            yield from (" ", (names, "bold"), "  ", sign, f" {state}\n")
+            end = "verified" if state == "proven" else state
+            yield from (" ", (names, "bold"), "  ", sign, f" {end}\n")
         for line in lines(why if len(same) == 1 else common(why, host)):
             yield f"     {line}\n"
         step = ""

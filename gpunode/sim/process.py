@@ -26,7 +26,7 @@ from gpunode.sim.host.machine import Machine
 PATIENCE = 5.0
 COMMAND = "command.lock"  # held by the gpunode command that the show runs; names its process
 PREFIX = "gpunode-demo-"
-KEPT = "kept"  # a file with its name, in the folder of a demo that runs on without its show
+KEPT = "kept"  # a file with its name, and the folder where its user began it, in the folder of a demo that runs on without its show
 # Bytes of the path that demos' folders are in: below it are sockets, whose paths may have 103 (macOS).
 LONGEST = 35
 
@@ -164,7 +164,7 @@ class Demo:
     def keep(self, name: str) -> None:
         """Let it run on after this process, under a name, until it is stopped (`kept`)."""
         assert self._server.stdin
-        (self.folder / KEPT).write_text(name, encoding="utf-8")
+        (self.folder / KEPT).write_text(f"{name}\n{Path.cwd()}", encoding="utf-8")
         self._server.stdin.write(b"keep\n")
         self._server.stdin.flush()
         self._kept = True

@@ -28,10 +28,17 @@ GROUP, HOST = "added", "new"  # of hosts that were added
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A kept demo that runs."""
+    """A kept demo that runs. `begun`: the folder in which its user began it."""
 
     name: str
     folder: Path
+    begun: Path
+
+    @property
+    def is_here(self) -> bool:
+        """True if it was begun in the current folder, or has it."""
+        here = Path.cwd()
+        return here == self.begun or self.folder in (here, *here.parents)
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -41,19 +48,20 @@ class Kept:
 
 def list_kept() -> tuple[Kept, ...]:
     """This user's demos, by name."""
-    kept = [
-        Kept((path / KEPT).read_text(encoding="utf-8"), path)
-        for path in demos_folder().glob(f"{PREFIX}*")
-        if _is_mine(path) and (path / KEPT).exists() and _runs(path)
-    ]
-    return tuple(sorted(kept, key=lambda find: find.name))
+    kept = []
+    for path in demos_folder().glob(f"{PREFIX}*"):
+        if _is_mine(path) and (path / KEPT).exists() and _runs(path):
+            name, _, begun = (path / KEPT).read_text(encoding="utf-8").partition("\n")
+            kept.append(Kept(name, path, Path(begun)))
+    return tuple(sorted(kept, key=lambda each: each.name))
 
 
 def find(name: str | None) -> Kept:
-    """The one of this name; without a name the only one. Raises UsageError."""
+    """The one of this name; without a name the only one, or the only one that is here. Raises UsageError."""
     known = {kept.name: kept for kept in list_kept()}
-    if name is None and len(known) == 1:
-        return next(iter(known.values()))
+    here = [kept for kept in known.values() if kept.is_here or len(known) == 1]
+    if name is None and len(here) == 1:
+        return here[0]
     if name in known:
         return known[name]
     if not known:
@@ -110,8 +118,8 @@ def add_hosts(kept: Kept, count: int) -> tuple[str, tuple[str, ...]]:
 
 
 def stop(name: str | None = None) -> tuple[Path, ...]:
-    """End one kept demo, without a name all that `every` has; returns their folders. A running show is not ended."""
-    ending = [find(name)] if name else list_kept()
+    """End one kept demo, without a name all that are here; returns their folders. A running show is not ended."""
+    ending = [find(name)] if name else [kept for kept in list_kept() if kept.is_here]
     return tuple(kept.folder for kept in ending if _remove(kept.folder))
 
 

@@ -188,7 +188,7 @@ def test_a_busy_host_with_nothing_to_do_stops_no_other(busy: Demo) -> None:
         rows = {row["host"]: (row["result"], row["proof"]) for row in of_kind(done, "verified")}
         assert rows["gpu-2"][0] == "verified", done.stdout + done.stderr
         assert rows["gpu-1"][0] == "in use"
-        assert rows["gpu-1"][1].startswith("nothing to change; not proven now: of ")
+        assert rows["gpu-1"][1].startswith("nothing to change; not verified now: of ")
         assert done.returncode == 0
         assert not of_kind(done, "error")
         again = gpunode(busy, "resume", "inventory.yaml", "--yes")

@@ -137,10 +137,10 @@ def test_one_that_is_kept_goes_on_until_it_is_stopped(room: Path) -> None:
 
 
 def test_kept_ones_have_names_and_are_stopped_one_by_one(room: Path) -> None:
-    """What needs one of several asks for its name."""
+    """What needs one of several asks for its name; without one, none is ended that was begun elsewhere."""
 
-    def said(*words: str) -> tuple[int, str]:
-        done = forks.run([*GPUNODE, "demo", *words], capture_output=True, text=True)
+    def said(*words: str, cwd: Path | None = None) -> tuple[int, str]:
+        done = forks.run([*GPUNODE, "demo", *words], cwd=cwd, capture_output=True, text=True)
         return done.returncode, done.stdout + done.stderr
 
     assert said("break", "xid") == (
@@ -155,13 +155,16 @@ def test_kept_ones_have_names_and_are_stopped_one_by_one(room: Path) -> None:
             demo.keep(expected)
     assert said("list") == (
         0,
-        "".join(f"{name}  1 hosts  {folder}\n" for name, folder in folders.items()),
+        "".join(f"{name}  1 host  {folder}  begun in {Path.cwd()}\n" for name, folder in folders.items()),
     )
     assert said("add") == (2, "gpunode: 2 demos are kept running\n  Name one of demo, demo-2.\n")
     assert said("break", "xid", "demo") == (2, "gpunode: xid can happen to no host of demo\n")
     assert said("break", "xyz", "demo")[0] == 2
     assert said("stop", "demo-2") == (0, f"ended {folders['demo-2']}\n")
-    assert said("stop") == (0, f"ended {folders['demo']}\n")
+    others = f"demo runs on, begun in {Path.cwd()}: `gpunode demo stop demo` ends it\n"
+    assert said("stop", cwd=room) == (0, others)
+    assert said("stop", cwd=folders["demo"] / "hosts") == (0, f"ended {folders['demo']}\n")
+    assert said("stop") == (0, "no demo was kept running\n")
 
 
 def test_a_kept_one_is_broken_grows_and_gets_another_driver(room: Path) -> None:

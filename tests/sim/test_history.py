@@ -39,4 +39,4 @@ def test_history_names_a_run_and_show_has_its_plan_its_ends_and_its_times() -> N
     assert {line["host"]: line["phases"] for line in of_kind(shown, "time")} == {
         line["host"]: line["phases"] for line in of_kind(done, "time")
     }
-    assert "gpu-1  ✓ proven" in text.stdout
+    assert "gpu-1  ✓ verified" in text.stdout

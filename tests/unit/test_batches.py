@@ -174,7 +174,7 @@ def test_a_host_with_nothing_to_do_whose_gpus_are_in_use_ends_neither_badly_nor_
     assert exit_codes.of_run([one]) == code
     assert not one.proven
     assert proof.describe_proof(one)[0] == ("in use" if state == "in use" else "not verified")
-    assert ("not proven now" in proof.describe_proof(one)[1]) is (state == "in use")
+    assert ("not verified now" in proof.describe_proof(one)[1]) is (state == "in use")
 
 
 def waiting(

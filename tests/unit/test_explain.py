@@ -312,6 +312,15 @@ def test_an_unknown_line_ends_with_its_own_exit_code() -> None:
     done = CliRunner().invoke(app, ["explain", "all", "is", "well"])
     assert done.exit_code == 7
     assert "gpunode does not know this line" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("Xid 9999", "Xid 9999"), ("sxid 1", "SXid 1"), ("NVRM: Xid (PCI:0000:3b:00): 999, pid=1", "Xid 999")],
+)
+def test_a_number_that_nvidia_does_not_list_is_named(text: str, name: str) -> None:
+    done = CliRunner().invoke(app, ["explain", text])
+    assert (done.exit_code, f" {name} is not in NVIDIA's catalogue" in done.stderr) == (7, True)
     assert done.stdout == ""
 
 

@@ -98,8 +98,11 @@ def test_undo_last_takes_the_last_run_of_this_inventory(
     monkeypatch.setattr(undoing, "undo", lambda _, run, __: undone.append(run) or 0)
     assert [run("undo", *words)[0] for words in (["last"], ["last", "other.yaml"], [other[:-1]])] == [0, 0, 0]
     assert undone == [mine, other, other]
-    code, text = run("undo", "last", "third.yaml")
-    assert (code, "no run of third.yaml" in text) == (2, True)
+    shown = [lines("show", "last", *words)[0]["run"] for words in ((), ("other.yaml",))]
+    assert shown == [mine, other]
+    for command in ("undo", "show"):
+        code, text = run(command, "last", "third.yaml")
+        assert (code, "no run of third.yaml" in text) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +175,7 @@ def test_users_see_hosts_that_ended_alike_once_and_diffs_when_they_ask() -> None
     made.host("c", "proven", applied=[FILE, RESTART])
     made.end()
     _, text = run("show", made.id[:-1])
-    assert " b, c  ✓ proven" in text
+    assert " b, c  ✓ verified" in text
     assert "3 hosts. Apply?" in text
     assert "1 min 10 s" in text
     assert text.count("change /etc/docker/daemon.json") == 2

@@ -71,10 +71,10 @@ def test_help_on_nothing_that_there_is_names_the_nearest_page() -> None:
         ("xid", "## Xids"),
         ("mig layouts", "## MIG layouts"),
         ("mig", "`gpunode help inventory#mig-layouts`: MIG layouts"),
-        ("mig", "`mig` in the inventory: `off`"),
+        ("mig", "the inventory's key `mig`: how the GPUs are cut by MIG, now and after each boot."),
         ("cordon", "`gpunode help uncordon-gpu`: the command"),
-        ("taint", "`taint_until_verified` in the inventory: `true`, `false`"),
-        ("count", "`gpus.count` in the inventory"),
+        ("taint", "`taint_until_verified`: "),
+        ("count", "the inventory's key `gpus.count`: "),
         ("drain", "`gpunode help safety` mentions it"),
     ],
 )

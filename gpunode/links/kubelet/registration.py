@@ -17,7 +17,7 @@ UNVERIFIED = "gpunode.dev/unverified"
 JOINING = "joining"  # the value; a run's has its id
 TAINT = f"{UNVERIFIED}={JOINING}:NoSchedule"
 FLAG = f"--register-with-taints={TAINT}"
-WHY = "the node takes no pods before its GPUs are proven"
+WHY = "the node takes no pods before its GPUs are verified"
 OFF = "the inventory asks for no taint any more"
 
 # Places for a flag, the least invasive first, each with the file's new text.

@@ -25,7 +25,7 @@ def why_closed(item: Object) -> Iterator[Problem]:
         )
     if problem := judge_node(ready, cordoned=True).problem:
         fix = advise(
-            f"`gpunode provision --limit {name}` proves them and removes the taint. The proof disturbs no pod."
+            f"`gpunode provision --limit {name}` verifies them and removes the taint. That disturbs no pod."
         )
         yield replace(problem, fix=fix, subject=name)
     if problem := judge_node(ready, unproven=True).problem:

@@ -34,9 +34,9 @@ def judge_node(node: Node, *, cordoned: bool = False, unproven: bool = False) ->
     if (run := taint.run_of(node)) and not unproven:
         return Verdict.broken(
             "node",
-            f"{node.name} is tainted until its GPUs are proven",
+            f"{node.name} is tainted until its GPUs are verified",
             f"{taint.text(run)} keeps pods away",
-            advise("`gpunode provision` proves them and removes the taint."),
+            advise("`gpunode provision` verifies them and removes the taint."),
             "unverified",
         )
     return Verdict.ok("node", f"{node.name} is Ready, kubelet {node.kubelet}, {node.runtime}")

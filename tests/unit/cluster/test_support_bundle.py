@@ -118,6 +118,17 @@ def test_what_cannot_be_collected_says_so_in_its_place(bundle: Bundle, fake: Fak
     assert "PCI" in files["verify.jsonl"]
 
 
+def test_logs_of_hosts_that_are_left_out_are_not_in_it(bundle: Bundle, fake: FakeApi, tmp_path: Path) -> None:
+    inventory, other = tmp_path / "inventory.yaml", f"{DAEMONSET}-gpu-2"
+    inventory.write_text(inventory.read_text().replace('["gpu-1"]', '["gpu-1", "gpu-2"]'))
+    fake.put(pod(other, node="gpu-2", labels={"app.kubernetes.io/name": DAEMONSET}))
+    fake.logs[other, "device-plugin"] = "mine\n"
+    ran = bundle("--output", str(tmp_path / "a.tar.gz"), "--limit", "gpu-1")
+    assert ran.exit_code == 0, ran.output
+    logs = [name for name in contents(tmp_path / "a.tar.gz") if name.startswith("cluster/logs/")]
+    assert logs == [f"cluster/logs/{DAEMONSET}-gpu-1.log"]
+
+
 def test_a_file_that_is_there_is_kept(bundle: Bundle, tmp_path: Path) -> None:
     path = tmp_path / "mine.tar.gz"
     path.write_text("mine")

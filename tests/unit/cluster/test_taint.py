@@ -240,7 +240,7 @@ def test_the_end_names_the_command_that_proves_tainted_nodes(
     provision._report_tainted(api, record, reporter, members, proves=proves)
     text = capsys.readouterr().out
     assert said in text
-    assert bool(said) is ("until their GPUs are proven: a" in text)
+    assert bool(said) is ("until their GPUs are verified: a" in text)
 
 
 @pytest.mark.parametrize(("proves", "taints"), [(True, 1), (False, 0)])
@@ -356,7 +356,7 @@ def test_a_batch_that_would_taint_too_many_nodes_is_not_begun(
 
 def test_the_question_has_the_taints() -> None:
     planned = Member(Host("a", Ssh("a")), Outcome("a", "planned"))
-    assert "1 node tainted until proven" in rounds.costs([planned], 1, tainted=1)
+    assert "1 node tainted until verified" in rounds.costs([planned], 1, tainted=1)
 
 
 @pytest.mark.parametrize(
