@@ -33,7 +33,7 @@ from gpunode.engine.member import Member, Members, outcomes
 from gpunode.engine.record import FORGOTTEN, Record
 from gpunode.engine.reporter import confirm, progress, report_reason
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import GPU_LABEL, fetch, find
 from gpunode.links.plugin import daemonset, marks
 from gpunode.model import Event, Host, OnEvent, Ssh
@@ -178,23 +178,25 @@ def _show_left(session: Session, members: Members, strangers: Members) -> None:
 def _leave(
     api: Api | None, namespace: str, member: Member, record: Record, keep: bool, emit: OnEvent
 ) -> Member:
-    """The member, with the plugin gone from its node."""
-    if api is None or member.node is None or keep:
+    """The member, with the plugin gone from its node; excluded while its pod stays. The kubelet of a node that is not Ready ends none."""
+    node = member.node
+    if api is None or node is None or keep or node.name not in daemonset.uids_by_node(api, namespace):
         return member
-    if member.node.name in daemonset.uids_by_node(api, namespace):
-        try:
-            labels = nodes.desired_labels(member.host)
-            daemonset.pause(
-                api,
-                namespace,
-                member.node,
-                labels,
-                record.owner,
-                lambda text: emit(Event("stage", member.host.name, text)),
-            )
-        except ClusterError as error:
-            return member.exclude(work.lift_cordon(api, member, error.problem, emit))
-    return member
+    what = f"the device plugin did not leave {node.name} within {daemonset.PAUSE_SECONDS:.0f} s"
+    fix = f"See why its pod does not end: `kubectl -n {namespace} describe pods`. Then run again."
+    why = Problem(work.BUSY, f"{work.NOT_CHANGED}: {what}", fix=fix)
+    try:
+        labels = nodes.desired_labels(member.host)
+        notify = partial(_stage, emit, member.host.name)
+        if daemonset.pause(api, namespace, node, labels, record.owner, notify) or not node.ready:
+            return member
+    except ClusterError as error:
+        why = error.problem
+    return member.exclude(work.lift_cordon(api, member, why, emit))
+
+
+def _stage(emit: OnEvent, host: str, text: str) -> None:
+    emit(Event("stage", host, text))
 
 
 def _take_marks(api: Api | None, session: Session, members: Members, record: Record, keep: bool) -> Members:

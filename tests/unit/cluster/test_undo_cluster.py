@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -10,7 +11,7 @@ import pytest
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.objects import apply, difference
-from gpunode.commands import provision
+from gpunode.commands import forget, provision
 from gpunode.contract.condition import ACCEPTED
 from gpunode.engine import batch, nodes, record, undo_cluster, work
 from gpunode.engine.member import Member
@@ -128,6 +129,20 @@ def test_a_plugin_that_the_undo_paused_goes_with_the_label_that_the_run_brought(
     daemonset.pause(runs.api, "gpunode", node(runs.api), nodes.desired_labels(BEFORE), "us", lambda _: None)
     runs.undo(run)
     assert state(runs.api) == ({"rack": "7"}, [], [])
+
+
+@pytest.mark.parametrize(("ready", "changes"), [(True, False), (False, True)])
+def test_forget_changes_no_host_whose_plugin_stays_unless_the_kubelet_is_down(
+    runs: Runs, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, ready: bool, changes: bool
+) -> None:
+    """Its pod could not be ended once its runtime is gone."""
+    monkeypatch.setattr(daemonset, "PAUSE_SECONDS", 0)
+    runs.provision(BEFORE)
+    fake.put(pod("plugin", node="a", labels={daemonset.NAME_LABEL: daemonset.NAME}))
+    member = Member(BEFORE, Outcome("a", "planned"), replace(node(runs.api), ready=ready))
+    after = forget._leave(runs.api, "gpunode", member, runs.begin(), False, lambda _: None)
+    assert (after.reason is None) is changes
+    assert node(runs.api).labels[OWN] == ("paused" if changes else "true")
 
 
 @pytest.mark.parametrize(
