@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from tests import jsonlines
 
 from . import api, machine
+from .builds import CHECKOUT
 from .lab import is_cold
 from .progress import CannotRun, LabError
 
@@ -32,6 +34,7 @@ LONGEST = (
     "test_reboot",
     "test_faults",
     "test_memory_limits",
+    "test_undo",
     "test_restore",
     "test_outside",
     "test_rpm",
@@ -86,12 +89,25 @@ def lab(worker_id: str) -> api.Lab:
 
 @pytest.fixture(scope="session")
 def gpunode(lab: api.Lab) -> Callable[..., Ran]:
-    """Run gpunode as a user does, against the lab's inventory unless another is given."""
+    """Run gpunode as a user does, against the lab's inventory unless another is given. `die`: where its applies are killed (dying.py)."""
 
-    def run(command: str, *options: str, inventory: Path | None = None, timeout: float = 600) -> Ran:
-        words = [str(GPUNODE), *command.split(), str(inventory or lab.inventory), *options]
+    def run(
+        command: str,
+        *options: str,
+        inventory: Path | None = None,
+        timeout: float = 600,
+        die: Mapping[str, Sequence[str]] | None = None,
+    ) -> Ran:
+        program = [sys.executable, "-m", "tests.lab.dying", json.dumps(die)] if die else [str(GPUNODE)]
+        words = [*program, *command.split(), str(inventory or lab.inventory), *options]
         done = subprocess.run(
-            words, capture_output=True, text=True, timeout=timeout, stdin=subprocess.DEVNULL, check=False
+            words,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+            check=False,
+            cwd=CHECKOUT,
         )
         return Ran(done.returncode, done.stdout, done.stderr)
 

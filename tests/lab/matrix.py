@@ -109,6 +109,10 @@ ROWS = (
     ),
     Row("NVIDIA's own device plugin beside gpunode's", ("test_switch_over.py",), "two_at_once"),
     Row("an apply that is killed, cut off or out of disk", ("test_interrupted.py",)),
+    Row(
+        "an undo of a provision from bare and of a driver's upgrade, and `forget`; also killed at each state of a journal's entry",
+        ("test_undo.py",),
+    ),
     Row("a reboot of each host; files restored at boot", ("test_reboot.py",)),
     Row("config files of users, merged by the real runtimes", ("test_runtime_files.py",)),
     Row("kubelet units of many kinds, read by a real systemd", ("test_kubelet_places.py",)),
