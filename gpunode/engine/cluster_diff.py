@@ -17,6 +17,7 @@ from gpunode.engine.reporter import Reporter, report_reason
 from gpunode.errors import ClusterError
 from gpunode.links import node as cluster_nodes
 from gpunode.links import plugin
+from gpunode.links.capacity import mig
 from gpunode.links.node import labels, taint
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.links.plugin import configuration, daemonset, expected, marks, other_owners
@@ -71,6 +72,23 @@ def plan(
         api, inventory, located, reporter, diff=diff, strict=strict, loaded=True, order=order, taints=taints
     )
     _report_strangers(api, inventory, located, reporter)
+    config = inventory.cluster.plugin_config
+    ignored = [
+        member.host.name
+        for member in located
+        if member.outcome
+        and mig.is_ignored(
+            config,
+            member.outcome.desired,
+            {**(member.node.labels if member.node else {}), **nodes.desired_labels(member.host)},
+        )
+    ]
+    if ignored:
+        file = "the plugin's configuration" if config else "a file, and name it in `cluster.plugin.config`"
+        reporter.note(
+            f"{few(ignored, NAMED)}: the inventory has `mig`, but pods get no MIG devices, as the plugin's migStrategy is none. "
+            f"Write `flags: {{migStrategy: mixed}}` into {file} ({page('inventory#mig-layouts')})."
+        )
     missing = [member for member in located if member.node is None and member.reason is not None]
     for member in missing:
         if member.reason and member.reason.code == ANOTHER_MACHINE:

@@ -88,8 +88,8 @@ def _fetch(session: Session, source: Signed, trusted: Collection[str] | None) ->
             return error
         fetched = Key(error.text, error.fingerprint)
         text = advise(
-            f"{adds}has the fingerprint {fetched.fingerprint}. gpunode knows only that NVIDIA's ends with {source.fingerprint}, and "
-            "another key can be made to end so. Compare all 40 digits with a source of your own. If they are the same, "
+            f"{adds}has the fingerprint {fetched.fingerprint}. gpunode knows only that NVIDIA's ends with {source.fingerprint}. "
+            "A forged key can end so, too. Compare all 40 digits with a source of your own. If they are the same, "
             f"`gpunode provision --fingerprint {fetched.fingerprint}` takes it."
         )
         session.reporter.note(text)

@@ -37,7 +37,7 @@ def check_key(facts: Facts, source: Source) -> None:
     if purpose is None or known is None or repositories.is_trusted(actual, known, (trusted,)):
         return
     if len(actual) == repositories.WHOLE and actual.endswith(known):
-        end = f"only that NVIDIA's ends with {known}, and another key can be made to end so"
+        end = f"only that NVIDIA's ends with {known}. A forged key can end so, too"
         raise CannotPlan(
             f"{name} has the fingerprint {actual}; gpunode knows {end if known else f'none for {source.uri}'}",
             hint="Compare all 40 digits with a source of your own. If they are the same, write them beside `key`: "

@@ -98,5 +98,5 @@ def test_a_missing_gpu_is_named_by_its_address_where_a_run_knew_it(
     reporter = SimpleNamespace(note=notes.append, rows=lambda _kind, _columns, every: rows.extend(every))
     odd = make_host("d", gpus=7, expected=expected)
     report_differences((*THREE, odd), str(inventory), cast(Reporter, reporter))
-    assert notes == [f"d: missing are the GPUs at 0000:07:00.0, which run {run.id} proved."]
+    assert notes == [f"d: missing are the GPUs at 0000:07:00.0, which run {run.id} verified."]
     assert bool(rows) is (expected is None)

@@ -9,8 +9,9 @@ import pytest
 
 from gpunode.engine import chain, converge, forget, impact
 from gpunode.inventory import load
+from gpunode.links.capacity import mig as capacity
 from gpunode.links.machine import pci
-from gpunode.model import Entry, Facts, Gpu, GpuLayout, MigDevice, MigLayout, MigRule
+from gpunode.model import Entry, Facts, Gpu, GpuLayout, MigDevice, MigLayout, MigRule, PluginConfig
 from gpunode.planning import mig
 from gpunode.planning.tables import table
 from tests import cases
@@ -158,3 +159,20 @@ def test_a_forgotten_host_has_its_layout_of_before_gpunode() -> None:
     assert "/etc/gpunode-mig.sh" in [getattr(change, "path", "") for change in changes]
     (back,) = [change for change in changes if isinstance(change, MigLayout)]
     assert [gpu.after for gpu in back.gpus] == [None] * len(seen.gpus)
+
+
+@pytest.mark.parametrize(
+    ("config", "layout", "ignored"),
+    [
+        (None, ("1g.10gb",), True),
+        (None, None, False),  # `mig: off`
+        (PluginConfig("version: v1\nflags: {migStrategy: none}\n"), ("1g.10gb",), True),
+        (PluginConfig("version: v1\nflags: {migStrategy: single}\n"), ("1g.10gb",), False),
+    ],
+)
+def test_a_layout_that_the_plugin_does_not_offer_is_known_before_it_is_made(
+    config: PluginConfig | None, layout: tuple[str, ...] | None, ignored: bool
+) -> None:
+    host, facts = cases.host("modern"), cases.facts("modern")
+    desired = replace(chain.decide(host, facts, None), mig={"0000:01:00.0": layout})
+    assert capacity.is_ignored(config, desired, {}) is ignored

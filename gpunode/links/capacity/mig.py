@@ -8,9 +8,16 @@ from gpunode.contract.offer import CannotOffer, offers
 from gpunode.errors import Problem
 from gpunode.links.node import Node
 from gpunode.links.plugin import expected
-from gpunode.model import Gpu, PluginConfig
+from gpunode.model import Desired, Gpu, PluginConfig
 
 STRATEGY = "set flags.migStrategy to mixed in the plugin's configuration (cluster.plugin.config)"
+
+
+def is_ignored(config: PluginConfig | None, desired: Desired | None, labels: Mapping[str, str]) -> bool:
+    """True if the host is to have MIG devices that the plugin on a node with these labels does not offer."""
+    settings = expected.find_config(config, labels)
+    cut = desired is not None and any(layout is not None for layout in desired.mig.values())
+    return cut and settings is not None and settings.mig_strategy == "none"
 
 
 def problem(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Mapping[str, str]) -> Problem | None:

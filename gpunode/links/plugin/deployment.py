@@ -195,7 +195,7 @@ def _wait(
                 break  # its state says why
         advance(api, namespace, every, by_node, waiting, bare)
         patience.notify(
-            f"the plugin runs on {len(able) - len(waiting)} of {len(able)} Ready nodes",
+            f"waiting for the plugin on {len(waiting)} of {len(able)} Ready nodes",
             lambda late=waiting[:NAMED], seen=by_node: daemonset.why_on(  # type: ignore[misc]
                 api, namespace, [known[name] for name in late], seen
             ),

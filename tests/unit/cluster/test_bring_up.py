@@ -141,7 +141,11 @@ def test_a_plan_says_what_is_to_be_done_and_how_much_of_it_in_the_cluster(
     human.summary([Outcome("a", "right")], cluster=planned.objects)
 
     said = capsys.readouterr()
-    heads = [line.removeprefix("   objects").removeprefix("   nodes") for line in said.out.splitlines()]
+    heads = [
+        line.removeprefix("   objects").removeprefix("   nodes")
+        for line in said.out.splitlines()
+        if line.startswith("   ")
+    ]
     changes = [line.split()[:2] for line in heads if line.lstrip().startswith(("+ ", "~ "))]
     assert changes == [["+", "create"]] * (planned.objects - 1) + [["~", "label"]]
     assert said.err.endswith(f"1 up to date; in the cluster {planned.objects} changes wait\n")

@@ -181,7 +181,7 @@ def test_devices_that_are_out_beside_whole_gpus_are_reported_where_the_capacity_
     reports(fake, 1, 79)
     verified = command("verify", "--limit", "gpu-1", "--no-run")
     assert verified.exit_code == 0, verified.output
-    assert "✓ capacity  1 of 1 GPUs allocatable" in verified.output
+    assert "! capacity  1 of 1 GPUs allocatable" in verified.output
     assert "1 of nvidia.com/gpu.shared not offered" in verified.output
     assert "the plugin reports: GPU 1 (GPU-1) is Unhealthy: Xid 79" in verified.output
 

@@ -125,7 +125,7 @@ def test_one_node_that_cannot_pull_is_a_row_not_an_exception(
         ("a", ""),
         ("b", f"ImagePullBackOff: {PULL}"),
     ]
-    assert f"the plugin runs on 1 of 2 Ready nodes; b: ImagePullBackOff: {PULL}" in told
+    assert f"waiting for the plugin on 1 of 2 Ready nodes; b: ImagePullBackOff: {PULL}" in told
 
 
 @pytest.mark.usefixtures("impatient")
@@ -240,7 +240,7 @@ def test_a_pod_of_the_old_template_does_not_count(api: Api, fake: FakeApi, told:
     rollout = plugin.deploy(api, Spec(NS, REBUILT), seconds=60, notify=replace)
     assert [(row.name, why_of(row)) for row in rollout.states.values()] == [("new", "")]
     assert told == [
-        "the plugin runs on 0 of 1 Ready nodes; a: its pod waits for its replacement: a new version rolls out to a tenth of the nodes at a time"
+        "waiting for the plugin on 1 of 1 Ready nodes; a: its pod waits for its replacement: a new version rolls out to a tenth of the nodes at a time"
     ]
 
 
