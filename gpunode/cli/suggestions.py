@@ -13,11 +13,19 @@ from typer.core import TyperGroup
 from gpunode.errors import UsageError, clipped
 
 EXTRA = "Got unexpected extra argument"  # click's
+FIRST = (
+    "demo", "init", "plan", "provision", "verify", "why", "explain", "status", "top", "resume", "history", "show", "undo", "help",
+)  # fmt: skip
 NUMBERS = {"int_parsing", "int_parsing_size", "float_parsing", "greater_than_equal", "less_than_equal"}
 
 
 class Root(TyperGroup):
     """gpunode's commands. Raises UsageError for a mistake in the options and arguments of any of them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Those of the first hour first."""
+        names = super().list_commands(ctx)
+        return sorted(names, key=lambda name: FIRST.index(name) if name in FIRST else len(FIRST))
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
         _refuse_options_as_values(self, args)

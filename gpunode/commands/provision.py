@@ -533,12 +533,12 @@ def _report_tainted(api: Api, record: Record, reporter: Reporter, members: Membe
 def _report_unfinished(members: Members, reporter: Reporter, *, undo: bool) -> None:
     """Report the commands that continue with the unfinished hosts, if there are any; of an undo, that it proves nothing."""
     ends = {member.host.name: batch.end_state(member)[0] for member in members}
+    changed = {member.host.name for member in members if member.outcome and member.outcome.applied}
     if undone := [name for name, state in ends.items() if undo and state == "undone"]:
-        reporter.note(
-            Advice(
-                f"Undone: {few(undone, NAMED)}. Nothing was verified: `", Command("verify"), "` checks them."
-            )
-        )
+        same = [name for name in undone if name not in changed]
+        first = f"Undone: {few([name for name in undone if name in changed], NAMED)}. " if changed else ""
+        first += f"Hosts without a change: {few(same, NAMED)}. " if same else ""
+        reporter.note(Advice(f"{first}Nothing was verified: `", Command("verify"), "` checks them."))
     bad = [name for name, state in ends.items() if state in BAD]
     left = [name for name, state in ends.items() if state not in FINISHED]
     if not left:

@@ -185,6 +185,8 @@ class Human:
         if kind == "batch":  # with many hosts there are more than a user reads before a question
             self._print_headed("batches", plans.batches(rows))
             return
+        if kind == "cause" and all(row[2] == 1 for row in rows):  # as the chains above have them
+            return
         if kind in WRITTEN:
             self._print(WRITTEN[kind](rows))
             return

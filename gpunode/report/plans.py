@@ -457,7 +457,12 @@ def recorded(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
 
 
 def group_rows(kind: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    """The proofs of many hosts, or of many GPUs: a row for all that ended alike. Other tables as they are."""
+    """The proofs of many hosts, or of many GPUs: a row for all that ended alike. What an undo leaves: a row for each reason. No phases
+    of less than a second. Other tables as they are."""
+    if kind == "left":
+        return _group_left(rows)
+    if kind == "phase":
+        return [row for row in rows if row[1] >= 1]
     if len(rows) <= MANY or kind not in ("verified", "vectoradd"):
         return rows
     groups: dict[tuple[str, ...], list[Sequence[Any]]] = {}
@@ -470,6 +475,17 @@ def group_rows(kind: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[An
         )
         groups.setdefault(alike, []).append(row)
     return [_row_of_all(kind, same) for same in groups.values()]
+
+
+def _group_left(rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """Rows of host, code, what and why: one for all that stays for the same reason, and for all hosts alike."""
+    things: dict[tuple[Any, ...], list[str]] = {}
+    for host, code, what, why in rows:
+        things.setdefault((host, code, why), []).append(what)
+    hosts: dict[tuple[Any, ...], list[str]] = {}
+    for (host, code, why), names in things.items():
+        hosts.setdefault((code, few(names, FEW), why), []).append(host)
+    return [(", ".join(ranges(names)), *alike) for alike, names in hosts.items()]
 
 
 def _row_of_all(kind: str, same: Sequence[Sequence[Any]]) -> Sequence[Any]:

@@ -843,6 +843,23 @@ def test_of_many_hosts_those_that_are_right_have_a_line_each(capsys: pytest.Capt
     ]
 
 
+def test_what_stays_is_a_row_for_each_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(host, "kept", f"lib{n}", "no repository has 1.0") for host in ("a1", "a2") for n in range(5)]
+    make(json=False, quiet=True).rows(
+        "left", ("host", "code", "what", "why"), [*rows, ("b", "kept", "x", "y")]
+    )
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert first.split("  ")[0] == "a1, a2"
+    assert "lib0, lib1, lib2 and 2 more" in first
+    assert second.split() == ["b", "kept", "x", "y"]
+
+
+def test_causes_of_one_host_each_are_in_their_chains(capsys: pytest.CaptureFixture[str]) -> None:
+    for hosts in (1, 2):
+        make(json=False, quiet=True).rows("cause", ("cause", "layer", "hosts"), [("no GPU", "PCI", hosts)])
+        assert ("no GPU" in capsys.readouterr().out) is (hosts == 2)
+
+
 def test_a_remark_on_a_link_that_holds_is_no_cause(capsys: pytest.CaptureFixture[str]) -> None:
     Human(quiet=False).links("a", [Verdict.ok("NVML", "1 GPU answers", "MIG is pending", "Reboot.")])
     assert capsys.readouterr().out.splitlines() == [

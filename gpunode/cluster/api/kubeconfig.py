@@ -214,7 +214,7 @@ def _merge(source: str) -> tuple[dict[str, dict[str, _Entry]], str | None]:
     if not files:
         raise KubeconfigUnusable(
             f"no kubeconfig at {source}",
-            hint="Name it with --kubeconfig where the command has it, with cluster.kubeconfig in the inventory, or with $KUBECONFIG.",
+            hint="Name it in the inventory as cluster.kubeconfig, or with $KUBECONFIG; status, why, run, label and plugin take --kubeconfig.",
         )
     for path, data in files:
         for section, entries in sections.items():
