@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,8 @@ from gpunode.inventory.starter import ranges
 from gpunode.model import Event, Gpu, Host, Outcome, Verdict
 from gpunode.report.plain import Part, lines, plain
 from gpunode.report.plans import (
+    INDENT,
+    LEGEND,
     WORDS,
     cell_text,
     chain,
@@ -168,8 +170,12 @@ def causes(cards: Iterable[Card]) -> list[Cause]:
 
 
 def with_styles(parts: Iterable[Part]) -> list[Styled]:
-    """The parts with the names of their styles."""
-    return [Styled(part) if isinstance(part, str) else Styled(*part) for part in parts]
+    """The parts with the names of their styles. A change's lines are indented less than on a terminal: a phone has few columns."""
+    styled = [Styled(part) if isinstance(part, str) else Styled(*part) for part in parts]
+    return [
+        replace(part, text=part.text.replace(INDENT, NARROW, 1)) if part.text.startswith(INDENT) else part
+        for part in styled
+    ]
 
 
 def drop_first_line(parts: Iterable[Part]) -> list[Part]:
@@ -184,6 +190,7 @@ def first(text: str) -> str:
     return plain(next(iter(text.splitlines()), ""))
 
 
+NARROW = " " * 6
 GPUS = re.compile(r"^\d+ GPUs?, ")  # of a proof; their number is no cause
 LONG = 40  # rows of a table that is folded
 TITLES = {
@@ -401,6 +408,9 @@ class Page:
             "causes": causes(cards),
             "open": _open(cards),
             "cards": sorted(cards, key=lambda card: card.style != "red"),
+            "legend": LEGEND
+            if any(getattr(card.shown or card.outcome, "plan", None) for card in cards)
+            else "",
             "statuses": list(dict.fromkeys(card.status for card in cards)),
             "cluster": with_styles(self._cluster),
             "changes": f"{self._changes} change{'s' if self._changes > 1 else ''}"

@@ -60,9 +60,12 @@ def test_a_placed_pod_has_these_causes(
     assert words in " ".join(f"{problem.what} {problem.cause} {problem.fix}" for problem in problems)
 
 
-def test_a_pod_that_asks_for_no_gpu_is_told_so() -> None:
-    (problem,) = judge_placed({**pod(gpus=0, on="n1"), "status": RUNS}, [], "")
+def test_a_pod_that_asks_for_no_gpu_is_told_so_unless_it_offers_them() -> None:
+    running = {**pod(gpus=0, on="n1"), "status": RUNS}
+    (problem,) = judge_placed(running, [], "")
     assert problem.code == "asks-none"
+    running["metadata"]["labels"] = {"app.kubernetes.io/name": "gpunode-device-plugin"}
+    assert not list(judge_placed(running, [], ""))
 
 
 QUOTA = 'pods "train-7f9c-x" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=4, limited: requests.nvidia.com/gpu=4'

@@ -116,7 +116,7 @@ def _runtime(facts: Facts, start: KubeletStart, now: int, target: int) -> Iterat
     if minors.has_dockershim(now) and not remote:
         if not minors.has_dockershim(target):
             cause = "its kubelet runs pods by dockershim, which is gone since 1.24"
-            fix = "Move the node to containerd first: https://minors.io/docs/tasks/administer-cluster/migrating-from-dockershim/"
+            fix = "Move the node to containerd first: https://kubernetes.io/docs/tasks/administer-cluster/migrating-from-dockershim/"
             yield Problem("dockershim", cause, fix=fix)
         return
     endpoint = flag(start.argv[1:], "container-runtime-endpoint")

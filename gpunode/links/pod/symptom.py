@@ -10,6 +10,7 @@ from gpunode.contract.promises import has_ended, pod_name
 from gpunode.errors import Problem
 from gpunode.explain import Explanation, explain, explain_lines
 from gpunode.links.node import Node, drain
+from gpunode.links.plugin import daemonset
 from gpunode.links.pod import work
 from gpunode.wording import few
 
@@ -34,7 +35,8 @@ def judge_placed(pod: Object, events: Sequence[Object], log: str) -> Iterator[Pr
         last = "\n".join(log.splitlines()[-TAIL:])
         fix = "`kubectl -n {} describe pod {}` has its events.".format(*pod_name(pod).split("/"))
         yield Problem(UNEXPLAINED, text, cause=last, fix=fix)
-    if not drain.asks(pod) and not pod["spec"].get("resourceClaims"):
+    offers = (pod["metadata"].get("labels") or {}).get(daemonset.NAME_LABEL) in daemonset.NAMES
+    if not drain.asks(pod) and not pod["spec"].get("resourceClaims") and not offers:
         yield Problem(
             ASKS_NONE,
             "it asks for no GPU, so it gets none",
