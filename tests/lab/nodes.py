@@ -49,7 +49,7 @@ def keys(slot: Slot) -> None:
 
 def ensure(slot: Slot, each: Host, images: Images) -> bool:
     """Leave a host that runs from the same inputs and can be reached as it is; otherwise make it again: True then."""
-    overlay = _overlay(slot, each, images)
+    overlay = overlay_of(slot, each, images.small)
     programs = builds.go(builds.KUBERNETES)
     image = images.modern if each.image == "modern" else images.legacy
     inputs = cache.key([*_container(slot, each, image, programs), overlay])
@@ -88,10 +88,8 @@ def _create(slot: Slot, each: Host, image: str, inputs: str, programs: Path) -> 
             cluster.forget_node(slot, each.name)
     labels = [f"--label=inputs={inputs}", f"--label=programs={programs}"]
     docker(slot, "create", *labels, *_container(slot, each, image, programs))
-    with _archive(slot, each).open("rb") as archive:
-        subprocess.run(
-            [DOCKER, "-H", slot.docker_host, "cp", "-", f"{each.name}:/"], stdin=archive, check=True
-        )
+    with archive(slot, each).open("rb") as files:
+        subprocess.run([DOCKER, "-H", slot.docker_host, "cp", "-", f"{each.name}:/"], stdin=files, check=True)
     docker(slot, "start", each.name)
     wait(f"sshd on {each.name}", lambda: answers_ssh(slot, each), 60)
 
@@ -151,7 +149,7 @@ def _hierarchies() -> list[Path]:
     return [tree for tree in sorted(Path("/sys/fs/cgroup").iterdir()) if (tree / "cgroup.procs").exists()]
 
 
-def _overlay(slot: Slot, each: Host, images: Images) -> Path:
+def overlay_of(slot: Slot, each: Host, small: Path) -> Path:
     """The files that make a host out of its image, as a folder."""
     root = slot.state / "overlay" / each.name
     shutil.rmtree(root, ignore_errors=True)
@@ -162,7 +160,7 @@ def _overlay(slot: Slot, each: Host, images: Images) -> Path:
         "@CGROUP_ROOT@": f"{slot.cgroups}{each.name}",
         "@ADDRESS@": address(slot, each),
         "@NETWORK@": address(slot, each).rpartition(".")[0],
-        "@OTHERS@": " ".join(str(other.number) for other in HOSTS if other != each),
+        "@OTHERS@": " ".join(str(other.number) for other in HOSTS if other.name != each.name),
     }
     for file in (path for path in root.rglob("*") if path.is_file() and not path.is_symlink()):
         text = file.read_text()
@@ -185,7 +183,7 @@ def _overlay(slot: Slot, each: Host, images: Images) -> Path:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     (root / MANIFESTS).mkdir(exist_ok=True)
-    if each == CONTROL_PLANE:
+    if each.name == CONTROL_PLANE.name:
         shutil.copytree(
             certificates,
             root / "etc/kubernetes/pki",
@@ -194,8 +192,9 @@ def _overlay(slot: Slot, each: Host, images: Images) -> Path:
         )
         for user in ("admin", "controller-manager", "scheduler"):
             (root / f"etc/kubernetes/{user}.conf").write_text(pki.kubeconfig(slot, user))
-    shutil.copy2(images.small, root / "usr/local/lib/lab/images.tar")
-    gpu.install(root, each.gpus, each.pci)
+    shutil.copy2(small, root / "usr/local/lib/lab/images.tar")
+    if each.gpus or each.pci:
+        gpu.install(root, each.gpus, each.pci)
     return root
 
 
@@ -205,7 +204,7 @@ _MODES = {
 }
 
 
-def _archive(slot: Slot, each: Host) -> Path:
+def archive(slot: Slot, each: Host) -> Path:
     """The overlay as a tar file with the owners and modes that the host's files have."""
 
     def owned(member: tarfile.TarInfo) -> tarfile.TarInfo:

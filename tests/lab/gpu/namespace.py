@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -65,7 +66,7 @@ def namespace(gpus: Iterable[Mapping[str, Any]], shared: Path, at: str) -> Itera
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         install(root, gpus)
-        _install_driver(root)
+        install_driver(root)
         holder = subprocess.Popen(
             ["unshare", "--mount", "--propagation", "private", "sh", "-c", _SETUP, "sh", root, shared, at],
             stdin=subprocess.PIPE,  # it ends when this closes, with this process too
@@ -83,7 +84,7 @@ def namespace(gpus: Iterable[Mapping[str, Any]], shared: Path, at: str) -> Itera
                 holder.stdin.close()
 
 
-def _install_driver(root: Path) -> None:
+def install_driver(root: Path) -> None:
     """What the driver's packages bring to a host, as far as anything below asks for it."""
 
     def build(folder: Path) -> None:
@@ -91,16 +92,18 @@ def _install_driver(root: Path) -> None:
 
     built = cache.entry("gpu-libraries", [SOURCES, Path(this_package), compiler(), VERSION, str(CUDA)], build)
     libraries = root / LIBRARIES
-    libraries.mkdir(parents=True)
+    libraries.mkdir(parents=True, exist_ok=True)
     for name in ("libnvidia-ml", "libcuda"):
         real = f"{name}.so.{VERSION}"
         (libraries / real).write_bytes((built / real).read_bytes())
         (libraries / f"{name}.so.1").symlink_to(real)
-    (root / "usr/lib/udev/rules.d").mkdir(parents=True)
+    (root / "usr/bin").mkdir(parents=True, exist_ok=True)
+    shutil.copy2(built / "nvidia-smi", root / "usr/bin")
+    (root / "usr/lib/udev/rules.d").mkdir(parents=True, exist_ok=True)
     (root / "usr/lib/udev/rules.d/60-nvidia.rules").write_text("# loads the driver's other modules\n")
     kernel = os.uname().release
     modules = root / "usr/lib/modules" / kernel / "updates/dkms"
-    modules.mkdir(parents=True)
+    modules.mkdir(parents=True, exist_ok=True)
     for module in ("nvidia", "nvidia-modeset", "nvidia-drm", "nvidia-uvm"):
         facts = {"version": VERSION, "license": "NVIDIA", "vermagic": f"{kernel} SMP"}
         words = "".join(f"\0{name}={value}\0" for name, value in facts.items())

@@ -1,0 +1,161 @@
+"""The main job on a real GPU: a host without NVIDIA's toolkit, on this machine's driver, becomes a verified node and is left again.
+
+`host.py` says what of it is real. Without a GPU they run on the lab's stand-in, if the host was made with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.deviceplugin.test_gpu import provoke_xid
+from tests.lab.progress import wait
+
+from . import host
+from .test_pod import REAL
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
+NODE = "/api/v1/nodes/control-plane"
+PODS = "/api/v1/namespaces/default/pods"
+PLUGIN = "/apis/apps/v1/namespaces/gpunode/daemonsets/gpunode-device-plugin"
+CONDITION_SECONDS = 5.0  # what is promised from a fault to the node's condition
+
+Gpunode = Callable[..., list[dict[str, Any]]]
+
+
+def request(method: str, path: str, body: Any = None, content: str = "") -> Any:
+    return host.cluster.request(host.SLOT, method, path, body, content)
+
+
+@pytest.fixture(scope="module")
+def gpunode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gpunode]:
+    """Runs gpunode on the host that is up; returns the lines of its --json, whose exit code has to be as said."""
+    if not (host.OUT / "root").exists():
+        pytest.skip(
+            "no host to provision: `python -m tests.gpu.host make` writes it, on Debian 12 after `make lab`"
+        )
+    if os.geteuid() != 0:
+        pytest.skip("a host's namespaces need root")
+    if not REAL and not (host.OUT / "root/etc/lab-gpus.json").exists():
+        pytest.skip("no NVIDIA GPU on this machine, and the host has no stand-in")
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path_factory.mktemp("state"))}
+
+    def run(*arguments: str, code: int | None = 0, json_lines: bool = True) -> list[dict[str, Any]]:
+        command = [sys.executable, "-m", "gpunode", *arguments, *(["--json"] if json_lines else [])]
+        began = time.monotonic()
+        done = subprocess.run(
+            command, cwd=host.OUT, env=environment, capture_output=True, text=True, check=False, timeout=200
+        )
+        seconds = time.monotonic() - began
+        print(
+            f"$ gpunode {' '.join(arguments)}  # {seconds:.1f} s, exit code {done.returncode}\n{done.stdout[-6000:]}"
+        )
+        assert code is None or done.returncode == code, done.stdout[-3000:] + done.stderr[-3000:]
+        return [json.loads(line) for line in done.stdout.splitlines()] if json_lines else []
+
+    with host.up():
+        yield run
+
+
+@pytest.fixture(scope="module")
+def before(gpunode: Gpunode) -> str:
+    return host.listing()
+
+
+@pytest.fixture(scope="module")
+def provisioned(before: str, gpunode: Gpunode) -> list[dict[str, Any]]:
+    gpunode("plan", "inventory.yaml", json_lines=False)
+    return gpunode("provision", "inventory.yaml", "--yes", "--taint-until-verified", "--accept", "quick")
+
+
+def test_provision_ends_with_a_verified_and_accepted_gpu(
+    provisioned: list[dict[str, Any]], gpunode: Gpunode
+) -> None:
+    """vectoradd has run on it by kubelet, containerd and NVIDIA's runtime; its figures are in bounds; the taint is gone."""
+    passed = [line for line in provisioned if line.get("kind", line.get("type")) == "vectoradd"]
+    assert [line["result"] for line in passed] == ["passed"]
+    accepted = [line for line in provisioned if line.get("kind", line.get("type")) == "acceptance"]
+    assert [line["result"] for line in accepted] == ["accepted"], accepted
+    node = request("GET", NODE)
+    assert not node["spec"].get("taints")
+    assert condition(node)["status"] == "True"
+    gpunode("verify", "inventory.yaml", json_lines=False)
+    gpunode("status", "inventory.yaml", json_lines=False)
+    gpunode("label", "inventory.yaml", "--accelerator", json_lines=False)
+    print(
+        json.dumps(
+            {
+                k: v
+                for k, v in request("GET", NODE)["metadata"]["labels"].items()
+                if "nvidia" in k or "gpunode" in k
+            }
+        )
+    )
+
+
+def test_a_second_provision_has_nothing_to_do(provisioned: object, gpunode: Gpunode) -> None:
+    gpunode("plan", "inventory.yaml", "--exit-code")
+
+
+def test_a_cordoned_gpu_takes_no_pod_until_it_is_uncordoned(provisioned: object, gpunode: Gpunode) -> None:
+    [uuid] = {line["uuid"] for line in gpunode("status", "inventory.yaml") if line.get("uuid")}
+    gpunode("cordon-gpu", uuid, "inventory.yaml", "--reason", "test", "--yes", json_lines=False)
+    wait("no allocatable GPU", lambda: allocatable() == "0", 30)
+    gpunode("uncordon-gpu", uuid, "inventory.yaml", "--yes", json_lines=False)
+    wait("an allocatable GPU", lambda: allocatable() == "1", 90)
+
+
+def test_a_fault_reaches_the_nodes_condition_within_seconds(provisioned: object, gpunode: Gpunode) -> None:
+    """A real Xid 31 that a pod provokes, made a fault of the GPU by NVIDIA's variable."""
+    variable = {"name": "DP_ENABLE_HEALTHCHECKS", "value": "31"}
+    container = {"name": "device-plugin", "env": [variable]}
+    change = {"spec": {"template": {"spec": {"containers": [container]}}}}
+    request("PATCH", PLUGIN, change, "application/strategic-merge-patch+json")
+    wait("the plugin's new pod", plugin_is_new, 90)
+    wait(
+        "a ready GPU",
+        lambda: condition(request("GET", NODE))["status"] == "True" and allocatable() == "1",
+        60,
+    )
+    if REAL:
+        provoke_xid()
+    else:
+        host.inside("lab-gpu xid 0 31")
+    wait("the condition is False", lambda: condition(request("GET", NODE))["status"] == "False", 60)
+    print(json.dumps(condition(request("GET", NODE))), host.inside("dmesg | grep -i xid | tail -n 2"))
+    wait("no allocatable GPU", lambda: allocatable() == "0", 30)
+    gpunode("why", "node", "control-plane", "inventory.yaml", json_lines=False, code=None)
+
+
+def test_forget_leaves_packages_and_files_as_they_were(
+    before: str, provisioned: object, gpunode: Gpunode
+) -> None:
+    gpunode("forget", "control-plane", "--inventory", "inventory.yaml", "--yes", json_lines=False)
+    assert set(host.listing().splitlines()) ^ set(before.splitlines()) == set()
+    assert allocatable() in {"0", "none"}  # a kubelet forgets a resource after five minutes
+
+
+def condition(node: dict[str, Any]) -> dict[str, Any]:
+    return next(
+        (dict(c) for c in node["status"]["conditions"] if c["type"] == "GpuReady"), {"status": "none"}
+    )
+
+
+def plugin_is_new() -> bool:
+    """Whether the DaemonSet's second form runs on the node."""
+    status = request("GET", PLUGIN)["status"]
+    return bool(
+        status["observedGeneration"] > 1
+        and status.get("updatedNumberScheduled") == status.get("numberReady") == 1
+    )
+
+
+def allocatable() -> str:
+    return str(request("GET", NODE)["status"]["allocatable"].get("nvidia.com/gpu", "none"))
