@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from gpunode.engine import chain
 from gpunode.errors import Refused
+from gpunode.links import runtime as runtimes
 from gpunode.links.driver import mig, modules
 from gpunode.links.driver.plan import FABRIC
 from gpunode.links.kubelet.decide import refused_gate
@@ -152,7 +153,20 @@ def plan(journal: Journal, run: str, facts: Facts) -> tuple[tuple[Change, ...], 
     left = tuple(dict.fromkeys(change for change in changes if isinstance(change, Left)))
     made = [change for change in changes if not isinstance(change, Left)]
     last = [change for change in made if isinstance(change, Reboot)]
+    left += tuple(_containers(mine, made, facts))
     return (*with_restarts([change for change in made if change not in last], due, facts), *last), left
+
+
+def _containers(mine: Journal, made: Iterable[Change], facts: Facts) -> Iterable[Left]:
+    """Containers that outlive NVIDIA's runtime: the shim that holds them stops them by the program that started them, and a kill fails
+    without it (seen on containerd 2.2). docker's end with its restart."""
+    system, runtime = system_of_host(facts), runtimes.detect(facts)
+    toolkit = {spec.name for spec in system.names.toolkit("")} if system else set[str]()
+    removed = {name for change in made if isinstance(change, Packages) for name in change.remove}
+    configured = runtimes.unit(runtime, facts) in {entry.unit for entry in mine if entry.path}
+    if runtime != "docker" and configured and toolkit & removed:
+        why = "those that NVIDIA's runtime started cannot be stopped without it before the next boot"
+        yield Left("irreversible", "running containers", why)
 
 
 def _take_back(

@@ -168,7 +168,8 @@ WHY = "as before run r1"
 UNLOAD = KernelModule("not loaded before run r1; no process uses the GPUs", unload=("nvidia",))
 RELOADED = KernelModule("of another version before run r1; no process uses the GPUs", unload=("nvidia",))
 LOAD = KernelModule(WHY, load=("nvidia", "nvidia_uvm", "nvidia_modeset"))
-DRIVER = "libnvidia-ml1"
+DRIVER, TOOLKIT = "libnvidia-ml1", "nvidia-container-toolkit"
+STUCK = "those that NVIDIA's runtime started cannot be stopped without it before the next boot"
 OLD = PackageSpec(DRIVER, "1", downgrade=True)
 USER = GpuUser(7, "python")
 HOLDERS = modules.holders(there(("nvidia",), (USER,)))
@@ -336,6 +337,16 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         there(("nvidia",), nvidia_container_toolkit="2"),
         [Packages(WHY, remove=("nvidia-container-toolkit",), purge=True)],
         [],
+    ),
+    # Containers that a shim holds.
+    (
+        [
+            file("/etc/containerd/config.toml", None, "2", unit="containerd.service"),
+            changed(packages={TOOLKIT: (None, "2")}),
+        ],
+        there(nvidia_container_toolkit="2"),
+        [Packages(WHY, remove=(TOOLKIT,), purge=True)],
+        [Left("irreversible", "running containers", STUCK)],
     ),
     (
         [changed(packages={DRIVER: (None, "2")}), changed("kernel_module")],
