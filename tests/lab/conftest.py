@@ -34,6 +34,7 @@ LONGEST = (
     "test_reboot",
     "test_faults",
     "test_memory_limits",
+    "test_forget",
     "test_undo",
     "test_restore",
     "test_outside",

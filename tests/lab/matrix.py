@@ -113,6 +113,10 @@ ROWS = (
         "an undo of a provision from bare and of a driver's upgrade, and `forget`; also killed at each state of a journal's entry",
         ("test_undo.py",),
     ),
+    Row(
+        "over from the GPU Operator (stand-ins of its pods) and back, and `forget`",
+        ("test_forget.py",),
+    ),
     Row("a reboot of each host; files restored at boot", ("test_reboot.py",)),
     Row("config files of users, merged by the real runtimes", ("test_runtime_files.py",)),
     Row("kubelet units of many kinds, read by a real systemd", ("test_kubelet_places.py",)),
