@@ -391,10 +391,11 @@ def _to_ask(member: Member) -> bool:
 
 
 def _report_untried(would: Sequence[Difference], reporter: Reporter) -> None:
-    """Report the objects for which the API server rejected the dry run."""
+    """Report the objects for which the API server rejected the dry run; not those of a namespace that the plan creates, too."""
+    new = {change.what.removeprefix("Namespace ") for change in would if change.action == "created"}
     reasons: dict[str, list[Difference]] = {}
     for change in would:
-        if change.untried:
+        if change.untried and change.what.partition(" ")[2].partition("/")[0] not in new:
             reasons.setdefault(change.untried, []).append(change)
     for reason, these in reasons.items():
         what = ", ".join(change.what for change in these) if len(these) <= FEW else f"{len(these)} objects"

@@ -139,6 +139,15 @@ BAD = ("failed", "refused", "unreachable")
 STAGES = {"probe": "probes", "reboot": "reboots"}  # any other sentence is a wait
 
 
+def short_names(hosts: Sequence[str], most: int) -> dict[str, str]:
+    """Host → its name in at most `most` characters: without the domain where that tells all apart, then its end."""
+    names = {host: host for host in hosts}
+    if max(map(len, hosts), default=0) > most:
+        short = {host: host.partition(".")[0] for host in hosts}
+        names = short if len(set(short.values())) == len(short) else names
+    return {host: name if len(name) <= most else f"…{name[1 - most :]}" for host, name in names.items()}
+
+
 class Live:
     """`known`: the last outcome of every host of the run; what finishes here is added. `run`: as of the start of this batch."""
 
@@ -151,7 +160,9 @@ class Live:
     ) -> None:
         self._console = console
         self._run = run
-        self._width = max((len(host) for host in hosts), default=0)
+        most = console.width * 2 // 5 if console.is_terminal else 1000
+        self._names = short_names([*hosts, *(known or ())], most)
+        self._width = max(map(len, self._names.values()), default=0)
         self._start = time.monotonic()
         self._left = dict.fromkeys(hosts)  # that are not done
         self._known = {} if known is None else known
@@ -219,7 +230,8 @@ class Live:
 
     def _failed_line(self, outcome: Outcome, width: int) -> Text:
         why = " ".join(lines(outcome.why)[:1])
-        line = to_text(f" {outcome.host:<{self._width}}  ", (f"✗ {WORDS[outcome.status]}", "red"), f"  {why}")
+        name = self._names.get(outcome.host, outcome.host)
+        line = to_text(f" {name:<{self._width}}  ", (f"✗ {WORDS[outcome.status]}", "red"), f"  {why}")
         line.truncate(width, overflow="ellipsis")
         return line
 
@@ -235,7 +247,7 @@ class Live:
             doing = sorted(doing, key=lambda work: work[1][0])[:room]
         for host, (since, text) in doing:
             table.add_row(
-                to_text(f" {host}"),
+                to_text(f" {self._names.get(host, host)}"),
                 to_text((_clock(since), "dim")),
                 to_text(text),
                 to_text((self._detail.get(host, ""), "dim")),

@@ -174,7 +174,8 @@ class Show:
     def run(self, *arguments: str, screen: Screen = shorten) -> int:
         """Run gpunode as a user would; returns its exit code. `screen` selects the lines of output to show."""
         print(f"$ gpunode {' '.join(arguments)}", flush=True)
-        quiet = not (self._verbose or sys.stderr.isatty())  # a terminal shows progress live
+        # A terminal shows the progress of what takes long; else it comes after the results.
+        quiet = not self._verbose and not (sys.stderr.isatty() and arguments[0] == "provision")
         code, output, errors = self.demo.run(self._forks, arguments, capture=not self._verbose, quiet=quiet)
         if not self._verbose:
             progress = errors.splitlines()

@@ -36,7 +36,7 @@ from gpunode.report import Named, human, make
 from gpunode.report import terminal as live_view
 from gpunode.report.human import Human
 from gpunode.report.page import Card
-from gpunode.report.terminal import Live
+from gpunode.report.terminal import Live, short_names
 from gpunode.wording import Advice, Command
 from tests import cases
 from tests.unit.test_verify import right
@@ -841,6 +841,20 @@ def test_of_many_hosts_those_that_are_right_have_a_line_each(capsys: pytest.Capt
         "   ✗ module    none",
         "       cause     not loaded",
     ]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "most", "names"),
+    [
+        (["gpu-1.dc.example", "gpu-2.dc.example"], 20, ["gpu-1.dc.example", "gpu-2.dc.example"]),
+        (["gpu-1.dc.example", "gpu-2.dc.example"], 10, ["gpu-1", "gpu-2"]),
+        (["gpu-1.a.example", "gpu-1.b.example"], 10, ["…a.example", "…b.example"]),
+        (["gpu-rack-12-1"], 6, ["…-12-1"]),
+        ([], 6, []),
+    ],
+)
+def test_long_names_leave_room_for_what_a_host_does(hosts: list[str], most: int, names: list[str]) -> None:
+    assert short_names(hosts, most) == dict(zip(hosts, names, strict=True))
 
 
 def test_what_stays_is_a_row_for_each_reason(capsys: pytest.CaptureFixture[str]) -> None:
