@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
 
 
-UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]{22,}")
 MANY = 8  # hosts, or rows; of more, those that are right have a line each
 LISTED = 3  # rows that are too wide for the terminal and have a line a cell
 ASKED = ("batch", "gate")  # tables that belong to a plan
@@ -195,7 +194,7 @@ class Human:
         used = [place for place in range(len(columns)) if any(row[place] for row in cells)]
         room = self._out.width if self._out.is_terminal else PIPED
         if self._out.is_terminal and _least(columns, cells, used) > room:  # eight digits tell GPUs apart
-            short = [[UUID.sub(r"\1…", cell) for cell in row] for row in cells]
+            short = [[plans.UUID.sub(r"\1…", cell) for cell in row] for row in cells]
             cells = short if _least(columns, short, used) <= room or len(cells) > MANY else cells
         width = sum(max(len(columns[at]), *(len(row[at]) for row in cells)) + 2 for at in used)
         if (

@@ -79,6 +79,7 @@ MADE: Mapping[bool | None, tuple[str, str]] = {
     False: ("·", "dim"),
     None: ("?", "yellow"),
 }
+UUID = re.compile(r"\b((?:GPU|MIG)-[0-9a-f]{8})-[0-9a-f]{4}-[0-9a-f-]{22,}")
 FEW = 3  # fields shown per manager
 LONG = 100  # characters of a step in one line
 LINES = 12  # of a host's plan; a longer one is shown by step
@@ -390,7 +391,8 @@ def chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:
             continue
         remark = link.status == "ok" and link.problem is not None and not link.is_pending
         sign = REMARK if remark else CHANGE if link.is_pending else STATUS_SIGNS[link.status]
-        yield from ("   ", sign, f" {link.layer:<9} {link.text}\n")
+        text = UUID.sub(r"\1…", link.text) if len(link.text) > LONG else link.text
+        yield from ("   ", sign, f" {link.layer:<9} {text}\n")
         for word, text in zip(
             ("note", "advice") if remark else ("cause", "fix"), (link.cause, link.fix), strict=True
         ):
