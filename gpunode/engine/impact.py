@@ -49,10 +49,16 @@ NONE: Mapping[str, Planner] = MappingProxyType({})
 
 
 def disturbance(member: Member) -> Disturbance:
-    """What the host's plan interrupts."""
+    """What the host's plan interrupts. The toolkit's removal counts as a driver's change: no container that its runtime started could
+    be stopped then."""
     system = packages.system_of_host(member.facts) if member.facts else None
-    installed = system.names.driver_family(member.facts.packages) if system and member.facts else {}
-    return disturbance_of(member.changes, driver=installed)
+    if system is None or member.facts is None:
+        return disturbance_of(member.changes)
+    removed = {name for change in member.changes if isinstance(change, Packages) for name in change.remove}
+    toolkit = {spec.name for spec in system.names.toolkit("")} & removed
+    return disturbance_of(
+        member.changes, driver={*system.names.driver_family(member.facts.packages), *toolkit}
+    )
 
 
 def boot_id(member: Member) -> str:

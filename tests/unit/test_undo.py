@@ -464,6 +464,18 @@ def test_a_unit_that_is_stopped_interrupts_as_one_that_is_restarted(unit: str, *
     assert (stops.restarts, stops.ends_gpu_work) == (((unit,), True) if ends else ((), False))
 
 
+def test_the_plugin_leaves_before_the_toolkit_is_removed() -> None:
+    """As before a change of the driver: work is waited for, too."""
+    outcome = undo.plan_host(
+        cases.host("gpu-1"),
+        [changed(packages={TOOLKIT: (None, "2")})],
+        "r1",
+        there(nvidia_container_toolkit="2"),
+    )
+    what = impact.disturbance(Member(cases.host("gpu-1"), outcome))
+    assert (what.packages, what.ends_gpu_work) == ((TOOLKIT,), True)
+
+
 @pytest.mark.parametrize(("work", "ends"), [("wait", ("7",)), ("drain", ("7",)), ("kill", None)])
 def test_a_reboot_ends_no_newer_work_unless_work_is_to_be_killed(work: Any, ends: Any) -> None:
     journal = [changed(packages={DRIVER: (None, "2")}), changed("kernel_module")]
