@@ -114,7 +114,7 @@ ROWS = (
         ("test_undo.py",),
     ),
     Row(
-        "over from the GPU Operator (stand-ins of its pods) and back, and `forget`",
+        "over from the GPU Operator (stand-ins of its pods) and back, and `forget`; also after a provision that was killed at each state of a journal's entry",
         ("test_forget.py",),
     ),
     Row("a reboot of each host; files restored at boot", ("test_reboot.py",)),

@@ -1,4 +1,5 @@
-"""A node comes to gpunode out of the GPU Operator's hands and goes back, as docs/switching.md has it, and is forgotten: it is as before."""
+"""A node comes to gpunode out of the GPU Operator's hands and goes back, as docs/switching.md has it, and is forgotten: it is as before. In
+the matrix it comes with a second host, and their provision is killed again and again."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from . import gpu_operator as operator
 from .api import Lab, Node
 from .conftest import Ran
 from .progress import wait
-from .test_undo import ARGUMENTS, LEFT, booted, snapshot
+from .test_undo import ARGUMENTS, HOSTS, LEFT, booted, kill, snapshot
 
 pytestmark = pytest.mark.lab
 
@@ -20,14 +21,24 @@ NODE = "modern"
 ONLY = ("--json", "--limit", NODE)
 GATE = "--feature-gates=DevicePlugins=true "
 PLUGIN = "DaemonSet gpu-operator/nvidia-device-plugin-daemonset, on 1 node, offers NVIDIA GPUs too"
+# A line for each time that the provision is killed: where on each host, so that together they are all states of each kind.
+KILLED = (
+    {"legacy": ("write_file", "noted"), "modern": ("write_file", "torn")},
+    {"legacy": ("write_file", "made"), "modern": ("packages", "noted", "nvidia-open")},
+    {"legacy": ("packages", "made", "cuda-drivers"), "modern": ("packages", "made", "nvidia-open")},
+    {"legacy": ("kernel_module", "noted"), "modern": ("kernel_module", "made")},
+    {"legacy": ("service", "noted"), "modern": ("service", "made")},
+    {"legacy": ("load_image", "ended"), "modern": ("load_image", "noted")},
+)
 
 
 @pytest.fixture
 def modern(lab: Lab) -> Iterator[Node]:
-    """A node in the hands of the GPU Operator, whose driver is in a container; bare before it and in the end."""
+    """A node in the hands of the GPU Operator, whose driver is in a container; both hosts are bare before it and in the end."""
     node = lab.node(NODE)
     operator.remove(lab, node)  # of a test that died
-    node.reset()
+    for name in HOSTS:
+        lab.node(name).reset()
     node.write(ARGUMENTS, node.read(ARGUMENTS).replace(GATE, ""))
     operator.configure(node)
     node.exec(["systemctl", "restart", "kubelet"])
@@ -37,7 +48,8 @@ def modern(lab: Lab) -> Iterator[Node]:
     operator.start_driver(node, "580.178.04")
     yield node
     operator.remove(lab, node)
-    node.reset()
+    for name in HOSTS:
+        lab.node(name).reset()
 
 
 def refused(ran: Ran) -> str:
@@ -58,9 +70,13 @@ def has_plugin(lab: Lab) -> bool:
     )
 
 
+@pytest.mark.parametrize(
+    "killed", [False, pytest.param(True, marks=pytest.mark.matrix)], ids=["whole", "killed"]
+)
 def test_a_node_of_the_gpu_operator_comes_to_gpunode_and_back_and_is_forgotten(
-    lab: Lab, gpunode: Callable[..., Ran], modern: Node
+    lab: Lab, gpunode: Callable[..., Ran], modern: Node, killed: bool
 ) -> None:
+    hosts, limit = (HOSTS, ()) if killed else ((NODE,), ("--limit", NODE))
     container = "the GPU Operator's driver container brings this host's driver"
     planned = gpunode("plan", *ONLY)
     assert container in refused(planned)
@@ -81,11 +97,14 @@ def test_a_node_of_the_gpu_operator_comes_to_gpunode_and_back_and_is_forgotten(
     assert stranger in broken(gpunode("verify", *ONLY))["module"]
     modern.exec(["modprobe", "-r", "nvidia_uvm", "nvidia"])
 
-    booted(modern)
-    before = snapshot(modern)
-    ran = gpunode("provision", "--yes", *ONLY)
+    for name in hosts:
+        booted(lab.node(name))
+    before = {name: snapshot(lab.node(name)) for name in hosts}
+    for points in KILLED if killed else ():
+        kill(gpunode, points, "provision --batch 100%")  # both at once
+    ran = gpunode("provision", "--yes", "--json", *limit)
     assert ran.code == 0, ran
-    verified = gpunode("verify", *ONLY)
+    verified = gpunode("verify", "--json", *limit)
     assert verified.code == 0, verified
 
     # Back to the operator, which uses the host's driver.
@@ -105,6 +124,7 @@ def test_a_node_of_the_gpu_operator_comes_to_gpunode_and_back_and_is_forgotten(
     }
 
     operator.remove(lab, modern)
-    forgotten = gpunode(f"forget {NODE} -i", "--yes", "--json")
+    forgotten = gpunode(f"forget {' '.join(hosts)} -i", "--yes", "--json")
     assert forgotten.code == 0, forgotten
-    assert differences(before, snapshot(modern), LEFT) == []
+    for name in hosts:
+        assert differences(before[name], snapshot(lab.node(name)), LEFT) == [], name
