@@ -590,10 +590,12 @@ def mean_seconds(inventory: Path, *, folder: Path | None = None) -> dict[str, fl
 
 
 def find_unfinished(inventory: Path, *, folder: Path | None = None) -> tuple[str, ...]:
-    """Hosts that a run before the last one did not finish and no later run includes."""
+    """Hosts that a run before the last one did not finish and no later run includes; not those of an undo, which `provision` would set
+    up again."""
     left, later = list[str](), set[str]()
     for number, run in enumerate(_newest_first(inventory, folder)):
-        left += [host for host in run.not_done if number and host not in later]
+        if number and not run.options.undo:
+            left += [host for host in run.not_done if host not in later]
         later |= run.hosts.keys()
     return tuple(left)
 

@@ -241,6 +241,7 @@ def test_hosts_that_an_earlier_run_left_are_not_forgotten(tmp_path: Path) -> Non
     """A later run of other hosts is the last one; only a host that a later run took up is its matter."""
     folder, inventory = tmp_path / "runs", tmp_path / "inventory.yaml"
     begun(tmp_path, "a", "b", "c").host("a", "proven")
+    record.Record.begin(inventory, ["d"], record.RunOptions(undo="x"), folder=folder)
     begun(tmp_path, "c").host("c", "proven")
     assert record.find_unfinished(inventory, folder=folder) == ("b",)
     with pytest.raises(UsageError) as error:
