@@ -358,7 +358,8 @@ def verify(
     pod. Names the first broken link, its cause and its fix. Then checks the work on the GPUs.
 
     Changes nothing. Runs a pod on every free GPU (one more where pods share GPUs) and removes it again; --no-run skips this.
-    Where no pod can run, it runs a container from an image on the host instead.
+    Where no pod can run, it runs a container from an image on the host instead. Of more than three hosts, those whose chain
+    holds have a line each.
 
     Example: gpunode verify inventory.yaml --limit gpu-03
     """

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
 
 
-MANY = 8  # hosts, or rows; of more, those that are right have a line each
+MANY = 8  # rows; more are shown in less detail
+CHAINS = 3  # hosts; of more, those whose chain holds have a line each
 LISTED = 3  # rows that are too wide for the terminal and have a line a cell
 ASKED = ("batch", "gate")  # tables that belong to a plan
 WAIT, AGAIN = (
@@ -172,7 +173,7 @@ class Human:
 
     def links(self, host: str, links: Sequence[Verdict]) -> None:
         whole = all(link.status == "ok" for link in links)
-        short = whole and (self._quiet or self._visited > MANY)
+        short = whole and (self._quiet or self._visited > CHAINS)
         self._print(whole_chain(host, links) if short else chain(host, links))
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

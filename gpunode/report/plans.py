@@ -408,8 +408,12 @@ def whole_chain(host: str, links: Sequence[Verdict]) -> Iterator[Part]:
     kept = f" {len(links)} links OK, {links[0].layer} to {links[-1].layer}" if links else ""
     yield from (" ", (host, "bold"), "  ", STATUS_SIGNS["ok"], f"{kept}\n")
     for link in links:
-        if link.fix:
-            yield f"     {link.layer}: {link.cause.splitlines()[0]}. {link.fix}\n"
+        if link.problem:
+            yield from (
+                "   ",
+                CHANGE if link.is_pending else REMARK,
+                f" {link.layer}: {'. '.join(lines(link.cause)[:1] + lines(link.fix))}\n",
+            )
 
 
 def slowest(times: Sequence[Sequence[Any]]) -> str:
