@@ -335,14 +335,14 @@ for a bare host. [articles.md](articles.md) says the same of procedures that are
 - **layout**: planned on files and units as the product writes them, by a test; the product itself was not run.
 - **table only**: not run. gpunode plans it so, after the sources that the tables name.
 
-No row below was run with NVIDIA's real kernel module; [Hardware](#hardware) names what was. Of whole machines only Debian 12 was run; for all others
+No row below was run with NVIDIA's real kernel module, but for what [Hardware](#hardware) names. Of whole machines only Debian 12 was run; for all others
 no run is recorded.
 
 ## Hardware
 
-On real GPUs, by `make gpu`. What is not named here is unproven on hardware: installing the driver, and with it a whole `provision`; MIG and its layouts, which
-would change a GPU's settings; NVLink and its fabric; a GPU that fails or is lost; several GPUs; the condition `GpuReady`; NVIDIA's own programs in an
-acceptance (dcgmi, nvbandwidth, nccl-tests), read as published outputs have it.
+On real GPUs, by `make gpu`. What is not named here is unproven on hardware: installing the driver; MIG and its layouts, which would change a GPU's settings;
+NVLink and its fabric; a GPU that fails or is lost; several GPUs; NVIDIA's own programs in an acceptance (dcgmi, nvbandwidth, nccl-tests), read as
+published outputs have it.
 
 {hardware}
 
