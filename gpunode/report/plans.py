@@ -182,7 +182,7 @@ def reasons(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
             yield f"   and {len(evidence) - len(kept)} more\n", "dim"
         if fix:
             yield "   Fix: ", "green"
-            yield f"{'; '.join(lines(fix))}\n"
+            yield f"{'; '.join(lines(fix)).removeprefix('Fix ')}\n"
     if len(rows) > len(shown):
         yield f" Also, with --json: {plain(few([row[1] for row in rows[REASONS:]], REASONS))}\n", "dim"
 

@@ -293,7 +293,7 @@ def test_what_could_not_be_read_is_the_answers_fault_not_the_hosts() -> None:
             "/etc/docker/daemon.json",
             '"default-runtime": "nvidia"',
             '"debug": true',
-            "does not name nvidia as its default runtime",
+            "does not name nvidia as its default runtime, which the running docker has only until its next start",
         ),
         ("legacy", "/etc/docker/daemon.json", '"nvidia": {', '"amd": {', "does not hold the nvidia runtime"),
     ],

@@ -134,6 +134,8 @@ def _daemon_json(
     wrong = "does not hold the nvidia runtime"
     if default and present.get("default-runtime") != "nvidia":
         wrong = "does not name nvidia as its default runtime"
+        if facts.docker and facts.docker.default_runtime == "nvidia":
+            wrong += ", which the running docker has only until its next start"
     expected = Expected("nvidia", "nvidia" if default else None, tuple(moved))
     return files.write(facts, FILE, after, why, wrong=wrong, check="docker", expected=expected)
 
