@@ -391,7 +391,7 @@ def _to_ask(member: Member) -> bool:
 
 
 def _report_untried(would: Sequence[Difference], reporter: Reporter) -> None:
-    """Report the objects for which the API server rejected the dry run; not those of a namespace that the plan creates, too."""
+    """Report the objects that the API server did not dry-run, except in a namespace that the plan creates."""
     new = {change.what.removeprefix("Namespace ") for change in would if change.action == "created"}
     reasons: dict[str, list[Difference]] = {}
     for change in would:
