@@ -69,7 +69,7 @@ def _administrator(file: File, trace: Trace) -> Writer:
     signs += [f"not as the package {trace.package} installed it"] if trace.package else []
     signs += [time.strftime("changed %Y-%m-%d", time.gmtime(file.mtime))] if file.mtime else []
     signs += [f"owned by uid {trace.uid}"] if trace.uid else []
-    return Writer("administrator", "hand", ", ".join(signs))
+    return Writer("administrator", "hand or an unknown tool", ", ".join(signs))
 
 
 def of_change(facts: Facts | None, change: Change) -> Writer | None:

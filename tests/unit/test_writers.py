@@ -176,7 +176,7 @@ def test_an_edit_by_hand_gets_advice_once_it_is_made_again(times: int, often: st
         (gone, "removed by another program or user (gpunode's record has it, and it is gone)"),
         (
             seen(path, "", undone=times),
-            "last written by hand (no tool's mark in it, changed 2027-01-15)",
+            "last written by hand or an unknown tool (no tool's mark in it, changed 2027-01-15)",
         ),
     ):
         shown = text_of(plan_host(cases.host("modern"), facts, None))
