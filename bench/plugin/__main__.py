@@ -110,13 +110,13 @@ def life(
             asking.communicate()
 
 
-def measure(kubelet: Path, command: Sequence[str], env: dict[str, str], idle: float) -> Figures:
+def measure(kubelet: Path, command: Sequence[str], env: dict[str, str], idle: float, gpus: int) -> Figures:
     """One life of a plugin that nothing happens to."""
     with life(kubelet, command, env, ALLOCATIONS) as (pid, began, read, _):
         registered = read()["registered"]
         start = cpu(pid)
         answers = read()
-        assert answers["devices"] == GPUS
+        assert answers["devices"] == gpus
         time.sleep(2)
         before = cpu(pid)
         time.sleep(idle)
@@ -129,6 +129,14 @@ def measure(kubelet: Path, command: Sequence[str], env: dict[str, str], idle: fl
             "processor idle for 30 s, ms": (cpu(pid) - before) * 30_000 / idle,
             "threads, number": len(list(Path(f"/proc/{pid}/task").iterdir())),
         }
+
+
+def on_real_gpus(kubelet: Path, command: Sequence[str], env: dict[str, str]) -> Figures:
+    """The same on this machine's GPUs and its own NVML; nothing where there is none. The stand-in's folder is not searched then."""
+    if not (gpus := len(list(Path("/proc/driver/nvidia/gpus").glob("*")))):
+        return {}
+    own = {name: value for name, value in env.items() if name != "LD_LIBRARY_PATH"}
+    return measure(kubelet, command, own, IDLE_SECONDS, gpus)
 
 
 def fault(kubelet: Path, command: Sequence[str], env: dict[str, str], kinds: str) -> list[tuple[str, float]]:
@@ -156,8 +164,10 @@ def main() -> None:
         for _ in range(rounds):
             load.append(os.getloadavg()[0])
             for name, command in plugins.items():
-                for what, value in measure(kubelet, command, env, IDLE_SECONDS).items():
+                for what, value in measure(kubelet, command, env, IDLE_SECONDS, GPUS).items():
                     seen.setdefault((name, what), []).append(value)
+                for what, value in on_real_gpus(kubelet, command, env).items():
+                    seen.setdefault((name, f"real GPUs: {what}"), []).append(value)
         for _ in range(-(-FAULTS // GPUS)):
             for kind, took in fault(kubelet, plugins["gpunode"], env, "xl" * (GPUS // 2)):
                 seen.setdefault(("gpunode", LISTED[kind]), []).append(took)
