@@ -167,7 +167,8 @@ def why_not(api: Api, node: Node, offer: Expected, namespace: str) -> Problem:
     elif why and lost > 0 and holders:
         what, code, cause = f"{lost} of {node.capacity} {unit} reserved: {why}", "reserved", ""
     elif node.allocatable == 0:
-        what, code = f"the kubelet offers none of its {node.capacity} GPUs yet", "none-allocatable"
+        yet = "" if why else " yet"
+        what, code = f"the kubelet offers none of its {node.capacity} GPUs{yet}", "none-allocatable"
     elif lost > 0:
         state = CORDONED if why and why.code == CORDONED else "unhealthy"
         what, code = f"{lost} of {node.capacity} {unit} are {state}", state
