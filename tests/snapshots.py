@@ -15,9 +15,11 @@ def files(base: str, *mounts: str) -> dict[str, str]:
 
     found, folders = {}, [base, *mounts]
     while folders:
-        folder = folders.pop()
-        with suppress(FileNotFoundError):  # removed meanwhile
-            for entry in list(os.scandir(folder)):
+        folder, entries = folders.pop(), []
+        with suppress(FileNotFoundError):  # removed meanwhile, as each of its entries may be
+            entries = list(os.scandir(folder))
+        for entry in entries:
+            with suppress(FileNotFoundError):
                 kind, text, status = "file", "", entry.stat(follow_symlinks=False)
                 if entry.is_symlink():
                     text = os.readlink(entry.path)
