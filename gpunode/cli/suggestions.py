@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from gpunode.errors import UsageError, clipped
+from gpunode.wording import pages
 
 EXTRA = "Got unexpected extra argument"  # click's
 FIRST = (
@@ -83,6 +84,8 @@ def _explain(error: Exception) -> Exception:
             hint = f"`--base {message.rpartition('(')[2].rstrip(')')}` names the image to build on."
         return UsageError(f"{message[0].lower()}{message[1:]}", hint=hint)
     hint = f"See `{context.command_path} --help`." if context else ""
+    if (word := re.match(r"No such command '([\w-]+)'", message)) and word[1] in pages():
+        hint = f"It is a page: `gpunode help {word[1]}`."
     if re.search("--(kubeconfig|context)$", message):
         hint = f"Write it in the inventory, as `cluster.kubeconfig` or `cluster.context`. {hint}"
     return _expected_number(error) or UsageError(f"{message[0].lower()}{message[1:]}".rstrip("."), hint=hint)

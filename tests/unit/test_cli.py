@@ -57,6 +57,8 @@ def test_every_mistake_of_an_inventory_begins_with_its_place(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
+        ("troubleshooting", "It is a page: `gpunode help troubleshooting`."),
+        ("plan --kubeconfig x", "as `cluster.kubeconfig`"),
         ("verify inventory.yaml gpu-1", "`--limit NAMES`"),
         ("plugin image python.tar", "`--base python.tar`"),
         ("lint --target 1.2", "from 1.8 on"),
