@@ -100,12 +100,12 @@ def undo(
     """
     from gpunode.commands import provision as rollout
     from gpunode.commands import undo as undoing
-    from gpunode.engine import record
+    from gpunode.engine import history, record
     from gpunode.engine.batch_order import Size
     from gpunode.errors import UsageError
     from gpunode.wording import advise
 
-    recorded = record.find_last(common.inventory) if run == record.LAST else record.find(run)
+    recorded = history.find_last(common.inventory) if run == record.LAST else history.find(run)
     undone = recorded.options.undo
     if run == record.LAST and undone and recorded.not_done:
         raise UsageError(

@@ -148,13 +148,13 @@ def resume(*, common: options.Deploys, yes: options.Yes = False) -> int:
     """
     from gpunode.commands import provision as rollout
     from gpunode.commands import undo as undoing
-    from gpunode.engine import record
+    from gpunode.engine import history
 
     load_inventory(common.inventory, common.origin)  # a file that is not there is explained first
-    run = record.find_last(common.inventory)
+    run = history.find_last(common.inventory)
     if not run.not_done:
         typer.echo(f"Run {run.id} has finished all of its hosts: there is nothing to resume.", err=True)
-        if more := record.note_unfinished(common.inventory):
+        if more := history.note_unfinished(common.inventory):
             typer.echo(str(more), err=True)
         return 0
     settings = rollout.ProvisionOptions.of_recorded_run(run, yes=yes, now=time.time())

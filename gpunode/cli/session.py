@@ -103,7 +103,7 @@ def session(
 
     from gpunode import inventory as inventories
     from gpunode import report
-    from gpunode.engine import record
+    from gpunode.engine import history
     from gpunode.engine.session import open_session
 
     logging.getLogger("paramiko").addHandler(logging.NullHandler())  # else its tracebacks go to stderr
@@ -116,7 +116,7 @@ def session(
     if choose is not None:
         hosts = choose(inventory)
     else:
-        limit = record.expand_limit(common.limit or (), path)
+        limit = history.expand_limit(common.limit or (), path)
         hosts = inventories.select(inventory, limit, common.exclude or ())
     password = _password() if common.ask_sudo else None
     reporter = report.make(json=common.json, quiet=common.quiet, accepted=accepted)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from gpunode.engine import record
+from gpunode.engine import history
 from gpunode.engine.member import Member, Members
 from gpunode.engine.reporter import Reporter
 from gpunode.links.machine.pci import driven, gpu
@@ -26,7 +26,7 @@ def report_differences(members: Members, inventory: str, reporter: Reporter) -> 
     expecting = [member for member in members if member.facts and member.host.gpus]
     short = {row[0] for row in rows if row[2] == "GPUs"} | {member.host.name for member in expecting}
     if short:
-        known = record.known_gpus(Path(inventory), short)
+        known = history.known_gpus(Path(inventory), short)
     reporter.rows("difference", ("host", "group", "what", "value", "others", "hosts"), rows)
     for member in members:
         run, addresses = known.get(member.host.name, ("", ()))

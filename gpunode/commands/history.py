@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 
-from gpunode.engine import record
+from gpunode.engine import history, record
 from gpunode.engine.phases import PHASES
 from gpunode.engine.record import BEGUN, CLUSTER, RecordedRun
 from gpunode.engine.reporter import Counts, Duration, ForPrograms, Moment, Names, Reporter
@@ -22,7 +22,7 @@ RECORDED = ("host", "state", "why", "seconds", "changes")
 
 def list_runs(reporter: Reporter, count: int) -> int:
     """Report the newest runs, the newest first; the exit code. Records that cannot be read are problems, and no run."""
-    seen = list(record.newest(count + 1))
+    seen = list(history.newest(count + 1))
     runs = [run for run in seen[:count] if isinstance(run, RecordedRun)]
     reporter.rows("run", COLUMNS, [_row(run, whole=False) for run in runs])
     for error in seen[:count]:
@@ -37,7 +37,7 @@ def list_runs(reporter: Reporter, count: int) -> int:
 def show_run(reporter: Reporter, name: str, inventory: Path | None, *, diff: bool) -> int:
     """Report the run that `name` means, as of `record.find`; LAST: of this inventory, or (None) of all. Itself, its gates, its hosts
     with their changes, and where its time went; the exit code."""
-    run = record.find_last(inventory) if inventory and name == record.LAST else record.find(name)
+    run = history.find_last(inventory) if inventory and name == record.LAST else history.find(name)
     reporter.rows("run", COLUMNS, [_row(run, whole=True)])
     gates = [
         (gate["gate"], Names(gate.get("hosts", ())), *(gate.get(key) for key in GATE[2:]))
@@ -89,7 +89,7 @@ class CutOff(Counts):
 
 def _result(run: RecordedRun) -> Counts:
     """State -> number of hosts."""
-    kind = Counts if run.ended else UnderWay if record.is_running(run) else CutOff
+    kind = Counts if run.ended else UnderWay if history.is_running(run) else CutOff
     return kind(Counter[str](progress.state for progress in run.hosts.values()))
 
 

@@ -30,20 +30,11 @@ from gpunode.engine.batch import Interrupt, Run
 from gpunode.engine.batch_order import Size
 from gpunode.engine.converge import REBOOT_SECONDS
 from gpunode.engine.estimate import Estimate, estimate, report_costs
+from gpunode.engine.history import find, mean_seconds
 from gpunode.engine.member import Member, Members, outcomes, update
 from gpunode.engine.overview import RunLine
 from gpunode.engine.plan_file import PlanFile
-from gpunode.engine.record import (
-    BAD,
-    BEGUN,
-    DONE,
-    FINISHED,
-    Record,
-    RecordedRun,
-    RunOptions,
-    find,
-    mean_seconds,
-)
+from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRun, RunOptions
 from gpunode.engine.reporter import Reporter, confirm, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem, StalePlan

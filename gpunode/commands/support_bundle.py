@@ -21,7 +21,7 @@ from gpunode.cluster.api import Api
 from gpunode.commands.plan import show_plan
 from gpunode.commands.verify import verify
 from gpunode.contract.times import utc
-from gpunode.engine import converge, nodes, record
+from gpunode.engine import converge, history, nodes
 from gpunode.engine.member import Members
 from gpunode.engine.reporter import Reporter
 from gpunode.engine.session import Session
@@ -123,7 +123,7 @@ def _collect(session: Session, lines_to: Callable[[TextIO], Reporter]) -> Iterat
     source = Path(inventory.path)
     if source.is_file():
         yield _part("inventory.yaml", "the inventory", source.read_text)
-        for path in record.recent(source, RECORDS):
+        for path in history.recent(source, RECORDS):
             yield _part(f"runs/{path.name}", "the record of a run", path.read_text)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpunode.cluster.api import Api
 from gpunode.commands import status
-from gpunode.engine import nodes, record
+from gpunode.engine import history, nodes, record
 from gpunode.engine.member import Member
 from gpunode.engine.overview import Overview, RunLine, make_cell, sort_cells, sum_up_run
 from gpunode.engine.session import Session
@@ -62,10 +62,10 @@ def _join(session: Session, usages: Mapping[str, NodeUsage], seen: Overview, *, 
     """What was seen, with the hosts as they are and as their last run has them."""
     run = None
     try:
-        run = record.last_run(Path(session.inventory.path)) if recorded else None
+        run = history.last_run(Path(session.inventory.path)) if recorded else None
     except GpunodeError as error:  # of a damaged record
         seen = replace(seen, error=seen.error or error.message)
-    running = run is not None and record.is_running(run)
+    running = run is not None and history.is_running(run)
     hosts = run.hosts if run else {}
     unknown = {host.name: NodeUsage(host.name, reason=Problem("not asked", "")) for host in session.hosts}
     cells = [

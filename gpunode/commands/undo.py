@@ -10,7 +10,8 @@ from gpunode.commands.provision import ProvisionOptions, provision
 from gpunode.engine import converge
 from gpunode.engine import undo as planning
 from gpunode.engine.fleet import Planner, Visit
-from gpunode.engine.record import BEGUN, find
+from gpunode.engine.history import find
+from gpunode.engine.record import BEGUN
 from gpunode.engine.reporter import Moment
 from gpunode.engine.session import Session
 from gpunode.errors import Refused

@@ -11,9 +11,9 @@ from pathlib import Path
 from gpunode.engine import rounds
 from gpunode.engine.batch_order import Size
 from gpunode.engine.cluster_diff import ClusterPlan
+from gpunode.engine.history import mean_seconds
 from gpunode.engine.member import Member
 from gpunode.engine.phases import PLUGIN, PODS, PROBES, REBOOTS, WORK
-from gpunode.engine.record import mean_seconds
 from gpunode.engine.session import Session
 from gpunode.model import Host
 

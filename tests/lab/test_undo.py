@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpunode.engine import record
+from gpunode.engine import history
 from tests.snapshots import differences, files
 
 from .api import Lab, Node
@@ -109,7 +109,7 @@ def provision(gpunode: Callable[..., Ran], inventory: Path, *options: str) -> st
     """The id of the run."""
     ran = gpunode("provision", "--yes", "--json", "--no-run", *options, inventory=inventory)
     assert ran.code == 0, ran
-    return record.find_last(inventory).id
+    return history.find_last(inventory).id
 
 
 @pytest.mark.parametrize(

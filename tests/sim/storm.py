@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gpunode.engine import record
+from gpunode.engine import history
 from gpunode.sim import faults
 from gpunode.sim.host import kinds
 from gpunode.sim.host.state import DOWN
@@ -103,7 +103,7 @@ def _killed(
             return done, resumes
         assert code == -9, f"seed {seed}, exit code {code}: {operators.last_words(demo)}"
         done += 1
-        last = record.last_run(demo.inventory)
+        last = history.last_run(demo.inventory)
         if last and not last.ended:  # else it was killed before it had a record
             words = ["resume", "inventory.yaml", "--yes"]
         resumes += words[0] == "resume"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpunode.engine import record
+from gpunode.engine import history
 from gpunode.sim import faults
 from gpunode.sim.host import kinds, systemd
 from gpunode.sim.process import Demo
@@ -51,7 +51,7 @@ def demo(nodes: Demo, records: None) -> Iterator[Demo]:
 
 def states(demo: Demo) -> dict[str, str]:
     """How far each host has come in the last run."""
-    found = record.last_run(demo.inventory)
+    found = history.last_run(demo.inventory)
     assert found is not None
     return {name: progress.state for name, progress in found.hosts.items()}
 

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 import yaml
 
-from gpunode.engine import record
+from gpunode.engine import history, record
 from gpunode.engine.record import State
 from gpunode.links.pod.vectoradd import HOLDER
 from gpunode.sim.host import kinds
@@ -91,7 +91,7 @@ def test_a_run_that_is_killed_at_any_state_is_resumed_to_the_same_end(demo: Demo
         demo.inventory.write_text(written)
         operators.back(demo.states[HOST])
     assert code == -signal.SIGKILL, f"no run came to {state}: {operators.output(demo)}"
-    found = record.last_run(demo.inventory)
+    found = history.last_run(demo.inventory)
     assert found is not None
     assert (found.hosts[HOST].state, found.ended) == (state, False)
 
@@ -118,7 +118,7 @@ def test_no_pod_starts_before_the_proof_though_the_run_is_killed_after_it(demo: 
     code, seen = run(demo, *words, before="gpunode.engine.work.release")
     assert code == -signal.SIGKILL, operators.output(demo)
     assert [one["result"] for one in seen if one["type"] == "vectoradd"] == ["passed"]
-    dead = record.last_run(demo.inventory)
+    dead = history.last_run(demo.inventory)
     assert dead is not None
     assert taints(api, HOST) == [f"gpunode.dev/unverified={dead.id}:NoSchedule"]
     api.ask("PATCH", f"/api/v1/nodes/{HOST}", {"spec": {"unschedulable": None}}, MERGE)  # the taint is enough
@@ -142,7 +142,7 @@ def test_a_host_that_fails_keeps_its_taint_and_the_command_that_removes_it_is_na
     words = ("provision", "inventory.yaml", "--yes", "--taint-until-verified")
     code, _ = run(demo, *words, then=[[HOST, "changing", "unapplicable"]])
     assert code == 1, operators.output(demo)
-    failed = record.last_run(demo.inventory)
+    failed = history.last_run(demo.inventory)
     assert failed is not None
     assert taints(api, HOST) == [f"gpunode.dev/unverified={failed.id}:NoSchedule"]
     assert "kubectl taint node gpu-1 gpunode.dev/unverified-" in operators.output(demo)

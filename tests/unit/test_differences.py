@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from gpunode.commands.differences import find_differences, report_differences
-from gpunode.engine import record
+from gpunode.engine import history
 from gpunode.engine.member import Member
 from gpunode.engine.record import Record, RunOptions
 from gpunode.engine.reporter import Reporter
@@ -93,7 +93,7 @@ def test_a_missing_gpu_is_named_by_its_address_where_a_run_knew_it(
     run.host("d", "proven", gpus=make_host("d").addresses)
     later = Record.begin(inventory, ["d"], RunOptions())
     later.host("d", "failed", "a GPU is gone")
-    assert record.known_gpus(inventory, ["d", "e"]) == {"d": (run.id, make_host("d").addresses)}
+    assert history.known_gpus(inventory, ["d", "e"]) == {"d": (run.id, make_host("d").addresses)}
     notes, rows = list[str](), list[Any]()
     reporter = SimpleNamespace(note=notes.append, rows=lambda _kind, _columns, every: rows.extend(every))
     odd = make_host("d", gpus=7, expected=expected)

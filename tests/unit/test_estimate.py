@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpunode.engine.estimate import Estimate, estimate
-from gpunode.engine.record import Record, RunOptions, mean_seconds
+from gpunode.engine.history import mean_seconds
+from gpunode.engine.record import Record, RunOptions
 from gpunode.model import Packages, Reboot, Service, WriteFile
 from tests.unit.test_batches import HOSTS, waiting
 

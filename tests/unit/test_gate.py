@@ -12,8 +12,9 @@ import pytest
 
 from gpunode import report
 from gpunode.engine import exit_codes, gate
+from gpunode.engine.history import read
 from gpunode.engine.member import Member
-from gpunode.engine.record import Record, RunOptions, read
+from gpunode.engine.record import Record, RunOptions
 from gpunode.errors import Problem
 from gpunode.model import Cluster, GateCommand, Host, Inventory, Outcome, Ssh
 

@@ -18,7 +18,8 @@ from gpunode.cluster.objects.difference import Difference
 from gpunode.commands import provision
 from gpunode.commands import undo as undoing
 from gpunode.engine import undo_cluster
-from gpunode.engine.record import Record, RunOptions, State, default_folder, find, read
+from gpunode.engine.history import find, read
+from gpunode.engine.record import Record, RunOptions, State, default_folder
 from gpunode.engine.session import Session
 from gpunode.errors import GpunodeError
 from gpunode.model import Cluster, Host, Inventory, Plan, Reboot, Service, Ssh, StepPlan, WriteFile

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.commands.provision import ProvisionOptions
-from gpunode.engine import record
+from gpunode.engine import history, record
 from gpunode.engine.batch_order import Size
 from gpunode.engine.record import Record
 from gpunode.errors import GpunodeError, UsageError
@@ -29,7 +29,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     run.host("b", "failed", "it broke")
     run.host("d", "in use")
 
-    found = record.read(run.path)
+    found = history.read(run.path)
 
     assert {name: (one.state, one.why) for name, one in found.hosts.items()} == {
         "a": ("proven", ""),
@@ -44,7 +44,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     )
     assert not found.ended
     run.end()
-    assert record.read(run.path).ended
+    assert history.read(run.path).ended
 
 
 @pytest.mark.parametrize("cut", range(1, 40, 3))
@@ -55,7 +55,7 @@ def test_a_line_that_was_cut_off_does_not_count(tmp_path: Path, cut: int) -> Non
     run.host("a", "changed")
     run.path.write_bytes(run.path.read_bytes()[: len(whole) + cut])
 
-    assert record.read(run.path).hosts["a"].state == "changing"
+    assert history.read(run.path).hosts["a"].state == "changing"
 
 
 def test_records_are_for_their_owner_alone(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_newer_format_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps({"format": 2, "hosts": []}) + "\n")
     with pytest.raises(GpunodeError, match="a record of format 2; this gpunode reads up to 1"):
-        record.read(path)
+        history.read(path)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_what_is_no_record_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text(text)
     with pytest.raises(GpunodeError, match=f"^{path}: not the record of a run"):
-        record.read(path)
+        history.read(path)
 
 
 def test_the_last_run_is_that_of_the_same_inventory(tmp_path: Path) -> None:
@@ -120,10 +120,10 @@ def test_the_last_run_is_that_of_the_same_inventory(tmp_path: Path) -> None:
     (runs / "99999999T000000Z-0001.jsonl").write_text(
         json.dumps({"format": 1, "hosts": [], "inventory": "/other"}) + "\n"
     )
-    found = record.last_run(tmp_path / "inventory.yaml", folder=runs)
+    found = history.last_run(tmp_path / "inventory.yaml", folder=runs)
     assert found is not None
     assert found.id == mine.id
-    assert record.last_run(tmp_path / "none.yaml", folder=runs) is None
+    assert history.last_run(tmp_path / "none.yaml", folder=runs) is None
 
 
 def test_a_damaged_record_of_the_same_inventory_is_not_passed_over(tmp_path: Path) -> None:
@@ -134,12 +134,12 @@ def test_a_damaged_record_of_the_same_inventory_is_not_passed_over(tmp_path: Pat
     head = {"format": 1, "hosts": ["a"], "inventory": str(inventory), "options": {"batch": 1}}
     path.write_text(json.dumps(head) + "\n")
     with pytest.raises(GpunodeError) as error:
-        record.last_run(inventory, folder=path.parent)
+        history.last_run(inventory, folder=path.parent)
     assert (
         error.value.message
         == f"{path}: not the record of a run (1 where text is expected, in line 1.options.batch)"
     )
-    assert record.find_unfinished(inventory, folder=path.parent) == ()
+    assert history.find_unfinished(inventory, folder=path.parent) == ()
 
 
 def test_where_no_record_can_be_written_nothing_begins(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_record_that_the_disk_does_not_take_is_lost_and_raises_nothing(
     """The run ends in order. Nothing follows a line that may be cut off, though the disk take it."""
     run = begun(tmp_path, "a", "b")
     run.host("a", "cordoned")
-    before = record.read(run.path)
+    before = history.read(run.path)
     with monkeypatch.context() as broken:
         broken.setattr(record.os, "fsync", failing(number))
         run.host("b", "cordoned")
@@ -164,7 +164,7 @@ def test_a_record_that_the_disk_does_not_take_is_lost_and_raises_nothing(
 
     assert run.lost == f"its record {run.path} cannot be written: {os.strerror(number)}"
     assert run.begun == ("b",), "known without the disk"
-    after = record.read(run.path)
+    after = history.read(run.path)
     assert (after.hosts["a"], after.ended) == (before.hosts["a"], False)
 
 
@@ -199,7 +199,7 @@ def test_the_last_run_is_the_last_though_the_clock_was_set_back(
         monkeypatch.setattr(record.time, "time", lambda now=now: now)
         run = begun(tmp_path, "a")
         assert run.id.startswith(expected)
-        found = record.last_run(tmp_path / "inventory.yaml", folder=tmp_path / "runs")
+        found = history.last_run(tmp_path / "inventory.yaml", folder=tmp_path / "runs")
         assert found is not None
         assert found.id == run.id
 
@@ -243,9 +243,9 @@ def test_hosts_that_an_earlier_run_left_are_not_forgotten(tmp_path: Path) -> Non
     begun(tmp_path, "a", "b", "c").host("a", "proven")
     record.Record.begin(inventory, ["d"], record.RunOptions(undo="x"), folder=folder)
     begun(tmp_path, "c").host("c", "proven")
-    assert record.find_unfinished(inventory, folder=folder) == ("b",)
+    assert history.find_unfinished(inventory, folder=folder) == ("b",)
     with pytest.raises(UsageError) as error:
-        record.expand_limit(["@failed"], inventory, folder=folder)
+        history.expand_limit(["@failed"], inventory, folder=folder)
     assert "`gpunode provision --limit b` continues there" in error.value.hint
     begun(tmp_path, "b").host("b", "proven")
-    assert record.find_unfinished(inventory, folder=folder) == ()
+    assert history.find_unfinished(inventory, folder=folder) == ()

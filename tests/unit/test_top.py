@@ -24,6 +24,7 @@ from gpunode.commands.top import _join, toggle_pause
 from gpunode.contract.status import Reason
 from gpunode.contract.usage import Gpu, User
 from gpunode.engine import record
+from gpunode.engine.history import is_running, read
 from gpunode.engine.overview import HostCell, Overview, Rank, RunLine, make_cell, sort_cells, sum_up_run
 from gpunode.engine.record import Progress, Record, RunOptions, State
 from gpunode.errors import Problem
@@ -238,21 +239,21 @@ def under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Record:
 def test_a_run_is_running_as_long_as_its_process_lives(under_way: Record) -> None:
     """Its record is locked; a killed process, as here one that forgets it, holds no lock."""
     under_way.batch(1, 2, 60.4)
-    run = record.read(under_way.path)
-    assert record.is_running(run)
+    run = read(under_way.path)
+    assert is_running(run)
     assert str(history._result(run)) == "2 waiting; under way"
     line = sum_up_run(run, running=True, paused=False, now=time.time())
     assert (line.batch, line.batches, line.hosts) == (1, 2, 2)
     assert 0 < (line.left or 0) <= 60
     under_way.end()
-    assert not record.is_running(record.read(under_way.path))
+    assert not is_running(read(under_way.path))
 
 
 def test_a_record_without_its_process_is_of_no_running_run(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text(json.dumps({"format": record.FORMAT, "hosts": ["a"], "inventory": "i"}) + "\n")
-    run = record.read(path)
-    assert not record.is_running(run, folder=tmp_path)
+    run = read(path)
+    assert not is_running(run, folder=tmp_path)
     assert sum_up_run(run, running=False, paused=False, now=0).state == "cut off"
     assert str(history._result(run)) == "1 waiting; it was cut off"
 
@@ -268,10 +269,10 @@ def test_a_damaged_record_hides_no_figures(under_way: Record, tmp_path: Path) ->
 
 
 def test_a_pause_is_asked_for_and_taken_back(under_way: Record) -> None:
-    line = sum_up_run(record.read(under_way.path), running=True, paused=False, now=0)
+    line = sum_up_run(read(under_way.path), running=True, paused=False, now=0)
     assert "after this batch" in toggle_pause(line)
     assert under_way.paused
-    pausing = sum_up_run(record.read(under_way.path), running=True, paused=True, now=0)
+    pausing = sum_up_run(read(under_way.path), running=True, paused=True, now=0)
     assert toggle_pause(pausing) == "The run continues."
     assert not under_way.paused
     toggle_pause(line)

@@ -13,7 +13,7 @@ from gpunode.cluster.api import Api
 from gpunode.cluster.objects import apply, difference
 from gpunode.commands import forget, provision
 from gpunode.contract.condition import ACCEPTED
-from gpunode.engine import batch, nodes, record, undo_cluster, work
+from gpunode.engine import batch, history, nodes, record, undo_cluster, work
 from gpunode.engine.member import Member
 from gpunode.engine.record import Record, RunOptions
 from gpunode.errors import ClusterError
@@ -57,7 +57,7 @@ class Runs:
         made = self.begin()
         members = nodes.apply_labels(self.api, [Member(host, node=node(self.api))], note=made.marks)
         assert members[0].reason is None
-        return record.read(made.path)
+        return history.read(made.path)
 
     def undo(self, run: record.RecordedRun, *applied: Change) -> tuple[record.RecordedRun, Member]:
         made = self.begin()
@@ -65,7 +65,7 @@ class Runs:
             AFTER, Outcome("a", "changed" if applied else "right", applied=applied), node(self.api)
         )
         after = undo_cluster.take_back(self.api, run, member, made, lambda _: None)
-        return record.read(made.path), after
+        return history.read(made.path), after
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_the_taint_of_an_earlier_run_that_the_run_took_over_is_back(
     for changing in (False, True):
         run.hold_taints((Member(BEFORE, Outcome("a", "right"), node(runs.api)),), changing=changing)
     assert taint.run_of(node(runs.api)) == made.id
-    recorded = record.read(made.path)
+    recorded = history.read(made.path)
     planned = undo_cluster.plan(recorded.marks, node(runs.api))
     assert (planned.lines, planned.left) == ((), ())
     runs.undo(recorded)
@@ -199,7 +199,7 @@ def apply_recorded(runs: Runs, manifest: dict[str, Any], *hosts: str) -> record.
     made = runs.begin(*hosts)
     made.cluster([change for change in apply.diff(runs.api, [manifest]) if change.action != "same"])
     apply.apply(runs.api, [manifest])
-    return record.read(made.path)
+    return history.read(made.path)
 
 
 def text(api: Api) -> str | None:
@@ -212,7 +212,7 @@ def undo_objects(runs: Runs, run: record.RecordedRun) -> tuple[record.RecordedRu
     made.cluster(planned.changes)
     undo_cluster.restore_objects(runs.api, run, planned.objects, seconds=9, notify=lambda _: None)
     assert planned.known == {"RuntimeClass nvidia"}
-    return record.read(made.path), [left.why for left in planned.left]
+    return history.read(made.path), [left.why for left in planned.left]
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_a_resumed_undo_has_the_objects_if_its_run_has_undone_the_other_hosts(
     assert not undo_cluster.show_plan(session, runs.api, (), (), run, ()).objects
     undo.host("a", "undone")
     for _ in range(2):
-        options = provision.ProvisionOptions.of_recorded_run(record.read(undo.path), yes=True, now=0)
+        options = provision.ProvisionOptions.of_recorded_run(history.read(undo.path), yes=True, now=0)
         assert (options.rest, options.undone) == (("b",), ("a",))
         assert undo_cluster.show_plan(session, runs.api, (), (), run, options.undone).objects
         undo = provision.begin_record(session, (), options, "", "")

@@ -1,0 +1,293 @@
+"""The records of earlier runs: reading and finding them, and what they tell a new run. The files and their lines are record's."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import Any, get_args
+
+from gpunode.engine.record import (
+    BAD,
+    DONE,
+    FORGOTTEN,
+    FORMAT,
+    LAST,
+    RECENT,
+    SIZE,
+    Head,
+    Progress,
+    RecordedBatch,
+    RecordedChange,
+    RecordedMarks,
+    RecordedObject,
+    RecordedRun,
+    State,
+    default_folder,
+)
+from gpunode.errors import GpunodeError, UnexpectedAnswer, UsageError
+from gpunode.host import answers
+from gpunode.wording import Advice, Command, about, advise, few
+
+
+def is_running(run: RecordedRun, *, folder: Path | None = None) -> bool:
+    """True if a process on this machine still works on the run: it holds a lock on the record."""
+    path = (folder or default_folder()) / f"{run.id}.jsonl"
+    if run.ended:
+        return False
+    with suppress(OSError), path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def read(path: Path) -> RecordedRun:
+    """A record. A last line that was cut off does not count. Raises GpunodeError for a newer format, or no record."""
+    try:
+        return _parse(path, list(_lines(path)))
+    except (UnexpectedAnswer, TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+        raise GpunodeError(
+            f"{path}: not the record of a run ({error})",
+            hint="Move the file away and begin a new run with `gpunode provision`.",
+        ) from None
+
+
+def _parse(path: Path, lines: Sequence[Mapping[str, Any]]) -> RecordedRun:
+    head: Mapping[str, Any] = lines[0] if lines else {}
+    written = head.get("format")
+    if isinstance(written, int) and written > FORMAT:
+        raise GpunodeError(
+            f"{path}: a record of format {written}; this gpunode reads up to {FORMAT}",
+            hint="Continue with the gpunode that started the run, or start a new run.",
+        )
+    if written is None or not isinstance(head.get("hosts"), list):
+        raise GpunodeError(f"{path}: not the record of a run", hint="Begin a new run.")
+    first: Head = answers.read(Head, head, "line 1")
+    if first.options.batch and not SIZE.fullmatch(first.options.batch):
+        raise ValueError(f"{first.options.batch!r:.60} is no size, in line 1.options.batch")
+    began = _time(first.began)
+    hosts = {name: Progress("waiting", began) for name in first.hosts}
+    ended, last = False, began
+    batch: RecordedBatch | None = None
+    changes: dict[int, RecordedChange] = {}
+    planned: dict[str, tuple[int, ...]] = {}
+    marks: list[RecordedMarks] = []
+    objects: list[RecordedObject] = []
+    for place, line in enumerate(lines[1:], 2):
+        if "change" in line:
+            changes[int(line["change"])] = answers.read(RecordedChange, line, f"line {place}")
+        if "planned" in line:
+            numbers = tuple(number for number in line["planned"] if number in changes)
+            planned.update({str(host): planned.get(host, ()) + numbers for host in line["hosts"]})
+        if "marks" in line:
+            marks.append(answers.read(RecordedMarks, line["marks"], f"line {place}"))
+        if "object" in line:
+            objects.append(answers.read(RecordedObject, line["object"], f"line {place}"))
+        if "batch" in line:
+            batch = answers.read(RecordedBatch, line, f"line {place}")
+        if line.get("state") in get_args(State) and line.get("host") in hosts:
+            hosts[line["host"]] = Progress(
+                line["state"],
+                _time(line.get("time", 0)),
+                str(line.get("why", "")),
+                tuple(map(str, line.get("gpus", ()))),
+                {str(phase): _time(seconds) for phase, seconds in line.get("spent", {}).items()},
+                tuple(number for number in line.get("made", ()) if number in changes),
+            )
+        ended = ended or "ended" in line
+        last = _time(line.get("ended", line.get("time", last)))
+    return RecordedRun(
+        path.stem,
+        first.inventory,
+        began,
+        first.options,
+        hosts,
+        ended,
+        last,
+        first.by,
+        first.version,
+        first.asked,
+        first.answered,
+        changes,
+        planned,
+        tuple(line for line in lines if "gate" in line),
+        batch,
+        tuple(marks),
+        tuple(objects),
+    )
+
+
+def _time(value: Any) -> float:
+    if not math.isfinite(value):
+        raise ValueError(f"{value} is no time")
+    return float(value)
+
+
+def newest(count: int | None, *, folder: Path | None = None) -> Iterator[RecordedRun | GpunodeError]:
+    """The newest runs (None: all) of all inventories, the newest first; of a record that cannot be read, why."""
+    paths = sorted((folder or default_folder()).glob("*.jsonl"), reverse=True)
+    for path in paths[:count]:
+        try:
+            yield read(path)
+        except GpunodeError as error:
+            yield error
+
+
+def find(run: str, *, folder: Path | None = None) -> RecordedRun:
+    """The run with this id, a beginning that only its id has, or LAST. Raises UsageError where none or several are meant, and
+    GpunodeError where its record cannot be read."""
+    folder = folder or default_folder()
+    paths = sorted(folder.glob("*.jsonl"))
+    named = paths[-1:] if run == LAST else [path for path in paths if run and path.stem.startswith(run)]
+    named = [path for path in named if path.stem == run] or named
+    if not named:
+        what = "no run is recorded on this machine" if run == LAST else f"no recorded run is {run}"
+        raise UsageError(what, hint=f"Records are in {folder}; `gpunode history` lists them.")
+    if len(named) > 1:
+        raise UsageError(
+            f"{run} may be {few([path.stem for path in named], 3)}", hint="Write more of the id."
+        )
+    return read(named[0])
+
+
+def last_run(inventory: Path, *, folder: Path | None = None) -> RecordedRun | None:
+    """The newest run of this inventory; None if there is none. Raises GpunodeError where its record is damaged."""
+    return next(_newest_first(inventory, folder, strict=True), None)
+
+
+def find_last(inventory: Path, *, folder: Path | None = None, of: str = "") -> RecordedRun:
+    """The newest run of this inventory. Raises UsageError about `of` where there is none, and GpunodeError as `last_run`."""
+    if run := last_run(inventory, folder=folder):
+        return run
+    raise UsageError(
+        about(of, f"no run of {inventory} is recorded on this machine"),
+        hint=advise(
+            f"Records are in {folder or default_folder()}. `gpunode history` lists the runs of all inventories, "
+            "`gpunode provision` begins one."
+        ),
+    )
+
+
+def known_gpus(
+    inventory: Path, hosts: Collection[str], *, folder: Path | None = None
+) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """The last run that proved each host, and the PCI addresses of the GPUs that it had; hosts without such a run are left out."""
+    known: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for run in _newest_first(inventory, folder, every=True):
+        if known.keys() >= set(hosts):
+            break
+        for name in hosts:
+            if name in run.hosts and (run.hosts[name].gpus or run.hosts[name].state == FORGOTTEN):
+                known.setdefault(name, (run.id, run.hosts[name].gpus))
+    return {name: entry for name, entry in known.items() if entry[1]}
+
+
+def recent(inventory: Path, count: int, *, folder: Path | None = None) -> list[Path]:
+    """The files of the last runs of this inventory, the newest first."""
+    runs = islice(_newest_first(inventory, folder), count)
+    return [(folder or default_folder()) / f"{run.id}.jsonl" for run in runs]
+
+
+def mean_seconds(inventory: Path, *, folder: Path | None = None) -> dict[str, float]:
+    """Mean seconds of a host by phase, over the last runs of this inventory; without phases that none of their hosts had."""
+    spent = [
+        progress.spent
+        for run in islice(_newest_first(inventory, folder), RECENT)
+        for progress in run.hosts.values()
+        if progress.state in DONE
+    ]
+    seconds: dict[str, list[float]] = {}
+    for host in spent:
+        for phase, value in host.items():
+            seconds.setdefault(phase, []).append(value)
+    return {phase: sum(values) / len(values) for phase, values in seconds.items()}
+
+
+def find_unfinished(inventory: Path, *, folder: Path | None = None) -> tuple[str, ...]:
+    """Hosts that a run before the last one did not finish and no later run includes; not those of an undo, which `provision` would set
+    up again."""
+    left, later = list[str](), set[str]()
+    for number, run in enumerate(_newest_first(inventory, folder)):
+        if number and not run.options.undo:
+            left += [host for host in run.not_done if host not in later]
+        later |= run.hosts.keys()
+    return tuple(left)
+
+
+def note_unfinished(inventory: Path, *, folder: Path | None = None) -> Advice | str:
+    """Advice on the hosts that runs before the last one left; "" if there are none."""
+    left = find_unfinished(inventory, folder=folder)
+    if not left:
+        return ""
+    limit = f"--limit {','.join(left)}"
+    return Advice(f"Runs before it left {few(left, 3)}: `", Command("provision", limit), "` continues there.")
+
+
+def _newest_first(
+    inventory: Path, folder: Path | None, *, strict: bool = False, every: bool = False
+) -> Iterator[RecordedRun]:
+    """`strict`: raises GpunodeError for an unreadable record of this inventory; else it is skipped. `every`: runs of other commands
+    than `provision`, too."""
+    for path in sorted((folder or default_folder()).glob("*.jsonl"), reverse=True):
+        try:
+            run = read(path)
+        except GpunodeError:
+            if strict and _is_of(path, inventory):
+                raise
+            continue
+        if run.inventory == str(inventory.resolve()) and (every or run.options.command is None):
+            yield run
+
+
+def _is_of(path: Path, inventory: Path) -> bool:
+    """True if an unreadable record names this inventory."""
+    try:
+        return next(_lines(path), {}).get("inventory") == str(inventory.resolve())
+    except GpunodeError:
+        return False
+
+
+def expand_limit(limit: Sequence[str], inventory: Path, *, folder: Path | None = None) -> list[str]:
+    """`limit` with the hosts of the inventory's last run in the place of `@failed` and `@not-done`.
+
+    Raises UsageError where no run is recorded, the word is another, or the run has no such host.
+    """
+    selected: list[str] = []
+    for part in (part for entry in limit for part in entry.split(",")):
+        if not part.startswith("@"):
+            selected.append(part)
+            continue
+        if part not in ("@failed", "@not-done"):
+            raise UsageError(
+                f"--limit {part}: no such choice", hint="Write `--limit @failed` or `--limit @not-done`."
+            )
+        run = find_last(inventory, folder=folder, of=f"--limit {part}")
+        hosts = run.in_state(*BAD) if part == "@failed" else run.not_done
+        if not hosts:
+            raise UsageError(
+                f"--limit {part}: run {run.id}, the last one, has no such host",
+                hint=note_unfinished(inventory, folder=folder) or "No host is left to continue with.",
+            )
+        selected += hosts
+    return selected
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise GpunodeError(f"{path}: {error.strerror}", hint="Name an existing run.") from error
+    for line in text.splitlines():
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            return  # cut off by what ended the run
+        if not isinstance(entry, dict):
+            return
+        yield entry
