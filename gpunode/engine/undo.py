@@ -242,7 +242,8 @@ def _software(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
             what = f"driver {drivers[0].state}"
             yield Left("irreversible", what, "an undo has no installer of NVIDIA's to install it from")
         elif installed == drivers[-1].name:
-            changes.append(UninstallDriver(installed, f"{_name(run)} installed it"))
+            # First, as it deletes files by their names, those of the packages of before as well.
+            changes.insert(0, UninstallDriver(installed, f"{_name(run)} installed it"))
     yield from (
         Left("irreversible", name, "it was loaded before the run; the next boot loads it again")
         for name in before

@@ -369,6 +369,20 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [],
     ),
     (
+        [
+            changed(packages={DRIVER: ("1", None)}, modules=("nvidia",)),
+            changed("install_driver", name="580.1", modules=("nvidia",)),
+        ],
+        replace(there(("nvidia",)), installed_run=InstalledRun("580.1", built=True)),
+        [
+            RELOADED,
+            UninstallDriver("580.1", "run r1 installed it"),
+            Packages(WHY, (OLD,), refresh=True),
+            LOAD,
+        ],
+        [],
+    ),
+    (
         [changed("uninstall_driver", name="570.1", state="570.1")],
         there(),
         [],
