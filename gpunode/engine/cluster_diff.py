@@ -77,6 +77,7 @@ def plan(
         member.host.name
         for member in located
         if member.outcome
+        and member.host.allocation == "plugin"
         and mig.is_ignored(
             config,
             member.outcome.desired,
@@ -395,7 +396,8 @@ def _report_untried(would: Sequence[Difference], reporter: Reporter) -> None:
     new = {change.what.removeprefix("Namespace ") for change in would if change.action == "created"}
     reasons: dict[str, list[Difference]] = {}
     for change in would:
-        if change.untried and change.what.partition(" ")[2].partition("/")[0] not in new:
+        namespace, inside, _ = change.what.partition(" ")[2].partition("/")
+        if change.untried and not (inside and namespace in new):
             reasons.setdefault(change.untried, []).append(change)
     for reason, these in reasons.items():
         what = ", ".join(change.what for change in these) if len(these) <= FEW else f"{len(these)} objects"

@@ -39,6 +39,7 @@ CUDA = re.compile(
 )
 CUDA_NAME = re.compile(r"(?:CUDA_ERROR_|cudaError_?)(?P<name>[A-Za-z]\w*)")
 FAILED = re.compile(r"err|failure|returned|status", re.IGNORECASE)
+LONGEST = 4000  # characters of a line: patterns take the square of it at worst
 NEVER = r"(?!)"  # of a row for numbers alone
 OWN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 PAGES = ("reference/codes", "json", "accept", "failures")  # with tables of codes
@@ -99,7 +100,7 @@ class Explanation:
 
 def explain(text: str) -> Explanation | None:
     """The meaning of a line of a log, or of a code; None: not known."""
-    text = " ".join(text.split())
+    text = " ".join(text.split())[:LONGEST]
     if match := XID.search(text):
         return _xid(int(match["code"]), match["gpu"], match["rest"])
     if match := SXID.search(text) or NVSWITCH.search(text):
@@ -152,7 +153,7 @@ def _cuda_texts() -> re.Pattern[str]:
     own, common = (
         "|".join(re.escape(row[3]) for row in rows if bool(row[5]) is shared) for shared in (False, True)
     )
-    failed = r"(?:cuda|\bcu[A-Z]\w+).{0,60}?(?:err(?:or)?|fail(?:ure|ed)?|returned|status)\w*(?:[\W\d]{0,12}|.{0,90}['\"])"
+    failed = r"(?:cuda|\bcu[A-Z]\w{1,40}).{0,60}?(?:err(?:or)?|fail(?:ure|ed)?|returned|status)\w{0,12}(?:[\W\d]{0,12}|.{0,90}['\"])"
     return re.compile(rf"\b(?P<own>{own})|(?:{failed}|cuda\W{{1,4}})(?P<common>{common})\b", re.IGNORECASE)
 
 

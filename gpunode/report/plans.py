@@ -490,7 +490,7 @@ def _group_left(rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
         things.setdefault((host, code, why), []).append(what)
     hosts: dict[tuple[Any, ...], list[str]] = {}
     for (host, code, why), names in things.items():
-        hosts.setdefault((code, few(names, FEW), why), []).append(host)
+        hosts.setdefault((code, ", ".join(names), why), []).append(host)
     return [(", ".join(ranges(names)), *alike) for alike, names in hosts.items()]
 
 

@@ -135,6 +135,8 @@ def test_a_command_names_the_gpu_of_the_line() -> None:
         "12 monkeys",
         "999999",
         "Xid",
+        "cuX" + "err" * 7000,  # these two took a minute
+        "cuda " * 12_000,
     ],
 )
 def test_what_no_table_has_is_not_guessed_at(text: str) -> None:

@@ -864,7 +864,7 @@ def test_what_stays_is_a_row_for_each_reason(capsys: pytest.CaptureFixture[str])
     )
     _, first, second = capsys.readouterr().out.splitlines()
     assert first.split("  ")[0] == "a1, a2"
-    assert "lib0, lib1, lib2 and 2 more" in first
+    assert "lib0, lib1, lib2, lib3, lib4" in first
     assert second.split() == ["b", "kept", "x", "y"]
 
 

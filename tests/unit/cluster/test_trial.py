@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -12,11 +12,12 @@ from gpunode.cluster import admission as trial
 from gpunode.cluster import obstacles, pods
 from gpunode.cluster.api import Api
 from gpunode.cluster.objects import apply
+from gpunode.cluster.objects.difference import Difference
 from gpunode.engine import cluster_diff
 from gpunode.engine.member import Member
 from gpunode.links import plugin
 from gpunode.links.plugin import Spec
-from gpunode.model import Cluster, Host, Inventory, Outcome, PluginImage, Ssh
+from gpunode.model import Cluster, Desired, Host, Inventory, Outcome, PluginImage, Ssh
 
 from .conftest import NS, add_node
 from .fake import FakeApi, Fault
@@ -119,6 +120,29 @@ def test_nothing_is_tried_in_a_namespace_that_comes_with_the_plan(
     fake.refused["POST", f"/api/v1/namespaces/{NS}/pods"] = Fault(403, "Forbidden", QUOTA)
     assert shown(api, capsys) == []
     assert created(fake) == []
+
+
+@pytest.mark.parametrize(("allocation", "said"), [("plugin", True), ("dra", False)])
+def test_a_layout_is_the_plugins_concern_where_it_offers_the_gpus(
+    api: Api,
+    fake: FakeApi,
+    capsys: pytest.CaptureFixture[str],
+    allocation: Literal["plugin", "dra"],
+    said: bool,
+) -> None:
+    there(api, fake)
+    desired = Desired("containerd", "default", {}, {}, mig={"0000:3b:00.0": ("1g.10gb",)})
+    member = Member(Host("n1", Ssh("n1"), allocation=allocation), Outcome("n1", "right", desired=desired))
+    inventory = Inventory("inventory.yaml", (), Cluster(plugin=IMAGE))
+    cluster_diff.plan(api, inventory, [member], report.make(json=True, quiet=True), strict=False)
+    assert ("migStrategy" in capsys.readouterr().out) is said
+
+
+def test_a_new_namespace_hides_no_other_object_of_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    new = Difference("Namespace nvidia", "created", ())
+    other = Difference("RuntimeClass nvidia", "created", (), untried="its webhook has side effects")
+    cluster_diff._report_untried([new, other], report.make(json=True, quiet=True))
+    assert "RuntimeClass nvidia" in capsys.readouterr().out
 
 
 def test_an_api_server_without_dry_runs_makes_no_pods(

@@ -58,6 +58,24 @@ def test_pods_name_the_scheduler_of_their_resource() -> None:
     assert ("schedulerName" in past["spec"], named["spec"]["schedulerName"]) == (False, "gpunode")
 
 
+@pytest.mark.parametrize(("args", "program"), [(("-m", "x"), "python3"), ((), "sleep")])
+def test_a_pods_gpu_is_held_by_a_program_that_its_image_has(args: tuple[str, ...], program: str) -> None:
+    """The plugin's has Python, and NVIDIA's sample none."""
+    node = nodes.parse({"metadata": {"name": "a", "uid": "1"}, "status": {}})
+    made = make_pod(
+        "vectoradd.yaml.j2",
+        "one",
+        node,
+        resource=pods.GPU,
+        amount=1,
+        namespace=NS,
+        image=PluginImage("i:1"),
+        seconds=20,
+        args=args,
+    )
+    assert [box["command"][0] for box in made["spec"]["containers"] if box["name"] == "hold"] == [program]
+
+
 def test_every_gpu_of_every_node_is_covered_once(
     api: Api, fake: FakeApi, kubelet: Kubelet, told: list[str]
 ) -> None:
