@@ -273,8 +273,12 @@ def _software(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
 
 def _daemons(mine: Journal, facts: Facts) -> Iterable[str]:
     """The driver's daemons that are to run with its modules. Where these are not loaded an undo may have been killed that had stopped
-    its daemons; they are enabled. Those that the run enabled are not among them."""
-    own = {entry.unit for entry in mine if entry.kind == "service" and entry.enabled != "enabled"}
+    its daemons; they are enabled. Those that the run enabled and started are not among them."""
+    own = {
+        entry.unit
+        for entry in mine
+        if entry.kind == "service" and entry.enabled != "enabled" and entry.active != "active"
+    }
     for unit in modules.SERVICES.values():
         state = facts.units.get(unit)
         stopped = state is not None and state.enabled == "enabled" and "nvidia" not in facts.modules

@@ -320,6 +320,16 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [Service(FABRIC, WHY, disable=True, ends=()), LOAD],
         [],
     ),
+    # A daemon that ran before the run runs after it, though the run has enabled it.
+    (
+        [
+            changed("kernel_module", modules=("nvidia",)),
+            Entry("a", "r1", kind="service", unit=FABRIC, enabled="disabled", active="active"),
+        ],
+        unit_is("enabled"),
+        [replace(LOAD, services=(FABRIC,))],
+        [],
+    ),
     (
         [changed(packages={DRIVER: ("1", "2")}, modules=("nvidia",))],
         replace(there(("nvidia",), libnvidia_ml1="1"), library_version="1"),
