@@ -34,7 +34,7 @@ from gpunode.engine.record import FORGOTTEN, Record
 from gpunode.engine.reporter import confirm, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem
-from gpunode.links.node import GPU_LABEL, fetch, find
+from gpunode.links.node import GPU_LABEL, fetch, find, parse
 from gpunode.links.plugin import daemonset, marks
 from gpunode.model import Event, Host, OnEvent, Ssh
 from gpunode.wording import Advice, Command, few
@@ -178,21 +178,33 @@ def _show_left(session: Session, members: Members, strangers: Members) -> None:
 def _leave(
     api: Api | None, namespace: str, member: Member, record: Record, keep: bool, emit: OnEvent
 ) -> Member:
-    """The member, with the plugin gone from its node; excluded while its pod stays. The kubelet of a node that is not Ready ends none."""
-    node = member.node
-    if api is None or node is None or keep or node.name not in daemonset.uids_by_node(api, namespace):
+    """The member right before its changes, with the plugin gone from its node. While its pod stays the member is excluded, or failed if
+    the host is partly changed."""
+    if api is None or member.node is None or keep:
         return member
-    what = f"the device plugin did not leave {node.name} within {daemonset.PAUSE_SECONDS:.0f} s"
+    before = member.outcome if member.outcome and member.outcome.applied else None
+    what = f"the device plugin did not leave {member.node.name} within {daemonset.PAUSE_SECONDS:.0f} s"
     fix = f"See why its pod does not end: `kubectl -n {namespace} describe pods`. Then run again."
-    why = Problem(work.BUSY, f"{work.NOT_CHANGED}: {what}", fix=fix)
+    why = Problem(work.BUSY, f"{work.NOT_FINISHED if before else work.NOT_CHANGED}: {what}", fix=fix)
     try:
-        labels = nodes.desired_labels(member.host)
-        notify = partial(_stage, emit, member.host.name)
-        if daemonset.pause(api, namespace, node, labels, record.owner, notify) or not node.ready:
+        if _pause(api, namespace, member, record, emit):
             return member
     except ClusterError as error:
         why = error.problem
+    if before:
+        return replace(member, outcome=replace(before, status="failed", problem=why))
     return member.exclude(work.lift_cordon(api, member, why, emit))
+
+
+def _pause(api: Api, namespace: str, member: Member, record: Record, emit: OnEvent) -> bool:
+    """Take the plugin off the member's node. False if its pod stays; the kubelet of a node that is not Ready ends none. Raises
+    ClusterError."""
+    item = api.get("Node", member.node.name) if member.node else None
+    if item is None or item["metadata"]["name"] not in daemonset.uids_by_node(api, namespace):
+        return True
+    node, labels = parse(item), nodes.desired_labels(member.host)
+    notify = partial(_stage, emit, member.host.name)
+    return daemonset.pause(api, namespace, node, labels, record.owner, notify) or not node.ready
 
 
 def _stage(emit: OnEvent, host: str, text: str) -> None:
@@ -211,14 +223,12 @@ def _take_marks(api: Api | None, session: Session, members: Members, record: Rec
             return member
         try:
             if not keep:
-                member = member.exclude(work.why_busy(api, member))
-                if member.reason is not None:
-                    return member
-            member = _leave(api, namespace, member, record, keep, reporter.event)
-            if member.reason is None and member.node is not None:
-                marks.take_off(api, member.node.name, keep_software=keep, notify=progress(reporter))
-                for path in (accepted.path_of(member.host.name, node) for node in (member.node, None)):
-                    path.unlink(missing_ok=True)
+                if busy := work.why_busy(api, member):
+                    return member.exclude(busy)
+                _pause(api, namespace, member, record, reporter.event)  # or it writes its marks again
+            marks.take_off(api, member.node.name, keep_software=keep, notify=progress(reporter))
+            for path in (accepted.path_of(member.host.name, node) for node in (member.node, None)):
+                path.unlink(missing_ok=True)
         except ClusterError as error:
             return member.exclude(replace(error.problem, code=batch.FAILED))
         return member

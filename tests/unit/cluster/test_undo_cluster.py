@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,9 +17,20 @@ from gpunode.engine.member import Member
 from gpunode.engine.record import Record, RunOptions
 from gpunode.errors import ClusterError
 from gpunode.links import node as links
-from gpunode.links.node import taint
+from gpunode.links.node import cordon, taint
 from gpunode.links.plugin import daemonset
-from gpunode.model import Change, Cluster, Host, Inventory, KernelModule, Left, Outcome, Ssh, WriteFile
+from gpunode.model import (
+    Change,
+    Cluster,
+    Host,
+    Inventory,
+    KernelModule,
+    Left,
+    Outcome,
+    Packages,
+    Ssh,
+    WriteFile,
+)
 
 from .conftest import add_node, pod
 from .fake import FakeApi, Fault
@@ -28,6 +38,7 @@ from .fake import FakeApi, Fault
 BEFORE = Host("a", Ssh("a"), labels={"tier": "a", "old": "1"}, taints=("gpu=yes:NoSchedule",))
 AFTER = Host("a", Ssh("a"), labels={"tier": "b", "new": "1"}, taints=("gpu=yes:NoSchedule", "lab:NoExecute"))
 OWN = "gpunode.dev/gpu"
+REMOVAL = Packages("", remove=("nvidia-container-toolkit",), purge=True)
 
 
 def node(api: Api) -> links.Node:
@@ -131,18 +142,61 @@ def test_a_plugin_that_the_undo_paused_goes_with_the_label_that_the_run_brought(
     assert state(runs.api) == ({"rack": "7"}, [], [])
 
 
-@pytest.mark.parametrize(("ready", "changes"), [(True, False), (False, True)])
-def test_forget_changes_no_host_whose_plugin_stays_unless_the_kubelet_is_down(
-    runs: Runs, fake: FakeApi, monkeypatch: pytest.MonkeyPatch, ready: bool, changes: bool
-) -> None:
-    """Its pod could not be ended once its runtime is gone."""
+@pytest.fixture
+def stuck(runs: Runs, fake: FakeApi, monkeypatch: pytest.MonkeyPatch) -> links.Node:
+    """Node a, cordoned, whose plugin's pod does not end."""
     monkeypatch.setattr(daemonset, "PAUSE_SECONDS", 0)
     runs.provision(BEFORE)
+    cordon.cordon(runs.api, "a", "us")
     fake.put(pod("plugin", node="a", labels={daemonset.NAME_LABEL: daemonset.NAME}))
-    member = Member(BEFORE, Outcome("a", "planned"), replace(node(runs.api), ready=ready))
+    return node(runs.api)
+
+
+@pytest.mark.parametrize(
+    ("ready", "applied", "status", "reason", "label"),
+    [
+        (True, (), "planned", "not changed: the device plugin did not leave", "true"),
+        (False, (), "planned", None, "paused"),
+        (True, (REMOVAL,), "failed", None, "paused"),
+    ],
+)
+def test_forget_changes_no_host_whose_plugin_stays_unless_the_kubelet_is_down(
+    runs: Runs,
+    fake: FakeApi,
+    stuck: links.Node,
+    ready: bool,
+    applied: tuple[Change, ...],
+    status: str,
+    reason: str | None,
+    label: str,
+) -> None:
+    """Its pod could not be ended once its runtime is gone. What counts is the kubelet of now. One that is partly changed stays closed."""
+    if not ready:
+        item = runs.api.get("Node", "a") or {}
+        item["status"]["conditions"][0]["status"] = "False"
+        fake.put(item)
+    member = Member(BEFORE, Outcome("a", "planned", applied=applied), stuck)
     after = forget._leave(runs.api, "gpunode", member, runs.begin(), False, lambda _: None)
-    assert (after.reason is None) is changes
-    assert node(runs.api).labels[OWN] == ("paused" if changes else "true")
+    assert after.outcome is not None
+    assert after.outcome.status == status
+    assert after.reason is None if reason is None else after.reason and after.reason.what.startswith(reason)
+    assert node(runs.api).labels[OWN] == label
+    assert (cordon.TAINT in node(runs.api).taints) is (label == "paused")
+
+
+@pytest.mark.parametrize(
+    "outcome", [Outcome("a", "changed", applied=(REMOVAL,), left=()), Outcome("a", "right", left=()), None]
+)
+def test_a_plugin_that_stays_keeps_no_mark_of_a_host_that_is_forgotten(
+    runs: Runs, stuck: links.Node, outcome: Outcome | None
+) -> None:
+    """Nor of one that has left the inventory."""
+    session = mock.Mock(inventory=Inventory("", (), Cluster()))
+    member = Member(BEFORE if outcome else Host("a", Ssh("a")), outcome, stuck)
+    (after,) = forget._take_marks(runs.api, session, (member,), runs.begin(), False)
+    assert after.reason is None
+    assert state(runs.api) == ({"rack": "7"}, [], [])
+    assert cordon.owners(runs.api) == {}
 
 
 @pytest.mark.parametrize(
