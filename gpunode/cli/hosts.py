@@ -117,6 +117,11 @@ def provision(
 
     reviewed = plan_file.read(common.inventory)
     if reviewed is not None:
+        if not Path(reviewed.inventory).exists():
+            raise UsageError(
+                f"{common.inventory}: the plan is of {reviewed.inventory}, which is not in this folder",
+                hint="Apply it in the folder where it was made.",
+            )
         names = common.limit or reviewed.names
         common = dataclasses.replace(common, inventory=Path(reviewed.inventory), limit=names)
     size = Size.parse(batch) if batch is not None else None

@@ -50,6 +50,12 @@ def load_inventory(path: Path, origin: str = "", *, by_option: bool = False) -> 
     try:
         return inventories.load(path)
     except InventoryError as error:
+        from gpunode.engine import plan_file
+
+        if plan_file.read(path) is not None:
+            raise UsageError(
+                f"{path} is a reviewed plan, not an inventory", hint=f"`gpunode provision {path}` applies it."
+            ) from None
         if os.environ.get(options.VARIABLE) == str(path) and not localfile.exists(path):
             raise InventoryError(
                 [f"{problem} (named by ${options.VARIABLE})" for problem in error.problems]

@@ -75,8 +75,9 @@ def show_plan(
     if costs := report_costs(session, order, members, shown):
         reporter.note(Headline(costs))
     if out is not None:
+        replaced = " The earlier plan there is replaced." if out.exists() else ""
         plan_file.write(out, plan_file.make(Path(inventory.path), members, shown.changes))
-        reporter.note(f"The plan is in {out}: `gpunode provision {out}` applies exactly this plan.")
+        reporter.note(f"The plan is in {out}: `gpunode provision {out}` applies exactly this plan.{replaced}")
     reporter.summary(outcomes(members), cluster=objects)
     code = (
         wrong.exit_code if wrong else 1 if shown.conflicts or shown.obstructed else exit_codes.worst(members)

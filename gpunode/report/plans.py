@@ -63,7 +63,7 @@ DO: Mapping[str, str] = {
 SIGNS: Mapping[str, tuple[str, str]] = {"created": ("+", "green"), "removed": ("-", "red")}
 CHANGE = ("~", "yellow")
 REMARK = ("!", "yellow")  # a link that holds, with a remark
-LEGEND = "+ new  ~ changed  - removed  ! done: restart, load, refresh"
+LEGEND = "+ new  ~ changed  - removed  ! action: restart, load, refresh"
 # Of recorded hosts and changes: a state, and whether a change was made (None: not known).
 RECORDED: Mapping[str, tuple[str, str]] = {
     "proven": ("✓", "green"),

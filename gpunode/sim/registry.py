@@ -37,7 +37,10 @@ class Kept:
     @property
     def is_here(self) -> bool:
         """True if it was begun in the current folder, or has it."""
-        here = Path.cwd()
+        try:
+            here = Path.cwd()
+        except FileNotFoundError:  # in the folder of a demo that has ended
+            return False
         return here == self.begun or self.folder in (here, *here.parents)
 
     @property

@@ -136,6 +136,16 @@ def test_one_that_is_kept_goes_on_until_it_is_stopped(room: Path) -> None:
     locking.rmdir()
 
 
+def test_no_demo_is_here_in_the_folder_of_one_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert not registry.Kept("demo", tmp_path, tmp_path).is_here
+
+
 def test_kept_ones_have_names_and_are_stopped_one_by_one(room: Path) -> None:
     """What needs one of several asks for its name; without one, none is ended that was begun elsewhere."""
 

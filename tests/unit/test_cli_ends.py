@@ -427,6 +427,17 @@ def test_a_reviewed_plan_is_applied_without_a_question(
     assert "reviewed it" in done.stderr
 
 
+def test_a_plans_file_is_told_from_an_inventory_and_belongs_to_its_folder(command: Command) -> None:
+    for words in ("applies exactly this plan.\n", "The earlier plan there is replaced.\n"):
+        assert words in command("plan", "--limit", "right", "--out", "friday.plan").stderr
+    assert "friday.plan is a reviewed plan, not an inventory" in str(command("plan", "friday.plan").exception)
+    reviewed = plan_file.read(Path("friday.plan"))
+    assert reviewed is not None
+    plan_file.write(Path("friday.plan"), replace(reviewed, inventory="gone.yaml"))
+    refused = str(command("provision", "friday.plan").exception)
+    assert "the plan is of gone.yaml, which is not in this folder" in refused
+
+
 def test_what_changed_since_the_review_is_asked_for_and_refused_with_yes(
     command: Command,
     asked: list[str],
