@@ -131,7 +131,7 @@ def test_another_version_by_a_file_takes_its_place(node: Node, run: Callable[...
 def test_packages_take_its_place_and_it_theirs(
     node: Node, address: str, run: Callable[..., Ran], system: str
 ) -> None:
-    """Never both: what the installer brought is gone, and the packages' files are as they came; and back."""
+    """Never both: what the installer brought is gone, and the packages' files are as they came; and back. An undo of that as well."""
     driver = {"from": "nvidia", "version": "580"}
     proven(run("provision", driver, "--yes"), node.name)
     assert node.exec(["test", "-e", "/usr/bin/nvidia-uninstall"], check=False).returncode
@@ -143,3 +143,9 @@ def test_packages_take_its_place_and_it_theirs(
     proven(run("provision", back, "--yes"), node.name)
     is_by_installer(node, NEW, system)
     assert run("plan", back, "--exit-code").code == 0
+
+    undone = run("undo last", back, "--yes")
+    assert undone.code == 0, undone
+    assert node.exec(["test", "-e", "/usr/bin/nvidia-uninstall"], check=False).returncode
+    assert node.exec([*CHANGED[system], *packages(node, system)]).stdout == ""
+    assert run("plan", driver, "--exit-code").code == 0
