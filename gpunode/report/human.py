@@ -38,6 +38,16 @@ if TYPE_CHECKING:
 
 MANY = 8  # rows; more are shown in less detail
 CHAINS = 3  # hosts; of more, those whose chain holds have a line each
+UNITS = {
+    "acceptance": {
+        "memory": "GB/s",
+        "compute": "TFLOPS",
+        "to_gpu": "GB/s",
+        "from_gpu": "GB/s",
+        "power": "W",
+        "temp": "°C",
+    }
+}
 LISTED = 3  # rows that are too wide for the terminal and have a line a cell
 ASKED = ("batch", "gate")  # tables that belong to a plan
 WAIT, AGAIN = (
@@ -213,7 +223,8 @@ class Human:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for place in used:
             word = all(" " not in row[place] for row in cells)
-            table.add_column(columns[place].upper(), overflow="fold", no_wrap=word)
+            unit = UNITS.get(kind, {}).get(columns[place], "")
+            table.add_column(f"{columns[place].upper()} {unit}".rstrip(), overflow="fold", no_wrap=word)
         for row in cells:
             table.add_row(*(to_text(row[place]) for place in used))
         self._line.clear()
@@ -230,9 +241,13 @@ class Human:
         if not sys.stdin.isatty():
             return False
         self._explain_signs("d")
-        while (answer := self._read(question)) == "d" and self._folded:
-            for show in self._folded:
-                show()
+        while (answer := self._read(question)) not in ("", "y", "yes", "n", "no"):
+            if answer == "d" and self._folded:
+                for show in self._folded:
+                    show()
+            else:
+                more = ", d shows reasons and diffs" if self._folded else ""
+                self.note(f"y applies it, n or Enter cancels{more}.")
         return answer in ("y", "yes")
 
     def _read(self, question: str) -> str:

@@ -634,12 +634,20 @@ def test_d_at_the_question_shows_reasons_and_diffs_and_asks_again(capsys: pytest
     assert (asked.out.count("a reason"), asked.out.count("+s4")) == (15, 2)
 
 
-def test_d_is_no_answer_where_nothing_is_folded(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("end", "accepted"), [("y\n", True), ("n\n", False), ("\n", False), ("", False)])
+def test_another_answer_is_told_what_the_answers_mean(
+    capsys: pytest.CaptureFixture[str], end: str, accepted: bool
+) -> None:
     with mock.patch("sys.stdin") as stdin:
         stdin.isatty.return_value = True
-        stdin.readline.side_effect = ["d\n"]
-        assert not Human(quiet=False).ask("Apply?")
-    assert capsys.readouterr().err.count("Apply? [y/N]") == 1
+        stdin.readline.side_effect = ["?\n", "d\n", end]  # no plan is folded that d could show
+        assert Human(quiet=False).ask("Apply?") is accepted
+    assert capsys.readouterr().err.count("y applies it, n or Enter cancels.") == 2
+
+
+def test_figures_have_their_units_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    make(json=False, quiet=True).rows("acceptance", ("node", "memory", "temp"), [("a", 2973.1, 45)])
+    assert capsys.readouterr().out.split()[:5] == ["NODE", "MEMORY", "GB/s", "TEMP", "°C"]
 
 
 REBOOT = Disturbance(reboot=True, restarts=("docker.service", "kubelet.service"))
