@@ -168,7 +168,7 @@ class Verified(TypedDict):
     node: Annotated[str, "empty: not known"]
     result: Annotated[
         Literal["verified", "in use", "not verified"],
-        "`in use`: nothing was to change, and no GPU was free for a proof",
+        "`in use`: no GPU was free for a proof, and no change disturbed the work that has them",
     ]
     proof: Annotated[str, "what shows it"]
     layer: Annotated[str, "the link that does not hold; empty: none, or it is not known"]

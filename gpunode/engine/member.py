@@ -72,9 +72,10 @@ class Member:
 
     @property
     def in_use(self) -> bool:
-        """True if it needed no change and none of its GPUs is free for a proof. False if an earlier run changed it and left it
-        cordoned or tainted: its proof is due."""
-        right = self.outcome is not None and self.outcome.status == "right" and self.problem is None
+        """True if all that can be judged is right and none of its GPUs is free for a proof: work that its changes, if any, did not
+        disturb has them. False if this or an earlier run cordoned or tainted it: its proof is due."""
+        right = self.host_ok and self.problem is None
+        right = right and all(verdict.status == "ok" for verdict in self.verdicts if verdict.layer != "pod")
         node = self.node
         due = node is not None and (cordon.TAINT in node.taints or bool(taint.run_of(node)))
         return right and not due and self.result is not None and self.result.busy

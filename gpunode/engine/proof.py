@@ -461,6 +461,10 @@ def describe_proof(member: Member) -> tuple[str, str]:
     """Whether a host is verified (as text), and the proof."""
     result, uuids = member.result, member.result.expected if member.result else ()
     if member.in_use and result:
+        if member.outcome and member.outcome.status == "changed":
+            return "in use", advise(
+                f"changed; not verified now: {result.why}; `gpunode verify` verifies it later"
+            )
         return "in use", f"nothing to change; not verified now: {result.why}"
     if problem := member.problem:
         texts = [text.splitlines()[0] for text in (problem.what, problem.cause) if text]

@@ -48,7 +48,7 @@ State: TypeAlias = Literal[
     "changed",
     "proven",  # finished: pods proved its GPUs, its node takes pods again
     "finished",  # as proven, without a pod: by --no-run, or an inventory without a plugin
-    "in use",  # finished: nothing was to change, and all its GPUs are in use: not proven now
+    "in use",  # finished: its changes, if any, disturbed no work, and that has all its GPUs: not proven now
     "undone",  # finished: the changes of another run are taken back
     "forgotten",  # finished: it is out of gpunode's hands
     "skipped",  # its work did not end in time, or the run stopped before it

@@ -193,6 +193,13 @@ def test_a_busy_host_with_nothing_to_do_stops_no_other(busy: Demo) -> None:
         assert not of_kind(done, "error")
         again = gpunode(busy, "resume", "inventory.yaml", "--yes")
         assert (again.returncode, "nothing to resume" in again.stderr) == (0, True)
+        state = busy.states["gpu-1"]
+        with state.change() as now:
+            faults.ACTS["toolkit"].cause(state, state.machine(), now)
+        done = gpunode(busy, "provision", *options, "--limit", "gpu-1")
+        (row,) = of_kind(done, "verified")
+        assert (row["result"], done.returncode) == ("in use", 0), done.stdout + done.stderr
+        assert row["proof"].startswith("changed; not verified now: of ")
     finally:
         delete(api, "all")
 

@@ -38,6 +38,7 @@ from gpunode.model import (
     Status,
     StepPlan,
     UninstallDriver,
+    Verdict,
     WriteFile,
 )
 from gpunode.report import make
@@ -155,26 +156,41 @@ def test_only_a_pod_proves_a_host() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "taints", "result", "state", "code"),
+    ("status", "taints", "result", "others", "state", "code"),
     [
-        ("right", (), BUSY, "in use", 0),
-        ("changed", (), BUSY, "failed", 1),
-        ("right", (cordon.TAINT,), BUSY, "failed", 1),
-        ("right", (), replace(BUSY, busy=False), "failed", 1),
+        ("right", (), BUSY, (), "in use", 0),
+        ("changed", (), BUSY, (), "in use", 0),
+        ("changed", (), BUSY, (Verdict.unknown("capacity", "not known"),), "failed", 1),
+        ("changed", (cordon.TAINT,), BUSY, (), "failed", 1),
+        ("right", (cordon.TAINT,), BUSY, (), "failed", 1),
+        ("right", (), replace(BUSY, busy=False), (), "failed", 1),
     ],
-    ids=["nothing to do", "changed now", "changed by an earlier run", "no pod could be made"],
+    ids=[
+        "nothing to do",
+        "changed beside its work",
+        "another link is not known",
+        "changed after its work",
+        "changed by an earlier run",
+        "no pod could be made",
+    ],
 )
-def test_a_host_with_nothing_to_do_whose_gpus_are_in_use_ends_neither_badly_nor_proven(
-    status: Status, taints: tuple[Mapping[str, str], ...], result: NodeResult, state: str, code: int
+def test_a_host_whose_gpus_are_in_use_ends_neither_badly_nor_proven_if_it_disturbed_no_work(
+    status: Status,
+    taints: tuple[Mapping[str, str], ...],
+    result: NodeResult,
+    others: tuple[Verdict, ...],
+    state: str,
+    code: int,
 ) -> None:
-    """It stops no batch and leaves nothing to resume. A host that was changed owes its proof."""
+    """It stops no batch and leaves nothing to resume. A host that was cordoned for its changes owes its proof."""
     one = Member(HOSTS[0], Outcome("a1", status), replace(NODE, taints=taints), result=result)
-    one = replace(one, verdicts=(judge_pod(result),))
+    one = replace(one, verdicts=(*others, judge_pod(result)))
     assert batch.end_state(one) == (state, "none is free")
     assert exit_codes.of_run([one]) == code
     assert not one.proven
     assert proof.describe_proof(one)[0] == ("in use" if state == "in use" else "not verified")
     assert ("not verified now" in proof.describe_proof(one)[1]) is (state == "in use")
+    assert proof.describe_proof(one)[1].startswith("changed;") is (state == "in use" and status == "changed")
 
 
 def waiting(
