@@ -163,7 +163,9 @@ def provision(session: Session, options: ProvisionOptions) -> int:
             find(options.undo),
             objects,
         )
-    record.end()
+    undone = all(member.host_ok and member.reason is None for member in members)
+    if restored or not undone:  # or the undo still owes its objects, and `resume` continues it
+        record.end()
     _report_end(
         session,
         api if order else None,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 
 import pytest
 
-from gpunode.engine import undo_cluster
 from gpunode.sim.host import kinds
 from gpunode.sim.host.state import State
 from gpunode.sim.process import Demo
 from tests.snapshots import differences, files
 
 from . import operators
+from .clusters import until
 from .jobs import client
 from .operators import of_kind
 from .test_forget import node
@@ -75,8 +76,12 @@ def test_an_undone_host_is_as_before_apart_from_what_somebody_changed_since() ->
         assert software(demo) == provisioned
         assert node(client(demo), "gpu-1")["labels"] == labelled["labels"] != joined["labels"]
         assert objects(demo) == full != empty
-        status, _ = operators.run(demo, "undo", "last", "--yes", before=f"{undo_cluster.__name__}.restore")
-        assert (status, objects(demo)) == (-9, full)
+        with operators.begin(demo, "undo", "last", "--yes", then=[["gpu-1", "undone", "held"]]) as going:
+            until((demo.folder / "here").exists)
+            going.send_signal(signal.SIGINT)
+            until(lambda: "Interrupted: " in operators.output(demo))
+            (demo.folder / "go").touch()
+            assert (going.wait(), objects(demo)) == (1, full)
         resumed = operators.gpunode(demo.folder, "resume", "inventory.yaml", "--yes", "--json")
         assert (resumed.returncode, objects(demo)) == (0, empty), resumed.stdout + resumed.stderr
         listed = of_kind(operators.gpunode(demo.folder, "history", "--json"), "run")
