@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpunode.engine import history, record
 from gpunode.engine.phases import PHASES
-from gpunode.engine.record import BEGUN, CLUSTER, RecordedRun
+from gpunode.engine.record import BEGUN, CLUSTER, NOT_STARTED, RecordedRun
 from gpunode.engine.reporter import Counts, Duration, ForPrograms, Moment, Names, Reporter
 from gpunode.errors import GpunodeError
 from gpunode.wording import several
@@ -117,8 +117,11 @@ def _changes(run: RecordedRun, host: str, *, diff: bool) -> list[dict[str, objec
     changes = []
     for number in run.planned.get(host, ()):
         change = asdict(run.changes[number])
-        lines = change.pop("diff")
+        lines, of = change.pop("diff"), change.pop("of")
         made = number in progress.made if progress and known else None
+        owners = [run.hosts[of]] if of in run.hosts else run.hosts.values()
+        if host == CLUSTER and all(owner.state in NOT_STARTED for owner in owners):
+            made = False
         changes.append({**change, "made": made, **({"diff": lines} if diff else {})})
     return changes
 

@@ -130,7 +130,7 @@ def provision(session: Session, options: ProvisionOptions) -> int:
     reviewed = plan_file.as_accepted(options.reviewed, shown) if options.reviewed and shown else None
     record = begin_record(session, members, options, asked, answered)
     record.plans(batch.shown_plans(members))
-    record.cluster(cluster.changes)
+    record.cluster(cluster.changes, {member.node.name: member.host.name for member in members if member.node})
     with (
         hold_lease(api, session, record) as lease,
         Interrupt(session.reporter, lambda: record.begun) as stop,

@@ -62,6 +62,7 @@ RIGHT: tuple[State, ...] = (*DONE, "in use")
 FINISHED: tuple[State, ...] = (*RIGHT, "undone", FORGOTTEN)
 BEGUN: tuple[State, ...] = ("cordoned", "drained", "changing", "changed")  # and not ended
 BAD: tuple[State, ...] = ("failed", "refused", "unreachable")
+NOT_STARTED: tuple[State, ...] = ("waiting", "skipped", "refused", "unreachable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +80,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class RecordedChange:
-    """A change as it was shown, without secrets."""
+    """A change as it was shown, without secrets. `of`: for a change of the cluster the host whose batch makes it, "" for none."""
 
     step: str
     kind: str
     what: str
     why: str = ""
     diff: tuple[str, ...] = ()
+    of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +287,8 @@ class Record:
             lines += [{"planned": numbers, "hosts": hosts} for numbers, hosts in alike.items()]
             self._write(*lines)  # within the lock: other threads name these numbers
 
-    def cluster(self, differences: Sequence[Difference]) -> None:
-        """Note what was shown to change in the cluster."""
+    def cluster(self, differences: Sequence[Difference], hosts: Mapping[str, str]) -> None:
+        """Note what was shown to change in the cluster. `hosts`: node → host."""
         lines: list[Mapping[str, Any]] = []
         numbers = [
             self._number(
@@ -297,6 +299,7 @@ class Record:
                         f"{difference.action} {difference.what}{difference.node and f' on {difference.node}'}"
                     ),
                     diff=tuple(map(redact, difference.lines)),
+                    of=hosts.get(difference.node or difference.what.removeprefix("Node "), ""),
                 ),
                 lines,
             )

@@ -454,8 +454,14 @@ def recorded(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
         for change in changes:
             name = "" if change["step"] == step else _step_name(change["step"])
             step = change["step"]
-            sign = CHANGE if host is None else MADE[change["made"]]
-            yield from ("   ", (f"{name:<11}", "dim"), " ", sign, f" {plain(change['what'])}\n")
+            what, sign = change["what"], MADE[change["made"]]
+            if host is None and change["made"] is None:
+                sign = CHANGE
+            elif host is None:
+                what = (
+                    f"{DO.get(change['kind'], change['kind'])}{what.removeprefix(change['kind'])} (not made)"
+                )
+            yield from ("   ", (f"{name:<11}", "dim"), " ", sign, f" {plain(what)}\n")
             if change["why"]:
                 yield f"{INDENT}{plain(change['why'])}\n", "dim"
             for line in change.get("diff", ()):

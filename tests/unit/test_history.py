@@ -60,7 +60,7 @@ def recorded() -> Record:
         Path("inventory.yaml"), ["a", "b", "c"], RunOptions(), asked="3 hosts. Apply?", answered="yes"
     )
     made.plans({host: plan(host, FILE, RESTART) for host in "abc"})
-    made.cluster([Difference("DaemonSet kube-system/gpunode", "created", ("+password: hunter2hunter2",))])
+    made.cluster([Difference("DaemonSet kube-system/gpunode", "created", ("+password: hunter2hunter2",))], {})
     for host in "abc":
         made.host(host, "changing")
     made.plans({"a": plan("a", RESTART, REBOOT)})
@@ -184,6 +184,24 @@ def test_users_see_hosts_that_ended_alike_once_and_diffs_when_they_ask() -> None
     _, text = run("show", "last", "--diff")
     assert '"a": 1' in text
     assert "diff" not in of_kind(lines("show", "last", "--no-diff"), "recorded")[0]["changes"][0]
+
+
+@pytest.mark.parametrize("others", ["skipped", "proven"])
+def test_a_change_of_the_cluster_is_not_made_where_its_host_was_not_started(others: State) -> None:
+    """One that is no host's is not made where none was started; else it is not known."""
+    made = Record.begin(Path("inventory.yaml"), ["a", "b"], RunOptions())
+    pods = [Difference(f"Pod kube-system/{node}", "replaced", node=node) for node in ("node-a", "node-b")]
+    labels, config = Difference("Node node-a", "labelled"), Difference("ConfigMap x", "created")
+    made.cluster([*pods, labels, config], {"node-a": "a", "node-b": "b"})
+    made.host("a", "skipped")
+    made.host("b", others)
+    made.end()
+    known = None if others == "proven" else False
+    (line, *_) = of_kind(lines("show", "last"), "recorded")
+    assert [change["made"] for change in line["changes"]] == [False, known, False, known]
+    _, text = run("show", "last")
+    assert " · replace Pod kube-system/node-a on node-a (not made)\n" in text
+    assert (" ~ replaced Pod kube-system/node-b on node-b\n" in text) is (others == "proven")
 
 
 def test_no_secret_is_in_a_record_and_a_change_is_there_once() -> None:

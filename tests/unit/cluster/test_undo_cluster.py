@@ -251,7 +251,7 @@ def runtime_class(text: str) -> dict[str, Any]:
 
 def apply_recorded(runs: Runs, manifest: dict[str, Any], *hosts: str) -> record.RecordedRun:
     made = runs.begin(*hosts)
-    made.cluster([change for change in apply.diff(runs.api, [manifest]) if change.action != "same"])
+    made.cluster([change for change in apply.diff(runs.api, [manifest]) if change.action != "same"], {})
     apply.apply(runs.api, [manifest])
     return history.read(made.path)
 
@@ -263,7 +263,7 @@ def text(api: Api) -> str | None:
 
 def undo_objects(runs: Runs, run: record.RecordedRun) -> tuple[record.RecordedRun, list[str]]:
     made, planned = runs.begin(), undo_cluster.plan_cluster(runs.api, run, (), objects=True)
-    made.cluster(planned.changes)
+    made.cluster(planned.changes, {})
     undo_cluster.restore_objects(runs.api, run, planned.objects, seconds=9, notify=lambda _: None)
     assert planned.known == {"RuntimeClass nvidia"}
     return history.read(made.path), [left.why for left in planned.left]
