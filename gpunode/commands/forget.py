@@ -33,10 +33,10 @@ from gpunode.engine.member import Member, Members, outcomes
 from gpunode.engine.record import FORGOTTEN, Record
 from gpunode.engine.reporter import confirm, progress, report_reason
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError, Problem
-from gpunode.links.node import GPU_LABEL, fetch, find, parse
-from gpunode.links.plugin import daemonset, marks
-from gpunode.model import Event, Host, OnEvent, Ssh
+from gpunode.errors import ClusterError
+from gpunode.links.node import GPU_LABEL, fetch, find
+from gpunode.links.plugin import marks
+from gpunode.model import Host, OnEvent, Ssh
 from gpunode.wording import Advice, Command, few
 
 NAMED = 5
@@ -183,32 +183,15 @@ def _leave(
     if api is None or member.node is None or keep:
         return member
     before = member.outcome if member.outcome and member.outcome.applied else None
-    what = f"the device plugin did not leave {member.node.name} within {daemonset.PAUSE_SECONDS:.0f} s"
-    fix = f"See why its pod does not end: `kubectl -n {namespace} describe pods`. Then run again."
-    why = Problem(work.BUSY, f"{work.NOT_FINISHED if before else work.NOT_CHANGED}: {what}", fix=fix)
     try:
-        if _pause(api, namespace, member, record, emit):
+        if work.end_plugin(api, namespace, member, record.owner, emit):
             return member
+        raise work.plugin_stays(namespace, member.node.name)
     except ClusterError as error:
-        why = error.problem
+        why = work.cluster_problem(member, error, work.NOT_FINISHED if before else work.NOT_CHANGED)
     if before:
         return replace(member, outcome=replace(before, status="failed", problem=why))
     return member.exclude(work.lift_cordon(api, member, why, emit))
-
-
-def _pause(api: Api, namespace: str, member: Member, record: Record, emit: OnEvent) -> bool:
-    """Take the plugin off the member's node. False if its pod stays; the kubelet of a node that is not Ready ends none. Raises
-    ClusterError."""
-    item = api.get("Node", member.node.name) if member.node else None
-    if item is None or item["metadata"]["name"] not in daemonset.uids_by_node(api, namespace):
-        return True
-    node, labels = parse(item), nodes.desired_labels(member.host)
-    notify = partial(_stage, emit, member.host.name)
-    return daemonset.pause(api, namespace, node, labels, record.owner, notify) or not node.ready
-
-
-def _stage(emit: OnEvent, host: str, text: str) -> None:
-    emit(Event("stage", host, text))
 
 
 def _take_marks(api: Api | None, session: Session, members: Members, record: Record, keep: bool) -> Members:
@@ -225,7 +208,8 @@ def _take_marks(api: Api | None, session: Session, members: Members, record: Rec
             if not keep:
                 if busy := work.why_busy(api, member):
                     return member.exclude(busy)
-                _pause(api, namespace, member, record, reporter.event)  # or it writes its marks again
+                # Or it writes its marks again.
+                work.end_plugin(api, namespace, member, record.owner, reporter.event)
             marks.take_off(api, member.node.name, keep_software=keep, notify=progress(reporter))
             for path in (accepted.path_of(member.host.name, node) for node in (member.node, None)):
                 path.unlink(missing_ok=True)

@@ -34,6 +34,7 @@ from gpunode.model import (
     KernelModule,
     LoadImage,
     MigLayout,
+    Package,
     Packages,
     Reboot,
     RemoveFile,
@@ -48,17 +49,28 @@ from gpunode.wording import few
 NONE: Mapping[str, Planner] = MappingProxyType({})
 
 
-def disturbance(member: Member) -> Disturbance:
-    """What the host's plan interrupts. The toolkit's removal counts as a driver's change: no container that its runtime started could
-    be stopped then."""
+def disturbance(member: Member, changes: Sequence[Change] | None = None) -> Disturbance:
+    """What these changes of the host interrupt, made or not (None: its plan's). The toolkit's removal counts as a driver's change: no
+    container that its runtime started could be stopped then."""
+    changes = member.changes if changes is None else changes
     system = packages.system_of_host(member.facts) if member.facts else None
     if system is None or member.facts is None:
-        return disturbance_of(member.changes)
-    removed = {name for change in member.changes if isinstance(change, Packages) for name in change.remove}
-    toolkit = {spec.name for spec in system.names.toolkit("")} & removed
-    return disturbance_of(
-        member.changes, driver={*system.names.driver_family(member.facts.packages), *toolkit}
-    )
+        return disturbance_of(changes)
+    removed = {
+        name: Package(name, "")
+        for change in changes
+        if isinstance(change, Packages)
+        for name in change.remove
+    }
+    driver = system.names.driver_family({**removed, **member.facts.packages})
+    return disturbance_of(changes, driver={*driver, *removed_toolkit(member.facts, changes)})
+
+
+def removed_toolkit(facts: Facts | None, changes: Iterable[Change]) -> set[str]:
+    """The packages of NVIDIA's container toolkit that these changes remove."""
+    system = packages.system_of_host(facts) if facts else None
+    removed = {name for change in changes if isinstance(change, Packages) for name in change.remove}
+    return {spec.name for spec in system.names.toolkit("")} & removed if system else set()
 
 
 def boot_id(member: Member) -> str:

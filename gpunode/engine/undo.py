@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TypeAlias
 
-from gpunode.engine import chain
+from gpunode.engine import chain, impact
 from gpunode.errors import Refused
 from gpunode.links import runtime as runtimes
 from gpunode.links.driver import mig, modules
@@ -160,11 +160,9 @@ def plan(journal: Journal, run: str, facts: Facts) -> tuple[tuple[Change, ...], 
 def _containers(mine: Journal, made: Iterable[Change], facts: Facts) -> Iterable[Left]:
     """Containers that outlive NVIDIA's runtime: the shim that holds them stops them by the program that started them, and a kill fails
     without it (seen on containerd 2.2). docker's end with its restart."""
-    system, runtime = system_of_host(facts), runtimes.detect(facts)
-    toolkit = {spec.name for spec in system.names.toolkit("")} if system else set[str]()
-    removed = {name for change in made if isinstance(change, Packages) for name in change.remove}
+    runtime = runtimes.detect(facts)
     configured = runtimes.unit(runtime, facts) in {entry.unit for entry in mine if entry.path}
-    if runtime != "docker" and configured and toolkit & removed:
+    if runtime != "docker" and configured and impact.removed_toolkit(facts, made):
         why = "those that NVIDIA's runtime started cannot be stopped without it before the next boot"
         yield Left("irreversible", "running containers", why)
 

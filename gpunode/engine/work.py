@@ -67,7 +67,7 @@ def clear(
                     api, session, replace(member, outcome=outcome), visit, record.owner, emit
                 )
         except ClusterError as error:
-            reasons[member.host.name] = lift_cordon(api, member, _cluster_problem(member, error), emit)
+            reasons[member.host.name] = lift_cordon(api, member, cluster_problem(member, error), emit)
             return member.outcome
         record.host(member.host.name, "drained")
         return outcome
@@ -102,7 +102,7 @@ def clear_again(
             return replace(member, outcome=outcome, idle_pods_left=end.idle_pods_left)
         reason = _busy(member, end.left, stopped(), what)
     except ClusterError as error:
-        reason = _cluster_problem(member, error, what)
+        reason = cluster_problem(member, error, what)
     if not before.applied:
         return member.exclude(lift_cordon(api, member, reason, emit))
     return replace(member, outcome=replace(before, status="failed", problem=reason))
@@ -138,7 +138,7 @@ def taint_until_proven(
         except ApiConnectionLost:
             raise
         except ClusterError as error:
-            reason = _cluster_problem(member, error) if changing else error.problem
+            reason = cluster_problem(member, error) if changing else error.problem
             reason = lift_cordon(api, member, reason, reporter.event) if changing else reason
             report_reason(reporter, member.host.name, reason)
             return member.exclude(reason)
@@ -233,7 +233,7 @@ def lift_cordon(api: Api | None, member: Member, reason: Problem, emit: OnEvent)
 
 def why_busy(api: Api, member: Member) -> Problem | None:
     """Why the plugin stays on the node of a host whose changes waited for no work: pods use its GPUs. Raises ClusterError."""
-    if member.outcome and impact.disturbance_of(member.outcome.applied).ends_gpu_work:
+    if member.outcome and impact.disturbance(member, member.outcome.applied).ends_gpu_work:
         return None
     pods = drain.work_on(api, member.node.name, impact.boot_id(member)) if member.node else ()
     busy = [pod.name for pod in pods if pod.asks and not pod.service and not pod.standstill]
@@ -241,32 +241,60 @@ def why_busy(api: Api, member: Member) -> Problem | None:
     return Problem(BUSY, what, fix="Run again when it has ended.") if busy else None
 
 
-def _cluster_problem(member: Member, error: ClusterError, what: str = NOT_CHANGED) -> Problem:
+def cluster_problem(member: Member, error: ClusterError, what: str = NOT_CHANGED) -> Problem:
     problem = replace(error.problem, code=BUSY)
     return replace(problem, what=f"{what}: {problem.what}", subject=member.host.name)
+
+
+def end_plugin(api: Api, namespace: str, member: Member, owner: str, emit: OnEvent) -> bool:
+    """Take the plugin off the member's node. False if its pod stays; the kubelet of a node that is not Ready ends none. Raises
+    ClusterError."""
+    item = api.get("Node", member.node.name) if member.node else None
+    if item is None or item["metadata"]["name"] not in daemonset.uids_by_node(api, namespace):
+        return True
+
+    def notify(text: str) -> None:
+        emit(Event("stage", member.host.name, text))
+
+    node, desired = node_of(item), nodes.desired_labels(member.host)
+    return daemonset.pause(api, namespace, node, desired, owner, notify) or not node.ready
+
+
+def plugin_stays(namespace: str, node: str) -> ClusterError:
+    return ClusterError(
+        f"the device plugin did not leave {node} within {daemonset.PAUSE_SECONDS:.0f} s",
+        hint=f"See why its pod does not end: `kubectl -n {namespace} describe pods`. Then run again.",
+    )
 
 
 def _pause_plugin(
     api: Api, session: Session, member: Member, visit: Visit, owner: str, emit: OnEvent
 ) -> Outcome:
     """Pause gpunode's device plugin on the node if it prevents a change of the driver or of MIG devices: the modules can then be reloaded without a
-    reboot. Returns the host's new outcome. Names other services that use the GPUs."""
+    reboot. Returns the host's new outcome. Names other services that use the GPUs. Raises ClusterError where the plugin stays and the
+    toolkit goes, without which its pod would never end."""
     assert member.node is not None
     assert member.outcome is not None
     what, namespace = impact.disturbance(member), session.inventory.cluster.namespace
     pods = daemonset.uids_by_node(api, namespace).get(member.node.name, set())
     users = member.facts.gpu_users if member.facts else ()
-    if not (what.reboot or what.modules or what.mig or what.packages) or not any(
+    toolkit = impact.removed_toolkit(member.facts, member.changes)
+    held = (what.reboot or what.modules or what.mig or what.packages) and any(
         user.pod in pods for user in users
-    ):
+    )
+    if not (held or toolkit):
         return member.outcome
 
     def notify(text: str) -> None:
         emit(Event("stage", member.host.name, text))
 
     try:
-        gone = daemonset.pause(api, namespace, member.node, nodes.desired_labels(member.host), owner, notify)
+        gone = end_plugin(api, namespace, member, owner, emit)
+        if toolkit and not gone:
+            raise plugin_stays(namespace, member.node.name)
     except ClusterError as error:
+        if toolkit:
+            raise
         notify(f"the device plugin stays: {error.problem.what}")
         return member.outcome
     outcome = converge.probe_and_plan(visit, emit)

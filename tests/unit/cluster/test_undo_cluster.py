@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -28,9 +29,12 @@ from gpunode.model import (
     Left,
     Outcome,
     Packages,
+    Plan,
     Ssh,
+    StepPlan,
     WriteFile,
 )
+from tests.unit.test_undo import there
 
 from .conftest import add_node, pod
 from .fake import FakeApi, Fault
@@ -72,9 +76,8 @@ class Runs:
 
     def undo(self, run: record.RecordedRun, *applied: Change) -> tuple[record.RecordedRun, Member]:
         made = self.begin()
-        member = Member(
-            AFTER, Outcome("a", "changed" if applied else "right", applied=applied), node(self.api)
-        )
+        outcome = Outcome("a", "changed" if applied else "right", there(), applied=applied)
+        member = Member(AFTER, outcome, node(self.api))
         after = undo_cluster.take_back(self.api, run, member, made, lambda _: None)
         return history.read(made.path), after
 
@@ -142,6 +145,12 @@ def test_a_plugin_that_the_undo_paused_goes_with_the_label_that_the_run_brought(
     assert state(runs.api) == ({"rack": "7"}, [], [])
 
 
+def stop_kubelet(runs: Runs, fake: FakeApi) -> None:
+    item = runs.api.get("Node", "a") or {}
+    item["status"]["conditions"][0]["status"] = "False"
+    fake.put(item)
+
+
 @pytest.fixture
 def stuck(runs: Runs, fake: FakeApi, monkeypatch: pytest.MonkeyPatch) -> links.Node:
     """Node a, cordoned, whose plugin's pod does not end."""
@@ -172,13 +181,42 @@ def test_forget_changes_no_host_whose_plugin_stays_unless_the_kubelet_is_down(
 ) -> None:
     """Its pod could not be ended once its runtime is gone. What counts is the kubelet of now. One that is partly changed stays closed."""
     if not ready:
-        item = runs.api.get("Node", "a") or {}
-        item["status"]["conditions"][0]["status"] = "False"
-        fake.put(item)
+        stop_kubelet(runs, fake)
     member = Member(BEFORE, Outcome("a", "planned", applied=applied), stuck)
     after = forget._leave(runs.api, "gpunode", member, runs.begin(), False, lambda _: None)
     assert after.outcome is not None
     assert after.outcome.status == status
+    assert after.reason is None if reason is None else after.reason and after.reason.what.startswith(reason)
+    assert node(runs.api).labels[OWN] == label
+    assert (cordon.TAINT in node(runs.api).taints) is (label == "paused")
+
+
+@pytest.mark.parametrize(
+    ("ready", "reason", "label"),
+    [(True, "not changed: the device plugin did not leave", "true"), (False, None, "paused")],
+)
+def test_an_undo_removes_no_toolkit_while_the_plugin_stays_unless_the_kubelet_is_down(
+    runs: Runs,
+    fake: FakeApi,
+    stuck: links.Node,
+    monkeypatch: pytest.MonkeyPatch,
+    ready: bool,
+    reason: str | None,
+    label: str,
+) -> None:
+    """Though its pod has no GPU open."""
+    if not ready:
+        stop_kubelet(runs, fake)
+    plan = Plan("a", (StepPlan("undo", (REMOVAL,)),))
+    outcome = Outcome("a", "planned", there(nvidia_container_toolkit="2"), plan=plan)
+    monkeypatch.setattr(work, "wait_for_end", lambda *_: work.End("", outcome))
+    monkeypatch.setattr(work.converge, "probe_and_plan", lambda *_: outcome)
+    session = mock.Mock(inventory=Inventory("", (), Cluster()))
+    session.for_each_host = lambda do, several: [
+        replace(each, outcome=do(mock.Mock(host=each.host), lambda _: None)) for each in several
+    ]
+    member = Member(BEFORE, outcome, stuck)
+    (after,) = work.clear(runs.api, session, (member,), runs.begin(), stopped=lambda: False)
     assert after.reason is None if reason is None else after.reason and after.reason.what.startswith(reason)
     assert node(runs.api).labels[OWN] == label
     assert (cordon.TAINT in node(runs.api).taints) is (label == "paused")
@@ -201,7 +239,12 @@ def test_a_plugin_that_stays_keeps_no_mark_of_a_host_that_is_forgotten(
 
 @pytest.mark.parametrize(
     ("applied", "waited"),
-    [((), False), ((WriteFile("/etc/x", "", "x"),), False), ((KernelModule("", unload=("nvidia",)),), True)],
+    [
+        ((), False),
+        ((WriteFile("/etc/x", "", "x"),), False),
+        ((KernelModule("", unload=("nvidia",)),), True),
+        ((REMOVAL,), True),
+    ],
 )
 def test_a_node_whose_gpus_are_in_use_keeps_the_plugin_unless_changes_waited_for_that(
     runs: Runs, fake: FakeApi, applied: tuple[Change, ...], waited: bool
