@@ -81,16 +81,13 @@ Context = Annotated[
     str | None,
     typer.Option("--context", help="The kubeconfig's context; overrides the inventory's.", metavar="NAME"),
 ]
-Namespace = Annotated[
-    str | None,
-    typer.Option(
-        "--namespace",
-        "-n",
-        help="The device plugin's namespace; overrides the inventory's.",
-        metavar="NAME",
-        callback=check_namespace,
-    ),
-]
+PLUGINS: Mapping[str, Any] = {
+    "help": "The device plugin's namespace; overrides the inventory's.",
+    "metavar": "NAME",
+    "callback": check_namespace,
+}
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", **PLUGINS)]
+NamespaceOfPlugin = Annotated[str | None, typer.Option("--namespace", **PLUGINS)]
 ONLY = "Only these hosts or groups; names, globs, comma separated."
 NAMES: Mapping[str, Any] = {"metavar": "NAMES", "autocompletion": complete_hosts}
 Limit = Annotated[list[str] | None, typer.Option("--limit", "-l", help=ONLY, **NAMES)]
@@ -199,6 +196,13 @@ class InCluster(Common):
     def alone(self) -> bool:
         """Whether no inventory is named, and the usual one is not there. One that is named has to be there."""
         return self.origin == DEFAULT and not localfile.exists(self.inventory)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class OfPod(InCluster):
+    """The options of a command about a pod, whose namespace is -n, as kubectl's."""
+
+    namespace: NamespaceOfPlugin = None
 
 
 def origin(invocation: typer.Context) -> str:

@@ -26,7 +26,16 @@ def why() -> None:
 def pod(
     *,
     name: Annotated[str, typer.Argument(help="The pod.", metavar="NAMESPACE/NAME", show_default=False)],
-    common: options.InCluster,
+    namespace_of_pod: Annotated[
+        str | None,
+        typer.Option(
+            "-n",
+            help="The pod's namespace, for a NAME alone.",
+            metavar="NAMESPACE",
+            callback=options.check_namespace,
+        ),
+    ] = None,
+    common: options.OfPod,
 ) -> int:
     """Explain why a pod is Pending, refused, crashing or without a GPU: the cause, the pods with the GPUs, the fix and its side
     effects. Several causes come in the order of their fixes. Also explains pods that a controller could not create.
@@ -39,7 +48,7 @@ def pod(
     from gpunode.commands.why import why_pod
 
     with session(common) as work:
-        return why_pod(work, name, hosts=not common.alone)
+        return why_pod(work, name, namespace_of_pod, hosts=not common.alone)
 
 
 @app.command(short_help="Why it takes no pods, or offers fewer GPUs than it has.")

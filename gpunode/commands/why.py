@@ -75,13 +75,15 @@ def read_cluster(session: Session, *, hosts: bool) -> Cluster:
     return Cluster(session, api, items, api.find("Pod")[0], hosts)
 
 
-def why_pod(session: Session, name: str, *, hosts: bool) -> int:
-    """Report why the pod `namespace/name` waits or fails; the exit code. `hosts`: the inventory's hosts can be asked."""
-    name = name if "/" in name else f"default/{name}"
+def why_pod(session: Session, name: str, namespace: str | None = None, *, hosts: bool) -> int:
+    """Report why the pod `namespace/name` waits or fails; the exit code. `namespace`: of a name alone. `hosts`: the inventory's
+    hosts can be asked."""
+    name = name if "/" in name else f"{namespace or 'default'}/{name}"
+    hint = "It is written NAMESPACE/NAME, or NAME with -n NAMESPACE; a NAME alone is of `default`."
     if not all(name.partition("/")[::2]) or name.count("/") > 1:
-        raise UsageError(
-            f"{name} is no pod", hint="It is written NAMESPACE/NAME; a NAME alone is of `default`."
-        )
+        raise UsageError(f"{name} is no pod", hint=hint)
+    if namespace and not name.startswith(f"{namespace}/"):
+        raise UsageError(f"{name} is no pod of namespace {namespace}", hint=hint)
     cluster = read_cluster(session, hosts=hosts)
     pod = next((pod for pod in cluster.pods if pod_name(pod) == name), None)
     if pod is None:

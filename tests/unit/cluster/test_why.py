@@ -52,6 +52,23 @@ def read(result: Result) -> tuple[Object, list[Object]]:
     return answer, [line for line in lines if line["type"] == "reason"]
 
 
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (("p", "-n", "ml"), "ml/p, created"),
+        (("ml/p", "-n", "ml", "--namespace", "gpus"), "ml/p, created"),
+        (("ml/p", "-n", "web"), "ml/p is no pod of namespace web"),
+    ],
+)
+def test_n_is_the_pods_namespace_as_of_kubectl(
+    why: Why, fake: FakeApi, words: tuple[str, ...], answer: str
+) -> None:
+    fake.put(waiting("p"))
+    result = why("pod", *words, "--json")
+    text = str(result.exception) if result.exception and not result.stdout else read(result)[0]["text"]
+    assert text.startswith(answer), text
+
+
 def test_a_pod_that_waits_for_gpus_in_use_is_told_who_has_them(why: Why, fake: FakeApi) -> None:
     add_node(fake, "n1", 2, labels=GPU_NODE)
     fake.put(pod("a", node="n1", namespace="ml", gpus=2))
