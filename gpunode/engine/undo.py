@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TypeAlias
 
 from gpunode.engine import chain, impact
@@ -128,7 +128,7 @@ def plan(journal: Journal, run: str, facts: Facts) -> tuple[tuple[Change, ...], 
     first = originals(mine)
     packages = brought(mine)
     gone = bool(packages) and not packages.keys() & facts.packages.keys()
-    software, layouts = list(_software(mine, run, facts)), list(_layouts(mine, run, facts))
+    software, layouts = list(_software(journal, run, facts)), list(_layouts(mine, run, facts))
     changes: list[Change | Left] = []
     due: dict[str, list[str]] = {}  # unit → files to restore that it reads
     for entry in reversed(mine):
@@ -218,8 +218,9 @@ def _layouts(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
     yield from mig.restore(facts, before, f"as before {_name(run)}")
 
 
-def _software(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
+def _software(journal: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
     """Packages, an installer's driver, and the kernel modules of both: unloaded before, loaded after where they were."""
+    mine = _entries(journal, run)
     entries = [entry for entry in mine if entry.modules is not None]
     if not entries:
         return
@@ -228,7 +229,7 @@ def _software(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
     unavailable = {name for entry in entries for name in entry.unavailable}
     if any(entry.path.startswith(SOURCES) and entry.wrote is None for entry in mine):
         unavailable = set()  # a repository comes back first
-    changes, left = _packages(entries, run, facts, unavailable)
+    changes, left = _packages(journal, run, facts, unavailable)
     yield from left
     unknown = [entry.error for entry in entries if entry.error]
     yield from (Left("irreversible", "packages", f"{error} before or after a change") for error in unknown)
@@ -250,7 +251,9 @@ def _software(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
     was_loaded = "nvidia" in before
     is_loaded, reloaded = "nvidia" in facts.modules, any(entry.kind == "kernel_module" for entry in entries)
     load = KernelModule(f"as before {_name(run)}", load=modules.LOAD, services=tuple(_daemons(mine, facts)))
-    reloads = (reloaded and not was_loaded) or _change_driver(changes, facts)
+    kept = (each.what for each in left if each.code == "kept")
+    stays = _change_driver([Packages("", remove=tuple(kept))], facts)  # and its modules
+    reloads = (reloaded and not was_loaded and not stays) or _change_driver(changes, facts)
     # Of another version than the library: an undo was killed between the packages and their modules.
     stale = is_loaded and facts.library_version not in (None, facts.modules["nvidia"].version)
     if not is_loaded or not (reloads or (stale and _changed_driver(entries, facts))):
@@ -305,10 +308,27 @@ def _changed_driver(entries: Journal, facts: Facts) -> bool:
     return system is not None and bool(system.names.driver_family(packages))
 
 
+def _why_kept(journal: Journal, run: str, name: str, change: PackageChange, package: Package | None) -> str:
+    """Why a package is not as the run's change left it, or its change was taken back since and made again; "" where it is the run's."""
+    now = package.version if package else None
+    if now != change.now:
+        return f"{SOMEBODY}: it is {now or 'removed'}, the run left {change.now}"
+    entries = [entry for entry in reversed(journal) if name in entry.packages]
+    since = list(takewhile(lambda entry: run not in (EVERY, entry.run), entries))
+    if any(entry.packages[name].now == change.was for entry in since):
+        return _since(since[0].run if since[0].packages[name].now == now else "")
+    return f"{SOMEBODY}: it is held" if package and package.held and not change.holds else ""
+
+
+def _since(later: str) -> str:
+    return f"{SOMEBODY} by run {later}: undo that first" if later else SOMEBODY
+
+
 def _packages(
-    mine: Journal, run: str, facts: Facts, unavailable: Collection[str]
+    journal: Journal, run: str, facts: Facts, unavailable: Collection[str]
 ) -> tuple[list[Change], list[Left]]:
     """At most one change. Nothing of it is planned while a version of before cannot be had."""
+    mine = _entries(journal, run)
     purged = any(entry.state == "purge" for entry in mine if entry.kind == "packages")
     left: list[Left] = []
     back: list[str] = []
@@ -321,13 +341,8 @@ def _packages(
         now = package.version if package else None
         if now == change.was:
             pass
-        elif now != change.now:
-            left.append(
-                Left("kept", name, f"{SOMEBODY}: it is {now or 'removed'}, the run left {change.now}")
-            )
-            continue
-        elif package and package.held and not change.holds:
-            left.append(Left("kept", name, f"{SOMEBODY}: it is held"))
+        elif why := _why_kept(journal, run, name, change, package):
+            left.append(Left("kept", name, why))
             continue
         elif name.startswith(KEYS):
             left.append(Left("irreversible", name, "an undo removes no key from rpm's database"))
@@ -371,7 +386,7 @@ def _restore(
         if state is None and gone:
             return None
         later = next((entry.run for entry in reversed(wrote) if entry.run), "")
-        return Left("kept", path, f"{SOMEBODY} by run {later}: undo that first" if later else SOMEBODY)
+        return Left("kept", path, _since(later))
     own = [entry for entry in _entries(journal, run) if entry.path == path]
     while own[-1].wrote != state:  # killed before its change, or undone already
         own.pop()

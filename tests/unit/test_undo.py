@@ -247,6 +247,34 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [Packages(WHY, remove=("b",), purge=True)],
         [Left("kept", "a", "changed since the run: it is 2, the run left 1")],
     ),
+    # It was taken back since, and made again; one that a later run changed and whose undo restored is the run's.
+    (
+        [
+            changed(packages={DRIVER: (None, "2")}),
+            changed("kernel_module"),
+            changed(run="u", packages={DRIVER: ("2", None)}),
+            changed(run="r2", packages={DRIVER: (None, "2")}),
+        ],
+        there(("nvidia",), libnvidia_ml1="2"),
+        [],
+        [Left("kept", DRIVER, f"{SINCE} by run r2: undo that first")],
+    ),
+    (
+        [changed(packages={"a": (None, "2")}), changed(run="u", packages={"a": ("2", None)})],
+        there(a="2"),
+        [],
+        [Left("kept", "a", SINCE)],
+    ),
+    (
+        [
+            changed(packages={"a": (None, "2")}),
+            changed(run="r2", packages={"a": ("2", "3")}),
+            changed(run="u", packages={"a": ("3", "2")}),
+        ],
+        there(a="2"),
+        [Packages(WHY, remove=("a",), purge=True)],
+        [],
+    ),
     # While a version of before cannot be had, no package and no module changes.
     (
         [
