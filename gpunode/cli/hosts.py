@@ -145,7 +145,7 @@ def provision(
 
 
 @visits_hosts
-def resume(*, common: options.Deploys, yes: options.Yes = False) -> int:
+def resume(*, common: options.Deploys, yes: options.Yes = False, html: options.Html = None) -> int:
     """Continue with the unfinished hosts of this inventory's last `provision` or `undo`, with its options. Plans them again and
     shows the plan. Reads the run's record on this machine, below ~/.local/state/gpunode.
 
@@ -164,7 +164,7 @@ def resume(*, common: options.Deploys, yes: options.Yes = False) -> int:
         return 0
     settings = rollout.ProvisionOptions.of_recorded_run(run, yes=yes, now=time.time())
     limit = [*(common.limit or ()), *([] if common.limit else ["@not-done"])]
-    with session(dataclasses.replace(common, limit=limit), accepted=yes) as work:
+    with session(dataclasses.replace(common, limit=limit), html, accepted=yes) as work:
         if settings.undo:
             return undoing.undo(work, settings.undo, settings)
         return rollout.provision(work, settings)

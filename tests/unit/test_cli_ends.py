@@ -184,7 +184,9 @@ def test_hosts_that_the_plan_could_not_take_are_gone_on_with(
     monkeypatch.setattr(
         converge, "probe_and_plan", lambda visit, _: Outcome(visit.host.name, "right", right()[1])
     )
-    assert ends("resume", "--yes") == dict.fromkeys(bad, "right")
+    page = tmp_path / "resume.html"
+    assert ends("resume", "--yes", "--html", str(page)) == dict.fromkeys(bad, "right")
+    assert all(host in page.read_text() for host in bad)
     assert "nothing to resume" in command("resume").output
 
 
