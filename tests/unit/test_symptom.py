@@ -27,6 +27,13 @@ CREATES: Object = {
     "phase": "Pending",
     "containerStatuses": [{"name": "c", "state": {"waiting": {"reason": "ContainerCreating"}}}],
 }
+UNPULLED: Object = {
+    "phase": "Pending",
+    "containerStatuses": [
+        {"name": "c", "image": "registry.corp/train:2", "state": {"waiting": {"reason": "ErrImagePull"}}}
+    ],
+}
+PULL = {"type": "Warning", "message": 'Failed to pull image "registry.corp/train:2": 401 Unauthorized'}
 REFUSED: Object = {
     "phase": "Failed",
     "reason": "UnexpectedAdmissionError",
@@ -47,6 +54,8 @@ OLD = "CUDA error: CUDA driver version is insufficient for CUDA runtime version"
         pytest.param(CRASHES, [], f"{OLD}\n", ["driver-too-old"], OLD, id="it crashes by that"),
         pytest.param(CRASHES, [], "a\nb\nValueError: x\n", ["unexplained"], "CrashLoopBackOff: exit code 1", id="it crashes by itself"),
         pytest.param(CREATES, [SANDBOX], "", ["runtime-handler-missing"], "nvidia", id="its sandbox is not created"),
+        pytest.param(UNPULLED, [PULL], "", ["image-pull"], "401 Unauthorized", id="its image is not pulled"),
+        pytest.param(UNPULLED, [], "", ["image-pull"], "registry.corp/train:2 cannot be pulled", id="of which no event is left"),
         pytest.param(REFUSED, [], "", ["pods-refused"], "kubectl replace --force", id="the kubelet refused it"),
         pytest.param({"phase": "Succeeded"}, [], f"{OLD}\n", [], "", id="it has ended well"),
     ],

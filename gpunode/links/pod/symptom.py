@@ -16,6 +16,7 @@ from gpunode.wording import few
 
 UNEXPLAINED = "unexplained"  # code: the pod's own words, which gpunode's tables do not know
 ASKS_NONE = "asks-none"  # code
+UNPULLED = "image-pull"  # code
 TAIL = 3  # lines of a log that nothing explains
 NAMED = 4
 
@@ -31,7 +32,11 @@ def judge_placed(pod: Object, events: Sequence[Object], log: str) -> Iterator[Pr
     if text and (meaning := explain(text)) and meaning not in [each for _, each in known]:
         known.insert(0, (text, meaning))
     yield from (_explained(line, meaning) for line, meaning in known)
-    if text and not known:
+    image = _unpulled(pod)
+    if image and not known:
+        fix = "Check the image's name and tag, that the node reaches its registry, and for a private one the pod's `imagePullSecrets`."
+        yield Problem(UNPULLED, f"its image {image} cannot be pulled", cause=text, fix=fix)
+    elif text and not known:
         last = "\n".join(log.splitlines()[-TAIL:])
         fix = "`kubectl -n {} describe pod {}` has its events.".format(*pod_name(pod).split("/"))
         yield Problem(UNEXPLAINED, text, cause=last, fix=fix)
@@ -42,6 +47,16 @@ def judge_placed(pod: Object, events: Sequence[Object], log: str) -> Iterator[Pr
             "it asks for no GPU, so it gets none",
             fix="Add `resources: {limits: {nvidia.com/gpu: 1}}` to its container, and create it again: requests cannot be edited.",
         )
+
+
+def _unpulled(pod: Object) -> str:
+    """The image that the kubelet cannot pull; "" for none."""
+    status = pod.get("status") or {}
+    for each in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+        reason = ((each.get("state") or {}).get("waiting") or {}).get("reason")
+        if reason in ("ImagePullBackOff", "ErrImagePull", "InvalidImageName"):
+            return str(each.get("image") or each["name"])
+    return ""
 
 
 def judge_size(pod: Object, node: Node) -> Iterator[Problem]:
