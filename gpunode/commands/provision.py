@@ -529,7 +529,8 @@ def _report_unfinished(members: Members, reporter: Reporter, *, undo: bool) -> N
     changed = {member.host.name for member in members if member.outcome and member.outcome.applied}
     if undone := [name for name, state in ends.items() if undo and state == "undone"]:
         same = [name for name in undone if name not in changed]
-        first = f"Undone: {few([name for name in undone if name in changed], NAMED)}. " if changed else ""
+        mine = [name for name in undone if name in changed]
+        first = f"Undone: {few(mine, NAMED)}. " if mine else ""
         first += f"Hosts without a change: {few(same, NAMED)}. " if same else ""
         reporter.note(Advice(f"{first}Nothing was verified: `", Command("verify"), "` checks them."))
     bad = [name for name, state in ends.items() if state in BAD]

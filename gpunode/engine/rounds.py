@@ -167,7 +167,7 @@ def _report_failed(session: Session, members: Members, judge: Callable[[Member],
 
 
 def _stop_unaccepted(member: Member, accepted: frozenset[Act]) -> Member:
-    if not member.has_changes or member.outcome is None or member.outcome.plan is None:
+    if not _may_change(member) or member.outcome is None or member.outcome.plan is None:
         return member
     changes = member.outcome.plan.changes
     new = impact.describe_unaccepted(changes, accepted)
@@ -210,12 +210,7 @@ def _apply_round(
 
 def _fail_unconverged(member: Member) -> Member:
     """A host that still has a plan after all rounds is not right."""
-    if (
-        not member.has_changes
-        or member.reason is not None
-        or member.outcome is None
-        or member.outcome.plan is None
-    ):
+    if not _may_change(member) or member.outcome is None or member.outcome.plan is None:
         return member
     left = ", ".join(step.step for step in member.outcome.plan.steps if step.changes)
     outcome = replace(

@@ -160,9 +160,9 @@ def plan(journal: Journal, run: str, facts: Facts) -> tuple[tuple[Change, ...], 
 def _containers(mine: Journal, made: Iterable[Change], facts: Facts) -> Iterable[Left]:
     """Containers that outlive NVIDIA's runtime: the shim that holds them stops them by the program that started them, and a kill fails
     without it (seen on containerd 2.2). docker's end with its restart."""
-    runtime = runtimes.detect(facts)
-    configured = runtimes.unit(runtime, facts) in {entry.unit for entry in mine if entry.path}
-    if runtime != "docker" and configured and impact.removed_toolkit(facts, made):
+    units = {unit for name, each in runtimes.RUNTIMES.items() if name != "docker" for unit in each.UNITS}
+    configured = units & {entry.unit for entry in mine if entry.path}
+    if configured and impact.removed_toolkit(facts, made):
         why = "those that NVIDIA's runtime started cannot be stopped without it before the next boot"
         yield Left("irreversible", "running containers", why)
 

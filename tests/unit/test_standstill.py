@@ -13,7 +13,7 @@ from gpunode.cluster.api import Api
 from gpunode.engine import converge, rounds, work
 from gpunode.engine.fleet import Visit
 from gpunode.engine.member import Member
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import drain
 from gpunode.links.node.drain import Work
 from gpunode.model import GpuUser, Host, Outcome, Plan, Reboot, Service, Ssh, StepPlan, WriteFile
@@ -188,6 +188,12 @@ def test_a_host_that_stops_between_rounds_ends_with_its_cause(
     )
     assert after.outcome is not None
     assert session.failed == [after.outcome.why] == [why]
+
+
+def test_a_host_that_is_excluded_before_its_changes_is_not_reported_as_failed() -> None:
+    session, out = Session(), member(REBOOT).exclude(Problem(rounds.STOPPED, "not changed: another plan"))
+    assert rounds.converge_all(cast("Any", session), (out,), {}) == (out,)
+    assert session.failed == []
 
 
 def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_for(

@@ -387,6 +387,21 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [Left("irreversible", "running containers", STUCK)],
     ),
     (
+        [
+            file("/etc/containerd/config.toml", None, "2", unit="containerd.service"),
+            changed(packages={TOOLKIT: (None, "2")}),
+        ],
+        replace(there(nvidia_container_toolkit="2"), docker=cases.facts("legacy").docker),
+        [Packages(WHY, remove=(TOOLKIT,), purge=True)],
+        [Left("irreversible", "running containers", STUCK)],
+    ),
+    (
+        [file("/etc/docker/daemon.json", None, "2", unit=DOCKER), changed(packages={TOOLKIT: (None, "2")})],
+        there(nvidia_container_toolkit="2"),
+        [Packages(WHY, remove=(TOOLKIT,), purge=True)],
+        [],
+    ),
+    (
         [changed(packages={DRIVER: (None, "2")}), changed("kernel_module")],
         there(("nvidia",), (USER,), libnvidia_ml1="2"),
         [Packages(WHY, remove=(DRIVER,), purge=True), HELD],

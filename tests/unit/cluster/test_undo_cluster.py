@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import pytest
@@ -419,3 +419,18 @@ def test_objects_that_an_undo_could_not_restore_make_it_fail(
         fake.fail("DELETE", "runtimeclasses/nvidia", Fault(403, "Forbidden", "no"))
     done = undo_cluster.restore(runs.api, mock.Mock(), why, (), run, changes)
     assert (done, text(runs.api)) == ((True, None) if not (why or refused) else (False, "1"))
+
+
+@pytest.mark.parametrize(
+    ("status", "first"),
+    [("changed", "Undone: b. Hosts without a change: a. "), ("failed", "Hosts without a change: a. ")],
+)
+def test_the_end_of_an_undo_names_the_hosts_that_it_has_changed(
+    status: Literal["changed", "failed"], first: str
+) -> None:
+    reporter = mock.Mock()
+    partly = Member(Host("b", Ssh("b")), Outcome("b", status, applied=(REMOVAL,), left=()))
+    provision._report_unfinished(
+        (partly, Member(BEFORE, Outcome("a", "right", left=()))), reporter, undo=True
+    )
+    assert str(reporter.note.call_args_list[0].args[0]).startswith(f"{first}Nothing was verified")
