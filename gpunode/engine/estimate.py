@@ -58,14 +58,13 @@ def report_costs(
     waiting = [member for member in members if member.has_changes]
     rows = rounds.batch_rows(order, waiting)
     session.reporter.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), rows)
-    busy = [row for row in rows if row[2]]
-    if way := rounds.faster_way(busy, size):
+    if way := rounds.faster_way([row for row in rows if row[2]], size):
         session.reporter.note(way)
     if not waiting:
         return ""
     proves = run and session.inventory.cluster.plugin is not None
     time = estimate(order, waiting, mean_seconds(Path(session.inventory.path)), proves=proves)
-    return rounds.costs(waiting, cluster.objects, len(busy), cluster.replaced, cluster.tainted, str(time))
+    return rounds.costs(waiting, cluster.objects, len(rows), cluster.replaced, cluster.tainted, str(time))
 
 
 def estimate(

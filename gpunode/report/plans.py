@@ -154,13 +154,15 @@ def interrupted_work(outcomes: Sequence[Outcome]) -> Iterator[str]:
 
 
 def batches(rows: Sequence[Sequence[Any]]) -> Iterator[str]:
-    """A line for each of the first batches with changes: its hosts, and what is interrupted there."""
+    """A line for each of the first batches with changes: its hosts, and what is interrupted there; one for all without changes."""
     busy = [(number, changes, causes) for number, _, changes, _, causes in rows if changes]
     for number, changes, causes in busy[:BATCHES]:
         yield f"{number}.  {few(changes, NAMED)}{': ' if causes else ''}{'; '.join(causes)}"
     if rest := [len(changes) for _, changes, _ in busy[BATCHES:]]:
         more = "1 more batch" if len(rest) == 1 else f"{len(rest)} more batches"
         yield f"and {more}, {_count(max(rest), 'host')}{'' if len(rest) == 1 else ' each at most'}"
+    if idle := [str(number) for number, _, changes, _, _ in rows if not changes]:
+        yield f"without changes: {few(idle, NAMED)}"
 
 
 def answer(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:

@@ -237,6 +237,11 @@ def test_the_batches_are_shown_before_the_question(capsys: pytest.CaptureFixture
         "           2.  a2: restart of docker\n"
         "           3.  a3, b2: reboot; reload of the modules or reboot\n"
     )
+    idle = rounds.batch_rows([(a1,), (b1,), (a3,)], members)
+    report.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), idle)
+    assert capsys.readouterr().out == (
+        " batches   1.  a1\n           3.  a3: reboot\n           without changes: 2\n"
+    )
     many = [(number, ["a", "b"], ["a", "b"], [], []) for number in range(1, 9)]
     report.rows("batch", ("batch", "hosts", "changes", "disturbed", "words"), many)
     assert capsys.readouterr().out.splitlines()[5] == "           and 3 more batches, 2 hosts each at most"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from gpunode.engine.estimate import Estimate, estimate
+from gpunode.engine.cluster_diff import ClusterPlan
+from gpunode.engine.estimate import Estimate, estimate, report_costs
 from gpunode.engine.history import mean_seconds
 from gpunode.engine.record import Record, RunOptions
-from gpunode.model import Packages, Reboot, Service, WriteFile
+from gpunode.model import Cluster, Inventory, Packages, Reboot, Service, WriteFile
 from tests.unit.test_batches import HOSTS, waiting
 
 A1, A2, *_ = HOSTS
@@ -23,6 +25,15 @@ def test_hosts_of_a_batch_work_side_by_side_and_batches_one_after_the_other() ->
     assert together == Estimate(90 + 16 + 3, typical=True)
     assert estimate([(A1,), (A2,)], members, {}, proves=False).seconds == together.seconds + 16 + 3
     assert estimate([(A1, A2)], members, {}, proves=True).seconds == together.seconds + 15
+
+
+def test_batches_are_counted_as_the_run_numbers_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of hosts without changes, too: they are proven."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    session = mock.Mock(inventory=Inventory("inventory.yaml", (), Cluster()))
+    order = [[host] for host in HOSTS[:3]]
+    members = [waiting(HOSTS[0], REBOOT), waiting(HOSTS[2], REBOOT)]
+    assert ", 3 batches, " in report_costs(session, order, members, ClusterPlan(0, ()))
 
 
 def test_a_reload_takes_no_reboots_time() -> None:
