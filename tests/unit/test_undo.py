@@ -275,6 +275,19 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [Packages(WHY, remove=("a",), purge=True)],
         [],
     ),
+    # A later run removed it before it came in another version, and so did that run's undo, which was killed between the two.
+    (
+        [
+            changed(packages={"a": (None, "2")}),
+            changed(run="r2", packages={"a": ("2", None)}),
+            changed(run="r2", packages={"a": (None, "3")}),
+            changed(run="u", why="as before run r2", packages={"a": ("3", None)}),
+            changed(run="u2", why="as before run r2", packages={"a": (None, "2")}),
+        ],
+        there(a="2"),
+        [Packages(WHY, remove=("a",), purge=True)],
+        [],
+    ),
     # While a version of before cannot be had, no package and no module changes.
     (
         [
