@@ -320,8 +320,10 @@ def _why_kept(journal: Journal, run: str, name: str, change: PackageChange, pack
     since = list(takewhile(lambda entry: run not in (EVERY, entry.run), entries))
     ends: dict[str, str | None] = {}  # how each later run left it, and an undo with those that continued it
     for entry in since:
-        ends.setdefault(entry.why if entry.why.startswith(AS_BEFORE) else entry.run, entry.packages[name].now)
-    if change.was in ends.values():
+        undo = entry.why.startswith(AS_BEFORE)
+        ends.setdefault(entry.why if undo else _name(entry.run), entry.packages[name].now)
+    undone = {later for later in ends if AS_BEFORE + later in ends}  # they and their undos cancel out
+    if any(end == change.was for later, end in ends.items() if later.removeprefix(AS_BEFORE) not in undone):
         return _since(since[0].run if since[0].packages[name].now == now else "")
     return f"{SOMEBODY}: it is held" if package and package.held and not change.holds else ""
 

@@ -275,6 +275,27 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [Packages(WHY, remove=("a",), purge=True)],
         [],
     ),
+    # A later run replaced it, and its undo brought it back.
+    (
+        [
+            changed(packages={"a": (None, "2")}),
+            changed(run="r2", packages={"a": ("2", None)}),
+            changed(run="u", why="as before run r2", packages={"a": (None, "2")}),
+        ],
+        there(a="2"),
+        [Packages(WHY, remove=("a",), purge=True)],
+        [],
+    ),
+    (
+        [
+            changed(packages={"a": (None, "2")}),
+            changed(run="u", why=WHY, packages={"a": ("2", None)}),
+            changed(run="r2", packages={"a": (None, "2")}),
+        ],
+        there(a="2"),
+        [],
+        [Left("kept", "a", f"{SINCE} by run r2: undo that first")],
+    ),
     # A later run removed it before it came in another version, and so did that run's undo, which was killed between the two.
     (
         [
