@@ -232,8 +232,8 @@ def test_plugins_of_several_hosts_serve_their_metrics_side_by_side(deployed: Fle
         lines = [line for line in metrics(NEW).splitlines() if line.startswith(f"{PREFIX}pod_devices{{")]
         return sorted(re.findall(r'(?:container|gpu)="([^"]*)"', line) for line in lines)
 
-    until(held)  # what the kubelet said counts for some seconds
-    assert [container for container, _ in held()] == ["a", "b"]
+    # What the kubelet said counts for some seconds.
+    until(lambda: [container for container, _ in held()] == ["a", "b"])
     assert {gpu for _, gpu in held()} == {gpu.uuid for gpu in NEW.gpus}
     assert f"{PREFIX}pod_resources_up{{}} 1" in metrics(OLD)
     assert NEW.gpus[0].uuid not in metrics(OLD)
