@@ -35,7 +35,7 @@ def list_runs(reporter: Reporter, count: int) -> int:
 
 
 def show_run(reporter: Reporter, name: str, inventory: Path | None, *, diff: bool) -> int:
-    """Report the run that `name` means, as of `record.find`; LAST: of this inventory, or (None) of all. Itself, its gates, its hosts
+    """Report the run that `name` means, as of `history.find`; LAST: of this inventory, or (None) of all. Itself, its gates, its hosts
     with their changes, and where its time went; the exit code."""
     run = history.find_last(inventory) if inventory and name == record.LAST else history.find(name)
     reporter.rows("run", COLUMNS, [_row(run, whole=True)])

@@ -56,12 +56,7 @@ def disturbance(member: Member, changes: Sequence[Change] | None = None) -> Dist
     system = packages.system_of_host(member.facts) if member.facts else None
     if system is None or member.facts is None:
         return disturbance_of(changes)
-    removed = {
-        name: Package(name, "")
-        for change in changes
-        if isinstance(change, Packages)
-        for name in change.remove
-    }
+    removed = {name: Package(name, "") for name in _removed(changes)}
     driver = system.names.driver_family({**removed, **member.facts.packages})
     return disturbance_of(changes, driver={*driver, *removed_toolkit(member.facts, changes)})
 
@@ -69,8 +64,11 @@ def disturbance(member: Member, changes: Sequence[Change] | None = None) -> Dist
 def removed_toolkit(facts: Facts | None, changes: Iterable[Change]) -> set[str]:
     """The packages of NVIDIA's container toolkit that these changes remove."""
     system = packages.system_of_host(facts) if facts else None
-    removed = {name for change in changes if isinstance(change, Packages) for name in change.remove}
-    return {spec.name for spec in system.names.toolkit("")} & removed if system else set()
+    return {spec.name for spec in system.names.toolkit("")} & _removed(changes) if system else set()
+
+
+def _removed(changes: Iterable[Change]) -> set[str]:
+    return {name for change in changes if isinstance(change, Packages) for name in change.remove}
 
 
 def boot_id(member: Member) -> str:

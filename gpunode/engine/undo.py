@@ -47,6 +47,7 @@ STEP = "undo"
 EVERY = "*"  # in the place of a run: all that gpunode has done
 NAMED = 3
 SOMEBODY = "changed since the run"
+AS_BEFORE = "as before "  # begins the reasons of an undo's changes; the journal has no other sign of what an entry undid
 RUNTIME = "nvidia"  # and nvidia-cdi, nvidia-legacy: gone with what names them
 ENDS_WORK = ("docker.service", FABRIC)  # containers; jobs of CUDA
 COMPUTE = re.compile(r"\d+c\.")  # the profile of a compute instance that is not all of its GPU instance
@@ -59,9 +60,6 @@ Journal: TypeAlias = Sequence[Entry]
 
 def _entries(journal: Journal, run: str) -> Journal:
     return [entry for entry in journal if run in (EVERY, entry.run)]
-
-
-AS_BEFORE = "as before "  # begins the reasons of an undo's changes
 
 
 def _name(run: str) -> str:
