@@ -34,7 +34,8 @@ def append(this: Run, entry: Message) -> None:
     """Add an entry of the change under way. On disk when this returns."""
     job = this.load()
     common = {"version": JOURNAL, "n": this.n, "time": time.time()}
-    common.update(run=job.get("record", ""), by=job["by"], kind=job["changes"][this.n]["kind"])
+    common.update(run=job.get("record", ""), undoes=job.get("undoes", ""))
+    common.update(by=job["by"], kind=job["changes"][this.n]["kind"])
     common["why"] = dict(enumerate(job.get("why", []))).get(this.n, "")
     this.noted = True
     _append(this, dict(common, **entry))

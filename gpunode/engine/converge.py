@@ -52,10 +52,11 @@ def probe_and_plan(visit: Visit, emit: OnEvent) -> Outcome:
 
 
 def read_journal(visit: Visit, run: str) -> tuple[Entry, ...]:
-    """The journals of all applies on the host, with the originals of this run of an operator's record; "": of all."""
+    """The journals of all applies on the host, with the originals of this run of an operator's record, which the visit then undoes;
+    "": of all."""
     answers = visit.ask(wire.journal_job(run))
     journal = tuple(entry for answer in answers if answer["type"] == "journal" for entry in answer["entries"])
-    visit.known = tuple(dict.fromkeys(entry.apply for entry in journal))
+    visit.known, visit.undoes = tuple(dict.fromkeys(entry.apply for entry in journal)), run
     return journal
 
 
@@ -106,7 +107,9 @@ def apply(visit: Visit, outcome: Outcome, emit: OnEvent, record: str = "") -> Ou
         return outcome
     run = f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(3)}"
     by = f"{getpass.getuser()}@{socket.gethostname()}"
-    job = wire.apply_job(run, by, plan.changes, visit.watch, CONFIRM_SECONDS, record, visit.known)
+    job = wire.apply_job(
+        run, by, plan.changes, visit.watch, CONFIRM_SECONDS, record, visit.known, visit.undoes
+    )
     archives = wire.archives(plan.changes)
     seen: Facts | None = None
     error: AgentFailed | None = None

@@ -105,9 +105,9 @@ class Visit:
         # Of commands that make a host other than the inventory has it: called once, before the first probe.
         self.choose_planner: Callable[[Visit], Planner] | None = None
         self.planner: Planner | None = None
-        self.known: tuple[str, ...] | None = (
-            None  # the applies that a planner rests on, where it does on the host's journal
-        )
+        # Of a planner that rests on the host's journal: the applies that it knows, and the run that it undoes.
+        self.known: tuple[str, ...] | None = None
+        self.undoes = ""
         self._dial = dial
         self._password = password
         self._connection: reach.Connection | None = None

@@ -47,7 +47,6 @@ STEP = "undo"
 EVERY = "*"  # in the place of a run: all that gpunode has done
 NAMED = 3
 SOMEBODY = "changed since the run"
-AS_BEFORE = "as before "  # begins the reasons of an undo's changes; the journal has no other sign of what an entry undid
 RUNTIME = "nvidia"  # and nvidia-cdi, nvidia-legacy: gone with what names them
 ENDS_WORK = ("docker.service", FABRIC)  # containers; jobs of CUDA
 COMPUTE = re.compile(r"\d+c\.")  # the profile of a compute instance that is not all of its GPU instance
@@ -172,7 +171,7 @@ def _take_back(
     mine: Journal, entry: Entry, run: str, facts: Facts, planned: Sequence[Change | Left]
 ) -> Iterable[Change | Left]:
     """For an entry of a unit, a boolean, an image or a reboot. `planned`: what comes before it, and may bring its unit back."""
-    why, unit = f"{AS_BEFORE}{_name(run)}", facts.units.get(entry.unit)
+    why, unit = f"as before {_name(run)}", facts.units.get(entry.unit)
     first = next(
         each for each in mine if (each.kind, each.unit, each.name) == (entry.kind, entry.unit, entry.name)
     )
@@ -216,7 +215,7 @@ def _layouts(mine: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
             why = f"its devices were {', '.join(own)}; an undo makes no compute instances of their own"
             yield Left("irreversible", f"MIG of {gpu.pci}", why)
             del before[gpu.pci]
-    yield from mig.restore(facts, before, f"{AS_BEFORE}{_name(run)}")
+    yield from mig.restore(facts, before, f"as before {_name(run)}")
 
 
 def _software(journal: Journal, run: str, facts: Facts) -> Iterable[Change | Left]:
@@ -251,7 +250,7 @@ def _software(journal: Journal, run: str, facts: Facts) -> Iterable[Change | Lef
     )
     was_loaded = "nvidia" in before
     is_loaded, reloaded = "nvidia" in facts.modules, any(entry.kind == "kernel_module" for entry in entries)
-    load = KernelModule(f"{AS_BEFORE}{_name(run)}", load=modules.LOAD, services=tuple(_daemons(mine, facts)))
+    load = KernelModule(f"as before {_name(run)}", load=modules.LOAD, services=tuple(_daemons(mine, facts)))
     kept = (each.what for each in left if each.code == "kept")
     stays = _change_driver([Packages("", remove=tuple(kept))], facts)  # and its modules
     reloads = (reloaded and not was_loaded and not stays) or _change_driver(changes, facts)
@@ -316,12 +315,11 @@ def _why_kept(journal: Journal, run: str, name: str, change: PackageChange, pack
         return f"{SOMEBODY}: it is {now or 'removed'}, the run left {change.now}"
     entries = [entry for entry in reversed(journal) if name in entry.packages]
     since = list(takewhile(lambda entry: run not in (EVERY, entry.run), entries))
-    ends: dict[str, str | None] = {}  # how each later run left it, and an undo with those that continued it
+    ends: dict[tuple[str, bool], str | None] = {}  # how each later run left it, and (True) its undos
     for entry in since:
-        undo = entry.why.startswith(AS_BEFORE)
-        ends.setdefault(entry.why if undo else _name(entry.run), entry.packages[name].now)
-    undone = {later for later in ends if AS_BEFORE + later in ends}  # they and their undos cancel out
-    if any(end == change.was for later, end in ends.items() if later.removeprefix(AS_BEFORE) not in undone):
+        ends.setdefault((entry.undoes or entry.run, bool(entry.undoes)), entry.packages[name].now)
+    # A run and its undos cancel out.
+    if any(end == change.was and (later, not undo) not in ends for (later, undo), end in ends.items()):
         return _since(since[0].run if since[0].packages[name].now == now else "")
     return f"{SOMEBODY}: it is held" if package and package.held and not change.holds else ""
 
@@ -372,10 +370,8 @@ def _packages(
         left.append(Left("irreversible", "configuration", why))
     if not (install or remove or release or hold):
         return [], left
-    why = f"{AS_BEFORE}{_name(run)}"
-    specs, names = tuple(install), tuple(remove)
-    refresh, purge = bool(install), bool(remove)
-    return [Packages(why, specs, names, tuple(hold), tuple(release), refresh, purge)], left
+    why, specs, names = f"as before {_name(run)}", tuple(install), tuple(remove)
+    return [Packages(why, specs, names, tuple(hold), tuple(release), bool(install), bool(remove))], left
 
 
 def _restore(
@@ -409,7 +405,7 @@ def _restore(
     if gate := refused_gate(facts, path, first.content):
         return Left("kept", path, f"the kubelet does not start with the feature gate {gate}, which it had")
     mode = 0o644 if first.mode is None else first.mode
-    why = f"{AS_BEFORE}{_name(run)}"
+    why = f"as before {_name(run)}"
     return WriteFile(
         path, first.content, why, text, mode=mode, owner=(first.uid, first.gid), label=first.label
     )

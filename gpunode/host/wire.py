@@ -162,9 +162,10 @@ def apply_job(
     confirm: float = 0.0,
     record: str = "",
     known: Sequence[str] | None = None,
+    undoes: str = "",
 ) -> dict[str, Any]:
-    """Make the changes in order, then probe. Reads their archives for their digests. `record`: the run of the operator's record, for
-    the host's journal. `known`: the applies whose journals the plan rests on; one of another run since then refuses the job.
+    """Make the changes in order, then probe. Reads their archives for their digests. `record`: the run of the operator's record, and
+    `undoes`: the one that it undoes, for the host's journal. `known`: the applies whose journals the plan rests on; one of another run since then refuses the job.
 
     `confirm`: seconds that a guarded restart waits for its confirmation from outside; 0: it needs none.
     """
@@ -187,6 +188,7 @@ def apply_job(
         confirm=confirm,
         record=record,
         known=known,
+        undoes=undoes,
         why=[redact(change.why) for change in changes],
     )
 

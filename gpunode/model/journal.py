@@ -21,11 +21,13 @@ class PackageChange:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One change of an apply. `run`: of the operator's record, "" where it had none or an older gpunode wrote this; `by`: user@machine;
+    """One change of an apply. `run`: of the operator's record, "" where it had none or an older gpunode wrote this; `undoes`: the run that
+    it undoes, "" of all others, of `forget` and of undos by older gpunodes; `by`: user@machine;
     `ended`: when it was made or had failed, or an apply after its kill noted so; else 0. Of the rest each kind has its own, of before the change."""
 
     apply: str
     run: str = ""
+    undoes: str = ""
     by: str = ""
     time: float = 0.0  # seconds since the epoch
     kind: str = ""

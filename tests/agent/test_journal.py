@@ -38,9 +38,9 @@ def journal(host: Host, run: str = "r1") -> list[Entry]:
     return list(wire.read(message)["entries"])
 
 
-def apply(host: Host, *changes: Change, record: str = "r1") -> None:
+def apply(host: Host, *changes: Change, record: str = "r1", undoes: str = "") -> None:
     why = [change.why for change in changes]
-    assert host.ask(host.job(*changes, record=record, why=why))[-1]["ok"]
+    assert host.ask(host.job(*changes, record=record, undoes=undoes, why=why))[-1]["ok"]
 
 
 def test_an_entry_has_what_was_before(host: Host) -> None:
@@ -101,7 +101,8 @@ def test_after_a_kill_at_any_state_an_undo_restores_what_was_changed(
     host.write("/etc/a", content)
     seen = answers.parse_facts(host.probe(files=("/etc/a",)))
     changes, left = undo.plan(journal(host), "r1", seen)
-    apply(host, *changes, record="r2")
+    apply(host, *changes, record="r2", undoes="r1")
+    assert [entry.undoes for entry in journal(host) if entry.run == "r2"] == ["r1"] * restores
     assert (len(changes), left) == (restores, ())
     assert host.read("/etc/a") == "1"
 

@@ -109,16 +109,18 @@ def test_an_apply_tells_each_change_and_is_judged_by_the_probe_that_ends_it(raw:
     assert [job["op"] for job in agent.jobs] == ["apply"]
 
 
-def test_an_apply_of_a_plan_from_the_journal_names_the_applies_that_it_knows(raw: dict[str, Any]) -> None:
+def test_an_apply_of_an_undo_names_the_applies_that_it_knows_and_the_run_that_it_undoes(
+    raw: dict[str, Any],
+) -> None:
     entries = [{"apply": name, "path": "/etc/a"} for name in ("one", "one", "two")]
     agent = Agent(
         ([{"type": "journal", "entries": entries}], True),
         ([{"type": "facts", "facts": raw}, {"type": "end", "ok": True}], True),
     )
     visit = Visit(HOST, agent.dial, None)
-    converge.read_journal(visit, "")
+    converge.read_journal(visit, "r1")
     converge.apply(visit, planned(raw, *FILES), lambda _: None)
-    assert agent.jobs[1]["known"] == ["one", "two"]
+    assert (agent.jobs[1]["known"], agent.jobs[1]["undoes"]) == (["one", "two"], "r1")
 
 
 def test_a_lost_connection_is_made_again_and_the_apply_followed_without_telling_twice(

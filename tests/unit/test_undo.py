@@ -247,7 +247,7 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [Packages(WHY, remove=("b",), purge=True)],
         [Left("kept", "a", "changed since the run: it is 2, the run left 1")],
     ),
-    # It was taken back since, and made again; one that a later run changed and whose undo restored is the run's.
+    # It was taken back since, and made again.
     (
         [
             changed(packages={DRIVER: (None, "2")}),
@@ -258,56 +258,6 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         there(("nvidia",), libnvidia_ml1="2"),
         [],
         [Left("kept", DRIVER, f"{SINCE} by run r2: undo that first")],
-    ),
-    (
-        [changed(packages={"a": (None, "2")}), changed(run="u", packages={"a": ("2", None)})],
-        there(a="2"),
-        [],
-        [Left("kept", "a", SINCE)],
-    ),
-    (
-        [
-            changed(packages={"a": (None, "2")}),
-            changed(run="r2", packages={"a": ("2", "3")}),
-            changed(run="u", packages={"a": ("3", "2")}),
-        ],
-        there(a="2"),
-        [Packages(WHY, remove=("a",), purge=True)],
-        [],
-    ),
-    # A later run replaced it, and its undo brought it back.
-    (
-        [
-            changed(packages={"a": (None, "2")}),
-            changed(run="r2", packages={"a": ("2", None)}),
-            changed(run="u", why="as before run r2", packages={"a": (None, "2")}),
-        ],
-        there(a="2"),
-        [Packages(WHY, remove=("a",), purge=True)],
-        [],
-    ),
-    (
-        [
-            changed(packages={"a": (None, "2")}),
-            changed(run="u", why=WHY, packages={"a": ("2", None)}),
-            changed(run="r2", packages={"a": (None, "2")}),
-        ],
-        there(a="2"),
-        [],
-        [Left("kept", "a", f"{SINCE} by run r2: undo that first")],
-    ),
-    # A later run removed it before it came in another version, and so did that run's undo, which was killed between the two.
-    (
-        [
-            changed(packages={"a": (None, "2")}),
-            changed(run="r2", packages={"a": ("2", None)}),
-            changed(run="r2", packages={"a": (None, "3")}),
-            changed(run="u", why="as before run r2", packages={"a": ("3", None)}),
-            changed(run="u2", why="as before run r2", packages={"a": (None, "2")}),
-        ],
-        there(a="2"),
-        [Packages(WHY, remove=("a",), purge=True)],
-        [],
     ),
     # While a version of before cannot be had, no package and no module changes.
     (
@@ -554,6 +504,30 @@ def test_packages_modules_and_units(
     entries: list[Entry], seen: Facts, changes: list[Change], left: list[Left]
 ) -> None:
     assert undo.plan(entries, "r1", seen) == (tuple(changes), tuple(left))
+
+
+AGAIN = f"{SINCE} by run %s: undo that first"
+# The changes of a package since run r1 brought its version 2: run, the run that it undoes, versions; and why version 2 is kept.
+SINCE_R1: list[tuple[list[tuple[str, str, str | None, str | None]], str]] = [
+    ([("r2", "", "2", "3"), ("u", "r2", "3", "2")], ""),
+    ([("r2", "", "2", None), ("u", "r2", None, "2")], ""),
+    ([("u", "r1", "2", None)], SINCE),
+    ([("u", "r1", "2", None), ("r2", "", None, "2")], AGAIN % "r2"),
+    # Removed before it came in another version; so did the undo, which was killed between the two.
+    ([("r2", "", "2", None), ("r2", "", None, "3"), ("u", "r2", "3", None), ("u2", "r2", None, "2")], ""),
+    # Undone by an older gpunode, which did not note what it undid.
+    ([("r2", "", "2", None), ("u", "", None, "2")], AGAIN % "u"),
+]
+
+
+@pytest.mark.parametrize(("since", "kept"), SINCE_R1)
+def test_a_package_that_later_runs_changed_and_their_undos_restored_is_the_runs(
+    since: list[tuple[str, str, str | None, str | None]], kept: str
+) -> None:
+    later = [changed(run=run, undoes=undoes, packages={"a": (was, now)}) for run, undoes, was, now in since]
+    planned = undo.plan([changed(packages={"a": (None, "2")}), *later], "r1", there(a="2"))
+    taken = Packages(WHY, remove=("a",), purge=True)
+    assert planned == (((), (Left("kept", "a", kept),)) if kept else ((taken,), ()))
 
 
 @pytest.mark.parametrize(
