@@ -224,6 +224,25 @@ class Recorded(TypedDict):
     changes: Annotated[list[RecordedChangeMore], "as shown, in order, with those of later rounds"]
 
 
+class ReviewedChange(TypedDict):
+    step: Annotated[str, "the link; `cluster`: an object there"]
+    what: Message
+    why: Message
+
+
+class ReviewedChangeMore(ReviewedChange, total=False):
+    diff: Annotated[list[str], "without secrets; absent with `--no-diff`"]
+
+
+class Reviewed(TypedDict):
+    """`show` of a file of `plan --out`: a host's plan."""
+
+    host: Somewhere
+    why: Annotated[str, "why the host has no plan, for people"]
+    disturbed: Annotated[int | None, "pods and processes; null: not known, or the cluster"]
+    changes: Annotated[list[ReviewedChangeMore], "in order"]
+
+
 class Phase(TypedDict):
     """`show`: a [phase](../performance.md#time-to-the-first-pod) that took time."""
 
@@ -752,6 +771,10 @@ class Summary(TypedDict):
 class SummaryMore(Summary, total=False):
     hosts: Annotated[int, "`plan`, `provision`, `verify`, `accept`, `lint`, `init`, `show`: how many"]
     runs: Annotated[int, "`history`: how many are listed"]
+    sha256: Annotated[str, "`show` of a file of `plan --out`: of the inventory's bytes"]
+    version: Annotated[str, "the same: gpunode's"]
+    made: Annotated[str, "the same: when, in RFC 3339"]
+    by: Annotated[str, "the same: user@machine"]
     right: Annotated[int, "`plan`, `provision`: hosts of this status; each other status has such a key, too"]
     planned: int
     changed: int
@@ -787,7 +810,7 @@ class SummaryMore(Summary, total=False):
         dict[str, list[int]],
         "`status`, where GPUs are shared or have MIG devices: units that no pod has, and all, by resource",
     ]
-    inventory: Annotated[str, "`init`: the file"]
+    inventory: Annotated[str, "`init`: the file; `show` of a plan: its inventory, as it was named"]
     bundle: Annotated[str, "`support-bundle`: the file"]
     repaired: Annotated[int, "`share fsck`: findings"]
     compared: Annotated[int, "`share fsck`: nodes whose kubelets were read"]
@@ -842,6 +865,7 @@ KINDS: Mapping[str, type] = {
         "time": Time,
         "run": Run,
         "recorded": Recorded,
+        "reviewed": Reviewed,
         "phase": Phase,
         "cause": FleetCause,
         "difference": Difference,

@@ -34,7 +34,7 @@ from gpunode.errors import GpunodeError, InventoryError, UsageError
 EPILOG = (
     "Exit codes: 0 success · 1 a host or link is broken · 2 usage or inventory · 3 only unreachable hosts · "
     "4 refused or declined · 5 changes pending (plan --exit-code, verify) · 6 changes pending, some hosts unchecked · "
-    "7 error or cause unknown (explain, why) · 130 interrupted · 141 output closed early"
+    "7 error or cause unknown (explain, why) · 8 paused, hosts left · 130 interrupted · 141 output closed early"
 )
 
 PATH = "Check this path where you named it: in an option, a variable or the inventory."
@@ -58,6 +58,7 @@ app.command(short_help="Check each host's chain from PCI to a CUDA pod.")(hosts.
 app.command(short_help="Measure every free GPU and judge its figures.")(hosts.accept)
 app.command(short_help="Show the cluster's GPUs: memory, use, health, pods.")(hosts.status)
 app.command(short_help="Show the fleet, its run and its hosts on one screen.")(hosts.top)
+app.command(short_help="End a run after its batch; resume continues it.")(history.pause)
 app.command(short_help="Continue with the unfinished hosts of the last provision.")(hosts.resume)
 app.command(short_help="Show what an upgrade of Kubernetes would break on the hosts.")(hosts.lint)
 app.command(short_help="End a hanging apply on hosts.")(hosts.abort)

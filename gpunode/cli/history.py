@@ -1,4 +1,4 @@
-"""`gpunode history`, `show` and `undo`: the recorded runs of this operator."""
+"""`gpunode history`, `show`, `pause` and `undo`: the recorded runs of this operator."""
 
 from __future__ import annotations
 
@@ -51,7 +51,15 @@ def history(
 
 def show(
     invocation: typer.Context,
-    run: RecordedRun,
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="The run's id, a prefix of it, or `last`; or a file of `plan --out`.",
+            metavar="RUN|FILE",
+            autocompletion=complete_runs,
+            show_default=False,
+        ),
+    ],
     inventory: options.InventoryPath = options.INVENTORY,
     diff: Annotated[
         bool | None,
@@ -64,20 +72,46 @@ def show(
     json: options.Json = False,
 ) -> None:
     """Show a recorded run: operator, question and answer, each host's result, its changes with reasons and whether they were
-    made, and times by phase.
+    made, and times by phase. Or show the plan in a file of `plan --out`.
 
-    Reads only this machine's record, which has no secrets. `last` is the last run of the inventory; in a folder without one, of all.
+    Connects to nothing. Records and plans have no secrets. `last` is the last run of the inventory; in a folder without one, of all.
 
     Example: gpunode show last --diff
     """
     from gpunode import report
-    from gpunode.commands.history import show_run
+    from gpunode.commands.history import show_plan, show_run
+    from gpunode.engine import plan_file
 
     named = options.origin(invocation) != options.DEFAULT or inventory.exists()
     reporter = report.make(json=json, quiet=False)
-    raise typer.Exit(
-        show_run(reporter, run, inventory if named else None, diff=json if diff is None else diff)
-    )
+    diff = json if diff is None else diff
+    if plan := plan_file.read(Path(run)):
+        raise typer.Exit(show_plan(reporter, Path(run), plan, diff=diff))
+    raise typer.Exit(show_run(reporter, run, inventory if named else None, diff=diff))
+
+
+def pause(
+    invocation: typer.Context,
+    inventory: options.InventoryPath = options.INVENTORY,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Let a pausing run continue.")] = False,
+    json: options.Json = False,
+) -> None:
+    """End the run of this inventory after its batch: hosts already started are finished, no other is started. The run ends with
+    exit code 8 if hosts are left; `gpunode resume` continues it. Connects to nothing.
+
+    Works for a run of this user on this machine, from any terminal, until the run has ended.
+
+    Example: gpunode pause inventory.yaml
+    """
+    from gpunode import report
+    from gpunode.commands.pause import pause as pause_run
+    from gpunode.local import files as localfile
+
+    if not localfile.exists(inventory):
+        load_inventory(inventory, options.origin(invocation))  # explains it
+    reporter = report.make(json=json, quiet=False)
+    named = report.Named(reporter, inventory) if inventory != options.usual() else reporter
+    raise typer.Exit(pause_run(named, inventory, cancel=cancel))
 
 
 @visits_hosts

@@ -54,8 +54,8 @@ def plan(
 ) -> int:
     """Show what provision would change on every host and in the cluster, and why. Changes nothing.
 
-    --out writes the plan for review; `gpunode provision FILE` applies exactly that plan. The file has every diff, and no
-    secret.
+    --out writes the plan for review: `gpunode show FILE` shows it, `gpunode provision FILE` applies exactly that plan. The file
+    has every diff, and no secret.
 
     Example: gpunode plan inventory.yaml --limit p100 --exit-code
     """
@@ -517,11 +517,14 @@ def top(
     with session(dataclasses.replace(common, ask_sudo=common.ask_sudo and not terminal)) as work:
         if not terminal:
             return show_status(work, selected=common.selects, hosts=not common.alone)
-        from gpunode.commands.top import follow, toggle_pause
+        from gpunode.commands.pause import toggle_pause
+        from gpunode.commands.top import follow
         from gpunode.report import keyboard
 
         def act(key: str, host: str, seen: Overview) -> list[str] | str:
-            return toggle_pause(seen.run) if key in "b " else _words(key, host, seen, common)
+            if key in "b ":
+                return toggle_pause(None if common.alone else common.inventory)
+            return _words(key, host, seen, common)
 
         keyboard.run(follow(work, selected=common.selects, recorded=not common.alone), act, interval=interval)
         os._exit(0)  # an orderly exit would wait for the cluster's answer

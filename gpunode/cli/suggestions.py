@@ -15,7 +15,7 @@ from gpunode.wording import pages
 
 EXTRA = "Got unexpected extra argument"  # click's
 FIRST = (
-    "demo", "init", "plan", "provision", "verify", "why", "explain", "status", "top", "resume", "history", "show", "undo", "help",
+    "demo", "init", "plan", "provision", "verify", "why", "explain", "status", "top", "pause", "resume", "history", "show", "undo", "help",
 )  # fmt: skip
 NUMBERS = {"int_parsing", "int_parsing_size", "float_parsing", "greater_than_equal", "less_than_equal"}
 

@@ -114,7 +114,7 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
         )
         members = provision.run_batches(run, lease, provision.plan_again(run, hosts, lease), hosts, settings)
         if strangers and (why := provision.stop_reason(run, lease, members, hosts, None)):
-            strangers = provision.skip(run, strangers, rounds.STOPPED, why)
+            strangers = provision.skip(run, strangers, why)
         else:
             strangers = _take_marks(api, session, strangers, record, keep)
             for member in strangers:

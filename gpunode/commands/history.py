@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 
 from gpunode.engine import history, record
 from gpunode.engine.phases import PHASES
+from gpunode.engine.plan_file import PlanFile, ReviewedChange
 from gpunode.engine.record import BEGUN, CLUSTER, NOT_STARTED, RecordedRun
 from gpunode.engine.reporter import Counts, Duration, ForPrograms, Moment, Names, Reporter
 from gpunode.errors import GpunodeError
@@ -18,6 +20,7 @@ from gpunode.wording import several
 COLUMNS = ("run", "began", "took", "by", "inventory", "hosts", "result", "ended", "version", "question", "answer")  # fmt: skip
 GATE = ("gate", "hosts", "status", "seconds", "output")
 RECORDED = ("host", "state", "why", "seconds", "changes")
+REVIEWED = ("host", "why", "disturbed", "changes")
 
 
 def list_runs(reporter: Reporter, count: int) -> int:
@@ -53,6 +56,34 @@ def show_run(reporter: Reporter, name: str, inventory: Path | None, *, diff: boo
         reporter.note("An older gpunode wrote this record: it has no plan and no answer.")
     reporter.total(f"{several(len(run.hosts), 'host')}: {_result(run)}", {"hosts": len(run.hosts)})
     return 0
+
+
+def show_plan(reporter: Reporter, path: Path, plan: PlanFile, *, diff: bool) -> int:
+    """Report a plan that `plan --out` wrote to this path; the exit code."""
+    rows: list[tuple[object, ...]] = [
+        (host.name, host.problem, host.disturbed, list(_reviewed(host.changes, diff=diff)))
+        for host in plan.hosts
+    ]
+    if plan.cluster:
+        rows.append((None, "", None, list(_reviewed(plan.cluster, diff=diff))))
+    reporter.rows("reviewed", REVIEWED, rows)
+    sums = f"{sum(bool(host.changes) for host in plan.hosts)} to change"
+    bad = sum(bool(host.problem) for host in plan.hosts)
+    sums += f", {bad} without a plan" if bad else ""
+    sums += f"; in the cluster {several(len(plan.cluster), 'change')}" if plan.cluster else ""
+    made = f"{plan.by} made this plan of {plan.inventory} at {plan.made}."
+    apply = f"`gpunode provision {shlex.quote(str(path))}` applies it."
+    facts = {name: getattr(plan, name) for name in ("inventory", "sha256", "version", "made", "by")}
+    reporter.total(
+        f"{several(len(plan.hosts), 'host')}: {sums}. {made} {apply}", {"hosts": len(plan.hosts), **facts}
+    )
+    return 0
+
+
+def _reviewed(changes: Iterable[ReviewedChange], *, diff: bool) -> Iterator[dict[str, object]]:
+    for change in changes:
+        more = {"diff": change.diff} if diff else {}
+        yield {"step": change.step, "what": change.what, "why": change.why, **more}
 
 
 def _row(run: RecordedRun, *, whole: bool) -> tuple[object, ...]:

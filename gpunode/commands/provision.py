@@ -31,7 +31,7 @@ from gpunode.engine.batch_order import Size
 from gpunode.engine.converge import REBOOT_SECONDS
 from gpunode.engine.estimate import Estimate, estimate, report_costs
 from gpunode.engine.history import find, mean_seconds
-from gpunode.engine.member import Member, Members, outcomes, update
+from gpunode.engine.member import PAUSED, Member, Members, outcomes, update
 from gpunode.engine.overview import RunLine
 from gpunode.engine.plan_file import PlanFile
 from gpunode.engine.record import BAD, BEGUN, DONE, FINISHED, Record, RecordedRun, RunOptions
@@ -44,8 +44,8 @@ from gpunode.model import Event, Host
 from gpunode.wording import Advice, Command, few, lines, several
 
 NAMED = 5
-INTERRUPTED = "it was interrupted"
-PAUSED = "it was paused"
+BY_INTERRUPT = Problem(PAUSED, "the run was interrupted")
+BY_PAUSE = Problem(PAUSED, "the run was paused")
 RESUME = Advice("`", Command("resume"), "` continues with them.")
 
 
@@ -158,7 +158,7 @@ def provision(session: Session, options: ProvisionOptions) -> int:
         restored = not (api and options.undo and objects) or undo_cluster.restore(
             api,
             session.reporter,
-            stop_reason(run, lease, members, hosts, None),
+            str(stop_reason(run, lease, members, hosts, None) or ""),
             members,
             find(options.undo),
             objects,
@@ -391,42 +391,49 @@ def plan_again(run: Run, hosts: Hosts, lease: Held) -> Members:
     return update(members, after)
 
 
-def stop_reason(run: Run, lease: Held, members: Members, hosts: Hosts, most: int | None) -> str:
-    """Why nothing further begins; "" if it may."""
+def stop_reason(run: Run, lease: Held, members: Members, hosts: Hosts, most: int | None) -> Problem | None:
+    """Why nothing further begins; None if it may."""
     record, notify = run.record, progress(run.session.reporter)
-    return (
+    broken = (
         _unhealthy(members)
         or _too_many(members, hosts.judged, most)
         or lease.lost_reason(work.API_SECONDS, notify, lambda: run.interrupt.set)
         or record.lost
-        or (INTERRUPTED if run.interrupt.set else PAUSED if record.paused else "")
     )
+    if broken:
+        return Problem(rounds.STOPPED, broken)
+    return BY_INTERRUPT if run.interrupt.set else BY_PAUSE if record.paused else None
 
 
 def run_batches(run: Run, lease: Held, members: Members, hosts: Hosts, options: ProvisionOptions) -> Members:
     """The members after all batches: each batch is finished, to its proof, before the next begins."""
     session, record = run.session, run.record
-    shut, earlier = "", mean_seconds(Path(session.inventory.path))
+    earlier = mean_seconds(Path(session.inventory.path))
     for number, part in enumerate(hosts.order, 1):
         now = tuple(member for member in members if member.host in part)
         why = stop_reason(run, lease, members, hosts, options.max_fail)
-        if not why and not shut:
+        if why is None:
             shut = gate.run_gates(
                 session.inventory, now, (number, len(hosts.order)), record, session.reporter
             )
             why = stop_reason(run, lease, members, hosts, options.max_fail)  # meanwhile
+            why = why or (Problem(gate.CLOSED, shut) if shut else None)
+        if why is not None:  # of all that are left
+            rest = {host.name for later in hosts.order[number - 1 :] for host in later}
+            left = tuple(member for member in members if member.host.name in rest)
+            return update(members, skip(run, left, why))
         percent = session.inventory.cluster.max_tainted
-        if run.api and run.prove and not why and not shut and percent < 100:
-            why = work.too_many_tainted(run.api, now, options.taint, percent)
-        code = gate.CLOSED if shut and not why else rounds.STOPPED
-        why = why or shut
-        if not why:
-            waiting = [member for member in members if member.has_changes]
-            left = estimate(hosts.order[number - 1 :], waiting, earlier, proves=bool(run.api and run.prove))
-            record.batch(number, len(hosts.order), left.seconds)
-            every = {*options.undone, *(member.host.name for member in members)}
-            _report_batch(run, now, (number, len(hosts.order)), left, len(every))
-        members = update(members, skip(run, now, code, why) if why else batch.finish(run, now))
+        if run.api and run.prove and percent < 100:
+            many = work.too_many_tainted(run.api, now, options.taint, percent)
+            if many:
+                members = update(members, skip(run, now, Problem(rounds.STOPPED, many)))
+                continue
+        waiting = [member for member in members if member.has_changes]
+        time_left = estimate(hosts.order[number - 1 :], waiting, earlier, proves=bool(run.api and run.prove))
+        record.batch(number, len(hosts.order), time_left.seconds)
+        every = {*options.undone, *(member.host.name for member in members)}
+        _report_batch(run, now, (number, len(hosts.order)), time_left, len(every))
+        members = update(members, batch.finish(run, now))
     return members
 
 
@@ -471,14 +478,14 @@ def _report_end(
         left = any(member.node and taint.run_of(member.node) for member in members)
         if asked or left or any(member.host.taint_until_verified for member in members):
             _report_tainted(api, record, session.reporter, members, proves=proves)
-    _report_unfinished(members, session.reporter, undo=undo)
     times = [
         (member.host.name, round(sum(member.spent.values()), 3), member.spent)
         for member in members
         if member.spent
     ]
     session.reporter.rows("time", ("host", "seconds", "phases"), times)
-    session.reporter.summary(outcomes(members), cluster=_changes_left(session))
+    after = _name_unfinished(members, session.reporter, undo=undo)
+    session.reporter.summary(outcomes(members), cluster=_changes_left(session), after=after)
 
 
 def _changes_left(session: Session) -> int | None:
@@ -523,8 +530,8 @@ def _report_tainted(api: Api, record: Record, reporter: Reporter, members: Membe
         )
 
 
-def _report_unfinished(members: Members, reporter: Reporter, *, undo: bool) -> None:
-    """Report the commands that continue with the unfinished hosts, if there are any; of an undo, that it proves nothing."""
+def _name_unfinished(members: Members, reporter: Reporter, *, undo: bool) -> str:
+    """The commands that continue with the unfinished hosts; "" if there are none. Of an undo, report that it proves nothing."""
     ends = {member.host.name: batch.end_state(member)[0] for member in members}
     changed = {member.host.name for member in members if member.outcome and member.outcome.applied}
     if undone := [name for name, state in ends.items() if undo and state == "undone"]:
@@ -536,13 +543,13 @@ def _report_unfinished(members: Members, reporter: Reporter, *, undo: bool) -> N
     bad = [name for name, state in ends.items() if state in BAD]
     left = [name for name, state in ends.items() if state not in FINISHED]
     if not left:
-        return
+        return ""
     first = "Fix the cause, then `" if bad else "`"
     them = "it" if len(left) == 1 else "them"
     parts = [Advice(f"Not done: {few(left, NAMED)}. {first}", Command("resume"), f"` continues with {them}")]
     if bad and len(bad) < len(left) and not undo:
         parts += [Advice("`", Command("provision", "--limit @failed"), f"` with {few(bad, NAMED)} alone")]
-    reporter.note(lines((lines(parts, ", "), "."), ""))
+    return lines((lines(parts, ", "), "."), "")
 
 
 def _unhealthy(members: Members) -> str:
@@ -570,14 +577,14 @@ def _failed_hosts(members: Members, judged: Collection[str]) -> list[Member]:
     ]
 
 
-def skip(run: Run, members: Members, code: str, why: str) -> Members:
+def skip(run: Run, members: Members, why: Problem) -> Members:
     """The members, excluded before any change."""
     out = tuple(
-        member.exclude(Problem(code, f"not started: {why}", fix=RESUME, subject=member.host.name))
+        member.exclude(Problem(why.code, f"not started: {why.what}", fix=RESUME, subject=member.host.name))
         for member in members
     )
     for member in out:
         run.record.host(member.host.name, "skipped", member.reason.what if member.reason else "")
     names = few([member.host.name for member in out], NAMED)
-    run.session.reporter.note(lines((f"Not started: {names}: {why}.", RESUME), " "))
+    run.session.reporter.note(f"Not started: {names}: {why.what}.")
     return out

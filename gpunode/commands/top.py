@@ -11,7 +11,7 @@ from gpunode.cluster.api import Api
 from gpunode.commands import status
 from gpunode.engine import history, nodes, record
 from gpunode.engine.member import Member
-from gpunode.engine.overview import Overview, RunLine, make_cell, sort_cells, sum_up_run
+from gpunode.engine.overview import Overview, make_cell, sort_cells, sum_up_run
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, GpunodeError, Problem
 from gpunode.links.plugin.usage import NodeUsage, read_usage
@@ -75,18 +75,3 @@ def _join(session: Session, usages: Mapping[str, NodeUsage], seen: Overview, *, 
     paused = run is not None and record.pause_file(run.id).exists()
     line = sum_up_run(run, running=running, paused=paused, now=time.time()) if run else None
     return replace(seen, cells=sort_cells(cells), run=line)
-
-
-def toggle_pause(run: RunLine | None) -> str:
-    """Ask the run to begin no further batch, or let it begin them again; the sentence for the user."""
-    if run is None or not run.is_running:
-        return "No run is under way."
-    file = record.pause_file(run.id)
-    try:
-        if run.state == "pausing":
-            file.unlink(missing_ok=True)
-            return "The run continues."
-        file.touch(mode=0o600)
-    except OSError as error:
-        return f"{file}: {error.strerror}"
-    return "The run ends after this batch; `gpunode resume` continues it."

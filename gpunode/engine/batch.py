@@ -14,7 +14,7 @@ from gpunode.cluster.api.watch import wait_for_api
 from gpunode.engine import control_plane, gate, plan_file, rounds, work
 from gpunode.engine.fleet import Visit
 from gpunode.engine.impact import Act
-from gpunode.engine.member import Member, Members
+from gpunode.engine.member import PAUSED, Member, Members
 from gpunode.engine.phases import WAITS, Laps, Spent
 from gpunode.engine.plan_file import PlanFile
 from gpunode.engine.proof import Walk, prove
@@ -28,6 +28,7 @@ from gpunode.wording import advise, few
 
 CHANGES = "changes"  # of all hosts: no phase of a host
 FAILED = "failed"  # code: the cluster did not do what was asked
+NOT_BEGUN = (work.BUSY, PAUSED, rounds.STOPPED, gate.CLOSED)  # codes
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,7 @@ def _prove(run: Run, api: Api, members: Members, laps: Laps) -> Members:
 def end_state(member: Member) -> tuple[State, str]:
     """How far the member has come, and why no further."""
     why = member.problem.what if member.problem else (member.outcome.why if member.outcome else "")
-    if member.reason is not None and member.reason.code in (work.BUSY, rounds.STOPPED, gate.CLOSED):
+    if member.reason is not None and member.reason.code in NOT_BEGUN:
         return "skipped", why
     if member.reason is not None and member.reason.code == control_plane.UNHEALTHY and member.has_changes:
         return "skipped", why

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 from gpunode.engine import gate
 from gpunode.engine.chain import find_manual_fix
-from gpunode.engine.member import Member, outcomes
+from gpunode.engine.member import PAUSED, Member, outcomes
 
 REFUSED = 4
 DRIFT, DRIFT_AND_MORE = 5, 6  # all was checked and changes wait; changes wait where it could be checked
+STOPPED = 8  # by its operator
 
 
 def worst(members: Iterable[Member]) -> int:
@@ -24,14 +25,17 @@ def worst(members: Iterable[Member]) -> int:
 
 
 def of_run(members: Iterable[Member]) -> int:
-    """The exit code of a run: 1 if a host that could be proven is not, 4 if only a gate prevented it, else as `worst`. A right host
-    whose GPUs are all in use counts as right."""
+    """The exit code of a run: 1 if a host that could be proven is not, STOPPED if only the operator prevented it, 4 if only a gate did,
+    else as `worst`. A right host whose GPUs are all in use counts as right."""
     members = tuple(members)
     missed = [
         member
         for member in members
         if (member.host_ok or member.has_changes) and not (member.proven or member.in_use)
     ]
-    if any(member.reason is None or member.reason.code != gate.CLOSED for member in missed):
+    codes = {member.reason.code if member.reason else "" for member in missed}
+    if codes - {gate.CLOSED, PAUSED} or worst(members) == 1:
         return 1
-    return REFUSED if missed and worst(members) != 1 else worst(members)
+    if PAUSED in codes:
+        return STOPPED
+    return REFUSED if codes else worst(members)

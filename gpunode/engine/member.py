@@ -13,6 +13,8 @@ from gpunode.links.plugin import cordons
 from gpunode.links.pod.vectoradd import NodeResult
 from gpunode.model import Change, Disturbance, Disturbed, Facts, Gpu, Host, Outcome, Verdict
 
+PAUSED = "paused"  # code of a reason: the operator stopped the run first
+
 
 @dataclass(frozen=True, slots=True)
 class Member:

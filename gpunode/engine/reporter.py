@@ -60,8 +60,9 @@ class Reporter(Protocol):
     def ask(self, question: str) -> bool:
         """A question that needs a user, who can have the diffs shown first; False where there is none."""
 
-    def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
-        """The last line: hosts by status, seconds, and the number of pending cluster changes (None: not checked)."""
+    def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0, after: str = "") -> None:
+        """The last line: hosts by status, seconds, and the number of pending cluster changes (None: not checked).
+        `after`: a note of what to do next, which users read last."""
 
     def total(self, text: str, numbers: Mapping[str, object]) -> None:
         """The last line of other commands: `text` for users, `numbers` as JSON."""

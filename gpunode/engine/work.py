@@ -11,7 +11,7 @@ from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.watch import wait_for_api
 from gpunode.engine import converge, impact, nodes
 from gpunode.engine.fleet import Visit
-from gpunode.engine.member import Member, Members
+from gpunode.engine.member import PAUSED, Member, Members
 from gpunode.engine.record import Record
 from gpunode.engine.reporter import Reporter, progress, report_reason
 from gpunode.engine.session import Session
@@ -309,7 +309,8 @@ def _pause_plugin(
 def _busy(member: Member, left: str, interrupted: bool, what: str = NOT_CHANGED) -> Problem:
     after = "interrupted while" if interrupted else f"after {member.host.work_timeout / 60:.0f} min"
     hint = "Run again when it has ended, or change `work` or `work_timeout` in the inventory."
-    return Problem(BUSY, f"{what}: {after} {left} still used its GPUs", fix=hint, subject=member.host.name)
+    code = PAUSED if interrupted else BUSY
+    return Problem(code, f"{what}: {after} {left} still used its GPUs", fix=hint, subject=member.host.name)
 
 
 PROBE_SECONDS = 5.0  # seconds between two looks at the processes of a host

@@ -70,7 +70,6 @@ class Named:
         self.live = report.live
         self.ask = report.ask
         self.cluster = report.cluster
-        self.summary = report.summary
         self.total = report.total
 
     def event(self, event: Event) -> None:
@@ -103,6 +102,9 @@ class Named:
 
     def note(self, text: str) -> None:
         self._report.note(self._put(text))
+
+    def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0, after: str = "") -> None:
+        self._report.summary(outcomes, cluster=cluster, after=self._put(after))
 
     def _outcome(self, outcome: Outcome) -> Outcome:
         return replace(outcome, problem=self._problem(outcome.problem))

@@ -60,6 +60,7 @@ WRITTEN = {
     "reason": plans.reasons,
     "recorded": plans.recorded,
     "deviation": plans.deviations,
+    "reviewed": plans.reviewed,
 }  # as texts, no tables
 
 
@@ -258,13 +259,15 @@ class Human:
             self._err.print()
             raise
 
-    def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
+    def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0, after: str = "") -> None:
         if not self._accepted:
             self._explain_signs("plan --diff")
         seconds = time.monotonic() - self._start
         self._err_print(f" {summary_text(outcomes, seconds, cluster)}\n")
         if self._times and any(outcome.applied for outcome in outcomes) and not self._quiet:
             self._err_print(f" {slowest(self._times)}\n")
+        if after:
+            self.note(after)
 
     def total(self, text: str, numbers: Mapping[str, object]) -> None:  # noqa: ARG002 - the text has them
         if text:

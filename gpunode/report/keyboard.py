@@ -64,9 +64,11 @@ def run(look: Callable[[], Overview], act: Act, *, interval: float) -> None:
 
 def _choose(feed: _Feed, view: View, act: Act) -> tuple[View, Sequence[str] | None]:
     """Show the fleet until a key leads elsewhere: the view then, and the command to show; None: to the end."""
-    console, drawn = screen(), None
+    console, drawn, noted = screen(), None, _where(feed.latest)
     with _unbuffered_keys() as keyboard, console.screen() as display:
         while feed.error is None:
+            if noted != _where(feed.latest):  # the note is about the run as it was before
+                noted, view = _where(feed.latest), replace(view, note="")
             shown = (feed.latest, view, console.size)
             if drawn != shown:
                 with console:  # as one write
@@ -86,6 +88,12 @@ def _choose(feed: _Feed, view: View, act: Act) -> tuple[View, Sequence[str] | No
                     return replace(view, note=""), answer
                 view = replace(view, note=answer)
         raise feed.error
+
+
+def _where(overview: Overview) -> tuple[str, int, bool] | None:
+    """Where the run is."""
+    run = overview.run
+    return (run.id, run.batch, run.is_running) if run else None
 
 
 def _show(words: Sequence[str]) -> None:

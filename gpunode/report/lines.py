@@ -126,7 +126,9 @@ class Lines:
     def ask(self, question: str) -> bool:  # noqa: ARG002 - programs cannot answer
         return False
 
-    def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
+    def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0, after: str = "") -> None:
+        if after:
+            self.note(after)
         counts = Counter[str](status_of(outcome) for outcome in outcomes)
         self.total("", {"hosts": len(outcomes), **counts, "cluster": cluster})
 

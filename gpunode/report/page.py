@@ -381,8 +381,8 @@ class Page:
         self._report.note(text)
         self._view["summary" if isinstance(text, Headline) else "notes"].append(text)
 
-    def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0) -> None:
-        self._report.summary(outcomes, cluster=cluster)
+    def summary(self, outcomes: Sequence[Outcome], *, cluster: int | None = 0, after: str = "") -> None:
+        self._report.summary(outcomes, cluster=cluster, after=after)
         self._keep(outcomes)
         self._view["summary"].append(summary_text(outcomes, self._now(), cluster))
 

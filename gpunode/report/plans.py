@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from gpunode.model import (
 )
 from gpunode.planning import writers
 from gpunode.report.plain import Part, lines, plain
-from gpunode.wording import common, few
+from gpunode.wording import common, few, several
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
@@ -74,6 +74,7 @@ RECORDED: Mapping[str, tuple[str, str]] = {
     "skipped": ("·", "dim"),
     "waiting": ("·", "dim"),
 }
+REVIEWED = ("·", "dim")  # a change of a plan in a file
 MADE: Mapping[bool | None, tuple[str, str]] = {
     True: ("✓", "green"),
     False: ("·", "dim"),
@@ -452,10 +453,8 @@ def recorded(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
             yield from (" ", (names, "bold"), "  ", sign, f" {end}\n")
         for line in lines(why if len(same) == 1 else common(why, host)):
             yield f"     {line}\n"
-        step = ""
+        shown = []
         for change in changes:
-            name = "" if change["step"] == step else _step_name(change["step"])
-            step = change["step"]
             what, sign = change["what"], MADE[change["made"]]
             if host is None and change["made"] is None:
                 sign = CHANGE
@@ -463,11 +462,45 @@ def recorded(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
                 what = (
                     f"{DO.get(change['kind'], change['kind'])}{what.removeprefix(change['kind'])} (not made)"
                 )
-            yield from ("   ", (f"{name:<11}", "dim"), " ", sign, f" {plain(what)}\n")
-            if change["why"]:
-                yield f"{INDENT}{plain(change['why'])}\n", "dim"
-            for line in change.get("diff", ()):
-                yield f"{INDENT}{plain(line)}\n", line_style(line)
+            shown.append({**change, "what": what, "sign": sign})
+        yield from _changes(shown)
+
+
+def _changes(changes: Iterable[Mapping[str, Any]]) -> Iterator[Part]:
+    """Changes as values, each with its sign."""
+    step = ""
+    for change in changes:
+        name = "" if change["step"] == step else _step_name(change["step"])
+        step = change["step"]
+        yield from ("   ", (f"{name:<11}", "dim"), " ", change["sign"], f" {plain(change['what'])}\n")
+        if change["why"]:
+            yield f"{INDENT}{plain(change['why'])}\n", "dim"
+        for line in change.get("diff", ()):
+            yield f"{INDENT}{plain(line)}\n", line_style(line)
+
+
+def reviewed(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
+    """The plans in a file, by host; hosts that are alike share an entry."""
+    groups: dict[str, list[Sequence[Any]]] = {}
+    for row in rows:
+        host, why, disturbed, changes = row
+        groups.setdefault(repr((host is None, common(why, host or ""), disturbed, changes)), []).append(row)
+    for same in groups.values():
+        host, why, disturbed, changes = same[0]
+        names = ", ".join(ranges([row[0] for row in same])) if host is not None else "cluster"
+        yield from (" ", (names, "bold"))
+        if why:
+            yield from (
+                "  ",
+                ("✗", "red"),
+                f" {'; '.join(lines(why if len(same) == 1 else common(why, host)))}",
+            )
+        elif not changes:
+            yield "  = up to date", "dim"
+        yield "\n"
+        yield from _changes([{**change, "sign": REVIEWED} for change in changes])
+        if disturbed:
+            yield from ("   ", ("disturbs   ", "dim"), f"   {several(disturbed, 'pod')} or processes\n")
 
 
 def group_rows(kind: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:

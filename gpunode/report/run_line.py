@@ -31,7 +31,8 @@ def run_line(run: RunLine, width: int) -> list[Part]:
     left = [] if run.left is None else ["longer than estimated"]
     if run.left and run.left > 0:
         left = [f"{Estimate(run.left, typical=False)}{'' if width < NARROW else ' left'}"]
-    state = ["pausing after this batch"] if run.state == "pausing" else left
+    last = run.batch == run.batches > 0  # after which there is nothing to pause
+    state = ["pausing after this batch"] if run.state == "pausing" and not last else left
     named = [] if width < NARROW else [f"run {run.id}"]
     text = " · ".join([done, *bad, *state, *named])
     return [(batch, "bold"), ("█" * filled + "░" * (bar - filled), "cyan"), f" {text}"]

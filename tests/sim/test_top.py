@@ -28,7 +28,10 @@ def test_a_run_is_watched_paused_after_its_batch_and_resumed() -> None:
             shown.press("b")
             shown.wait_for("pausing after this batch")
             shown.wait_for(r"run ended .* 1 of 2 hosts done · `gpunode resume` continues")
-            run.wait()
+            assert run.wait() == 8
+        *_, note, last = operators.lines(demo)
+        assert note["message"] == "Not done: gpu-2. `gpunode resume` continues with it."
+        assert last["type"] == "summary"
         shown.wait_for(r"✓ gpu-1 +\d/2 ")
         shown.press("\x1b[H\r")
         shown.wait_for("gpunode verify --no-run inventory.yaml --limit gpu-2")

@@ -13,7 +13,7 @@ import pytest
 from gpunode import report
 from gpunode.engine import exit_codes, gate
 from gpunode.engine.history import read
-from gpunode.engine.member import Member
+from gpunode.engine.member import PAUSED, Member
 from gpunode.engine.record import Record, RunOptions
 from gpunode.errors import Problem
 from gpunode.model import Cluster, GateCommand, Host, Inventory, Outcome, Ssh
@@ -104,12 +104,16 @@ def test_a_gate_that_cannot_be_started_stops_the_run(tmp_path: Path, monkeypatch
         ([("right", "stopped"), ("right", gate.CLOSED)], 1),
         ([("unreachable", None), ("right", gate.CLOSED)], 4),
         ([("unreachable", None), ("right", None)], 3),
+        ([("right", None), ("right", PAUSED)], 8),
+        ([("failed", None), ("right", PAUSED)], 1),
+        ([("right", "stopped"), ("right", PAUSED)], 1),
+        ([("refused", None), ("right", PAUSED)], 8),
     ],
 )
-def test_a_run_that_a_gate_stopped_has_an_exit_code_of_its_own(
+def test_a_run_that_a_gate_or_its_operator_stopped_has_an_exit_code_of_its_own(
     members: list[tuple[Any, str | None]], code: int
 ) -> None:
-    """That of a refusal, unless something failed."""
+    """Unless something failed; a gate has that of a refusal."""
     made = [
         Member(HOST, Outcome("gpu-1", status), reason=Problem(why, why) if why else None)
         for status, why in members

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from gpunode.cli import app
 from gpunode.cluster.objects.difference import Difference
 from gpunode.engine import plan_file
 from gpunode.engine.member import Member
 from gpunode.engine.plan_file import PlanFile
-from gpunode.errors import UsageError
+from gpunode.errors import Problem, UsageError
 from gpunode.model import Packages, PackageSpec, Reboot, Service, WriteFile
 from tests import cases
 from tests.unit.test_batches import HOSTS, waiting
@@ -167,3 +169,23 @@ def test_after_the_end_of_work_a_plan_may_do_less(
     assert after.outcome
     after = replace(after, outcome=replace(after.outcome, disturbs=None))
     assert bool(plan_file.describe_unaccepted(plan(inventory, before), after)) is stops
+
+
+@pytest.mark.parametrize("words", [(), ("--diff",)])
+def test_a_plan_is_shown_without_its_hosts(
+    words: tuple[str, ...], inventory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hosts that are alike share an entry; what has no plan says why. No connection is opened."""
+    monkeypatch.chdir(tmp_path)
+    refused = Member(HOSTS[2], reason=Problem("busy", "its work goes on"))
+    members = (waiting(A, FILE), waiting(B, FILE), refused)
+    plan_file.write(Path("friday.plan"), plan(inventory, *members, cluster=[LABEL]))
+    shown = CliRunner().invoke(app, ["show", "friday.plan", *words])
+    assert shown.exit_code == 0, shown.output
+    lines = shown.output.splitlines()
+    assert [lines.count(f"   x           · change {FILE.path}"), lines.count(f"{' ' * 17}because")] == [1, 1]
+    assert f" {refused.host.name}  ✗ its work goes on" in lines
+    assert "   cluster     · labelled Node a1" in lines
+    assert (f"{' ' * 17}+size = 1" in lines) == bool(words)
+    assert "3 hosts: 2 to change, 1 without a plan; in the cluster 1 change." in shown.output
+    assert "`gpunode provision friday.plan` applies it." in shown.output

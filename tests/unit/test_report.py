@@ -982,3 +982,12 @@ def test_proofs_of_many_hosts_and_gpus_are_a_row_for_all_that_ended_alike(
     assert lines[1] == "gpu-[001:004], gpu-[006:120] verified 8 GPUs, vectoradd passed on each"
     assert lines[2] == "gpu-005 gpu-005 not verified gpu-005 is NotReady node node-not-ready"
     assert lines[4] == "gpu-[001:120] 960 GPUs H100 passed 960 7"
+
+
+def test_users_read_last_what_to_do_next_and_programs_the_summary(capsys: pytest.CaptureFixture[str]) -> None:
+    after = Advice("`", Command("resume"), "` continues.")
+    Named(make(json=False, quiet=False), Path("i.yaml")).summary([], after=after)
+    assert capsys.readouterr().err.splitlines()[-1] == " `gpunode resume i.yaml` continues."
+    Named(make(json=True, quiet=False), Path("i.yaml")).summary([], after=after)
+    note, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (note["message"], last["type"]) == ("`gpunode resume i.yaml` continues.", "summary")

@@ -12,22 +12,25 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.cells import cell_len
+from typer.testing import CliRunner
 
+from gpunode.cli import app
 from gpunode.cli.hosts import _words
 from gpunode.cli.options import InCluster
 from gpunode.commands import history
-from gpunode.commands.top import _join, toggle_pause
+from gpunode.commands.pause import pause, toggle_pause
+from gpunode.commands.top import _join
 from gpunode.contract.status import Reason
 from gpunode.contract.usage import Gpu, User
 from gpunode.engine import record
 from gpunode.engine.history import is_running, read
 from gpunode.engine.overview import HostCell, Overview, Rank, RunLine, make_cell, sort_cells, sum_up_run
 from gpunode.engine.record import Progress, Record, RunOptions, State
-from gpunode.errors import Problem
+from gpunode.errors import Problem, UsageError
 from gpunode.links.plugin.usage import NodeUsage
 from gpunode.report.keyboard import keys
 from gpunode.report.top import View, draw, press, selected
@@ -269,16 +272,47 @@ def test_a_damaged_record_hides_no_figures(under_way: Record, tmp_path: Path) ->
 
 
 def test_a_pause_is_asked_for_and_taken_back(under_way: Record) -> None:
-    line = sum_up_run(read(under_way.path), running=True, paused=False, now=0)
-    assert "after this batch" in toggle_pause(line)
+    inventory = Path(read(under_way.path).inventory)
+    assert "after this batch" in toggle_pause(inventory)
     assert under_way.paused
-    pausing = sum_up_run(read(under_way.path), running=True, paused=True, now=0)
-    assert toggle_pause(pausing) == "The run continues."
+    assert toggle_pause(inventory) == "The run continues."
     assert not under_way.paused
-    toggle_pause(line)
+    under_way.batch(2, 2, 60)
+    assert toggle_pause(inventory) == "Batch 2 of 2 is the last: the run ends after it."
     under_way.end()
     assert not under_way.paused
-    assert toggle_pause(None) == toggle_pause(RunLine("r", "ended", 1, 1, 0, 0)) == "No run is under way."
+    assert toggle_pause(None) == toggle_pause(inventory) == "No run is under way."
+
+
+def test_a_run_is_paused_from_any_terminal(under_way: Record) -> None:
+    inventory = Path(read(under_way.path).inventory)
+    inventory.touch()  # what it has is not read: it may be edited meanwhile
+    paused = CliRunner().invoke(app, ["pause", str(inventory)])
+    assert (paused.exit_code, under_way.paused) == (0, True)
+    assert f"The run ends after this batch; `gpunode resume {inventory}` continues it." in paused.output
+    assert CliRunner().invoke(app, ["pause", str(inventory), "--cancel"]).exit_code == 0
+    assert not under_way.paused
+
+
+def test_a_pause_without_a_run_names_what_there_is(under_way: Record, tmp_path: Path) -> None:
+    other, mine = tmp_path / "other.yaml", tmp_path / "inventory.yaml"
+    other.touch()
+    with pytest.raises(UsageError, match=r"no run of .*other.yaml is under way on this machine") as caught:
+        pause(cast("Any", None), other, cancel=False)
+    assert caught.value.hint == f"One of another inventory is: `gpunode pause {mine}`."
+    under_way.end()
+    with pytest.raises(UsageError) as caught:
+        pause(cast("Any", None), mine, cancel=False)
+    assert caught.value.hint == f"Its last run has ended: `gpunode resume {mine}` continues it."
+    with pytest.raises(UsageError) as caught:
+        pause(cast("Any", None), other, cancel=False)
+    assert caught.value.hint.startswith("`gpunode history` lists the runs.")
+
+
+@pytest.mark.parametrize(("batch", "shown"), [(2, "pausing after this batch"), (3, "about 1 min left")])
+def test_only_a_batch_before_the_last_one_is_followed_by_a_pause(batch: int, shown: str) -> None:
+    run = RunLine("4f1c", "pausing", 3, 2, 0, 0, batch, 3, 60.0)
+    assert shown in text(fleet(8, run))[1]
 
 
 PROGRAM = """

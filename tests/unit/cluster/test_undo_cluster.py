@@ -430,7 +430,5 @@ def test_the_end_of_an_undo_names_the_hosts_that_it_has_changed(
 ) -> None:
     reporter = mock.Mock()
     partly = Member(Host("b", Ssh("b")), Outcome("b", status, applied=(REMOVAL,), left=()))
-    provision._report_unfinished(
-        (partly, Member(BEFORE, Outcome("a", "right", left=()))), reporter, undo=True
-    )
+    provision._name_unfinished((partly, Member(BEFORE, Outcome("a", "right", left=()))), reporter, undo=True)
     assert str(reporter.note.call_args_list[0].args[0]).startswith(f"{first}Nothing was verified")

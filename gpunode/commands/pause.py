@@ -1,0 +1,59 @@
+"""Ends a run on this machine before its next batch, from another terminal. Connects to nothing."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from gpunode.engine import history, record
+from gpunode.engine.record import RecordedRun
+from gpunode.engine.reporter import Reporter
+from gpunode.errors import GpunodeError, UsageError
+from gpunode.wording import Advice, Command
+
+
+def pause(reporter: Reporter, inventory: Path, *, cancel: bool) -> int:
+    """Pause this inventory's run, or `cancel` its pause; the exit code. Raises UsageError where none is under way."""
+    run = history.last_run(inventory)
+    if run is None or not history.is_running(run):
+        raise UsageError(f"no run of {inventory} is under way on this machine", hint=_where(run))
+    reporter.note(set_pause(run, on=not cancel))
+    return 0
+
+
+def _where(last: RecordedRun | None) -> str:
+    """What there is in its place: runs of other inventories, else the last run."""
+    runs = [run for run in history.newest(record.RECENT) if isinstance(run, RecordedRun)]
+    running = [run for run in runs if run.options.command is None and history.is_running(run)]
+    if running:
+        named = [shlex.quote(run.inventory) for run in running]
+        return "\n".join(f"One of another inventory is: `gpunode pause {name}`." for name in named)
+    if last and last.not_done:
+        return f"Its last run has ended: `gpunode resume {shlex.quote(last.inventory)}` continues it."
+    return "`gpunode history` lists the runs. Pause a run as the user that began it, on the same machine."
+
+
+def set_pause(run: RecordedRun, *, on: bool) -> str:
+    """Ask the run to begin no further batch, or let it begin them again; the sentence for the user."""
+    file = record.pause_file(run.id)
+    try:
+        if not on:
+            file.unlink(missing_ok=True)
+            return "The run continues."
+        file.touch(mode=0o600)
+    except OSError as error:
+        raise GpunodeError(f"{file}: {error.strerror}") from error
+    if run.batch and run.batch.batch == run.batch.of:
+        return f"Batch {run.batch.batch} of {run.batch.of} is the last: the run ends after it."
+    return Advice("The run ends after this batch; `", Command("resume"), "` continues it.")
+
+
+def toggle_pause(inventory: Path | None) -> str:
+    """Pause this inventory's run, or end its pause; the sentence for the user of a screen."""
+    try:
+        run = history.last_run(inventory) if inventory else None
+        if run is None or not history.is_running(run):
+            return "No run is under way."
+        return str(set_pause(run, on=not record.pause_file(run.id).exists()))
+    except GpunodeError as error:
+        return error.message
