@@ -4,7 +4,7 @@ import glob
 import json
 import os
 import re
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Pattern
 
 from gpunode.agent.section import Section
 from gpunode.agent.system import below, line_of, names_in, text_of, unrooted
@@ -56,6 +56,7 @@ CONTAINER = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])")
 # LXC, LXD and Incus; systemd-nspawn and libvirt. source: lxc's src/lxc/cgroups; systemd.special(7)
 MACHINE = re.compile(r"/(lxc\.payload[^/\n]*|machine\.slice/[^/\n]+)")
+HOST = "/proc/1/cgroup"  # with the host's own id, where it is a container without a cgroup namespace
 LOGS = "/var/log/pods/*_*_"  # NAMESPACE_NAME_UID, from kubelet 1.14 on
 DOCKER = "/var/lib/docker/containers/%s/config.v2.json"
 BUNDLES = (  # OCI's config.json: containerd's, CRI-O's and podman's
@@ -74,9 +75,9 @@ NERDCTL = "nerdctl/name"
 def owner(cgroup: str) -> Dict[str, Optional[str]]:
     """From /proc/PID/cgroup: `container` (its id), `pod` (its UID), `name`: `namespace/name` of the pod, else the
     container's own. None: there is none, or no file names it."""
-    containers, pods = CONTAINER.findall(cgroup), POD.findall(cgroup)
-    container = containers[-1] if containers else task(cgroup)
-    pod = pods[-1].replace("_", "-") if pods else None
+    host = text_of(HOST) or ""
+    container = innermost(cgroup, host, CONTAINER) or task(cgroup)
+    pod = (innermost(cgroup, host, POD) or "").replace("_", "-") or None
     name = (pod_of(pod) if pod else None) or (name_of(container) if container else None)
     return {"container": container, "pod": pod, "name": name}
 
@@ -91,12 +92,15 @@ def read_cgroups() -> Dict[str, int]:
 
 def count_containers(read: Section) -> int:
     """How many containers and virtual machines have processes, whatever started them: by their own ids, or by their pods'."""
-    cgroups: Dict[str, int] = read.result()
-    owners = [
-        CONTAINER.findall(cgroup) or POD.findall(cgroup) or MACHINE.findall(cgroup) or [task(cgroup)]
-        for cgroup in cgroups
-    ]
-    return len({ids[-1] for ids in owners if ids[-1]})
+    host = text_of(HOST) or ""
+    ids = {innermost(cgroup, host, CONTAINER, POD, MACHINE) or task(cgroup) for cgroup in read.result()}
+    return len(ids - {None})
+
+
+def innermost(cgroup: str, host: str, *patterns: Pattern[str]) -> Optional[str]:
+    """The last id in a cgroup, by the first pattern that has one, but none in that of the `host`, which may be a container itself."""
+    ids = (name for pattern in patterns for name in reversed(pattern.findall(cgroup)) if name not in host)
+    return next(ids, None)
 
 
 def task(cgroup: str) -> Optional[str]:

@@ -23,6 +23,7 @@ from gpunode.engine import (
     impact,
     nodes,
     rounds,
+    undo_cluster,
     work,
 )
 from gpunode.engine.batch import Interrupt, Run
@@ -83,7 +84,12 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
         _check_rights(api, members, namespace)
     else:
         reporter.note("The cluster is left out, since the inventory names no `cluster.plugin`.")
-    _show_left(session, members, strangers)
+    undo_cluster.show_left(reporter, members)
+    if strangers:
+        gone = few([member.host.name for member in strangers], NAMED)
+        reporter.note(
+            f"{gone}: no host of the inventory, so only the marks of the node go. What is on the machine stays."
+        )
     order = rounds.order_batches(members, size=options.size)
     plan = cluster_diff.ClusterPlan(len(marked), ())
     costs = report_costs(session, order, members, plan, size=options.size, run=False)
@@ -158,21 +164,6 @@ def _marks(api: Api | None, members: Sequence[Member], keep: bool) -> Mapping[st
 def _check_rights(api: Api, members: Members, namespace: str) -> None:
     drains = any(member.has_changes and member.host.work == "drain" for member in members)
     rights.demand(api, rights.of_run(namespace, drains=drains, proves=False))
-
-
-def _show_left(session: Session, members: Members, strangers: Members) -> None:
-    """Show what stays on hosts."""
-    rows = [
-        (member.host.name, left.code, left.what, left.why)
-        for member in members
-        for left in (member.outcome.left if member.outcome else None) or ()
-    ]
-    session.reporter.rows("left", ("host", "code", "what", "why"), rows)
-    if strangers:
-        gone = few([member.host.name for member in strangers], NAMED)
-        session.reporter.note(
-            f"{gone}: no host of the inventory, so only the marks of the node go. What is on the machine stays."
-        )
 
 
 def _leave(

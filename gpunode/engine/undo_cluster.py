@@ -253,13 +253,7 @@ def _show_left(
 ) -> None:
     """Show what an undo leaves as it is: on hosts, and in the cluster."""
     known = {host.name for host in session.inventory.hosts}
-    rows: list[tuple[str, str, str, str]] = [
-        (member.host.name, left.code, left.what, left.why)
-        for member in members
-        if member.outcome
-        for left in member.outcome.left or ()
-    ]
-    rows += [
+    rows = [
         (name, "kept", "its changes", "the host has left the inventory")
         for name, host in recorded.hosts.items()
         if name not in known and (host.made or host.state in BEGUN)
@@ -270,4 +264,15 @@ def _show_left(
         for change in (recorded.changes[number] for number in recorded.planned.get(CLUSTER, ()))
         if change.what.removeprefix(f"{change.kind} ") not in planned.known and change.kind != "replaced"
     ]
-    session.reporter.rows("left", ("host", "code", "what", "why"), rows)
+    show_left(session.reporter, members, rows)
+
+
+def show_left(reporter: Reporter, members: Members, others: Sequence[tuple[str, str, str, str]] = ()) -> None:
+    """Show what stays on the members' hosts, and the `others`: host, code, what and why."""
+    rows = [
+        (member.host.name, left.code, left.what, left.why)
+        for member in members
+        if member.outcome
+        for left in member.outcome.left or ()
+    ]
+    reporter.rows("left", ("host", "code", "what", "why"), [*rows, *others])

@@ -22,6 +22,8 @@ from tests.agent.conftest import Host, collect, wait_until
 
 POD = "1b2c3d4e-1111-2222-3333-444455556666"
 CONTAINER = "ab" * 32
+UID = POD.replace("-", "_")
+STATIC = "0f5d6a3b7c8e9d1a2b3c4d5e6f708192"  # a static pod's, without dashes
 BINARY = "/usr/bin/nvidia-container-runtime"
 
 
@@ -574,6 +576,29 @@ def test_a_system_container_and_a_virtual_machine_are_counted(host: Host, cgroup
     assert answers.parse_facts(host.probe()).containers == 1
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        f"/docker/{'1' * 64}",
+        f"/kubepods/burstable/pod{STATIC}/{'2' * 64}",
+        "/lxc.payload.gpu",
+        "/machine.slice/systemd-nspawn@gpu.service/payload",
+    ],
+)
+def test_a_host_that_is_a_container_itself_has_its_daemons_to_itself(host: Host, own: str) -> None:
+    """Where its cgroups have no namespace of their own, as with cgroup v1: else a reload of the modules would be a reboot."""
+    host.write("/sys/module/nvidia/refcnt", "1\n")
+    inner = {"9": "system.slice/nvidia-persistenced.service", "10": f"kubepods/pod{POD}/{CONTAINER}"}
+    host.write("/proc/1/cgroup", f"1:name=systemd:{own}/init.scope\n")
+    for pid, cgroup in inner.items():
+        host.write(f"/proc/{pid}/cgroup", f"1:name=systemd:{own}/{cgroup}\n")
+        host.path(f"/proc/{pid}/fd").mkdir()
+        host.path(f"/proc/{pid}/fd/3").symlink_to("/dev/nvidiactl")
+    seen = answers.parse_facts(host.probe())
+    assert [(user.container, user.pod) for user in seen.gpu_users] == [(None, None), (CONTAINER, POD)]
+    assert seen.containers == 1
+
+
 def test_a_cgroupfs_pod_on_a_hybrid_host_is_found(host: Host) -> None:
     """dockershim's layout: /kubepods/QOS/podUID/ID on many lines."""
     host.write("/sys/module/nvidia/refcnt", "1\n")
@@ -587,8 +612,6 @@ def test_a_cgroupfs_pod_on_a_hybrid_host_is_found(host: Host) -> None:
     assert (user.container, user.pod) == (CONTAINER, POD)
 
 
-UID = POD.replace("-", "_")
-STATIC = "0f5d6a3b7c8e9d1a2b3c4d5e6f708192"  # a static pod's, without dashes
 LOGS = f"/var/log/pods/ml_train-7f9c_{POD}/cuda/0.log"
 BUNDLE = "/run/containerd/io.containerd.runtime.v2.task"
 CRI = {

@@ -5,7 +5,7 @@ import re
 import stat
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from gpunode.agent.processes import CONTAINER, owner, task
+from gpunode.agent.processes import CONTAINER, HOST, innermost, owner, task
 from gpunode.agent.section import Section
 from gpunode.agent.system import below, names_in, text_of
 
@@ -19,13 +19,12 @@ def read_gpu_containers(read: Section) -> List[Dict[str, Any]]:
     """Every container that was given device files of GPUs. `lost`: those that its cgroup refuses; None: it cannot be told."""
     if not any(GPU.match(name) for name in names_in("/dev")):
         return []
-    cgroups: Dict[str, int] = read.result()
+    cgroups, host = read.result(), text_of(HOST) or ""
     first: Dict[str, Tuple[int, str]] = {}  # container -> its first process, and the cgroup of that
     for cgroup, pid in sorted(cgroups.items(), key=lambda item: item[1]):
-        container = (CONTAINER.findall(cgroup) or [task(cgroup)])[-1]
-        if (
-            container and "conmon-" not in cgroup
-        ):  # CRI-O's and podman's monitor of the container, on the host
+        container = innermost(cgroup, host, CONTAINER) or task(cgroup)
+        # CRI-O's and podman's conmon watches over the container from the host.
+        if container and "conmon-" not in cgroup:
             first.setdefault(container, (pid, cgroup))
     containers = []
     for container, (pid, cgroup) in first.items():
