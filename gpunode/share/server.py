@@ -168,6 +168,9 @@ class Handler(BaseHTTPRequestHandler):
             )
             return
         text, verb = self.rfile.read(int(length)), self._verb()
+        if len(text) < int(length):  # the client left, or the server leaves
+            self.close_connection = True
+            return
         extender = self.server.extender
         ask = {
             "filter": extender.filter,

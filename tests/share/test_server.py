@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -226,6 +227,15 @@ def test_one_connection_serves_many_requests(server: Server) -> None:
         assert json.loads(connection.getresponse().read())["NodeNames"] == ["room"]
         assert connection.sock is not None
     connection.close()
+
+
+def test_a_body_that_ends_early_is_not_answered(server: Server) -> None:
+    """As when the server leaves in the middle of a request: its sender would read that its pod is no JSON."""
+    address: Any = server.server_address[:2]
+    with socket.create_connection(address, 10) as client:
+        client.sendall(b"POST /filter HTTP/1.1\r\nContent-Length: 50\r\n\r\n{}")
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(100) == b""
 
 
 def test_binds_side_by_side_take_what_there_is(server: Server, api: Pods) -> None:
