@@ -132,7 +132,6 @@ def undo(
 
     Example: gpunode undo last --limit gpu-01
     """
-    from gpunode.commands import provision as rollout
     from gpunode.commands import undo as undoing
     from gpunode.engine import history, record
     from gpunode.engine.batch_order import Size
@@ -159,4 +158,4 @@ def undo(
     size = Size.parse(batch) if batch is not None else None
     limit = common.limit or hosts
     with session(dataclasses.replace(common, limit=limit), accepted=yes) as work:
-        return undoing.undo(work, recorded.id, rollout.ProvisionOptions(yes=yes, size=size))
+        return undoing.undo(work, recorded.id, undoing.UndoOptions(yes, size))

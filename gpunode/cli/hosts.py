@@ -162,12 +162,15 @@ def resume(*, common: options.Deploys, yes: options.Yes = False, html: options.H
         if more := history.note_unfinished(common.inventory):
             typer.echo(str(more), err=True)
         return 0
-    settings = rollout.ProvisionOptions.of_recorded_run(run, yes=yes, now=time.time())
     limit = [*(common.limit or ()), *([] if common.limit else ["@not-done"])]
     with session(dataclasses.replace(common, limit=limit), html, accepted=yes) as work:
-        if settings.undo:
-            return undoing.undo(work, settings.undo, settings)
-        return rollout.provision(work, settings)
+        if undone := run.options.undo:
+            return undoing.undo(
+                work, undone, undoing.UndoOptions.of_recorded_run(run, yes=yes, now=time.time())
+            )
+        return rollout.provision(
+            work, rollout.ProvisionOptions.of_recorded_run(run, yes=yes, now=time.time())
+        )
 
 
 @visits_hosts

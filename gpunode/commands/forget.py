@@ -7,32 +7,29 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gpunode.cluster import rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.objects.difference import Difference
-from gpunode.commands import provision
-from gpunode.commands.provision import Hosts, ProvisionOptions
 from gpunode.engine import (
     accepted,
     batch,
     cluster_diff,
-    control_plane,
     converge,
     exit_codes,
     forget,
     impact,
     nodes,
+    rollout,
     rounds,
     undo_cluster,
     work,
 )
-from gpunode.engine.batch import Interrupt, Run
+from gpunode.engine.batch import Run
 from gpunode.engine.batch_order import Size
 from gpunode.engine.estimate import report_costs
 from gpunode.engine.fleet import Planner, Visit
 from gpunode.engine.member import Member, Members, outcomes
-from gpunode.engine.record import FORGOTTEN, Record
-from gpunode.engine.reporter import confirm, progress, report_reason
+from gpunode.engine.record import FORGOTTEN, Record, RunOptions
+from gpunode.engine.reporter import progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError
 from gpunode.links.node import GPU_LABEL, fetch, find
@@ -67,21 +64,18 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
 
     for visit in session.visits.values():
         visit.choose_planner = choose_planner
-    members = rounds.probe_all(session, {}) if session.hosts else ()
-    placed = impact.locate(api, members)
-    namespace = session.inventory.cluster.namespace
-    members = impact.find_impact(api, namespace, members, placed, strict=True, planners=session.planners)
-    members = control_plane.refuse_unnamed(session.inventory, members)
-    reporter.plans(outcomes(members))
+    probed = rounds.probe_all(session, {}) if session.hosts else ()
+    hosts = rollout.plan_hosts(session, api, probed, size=options.size)
+    members, namespace = hosts.members, session.inventory.cluster.namespace
     strangers = _strangers(api, session.inventory.hosts, options.nodes)
-    marked = _marks(api, [*placed, *strangers], keep)
+    marked = _marks(api, [*hosts.placed, *strangers], keep)
     if api is not None:
         lines = [
             Difference(f"Node {name}", "labelled", tuple(f"-{text}" for text in texts))
             for name, texts in marked.items()
         ]
         reporter.cluster(api.access.context, lines)
-        _check_rights(api, members, namespace)
+        rollout.check_rights(session, api, members, proves=False)
     else:
         reporter.note("The cluster is left out, since the inventory names no `cluster.plugin`.")
     undo_cluster.show_left(reporter, members)
@@ -90,37 +84,28 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
         reporter.note(
             f"{gone}: no host of the inventory, so only the marks of the node go. What is on the machine stays."
         )
-    order = rounds.order_batches(members, size=options.size)
     plan = cluster_diff.ClusterPlan(len(marked), ())
-    costs = report_costs(session, order, members, plan, size=options.size, run=False)
+    costs = report_costs(session, hosts.order, members, plan, size=options.size, run=False)
     question = answered = ""
     if costs or marked:
-        question, answered = f"{costs or 'Marks alone'}. Forget them?", "--yes" if options.yes else "yes"
-        confirm(reporter, question, yes=options.yes)
-    settings = ProvisionOptions(yes=options.yes, run=False, size=options.size, command="forget")
-    record = provision.begin_record(session, (*members, *strangers), settings, question, answered)
-    record.plans(batch.shown_plans(members))
-    hosts = Hosts(members, placed, order, frozenset(host.name for part in order for host in part))
-    with (
-        provision.hold_lease(api, session, record) as lease,
-        Interrupt(reporter, lambda: record.begun) as stop,
-    ):
-        provision.sweep_test_pods(session, api, record, lease)
-        acts = {member.host.name: impact.acts(member.changes) for member in members if member.has_changes}
+        question, answered = rollout.ask(reporter, f"{costs or 'Marks alone'}. Forget them?", yes=options.yes)
+    known = RunOptions(run=False, batch=options.size.text if options.size else None, command="forget")
+    record = rollout.begin_record(session, (*members, *strangers), known, question, answered)
+    with rollout.hold_cluster(session, api, record, (*members, *strangers)) as (lease, interrupt):
         run = Run(
             session,
             api,
             record,
-            stop,
-            acts,
+            interrupt,
+            impact.accepted_acts(members),
             prove=False,
             before=lambda member, emit: _leave(api, namespace, member, record, keep, emit),
             last=lambda after: _take_marks(api, session, after, record, keep),
             done=FORGOTTEN,
         )
-        members = provision.run_batches(run, lease, provision.plan_again(run, hosts, lease), hosts, settings)
-        if strangers and (why := provision.stop_reason(run, lease, members, hosts, None)):
-            strangers = provision.skip(run, strangers, why)
+        members = rollout.run_batches(run, lease, hosts)
+        if strangers and (why := rollout.stop_reason(run, lease, members, hosts)):
+            strangers = rollout.skip(run, strangers, why)
         else:
             strangers = _take_marks(api, session, strangers, record, keep)
             for member in strangers:
@@ -159,11 +144,6 @@ def _marks(api: Api | None, members: Sequence[Member], keep: bool) -> Mapping[st
     items = api.find("Node")[0] if api and here else []
     found = {item["metadata"]["name"]: marks.find(item, keep_software=keep) for item in items}
     return {name: texts for name, texts in found.items() if texts and name in here}
-
-
-def _check_rights(api: Api, members: Members, namespace: str) -> None:
-    drains = any(member.has_changes and member.host.work == "drain" for member in members)
-    rights.demand(api, rights.of_run(namespace, drains=drains, proves=False))
 
 
 def _leave(

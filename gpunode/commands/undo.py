@@ -1,33 +1,105 @@
-"""Takes the changes of a recorded run back, host by host: by their journals, in provision's batches."""
+"""Takes the changes of a recorded run back: on the hosts by their journals, in batches as `provision` does; then in the cluster."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 from gpunode.commands.history import rfc3339
-from gpunode.commands.provision import ProvisionOptions, provision
-from gpunode.engine import converge
+from gpunode.engine import (
+    batch,
+    converge,
+    exit_codes,
+    gate,
+    impact,
+    nodes,
+    rollout,
+    rounds,
+    undo_cluster,
+)
 from gpunode.engine import undo as planning
+from gpunode.engine.batch import Run
+from gpunode.engine.batch_order import Size
+from gpunode.engine.cluster_diff import ClusterPlan
+from gpunode.engine.estimate import report_costs
 from gpunode.engine.fleet import Planner, Visit
 from gpunode.engine.history import find
-from gpunode.engine.record import BEGUN
-from gpunode.engine.reporter import Moment
+from gpunode.engine.member import Members
+from gpunode.engine.record import BEGUN, RecordedRun, RunOptions
+from gpunode.engine.reporter import Moment, Reporter
 from gpunode.engine.session import Session
 from gpunode.errors import Refused
+from gpunode.wording import Advice, Command, few
+
+NAMED = 5
 
 
-def undo(session: Session, run: str, options: ProvisionOptions) -> int:
+@dataclass(frozen=True, slots=True)
+class UndoOptions:
+    """`rest`: unfinished hosts of the undo to resume; `begun`: see `rebooting`; `undone`: those that it has undone."""
+
+    yes: bool = False
+    size: Size | None = None
+    rest: tuple[str, ...] = ()
+    begun: Mapping[str, float] = field(default_factory=dict)
+    undone: tuple[str, ...] = ()
+
+    @classmethod
+    def of_recorded_run(cls, run: RecordedRun, *, yes: bool, now: float) -> UndoOptions:
+        """The options that resume a recorded undo. `now`: in seconds since the epoch."""
+        size = Size.parse(run.options.batch) if run.options.batch else None
+        return cls(yes, size, run.not_done, rollout.rebooting(run, now), run.in_state("undone"))
+
+
+def undo(session: Session, run_id: str, options: UndoOptions) -> int:
     """Undo the run with this id on the session's hosts. Returns the exit code. Nothing is proven: what the run brought is gone."""
-    recorded = find(run)
-    hosts = recorded.hosts
-    session.reporter.note(
-        f"Undoes run {run}: began {Moment(rfc3339(recorded.began))}, by {recorded.by or 'an older gpunode'}, of {recorded.inventory}."
-    )
-    changed = {name for name, progress in hosts.items() if progress.made or progress.state in BEGUN}
+    reporter, recorded = session.reporter, find(run_id)
+    began, by = Moment(rfc3339(recorded.began)), recorded.by or "an older gpunode"
+    reporter.note(f"Undoes run {run_id}: began {began}, by {by}, of {recorded.inventory}.")
     for name, visit in session.visits.items():
-        visit.choose_planner = partial(_choose_planner, run, name in changed)
-    return provision(session, replace(options, undo=run, run=False))
+        progress = recorded.hosts.get(name)
+        changed = progress is not None and (progress.made or progress.state in BEGUN)
+        visit.choose_planner = partial(_choose_planner, run_id, bool(changed))
+    api = nodes.connect(session.inventory) if session.inventory.cluster.plugin else None
+    hosts = rollout.plan_hosts(
+        session,
+        api,
+        rounds.probe_all(session, options.begun),
+        begun=options.begun,
+        size=options.size,
+        undone=options.undone,
+    )
+    members = hosts.members
+    planned = undo_cluster.show_plan(session, api, members, hosts.placed, recorded, options.undone)
+    gate.show(session.inventory, reporter)
+    rollout.check_rights(session, api, members, proves=False)
+    cluster = ClusterPlan(len(planned.changes), (), changes=planned.changes)
+    costs = report_costs(session, hosts.order, members, cluster, size=options.size, run=False)
+    asked = answered = ""
+    if costs or cluster.objects:
+        question = f"{costs or 'The cluster alone'}. Undo run {run_id}?"
+        asked, answered = rollout.ask(reporter, question, yes=options.yes)
+    known = RunOptions(run=False, batch=options.size.text if options.size else None, undo=run_id)
+    record = rollout.begin_record(
+        session, members, known, asked, answered, rest=options.rest, undone=options.undone
+    )
+    record.cluster(cluster.changes, {member.node.name: member.host.name for member in members if member.node})
+    with rollout.hold_cluster(session, api, record, members) as (lease, interrupt):
+        last = undo_cluster.make_stage(session, api, record, recorded) if api else None
+        run = Run(session, api, record, interrupt, impact.accepted_acts(members), prove=False, last=last)
+        members = rollout.run_batches(run, lease, hosts)
+        why, restored = rollout.stop_reason(run, lease, members, hosts), True
+        if api and planned.objects:
+            restored = undo_cluster.restore(
+                api, reporter, why.what if why else "", members, recorded, planned.objects
+            )
+    if restored or not all(member.host_ok and member.reason is None for member in members):
+        record.end()  # or the undo still owes its objects, and `resume` continues it
+    rollout.report_lost(api if hosts.order else None, record, lease, reporter)
+    report_undone(members, reporter)
+    rollout.report_results(session, members)
+    return exit_codes.of_run(members) or int(not restored)
 
 
 def _choose_planner(run: str, changed: bool, visit: Visit) -> Planner:
@@ -41,3 +113,14 @@ def _choose_planner(run: str, changed: bool, visit: Visit) -> Planner:
         )
     visit.watch = planning.watch(visit.watch, journal, run)
     return partial(planning.plan_host, visit.host, journal, run)
+
+
+def report_undone(members: Members, reporter: Reporter) -> None:
+    """Report the hosts that are undone, those that were changed for it first, and that nothing is verified."""
+    undone = [member for member in members if batch.end_state(member)[0] == "undone"]
+    mine = [member.host.name for member in undone if member.outcome and member.outcome.applied]
+    same = [member.host.name for member in undone if member.host.name not in mine]
+    if undone:
+        first = f"Undone: {few(mine, NAMED)}. " if mine else ""
+        first += f"Hosts without a change: {few(same, NAMED)}. " if same else ""
+        reporter.note(Advice(f"{first}Nothing was verified: `", Command("verify"), "` checks them."))

@@ -34,9 +34,8 @@ NOT_BEGUN = (work.BUSY, PAUSED, rounds.STOPPED, gate.CLOSED)  # codes
 @dataclass(frozen=True, slots=True)
 class Run:
     """The input of every batch. `accepted`: host → the acts that its plan showed. `prove`: with vectoradd. `taint`: all nodes, until
-    their proof. `accept`: see `Walk`. `reviewed`: the plan that was accepted, if one was reviewed. `undo`:
-    of another run, so the cluster's links are neither made nor judged. `before`: called right before a host's changes; `last`: the stage
-    in the cluster after them, in the place of the proof; `done`: how a host ends then."""
+    their proof. `accept`: see `Walk`. `reviewed`: the plan that was accepted, if one was reviewed. `before`: called right before a host's
+    changes; `last`: the stage in the cluster after them, in the place of the proof; `done`: how a host ends then."""
 
     session: Session
     api: Api | None
@@ -47,7 +46,6 @@ class Run:
     taint: bool = False
     accept: str = ""
     reviewed: PlanFile | None = None
-    undo: bool = False
     before: Callable[[Member, OnEvent], Member] | None = None
     last: Callable[[Members], Members] | None = None
     done: State = "undone"
@@ -99,10 +97,7 @@ def finish(run: Run, members: Members) -> Members:
     members = control_plane.healthy_after(run.api, members, begun, reporter)
     able = [member.host.name for member in members if member.host_ok]
     before = Spent(laps.seconds)
-    if run.undo:
-        members = run.last(members) if run.last else members
-        members = tuple(_reopen(run, member) for member in members)
-    elif run.api is not None and any(member.host_ok for member in members):
+    if run.api is not None and any(member.host_ok for member in members):
         for member in members:
             if member.host_ok:
                 run.record.host(member.host.name, "changed")
@@ -126,14 +121,6 @@ def finish(run: Run, members: Members) -> Members:
         applied = member.outcome.applied if member.outcome else ()
         run.record.host(member.host.name, state, why, gpus, member.spent, applied)
     return members
-
-
-def _reopen(run: Run, member: Member) -> Member:
-    """The member after its undo; its node takes pods again. Nothing is proven: what the run brought is gone."""
-    if not member.host_ok:
-        return member
-    reason = work.lift_cordon(run.api, member, Problem("", "undone"), run.session.reporter.event)
-    return member.exclude(reason) if reason.code == work.CORDONED else member
 
 
 def _clear_again(run: Run, member: Member, visit: Visit, emit: OnEvent) -> Member:

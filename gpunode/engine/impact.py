@@ -259,6 +259,11 @@ def acts(changes: Iterable[Change]) -> frozenset[Act]:
     return frozenset(act for change in changes for act in _acts(change))
 
 
+def accepted_acts(members: Members) -> Mapping[str, frozenset[Act]]:
+    """Host → the acts that its plan has shown."""
+    return {member.host.name: acts(member.changes) for member in members if member.has_changes}
+
+
 def describe_unaccepted(changes: Iterable[Change], accepted: Collection[Act]) -> str:
     """The acts that were not accepted, as text; "" if all were."""
     new = sorted(

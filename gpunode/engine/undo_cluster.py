@@ -17,7 +17,7 @@ from gpunode.engine.record import BEGUN, CLUSTER, Record, RecordedMarks, Recorde
 from gpunode.engine.reporter import Reporter, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.engine.undo import SOMEBODY
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import GPU_LABEL, TAINTS, Node, fetch, labels, parse, taint
 from gpunode.links.plugin import marks
 from gpunode.model import Left
@@ -208,7 +208,7 @@ def show_plan(
 def make_stage(
     session: Session, api: Api, record: Record, recorded: RecordedRun
 ) -> Callable[[Members], Members]:
-    """The stage of the undo of a run on the nodes."""
+    """The stage of the undo of a run on the nodes, which take pods again after it."""
     reporter = session.reporter
 
     def take(members: Members) -> Members:
@@ -216,9 +216,17 @@ def make_stage(
         for member, before in zip(after, members, strict=True):
             if before.reason is None:
                 report_reason(reporter, member.host.name, member.reason)
-        return after
+        return tuple(_reopen(api, member, reporter) for member in after)
 
     return take
+
+
+def _reopen(api: Api, member: Member, reporter: Reporter) -> Member:
+    """The member after its undo; its node takes pods again."""
+    if not member.host_ok:
+        return member
+    reason = work.lift_cordon(api, member, Problem("", "undone"), reporter.event)
+    return member.exclude(reason) if reason.code == work.CORDONED else member
 
 
 def restore(

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -401,10 +400,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     questions: list[str] = []
     monkeypatch.setattr("gpunode.report.human.Human.ask", lambda _, question: questions.append(question))
 
-    def begin(*_: object) -> None:
+    def begin(*_: object, **__: object) -> None:
         raise Declined("begun")
 
-    monkeypatch.setattr("gpunode.commands.provision.begin_record", begin)
+    monkeypatch.setattr("gpunode.engine.rollout.begin_record", begin)
     return questions
 
 
@@ -602,7 +601,7 @@ def test_a_reviewed_plan_that_is_another_after_a_wait_is_not_applied(
 
     held = Held("us")
     held.waited = waits == "lease"
-    monkeypatch.setattr("gpunode.commands.provision.hold_lease", lambda *_: nullcontext(held))
+    monkeypatch.setattr("gpunode.engine.rollout.Held", lambda _: held)
     monkeypatch.setattr(converge, "probe_and_plan", look)
     monkeypatch.setattr(converge, "apply", apply)
     monkeypatch.setattr(work, "wait_for_end", clear)

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from gpunode import report
 from gpunode.cli import app
 from gpunode.cluster.objects.difference import Difference
-from gpunode.commands import provision
 from gpunode.commands import undo as undoing
 from gpunode.engine import undo_cluster
 from gpunode.engine.history import find, read
@@ -133,7 +132,7 @@ def test_an_undo_says_which_run_it_takes_back(capsys: pytest.CaptureFixture[str]
     session = Session(
         Inventory("inventory.yaml", (), Cluster()), (), {}, report.make(json=True, quiet=True), 1
     )
-    undoing.undo(session, made.id, provision.ProvisionOptions())
+    undoing.undo(session, made.id, undoing.UndoOptions())
     (note, *_) = of_kind(jsonlines.parse(capsys.readouterr().out), "note")
     assert note["message"].startswith(f"Undoes run {made.id}: began ")
     assert "@" in note["message"]

@@ -10,9 +10,9 @@ import pytest
 from gpunode import report
 from gpunode.cluster import control_plane
 from gpunode.cluster.api import Api
-from gpunode.commands import provision
 from gpunode.engine import batch
 from gpunode.engine import control_plane as rollout
+from gpunode.engine import rollout as runs
 from gpunode.engine.member import Member
 from gpunode.model import (
     Cluster,
@@ -153,8 +153,8 @@ def test_a_host_whose_control_plane_is_not_healthy_is_out(
         "the control plane is not healthy: not Ready: etcd-cp2",
     )
     assert "cp1: the control plane is not healthy" in capsys.readouterr().out
-    assert provision._unhealthy((one, other)) == one.reason.what  # no further batch begins
-    assert provision._unhealthy((other,)) == ""
+    assert runs._unhealthy((one, other)) == one.reason.what  # no further batch begins
+    assert runs._unhealthy((other,)) == ""
     assert batch.end_state(one)[0] == "skipped"  # nothing was changed there
     assert one.outcome is not None
     changed = replace(one, outcome=replace(one.outcome, status="changed", plan=None))

@@ -11,9 +11,10 @@ import pytest
 
 from gpunode.cluster.api import Api
 from gpunode.cluster.objects import apply, difference
-from gpunode.commands import forget, provision
+from gpunode.commands import forget
+from gpunode.commands import undo as undoing
 from gpunode.contract.condition import ACCEPTED
-from gpunode.engine import batch, history, nodes, record, undo_cluster, work
+from gpunode.engine import batch, history, nodes, record, rollout, undo_cluster, work
 from gpunode.engine.member import Member
 from gpunode.engine.record import Record, RunOptions
 from gpunode.errors import ClusterError
@@ -402,10 +403,11 @@ def test_a_resumed_undo_has_the_objects_if_its_run_has_undone_the_other_hosts(
     assert not undo_cluster.show_plan(session, runs.api, (), (), run, ()).objects
     undo.host("a", "undone")
     for _ in range(2):
-        options = provision.ProvisionOptions.of_recorded_run(history.read(undo.path), yes=True, now=0)
+        options = undoing.UndoOptions.of_recorded_run(history.read(undo.path), yes=True, now=0)
         assert (options.rest, options.undone) == (("b",), ("a",))
         assert undo_cluster.show_plan(session, runs.api, (), (), run, options.undone).objects
-        undo = provision.begin_record(session, (), options, "", "")
+        known = RunOptions(undo=run.id)
+        undo = rollout.begin_record(session, (), known, rest=options.rest, undone=options.undone)
 
 
 @pytest.mark.parametrize(("why", "refused"), [("", False), ("", True), ("it was paused", False)])
@@ -430,5 +432,5 @@ def test_the_end_of_an_undo_names_the_hosts_that_it_has_changed(
 ) -> None:
     reporter = mock.Mock()
     partly = Member(Host("b", Ssh("b")), Outcome("b", status, applied=(REMOVAL,), left=()))
-    provision._name_unfinished((partly, Member(BEFORE, Outcome("a", "right", left=()))), reporter, undo=True)
+    undoing.report_undone((partly, Member(BEFORE, Outcome("a", "right", left=()))), reporter)
     assert str(reporter.note.call_args_list[0].args[0]).startswith(f"{first}Nothing was verified")
