@@ -1,19 +1,25 @@
-"""The JSON lines' types as a page and as JSON Schema, with which every line of the tests is compared."""
+"""The kinds of JSON lines (kinds.yaml) as a page and as JSON Schema, with which every line of the tests is compared."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from functools import cache
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints, is_typeddict
+from pathlib import Path
+from typing import Any, get_args
 
+import yaml
 from jsonschema import Draft202012Validator
 
-from tests.kinds import KINDS
+from gpunode.model import Layer, Status
 
-NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null", dict: "object"}
+_TABLE = yaml.load(
+    Path(__file__).with_name("kinds.yaml").read_text(encoding="utf-8"),
+    getattr(yaml, "CSafeLoader", yaml.SafeLoader),
+)
+KINDS: dict[str, dict[str, Any]] = _TABLE["kinds"]
+PARTS: dict[str, dict[str, Any]] = _TABLE["parts"]
+VALUES = {"Status": list(get_args(Status)), "Layer": list(get_args(Layer))}
 
 
 def parse(text: str) -> list[dict[str, Any]]:
@@ -36,65 +42,57 @@ def validator(kind: str) -> Draft202012Validator:
     return Draft202012Validator(schema(KINDS[kind]))
 
 
-def schema(of: Any) -> dict[str, Any]:
-    """The JSON Schema of a type; of a TypedDict no other keys than its own."""
-    origin, args = get_origin(of), get_args(of)
-    if origin is Annotated:
-        return schema(args[0])
-    if origin is Literal:
-        return {"enum": list(args)}
-    if origin in (Union, UnionType):
-        return {"anyOf": [schema(one) for one in args]}
-    if origin is list:
-        return {"type": "array", "items": schema(args[0])}
-    if origin is dict:
-        return {"type": "object", "additionalProperties": schema(args[1])}
-    if is_typeddict(of):
-        keys = get_type_hints(of, include_extras=True)
-        return {
-            "type": "object",
-            "properties": {key: schema(one) for key, one in keys.items()},
-            "required": sorted(of.__required_keys__),
-            "additionalProperties": False,
-        }
-    return {} if of is Any else {"type": NAMES[of]}
+def schema(of: dict[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of a kind or part: its keys and no others."""
+    return {
+        "type": "object",
+        "properties": {key.rstrip("?"): _schema(words) for key, (words, *_) in of["keys"].items()},
+        "required": sorted(key for key in of["keys"] if not key.endswith("?")),
+        "additionalProperties": False,
+    }
 
 
-def words(of: Any) -> str:
-    """A type for people."""
-    origin, args = get_origin(of), get_args(of)
-    if origin is Annotated:
-        return words(args[0])
-    if origin is Literal:
-        return ", ".join(f"`{one}`" if one else "empty" for one in args)
-    if origin in (Union, UnionType):
-        return " or ".join(words(one) for one in args)
-    if origin is list:
-        return "list of objects" if is_typeddict(args[0]) else f"list of {words(args[0])}s"
-    if origin is dict:
-        return "object" if args[1] is Any else f"object of {words(args[1])}s"
-    return "object" if is_typeddict(of) else NAMES[of]
+def _schema(words: str | list[str]) -> dict[str, Any]:
+    """Of a type."""
+    if isinstance(words, list):
+        return {"enum": words}
+    if " or " in words:
+        return {"anyOf": [_schema(word) for word in words.split(" or ")]}
+    if words.startswith("`"):
+        return {"enum": [words.strip("`")]}
+    if words in VALUES:
+        return {"enum": VALUES[words]}
+    if words in PARTS:
+        return schema(PARTS[words])
+    first, _, item = words.partition(" of ")
+    if item:
+        inner = _schema(item if item in PARTS else item.removesuffix("s"))
+        if first.startswith("list"):
+            return {"type": "array", "items": inner}
+        return {"type": "object", "additionalProperties": inner}
+    return {"type": words}
 
 
-def about(of: Any) -> str:
-    """What a TypedDict is: its own docstring, or that of the one whose optional keys it adds."""
-    return str(of.__doc__ or getattr(sys.modules[of.__module__], of.__name__.removesuffix("More")).__doc__)
-
-
-def keys(of: Any, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+def keys(of: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """Key, type and meaning of every key, with those of the objects inside."""
-    for key, one in get_type_hints(of, include_extras=True).items():
-        meaning = one.__metadata__[0] if get_origin(one) is Annotated else ""
-        inner = next((part for part in parts(one) if is_typeddict(part)), None)
-        maybe = "" if key in of.__required_keys__ else " (not always)"
-        name = f"{prefix}{key}"
-        yield f"`{name}`{maybe}", words(one), meaning or (about(inner).rstrip(".") if inner else "")
+    for key, (words, *meaning) in of["keys"].items():
+        inner = next((PARTS[word] for word in str(words).split() if word in PARTS), None)
+        name = f"{prefix}{key.rstrip('?')}"
+        maybe = " (not always)" if key.endswith("?") else ""
+        yield (
+            f"`{name}`{maybe}",
+            _words(words),
+            meaning[0] if meaning else inner["is"].rstrip(".") if inner else "",
+        )
         if inner:
             yield from keys(inner, f"{name}.")
 
 
-def parts(of: Any) -> Iterator[Any]:
-    """The type and all that it is made of."""
-    yield of
-    for one in get_args(of):
-        yield from parts(one)
+def _words(words: str | list[str]) -> str:
+    """A type for people."""
+    values = VALUES.get(words) if isinstance(words, str) else words
+    if values:
+        return ", ".join(f"`{value}`" if value else "empty" for value in values)
+    return " ".join(
+        ("objects" if "list of" in words else "object") if word in PARTS else word for word in words.split()
+    )

@@ -19,7 +19,6 @@ from gpunode.inventory.validation import schema
 from gpunode.packages import SYSTEMS
 from gpunode.planning.tables import table as explanations
 from tests import jsonlines
-from tests.kinds import KINDS
 
 FOLDER = Path(__file__).parents[1] / "docs/reference"
 WRITTEN = "<!-- Written by `python -m tests.reference`; edit the code instead. -->"
@@ -209,8 +208,8 @@ def lines() -> Iterator[str]:
     yield from ("# Keys of JSON lines", "", WRITTEN, "")
     yield "What `--json` writes, by `type`. [JSON lines](../json.md) has the rules. *Not always*: only where there is something to report."
     yield ""
-    for name, kind in KINDS.items():
-        yield from (f"## {name}", "", jsonlines.about(kind), "")
+    for name, kind in jsonlines.KINDS.items():
+        yield from (f"## {name}", "", kind["is"], "")
         yield from table(("key", "type", "is"), *jsonlines.keys(kind))
 
 
