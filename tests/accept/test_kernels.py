@@ -12,6 +12,7 @@ from fractions import Fraction
 import pytest
 
 from gpunode.accept.kernels import ADDEND, PTX, RESULTS, STARTS, STEPS
+from tests import tables
 
 from . import stand_in
 from .stand_in import StandIn
@@ -64,90 +65,7 @@ def test_right_kernels_find_nothing_wrong(driver):
     assert figures["memory_tested_mib"] > 0
 
 
-# A line of a kernel, what it becomes, and what must show it.
-WRONG = {
-    "fill: another constant": ("add.u64     %y, %x, 0x9E", "add.u64     %y, %x, 0x9F", 1, "memory_errors"),
-    "fill: no inverse": ("xor.b64     %y, %y, %seed;", "", 1, "memory_errors"),
-    "fill: half of the unit": (
-        "st.global.v2.u64 [%at], {%x, %y};",
-        "st.global.u64 [%at], %x;",
-        1,
-        "memory_errors",
-    ),
-    "fill: a thread is missing": (
-        "setp.ge.u64 %out, %i, %n;",
-        "setp.eq.u64 %out, %i, 5;",
-        1,
-        "memory_errors",
-    ),
-    "fill: every block the same": ("mul.wide.u32 %i, %block", "mul.wide.u32 %i, %thread", 1, "memory_errors"),
-    "fill: out of its memory": ("shl.b64     %i, %i, 4;", "shl.b64     %i, %i, 14;", 1, "error"),
-    "fill: not aligned": ("shl.b64     %i, %i, 4;", "shl.b64     %i, %i, 3;", 1, "error"),
-    "check: half of the unit": ("@%second red.global.add.u64 [%counter], 1;", "", 1, "memory_errors"),
-    "check: looks at nothing": (
-        "setp.ne.u64 %first, %u, %x;",
-        "setp.ne.u64 %first, %u, %u;",
-        1,
-        "memory_errors",
-    ),
-    "check: a thread is missing": (
-        "ld.global.v2.u64 {%u, %v}, [%at];",
-        "setp.eq.u64 %out, %i, 80; @%out ret; ld.global.v2.u64 {%u, %v}, [%at];",
-        1,
-        "memory_errors",
-    ),
-    "check: another pattern": (
-        "ld.global.v2.u64 {%u, %v}, [%at];",
-        "ld.global.v2.u64 {%v, %u}, [%at];",
-        1,
-        "memory_errors",
-    ),
-    "copy: a word twice": (
-        "{%x4, %x5, %x6, %x7}, [%from]",
-        "{%x4, %x5, %x5, %x7}, [%from]",
-        1,
-        "memory_errors",
-    ),
-    "copy: an old register": (
-        "st.global.v4.u32 [%to], {%x8",
-        "st.global.v4.u32 [%to], {%x0",
-        1,
-        "memory_errors",
-    ),
-    "copy: a step is missing": ("add.u64     %to, %to, %step;", "", 1, "memory_errors"),
-    "copy: a store is missing": ("st.global.v4.u32 [%to], {%x12, %x13, %x14, %x15};", "", 1, "memory_errors"),
-    "compute: another addend": ("0fBFF33333", "0fBFF33334", 1, "compute_errors"),
-    "compute: one step of one chain": (
-        "fma.rn.f32  %x3, %x3, %x3, %addend;",
-        "fma.rn.f32  %x3, %x3, %x2, %addend;",
-        1,
-        "compute_errors",
-    ),
-    "compute: a step is missing": ("fma.rn.f32  %x7, %x7, %x7, %addend;", "", 1, "compute_errors"),
-    "compute: fewer turns": ("mov.u32     %turn, 64;", "mov.u32     %turn, 63;", 1, "compute_errors"),
-    "compute: fewer rounds": (
-        "sub.u32     %rounds, %rounds, 1;",
-        "sub.u32     %rounds, %rounds, %rounds;",
-        1,
-        "compute_errors",
-    ),
-    "compute: a chain does not go back": ("xor.b32     %x5, %x5, %back5;", "", 1, "compute_errors"),
-    "compute: half of the results": (
-        "st.global.v4.u32 [%out+16]",
-        "st.global.v4.u32 [%out]",
-        1,
-        "compute_errors",
-    ),
-    "compute: a thread is missing": (
-        "mov.u32     %done, 0;",
-        "mov.u32     %done, 0; setp.eq.u32 %more, %thread, 77; @%more ret;",
-        1,
-        "compute_errors",
-    ),
-}
-
-
-@pytest.mark.parametrize(("old", "new", "times", "shows"), WRONG.values(), ids=WRONG)
+@tables.rows("wrong-kernels", times=1)
 def test_a_wrong_kernel_is_seen(driver, old, new, times, shows):
     """One line is enough."""
     figures = play(driver, old, new, times)

@@ -18,6 +18,7 @@ from gpunode.contract.measurements import (
     Tool,
     UnknownVersion,
 )
+from tests import tables
 
 MEASURED = Measured(
     pcie_generation=5,
@@ -69,33 +70,7 @@ def test_a_later_writer_may_add_keys():
     assert measurements.from_json(document) == DOCUMENT
 
 
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        (("kind",), "other", "kind"),
-        (("version",), 2, "version 2"),
-        (("level",), "long", "level is 'long'"),
-        (("gpus", 0, "shape"), "half", "shape is 'half'"),
-        (("gpus", 0, "measured", "sm_mhz"), 5, "sm_mhz has both"),
-        (("gpus", 0, "not_measured"), {}, "has neither"),
-        (
-            ("gpus", 0, "measured", "pcie_generation"),
-            5.5,
-            "5.5 where a whole number is expected, in gpu.measured.pcie_generation",
-        ),
-        (
-            ("gpus", 0, "measured", "memory_errors"),
-            True,
-            "true where a whole number is expected, in gpu.measured.memory_errors",
-        ),
-        (("gpus", 0, "measured", "to_device_gbps"), "fast", "in gpu.measured.to_device_gbps"),
-        (("gpus", 0, "measured", "fabric"), "odd", "fabric is 'odd'"),
-        (("gpus", 0, "measured", "remapped_rows"), {"corrected": 1}, "nothing where a whole number"),
-        (("gpus", 1, "error", "code"), "odd", "error.code is 'odd'"),
-        (("gpus",), 3, "wrong or missing"),
-        (("not_measured_tools",), {}, "nvbandwidth has neither"),
-    ],
-)
+@tables.rows("measurements")
 def test_a_broken_promise_is_an_error(path, value, message):
     """A figure in both places or in none would be read as good, or not at all."""
     document = measurements.as_json(DOCUMENT)

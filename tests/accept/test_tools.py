@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.accept import tools
+from tests import tables
 
 # DCGM 4: the tree and the fields of a captured `dcgmi diag -r 1 -j` (DCGM 4.2.3), as parsers of it describe them; the finding is
 # DCGM_FR_PERSISTENCE_MODE. DCGM 3: from DCGM's user guide, "Automating Responses to DCGM Diagnostic Failures".
@@ -137,24 +138,7 @@ def test_nvbandwidth():
     assert tools.read_nvbandwidth(json.dumps(failed)) == (False, {}, ["x: no"])
 
 
-@pytest.mark.parametrize(
-    ("text", "bandwidth"),
-    [
-        (ALL_REDUCE, 448.212),
-        # Ends of published outputs: of an OKE guide, with NCCL's own lines between, and of Google's a3-megagpu, with the rank before.
-        (
-            "  1073741824     268435456     float     sum      -1    10776   99.64  186.83      0    10781   99.60  186.75      0\n"
-            "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 188.648 \n#\n",
-            188.648,
-        ),
-        (
-            "f1d5e1df:1211:1211 [0] NCCL INFO comm 0x5634cae893b0 rank 0 nranks 16 - Destroy COMPLETE\n"
-            "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 57.1241 \n",
-            57.1241,
-        ),
-        ("0: # Out of bounds values : 0 OK\n0: # Avg bus bandwidth    : 120.346 \n", 120.346),
-    ],
-)
+@tables.rows("all-reduce")
 def test_all_reduce(text, bandwidth):
     assert tools.read_all_reduce(text) == (True, {"bus GB/s": bandwidth}, [])
 

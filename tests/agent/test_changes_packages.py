@@ -21,6 +21,7 @@ from gpunode.agent.failures import Failure
 from gpunode.agent.record import Run
 from gpunode.model import Packages, PackageSpec
 from gpunode.packages.apt import on_host as apt
+from tests import tables
 from tests.agent.conftest import Host, collect, wait_until
 
 LISTS = "Reading package lists...\nBuilding dependency tree...\nReading state information...\n"
@@ -153,105 +154,6 @@ def test_the_smallest_package_needs_more_than_a_full_disk_has(monkeypatch: pytes
         attendance.check_space(apt.needs("Need to get 2,052 B of archives.\n"))
 
 
-REFRESH: list[tuple[str, str, int, str, str]] = [
-    (
-        "repository-unreachable",
-        f"Err:1 {URI} ./ InRelease\n  Could not resolve 'apt.example'\n{LISTS}"
-        f"W: Failed to fetch {URI}/./InRelease  Could not resolve 'apt.example'\n"
-        "W: Some index files failed to download. They have been ignored, or old ones used instead.\n",
-        0,
-        f"apt could not fetch from {URI}: Could not resolve 'apt.example'",
-        "",
-    ),
-    (
-        "repository-unreachable",
-        f"Ign:1 {URI} ./ InRelease\nErr:2 {URI} ./ Release\n  404  File not found [IP: 127.0.0.1 18099]\n{LISTS}"
-        f"E: The repository '{URI} ./ Release' does not have a Release file.\n",
-        100,
-        f"apt could not fetch from {URI}: does not have a Release file.",
-        "",
-    ),
-    (
-        "repository-unreachable",
-        f"Err:2 {URI} bullseye InRelease\n  400  Bad Request [IP: 203.0.113.80 80]\n"
-        f"E: Failed to fetch {URI}/dists/bullseye/InRelease  400  Bad Request [IP: 203.0.113.80 80]\n"
-        f"E: The repository '{URI} bullseye InRelease' is not signed.\n",
-        100,
-        f"apt could not fetch from {URI}: 400  Bad Request",
-        "",
-    ),
-    (
-        "repository-unsigned",
-        f"W: GPG error: {URI} ./ InRelease: The following signatures couldn't be verified because the public key is not "
-        f"available: NO_PUBKEY BE54D57AD67B22E0\nE: The repository '{URI} ./ InRelease' is not signed.\n",
-        100,
-        "NO_PUBKEY BE54D57AD67B22E0",
-        "",
-    ),
-    (
-        "repository-unsigned",
-        "W: An error occurred during the signature verification. The repository is not updated and the previous index "
-        f"files will be used. GPG error: {URI}  InRelease: The following signatures were invalid: EXPKEYSIG A4B469963BF863CC\n"
-        f"W: Failed to fetch {URI}/InRelease  The following signatures were invalid: EXPKEYSIG A4B469963BF863CC\n",
-        0,
-        "EXPKEYSIG A4B469963BF863CC",
-        "",
-    ),
-    (
-        "repository-sha1",  # as apt 3 of Debian 13 has it: NVIDIA/cuda-repo-management#39, #44
-        f"W: OpenPGP signature verification failed: {URI}  InRelease: Sub-process /usr/bin/sqv returned an error code (1), error "
-        "message is: Signing key on EB693B3035CD5710E231E123A4B469963BF863CC is not bound:            No binding signature at time "
-        "2026-01-29T20:38:48Z   because: Policy rejected non-revocation signature (PositiveCertification) requiring second "
-        f"pre-image resistance   because: SHA1 is not considered secure since 2026-02-01T00:00:00Z\n"
-        f"E: The repository '{URI}  InRelease' is not signed.\n",
-        100,
-        f"apt refuses the signature of {URI}: Sub-process /usr/bin/sqv",
-        "",
-    ),
-    (
-        "repository-sha1",
-        "Warning: An error occurred during the signature verification. The repository is not updated and the previous index files "
-        f"will be used. OpenPGP signature verification failed: {URI}  InRelease: Sub-process /usr/bin/sqv returned an error code "
-        "(1), error message is: Signing key on EB69 is not bound: because: SHA1 is not considered secure since 2026-02-01\n"
-        f"Warning: Failed to fetch {URI}/InRelease  Sub-process /usr/bin/sqv returned an error code (1), error message is: Signing "
-        "key on EB69 is not bound: because: SHA1 is not considered secure since 2026-02-01\n",
-        0,
-        "SHA1 is not considered secure",
-        "",
-    ),
-    (
-        "repository-expired",
-        f"E: Release file for {URI}/InRelease is not valid yet (invalid for another 3h 2min). Updates for this repository "
-        "will not be applied.\n",
-        100,
-        f"the index of {URI} is not valid yet",
-        "",
-    ),
-    (
-        "conflicting-signed-by",
-        f"E: Conflicting values set for option Signed-By regarding source {URI}/ ./: /usr/share/keyrings/a.asc != \n"
-        "E: The list of sources could not be read.\n",
-        100,
-        f"apt has {URI}/ in two lists with different keys",
-        "/etc/apt/sources.list.d/nvidia.list",
-    ),
-    (
-        "sources-broken",
-        "E: Malformed entry 1 in list file /etc/apt/sources.list.d/x.list (Suite)\nE: The list of sources could not be read.\n",
-        100,
-        "Malformed entry 1 in list file /etc/apt/sources.list.d/x.list (Suite)",
-        "",
-    ),
-    (
-        "apt-failed",
-        "E: Could not open file /var/lib/apt/lists/x - open (5: Input/output error)\n",
-        100,
-        "Input/output",
-        "",
-    ),
-]
-
-
 @pytest.fixture
 def this(host: Host, monkeypatch: pytest.MonkeyPatch) -> Run:
     """The agent's functions in this process, working on the host's folder."""
@@ -262,7 +164,7 @@ def this(host: Host, monkeypatch: pytest.MonkeyPatch) -> Run:
     return Run("run1")
 
 
-@pytest.mark.parametrize(("code", "text", "status", "words", "detail"), REFRESH)
+@tables.rows("apt-updates", detail="")
 def test_a_repository_of_ours_that_cannot_be_read_ends_it(
     this: Run,
     monkeypatch: pytest.MonkeyPatch,
@@ -284,10 +186,10 @@ def test_a_repository_of_ours_that_cannot_be_read_ends_it(
 def test_nothing_is_installed_after_a_repository_has_failed(host: Host) -> None:
     """What is cached of it may be old, or another's."""
     host.write("/etc/apt/sources.list.d/gpunode-cuda.list", f"deb [signed-by=/x.asc] {URI}/ ./\n")
-    code, text, status, words, _ = REFRESH[0]
-    host.apt(update=said(text, status), install="touch $GPUNODE_ROOT/state/done")
+    first = tables.read("apt-updates")[0]
+    host.apt(update=said(first["text"], first["status"]), install="touch $GPUNODE_ROOT/state/done")
     failed = host.fail(Packages("why", install=(PackageSpec("cuda-drivers"),), refresh=True))
-    assert (failed["code"], failed["error"]) == (code, words)
+    assert (failed["code"], failed["error"]) == (first["code"], first["words"])
     assert not host.path("/state/done").exists()
 
 
@@ -314,100 +216,7 @@ def test_a_repository_of_the_user_that_is_broken_is_a_warning(host: Host) -> Non
     assert messages[-2]["detail"] == [warning]
 
 
-FAILURES: list[tuple[str, str, str, str]] = [
-    (
-        "package-missing",
-        "E: Unable to locate package nosuch\n",
-        "no repository of this host has the package nosuch",
-        "",
-    ),
-    (
-        "package-missing",
-        "Package nvidia-smi is not available, but is referred to by another package.\n"
-        "E: Package 'nvidia-smi' has no installation candidate\n",
-        "the package nvidia-smi",
-        "",
-    ),
-    (
-        "version-missing",
-        "E: Version '9.*' for 'hello' was not found\n",
-        "no repository has hello 9.*; available: 2.10-3, 2.10-2",
-        "",
-    ),
-    (
-        "disk-full",
-        "E: You don't have enough free space in /var/cache/apt/archives/.\n",
-        "the disk is full",
-        "E: You don't have enough free space in /var/cache/apt/archives/.",
-    ),
-    (
-        "dependencies",
-        "Some packages could not be installed.\n\nThe following packages have unmet dependencies:\n"
-        " needy : Depends: nosuchthing (>= 2) but it is not installable\n"
-        "E: Unable to correct problems, you have held broken packages.\n",
-        "apt cannot satisfy needy : Depends: nosuchthing (>= 2) but it is not installable",
-        "",
-    ),
-    (
-        "repository-unreachable",
-        f"E: Failed to fetch {URI}/x.deb  404  Not Found [IP: 10.0.0.1 80]\nE: Unable to fetch some archives, maybe run "
-        "apt-get update or try with --fix-missing?\n",
-        f"apt could not fetch {URI}/x.deb: 404  Not Found",
-        "",
-    ),
-    (
-        "repository-damaged",
-        f"E: Failed to fetch {URI}/x.deb  Hash Sum mismatch\n   Hashes of expected file:\n    - SHA256:9e9b\n"
-        "E: Unable to fetch some archives, maybe run apt-get update or try with --fix-missing?\n",
-        f"apt could not fetch {URI}/x.deb: Hash Sum mismatch",
-        "",
-    ),
-    (
-        "repository-unsigned",
-        "WARNING: The following packages cannot be authenticated!\n  cuda-drivers\n"
-        "E: There were unauthenticated packages and -y was used without --allow-unauthenticated\n",
-        "signature",
-        "",
-    ),
-    (
-        "dpkg-failed",
-        "Setting up failing (1.0) ...\nsomething went wrong\n"
-        "dpkg: error processing package failing (--configure):\n"
-        " installed failing package post-installation script subprocess returned error exit status 1\n"
-        "Errors were encountered while processing:\n failing\n"
-        "E: Sub-process /usr/bin/dpkg returned an error code (1)\n",
-        "failing could not be configured: something went wrong",
-        "Setting up failing (1.0) ...",
-    ),
-    (
-        "headers-missing",
-        "Setting up nvidia-dkms-580 (580.178.04-1) ...\n"
-        "Error! Your kernel headers for kernel 6.1.0-13-amd64 cannot be found at /lib/modules/6.1.0-13-amd64/build or "
-        "/lib/modules/6.1.0-13-amd64/source.\n"
-        "dpkg: error processing package nvidia-dkms-580 (--configure):\n"
-        " installed nvidia-dkms-580 package post-installation script subprocess returned error exit status 1\n"
-        "Errors were encountered while processing:\n nvidia-dkms-580\n cuda-drivers-580\n",
-        "nvidia-dkms-580 cuda-drivers-580 found no headers of the kernel 6.1.0-13-amd64",
-        "",
-    ),
-    (
-        "dpkg-failed",
-        "Error! Bad return status for module build on kernel: 6.1.0-13-amd64 (x86_64)\n"
-        "Consult /var/lib/dkms/nvidia/580.178.04/build/make.log for more information.\n"
-        "dpkg: error processing package nvidia-dkms-580 (--configure):\n",
-        "error: implicit declaration",
-        "",
-    ),
-    (
-        "apt-failed",
-        "E: Internal error, InstallPackages was called with broken packages!\n",
-        "Internal error",
-        "",
-    ),
-]
-
-
-@pytest.mark.parametrize(("code", "text", "words", "detail"), FAILURES)
+@tables.rows("apt-installs", detail="")
 def test_why_an_install_failed_is_reported_in_a_sentence(
     host: Host, this: Run, code: str, text: str, words: str, detail: str
 ) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpunode.model import InstallDriver, UninstallDriver
+from tests import tables
 from tests.agent.conftest import Host
 
 VERSION = "580.178.04"
@@ -113,21 +114,7 @@ def test_a_mirror_without_the_file_is_named(host: Host, mirror: str) -> None:
     assert "http://127.0.0.1:9/none.run" in failed["error"]
 
 
-@pytest.mark.parametrize(
-    ("version", "flavour", "beside", "words"),
-    [
-        ("580.178.04", "proprietary", False, "--kernel-module-type=proprietary"),
-        ("550.163.01", "open", False, "--kernel-module-build-directory=kernel-open"),
-        ("550.163.01", "proprietary", False, ""),
-        ("470.256.02", "proprietary", False, ""),
-        (
-            "580.178.04",
-            "open",
-            True,
-            "--kernel-module-type=open --no-nouveau-check --allow-installation-with-running-driver --skip-module-load",
-        ),
-    ],
-)
+@tables.rows("installer-options")
 def test_an_installer_gets_the_options_that_its_version_has(
     host: Host, tmp_path: Path, version: str, flavour: str, beside: bool, words: str
 ) -> None:
@@ -138,46 +125,7 @@ def test_an_installer_gets_the_options_that_its_version_has(
     assert host.calls()[0] == f"run --silent --no-x-check {words}".strip()
 
 
-@pytest.mark.parametrize(
-    ("code", "log", "status"),
-    [
-        ("disk-full", "ERROR: Unable to write (No space left on device).", 1),
-        ("nouveau-loaded", "WARNING: The Nouveau kernel driver is currently in use by your system.", 1),
-        (
-            "nouveau-loaded",
-            "ERROR: Unable to load the kernel module 'nvidia.ko': NVRM: GPU 0000:01:00.0 is already bound to NovaCore.",
-            1,
-        ),
-        ("compiler-missing", "ERROR: Unable to find the development tool `make` in your path", 1),
-        (
-            "headers-missing",
-            "ERROR: Unable to find the kernel source tree for the currently running kernel.",
-            1,
-        ),
-        (
-            "module-in-use",
-            "WARNING: An NVIDIA kernel module 'nvidia' appears to be already loaded in your kernel.",
-            1,
-        ),
-        (
-            "module-unsigned",
-            "ERROR: The kernel module failed to load, because it was not signed by a key that is trusted",
-            1,
-        ),
-        ("module-failed", "ERROR: Unable to load the kernel module 'nvidia.ko'.", 1),
-        (
-            "module-build-failed",
-            'ERROR: An error occurred while performing the step: "Building kernel modules".',
-            1,
-        ),
-        ("installer-failed", "ERROR: Something new.", 1),
-        (
-            "driver-present",
-            "ERROR: The installation was canceled due to the availability or presence of an alternate driver installation.",
-            0,
-        ),
-    ],
-)
+@tables.rows("nvidia-installer-logs")
 def test_what_failed_is_read_from_the_log(
     host: Host, tmp_path: Path, code: str, log: str, status: int
 ) -> None:

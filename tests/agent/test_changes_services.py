@@ -10,6 +10,7 @@ import pytest
 
 from gpunode.host import bootstrap, wire
 from gpunode.model import KernelModule, LoadImage, Reboot, RemoveImage, Runtime, Service, WriteFile
+from tests import tables
 from tests.agent.conftest import DAEMON, DOCKER, START, Host, wait_until
 
 CRASHING = (
@@ -527,20 +528,7 @@ def test_a_reboot_is_not_into_a_kernel_that_has_no_nvidia_module(
         assert host.apply(Reboot("why", bare=True))[-1]["ok"]  # whose plan removes the driver
 
 
-@pytest.mark.parametrize(
-    ("status", "build", "rebooted", "detail"),
-    [
-        ("nvidia/595.91.07, 6.1.0-40-amd64: installed", "echo extra/nvidia.ko: > $listed", True, []),
-        (
-            "nvidia/595.91.07: added",
-            "echo 'Error! Bad return status' >&2; exit 10",
-            False,
-            ["Error! Bad return status"],
-        ),
-        ("zfs/2.3.4: added", "echo extra/nvidia.ko: > $listed", False, ["zfs/2.3.4: added"]),
-    ],
-    ids=["built", "failed", "not dkms's"],
-)
+@tables.rows("built-modules")
 def test_the_module_of_the_next_kernel_is_built_before_a_reboot(
     host: Host, status: str, build: str, rebooted: bool, detail: list[str]
 ) -> None:

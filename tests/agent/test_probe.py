@@ -18,6 +18,7 @@ from gpunode.agent import system
 from gpunode.host import answers, bootstrap, wire
 from gpunode.links.kubelet import minors, places, start
 from gpunode.model import GpuUser, MigDevice, PciDevice, Run, Watch
+from tests import tables
 from tests.agent.conftest import Host, collect, wait_until
 
 POD = "1b2c3d4e-1111-2222-3333-444455556666"
@@ -336,42 +337,7 @@ def test_kernels_that_can_be_booted_are_known_with_their_nvidia_module(host: Hos
     }
 
 
-@pytest.mark.parametrize(
-    ("files", "kernel"),
-    [
-        ({}, ""),
-        ({"/etc/default/grub": "GRUB_DEFAULT=0\n"}, ""),
-        ({"/etc/default/grub": "GRUB_DEFAULT='Debian, with Linux 6.1.0-40-amd64'\n"}, "6.1.0-40-amd64"),
-        (
-            {
-                "/etc/default/grub": "GRUB_DEFAULT=0\n",
-                "/etc/default/grub.d/50-cloud.cfg": 'GRUB_DEFAULT="1>gnulinux-6.1.0-4-amd64-advanced-1f"\n',
-            },
-            "6.1.0-4-amd64",
-        ),
-        (
-            {
-                "/etc/default/grub": "GRUB_DEFAULT=saved\n",
-                "/boot/grub2/grubenv": "# GRUB Environment Block\nsaved_entry=0f3a-6.1.0-40-amd64\nboot_success=1\n####",
-            },
-            "6.1.0-40-amd64",
-        ),
-        (
-            {
-                "/etc/default/grub": "GRUB_DEFAULT=0\n",
-                "/boot/grub/grubenv": "saved_entry=x-6.1.0-40-amd64\nnext_entry=x-6.1.0-4-amd64\n",
-            },
-            "6.1.0-4-amd64",
-        ),
-        ({"/etc/default/grub": "GRUB_DEFAULT=saved\n", "/boot/grub2/grubenv": "saved_entry=\n"}, ""),
-        ({"/etc/default/grub": "GRUB_DEFAULT=saved\n", "/boot/grub2/grubenv": "saved_entry=0\n"}, ""),
-        ({"/etc/default/grub": "GRUB_DEFAULT=saved\n", "/boot/grub2/grubenv": "saved_entry=1\n"}, None),
-        ({"/etc/default/grub": "GRUB_DEFAULT=saved\n"}, None),
-        ({"/etc/default/grub": 'GRUB_DEFAULT="1>2"\n'}, None),
-        ({"/etc/default/grub": "GRUB_DEFAULT=2\n"}, None),
-        ({"/etc/default/grub": "GRUB_DEFAULT=gnulinux-5.10.0-1-amd64\n"}, None),
-    ],
-)
+@tables.rows("grub-kernels")
 def test_the_kernel_that_grub_is_told_to_start_is_known_by_name(
     host: Host, files: dict[str, str], kernel: str | None
 ) -> None:
@@ -612,8 +578,6 @@ def test_a_cgroupfs_pod_on_a_hybrid_host_is_found(host: Host) -> None:
     assert (user.container, user.pod) == (CONTAINER, POD)
 
 
-LOGS = f"/var/log/pods/ml_train-7f9c_{POD}/cuda/0.log"
-BUNDLE = "/run/containerd/io.containerd.runtime.v2.task"
 CRI = {
     "io.kubernetes.cri.sandbox-namespace": "ml",
     "io.kubernetes.cri.sandbox-name": "train-7f9c",
@@ -621,71 +585,9 @@ CRI = {
 }
 
 
-def docker_container(name: str, **labels: str) -> tuple[str, str]:
-    """Where docker has the container's description, and what is in it."""
-    text = json.dumps({"Name": f"/{name}", "Config": {"Labels": labels}})
-    return f"/var/lib/docker/containers/{CONTAINER}/config.v2.json", text
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "file", "shown"),
-    [
-        (
-            f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID}.slice/cri-containerd-{CONTAINER}.scope",
-            (LOGS, ""),
-            "pod ml/train-7f9c",
-        ),
-        (
-            f"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{UID}.slice/crio-{CONTAINER}.scope/container",
-            (LOGS, ""),
-            "pod ml/train-7f9c",
-        ),
-        (f"5:devices:/kubepods/pod{POD}/{CONTAINER}\n0::/", (LOGS, ""), "pod ml/train-7f9c"),
-        (
-            f"1:name=systemd:/kubepods.slice/kubepods-pod{STATIC}.slice/docker-{CONTAINER}.scope",
-            (f"/var/log/pods/kube-system_etcd-n1_{STATIC}/etcd/0.log", ""),
-            "pod kube-system/etcd-n1",
-        ),
-        (
-            f"4:devices:/kubepods/besteffort/pod{POD}/{CONTAINER}",
-            docker_container(
-                "k8s_cuda_train",
-                **{"io.kubernetes.pod.namespace": "ml", "io.kubernetes.pod.name": "train-7f9c"},
-            ),
-            "pod ml/train-7f9c",
-        ),
-        (
-            f"0::/kubepods/pod{POD}/{CONTAINER}",
-            (f"{BUNDLE}/k8s.io/{CONTAINER}/config.json", json.dumps({"annotations": CRI})),
-            "pod ml/train-7f9c",
-        ),
-        (f"0::/kubepods/pod{POD}/{CONTAINER}", None, f"pod {POD}"),
-        (f"4:devices:/docker/{CONTAINER}", docker_container("trainer"), "container trainer"),
-        (f"0::/system.slice/docker-{CONTAINER}.scope", docker_container("trainer"), "container trainer"),
-        (
-            f"0::/system.slice/nerdctl-{CONTAINER}.scope",
-            (
-                f"{BUNDLE}/default/{CONTAINER}/config.json",
-                json.dumps({"annotations": {"nerdctl/name": "notebook"}}),
-            ),
-            "container notebook",
-        ),
-        ("0::/default/my-task", (f"{BUNDLE}/default/my-task/config.json", "{}"), "container my-task"),
-        (
-            f"0::/machine.slice/libpod-{CONTAINER}.scope/container",
-            (
-                "/var/lib/containers/storage/overlay-containers/containers.json",
-                json.dumps([{"id": CONTAINER, "names": ["jovial_kepler"]}]),
-            ),
-            "container jovial_kepler",
-        ),
-        (f"0::/docker/{CONTAINER}", None, f"container {CONTAINER[:12]}"),
-        (f"0::/docker/{CONTAINER}", (docker_container("x")[0], '"torn'), f"container {CONTAINER[:12]}"),
-        ("0::/user.slice/user-1000.slice/session-3.scope", None, ""),
-    ],
-)
+@tables.rows("gpu-users")
 def test_a_gpu_user_is_named_as_its_owner_knows_it(
-    host: Host, cgroup: str, file: tuple[str, str] | None, shown: str
+    host: Host, cgroup: str, file: list[str] | None, shown: str
 ) -> None:
     """A pod by namespace and name, a container by its name, as far as any file of the host has it."""
     host.write("/dev/nvidia0", "")

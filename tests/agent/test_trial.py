@@ -8,6 +8,7 @@ import pytest
 
 from gpunode.host import wire
 from gpunode.links.runtime.on_host import container_test as trial
+from tests import tables
 from tests.agent.conftest import Host
 
 PLUGIN = "gpunode-deviceplugin:1"
@@ -27,26 +28,6 @@ tmpfs /srv/GPU-4e5f tmpfs rw 0 0"""
 ENV = "--env=NVIDIA_VISIBLE_DEVICES=all --env=NVIDIA_DRIVER_CAPABILITIES=compute,utility"
 NAME = "--name gpunode-verify --network=none"
 K8S = "--namespace=k8s.io"
-# the kubelet's runtime, the host's tool -> what is run of the image
-COMMANDS = [
-    ("docker", "docker", f"docker run --rm {NAME} --runtime=nvidia {ENV} --entrypoint=sh IMAGE -c LOOK"),
-    (
-        "containerd",
-        "nerdctl",
-        f"nerdctl {K8S} run --rm {NAME} --pull=never --gpus=all --entrypoint=sh IMAGE -c LOOK",
-    ),
-    (
-        "containerd",
-        "ctr",
-        f"ctr {K8S} run --rm --runc-binary=nvidia-container-runtime {ENV} IMAGE gpunode-verify sh -c LOOK",
-    ),
-    (
-        "containerd",
-        "podman",
-        f"podman run --rm {NAME} --pull=never --security-opt=label=disable --device=nvidia.com/gpu=all "
-        "--entrypoint=sh IMAGE -c LOOK",
-    ),
-]
 
 
 def tool(host: Host, name: str, *images: str, runs: str = f"echo '{LISTED}'") -> None:
@@ -62,7 +43,7 @@ def ask(host: Host, runtime: str) -> dict[str, Any]:
     return answer
 
 
-@pytest.mark.parametrize(("runtime", "name", "command"), COMMANDS, ids=[row[1] for row in COMMANDS])
+@tables.rows("trials")
 def test_each_tool_has_its_way(host: Host, runtime: str, name: str, command: str) -> None:
     """Images are listed, one is run, and its GPUs are read."""
     image = f"docker.io/library/{PLUGIN}"

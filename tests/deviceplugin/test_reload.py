@@ -21,6 +21,7 @@ from gpunode.deviceplugin.cluster import apiserver, incluster
 from gpunode.deviceplugin.cluster.apiserver import ApiError, NodeLabel
 from gpunode.deviceplugin.reload import ConfigSource, choose_file
 from gpunode.sim.cluster import Cluster
+from tests import tables
 
 from ..sim.clusters import Client
 from .apiserver import FakeApiServer
@@ -47,27 +48,7 @@ def folder(path: Path, **files: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("files", "label", "default", "name"),
-    [
-        ("a b default", "b", "", "b"),
-        ("a b default", "b", "a", "b"),
-        ("a b default", "", "", "default"),
-        ("a b default", "", "a", "a"),
-        ("a", "", "", "a"),
-        ("a b", "", "", None),
-        ("", "", "", None),
-    ],
-    ids=[
-        "named",
-        "named before default",
-        "the name default",
-        "default named",
-        "the only one",
-        "none",
-        "empty",
-    ],
-)
+@tables.rows("chosen-files")
 def test_the_file_is_chosen_as_nvidias_config_manager_chooses(tmp_path, files, label, default, name) -> None:
     """By the label, else by name, else the only one, else none at all."""
     there = folder(tmp_path / "config", **dict.fromkeys(files.split(), ""))

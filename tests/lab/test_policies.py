@@ -19,6 +19,7 @@ from gpunode.links.scheduler.deployment import Spec as ExtenderSpec
 from gpunode.model import Cluster as Named
 from gpunode.model import PluginImage, PluginPublish, Share
 from gpunode.share.waiting import ROOM
+from tests import tables
 
 from .api_servers import NEW, TOKEN, running
 from .progress import CannotRun, wait
@@ -147,38 +148,7 @@ def test_the_plugin_publishes_on_its_own_node(server: Server) -> None:
 OWNER = {"apiVersion": "v1", "kind": "Node", "name": "gone", "uid": "u"}
 
 
-@pytest.mark.parametrize(
-    ("who", "node", "body", "why"),
-    [
-        ("plugin", "b", noted(), "no node but its own"),
-        ("loose", "a", noted(), "no node but its own"),
-        (
-            "plugin",
-            "a",
-            {"spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]}},
-            "nothing of a node but",
-        ),
-        ("plugin", "a", {"spec": {"unschedulable": True}}, "nothing of a node but"),
-        ("plugin", "a", {"metadata": {"labels": {"pool": "x"}}}, "no metadata but annotations"),
-        ("plugin", "a", {"metadata": {"finalizers": ["x.io/x"]}}, "no metadata but annotations"),
-        ("plugin", "a", {"metadata": {"ownerReferences": [OWNER]}}, "no metadata but annotations"),
-        ("plugin", "a", noted(theirs="2"), "no annotations but its own"),
-        ("plugin", "a", noted(theirs=None), "no annotations but its own"),
-        ("plugin", "a", noted(more="1"), "no annotations but its own"),
-    ],
-    ids=[
-        "another node",
-        "an unbound token",
-        "taints",
-        "cordon",
-        "labels",
-        "finalizers",
-        "owners",
-        "changed",
-        "removed",
-        "new",
-    ],
-)
+@tables.rows("refused-changes")
 def test_the_plugin_changes_nothing_else(server: Server, who: str, node: str, body: Any, why: str) -> None:
     code, answer = server.ask(who, "PATCH", f"{NODE}/{node}", body)
     assert (code, why in answer["message"]) == (422, True), answer

@@ -18,6 +18,7 @@ from gpunode.model import Flavour, Os, Package, PciDevice
 from gpunode.packages import repositories
 from gpunode.packages.names import PackageNames
 from gpunode.planning.tables import table
+from tests import tables
 
 APT = PackageNames("apt")
 LABEL = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
@@ -204,30 +205,7 @@ def test_repositories_that_nvidia_gave_up(uri: str, dead: bool) -> None:
     assert repositories.is_dead("apt", uri) is dead
 
 
-@pytest.mark.parametrize(
-    ("uri", "ends", "refused"),
-    [
-        ("https://developer.download.nvidia.com/compute/cuda/repos/debian13/x86_64", "8793F200", ""),
-        ("http://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/", "3BF863CC", "debian12"),
-        (
-            "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/sbsa",
-            "3BF863CC",
-            "ubuntu2404",
-        ),
-        ("https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2604/x86_64", "60DF8A40", ""),
-        ("https://mirror.example/compute/cuda/repos/debian12/x86_64", None, ""),
-        ("https://developer.download.nvidia.com@mirror.example/compute/cuda/repos/debian12/x86_64", None, ""),
-        ("http://developer.download.nvidia.com/compute/cuda/repos/debian12-local/x86_64", "", ""),
-        ("http://developer.download.nvidia.com/compute/cuda/repos/ubuntu2504/x86_64", "", ""),
-        (
-            "HTTP://Developer.download.nvidia.com.:80/compute//cuda/repos/x/../Debian12",
-            "3BF863CC",
-            "debian12",
-        ),
-        ("https://a:b@developer.download.nvidia.com:443/compute/cuda/./repos/./debian13", "8793F200", ""),
-        ("https://developer.download.nvidia.com/compute/cuda/repos/%64ebian13/x86_64", "8793F200", ""),
-    ],
-)
+@tables.rows("repository-keys")
 def test_a_repositorys_key_is_its_directorys(uri: str, ends: str | None, refused: str) -> None:
     """Whose apt it is decides only whether it takes the signature. A mirror may have signed anew."""
     trixie = Os("debian", "13", "Debian GNU/Linux 13 (trixie)", arch="amd64")

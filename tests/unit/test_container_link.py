@@ -12,7 +12,7 @@ from gpunode.engine.member import Member
 from gpunode.engine.session import Session
 from gpunode.links.runtime import link as runtime
 from gpunode.model import Host, Layer, Outcome, Ssh, Verdict
-from tests import cases
+from tests import cases, tables
 
 HOST = runtime.BELOW
 SEEN = cases.overlaid(
@@ -68,39 +68,7 @@ def test_it_stands_after_the_runtime_and_counts_as_no_link_of_the_chain() -> Non
     assert verify.find_broken({"a": bad}) == {"a": "container"}
 
 
-@pytest.mark.parametrize(
-    ("answer", "status", "text", "cause"),
-    [
-        (
-            {},
-            "ok",
-            "2 of 2 GPUs answer in a container of cuda:12, by docker; its devices: /dev/nvidia0, /dev/nvidia1, /dev/nvidiactl; "
-            "mounted of the driver: nvidia-smi, libcuda.so.580.178.04",
-            "",
-        ),
-        ({"mounts": []}, "ok", "mounted of the driver: nothing", ""),
-        (
-            {"devices": [], "mounts": []},
-            "ok",
-            "2 of 2 GPUs answer in a container of cuda:12, by docker",
-            "",
-        ),
-        ({"uuids": ["GPU-1", "GPU-7"]}, "broken", "1 of 2 GPUs answer", "does not list the others"),
-        (
-            {"status": 125, "uuids": [], "words": ["unknown runtime: nvidia"]},
-            "broken",
-            "0 of 2",
-            "unknown runtime: nvidia",
-        ),
-        (
-            {"tool": None, "tools": ["docker"]},
-            "unknown",
-            "docker: no image of the device plugin or of CUDA",
-            "",
-        ),
-        ({"tool": None, "tools": []}, "unknown", "no docker, nerdctl, ctr or podman answers", ""),
-    ],
-)
+@tables.rows("containers")
 def test_it_compares_with_the_gpus_of_the_host(
     answer: dict[str, Any], status: str, text: str, cause: str
 ) -> None:

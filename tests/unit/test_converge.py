@@ -15,6 +15,7 @@ from gpunode.errors import AgentFailed, ConnectionLost, Refused, Unreachable
 from gpunode.host import reach, wire
 from gpunode.host.answers import parse_facts
 from gpunode.model import Change, Event, Facts, Host, Outcome, Plan, Reboot, Ssh, StepPlan, Watch, WriteFile
+from tests import tables
 
 HOST = Host("gpu-01", Ssh("gpu-01"), sudo=False)
 FAILED = {"type": "failed", "n": 0, "code": "internal", "error": "no", "detail": [], "restored": []}
@@ -386,35 +387,7 @@ def test_facts_of_another_type_are_a_failure_that_names_their_place(
     assert error.value.hint
 
 
-@pytest.mark.parametrize(
-    ("message", "words"),
-    [
-        ({"type": ["facts"]}, "no facts"),  # of another program
-        ({"type": "facts"}, "nothing where an object is expected, in facts.facts"),
-        ({"type": "facts", "facts": []}, "a list where an object is expected, in facts.facts"),
-        ({"type": "start", "n": "1"}, "'1' where a whole number is expected, in start.n"),
-        ({"type": "start", "n": 3}, "3 where the number of one of 3 changes is expected, in start.n"),
-        (
-            {"type": "done", "n": -1, "seconds": 0.1},
-            "-1 where the number of one of 3 changes is expected, in done.n",
-        ),
-        ({"type": "progress", "text": None}, "nothing where text is expected, in progress.text"),
-        (
-            {"type": "progress", "text": "", "percent": "5"},
-            "'5' where a number up to 1e+11 is expected, in progress.percent",
-        ),
-        ({**FAILED, "n": {}}, "an object where a whole number is expected, in failed.n"),
-        ({**FAILED, "n": None, "code": "of tomorrow"}, "no"),
-        ({**FAILED, "code": []}, "a list where text is expected, in failed.code"),
-        ({**FAILED, "detail": "no"}, "'no' where a list is expected, in failed.detail"),
-        ({**FAILED, "restored": [1]}, "1 where text is expected, in failed.restored[0]"),
-        (
-            {**HOLDER, "type": "locked", "since": 1e18},
-            "1e+18 where a number up to 1e+11 is expected, in locked.since",
-        ),
-        ({**CONFIRM, "unit": 1}, "1 where text is expected, in confirm.unit"),
-    ],
-)
+@tables.rows("messages-of-another-type")
 def test_a_message_of_another_type_is_a_failure_that_names_its_place(
     raw: dict[str, Any], message: dict[str, Any], words: str
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from gpunode.errors import InventoryError
 from gpunode.inventory import load
-from tests import cases
+from tests import tables
 
 HOSTS = "groups:\n  g:\n    hosts: [a, b]\n"
 
@@ -52,34 +53,34 @@ def test_mistakes_of_any_number_and_length_are_reported_in_lines_that_can_be_rea
 
 ODD: list[dict[str, Any]] = [
     {
-        "name": "nested too deep",
+        "case": "nested too deep",
         "text": "groups: " + "[" * 200_000,
         "mistake": "1:58: lists and mappings nest deeper than 50 levels; remove the inner ones",
     },
     {
-        "name": "nested too deep in lines",
+        "case": "nested too deep in lines",
         "text": "groups:\n" + "- " * 20_000 + "x",
         "mistake": "2:99: lists and mappings nest deeper than 50 levels; remove the inner ones",
     },
     {
-        "name": "nested too deep by aliases",
+        "case": "nested too deep by aliases",
         "text": "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 2000)),
         "mistake": "1:5: lists and mappings nest deeper than 50 levels; remove the inner ones",
     },
     {
-        "name": "latin-1",
+        "case": "latin-1",
         "text": b"groups:\n  k\xf6ln: x\n",
         "mistake": "2:4: byte 0xf6 is not UTF-8; save the file as UTF-8",
     },
     {
-        "name": "utf-16",
+        "case": "utf-16",
         "text": "groups: {}".encode("utf-16"),
         "mistake": "1:1: byte 0xff is not UTF-8; save the file as UTF-8",
     },
 ]
 
 
-@pytest.mark.parametrize("case", [*cases.cases("inventory"), *ODD], ids=cases.ids)
+@pytest.mark.parametrize("case", [*tables.read("inventory-mistakes"), *ODD], ids=itemgetter("case"))
 def test_a_mistake_is_reported_once_with_its_place_and_what_to_write(
     tmp_path: Path, case: dict[str, Any]
 ) -> None:
@@ -146,23 +147,7 @@ groups:
     ]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            "version: v2\nsharing: {timeSlice: {}}\n",
-            [
-                '{file}:1:10: version: expected v1, found the text "v2"',
-                "{file}:2:11: sharing.timeSlice: unknown key; is sharing.timeSlicing meant?",
-            ],
-        ),
-        (
-            "version: v1\nsharing: [\n",
-            ["{file}:3:1: a value is missing here, or a `[` or `{{` before it is not closed"],
-        ),
-        (None, ["no such file: {file}"]),
-    ],
-)
+@tables.rows("plugin-files")
 def test_a_configuration_that_the_plugin_could_not_use_is_a_mistake_of_the_inventory(tmp_path, text, said):
     """The plugin's own reader looks at it, so that no node gets what its plugin refuses; every mistake with its place."""
     file = tmp_path / "plugin.yaml"
@@ -370,22 +355,7 @@ def test_each_of_several_configurations_is_looked_at(tmp_path, plugin, told):
     assert told in found
 
 
-@pytest.mark.parametrize(
-    ("taints", "problem"),
-    [
-        ("[dedicated=ml]", "KEY=VALUE:EFFECT with NoSchedule, PreferNoSchedule or NoExecute"),
-        (
-            "[gpunode.dev/unverified=x:NoSchedule]",
-            "taints of gpunode.dev/ are not set by an inventory; remove it",
-        ),
-        (
-            "[node.kubernetes.io/not-ready:NoExecute]",
-            "taints of node.kubernetes.io/ are not set by an inventory",
-        ),
-        ("[a=1:NoSchedule, a=2:NoSchedule]", "keep this or a=1:NoSchedule"),
-        ("a=1:NoSchedule", "expected a list"),
-    ],
-)
+@tables.rows("taints")
 def test_a_taint_that_cannot_be_set_is_named(tmp_path: Path, taints: str, problem: str) -> None:
     (found,) = mistakes(tmp_path, f"defaults: {{taints: {taints}}}\n{HOSTS}")
     assert "defaults.taints" in found

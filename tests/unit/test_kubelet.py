@@ -16,7 +16,7 @@ from gpunode.links.kubelet import microk8s, places, systemd
 from gpunode.links.kubelet.start import flag_gates
 from gpunode.links.kubelet.systemd import read_environment
 from gpunode.model import Outcome, Verdict
-from tests import cases
+from tests import cases, tables
 
 
 def test_the_next_start_of_a_kubeadm_host() -> None:
@@ -232,29 +232,7 @@ def test_a_gate_in_force_changes_nothing() -> None:
     assert kubelet.compare_gates(OK, outcome(), {"KubeletPodResources": False, "Other": True}) == OK
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told", "shown", "where"),
-    [
-        (
-            "/usr/bin/kubelet --feature-gates=KubeletPodResources=true",
-            {"KubeletPodResources": True},
-            "KubeletPodResources=true",
-            "its process was started with --feature-gates=KubeletPodResources=true",
-        ),
-        (
-            "/usr/bin/kubelet --config=/opt/kubelet.yaml",
-            {},
-            "no KubeletPodResources",
-            "its process reads /opt/kubelet.yaml, and its unit would start it with /var/lib/kubelet/config.yaml",
-        ),
-        (
-            "/usr/bin/kubelet",
-            {"KubeletPodResources": True},
-            "KubeletPodResources=true",
-            "no argument of its process has it; kubelet.service would start it with that",
-        ),
-    ],
-)
+@tables.rows("gates-not-in-force")
 def test_a_gate_that_is_not_in_force_is_named_with_where_its_value_comes_from(
     arguments: str, told: Mapping[str, bool], shown: str, where: str
 ) -> None:

@@ -15,37 +15,12 @@ from gpunode.links.kubelet.gates import (
     into_variable,
     kubelet_args,
 )
+from tests import tables
 
 OUT = {"DevicePlugins": None}
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("A=--feature-gates=DevicePlugins=true\n", "A=\n"),
-        ('A="--feature-gates=DevicePlugins=true"\n', 'A=""\n'),
-        ('A="--x --feature-gates=DevicePlugins=true"\n', 'A="--x"\n'),
-        ("A=--feature-gates=DevicePlugins=true,X=false --y\n", "A=--feature-gates=X=false --y\n"),
-        ("A=--feature-gates=X=false,DevicePlugins=true --y\n", "A=--feature-gates=X=false --y\n"),
-        ("A=--feature-gates DevicePlugins=true --y\n", "A=--y\n"),
-        ("A=--feature-gates='DevicePlugins=true' --y\n", "A=--y\n"),
-        ('A="--feature-gates=\\"DevicePlugins=true\\" --y"\n', 'A="--y"\n'),
-        (
-            'Environment="A=--x --feature-gates=\\"X=true,DevicePlugins=true\\""\n',
-            'Environment="A=--x --feature-gates=\\"X=true\\""\n',
-        ),
-        ("A=\"'--feature-gates=DevicePlugins=true' --y\"\n", 'A="--y"\n'),
-        ("A=--a\t--feature-gates=DevicePlugins=false\n", "A=--a\n"),
-        ("# A=--feature-gates=DevicePlugins=true\n", "# A=--feature-gates=DevicePlugins=true\n"),
-        ("; A=--feature-gates=DevicePlugins=true\n", "; A=--feature-gates=DevicePlugins=true\n"),
-        ("A=--feature-gates=MyDevicePlugins=true", "A=--feature-gates=MyDevicePlugins=true"),
-        ("A=1\r\nB=--feature-gates=DevicePlugins=true --c\r\n", "A=1\r\nB=--c\r\n"),
-        (
-            "A=--feature-gates=DevicePlugins=true --feature-gates=X=true,DevicePlugins=true",
-            "A=--feature-gates=X=true",
-        ),
-    ],
-)
+@tables.rows("gates-taken-out")
 def test_a_gate_taken_out_leaves_the_rest_byte_for_byte(before: str, after: str) -> None:
     """An empty flag goes with it; quotes, comments and other gates stay."""
     assert kubelet_args(before, OUT) == after
@@ -126,23 +101,7 @@ def test_a_gate_is_set_in_a_variable_of_a_unit(before: str, after: str) -> None:
     assert into_unit_variable(f"[Service]\n{before}", "A", "--feature-gates=G=true") == f"[Service]\n{after}"
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("ExecStart=/k --a\nX=1\n", "ExecStart=/k --a --feature-gates=G=true\nX=1\n"),
-        ("ExecStart=/k --a", "ExecStart=/k --a --feature-gates=G=true"),
-        (
-            "ExecStart=/k \\\n  --a \\\n  --b\n",
-            "ExecStart=/k \\\n  --a \\\n  --b \\\n  --feature-gates=G=true\n",
-        ),
-        (
-            "ExecStart=/k \\\n  --a \\\n\nX=1\n",
-            "ExecStart=/k \\\n  --a \\\n  --feature-gates=G=true \\\n\nX=1\n",
-        ),
-        ("ExecStart=/k \\\n\t$A\n", "ExecStart=/k \\\n\t$A --feature-gates=G=true\n"),
-        ("ExecStart=/k --a  \r\nX=1\r\n", "ExecStart=/k --a --feature-gates=G=true  \r\nX=1\r\n"),
-    ],
-)
+@tables.rows("gates-of-commands")
 def test_a_gate_is_set_at_the_end_of_a_command(before: str, after: str) -> None:
     """On a line of its own where the arguments are."""
     text = f"[Service]\n{before}"

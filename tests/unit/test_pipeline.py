@@ -16,7 +16,7 @@ from gpunode.links.toolkit import cdi
 from gpunode.model import PluginImage, Reboot, RemoveFile, Runtime, Service, WriteFile
 from gpunode.planning.templates import template
 from gpunode.report.plans import headline
-from tests import cases
+from tests import cases, tables
 
 
 def test_steps_come_in_the_order_in_which_they_depend_on_each_other() -> None:
@@ -117,24 +117,9 @@ def test_a_docker_that_stands_still_is_the_runtime_of_a_kubelet_that_drives_it()
     )
 
 
-@pytest.mark.parametrize(
-    ("wish", "over", "ends"),
-    [
-        ({}, {}, ("uid-1",)),
-        ({"work": "kill"}, {}, None),
-        (
-            {},
-            {
-                "docker": {"live_restore": True},
-                "files": {"/etc/docker/daemon.json": '{"live-restore": true}\n'},
-            },
-            None,
-        ),
-    ],
-    ids=["containers stop", "work: kill", "live-restore"],
-)
+@tables.rows("docker-restarts")
 def test_a_restart_of_docker_knows_whom_it_may_end(
-    wish: dict[str, str], over: dict[str, Any], ends: tuple[str, ...] | None
+    wish: dict[str, str], over: dict[str, Any], ends: list[str] | None
 ) -> None:
     """Those containers on GPUs that the plan was made with; processes outside of containers go on."""
     users = [
@@ -144,7 +129,7 @@ def test_a_restart_of_docker_knows_whom_it_may_end(
     host, seen = cases.host("legacy", wish), cases.facts("legacy", {"gpu_users": users, **over})
     changes = pipeline.plan(host, seen, decide(host, seen, None)).changes
     (restart,) = [change for change in changes if isinstance(change, Service)]
-    assert restart.ends == ends
+    assert restart.ends == (ends and tuple(ends))
 
 
 SYSTEMD = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]\nSystemdCgroup = true\n"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from gpunode.commands.plan import reasons
 from gpunode.engine import chain
 from gpunode.errors import Refused
 from gpunode.model import Choice
-from tests import cases
+from tests import cases, tables
 
 
 def choices(base: str, wishes: dict[str, Any], over: dict[str, Any]) -> tuple[Choice, ...]:
@@ -78,72 +76,7 @@ INSTALLED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("base", "wishes", "over", "code", "chosen", "why"),
-    [
-        (
-            "modern",
-            {},
-            {},
-            "modules",
-            "open",
-            "open and proprietary ones drive all GPUs; the first is chosen",
-        ),
-        ("modern", {}, INSTALLED, "modules", "proprietary", "they are installed, and drive all GPUs"),
-        ("modern", {}, INSTALLED, "toolkit", "1.21.0", "it is installed, and newer than 1.20.1"),
-        ("modern", {"toolkit": "1.19.1"}, {}, "toolkit", "1.19.1", "the inventory asks for 1.19.1"),
-        ("modern", {"toolkit": "none"}, {}, "toolkit", "none", "the inventory has `toolkit: none`"),
-        ("modern", {"driver": "none"}, {}, "branch", "none", "the inventory has `driver: none`"),
-        ("modern", {"driver": "580.178.04"}, {}, "branch", "580.178.04", "the inventory asks for 580.178.04"),
-        (
-            "modern",
-            {},
-            {},
-            "runtime",
-            "containerd",
-            "the kubelet's endpoint is unix:///run/containerd/containerd.sock",
-        ),
-        (
-            "rocky",
-            {},
-            {"kernel": "6.8.0-custom"},
-            "headers",
-            "none",
-            "no package is known for 6.8.0-custom",
-        ),
-        (
-            "rocky",
-            {},
-            {"os": {"id": "fedora", "version": "40", "pretty": "Fedora Linux 40"}},
-            "system",
-            "no packages",
-            "NVIDIA has a directory for releases 42 to 44 only",
-        ),
-        (
-            "suse",
-            {},
-            {},
-            "modules",
-            "open",
-            "open and proprietary ones drive all GPUs; the first is chosen; nvidia-open-driver-G07-signed-cuda-kmp-default has "
-            "them, signed by the distribution",
-        ),
-        ("centos", {"driver": "460"}, {}, "headers", "none", "the modules are built already"),
-        (
-            "modern",
-            {},
-            {
-                "pci": [
-                    {"address": "0000:19:00.0", "device": "2330"},
-                    {"address": "0000:3b:00.0", "device": "1db4", "driver": "vfio-pci"},
-                ]
-            },
-            "branch",
-            "595",
-            "595 is the production branch, with fixes until 2027-03; it drives H100 80GB HBM3",
-        ),
-    ],
-)
+@tables.rows("choices")
 def test_each_choice_has_what_decided_it(
     base: str, wishes: dict[str, Any], over: dict[str, Any], code: str, chosen: str, why: str
 ) -> None:

@@ -13,6 +13,7 @@ from gpunode.errors import CannotPlan
 from gpunode.links.scheduler import configuration, plan
 from gpunode.links.scheduler.configuration import MANIFEST
 from gpunode.model import Change, File, RemoveFile, WriteFile
+from tests import tables
 
 KUBEADM = """\
 apiVersion: v1
@@ -205,43 +206,7 @@ def test_another_certificate_starts_the_scheduler_again() -> None:
 GPUSHARE = json.dumps({"name": "aliyun.com/gpu-mem"})
 
 
-@pytest.mark.parametrize(
-    ("contents", "words"),
-    [
-        ({}, "kube-scheduler.yaml is not there"),
-        ({"manifest": "a: [b"}, "cannot be read"),
-        ({"manifest": "[]"}, "no YAML mapping in block style"),
-        (
-            {"manifest": BARE.replace("name: kube-scheduler\n      image", "name: other\n      image")},
-            "no container kube-scheduler",
-        ),
-        (
-            {"manifest": BARE.replace("--v=2", "--policy-config-file=/p.json")},
-            "has a Policy already, /p.json",
-        ),
-        (
-            {"manifest": BARE.replace("--v=2", "--policy-configmap=ours")},
-            "has a Policy already, ours",
-        ),
-        ({"manifest": BARE + "      volumeMounts: []\n"}, "volumeMounts is no list in block style"),
-        ({"manifest": BARE.replace("--v=2", "--config=/etc/kubernetes/own.yaml")}, "own.yaml is not there"),
-        (
-            {
-                "manifest": BARE.replace("--v=2", "--config=/etc/kubernetes/own.yaml"),
-                "config": "kind: Other\n",
-            },
-            "is no KubeSchedulerConfiguration",
-        ),
-        (
-            {
-                "manifest": BARE.replace("--v=2", "--config=/etc/kubernetes/own.yaml"),
-                "config": OWN
-                + f"extenders:\n- urlPrefix: http://127.0.0.1:32766\n  managedResources: [{GPUSHARE}]\n",
-            },
-            "the extender at http://127.0.0.1:32766 manages aliyun.com/gpu-mem already",
-        ),
-    ],
-)
+@tables.rows("schedulers")
 def test_what_cannot_be_extended_is_left_as_it_is(contents: dict[str, str], words: str) -> None:
     """With the file, and what to do."""
     with pytest.raises(CannotPlan) as caught:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpunode.links.kubelet import upgrade
-from tests import cases
+from tests import cases, tables
 
 HOST = cases.host("gpu-1")
 MODERN, LEGACY = "modern", "legacy"
@@ -84,50 +84,7 @@ def test_a_schedulers_configuration_of_an_old_version_is_found() -> None:
         assert version not in causes(over, gone - 1)
 
 
-@pytest.mark.parametrize(
-    ("base", "over", "target", "codes"),
-    [
-        (MODERN, {}, 37, []),
-        (MODERN, {}, 20, []),  # back: nothing is judged
-        (LEGACY, {}, 23, []),
-        (LEGACY, {}, 24, ["dockershim", "flag"]),  # --network-plugin, of kubeadm's own file
-        (LEGACY, {}, 35, ["cgroup-v1", "dockershim", "flag"]),
-        (
-            LEGACY,
-            {"files": {CONFIG: "apiVersion: kubelet.config.k8s.io/v1beta1\nfailCgroupV1: false\n"}},
-            35,
-            ["dockershim", "flag"],
-        ),
-        (LEGACY, arguments("--fail-cgroupv1=false", "1.23.17"), 35, ["dockershim", "flag"]),
-        (MODERN, {"cgroup": "v1", "kubelet": {"version": "1.34.0"}}, 34, []),
-        (MODERN, {"cgroup": "v1", "kubelet": {"version": "1.34.0"}}, 35, ["cgroup-v1"]),
-        (MODERN, {"containerd": {"version": "1.5.13"}, "kubelet": {"version": "1.25.0"}}, 25, []),
-        (MODERN, {"containerd": {"version": "1.5.13"}, "kubelet": {"version": "1.25.0"}}, 26, ["containerd"]),
-        (MODERN, {"containerd": {"version": "1.6.20~ds1"}}, 37, []),
-        (MODERN, {"containerd": {"version": "1.7.27"}}, 38, ["containerd"]),
-        (MODERN, {"containerd": {"version": "2.0.0"}}, 38, []),
-        (
-            MODERN,
-            {"files": {CONFIG: "apiVersion: kubeletconfig/v1alpha1\nkind: KubeletConfiguration\n"}, **OLD},
-            9,
-            [],
-        ),
-        (
-            MODERN,
-            {"files": {CONFIG: "apiVersion: kubeletconfig/v1alpha1\nkind: KubeletConfiguration\n"}, **OLD},
-            10,
-            ["kubelet-config"],
-        ),
-        (MODERN, {"files": {CONFIG: "a: [\n"}}, 37, ["unreadable"]),
-        (MODERN, {"files": {CONFIG: {"error": "not UTF-8"}}}, 37, ["not-judged"]),
-        (MODERN, {"files": {MANIFEST: "spec: {containers: [kube-scheduler, {command: 5}]}\n"}}, 37, []),
-        (MODERN, {"files": {MANIFEST: scheduler("--feature-gates=RuntimeClass=true")}}, 37, ["gate"]),
-        (MODERN, {"files": {MANIFEST: "a: [\n"}}, 37, []),
-        (MODERN, {"files": {MANIFEST: "spec: {containers: null}\n"}}, 37, []),
-        (MODERN, {"kubelet": None}, 37, ["not-judged"]),
-        (MODERN, {"errors": {"kubelet": "no answer within 60 seconds"}}, 37, ["not-judged"]),
-    ],
-)
+@tables.rows("upgrades")
 def test_what_an_upgrade_breaks(base: str, over: dict[str, Any], target: int, codes: list[str]) -> None:
     assert found(base, over, target) == codes
 
@@ -188,79 +145,7 @@ def microshift(**files: str) -> dict[str, Any]:
     return node("microshift.service", "/usr/bin/microshift run", "4.18.4", {**named, **made})
 
 
-@pytest.mark.parametrize(
-    ("over", "codes", "words"),
-    [
-        ({}, [], ""),
-        (
-            {"files": {K3S: "kubelet-arg: [feature-gates=RuntimeClass=true]\n"}},
-            ["gate"],
-            "it is set in its arguments",
-        ),
-        (
-            {"files": {K3S: "kubelet-arg+: [pod-infra-container-image=a]\n"}},
-            ["flag"],
-            "--pod-infra-container-image is gone",
-        ),
-        ({"files": {f"{DROP_INS}/50-mine.conf": GATES}}, ["gate"], "it is set in its configuration"),
-        ({"files": {OWN_GATES: GATES}}, [], ""),  # its next release writes its own
-        ({"files": {K3S: "kubelet-arg: [\n"}}, ["unreadable"], f"{K3S}:"),
-        ({"cgroup": "v1"}, ["cgroup-v1"], "a kubelet 1.37 refuses cgroup v1"),
-        ({"containerd": {"version": "1.5.13"}}, [], ""),  # it brings another
-        (
-            {"files": {K3S: "kube-apiserver-arg: [feature-gates=RuntimeClass=true]\n"}},
-            ["gate"],
-            f"{K3S} sets it",
-        ),
-        (
-            {"files": {K3S: "kube-scheduler-arg: [policy-config-file=/p]\n"}},
-            ["scheduler"],
-            "--policy-config-file",
-        ),
-        (k0s("worker"), [], ""),
-        (k0s("worker --kubelet-extra-args=--feature-gates=RuntimeClass=true"), ["gate"], "its arguments"),
-        (k0s("worker --profile=mine"), ["not-judged"], "worker profile mine is kept by the cluster"),
-        (
-            k0s(
-                "controller --enable-worker --profile=mine",
-                f"spec: {{workerProfiles: [{{name: mine, values: {{{GATES.strip()}}}}}]}}\n",
-            ),
-            ["gate"],
-            "/etc/k0s/k0s.yaml sets it",
-        ),
-        (
-            k0s("controller", "spec: {api: {extraArgs: {feature-gates: RuntimeClass=true}}}\n"),
-            ["gate"],
-            "a kube-apiserver does",
-        ),
-        (
-            k0s("controller", "spec: {scheduler: {extraArgs: {policy-config-file: /p}}}\n"),
-            ["scheduler"],
-            "/etc/k0s/k0s.yaml",
-        ),
-        (
-            k0s(
-                "controller",
-                "spec: {featureGates: [{name: RuntimeClass, enabled: true, components: [kubelet]}]}\n",
-            ),
-            ["gate"],
-            "a kubelet does not start",
-        ),
-        (k0s("controller", "spec: [1]\n"), [], ""),
-        (k0s("controller", "spec: {featureGates: [{name: A, enabled: true, components: 5}]}\n"), [], ""),
-        (k0s("controller -c /opt/k0s.yaml", "spec: {}\n"), ["not-judged"], "/opt/k0s.yaml, was not read"),
-        (microshift(), [], ""),
-        (microshift(config="apiServer: {featureGates: {customNoUpgrade: {enabled: 5}}}\n"), [], ""),
-        (microshift(config=f"kubelet: {{{GATES.strip()}}}\n"), ["gate"], "its configuration"),
-        (microshift(config__10=f"kubelet: {{{GATES.strip()}}}\n"), ["gate"], "its configuration"),
-        (microshift(config="kubelet: [\n"), ["unreadable"], "/etc/microshift/config.yaml:"),
-        (
-            microshift(config="apiServer: {featureGates: {customNoUpgrade: {enabled: [RuntimeClass]}}}\n"),
-            ["gate"],
-            "/etc/microshift/config.yaml sets it",
-        ),
-    ],
-)
+@tables.rows("distributions")
 def test_nodes_of_distributions_are_judged_by_what_their_users_pass(
     over: dict[str, Any], codes: list[str], words: str
 ) -> None:

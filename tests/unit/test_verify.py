@@ -17,7 +17,7 @@ from gpunode.links.node import parse
 from gpunode.links.plugin.daemonset import State
 from gpunode.links.plugin.link import judge_image, judge_plugin
 from gpunode.model import ExpectedGpus, Facts, Host, Outcome, PluginImage, Verdict
-from tests import cases
+from tests import cases, tables
 
 PROVISION = "gpunode provision --limit modern"
 
@@ -122,33 +122,7 @@ def test_a_gpu_for_a_virtual_machine_breaks_nothing_of_the_others(owner: str) ->
     assert f"3b:00.0 ({owner}, for a virtual machine)" in chain[0].text
 
 
-@pytest.mark.parametrize(
-    ("then", "layer", "fix"),
-    [
-        ({"packages": {"nvidia-container-toolkit": "gone"}}, "toolkit", PROVISION),
-        ({"library_version": "595.99.99"}, "library", PROVISION),
-        ({"modules": {"nvidia": "gone"}}, "module", PROVISION),
-        ({"smi_error": "Unable to determine the device handle: GPU is lost.", "gpus": []}, "NVML", "reset"),
-        ({"gpus": []}, "NVML", "Xid"),
-        (
-            {
-                "pci": [
-                    {"address": "0000:19:00.0", "device": "2330", "driver": "vfio-pci"},
-                    {"address": "0000:3b:00.0", "device": "2330", "driver": "vfio-pci"},
-                ]
-            },
-            "module",
-            "vfio-pci",
-        ),
-        ({"library_version": None}, "library", "ldconfig"),
-        (
-            {"units": {"containerd.service": {"active": "failed", "sub": "failed"}}},
-            "runtime",
-            PROVISION,
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
+@tables.rows("fixes")
 def test_the_fix_is_provision_only_where_it_would_change_something(
     then: dict[str, Any], layer: str, fix: str
 ) -> None:
@@ -244,19 +218,7 @@ def test_a_missing_toolkit_is_explained_by_the_toolkit_not_by_what_apt_must_read
     assert "install nvidia-container-toolkit" in link.fix
 
 
-@pytest.mark.parametrize(
-    ("base", "path", "text", "cause"),
-    [
-        ("legacy", "/etc/docker/daemon.json", '{"debug": true\n "a": 1}\n', ":2:2: not valid JSON"),
-        ("modern", "/etc/containerd/config.toml", "version = 3\n\nroot = '/var\n", "a string is not closed"),
-        (
-            "k3s",
-            "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
-            "version = 3\n\nroot = '/var\n",
-            "a string is not closed",
-        ),
-    ],
-)
+@tables.rows("runtime-files-that-do-not-parse")
 def test_a_file_that_does_not_parse_breaks_the_runtime_that_reads_it(
     base: str, path: str, text: str, cause: str
 ) -> None:
@@ -333,22 +295,7 @@ def test_a_module_beside_nvidia_that_is_not_loaded_breaks_the_module() -> None:
     assert link.cause.startswith("nvidia_uvm is not loaded")
 
 
-@pytest.mark.parametrize(
-    ("then", "status", "cause"),
-    [
-        ({"kernels": {"6.1.0-40-amd64": True, "6.1.0-41-amd64": True}}, "ok", ""),
-        (
-            {"kernels": {"6.1.0-41-amd64": False}},
-            "broken",
-            "the next boot loses the driver: kernel 6.1.0-41-amd64 has no nvidia module",
-        ),
-        (
-            {"kernels": {"6.1.0-41-amd64": False}, "packages": {"linux-headers-6.1.0-41-amd64": "6.1.158-1"}},
-            "ok",
-            "the next boot loses the driver: kernel 6.1.0-41-amd64 has no nvidia module; its headers are installed",
-        ),
-    ],
-)
+@tables.rows("next-kernels")
 def test_a_kernel_that_boots_next_without_a_module_is_named_at_the_module(
     then: Mapping[str, Any], status: str, cause: str
 ) -> None:

@@ -44,7 +44,7 @@ from gpunode.model import (
     StepPlan,
     WriteFile,
 )
-from tests import cases
+from tests import cases, tables
 
 from .conftest import Kubelet, PluginController, add_node, pod
 from .fake import FakeApi, Fault
@@ -191,47 +191,7 @@ def with_strategy(strategy: str, **host: Any) -> Inventory:
     )
 
 
-@pytest.mark.parametrize(
-    ("strategy", "kubelet", "runtime", "gates", "warned"),
-    [
-        ("cdi-cri", "v1.27.16", "containerd://1.7.1", {}, "`cdi-cri`, which the kubelet ignores"),
-        (
-            "cdi-cri",
-            "v1.28.15",
-            "containerd://1.7.1",
-            {},
-            "(1.28 with the feature gate DevicePluginCDIDevices)",
-        ),
-        ("cdi-cri", "v1.28.15", "containerd://1.7.1", {"DevicePluginCDIDevices": True}, ""),
-        (
-            "cdi-cri",
-            "v1.27.16",
-            "containerd://1.7.1",
-            {"DevicePluginCDIDevices": True},
-            "`cdi-cri`, which the kubelet",
-        ),
-        ("cdi-cri", "v1.29.0", "containerd://1.7.1", {}, ""),
-        ("cdi-cri,envvar", "v1.27.16", "containerd://1.7.1", {}, ""),
-        ("envvar", "v1.27.16", "containerd://1.7.1", {}, ""),
-        ("cdi-annotations", "v1.23.17", "containerd://1.6.1", {}, ""),
-        (
-            "cdi-annotations",
-            "v1.23.17",
-            "docker://20.10.24",
-            {},
-            "but `cdi-annotations`, which docker ignores.",
-        ),
-        (
-            "cdi-annotations,cdi-cri",
-            "v1.23.17",
-            "docker://20.10.24",
-            {},
-            "ignores and `cdi-cri`, which the kubelet",
-        ),
-        ("cdi-annotations,cdi-cri", "v1.27.16", "containerd://1.7.1", {}, ""),
-        ("cdi-annotations,envvar", "v1.23.17", "docker://20.10.24", {}, ""),
-    ],
-)
+@tables.rows("cdi-devices")
 def test_a_plan_warns_of_nodes_that_pass_over_cdi_devices(
     fake: FakeApi,
     noted: Noted,
@@ -371,54 +331,7 @@ def test_a_plan_names_other_device_plugins_for_the_same_gpus(
     assert (said in noted()) == named
 
 
-@pytest.mark.parametrize(
-    ("other", "namespace", "words"),
-    [
-        (
-            daemonset("nvidia-device-plugin-daemonset", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"),
-            "gpu-operator",
-            "It is the GPU Operator: `kubectl label node NODE nvidia.com/gpu.deploy.operands=false` takes it off a node; "
-            "a driver pod that stays goes by `nvidia.com/gpu.deploy.driver=false` once nothing uses that driver.",
-        ),
-        (
-            daemonset("nvidia-device-plugin-daemonset", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"),
-            "gpu-operator-resources",
-            "It is MicroK8s' addon for NVIDIA: `microk8s disable nvidia`",
-        ),
-        (
-            daemonset("nvdp", "nvcr.io/nvidia/k8s-device-plugin:v0.20.0"),
-            "kube-system",
-            "It is NVIDIA's: delete",
-        ),
-        (
-            daemonset("nvidia-gpu-device-plugin-small-cos", "gcr.io/gke-release/nvidia-gpu-device-plugin:1"),
-            "kube-system",
-            "It is GKE's: `kubectl label node NODE gke-no-default-nvidia-gpu-device-plugin=true`",
-        ),
-        (
-            daemonset("volcano-device-plugin", "volcanosh/volcano-vgpu-device-plugin:v1.11.0"),
-            "kube-system",
-            "It is Volcano's: take its nodes out",
-        ),
-        (
-            daemonset("gpushare-device-plugin-ds", "acs/k8s-gpushare-plugin:v2"),
-            "kube-system",
-            "It is gpushare's: take",
-        ),
-        (
-            daemonset("hami-device-plugin", "projecthami/hami:v2.10.0"),
-            "kube-system",
-            "It is HAMi's: take the label",
-        ),
-        (
-            daemonset(
-                "nvidia-container-toolkit-daemonset", "nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", "/etc"
-            ),
-            "gpu-operator",
-            "on 2 nodes, writes the container runtime's configuration too, and writes it back after gpunode. It is the GPU Op",
-        ),
-    ],
-)
+@tables.rows("other-plugins")
 def test_a_plan_says_whose_another_plugin_is_and_how_it_leaves(
     fake: FakeApi, noted: Noted, other: dict[str, Any], namespace: str, words: str
 ) -> None:

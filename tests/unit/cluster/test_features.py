@@ -22,7 +22,7 @@ from gpunode.host.answers import parse_facts
 from gpunode.links import node as nodes
 from gpunode.links.plugin.features import STAMP, WRITER, clean, feature_labels, other_owner
 from gpunode.model import Facts, Gpu, Host, MigDevice, Module, Outcome, PciDevice, Ssh
-from tests import cases
+from tests import cases, tables
 
 from .conftest import add_node
 from .fake import FakeApi
@@ -67,34 +67,7 @@ def test_whole_gpus_have_product_count_memory_and_driver() -> None:
     assert values(replace(host(), gpus=())) == {}
 
 
-SHARING = (
-    "sharing: {{timeSlicing: {{renameByDefault: {}, resources: [{{name: nvidia.com/gpu, replicas: 4}}]}}}}"
-)
-
-
-@pytest.mark.parametrize(
-    ("config", "other"),
-    [
-        (
-            SHARING.format("false"),
-            {
-                "gpu.product": "Tesla-P100-PCIE-16GB-SHARED",
-                "gpu.replicas": "4",
-                "gpu.sharing-strategy": "time-slicing",
-            },
-        ),
-        (SHARING.format("true"), {"gpu.replicas": "4", "gpu.sharing-strategy": "time-slicing"}),
-        (
-            "sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}",
-            {
-                "gpu.product": "Tesla-P100-PCIE-16GB-SHARED",
-                "gpu.replicas": "2",
-                "gpu.sharing-strategy": "mps",
-            },
-        ),
-        ("flags: {migStrategy: mixed}", {"mig.strategy": "mixed"}),
-    ],
-)
+@tables.rows("shared-features")
 def test_shared_gpus_say_how(config: str, other: Mapping[str, str]) -> None:
     """The product says so where shares have the GPUs' own name."""
     assert values(host(), config) == {**PLAIN, **other}

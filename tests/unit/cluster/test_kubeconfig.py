@@ -28,6 +28,7 @@ from gpunode.cluster.api.connection import Connection
 from gpunode.errors import ClusterError
 from gpunode.model import Cluster
 from gpunode.sim.apiserver import tls
+from tests import tables
 
 GOOD = {
     "clusters": [{"name": "c", "cluster": {"server": "https://10.0.0.1:6443"}}],
@@ -112,93 +113,7 @@ def test_a_file_that_is_not_yaml_is_named_with_its_line(tmp_path: Path) -> None:
     assert "does not match its tag: month must be in 1..12" in refused(str(tmp_path / "config"))
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"current-context": ""}, "has no current-context"),
-        ({"current-context": "", "contexts": []}, "It has no contexts at all: is it a kubeconfig?"),
-        ({"users": []}, "names the user `u`, which it does not define"),
-        ({"users": [{"name": False, "user": {}}]}, "has the name False, which is not text"),
-        ({"users": 1}, "a `users` is not a list"),
-        ({"users": [{"name": "u", "user": {"tokenFile": "/dev/zero"}}]}, "no regular file: /dev/zero"),
-        ({"clusters": [{"name": "c", "cluster": [{}]}]}, "a `cluster` is not a mapping"),
-        ({"contexts": [{"name": "prod", "context": "c"}]}, "a `context` is not a mapping"),
-        ({"contexts": [{"name": "prod", "context": {"user": ["u"]}}]}, "a `user` is not text"),
-        ({"current-context": ["prod"]}, "a `current-context` is not text"),
-        ({"clusters": []}, "Expected object with name c in"),
-        ({"clusters": [{"name": "c", "cluster": {"server": "10.0.0.1:6443"}}]}, "is not a URL"),
-        (
-            {
-                "clusters": [
-                    {"name": "c", "cluster": {"server": "https://h", "certificate-authority": "/none.crt"}}
-                ]
-            },
-            "File does not exist: /none.crt",
-        ),
-        (
-            {
-                "users": [
-                    {
-                        "name": "u",
-                        "user": {
-                            "exec": {
-                                "apiVersion": "client.authentication.k8s.io/v1",
-                                "command": "/bin/false",
-                                "interactiveMode": "Never",
-                            }
-                        },
-                    }
-                ]
-            },
-            "context `prod`: its credential plugin failed: it ended with status 1",
-        ),
-        (plugin("/bin/echo", "a\0"), "its credential plugin failed: embedded null byte"),
-        (plugin("/none/aws"), "failed: [Errno 2] No such file or directory: '/none/aws'"),
-        (
-            plugin("/bin/echo", "hello"),
-            "context `prod`: its credential plugin failed: it did not print an ExecCredential with a status",
-        ),
-        (
-            plugin("/bin/echo", '{"kind": "ExecCredential", "status": {}}'),
-            "it answered in None, and the kubeconfig asks for client.authentication.k8s.io/v1",
-        ),
-        (answering(), "neither a token nor a certificate with its key"),
-        (answering(clientCertificateData="x"), "neither a token nor a certificate with its key"),
-        (answering(token="t", expirationTimestamp="soon"), "did not print an ExecCredential"),
-        (
-            {"users": [{"name": "u", "user": {"auth-provider": {"name": "gcp"}}}]},
-            "an auth-provider that cannot",
-        ),
-        ({"users": [{"name": "u", "user": {"tokenFile": "/none"}}]}, "no such file or directory"),
-        (proxied("socks5://proxy:1080"), "is not that of an HTTP proxy: `socks5://proxy:1080`"),
-        (proxied("proxy"), "is not that of an HTTP proxy: `proxy`"),
-        (
-            plugin("/none/aws", "eks", "get-token"),
-            "Run it by hand (`/none/aws eks get-token`), or log in again",
-        ),
-        (plugin("/none/kubelogin", hint="Install it with krew."), "Install it with krew."),
-        (
-            plugin("/bin/sh", "-c", "echo 'sso session expired' >&2; exit 1"),
-            "failed: it ended with status 1: sso session expired",
-        ),
-        (
-            plugin("/bin/cat", mode="Always"),
-            "asks its user (interactiveMode: Always), and here is no terminal",
-        ),
-        (
-            {
-                "users": [
-                    {"name": "u", "user": {"client-certificate": "/none.crt", "client-key": "/none.key"}}
-                ]
-            },
-            "File does not exist: /none.crt",
-        ),
-        (
-            {"users": [{"name": "u", "user": {"client-certificate-data": "%%", "client-key-data": "%%"}}]},
-            "cannot be used",
-        ),
-    ],
-)
+@tables.rows("kubeconfigs")
 def test_a_kubeconfig_with_holes_is_refused(tmp_path: Path, changes: dict[str, object], words: str) -> None:
     """Each hole is named: no context, no user, a name that YAML read otherwise, no server, files that are not there."""
     assert words in refused(written(tmp_path, **changes))

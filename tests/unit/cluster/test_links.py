@@ -15,6 +15,7 @@ from gpunode.links.plugin import expected
 from gpunode.links.pod.link import judge_pod
 from gpunode.links.pod.vectoradd import NodeResult, Result
 from gpunode.model import Gpu, MigDevice, PluginConfig
+from tests import tables
 
 from .conftest import add_node
 from .fake import FakeApi
@@ -136,24 +137,7 @@ def config(sharing: str, strategy: str = "none") -> PluginConfig:
     return PluginConfig(f"version: v1\nflags: {{migStrategy: {strategy}}}\nsharing: {{{sharing}}}\n")
 
 
-@pytest.mark.parametrize(
-    ("sharing", "units"),
-    [
-        ("timeSlicing: {resources: [{name: gpu, replicas: 3}]}", {"nvidia.com/gpu": 12}),
-        (
-            "mps: {renameByDefault: true, resources: [{name: gpu, replicas: 2, devices: [0, GPU-3]}]}",
-            {"nvidia.com/gpu": 2, "nvidia.com/gpu.shared": 4},
-        ),
-        ("mps: {resources: [{name: gpu, replicas: 49}]}", None),
-        ("memory: {}", None),  # counted by GPUs
-        ("memory: {name: example.com/mem}", {"example.com/mem": 4 * 79}),
-        (
-            "memory: {name: example.com/mem, unit: MiB, chunk: 512, devices: [1]}",
-            {"nvidia.com/gpu": 3, "example.com/mem": 159},
-        ),
-        ("", None),
-    ],
-)
+@tables.rows("replicas")
 def test_what_replicas_make_of_a_hosts_gpus_is_what_the_plugin_makes_of_them(
     sharing: str, units: dict[str, int] | None
 ) -> None:

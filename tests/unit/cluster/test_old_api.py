@@ -16,6 +16,7 @@ from gpunode.links import node as nodes
 from gpunode.links.node import labels
 from gpunode.links.plugin.deployment import Spec, all_objects
 from gpunode.model import PluginConfig, PluginImage
+from tests import tables
 
 from .conftest import NS, add_node, has
 from .fake import FakeApi, Fault
@@ -255,108 +256,10 @@ def labelled(**values: str) -> Object:
     return {"metadata": {"labels": values}}
 
 
-# live, last wish, wish -> result, fields taken from others
-CASES: dict[str, tuple[Object, Object, Object, Object, tuple[str, ...]]] = {
-    "nothing changes": (labelled(a="1"), labelled(a="1"), labelled(a="1"), labelled(a="1"), ()),
-    "another's key stays": (
-        labelled(a="1", b="x"),
-        labelled(a="1"),
-        labelled(a="2"),
-        labelled(a="2", b="x"),
-        (),
-    ),
-    "ours goes": (labelled(a="1", b="x"), labelled(a="1"), {}, labelled(b="x"), ()),
-    "the last of ours goes with its map": (labelled(a="1"), labelled(a="1"), {}, {}, ()),
-    "ours that another has changed since stays": (labelled(a="9"), labelled(a="1"), {}, labelled(a="9"), ()),
-    "ours that another has taken off comes back": ({}, labelled(a="1"), labelled(a="1"), labelled(a="1"), ()),
-    "set back": (labelled(a="9"), labelled(a="1"), labelled(a="1"), labelled(a="1"), (".metadata.labels.a",)),
-    "taken": (labelled(a="9"), {}, labelled(a="1"), labelled(a="1"), (".metadata.labels.a",)),
-    "the same as another's is nobody's loss": (labelled(a="1"), {}, labelled(a="1"), labelled(a="1"), ()),
-    "an item keeps its defaults": (
-        containers({**C, "policy": "Always"}),
-        containers(C),
-        containers({**C, "image": "i:2"}),
-        containers({**C, "image": "i:2", "policy": "Always"}),
-        (),
-    ),
-    "an item that another has edited": (
-        containers({**C, "image": "evil"}),
-        containers(C),
-        containers(C),
-        containers(C),
-        ('.spec.containers[name="c"].image',),
-    ),
-    "another's item stays where it was": (
-        containers({"name": "s", "image": "x"}, C),
-        containers(C),
-        containers({**C, "image": "i:2"}, {"name": "d", "image": "y"}),
-        containers({"name": "s", "image": "x"}, {**C, "image": "i:2"}, {"name": "d", "image": "y"}),
-        (),
-    ),
-    "an item of ours goes whole": (
-        containers({**C, "policy": "Always"}, {"name": "d", "image": "y", "policy": "Always"}),
-        containers(C, {"name": "d", "image": "y"}),
-        containers(C),
-        containers({**C, "policy": "Always"}),
-        (),
-    ),
-    "a list that leaves the wish leaves others' items": (
-        containers({**C, "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "x"}]}),
-        containers({**C, "env": [{"name": "A", "value": "1"}]}),
-        containers(C),
-        containers({**C, "env": [{"name": "B", "value": "x"}]}),
-        (),
-    ),
-    "a list that leaves the wish goes where all of it is ours": (
-        containers({**C, "env": [{"name": "A", "value": "edited"}]}),
-        containers({**C, "env": [{"name": "A", "value": "1"}]}),
-        containers(C),
-        containers(C),
-        (),
-    ),
-    "a field of ours goes with its defaults": (
-        {"spec": {"probe": {"port": 1, "scheme": "HTTP"}, "other": 1}},
-        {"spec": {"probe": {"port": 1}}},
-        {"spec": {}},
-        {"spec": {"other": 1}},
-        (),
-    ),
-    "a list without names keeps its items' defaults": (
-        {"rules": [{"verbs": ["get"], "groups": [""]}]},
-        {"rules": [{"verbs": ["get"]}]},
-        {"rules": [{"verbs": ["get"]}]},
-        {"rules": [{"verbs": ["get"], "groups": [""]}]},
-        (),
-    ),
-    "a list without names is replaced whole": (
-        {"rules": [{"verbs": ["get", "*"]}]},
-        {"rules": [{"verbs": ["get"]}]},
-        {"rules": [{"verbs": ["list"]}]},
-        {"rules": [{"verbs": ["list"]}]},
-        (".rules",),
-    ),
-    "what is empty is dropped by the API server": (
-        {"spec": {"a": 1}},
-        {"spec": {"a": 1, "value": ""}},
-        {"spec": {"a": 1, "value": ""}},
-        {"spec": {"a": 1}},
-        (),
-    ),
-    "its own version is the API server's": (
-        {"apiVersion": "node.k8s.io/v1", "handler": "h"},
-        {"apiVersion": "node.k8s.io/v1beta1", "handler": "h"},
-        {"apiVersion": "node.k8s.io/v1beta1", "handler": "h"},
-        {"apiVersion": "node.k8s.io/v1", "handler": "h"},
-        (),
-    ),
-}
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_a_wish_is_merged(case: tuple[Object, Object, Object, Object, tuple[str, ...]]) -> None:
+@tables.rows("merges", taken=[])
+def test_a_wish_is_merged(live: Object, last: Object, wish: Object, result: Object, taken: list[str]) -> None:
     """What was last wished tells ours from others'; the patch leads there, and a second merge changes nothing."""
-    live, last, wish, result, taken = case
-    assert merge(live, last, wish) == (result, taken)
+    assert merge(live, last, wish) == (result, tuple(taken))
     assert merge(result, wish, wish) == (result, ())
     assert _patched(live, patch(live, result)) == result
 

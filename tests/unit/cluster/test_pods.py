@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from gpunode.cluster import pods
+from tests import tables
 
 PULL = 'Failed to pull image "gpunode/device-plugin:0.1.0": dial tcp: lookup registry: no such host'
 SANDBOX = 'Failed to create pod sandbox: no runtime for "nvidia" is configured'
@@ -25,67 +24,7 @@ def warning(message: str) -> dict[str, Any]:
     return {"type": "Warning", "message": message}
 
 
-@pytest.mark.parametrize(
-    ("status", "events", "why"),
-    [
-        ({"phase": "Running", "containerStatuses": [{"name": "c", "state": {"running": {}}}]}, [], ""),
-        (waiting("ContainerCreating"), [], ""),
-        (
-            waiting("ErrImagePull", "rpc error"),
-            [warning(PULL), warning("Error: ErrImagePull")],
-            f"ImagePullBackOff: {PULL}",
-        ),
-        (
-            waiting("ImagePullBackOff", "Back-off"),
-            [warning(PULL), warning("Error: ImagePullBackOff")],
-            f"ImagePullBackOff: {PULL}",
-        ),
-        (waiting("ErrImageNeverPull", "image is not present"), [], "ErrImageNeverPull: image is not present"),
-        (
-            waiting(
-                "CrashLoopBackOff",
-                terminated={"exitCode": 2, "reason": "Error", "message": "a\nbad flag --x\n"},
-            ),
-            [],
-            "c is in CrashLoopBackOff: exit code 2, bad flag --x",
-        ),
-        (
-            waiting("CrashLoopBackOff", terminated={"exitCode": 137, "reason": "OOMKilled"}),
-            [],
-            "c is in CrashLoopBackOff: OOMKilled, exit code 137",
-        ),
-        (waiting("ContainerCreating"), [warning(SANDBOX)], SANDBOX),
-        (
-            {
-                "phase": "Pending",
-                "conditions": [
-                    {
-                        "type": "PodScheduled",
-                        "status": "False",
-                        "message": "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
-                    }
-                ],
-            },
-            [],
-            "not scheduled: 0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
-        ),
-        (
-            {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "Allocate failed"},
-            [],
-            "UnexpectedAdmissionError: Allocate failed",
-        ),
-        (
-            {
-                "phase": "Failed",
-                "containerStatuses": [
-                    {"name": "c", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}
-                ],
-            },
-            [],
-            "c ended: exit code 1",
-        ),
-    ],
-)
+@tables.rows("pod-reasons")
 def test_the_reason_comes_from_who_knows_it(
     status: dict[str, Any], events: list[dict[str, Any]], why: str
 ) -> None:

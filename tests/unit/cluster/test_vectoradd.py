@@ -18,6 +18,7 @@ from gpunode.links.pod.requests import Target
 from gpunode.links.pod.run_pod import make_pod
 from gpunode.links.pod.vectoradd import Job, NodeResult
 from gpunode.model import PluginConfig, PluginImage
+from tests import tables
 
 from .conftest import NS, Kubelet, add_node, pod
 from .fake import FakeApi, Fault
@@ -388,31 +389,15 @@ def test_a_limit_that_is_not_what_a_pod_asked_for_fails_it(api: Api, fake: FakeA
     assert result.results[0].why == "it requested 1024 MiB of memory, but its limit is 512 MiB"
 
 
-@pytest.mark.parametrize(
-    ("whole", "shared", "order", "sizes", "asked", "together"),
-    [
-        # Different sizes, the largest first: no pod takes a larger one than it needs, whatever the plugin prefers.
-        (
-            0,
-            (3, 31),
-            (2, 1, 3, 3),
-            (8, 15, 8),
-            [{MEMORY: 15}, {MEMORY: 8}, {MEMORY: 7}, {MEMORY: 1}],
-            "GPU-3",
-        ),
-        (0, (2, 2), (1, 2), (), [{MEMORY: 1}, {MEMORY: 1}], ""),  # a unit is all that there is of each
-        (1, (1, 16), (1, 2, 2), (), [{"nvidia.com/gpu": 1}, {MEMORY: 15}, {MEMORY: 1}], "GPU-2"),
-    ],
-    ids=["of different sizes", "of one unit each", "beside whole ones"],
-)
+@tables.rows("filled-gpus")
 def test_gpus_that_share_memory_are_filled(
     api: Api,
     fake: FakeApi,
     told: list[str],
     whole: int,
-    shared: tuple[int, int],
-    order: tuple[int, ...],
-    sizes: tuple[int, ...],
+    shared: list[int],
+    order: list[int],
+    sizes: list[int],
     asked: list[dict[str, int]],
     together: str,
 ) -> None:
