@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import shutil
 import tempfile
@@ -11,12 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.testing
-
-from gpunode.report.lines import Lines
-from tests import jsonlines
 
 TESTS = Path(__file__).parent
+PROGRAMS = {"accept", "agent", "deviceplugin", "share"}
 # Files of `make check`, and then of `make sim`, that are begun first, so that in the end no process is busy for long while the others
 # are not.
 LONGEST = (
@@ -47,6 +45,16 @@ LONGEST = (
 )
 
 
+def pytest_collection() -> None:
+    """What is imported and collected lasts to the end: it is searched for garbage neither now nor after each test."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest come first; tests marked `gpu` need a real GPU and its driver."""
     order = {TESTS / name: number for number, name in enumerate(LONGEST)}
@@ -69,14 +77,18 @@ def _own_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _one_tree_of_commands() -> None:
-    """Typer builds it for each invocation, which takes longer than most tests of a command."""
-    typer.testing._get_command = functools.cache(typer.testing._get_command)
+def _documented(request: pytest.FixtureRequest) -> None:
+    """Every JSON line that a test's process writes is what docs/reference/json.md says of its kind.
 
+    Programs of hosts and pods write none, and their tests do without what is imported for it.
+    """
+    if {item.nodeid.split("/")[1] for item in request.session.items} <= PROGRAMS:
+        return
+    import typer.testing
 
-@pytest.fixture(autouse=True, scope="session")
-def _documented() -> None:
-    """Every JSON line that a test's process writes is what docs/reference/json.md says of its kind."""
+    from gpunode.report.lines import Lines
+    from tests import jsonlines
+
     written = Lines._write
 
     def write(self: Lines, line: dict[str, Any]) -> None:
@@ -84,6 +96,8 @@ def _documented() -> None:
         written(self, line)
 
     Lines._write = write
+    # Typer builds the tree of commands for each invocation, which takes longer than most tests of a command.
+    typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
 @pytest.fixture

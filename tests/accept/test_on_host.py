@@ -10,8 +10,6 @@ import pytest
 
 from gpunode.acceptance.judge import compare_fleet, judge
 from gpunode.contract import measurements
-from gpunode.engine import acceptance
-from gpunode.host import wire
 from gpunode.links.pod.on_host import measure
 
 from .stand_in import StandIn, build
@@ -27,6 +25,9 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def ask(level: str = "quick") -> list[dict[str, Any]]:
+    from gpunode.engine import acceptance  # it takes as long to import as all of this folder
+    from gpunode.host import wire
+
     job = wire.measure_job(acceptance._bundle(), level, 120)
     return [wire.read(message) for message in measure.measure(job["program"], job["level"], job["seconds"])]
 

@@ -21,7 +21,6 @@ from typing import Any, ClassVar
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from kubernetes.client import Configuration
 
 from gpunode.cluster.api import connect, exec_plugin, kubeconfig, refusal
 from gpunode.cluster.api.connection import Connection
@@ -66,6 +65,13 @@ def answering(**status: object) -> dict[str, object]:
 def proxied(address: str) -> dict[str, object]:
     """A cluster behind a proxy."""
     return {"clusters": [{"name": "c", "cluster": {"server": "https://10.0.0.1:6443", "proxy-url": address}}]}
+
+
+def configuration() -> Any:
+    """The client library's, which takes as long to import as half of the tests here."""
+    from kubernetes.client import Configuration
+
+    return Configuration()
 
 
 def refused(source: str, context: str | None = None) -> str:
@@ -510,7 +516,7 @@ def test_a_plugin_that_fails_is_waited_for_once() -> None:
             raise ClusterError("hung")
 
     class Both:
-        tls, configuration, known = None, Configuration(), Hung()
+        tls, configuration, known = None, configuration(), Hung()
 
         @property
         def login(self) -> Hung:
@@ -541,7 +547,7 @@ def test_a_credential_that_holds_is_used_while_another_thread_waits_for_the_next
     old = replace(old, ends=ends and datetime.now(timezone.utc) + ends)
     plugin: Any = Slow()
     login = exec_plugin.Login(plugin, old, None, None)
-    access: Any = SimpleNamespace(tls=None, configuration=Configuration(), login=login)
+    access: Any = SimpleNamespace(tls=None, configuration=configuration(), login=login)
     connection: Any = Connection(access)
     with ThreadPoolExecutor(2) as pool:
         renewing = pool.submit(connection._credential, refused=old)

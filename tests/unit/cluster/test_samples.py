@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from kubernetes import client
 from typer.testing import CliRunner
 
 from gpunode.cli import app
@@ -64,6 +63,8 @@ def mistakes(value: Any, kind: str, where: str) -> list[str]:
         pairs = value.items() if isinstance(value, dict) else [("", None)]
         # Quantities are strings there; the API takes numbers, too.
         return [f"{where}.{key}: not {inner}" for key, one in pairs if not isinstance(one, (str, int))]
+    from kubernetes import client
+
     model = getattr(client, kind, None)
     if model is None:
         plain = {"str": str, "int": int, "bool": bool, "object": (str, int)}.get(kind, object)
