@@ -136,11 +136,7 @@ def plan(journal: Journal, run: str, facts: Facts) -> tuple[tuple[Change, ...], 
             planned = _restore(journal, run, facts, first.pop(entry.path), gone=gone)
             if planned is not None:
                 changes.append(planned)
-            if (
-                isinstance(planned, (WriteFile, RemoveFile))
-                and entry.unit
-                and services.is_active(facts, entry.unit)
-            ):
+            if isinstance(planned, (WriteFile, RemoveFile)) and services.is_active(facts, entry.unit):
                 due.setdefault(entry.unit, []).append(planned.path)
         elif entry.layouts:
             changes += layouts
@@ -250,15 +246,19 @@ def _software(journal: Journal, run: str, facts: Facts) -> Iterable[Change | Lef
     )
     was_loaded = "nvidia" in before
     is_loaded, reloaded = "nvidia" in facts.modules, any(entry.kind == "kernel_module" for entry in entries)
-    load = KernelModule(f"as before {_name(run)}", load=modules.LOAD, services=tuple(_daemons(mine, facts)))
-    kept = (each.what for each in left if each.code == "kept")
-    stays = _change_driver([Packages("", remove=tuple(kept))], facts)  # and its modules
-    reloads = (reloaded and not was_loaded and not stays) or _change_driver(changes, facts)
+    load = KernelModule(f"as before {_name(run)}", load=modules.LOAD, services=modules.stopped(facts))
+    driver, known = _driver(facts, facts.packages), _package_changes(entries).items()
+    stays = driver.keys() & {each.what for each in left if each.code == "kept"}  # and its modules
+    changed = _driver(facts, {name: Package(name, each.now or each.was or "") for name, each in known})
+    changes_driver = impact.disturbance_of(changes, driver=driver).packages
+    reloads = (reloaded and not (was_loaded or stays)) or changes_driver
     # Of another version than the library: an undo was killed between the packages and their modules.
     stale = is_loaded and facts.library_version not in (None, facts.modules["nvidia"].version)
-    if not is_loaded or not (reloads or (stale and _changed_driver(entries, facts))):
+    if not is_loaded or not (reloads or (stale and changed)):
         yield from changes
-        if was_loaded and not is_loaded and (reloaded or _changed_driver(entries, facts)):
+        if is_loaded:
+            yield from modules.start(facts)
+        elif was_loaded and (reloaded or changed):
             yield load
         return
     why = f"{'of another version' if was_loaded else 'not loaded'} before {_name(run)}"
@@ -272,40 +272,10 @@ def _software(journal: Journal, run: str, facts: Facts) -> Iterable[Change | Lef
         yield load
 
 
-def _daemons(mine: Journal, facts: Facts) -> Iterable[str]:
-    """The driver's daemons that are to run with its modules. Where these are not loaded an undo may have been killed that had stopped
-    its daemons; they are enabled. Those that the run enabled and started are not among them."""
-    own = {
-        entry.unit
-        for entry in mine
-        if entry.kind == "service" and entry.enabled != "enabled" and entry.active != "active"
-    }
-    for unit in modules.SERVICES.values():
-        state = facts.units.get(unit)
-        stopped = state is not None and state.enabled == "enabled" and "nvidia" not in facts.modules
-        if unit not in own and (stopped or services.is_active(facts, unit)):
-            yield unit
-
-
-def _change_driver(changes: Iterable[Change], facts: Facts) -> bool:
-    """True if these change the driver that is installed."""
+def _driver(facts: Facts, installed: Mapping[str, Package]) -> Mapping[str, Package]:
+    """Those of these packages that make up a driver."""
     system = system_of_host(facts)
-    family = set(system.names.driver_family(facts.packages)) if system else set[str]()
-    return any(
-        isinstance(change, UninstallDriver)
-        or (
-            isinstance(change, Packages)
-            and family & {*change.remove, *(spec.name for spec in change.install)}
-        )
-        for change in changes
-    )
-
-
-def _changed_driver(entries: Journal, facts: Facts) -> bool:
-    """True if these changed the driver's packages."""
-    system, changed = system_of_host(facts), _package_changes(entries)
-    packages = {name: Package(name, change.now or change.was or "") for name, change in changed.items()}
-    return system is not None and bool(system.names.driver_family(packages))
+    return system.names.driver_family(installed) if system else {}
 
 
 def _why_kept(journal: Journal, run: str, name: str, change: PackageChange, package: Package | None) -> str:

@@ -69,7 +69,7 @@ def _modules(change: KernelModule) -> str:
     stopped = ", ".join(unit.removesuffix(".service") for unit in change.services)
     if stopped and not change.unload:
         parts.append(f"start {stopped}")
-    end = " meanwhile" if change.load else ""
+    end = " meanwhile" if change.load else " until the next load"
     return "; ".join(parts) + (f" (stop {stopped}{end})" if stopped and change.unload else "")
 
 

@@ -110,8 +110,8 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class KernelModule:
-    """Unload, then load, modules by name in the order given. `services`: units of the driver's own daemons, which an
-    unload stops and a load starts again."""
+    """Unload, then load, modules by name in the order given. `services`: units of the driver's own daemons. An unload stops them; a
+    load, or a change with neither, starts all that are stopped so."""
 
     why: str
     load: tuple[str, ...] = ()

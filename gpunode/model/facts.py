@@ -267,6 +267,7 @@ class Facts:
     gpu_containers: tuple[GpuContainer, ...] = ()
     containers: int | None = None  # and virtual machines, that have processes; None: not known
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # runtime -> reference -> image id
+    stopped: tuple[str, ...] = ()  # units that an apply has stopped since the boot, and not started again
     running: Run | None = None
     unconfirmed: tuple[Unconfirmed, ...] = ()
     errors: Mapping[str, str] = field(default_factory=dict)  # section (`mig` too) -> why it could not be read

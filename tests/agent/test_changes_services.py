@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpunode.host import bootstrap, wire
+from gpunode.host import answers, bootstrap, wire
 from gpunode.model import KernelModule, LoadImage, Reboot, RemoveImage, Runtime, Service, WriteFile
 from tests import tables
 from tests.agent.conftest import DAEMON, DOCKER, START, Host, wait_until
+from tests.agent.guarded import kill
 
 CRASHING = (
     'count=$(cat "$units/count" 2>/dev/null || echo 0)\n'
@@ -252,7 +253,7 @@ def test_daemons_that_an_unload_stops_are_started_by_the_next_load(host: Host) -
     host.path("/sys/module/nvidia").mkdir(parents=True)
     units = ("nvidia-persistenced.service",)
     host.apply(KernelModule("why", unload=("nvidia",), services=units))
-    host.apply(KernelModule("why", load=("nvidia",), services=units))
+    host.apply(KernelModule("why", load=("nvidia",)))
     words = ("modprobe", "systemctl stop", "systemctl start")
     assert [call for call in host.calls() if call.startswith(words)] == [
         "systemctl stop nvidia-persistenced.service",
@@ -260,6 +261,22 @@ def test_daemons_that_an_unload_stops_are_started_by_the_next_load(host: Host) -
         "modprobe nvidia",
         "systemctl start nvidia-persistenced.service",
     ]
+
+
+@pytest.mark.parametrize("at", ["-r", "nvidia_uvm"], ids=["before the unload", "after the load"])
+def test_daemons_that_a_killed_apply_has_stopped_are_known_until_their_start(host: Host, at: str) -> None:
+    wait = 'touch "$GPUNODE_ROOT/state/here"; until [ -e "$GPUNODE_ROOT/state/go" ]; do sleep 0.02; done'
+    host.program("modprobe", f'if [ "$1" = {at} ]; then {wait}; fi\n{modprobe(host)}')
+    host.program("systemctl", "")
+    host.path("/sys/module/nvidia").mkdir(parents=True)
+    units, loaded = ("nvidia-persistenced.service",), ("nvidia", "nvidia_uvm")
+    host.start(host.job(KernelModule("why", load=loaded, unload=("nvidia",), services=units)))
+    wait_until(host.path("/state/here").exists)
+    kill(host)
+    assert answers.parse_facts(host.probe()).stopped == units
+    assert host.apply(KernelModule("why", services=units))[-1]["ok"]
+    assert host.calls()[-1] == "systemctl start nvidia-persistenced.service"
+    assert answers.parse_facts(host.probe()).stopped == ()
 
 
 def test_daemons_of_the_driver_are_stopped_for_a_reload(host: Host) -> None:

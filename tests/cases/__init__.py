@@ -174,6 +174,7 @@ def build(data: Mapping[str, Any]) -> Facts:
         ),
         versions=data.get("versions", {}),
         unlinked=tuple(data.get("unlinked", ())),
+        stopped=tuple(data.get("stopped", ())),
     )
 
 
@@ -371,7 +372,8 @@ def _loaded(seen: Facts, change: KernelModule) -> Facts:
     modules = {name: module for name, module in seen.modules.items() if name not in change.unload}
     version = _driver(seen)
     modules |= {name: Module(version, 0) for name in change.load}
-    seen = replace(seen, module_files=_module_files(seen))
+    stopped = seen.stopped if change.unload and not change.load else ()
+    seen = replace(seen, module_files=_module_files(seen), stopped=stopped)
     archives = r"(linux-modules-nvidia|nvidia-headless|nvidia-dkms)-.*-open"
     open_one = any(
         name.startswith(("nvidia-open", "kmod-nvidia-open")) or re.match(archives, name)

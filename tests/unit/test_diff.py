@@ -59,8 +59,12 @@ from gpunode.model import (
         (LoadImage("r:1", "sha256:1", "/a.tar", "docker", "why"), "load image r:1 into docker"),
         (RemoveImage("r:1", "docker", "why"), "remove image r:1 from docker"),
         (ForgetHost("why"), "remove gpunode's records of this host"),
-        (KernelModule("why", unload=("c",), services=("d.service",)), "unload c (stop d)"),
+        (
+            KernelModule("why", unload=("c",), services=("d.service",)),
+            "unload c (stop d until the next load)",
+        ),
         (KernelModule("why", load=("a",), services=("d.service",)), "load a; start d"),
+        (KernelModule("why", services=("d.service",)), "start d"),
         (
             InstallDriver("580.1", "feed", "open", "why", archive="/srv/NVIDIA.run"),
             "install driver 580.1 (open) by NVIDIA's installer: NVIDIA.run of this machine",

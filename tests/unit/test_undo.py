@@ -167,6 +167,7 @@ def there(loaded: tuple[str, ...] = (), users: tuple[GpuUser, ...] = (), **packa
 WHY = "as before run r1"
 UNLOAD = KernelModule("not loaded before run r1; no process uses the GPUs", unload=("nvidia",))
 RELOADED = KernelModule("of another version before run r1; no process uses the GPUs", unload=("nvidia",))
+NVIDIA = there(("nvidia",)).modules
 LOAD = KernelModule(WHY, load=("nvidia", "nvidia_uvm", "nvidia_modeset"))
 DRIVER, TOOLKIT = "libnvidia-ml1", "nvidia-container-toolkit"
 STUCK = "those that NVIDIA's runtime started cannot be stopped without it before the next boot"
@@ -191,6 +192,10 @@ def back(before: Layout, now: Layout) -> MigLayout:
     return MigLayout((GpuLayout(PCI, before, now),), WHY)
 
 
+RUNTIME = [
+    file("/etc/containerd/config.toml", None, "2", unit="containerd.service"),
+    changed(packages={TOOLKIT: (None, "2")}),
+]
 FABRIC = "nvidia-fabricmanager.service"
 STOPPED = Entry("a", "r1", kind="service", unit=FABRIC, enabled="enabled", active="active", state="disable")
 
@@ -317,29 +322,17 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [LOAD],
         [],
     ),
+    # A daemon that it had stopped is started, before the load or after.
     (
         [changed("kernel_module", modules=("nvidia",))],
-        unit_is("enabled", active="inactive"),
+        replace(unit_is("enabled", active="inactive"), stopped=(FABRIC,)),
         [replace(LOAD, services=(FABRIC,))],
         [],
     ),
     (
-        [
-            changed("kernel_module", modules=("nvidia",)),
-            Entry("a", "r1", kind="service", unit=FABRIC, enabled="disabled", active="inactive"),
-        ],
-        unit_is("enabled"),
-        [Service(FABRIC, WHY, disable=True, ends=()), LOAD],
-        [],
-    ),
-    # A daemon that ran before the run runs after it, though the run has enabled it.
-    (
-        [
-            changed("kernel_module", modules=("nvidia",)),
-            Entry("a", "r1", kind="service", unit=FABRIC, enabled="disabled", active="active"),
-        ],
-        unit_is("enabled"),
-        [replace(LOAD, services=(FABRIC,))],
+        [changed("kernel_module", modules=("nvidia",))],
+        replace(unit_is("enabled", active="inactive"), modules=NVIDIA, stopped=(FABRIC,)),
+        [KernelModule("an apply that was killed has stopped them", services=(FABRIC,), fault="")],
         [],
     ),
     (
@@ -362,20 +355,8 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
     ),
     # Containers that a shim holds.
     (
-        [
-            file("/etc/containerd/config.toml", None, "2", unit="containerd.service"),
-            changed(packages={TOOLKIT: (None, "2")}),
-        ],
+        RUNTIME,
         there(nvidia_container_toolkit="2"),
-        [Packages(WHY, remove=(TOOLKIT,), purge=True)],
-        [Left("irreversible", "running containers", STUCK)],
-    ),
-    (
-        [
-            file("/etc/containerd/config.toml", None, "2", unit="containerd.service"),
-            changed(packages={TOOLKIT: (None, "2")}),
-        ],
-        replace(there(nvidia_container_toolkit="2"), docker=cases.facts("legacy").docker),
         [Packages(WHY, remove=(TOOLKIT,), purge=True)],
         [Left("irreversible", "running containers", STUCK)],
     ),

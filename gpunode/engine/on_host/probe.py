@@ -28,6 +28,7 @@ from gpunode.links.driver.on_host.gpus import (
     read_modules,
     read_pci,
     read_smi,
+    read_stopped,
     read_unlinked,
 )
 from gpunode.links.kubelet.on_host import read_kubelet, read_watched_files
@@ -88,6 +89,7 @@ def probe(watch: Dict[str, Any], own: Optional[str] = None, patience: float = PR
         "product_uuid": line_of("/sys/class/dmi/id/product_uuid"),
         "python": ".".join(str(part) for part in sys.version_info[:3]),
         "module_banner": line_of("/proc/driver/nvidia/version") or None,
+        "stopped": read_stopped(),
         "running": None,
         "errors": {},
     }

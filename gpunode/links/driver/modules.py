@@ -48,6 +48,8 @@ def plan(facts: Facts, driver: DriverSpec, *, changed: bool) -> Iterator[Change]
     absent = tuple(name for name in LOAD if name not in facts.modules)
     if absent:
         yield load(facts, absent, "CUDA programs find no device files without them")
+    else:
+        yield from start(facts)
 
 
 def loaded_flavour(facts: Facts) -> Flavour:
@@ -62,7 +64,13 @@ def at_boot(driver: DriverSpec) -> tuple[str, ...]:
 def load(facts: Facts, modules: tuple[str, ...], why: str) -> KernelModule:
     absent = [name for name in modules if name not in facts.modules]
     fault = f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} not loaded: {why}"
-    return KernelModule(why, load=modules, fault=fault)
+    return KernelModule(why, load=modules, services=stopped(facts), fault=fault)
+
+
+def start(facts: Facts) -> Iterator[KernelModule]:
+    """Start the daemons that are still `stopped`."""
+    if units := stopped(facts):
+        yield KernelModule("an apply that was killed has stopped them", services=units, fault="")
 
 
 def _mismatch(facts: Facts, driver: DriverSpec) -> str | None:
@@ -116,6 +124,12 @@ def holders(facts: Facts) -> str:
 def daemons(facts: Facts) -> tuple[str, ...]:
     """The daemons' units that are active, and so to be stopped."""
     return tuple(unit for unit in SERVICES.values() if services.is_active(facts, unit))
+
+
+def stopped(facts: Facts) -> tuple[str, ...]:
+    """The daemons' units that an apply has stopped and, as it was killed, not started again."""
+    there = (unit for unit in facts.stopped if services.is_loaded(facts, unit))
+    return tuple(unit for unit in there if not services.is_active(facts, unit))
 
 
 def _service(user: GpuUser) -> str:

@@ -237,9 +237,7 @@ def plan_run(facts: Facts, driver: DriverSpec, wrong: tuple[str, ...]) -> Iterat
     if beside:
         yield Reboot(f"{reason}; {held}")
         return
-    gone = modules.SERVICES["nvidia-persistenced"] if wrong else None
-    daemons = tuple(unit for unit in modules.daemons(facts) if loaded and facts.gpu_users and unit != gone)
-    yield KernelModule("the new driver's modules", load=modules.LOAD, services=daemons, fault="")
+    yield KernelModule("the new driver's modules", load=modules.LOAD, fault="")
 
 
 # --- Daemons ------------------------------------------------------------------------------------------------

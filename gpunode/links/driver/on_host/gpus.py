@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Optional
 
 from gpunode.agent.failures import Failure
 from gpunode.agent.processes import command_of, links, owner
+from gpunode.agent.record import LIVE
 from gpunode.agent.section import Section
 from gpunode.agent.system import (
     Answer,
@@ -211,6 +212,13 @@ DAEMONS = (
     "nvidia-imex",
     "nv-hostengine",
 )  # the driver's, and DCGM
+
+
+STOPPED = LIVE + "/stopped"  # daemons that an apply stopped and has not started again; a boot starts them
+
+
+def read_stopped() -> List[str]:
+    return (text_of(STOPPED) or "").split()
 
 
 def spare_newcomers(known: Optional[List[str]], patience: float, act: str, contained: bool = False) -> None:

@@ -7,7 +7,7 @@ from gpunode.agent.failures import Failure
 from gpunode.agent.record import Run, settle_time
 from gpunode.agent.system import Answer, Message, last, run
 from gpunode.links.driver.on_host.gpus import spare_newcomers
-from gpunode.links.driver.on_host.modules import start
+from gpunode.links.driver.on_host.modules import start, stop
 
 
 def mig_layout(this: Run, change: Message) -> Message:
@@ -16,18 +16,16 @@ def mig_layout(this: Run, change: Message) -> Message:
     spare_newcomers([], 2 * settle_time(this), "the MIG layouts are unchanged")
     for gpu in change["gpus"]:
         refuse_unknown_profiles(gpu["pci"], gpu["after"] or [])
-    stopped = [unit for unit in change["services"] if run("systemctl", "is-active", unit).status == 0]
     done: Message = {"layouts": {}, "pending": []}
     try:
-        for unit in stopped:
-            run("systemctl", "stop", unit, timeout=60)
+        stop(change["services"])
         for gpu in change["gpus"]:
             this.progress("cuts GPU %s by MIG" % gpu["pci"])
             done["layouts"][gpu["pci"]] = before = read_layout(gpu["pci"])
             if not set_layout(gpu["pci"], gpu["after"], before):
                 done["pending"].append(gpu["pci"])
     finally:
-        start(stopped)
+        start()
     return done
 
 

@@ -7,35 +7,54 @@ from typing import List
 from gpunode.agent.failures import Failure
 from gpunode.agent.record import Run, settle_time
 from gpunode.agent.system import Answer, Message, below, last, line_of, run, text_of
-from gpunode.links.driver.on_host.gpus import MODULE, newcomers, read_gpu_users, spare_newcomers
+from gpunode.links.driver.on_host.gpus import (
+    MODULE,
+    STOPPED,
+    newcomers,
+    read_gpu_users,
+    read_stopped,
+    spare_newcomers,
+)
 
 
 def kernel_module(this: Run, change: Message) -> Message:
     """Daemons of the driver that keep a module in use are stopped meanwhile, but not under work: without the fabric manager
     CUDA's jobs abort. Where only the kernel keeps it they stay stopped: a reboot, which the next plan has then, starts
     them. So they do where nothing is loaded: they would load the old modules again."""
-    services = change["services"]  # of an earlier unload, where this one only loads
     if change["unload"]:
         spare_newcomers([], 2 * settle_time(this), "the kernel modules stay loaded")  # planned without users
-        services = [unit for unit in services if run("systemctl", "is-active", unit).status == 0]
     try:
-        for unit in services if change["unload"] else ():
-            run("systemctl", "stop", unit, timeout=60)
+        stop(change["services"] if change["unload"] else [])
         reload_modules(change)
     except (Exception, KeyboardInterrupt) as why:
         if isinstance(why, Failure) and why.code == "module-in-use" and not newcomers([], 0, contained=False):
-            why.detail += ["%s is stopped until the reboot" % unit for unit in services]
+            why.detail += ["%s is stopped until the reboot" % unit for unit in read_stopped()]
             raise
-        start(services)
+        start()
         raise
-    if change["load"]:
-        start(services)
+    if change["load"] or not change["unload"]:
+        start()
     return {}
 
 
-def start(services: List[str]) -> None:
-    for unit in services:
+def stop(services: List[str]) -> None:
+    """Stop those that run. They are noted before, so that also after a kill they are started again."""
+    active = [unit for unit in services if run("systemctl", "is-active", unit).status == 0]
+    if active:
+        noted = " ".join(dict.fromkeys(read_stopped() + active))
+        with open(below(STOPPED), "w") as file:
+            file.write(noted)
+    for unit in active:
+        run("systemctl", "stop", unit, timeout=60)
+
+
+def start() -> None:
+    """Start what `stop` has noted, in this apply or before."""
+    units = read_stopped()
+    for unit in units:
         run("systemctl", "start", unit, timeout=60)
+    if units:
+        os.unlink(below(STOPPED))
 
 
 def reload_modules(change: Message) -> None:
