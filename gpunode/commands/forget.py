@@ -176,23 +176,19 @@ def _take_marks(api: Api | None, session: Session, members: Members, record: Rec
         if member.outcome is not None and not member.host_ok:
             return member
         try:
-            if not keep:
-                if busy := work.why_busy(api, member):
-                    return member.exclude(busy)
-                # Or it writes its marks again.
-                work.end_plugin(api, namespace, member, record.owner, reporter.event)
-            marks.take_off(api, member.node.name, keep_software=keep, notify=progress(reporter))
-            for path in (accepted.path_of(member.host.name, node) for node in (member.node, None)):
-                path.unlink(missing_ok=True)
+            why = None if keep else work.why_busy(api, member)
+            if why is None:
+                if not keep:  # or it writes its marks again
+                    work.end_plugin(api, namespace, member, record.owner, reporter.event)
+                marks.take_off(api, member.node.name, keep_software=keep, notify=progress(reporter))
+                for path in (accepted.path_of(member.host.name, node) for node in (member.node, None)):
+                    path.unlink(missing_ok=True)
         except ClusterError as error:
-            return member.exclude(replace(error.problem, code=batch.FAILED))
-        return member
+            why = replace(error.problem, code=batch.FAILED)
+        report_reason(reporter, member.host.name, why)
+        return member.exclude(why)
 
-    after = tuple(map(take, members))
-    for member, before in zip(after, members, strict=True):
-        if before.reason is None:
-            report_reason(reporter, member.host.name, member.reason)
-    return after
+    return tuple(map(take, members))
 
 
 def _report_end(session: Session, api: Api | None, members: Members, strangers: Members, keep: bool) -> int:

@@ -211,14 +211,13 @@ def make_stage(
     """The stage of the undo of a run on the nodes, which take pods again after it."""
     reporter = session.reporter
 
-    def take(members: Members) -> Members:
-        after = tuple(take_back(api, recorded, member, record, progress(reporter)) for member in members)
-        for member, before in zip(after, members, strict=True):
-            if before.reason is None:
-                report_reason(reporter, member.host.name, member.reason)
-        return tuple(_reopen(api, member, reporter) for member in after)
+    def take(member: Member) -> Member:
+        after = take_back(api, recorded, member, record, progress(reporter))
+        if member.reason is None:
+            report_reason(reporter, member.host.name, after.reason)
+        return _reopen(api, after, reporter)
 
-    return take
+    return lambda members: tuple(map(take, members))
 
 
 def _reopen(api: Api, member: Member, reporter: Reporter) -> Member:
@@ -253,12 +252,7 @@ def restore(
     return True
 
 
-def _show_left(
-    session: Session,
-    members: Members,
-    recorded: RecordedRun,
-    planned: ClusterPlan,
-) -> None:
+def _show_left(session: Session, members: Members, recorded: RecordedRun, planned: ClusterPlan) -> None:
     """Show what an undo leaves as it is: on hosts, and in the cluster."""
     known = {host.name for host in session.inventory.hosts}
     rows = [

@@ -28,7 +28,7 @@ from gpunode.model import (
 )
 from tests import cases
 
-from .test_undo import DOCKER, DRIVER, USER, changed, facts, restart, sha, there
+from .test_undo import DOCKER, DRIVER, RUNTIME, STUCK, USER, changed, facts, restart, sha, there
 from .test_undo import file as entry
 
 HOST, DAEMON = cases.host("gpu-1"), "/etc/docker/daemon.json"
@@ -151,9 +151,18 @@ def test_files(
 def test_a_stopped_docker_is_not_started() -> None:
     unit = Unit(DOCKER, "loaded", "inactive", "dead", "disabled")
     seen = replace(facts({DAEMON: NVIDIA}), units={DOCKER: unit})
-    outcome = forget.plan_host(HOST, forget.Aim((entry(DAEMON, "{}", "other", unit=DOCKER),)), seen)
+    assert kinds(forget.Aim((entry(DAEMON, "{}", "other", unit=DOCKER),)), seen) == [WriteFile, ForgetHost]
+
+
+def kinds(aim: forget.Aim, seen: Facts) -> list[type[Change]]:
+    outcome = forget.plan_host(HOST, aim, seen)
     assert outcome.plan is not None
-    assert [type(change) for change in outcome.plan.changes] == [WriteFile, ForgetHost]
+    return [type(change) for change in outcome.plan.changes]
+
+
+def test_containers_that_outlive_nvidias_runtime_are_named() -> None:
+    outcome = forget.plan_host(HOST, forget.Aim(tuple(RUNTIME)), there(nvidia_container_toolkit="2"))
+    assert outcome.left == (Left("irreversible", "running containers", STUCK),)
 
 
 def test_the_records_alone_go_where_the_software_is_kept() -> None:
@@ -168,11 +177,8 @@ def test_the_records_alone_go_where_the_software_is_kept() -> None:
 def test_an_image_goes_that_gpunode_has_loaded() -> None:
     """One that nodes pull does not."""
     seen = facts({}, images={"docker": {"p:1": "sha256:1"}}, docker=cases.facts("legacy").docker)
-    for archive, kinds in (("/p.tar", [RemoveImage, ForgetHost]), (None, [])):
-        aim = forget.Aim(image=PluginImage("p:1", archive))
-        outcome = forget.plan_host(HOST, aim, seen)
-        assert outcome.plan is not None
-        assert [type(change) for change in outcome.plan.changes] == kinds
+    assert kinds(forget.Aim(image=PluginImage("p:1", "/p.tar")), seen) == [RemoveImage, ForgetHost]
+    assert kinds(forget.Aim(image=PluginImage("p:1", None)), seen) == []
 
 
 @pytest.mark.parametrize(
@@ -243,10 +249,8 @@ def test_a_unit_is_disabled_while_its_file_exists(driver: tuple[Entry, ...]) -> 
     seen = there(("nvidia",), (USER,), libnvidia_ml1="2") if driver else facts({})
     seen = replace(seen, files={CDI: File(CDI, exists=True, content=HEADER)}, units={unit.name: unit})
     service = Entry("a", "r1", kind="service", unit=unit.name, enabled="disabled", active="inactive")
-    outcome = forget.plan_host(HOST, forget.Aim((*driver, service)), seen)
-    assert outcome.plan is not None
-    kinds = [type(change) for change in outcome.plan.changes]
-    assert kinds == ([Service, Packages, RemoveFile, Reboot] if driver else [Service, RemoveFile, ForgetHost])
+    planned = [Service, Packages, RemoveFile, Reboot] if driver else [Service, RemoveFile, ForgetHost]
+    assert kinds(forget.Aim((*driver, service)), seen) == planned
 
 
 def test_records_go_after_the_reboot_that_a_driver_needs() -> None:
