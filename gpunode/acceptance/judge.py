@@ -34,9 +34,8 @@ LINK_SHARE = 0.5
 NVLINKS, POWER, MEMORY = MOST = ("nvlink_active", "power_limit_w", "memory_mib")
 LEAST_MEMORY = 0.9  # of that of the same GPUs; ECC takes up to a sixteenth
 HOT = 85  # °C under load; NVIDIA's data center GPUs slow down between 85 and 95
-NVSWITCHED = re.compile(
-    r"\b(A[18]00|H[128]00|G?[BH][23]00)\b"
-)  # whose NVLinks all lead somewhere once one does
+# Whose NVLinks all lead somewhere once one does
+NVSWITCHED = re.compile(r"\b(A[18]00|H[128]00|G?[BH][23]00)\b")
 CLOCK_SHARE = 0.6  # of the highest clock, under load and without a power limit
 THROTTLES = {  # NVML's reasons by their beginnings: what slows the GPU, and the fix
     "hw_thermal": ("its temperature", "Check fans, air flow, filters and the GPU's seat"),

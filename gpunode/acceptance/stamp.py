@@ -16,9 +16,8 @@ from gpunode.wording import few, several
 KIND, VERSION = "gpunode-acceptance", 1
 DAY = 86400.0
 
-Verdict: TypeAlias = Literal[
-    "accepted", "partly", "failed", "skipped"
-]  # of a host; partly: some GPUs are in use; skipped: all
+# Of a host; partly: some GPUs are in use; skipped: all
+Verdict: TypeAlias = Literal["accepted", "partly", "failed", "skipped"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,8 @@ from . import limits
 KIND = "k8s.device-plugin.nvidia.com/gpu"
 TOOLKIT = "nvidia.com/gpu"
 ALLOCATION = "gpunode.dev/allocation"  # annotation of a device that is one allocation
-LEAST, WITH_ANNOTATIONS = (
-    (0, 5, 0),
-    (0, 6, 0),
-)  # versions of the format: names may begin with a digit; annotations
+# Versions of the format: names may begin with a digit; annotations
+LEAST, WITH_ANNOTATIONS = ((0, 5, 0), (0, 6, 0))
 OVER_KEPT = 32  # allocations that seem over; a pod has fewer init containers with GPUs
 
 Edits = Mapping[str, Any]

@@ -123,9 +123,8 @@ def _overlap(stake: _Stake, uuid: str, parents: Mapping[str, str], minors: Mappi
         return False  # it is not on this node
     if stake.way == offer.GPUSHARE:
         known = stake.holder.index in minors.values()
-        return (
-            not known or minors.get(parents[uuid]) == stake.holder.index
-        )  # not known: any GPU may be the one
+        # Not known: any GPU may be the one
+        return not known or minors.get(parents[uuid]) == stake.holder.index
     return uuid == stake.device or parents[uuid] == stake.device or parents[stake.device] == uuid
 
 

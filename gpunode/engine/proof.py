@@ -56,9 +56,8 @@ class Walk:
     accept: str = ""
     note: nodes.Note = lambda *_: None
     laps: Laps = field(default_factory=Laps)
-    published: dict[str, tuple[slices.Published, ...]] = field(
-        default_factory=dict
-    )  # by a DRA driver, by node
+    # By a DRA driver, by node
+    published: dict[str, tuple[slices.Published, ...]] = field(default_factory=dict)
 
     @property
     def namespace(self) -> str:

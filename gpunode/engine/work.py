@@ -60,9 +60,8 @@ def clear(
                 reasons[member.host.name] = lift_cordon(api, member, _busy(member, end.left, stopped()), emit)
                 return member.outcome
             if api and member.node:
-                cordon.cordon(
-                    api, node, record.owner
-                )  # the node may have been deleted meanwhile, or uncordoned
+                # The node may have been deleted meanwhile, or uncordoned
+                cordon.cordon(api, node, record.owner)
                 outcome = _pause_plugin(
                     api, session, replace(member, outcome=outcome), visit, record.owner, emit
                 )

@@ -82,9 +82,8 @@ def config_path(blob: Any, entry: dict[str, Any]) -> str:
     manifest = json.loads(blob(blob_path(entry["digest"])))
     if "manifests" not in manifest:
         return blob_path(manifest["config"]["digest"])
-    real = [
-        inner for inner in manifest["manifests"] if platform(inner) != "unknown"
-    ]  # an attestation is unknown
+    # An attestation is unknown
+    real = [inner for inner in manifest["manifests"] if platform(inner) != "unknown"]
     chosen = next((inner for inner in real if platform(inner) == "amd64"), real[0])
     return config_path(blob, chosen)
 

@@ -13,9 +13,8 @@ from gpunode.contract.yaml_text import INVALID, Document, Mistake, kind
 from gpunode.errors import InventoryError
 from gpunode.local import files as localfile
 
-INI = re.compile(
-    rb"^\[[\w.:-]+\]\s*$(?=.*\n[\w.-]+( \w+=.*)?$)", re.MULTILINE
-)  # a section that starts with a host
+# A section that starts with a host
+INI = re.compile(rb"^\[[\w.:-]+\]\s*$(?=.*\n[\w.-]+( \w+=.*)?$)", re.MULTILINE)
 LARGEST = 64 << 20  # bytes; ten thousand hosts with values of their own have 2 MB
 
 

@@ -27,9 +27,8 @@ from gpunode.errors import DamagedArchive
 BLOCK = 512  # bytes
 CHUNK = 1 << 20  # bytes
 RECORDS = 1 << 20  # bytes of one header's records, as Go's archive/tar bounds them
-NAMES = (
-    256 << 20
-)  # bytes of all names, with what keeping one costs: half a million files of a usual image have 150 MB
+# Bytes of all names, with what keeping one costs: half a million files of a usual image have 150 MB
+NAMES = 256 << 20
 EACH = 200  # bytes
 PATH = 4096  # characters, as a kernel has it
 LARGEST = 1 << 50  # bytes of a file

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 Flavour: TypeAlias = Literal["open", "proprietary"]  # of the driver's kernel modules
-Runtime: TypeAlias = Literal[
-    "docker", "containerd", "crio", "k3s", "rke2", "k0s", "microk8s"
-]  # the last four bring a containerd
+# The last four bring a containerd
+Runtime: TypeAlias = Literal["docker", "containerd", "crio", "k3s", "rke2", "k0s", "microk8s"]
 Checker: TypeAlias = Literal["docker", "containerd", "systemd"]
 
 

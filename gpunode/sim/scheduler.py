@@ -10,12 +10,8 @@ from gpunode.sim.apiserver.queries import matches
 from gpunode.sim.apiserver.store import Object, Store, record
 
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "k": 10**3, "M": 10**6, "G": 10**9, "m": 1e-3}
-COUNTED = {
-    "cpu",
-    "memory",
-    "ephemeral-storage",
-    "pods",
-}  # every node has them; others are 0 if not offered
+# Every node has them; others are 0 if not offered
+COUNTED = {"cpu", "memory", "ephemeral-storage", "pods"}
 
 
 def schedule(store: Store) -> None:

@@ -28,9 +28,8 @@ from gpunode.errors import ClusterError
 
 PATIENCE, ASKING = 60.0, 300.0  # seconds for its answer; where a user may have to log in
 MOST, SHOWN = 8 << 20, 2000  # bytes of its answer; characters of its errors that are repeated
-SKEW = timedelta(
-    minutes=5
-)  # before its end a credential is no longer used; but for half of the time that it has at least
+# Before its end a credential is no longer used; but for half of the time that it has at least
+SKEW = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,9 +168,8 @@ def status_error(access: Access, answer: Object) -> HttpError:
         hint = f"Context `{access.context}` in {access.source} names no usable user."
     elif code == 403 and (no := FORBIDDEN.search(detail)):
         resource = no["resource"] + (f".{no['group']}" if no["group"] else "")
-        within = (
-            no["namespace"] if no["resource"] != "namespaces" else ""
-        )  # of itself, as the API server has it
+        # Of itself, as the API server has it
+        within = no["namespace"] if no["resource"] != "namespaces" else ""
         where = f"in namespace {within}" if within else "in the whole cluster"
         flag = f" -n {within}" if within else ""
         message = (

@@ -176,10 +176,8 @@ def _units(place: Place | None) -> int:
 log = logging.getLogger(__name__)
 
 LATE = 2.0  # seconds that the plugin may learn of a pod later than the kubelet
-TICK, LONGEST = (
-    1.0,
-    30.0,
-)  # seconds between comparisons, doubled while pods do not change; none while all is as noted
+# Seconds between comparisons, doubled while pods do not change; none while all is as noted
+TICK, LONGEST = (1.0, 30.0)
 
 
 class Promised:

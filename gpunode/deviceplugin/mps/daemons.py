@@ -329,13 +329,11 @@ class Supervisor:
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
             self._states.pop(gpu)
-        self._report_server.publish(
-            self._states
-        )  # first: no client may connect to a daemon that is about to end
+        # first: no client may connect to a daemon that is about to end
+        self._report_server.publish(self._states)
         if self._ending:  # including those of an earlier, cancelled call
-            await asyncio.wait(
-                self._ending
-            )  # not gather, which would cancel them once more: they end in order
+            # Not gather, which would cancel them once more: they end in order
+            await asyncio.wait(self._ending)
         for gpu, limits in wanted.items():
             if gpu not in self._daemons:
                 self._states[gpu] = DaemonState(limits, "it is being started")

@@ -272,9 +272,8 @@ async def call(socket: Path, method: str, request: bytes, *, seconds: float, lon
     """The answer of a unary call, by a connection of its own, within so many seconds. Raises RpcError."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[bytes] = loop.create_future()
-    done.add_done_callback(
-        lambda done: done.cancelled() or done.exception()
-    )  # it may be too late to be awaited
+    # It may be too late to be awaited
+    done.add_done_callback(lambda done: done.cancelled() or done.exception())
     answer, status = Message(longest), dict[bytes, bytes]()
 
     def fail(code: Code, details: str) -> None:

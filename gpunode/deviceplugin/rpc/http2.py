@@ -44,9 +44,8 @@ class Stream:
         self.on_headers: Callable[[list[Header]], None] = lambda _: None
         self.on_data: Callable[[bytes], None] = lambda _: None
         self.on_end: Callable[[], None] = lambda: None  # the peer sends no more
-        self.on_reset: Callable[[int], None] = lambda _: (
-            None
-        )  # it is gone, by the peer or with the connection
+        # It is gone, by the peer or with the connection
+        self.on_reset: Callable[[int], None] = lambda _: None
         self.window = window  # bytes that may be sent
         self.waiting = bytearray()  # data that the windows do not allow yet
         self.last: bytes | None = None  # the trailers' block that follows it; b"": none, but the end
@@ -289,9 +288,8 @@ class Connection(asyncio.Protocol):
         if not flags & END_HEADERS:
             return
         self._block = None
-        headers = self._decoder.decode(
-            bytes(block)
-        )  # also of a stream that is refused: the tables are the connection's
+        # Also of a stream that is refused: the tables are the connection's
+        headers = self._decoder.decode(bytes(block))
         stream = self.streams.get(number)
         if stream is None:
             stream = self._open_for_peer(number)

@@ -49,9 +49,8 @@ class Target:
     revoked: Path | None = None
     check_ip: bool = False
     hash_names: bool = False
-    algorithms: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # allowed, by paramiko's names of the kinds
+    # allowed, by paramiko's names of the kinds
+    algorithms: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def known_as(self) -> str:

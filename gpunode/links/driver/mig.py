@@ -34,14 +34,8 @@ UNIT, SCRIPT = "gpunode-mig.service", "/etc/gpunode-mig.sh"
 FILE = f"/etc/systemd/system/{UNIT}"
 LINK = f"/etc/systemd/system/multi-user.target.wants/{UNIT}"
 WATCH = Watch(files=(FILE, LINK, SCRIPT), units=(UNIT,))
-WITHOUT = (
-    "Kepler",
-    "Maxwell",
-    "Pascal",
-    "Volta",
-    "Turing",
-    "Ada Lovelace",
-)  # generations without MIG, by the same guide
+# Generations without MIG, by the same guide
+WITHOUT = ("Kepler", "Maxwell", "Pascal", "Volta", "Turing", "Ada Lovelace")
 DCGM = SERVICES["nv-hostengine"]  # mig-parted stops it, too, and NVIDIA's nvsm (deployments/systemd/hooks.sh)
 
 

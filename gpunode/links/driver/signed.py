@@ -131,10 +131,8 @@ def _replaces(facts: Facts, system: PackageSystem, row: Prebuilt) -> tuple[str, 
     """All of a driver of another way: its modules exclude these."""
     names = system.names
     family = names.driver_family(facts.packages)
-    desired = {
-        row.module,
-        *row.follows,
-    }  # `packages` share their names with NVIDIA's, whose versions are others
+    # `packages` share their names with NVIDIA's, whose versions are others
+    desired = {row.module, *row.follows}
     built = {
         *names.of_flavour(family, "open"),
         *names.of_flavour(family, "proprietary"),

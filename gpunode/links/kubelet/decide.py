@@ -169,21 +169,13 @@ def notes(facts: Facts, minor: int, start: KubeletStart, *, tainted: bool = Fals
 # cmd/kubelet/app/server.go: flags win over the configuration, gate by gate, and later flags over earlier ones.
 
 # Settings of the configuration that a plan rests on: a drop-in that has them otherwise is named, too.
-Scalars: TypeAlias = Mapping[
-    str, tuple[str, int]
-]  # key, or featureGates.NAME -> value as it is written, line
+# key, or featureGates.NAME -> value as it is written, line
+Scalars: TypeAlias = Mapping[str, tuple[str, int]]
 
 READ = ("cgroupDriver", "containerRuntimeEndpoint", "failCgroupV1")
 TRUE = ("true", "yes", "on")  # of YAML 1.1, which the kubelet's reader takes
-UNITS = {
-    "h": 3600,
-    "m": 60,
-    "s": 1,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "ns": 1e-9,
-}  # seconds, as Go has them
+# seconds, as Go has them
+UNITS = {"h": 3600, "m": 60, "s": 1, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 
 
 def contradictions(facts: Facts, start: KubeletStart) -> tuple[str, ...]:

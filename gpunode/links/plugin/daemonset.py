@@ -188,9 +188,8 @@ def image(api: Api, namespace: str) -> PluginImage | None:
     container = _container(api, namespace)
     if container is None:
         return None
-    never = (
-        container.get("imagePullPolicy") == "Never"
-    )  # it was loaded from an archive, whose name is not known
+    # It was loaded from an archive, whose name is not known
+    never = container.get("imagePullPolicy") == "Never"
     return PluginImage(container["image"], archive="" if never else None)
 
 

@@ -144,9 +144,8 @@ def component(
         able = [name for name, node in targets.items() if node.ready and name not in scope.hopeless]
         bare = nodes_without(every, daemonset.by_node(daemonset.plugins(before)))
         by_node, late = _wait(api, namespace, every, able, bare, seconds=seconds, notify=notify)
-        fresh = {
-            node.name: node for node in nodes.fetch(api, labels=f"{GPU_LABEL}=true")
-        }  # offers GPUs by now
+        # Offers GPUs by now
+        fresh = {node.name: node for node in nodes.fetch(api, labels=f"{GPU_LABEL}=true")}
         return {
             name: daemonset.read_state(
                 api, namespace, fresh.get(name, node), by_node.get(name), late=name in late

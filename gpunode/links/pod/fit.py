@@ -14,10 +14,8 @@ from gpunode.cluster.api.kinds import Object
 from gpunode.contract.promises import QUANTITY, SUFFIXES, has_ended
 from gpunode.links.node import drain
 
-CORDON, ALIVE = (
-    "node.kubernetes.io/unschedulable",
-    "node.kubernetes.io/",
-)  # taints of a cordon; of the node's state
+# Taints of a cordon; of the node's state
+CORDON, ALIVE = ("node.kubernetes.io/unschedulable", "node.kubernetes.io/")
 MILLI = 1000
 EMPTY = "an empty term, which no node matches"
 SMALL = {"m": 1.0, "u": 1e-3, "n": 1e-6}  # suffixes below one, in thousandths

@@ -27,9 +27,8 @@ def judge_work(seen: Facts, pods: Sequence[Object]) -> Verdict | None:
     are not known. A pod that its controller has replaced, and one with GPUs that it never asked for, is a remark."""
     by_uid = {str(pod["metadata"]["uid"]): pod for pod in pods}
     known = _uids_on_host(pods)
-    deleted = [
-        each for each in seen.gpu_containers if known and each.pod and each.pod not in known
-    ]  # about to end
+    # About to end
+    deleted = [each for each in seen.gpu_containers if known and each.pod and each.pod not in known]
     lost = [each for each in seen.gpu_containers if each.lost and each not in deleted]
     refused = [pod for pod in pods if is_refused(pod)]
     waiting = [pod for pod in refused if not _has_controller(pod)]

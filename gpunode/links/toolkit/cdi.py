@@ -77,9 +77,8 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if theirs and not makes and (lacks_uvm(facts) or drop_in is not None):
         why = "the unit of some toolkits lists device files only where something has made them"
         changes = files.write_own(facts, DROP_IN, why)
-        written += tuple(
-            replace(change, fault="") for change in changes
-        )  # the specification's is that of the start
+        # The specification's is that of the start
+        written += tuple(replace(change, fault="") for change in changes)
     before: tuple[Change, ...] = (*_leftovers(facts), *_watchers(facts), *written) if theirs else written
     if drop_in is not None and (makes or not theirs):
         why = "the unit makes the device files itself" if theirs else f"{OWN} writes the specification"

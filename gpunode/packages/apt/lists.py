@@ -14,9 +14,8 @@ from urllib.parse import unquote
 from gpunode.model import Facts
 
 FILES = ("/etc/apt/sources.list", "/etc/apt/sources.list.d/*.list", "/etc/apt/sources.list.d/*.sources")
-READ = re.compile(
-    r"/etc/apt/sources\.list(\.d/[\w.:-]+\.(list|sources))?", re.ASCII
-)  # apt ignores other names
+# apt ignores other names
+READ = re.compile(r"/etc/apt/sources\.list(\.d/[\w.:-]+\.(list|sources))?", re.ASCII)
 ALIASES = ("stable", "oldstable", "oldoldstable")
 OFF = ("no", "false", "without", "off", "disable", "0")
 LINE = re.compile(

@@ -238,9 +238,8 @@ def check_grant(store: Store, full: str, namespace: str, user: str, item: Object
     if ref := item.get("roleRef"):
         role = store.get(ref["kind"], namespace if ref["kind"] == "Role" else "", ref["name"])
         if role is None:
-            raise not_found(
-                full, ref["name"]
-            )  # as kube-apiserver 1.36 has it: the role's name, the binding's kind
+            # As kube-apiserver 1.36 has it: the role's name, the binding's kind
+            raise not_found(full, ref["name"])
         rules = role.get("rules") or []
     asked = [
         (verb, group, plural)

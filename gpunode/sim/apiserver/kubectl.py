@@ -19,9 +19,8 @@ EVICTION = {
     "version": "v1", "verbs": ["create"],
 }  # fmt: skip
 MAGIC = b"k8s\x00"
-Fields: TypeAlias = Mapping[
-    int, tuple[str, Any]
-]  # name and type by number; a mapping is a message of its own
+# Name and type by number; a mapping is a message of its own
+Fields: TypeAlias = Mapping[int, tuple[str, Any]]
 META: Fields = {1: ("name", "str"), 3: ("namespace", "str")}
 OPTIONS: Fields = {
     1: ("gracePeriodSeconds", "int"),

@@ -226,10 +226,8 @@ def _with_owners(item: Object, owners: Owners, before: Object) -> Object:
     order = ("operation", "time", "manager", "subresource")
     entries.sort(key=lambda entry: [str(entry.get(name, "")) for name in order])
     meta = {k: v for k, v in item["metadata"].items() if v or k not in {"labels", "annotations"}}
-    item["metadata"] = {
-        **meta,
-        "managedFields": entries,
-    }  # without empty maps, as with Go's `omitempty`
+    # Without empty maps, as with Go's `omitempty`
+    item["metadata"] = {**meta, "managedFields": entries}
     return item
 
 

@@ -15,10 +15,8 @@ from gpunode.sim.host.machine import Machine, Now, SimGpu, UnitNow
 
 DOCKER, CONTAINERD = "20.10.24", "2.2.0"
 MODULES = ("nvidia_uvm", "nvidia_modeset", "nvidia_drm")  # which use nvidia
-FREE = {
-    "nouveau": "nouveau",
-    "nova_core": "NovaCore",
-}  # a driver of Linux' own, by its module -> its name in sysfs
+# A driver of Linux' own, by its module -> its name in sysfs
+FREE = {"nouveau": "nouveau", "nova_core": "NovaCore"}
 
 
 def write(folder: Path, machine: Machine, now: Now) -> None:

@@ -94,9 +94,8 @@ class Now:
     listed: list[str] = field(default_factory=list)  # package sources that apt has fetched
     modules: dict[str, str] = field(default_factory=dict)  # loaded kernel modules and their versions
     flavour: str = ""  # of the loaded nvidia module: open | proprietary
-    images: dict[str, str] = field(
-        default_factory=dict
-    )  # image reference -> id, in the machine's own runtime
+    # Image reference -> id, in the machine's own runtime
+    images: dict[str, str] = field(default_factory=dict)
     runtime: RuntimeNow = field(default_factory=RuntimeNow)
     arguments: list[str] = field(default_factory=list)  # of the running kubelet
     library: str = ""  # version of the driver's library on disk; "": none

@@ -17,9 +17,8 @@ REFRESH = {
     "nvidia-cdi-refresh.path": ("active", "waiting"),
     "nvidia-cdi-refresh.service": ("inactive", "dead"),
 }
-KNOWN = re.compile(
-    r"/(nvidia|nvidia-current)[.]ko"
-)  # the modules that the toolkit's unit looks for, from 1.19.1 on
+# The modules that the toolkit's unit looks for, from 1.19.1 on
+KNOWN = re.compile(r"/(nvidia|nvidia-current)[.]ko")
 ACTIVE, INACTIVE, MISSING = 0, 3, 4  # systemctl's exit statuses
 TAIL = 10
 

@@ -144,9 +144,8 @@ class Nvml:
         return SUCCESS
 
     def nvmlDeviceGetPciInfo_v3(self, handle: Any, info: Any) -> int:
-        info._obj.busId = (
-            f"0000{self._gpu(handle).address}".upper().encode()
-        )  # NVML's domain has eight digits
+        # NVML's domain has eight digits
+        info._obj.busId = f"0000{self._gpu(handle).address}".upper().encode()
         return SUCCESS
 
     def nvmlDeviceGetMinorNumber(self, handle: Any, number: Any) -> int:

@@ -206,12 +206,8 @@ def read_gpu_users() -> List[Dict[str, Any]]:
     return sorted(users, key=lambda user: int(user["pid"]))
 
 
-DAEMONS = (
-    "nvidia-persistenced",
-    "nv-fabricmanager",
-    "nvidia-imex",
-    "nv-hostengine",
-)  # the driver's, and DCGM
+# The driver's, and DCGM
+DAEMONS = ("nvidia-persistenced", "nv-fabricmanager", "nvidia-imex", "nv-hostengine")
 
 
 STOPPED = LIVE + "/stopped"  # daemons that an apply stopped and has not started again; a boot starts them

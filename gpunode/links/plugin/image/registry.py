@@ -271,9 +271,8 @@ def login(host: str, image: str) -> Login | None:
         try:
             kept = _read_auth(json.loads(localfile.text(place)), host, image)
         except UNREADABLE as error:
-            why = (
-                getattr(error, "strerror", "") or type(error).__name__
-            )  # not its words: they may have the login
+            # Not its words: they may have the login
+            why = getattr(error, "strerror", "") or type(error).__name__
             raise UsageError(
                 f"the login for {host} cannot be read from {place}: {why}",
                 hint="`docker login` or `podman login` writes it again.",
