@@ -100,12 +100,9 @@ def read_stamp(text: str) -> Stamp | None:
         document = json.loads(text)
         if (document["kind"], document["version"]) != (KIND, VERSION):
             return None
-        times = {name: _read_time(document[name]) for name in ("at", "until")}
+        texts = {name: document[name].replace("Z", "+00:00") for name in ("at", "until")}
+        times = {name: datetime.fromisoformat(text).timestamp() for name, text in texts.items()}
         stamp: Stamp = read(Stamp, {**document, **times}, "stamp")
         return stamp
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-
-
-def _read_time(text: str) -> float:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

@@ -65,7 +65,6 @@ def wait(api: Api, seconds: float, notify: OnProgress, but: Collection[str] = ()
 
 
 def _members(nodes: Iterable[Object]) -> dict[str, Object]:
-    """The nodes of the control plane by name."""
     return {
         str(node["metadata"]["name"]): node
         for node in nodes

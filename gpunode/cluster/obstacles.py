@@ -23,7 +23,6 @@ class Rule:
 
 
 def rules(part: Literal["admission", "scheduling"]) -> tuple[Rule, ...]:
-    """The rules in their order."""
     rows = table(__package__, "obstacles.yaml")
     return tuple(
         Rule(row["code"], row["match"], row["fix"].replace("{elsewhere}", rows["elsewhere"]))

@@ -30,7 +30,6 @@ def holds(pod: Object, resource: str = GPU) -> int:
 
 
 def is_ready(pod: Object) -> bool:
-    """True if the pod is Ready."""
     conditions = pod.get("status", {}).get("conditions") or []
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 

@@ -69,7 +69,6 @@ def of_claims(namespace: str) -> tuple[Right, ...]:
 
 
 def of_notebook(namespace: str) -> tuple[Right, ...]:
-    """Rights for a notebook, in its namespace."""
     return (
         *_each("deployments.apps", "get", "create", "delete", namespace=namespace),
         *_each("services", "get", "create", "delete", namespace=namespace),
@@ -90,7 +89,6 @@ def of_share(namespace: str) -> tuple[Right, ...]:
 
 
 def of_deletion(objects: Iterable[Object]) -> tuple[Right, ...]:
-    """Rights to delete these objects."""
     return tuple(right for live in objects for right in _on(live, "delete"))
 
 

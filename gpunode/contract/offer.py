@@ -53,18 +53,12 @@ class Claim:
 
 
 def share_ids(device: str, share: Share) -> list[str]:
-    """The ids of a device's shares."""
     return [share_id(device, share, number) for number in range(share.replicas)]
 
 
 def share_id(device: str, share: Share, number: int) -> str:
     """The id of a device's share with this number."""
     return f"{device}::{'mps-' if share.mps else ''}{number}"
-
-
-def piece_ids(device: str, sharing: MemorySharing, count: int) -> list[str]:
-    """The ids of `count` pieces of a GPU's memory."""
-    return [f"{device}:{sharing.chunk}:{number}" for number in range(count)]
 
 
 def claim_of(unit_id: str) -> Claim | None:
@@ -193,9 +187,9 @@ def _by_memory(gpus: Sequence[Device], sharing: MemorySharing) -> dict[str, list
         raise CannotOffer(f"sharing by memory: {why}")
     offered = {
         sharing.resource: [
-            Unit(unit_id, gpu, mib=sharing.chunk)
+            Unit(f"{gpu.uuid}:{sharing.chunk}:{number}", gpu, mib=sharing.chunk)
             for gpu in gpus
-            for unit_id in piece_ids(gpu.uuid, sharing, count_pieces(gpu, sharing))
+            for number in range(count_pieces(gpu, sharing))
         ]
     }
     if counts_gpus(sharing):

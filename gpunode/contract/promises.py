@@ -49,7 +49,6 @@ class Malformed(ValueError):
 
 
 def pod_name(pod: Mapping[str, Any]) -> str:
-    """Its namespace/name."""
     return f"{pod['metadata'].get('namespace', 'default')}/{pod['metadata']['name']}"
 
 

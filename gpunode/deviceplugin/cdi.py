@@ -15,11 +15,12 @@ import json
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from . import limits
+from .directory import identity
 
 # Kind and device names are those of NVIDIA's plugin (internal/cdi): what the kubelet remembers of running containers
 # stays valid when one plugin replaces the other.
@@ -97,7 +98,6 @@ def merge(toolkits: Sequence[Toolkit]) -> Toolkit:
 
 
 def _join(sections: Iterable[Edits]) -> dict[str, Any]:
-    """All entries of these edits."""
     joined: dict[str, Any] = {}
     for edits in sections:
         for key, value in edits.items():
@@ -162,18 +162,8 @@ def _entry(allocation: Allocation, toolkit: Toolkit) -> dict[str, Any]:
     if "hooks" in edits:
         edits["hooks"] = [limits.bind_hook(hook, allocation.env) for hook in edits["hooks"]]
     edits["env"] = [*edits.get("env", ()), *(f"{name}={value}" for name, value in allocation.env.items())]
-    note = {
-        "unit": allocation.unit,
-        "units": allocation.units,
-        "devices": allocation.devices,
-        "env": dict(allocation.env),
-        "over": allocation.over,
-    }
-    return {
-        "name": allocation.name,
-        "annotations": {ALLOCATION: json.dumps(note)},
-        "containerEdits": edits,
-    }
+    notes = {ALLOCATION: json.dumps(asdict(allocation))}
+    return {"name": allocation.name, "annotations": notes, "containerEdits": edits}
 
 
 def allocations(document: Any) -> list[Allocation]:
@@ -252,14 +242,14 @@ class Specs:
             same, self._devices = devices == self._devices, devices
             try:
                 toolkit = self._read_toolkit()
-                if same and self._good == (self._seen, _identity(self._path)):
+                if same and self._good == (self._seen, identity(self._path)):
                     return {}
                 self._write(toolkit, *self._read_own())
             except CdiUnavailable as error:
                 return {uuid: _NAMELESS if "/" in uuid else str(error) for uuid in devices}
             unknown = {uuid: _not_named(toolkit, uuid) for uuid in devices if uuid not in toolkit.devices}
             if not unknown:
-                self._good = (self._seen, _identity(self._path))
+                self._good = (self._seen, identity(self._path))
             return unknown
 
     def edits(self, device: str) -> Edits:
@@ -300,7 +290,7 @@ class Specs:
     def _read_toolkit(self) -> Toolkit:
         """The toolkit's specification, read again when any file in the directories has changed. Raises CdiUnavailable."""
         files = [path for directory in self._directories for path in self._files(directory)]
-        seen = tuple((path, _identity(path)) for path in files)
+        seen = tuple((path, identity(path)) for path in files)
         if seen != self._seen or not self._seen:
             documents, broken = _documents(files)
             self._toolkit = self._merge(documents, broken)
@@ -367,15 +357,6 @@ class Specs:
             replace_file(self._path, new)
         except OSError as error:
             raise CdiUnavailable(_cannot("write", self._path, error)) from None
-
-
-def _identity(path: Path) -> tuple[int, int, int] | None:
-    """An identity that changes with the file's content; None if there is no file."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -93,17 +93,17 @@ def _error(call: str, path: Path) -> OSError:
     return OSError(number, f"{call}: {os.strerror(number)}", str(path))
 
 
-Identity = tuple[int, int, int]
+Identity = tuple[int, int, int, int]
 
 
 def identity(path: Path) -> Identity | None:
-    """An identity that differs between two files made at the same path; None if there is no file."""
+    """An identity that differs between two files made at the same path, or two contents; None if there is no file."""
     try:
         status = path.stat()
     except OSError:
         return None
     # Not ctime: a relabel or chmod changes it.
-    return status.st_dev, status.st_ino, status.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def alive(path: Path) -> bool:

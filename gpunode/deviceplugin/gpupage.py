@@ -29,7 +29,6 @@ class GpuPage:
         self._calls = Calls()
 
     async def text(self) -> str:
-        """The document."""
         gpus = [device for device in self._state.devices if device.profile is None]
         readings = await asyncio.gather(*(self._reading(device.uuid) for device in gpus))
         answer = await self._pods.ask(FRESH) if self._pods_known else None

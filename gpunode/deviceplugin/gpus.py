@@ -131,37 +131,42 @@ def describe_all(handles: Handles, number: int) -> dict[int, Described]:
 def reason_of(error: Exception) -> Reason:
     """The code of an NVML error, its meaning and the fix."""
     value = getattr(error, "value", None)
-    code = _CODES.get(value, "nvml-error") if isinstance(value, int) else "nvml-error"
-    return Reason(code, explain(error))
+    return _REASONS.get(value) or Reason("nvml-error", f"{error}" if value is None else f"NVML: {error}")
 
 
 def explain(error: Exception) -> str:
     """The meaning of an NVML error and the fix, in one sentence."""
-    value = getattr(error, "value", None)
-    return _MEANING.get(value, f"NVML: {error}") if isinstance(value, int) else f"{error}"
+    return reason_of(error).words
 
 
 NVML_SILENT = "nvml-silent"  # code: NVML does not answer in time
-_CODES = {  # by nvmlReturn_t
-    4: "nvml-no-permission",
-    9: "driver-not-loaded",
-    12: "nvml-library-missing",
-    15: "gpu-lost",
-    16: "gpu-requires-reset",
-    18: "driver-library-mismatch",
-}
-_MEANING = {  # by nvmlReturn_t
-    9: "NVML: Driver Not Loaded: the nvidia kernel module is not loaded on this host, or this container does "
-    "not see it; run nvidia-smi on the host",
-    12: "NVML: Shared Library Not Found: no libnvidia-ml.so.1 in this container; the host has no driver, or the "
-    "container was not started by the nvidia runtime (default runtime, or runtimeClassName: nvidia) with "
-    "NVIDIA_VISIBLE_DEVICES=all; restart this pod after the fix",
-    15: "NVML: GPU is lost: it has fallen off the bus or is otherwise inaccessible; look for Xid 79 in the "
-    "kernel log, reset the GPU or reboot the host",
-    16: "NVML: GPU requires reset: nvidia-smi --gpu-reset, or reboot the host",
-    18: "NVML: Driver/library version mismatch: the driver's libraries were upgraded while the old kernel "
-    "module is still loaded; reboot the host or reload the module, then restart this pod",
-    4: "NVML: Insufficient Permissions: this container may not open the GPU's device nodes",
+_REASONS: Mapping[Any, Reason] = {  # by nvmlReturn_t
+    4: Reason(
+        "nvml-no-permission",
+        "NVML: Insufficient Permissions: this container may not open the GPU's device nodes",
+    ),
+    9: Reason(
+        "driver-not-loaded",
+        "NVML: Driver Not Loaded: the nvidia kernel module is not loaded on this host, or this container does "
+        "not see it; run nvidia-smi on the host",
+    ),
+    12: Reason(
+        "nvml-library-missing",
+        "NVML: Shared Library Not Found: no libnvidia-ml.so.1 in this container; the host has no driver, or the "
+        "container was not started by the nvidia runtime (default runtime, or runtimeClassName: nvidia) with "
+        "NVIDIA_VISIBLE_DEVICES=all; restart this pod after the fix",
+    ),
+    15: Reason(
+        "gpu-lost",
+        "NVML: GPU is lost: it has fallen off the bus or is otherwise inaccessible; look for Xid 79 in the "
+        "kernel log, reset the GPU or reboot the host",
+    ),
+    16: Reason("gpu-requires-reset", "NVML: GPU requires reset: nvidia-smi --gpu-reset, or reboot the host"),
+    18: Reason(
+        "driver-library-mismatch",
+        "NVML: Driver/library version mismatch: the driver's libraries were upgraded while the old kernel "
+        "module is still loaded; reboot the host or reload the module, then restart this pod",
+    ),
 }
 _UNSEEN = (
     "NVML: Insufficient Permissions: to see MIG devices the plugin needs the capability SYS_ADMIN and "

@@ -93,13 +93,7 @@ def render(samples: Iterable[Sample]) -> str:
         families.setdefault(_family(name), []).append(f"{PREFIX}{name}{{{label_text(labels)}}} {value:.15g}")
     lines = []
     for family, rows in sorted(families.items()):
-        kind = (
-            "counter"
-            if family.endswith("_total")
-            else "histogram"
-            if family.endswith("_seconds")
-            else "gauge"
-        )
+        kind = {"total": "counter", "seconds": "histogram"}.get(family.rpartition("_")[2], "gauge")
         lines += [f"# HELP {PREFIX}{family} {HELP[family]}", f"# TYPE {PREFIX}{family} {kind}", *rows]
     return "\n".join(lines) + "\n"
 

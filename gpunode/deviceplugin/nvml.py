@@ -86,49 +86,29 @@ FabricInfoV = _structure("nvmlGpuFabricInfo_v2_t", version=c_uint, **_FABRIC, he
 
 Text = c_char * 96  # the longest of the buffers for a name, a UUID, a version
 _HANDLE = c_void_p  # an address, which is an int here
-# Calls that only take values and write answers: the library's function, the types that it takes, and those that it writes through
-# pointers, which are the answer.
-CALLS: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {
-    "nvmlShutdown": ("nvmlShutdown", (), ()),
-    "nvmlSystemGetDriverVersion": ("nvmlSystemGetDriverVersion", (), (Text,)),
-    "nvmlDeviceGetCount": ("nvmlDeviceGetCount_v2", (), (c_uint,)),
-    "nvmlDeviceGetHandleByIndex": ("nvmlDeviceGetHandleByIndex_v2", (c_uint,), (c_void_p,)),
-    "nvmlDeviceGetMigDeviceHandleByIndex": (
-        "nvmlDeviceGetMigDeviceHandleByIndex",
-        (_HANDLE, c_uint),
-        (c_void_p,),
-    ),
-    "nvmlDeviceGetPciInfo": ("nvmlDeviceGetPciInfo_v3", (_HANDLE,), (PciInfo,)),
-    "nvmlDeviceGetNvLinkState": ("nvmlDeviceGetNvLinkState", (_HANDLE, c_uint), (c_uint,)),
-    "nvmlDeviceGetNvLinkRemotePciInfo": (
-        "nvmlDeviceGetNvLinkRemotePciInfo_v2",
-        (_HANDLE, c_uint),
-        (PciInfo,),
-    ),
-    "nvmlDeviceGetNvLinkErrorCounter": (
-        "nvmlDeviceGetNvLinkErrorCounter",
-        (_HANDLE, c_uint, c_uint),
-        (c_ulonglong,),
-    ),
-    "nvmlDeviceGetClockInfo": ("nvmlDeviceGetClockInfo", (_HANDLE, c_uint), (c_uint,)),
-    "nvmlDeviceGetMaxClockInfo": ("nvmlDeviceGetMaxClockInfo", (_HANDLE, c_uint), (c_uint,)),
-    "nvmlDeviceGetTotalEccErrors": (
-        "nvmlDeviceGetTotalEccErrors",
-        (_HANDLE, c_uint, c_uint),
-        (c_ulonglong,),
-    ),
-    "nvmlDeviceGetTemperature": ("nvmlDeviceGetTemperature", (_HANDLE, c_uint), (c_uint,)),
-    "nvmlDeviceGetTopologyCommonAncestor": (
-        "nvmlDeviceGetTopologyCommonAncestor",
-        (_HANDLE, _HANDLE),
-        (c_uint,),
-    ),
-    "nvmlDeviceSetComputeMode": ("nvmlDeviceSetComputeMode", (_HANDLE, c_uint), ()),
-    "nvmlEventSetCreate": ("nvmlEventSetCreate", (), (c_void_p,)),
-    "nvmlDeviceRegisterEvents": ("nvmlDeviceRegisterEvents", (_HANDLE, c_ulonglong, _HANDLE), ()),
-    "nvmlEventSetFree": ("nvmlEventSetFree", (_HANDLE,), ()),
-} | {  # of a device alone, by the same name
-    name: (name, (_HANDLE,), answers)
+# Calls that only take values and write answers: the types that they take, and those that the library writes through pointers, which
+# are the answer.
+CALLS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
+    "nvmlShutdown": ((), ()),
+    "nvmlSystemGetDriverVersion": ((), (Text,)),
+    "nvmlDeviceGetCount": ((), (c_uint,)),
+    "nvmlDeviceGetHandleByIndex": ((c_uint,), (c_void_p,)),
+    "nvmlDeviceGetMigDeviceHandleByIndex": ((_HANDLE, c_uint), (c_void_p,)),
+    "nvmlDeviceGetPciInfo": ((_HANDLE,), (PciInfo,)),
+    "nvmlDeviceGetNvLinkState": ((_HANDLE, c_uint), (c_uint,)),
+    "nvmlDeviceGetNvLinkRemotePciInfo": ((_HANDLE, c_uint), (PciInfo,)),
+    "nvmlDeviceGetNvLinkErrorCounter": ((_HANDLE, c_uint, c_uint), (c_ulonglong,)),
+    "nvmlDeviceGetClockInfo": ((_HANDLE, c_uint), (c_uint,)),
+    "nvmlDeviceGetMaxClockInfo": ((_HANDLE, c_uint), (c_uint,)),
+    "nvmlDeviceGetTotalEccErrors": ((_HANDLE, c_uint, c_uint), (c_ulonglong,)),
+    "nvmlDeviceGetTemperature": ((_HANDLE, c_uint), (c_uint,)),
+    "nvmlDeviceGetTopologyCommonAncestor": ((_HANDLE, _HANDLE), (c_uint,)),
+    "nvmlDeviceSetComputeMode": ((_HANDLE, c_uint), ()),
+    "nvmlEventSetCreate": ((), (c_void_p,)),
+    "nvmlDeviceRegisterEvents": ((_HANDLE, c_ulonglong, _HANDLE), ()),
+    "nvmlEventSetFree": ((_HANDLE,), ()),
+} | {  # of a device alone
+    name: ((_HANDLE,), answers)
     for name, answers in {
         "nvmlDeviceGetUUID": (Text,),
         "nvmlDeviceGetName": (Text,),
@@ -152,6 +132,15 @@ CALLS: dict[str, tuple[str, tuple[Any, ...], tuple[Any, ...]]] = {
         "nvmlDeviceGetComputeInstanceId": (c_uint,),
         "nvmlDeviceGetAttributes_v2": (Attributes,),
     }.items()
+}
+
+
+# The library's functions whose names have a version
+VERSIONED = {
+    "nvmlDeviceGetCount": "nvmlDeviceGetCount_v2",
+    "nvmlDeviceGetHandleByIndex": "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetPciInfo": "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetNvLinkRemotePciInfo": "nvmlDeviceGetNvLinkRemotePciInfo_v2",
 }
 
 
@@ -205,14 +194,14 @@ class Nvml:
         """A call of CALLS."""
         if name not in CALLS:
             raise AttributeError(name)
-        function, takes, writes = CALLS[name]
+        takes, writes = CALLS[name]
 
         def call(*given: Any) -> Any:
             answers = [kind() for kind in writes]
             values = [kind(value) for kind, value in zip(takes, given, strict=True)]
             for answer in answers:
                 values += [answer, c_uint(96)] if isinstance(answer, Text) else [byref(answer)]
-            self._call(function, *values)
+            self._call(VERSIONED.get(name, name), *values)
             read = [_read(answer) for answer in answers]
             return read[0] if len(read) == 1 else tuple(read)
 

@@ -58,7 +58,8 @@ class Readiness:
         state = self._state
         if state.problem is not None:
             return state.problem
-        waiting = [name for name in state.offers if not self._is_registered(name)]
+        registered = {name for name, server in self._servers.items() if server.registered}
+        waiting = [name for name in state.offers if name not in registered]
         if waiting:
             return self._not_registered(waiting)
         offered = {unit.device.uuid for units in state.offers.values() for unit in units}
@@ -66,9 +67,6 @@ class Readiness:
             why = next(iter(state.excluded.values()))
             return Reason(why.code, "; ".join(dict.fromkeys(str(cause) for cause in state.excluded.values())))
         return None
-
-    def _is_registered(self, name: str) -> bool:
-        return name in self._servers and self._servers[name].registered
 
     def _not_registered(self, names: list[str]) -> Reason:
         taken = [name for name in names if name in self._servers and self._servers[name].standing_by]

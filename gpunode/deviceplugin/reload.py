@@ -124,7 +124,8 @@ class ConfigSource:
         """Log the configuration and its file: of several files, only this line names the one in force."""
         if self._folder is not None and not self.config.config_file:
             how += f", without a file: the node has no label {LABEL}, and no file in {self._folder} is called {DEFAULT}"
-        log.info("the configuration is %s", how, extra=_fields(self.config))
+        file = self.config.config_file
+        log.info("the configuration is %s", how, extra={"file": file} if file else {})
 
     def _current_file(self) -> FileContent:
         """The configuration file in force now."""
@@ -165,10 +166,6 @@ def choose_file(folder: Path, label: str, key: str, default: str = "") -> str:
             f"{folder}: {by} names {wanted}, which is not there; there are {', '.join(names) or 'none'}"
         )
     return str(folder / wanted) if wanted else ""
-
-
-def _fields(config: Config) -> dict[str, str]:
-    return {"file": config.config_file} if config.config_file else {}
 
 
 HANGUP, CHANGED = "SIGHUP", "changed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Calls:
         if done is None:
             done = self._made[key] = _start(call, *arguments)
             done.add_done_callback(lambda done: self._end(key, done))
-        await asyncio.wait((done,), timeout=seconds)  # wait_for can swallow a cancellation before Python 3.12
+        await asyncio.wait((done,), timeout=seconds)  # not wait_for: see `wait_at_most`
         if not done.done():
             raise asyncio.TimeoutError
         return done.result()
@@ -63,6 +63,16 @@ def _start(call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
 
     NvmlThread(target=work, name=f"nvml {call.__name__}", daemon=True).start()
     return done
+
+
+async def wait_at_most(seconds: float, what: Coroutine[Any, Any, object]) -> None:
+    """Wait until it has ended, and cancel it after so many seconds. Not wait_for: before Python 3.12 that can swallow the
+    cancellation of its caller."""
+    waiting = asyncio.ensure_future(what)
+    try:
+        await asyncio.wait((waiting,), timeout=seconds)
+    finally:
+        waiting.cancel()
 
 
 def post(loop: asyncio.AbstractEventLoop, act: Callable[[], None]) -> None:

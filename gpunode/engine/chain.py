@@ -124,7 +124,12 @@ def _merge_restarts(steps: Sequence[StepPlan]) -> Iterable[StepPlan]:
 
     k3s and RKE2 run containerd and kubelet in one unit.
     """
-    last = {unit: number for number, step in enumerate(steps) for unit in _restarts(step)}
+    last = {
+        change.unit: number
+        for number, step in enumerate(steps)
+        for change in step.changes
+        if isinstance(change, Service) and change.restart
+    }
     earlier: dict[str, Service] = {}
     for number, step in enumerate(steps):
         kept: list[Change] = []
@@ -138,10 +143,6 @@ def _merge_restarts(steps: Sequence[StepPlan]) -> Iterable[StepPlan]:
                 before = earlier.pop(change.unit, None)
                 kept.append(_merge(before, change) if before else change)
         yield replace(step, changes=tuple(kept))
-
-
-def _restarts(step: StepPlan) -> Iterable[str]:
-    return [change.unit for change in step.changes if isinstance(change, Service) and change.restart]
 
 
 def _merge(first: Service, second: Service) -> Service:

@@ -22,7 +22,6 @@ SERVERS = (*(product.units[0] for product in PRODUCTS.values()), k0s.UNITS[1], m
 
 
 def disturbed_hosts(members: Members) -> frozenset[str]:
-    """The hosts of the control plane that the plans disturb."""
     return frozenset(
         member.host.name
         for member in members

@@ -76,7 +76,6 @@ def _bug(host: Host, error: Exception) -> Outcome:
 
 
 def failure(error: HostError) -> Outcome:
-    """The outcome of a host that raised this error."""
     status: Status = "failed"
     if isinstance(error, Unreachable):
         status = "unreachable"

@@ -118,13 +118,9 @@ def _judge(usage: NodeUsage, progress: Progress | None, *, running: bool) -> tup
         return "waiting", progress.state, progress.why
     if usage.reason:
         return "unknown", usage.reason.code.replace("-", " "), usage.reason.what
-    if unhealthy := [gpu for gpu in usage.gpus if _is_unhealthy(gpu)]:
+    if unhealthy := [gpu for gpu in usage.gpus if gpu.unhealthy and gpu.unhealthy.code != CORDONED]:
         return "bad", f"{several(len(unhealthy), 'GPU')} unhealthy", _reasons(unhealthy)
     return "ok", "ok", _reasons(gpu for gpu in usage.gpus if gpu.unhealthy)
-
-
-def _is_unhealthy(gpu: Gpu) -> bool:
-    return gpu.unhealthy is not None and gpu.unhealthy.code != CORDONED
 
 
 def _reasons(gpus: Iterable[Gpu]) -> str:

@@ -91,7 +91,6 @@ class Deviation:
 
 
 def make(inventory: Path, members: Sequence[Member], cluster: Sequence[Difference]) -> PlanFile:
-    """The plan as it is now."""
     return PlanFile(
         inventory=str(inventory),
         sha256=_sha256(inventory),

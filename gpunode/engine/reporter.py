@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
 from gpunode.errors import Declined
-from gpunode.model import Event, Host, Outcome, Verdict
+from gpunode.model import Event, Host, OnEvent, Outcome, Verdict
 
 if TYPE_CHECKING:
     from gpunode.cluster.objects.difference import Difference
@@ -66,6 +66,11 @@ class Reporter(Protocol):
 
     def total(self, text: str, numbers: Mapping[str, object]) -> None:
         """The last line of other commands: `text` for users, `numbers` as JSON."""
+
+
+def stages(emit: OnEvent, host: str | None) -> Callable[[str], None]:
+    """A reporter of a host's stages, or of the cluster's."""
+    return lambda text: emit(Event("stage", host, text))
 
 
 def progress(reporter: Reporter) -> Callable[[str], None]:

@@ -25,6 +25,7 @@ Ready: TypeAlias = Callable[[Member, Visit, OnEvent], Member]
 
 MANY = 5  # batches
 STOPPED = "stopped"  # code: its batch was not begun
+RELOAD = "reload of the modules or reboot"
 AGAIN = advise("Run `gpunode provision` again to see the current plan.")
 
 
@@ -96,13 +97,14 @@ def batch_rows(order: Sequence[Sequence[Host]], waiting: Sequence[Member]) -> li
     for number, batch in enumerate(order, 1):
         here = [known[host.name] for host in batch if host.name in known]
         heavy = [member for member in here if member.disturbs.what]
-        causes = list(dict.fromkeys(member.disturbs.what.describe(_reboot(member)) for member in heavy))
+        effects = [member.disturbs for member in heavy]
+        causes = [effect.what.describe(RELOAD if effect.reload else "reboot") for effect in effects]
         names = [
             [host.name for host in batch],
             [member.host.name for member in here],
             [member.host.name for member in heavy],
         ]
-        table.append((number, *names, causes))
+        table.append((number, *names, list(dict.fromkeys(causes))))
     return table if len([row for row in table if row[2]]) > 1 else []
 
 
@@ -152,10 +154,6 @@ def _costs(waiting: Sequence[Member]) -> list[str]:
         *([f"pods unknown on {several(unknown, 'host')}"] if unknown else []),
         *([] if busy else ["0 pods disturbed"]),
     ]
-
-
-def _reboot(member: Member) -> str:
-    return "reload of the modules or reboot" if member.disturbs.reload else "reboot"
 
 
 def _report_failed(session: Session, members: Members, judge: Callable[[Member], Member]) -> Members:

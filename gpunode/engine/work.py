@@ -13,7 +13,7 @@ from gpunode.engine import converge, impact, nodes
 from gpunode.engine.fleet import Visit
 from gpunode.engine.member import PAUSED, Member, Members
 from gpunode.engine.record import Record
-from gpunode.engine.reporter import Reporter, progress, report_reason
+from gpunode.engine.reporter import Reporter, progress, report_reason, stages
 from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
 from gpunode.links.node import GPU_LABEL, cordon, drain, fetch, labels, taint
@@ -21,7 +21,7 @@ from gpunode.links.node import parse as node_of
 from gpunode.links.node.drain import Work
 from gpunode.links.plugin import daemonset
 from gpunode.links.plugin.other_owners import OTHER_OWNER
-from gpunode.model import Event, GpuUser, OnEvent, Outcome
+from gpunode.model import GpuUser, OnEvent, Outcome
 from gpunode.wording import advise, few, several
 
 BUSY = "busy"  # code: work did not end in time
@@ -49,9 +49,7 @@ def clear(
         node = member.node.name if api and member.node else ""
         try:
             if api and node:
-                wait_for_api(
-                    api, seconds=API_SECONDS, notify=lambda text: emit(Event("stage", visit.host.name, text))
-                )
+                wait_for_api(api, seconds=API_SECONDS, notify=stages(emit, visit.host.name))
                 cordon.cordon(api, node, record.owner)
                 record.host(member.host.name, "cordoned")
             end = wait_for_end(api, member, visit, emit, stopped)
@@ -216,7 +214,7 @@ def lift_cordon(api: Api | None, member: Member, reason: Problem, emit: OnEvent)
         return reason
     node = member.node.name
     try:
-        wait_for_api(api, seconds=API_SECONDS, notify=lambda text: emit(Event("stage", None, text)))
+        wait_for_api(api, seconds=API_SECONDS, notify=stages(emit, None))
         if (item := api.get("Node", node)) is not None:
             if (now := node_of(item)).labels.get(GPU_LABEL) == daemonset.PAUSED:
                 labels.write(api, now, nodes.desired_labels(member.host))
@@ -251,11 +249,7 @@ def end_plugin(api: Api, namespace: str, member: Member, owner: str, emit: OnEve
     item = api.get("Node", member.node.name) if member.node else None
     if item is None or item["metadata"]["name"] not in daemonset.uids_by_node(api, namespace):
         return True
-
-    def notify(text: str) -> None:
-        emit(Event("stage", member.host.name, text))
-
-    node, desired = node_of(item), nodes.desired_labels(member.host)
+    node, desired, notify = node_of(item), nodes.desired_labels(member.host), stages(emit, member.host.name)
     return daemonset.pause(api, namespace, node, desired, owner, notify) or not node.ready
 
 
@@ -283,10 +277,7 @@ def _pause_plugin(
     )
     if not (held or toolkit):
         return member.outcome
-
-    def notify(text: str) -> None:
-        emit(Event("stage", member.host.name, text))
-
+    notify = stages(emit, member.host.name)
     try:
         gone = end_plugin(api, namespace, member, owner, emit)
         if toolkit and not gone:
@@ -333,11 +324,7 @@ def wait_for_end(
     mode, seconds = member.host.work, member.host.work_timeout
     if mode == "kill":
         return End("", member.outcome)
-
-    def notify(text: str) -> None:
-        emit(Event("stage", member.host.name, text))
-
-    end = time.monotonic() + seconds
+    notify, end = stages(emit, member.host.name), time.monotonic() + seconds
     services: set[str] | None = (
         None  # pods, by uid and by name: that of a static pod's processes is not its object's
     )

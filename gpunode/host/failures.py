@@ -108,7 +108,6 @@ def fingerprint(kind: str, blob: bytes) -> str:
 
 
 def _known_fingerprint(file: Path, line: int) -> str:
-    """The fingerprint of a line of a known_hosts file."""
     try:
         text = file.read_text(errors="replace").splitlines()[line - 1]
         kind, key = re.findall(r"(\S+)\s+(AAAA\S+)", text)[0]

@@ -147,7 +147,6 @@ class Plan:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """All changes in order."""
         return tuple(change for step in self.steps for change in step.changes)
 
     def __bool__(self) -> bool:

@@ -37,7 +37,6 @@ def below(facts: Facts, folder: str) -> tuple[str, ...]:
 
 
 def overlay(facts: Facts, texts: Mapping[str, str]) -> Facts:
-    """The facts with these texts as the files at their paths."""
     written = {path: File(path, exists=True, content=content) for path, content in texts.items()}
     return replace(facts, files={**facts.files, **written})
 

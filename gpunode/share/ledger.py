@@ -82,7 +82,6 @@ class Ledger:
         return book and beside_nominees(book, uid, priority, packed=packed)
 
     def books(self) -> dict[str, Book]:
-        """All books, by node."""
         with self._lock:
             return dict(self._books)
 

@@ -37,7 +37,9 @@ class Cluster:
             Resources(self.store, "Namespace").create({"metadata": {"name": name}}, {})
         users = {secrets.token_hex(16): "admin", secrets.token_hex(16): "nobody"}
         secure, certificate = tls.server(folder / "api.pem")
-        self._api = ApiServer(self.store, users, self._log, self._configz, secure)
+        self._api = ApiServer(
+            self.store, users, self._log, lambda name: self._kubelets[name].configz(), secure
+        )
         self._users, self._accounts, self._certificate = users, folder / "accounts", certificate
         for token, user in users.items():
             path = folder / ("kubeconfig" if user == "admin" else f"kubeconfig-{user}")
@@ -107,9 +109,6 @@ class Cluster:
                 400, "BadRequest", f"pod {pod['metadata']['name']} does not have a host assigned"
             )
         return self._kubelets[name].log(pod, container, previous=previous)
-
-    def _configz(self, name: str) -> Object:
-        return self._kubelets[name].configz()
 
 
 def _is_of(kinds: Collection[str]) -> Callable[[Object], bool]:

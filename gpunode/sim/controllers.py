@@ -40,7 +40,6 @@ class Loop:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
@@ -334,7 +333,6 @@ def _tend_job(store: Store, job: Object) -> None:
 
 
 def _end_pods(store: Store, pods: Iterable[Object]) -> None:
-    """Delete those that have not ended."""
     for pod in pods:
         if pod["status"].get("phase") not in {"Succeeded", "Failed"}:
             _delete_pod(store, pod)

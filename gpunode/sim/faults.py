@@ -19,7 +19,6 @@ class Act(NamedTuple):
     runtime: str = ""
 
     def suits(self, machine: Machine) -> bool:
-        """True if the machine can have the fault."""
         return bool(machine.gpus) and self.runtime in ("", machine.runtime)
 
 

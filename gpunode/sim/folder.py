@@ -97,7 +97,6 @@ def metrics_urls(demo: Path) -> dict[str, str]:
 
 
 def group_by_kind(machines: Sequence[Machine]) -> dict[str, dict[str, Any]]:
-    """The machines, grouped by kind."""
     groups: dict[str, dict[str, Any]] = {}
     for machine in machines:
         groups.setdefault(_kind(machine), {"hosts": []})["hosts"].append({"name": machine.name})

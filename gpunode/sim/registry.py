@@ -45,7 +45,6 @@ class Kept:
 
     @property
     def states(self) -> tuple[State, ...]:
-        """Its hosts."""
         return tuple(State(path) for path in sorted((self.folder / "hosts").iterdir()))
 
 

@@ -59,7 +59,6 @@ def quantity(text: str) -> float:
 
 
 def tolerates(taint: Mapping[str, str], tolerations: Sequence[Object]) -> bool:
-    """True if one of the tolerations is for this taint."""
     return any(
         toleration.get("effect", taint["effect"]) in {taint["effect"], ""}
         and toleration.get("key", taint["key"]) in {taint["key"], ""}

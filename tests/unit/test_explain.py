@@ -235,7 +235,7 @@ def test_a_text_of_cuda_is_no_other_programs_text(text: str, code: str | None) -
 
 def test_what_the_plugin_reports_is_explained() -> None:
     """By the codes of NVML's errors and by CUDA's numbers. 999 has many causes: the kernel log tells."""
-    assert [code for code in gpus._CODES.values() if explain(code) is None] == []
+    assert [why.code for why in gpus._REASONS.values() if explain(why.code) is None] == []
     assert [number for number in cuda._MEANING if explain(f"CUDA error {number}") is None] == [999]
 
 

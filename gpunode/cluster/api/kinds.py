@@ -77,7 +77,6 @@ SINCE = {"ValidatingAdmissionPolicy": 30, "ValidatingAdmissionPolicyBinding": 30
 
 
 def path(kind: str, namespace: str | None = None, name: str = "") -> str:
-    """`Kind.path` of one of KINDS."""
     return KINDS[kind].path(namespace, name)
 
 

@@ -195,11 +195,7 @@ def covers(live: Any, desired: Any) -> bool:
         return all(covers(live.get(key, _NONE), value) for key, value in desired.items())
     if isinstance(desired, list) and isinstance(live, list):
         return len(live) == len(desired) and all(map(covers, live, desired))
-    return bool(live == desired) or (live is _NONE and _empty(desired))
-
-
-def _empty(value: Any) -> bool:
-    return value in (None, "", [], {})
+    return bool(live == desired) or (live is _NONE and desired in (None, "", [], {}))
 
 
 def _merge(live: Any, last: Any, desired: Any, place: str, name: str, taken: list[str]) -> Any:

@@ -164,7 +164,6 @@ class Snapshot:
 
 
 def snapshot(state: NodeState) -> Snapshot:
-    """The state now."""
     given = {unit.device.uuid for offered in state.offers.values() for unit in offered}
     devices = {device.uuid: device for device in state.devices}
     return Snapshot(

@@ -185,7 +185,6 @@ class Publisher:
         return cls(events, writer, condition, status=config.node_annotation)
 
     def publish_event(self, event: NodeEvent) -> None:
-        """Publish an event."""
         if self._events is not None:
             self._events.put(event)
 

@@ -160,7 +160,6 @@ class PendingCondition:
         return code == 200
 
     def _current(self, now: float) -> Condition | None:
-        """The condition as of now."""
         if self._desired is None:
             return None
         condition = with_acceptance(self._desired, self._accepted, now)

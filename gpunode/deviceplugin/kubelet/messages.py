@@ -128,7 +128,6 @@ def preferences(message: bytes) -> list[Preference]:
 
 
 def _int32(value: int | bytes) -> int:
-    """An int32."""
     low = int(value) & 0xFFFFFFFF if isinstance(value, int) else 0
     return low - (1 << 32) if low >> 31 else low
 

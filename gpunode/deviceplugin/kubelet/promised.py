@@ -237,7 +237,6 @@ class Promised:
     def _places_held(
         self, reported: Iterable[ContainerDevices], offered: Mapping[str, Unit]
     ) -> dict[tuple[str, str], Place]:
-        """By pod and container."""
         held: dict[tuple[str, str], Place] = {}
         for container in reported:
             if container.resource == self.resource:

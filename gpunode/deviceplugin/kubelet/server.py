@@ -23,6 +23,7 @@ from ..directory import Directory, Identity, alive, identity
 from ..metrics import Metrics
 from ..rpc import Code, RpcError, Server, call
 from ..state import NodeState
+from ..threads import wait_at_most
 from . import messages
 from .promised import Promised
 from .service import Service, options
@@ -334,12 +335,7 @@ class ResourceServer:
             if left <= 0:
                 return False
             self._wakeup.clear()
-            # Not wait_for: before Python 3.12 it can swallow the cancellation that ends this server.
-            stirred = asyncio.ensure_future(self._wakeup.wait())
-            try:
-                await asyncio.wait((stirred,), timeout=min(CHECK_ANYWAY, left))
-            finally:
-                stirred.cancel()
+            await wait_at_most(min(CHECK_ANYWAY, left), self._wakeup.wait())
         return True
 
 

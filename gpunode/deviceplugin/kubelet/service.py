@@ -76,7 +76,6 @@ class Service:
         )
 
     def units(self) -> tuple[Unit, ...]:
-        """The units offered now."""
         return self._state.offers.get(self.resource, ())
 
     async def changes(self) -> AsyncGenerator[None, None]:

@@ -18,7 +18,7 @@ from gpunode.contract.config import Config
 from gpunode.contract.offer import VOLTA, CannotOffer, ClientLimits, Device, offers
 
 from ..gpus import Handles, count_gpus, describe, explain
-from ..threads import Calls
+from ..threads import Calls, wait_at_most
 from .modes import ComputeModes, InUse, ModeError
 from .report import DaemonState, ReportServer, log_path, pipe_path
 
@@ -142,11 +142,7 @@ class Daemon:
 
     async def _until_it_answers(self, process: asyncio.subprocess.Process, deadline: float) -> None:
         # Wait for its own first output: another daemon that has the pipes would answer instead.
-        spoken = asyncio.ensure_future(self._spoken.wait())
-        try:
-            await asyncio.wait((spoken,), timeout=ANSWER)
-        finally:
-            spoken.cancel()
+        await wait_at_most(ANSWER, self._spoken.wait())
         if ALREADY in self._words:
             await process.wait()
         while True:
@@ -179,11 +175,7 @@ class Daemon:
         """Raises DaemonFailed once it has ended, does not answer or has lost its limits."""
         assert self._process
         while True:
-            ended = asyncio.ensure_future(self._process.wait())
-            try:
-                await asyncio.wait((ended,), timeout=self._interval)
-            finally:
-                ended.cancel()
+            await wait_at_most(self._interval, self._process.wait())
             self._check_alive()
             await self._check_threads()
 

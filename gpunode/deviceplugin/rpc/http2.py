@@ -169,7 +169,6 @@ class Connection(asyncio.Protocol):
         self.send(GOAWAY, 0, 0, struct.pack(">II", self._newest, code) + why)
 
     def send(self, kind: int, flags: int, stream: int, content: bytes) -> None:
-        """Send a frame."""
         self._write(frame(kind, flags, stream, content))
 
     def _write(self, data: bytes) -> None:
@@ -391,7 +390,6 @@ class Connection(asyncio.Protocol):
 
 
 def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
-    """The bytes of a frame."""
     return struct.pack(">IBI", len(content) << 8 | kind, flags, stream) + content
 
 

@@ -14,7 +14,6 @@ from gpunode.agent.system import Message, below, from_os_error
 
 
 def answer(program: bytes, job: Message) -> Iterator[Message]:
-    """The messages that answer a job."""
     try:
         for message in OPERATIONS.get(job["op"], refuse_unknown)(program, job):
             yield message

@@ -86,7 +86,8 @@ def plan(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     if not desired.mig or after == "absent":
         return ()
     now = {gpu.pci: gpu for gpu in facts.gpus}
-    waiting = [now[at] for at, layout in desired.mig.items() if at in now and _waits(now[at], layout)]
+    planned = [(now[at], layout) for at, layout in desired.mig.items() if at in now]
+    waiting = [gpu for gpu, layout in planned if gpu.mig_on != gpu.mig_pending == (layout is not None)]
     boot = _at_boot(facts, {at: layout for at, layout in desired.mig.items() if layout is not None})
     if after == "rebooted" or waiting:
         why = f"MIG mode of {', '.join(gpu.pci for gpu in waiting)} is pending until a reset"
@@ -124,10 +125,6 @@ def _stopped(facts: Facts) -> tuple[str, ...]:
 def changes_devices(facts: Facts, desired: Desired) -> bool:
     """Whether the plan makes other MIG devices, with new UUIDs."""
     return any(isinstance(change, MigLayout) for change in plan(facts, desired))
-
-
-def _waits(gpu: Gpu, layout: Layout) -> bool:
-    return gpu.mig_on != gpu.mig_pending == (layout is not None)
 
 
 def differs(facts: Facts, gpu: Gpu, layout: Layout) -> bool:

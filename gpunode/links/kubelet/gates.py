@@ -250,19 +250,13 @@ def _cut(text: str, start: int, end: int, *, flow: bool = False) -> str:
 # --- Starts -------------------------------------------------------------------------------------------------
 
 
-def wrong_gates(desired: Desired, start: KubeletStart) -> dict[str, str]:
-    """The desired gates that this start sets to another value, each with the reason for the desired state."""
-    names = (name for name, state in desired.gates.items() if start.gates.get(name) != state)
-    return {name: desired.gate_reasons.get(name, "as wished") for name in names}
-
-
 def reasons(desired: Desired, start: KubeletStart) -> str:
-    """The same as a sentence; "" where all gates are as desired."""
-    return "; ".join(f"{name}: {why}" for name, why in wrong_gates(desired, start).items())
+    """The desired gates that this start sets to another value, each with the reason for the desired state; "" for none."""
+    names = (name for name, state in desired.gates.items() if start.gates.get(name) != state)
+    return "; ".join(f"{name}: {desired.gate_reasons.get(name, 'as wished')}" for name in names)
 
 
 def missing(gates: Gates, start: KubeletStart) -> dict[str, bool | None]:
-    """The gates to set that this start does not have."""
     return {name: state for name, state in gates.items() if state is not None and name not in start.gates}
 
 

@@ -50,7 +50,6 @@ def minor(version: str) -> int | None:
 
 
 def has_dockershim(minor: int) -> bool:
-    """Whether a kubelet of this minor has dockershim."""
     return minor < int(TABLE["dockershim_gone"])
 
 

@@ -141,7 +141,6 @@ class Node:
 
 
 def parse(item: Object) -> Node:
-    """The node in a Node object."""
     meta, status = item["metadata"], item.get("status", {})
     condition: Object = next(
         (condition for condition in status.get("conditions") or [] if condition["type"] == "Ready"), {}
@@ -209,7 +208,6 @@ def _resources(capacity: Object, allocatable: Object) -> dict[str, Resource]:
 
 
 def _labels(entry: Object) -> list[str]:
-    """The labels in an entry of managedFields."""
     fields = (entry.get("fieldsV1") or {}).get("f:metadata", {}).get("f:labels", {})
     return [name.removeprefix("f:") for name in fields if name != "."]
 

@@ -138,18 +138,15 @@ def _progress(left: Sequence[Work], first: int) -> str:
 def _work(pod: Object, whole: bool) -> Work:
     meta = pod["metadata"]
     owners = {owner.get("kind") for owner in meta.get("ownerReferences") or []}
+    on_gpus = [each.get("name", "") for each in containers(pod["spec"]) if +_limits(each)]
     return Work(
         name=f"{meta.get('namespace', 'default')}/{meta['name']}",
         uid=meta["uid"],
         asks=asks(pod),
         service="DaemonSet" in owners or MIRROR in (meta.get("annotations") or {}),
         ending=bool(meta.get("deletionTimestamp")),
-        standstill=reason(pod, () if whole else _gpu_containers(pod["spec"])),
+        standstill=reason(pod, () if whole else on_gpus),
     )
-
-
-def _gpu_containers(spec: Object) -> list[str]:
-    return [container.get("name", "") for container in containers(spec) if +_limits(container)]
 
 
 def asks(pod: Object) -> dict[str, int]:

@@ -59,7 +59,6 @@ def title(node: str) -> str:
 
 
 def read_nodes(api: Api) -> tuple[str, ...]:
-    """The nodes that have the condition of the plugin."""
     return tuple(item["metadata"]["name"] for item in api.find("Node")[0] if is_own(item))
 
 

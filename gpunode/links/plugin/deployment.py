@@ -192,7 +192,10 @@ def _wait(
             hopeless = [name for name in waiting if name in by_node and pulls.is_hopeless(by_node[name])]
             if hopeless == list(waiting):
                 break  # its state says why
-        advance(api, namespace, every, by_node, waiting, bare)
+        # where Kubernetes stops because of nodes that were without the plugin before
+        for name in next_nodes(every, by_node, waiting, bare):
+            meta = by_node[name]["metadata"]
+            api.delete("Pod", meta["name"], namespace, uid=meta["uid"])
         patience.notify(
             f"waiting for the plugin on {len(waiting)} of {len(able)} Ready nodes",
             lambda late=waiting[:NAMED], seen=by_node: daemonset.why_on(  # type: ignore[misc]
@@ -238,21 +241,6 @@ def nodes_without(nodes: Iterable[Node], by_node: Mapping[str, Object]) -> set[s
     """Nodes without a ready pod."""
     ready = {name for name, pod in by_node.items() if not daemonset.is_ending(pod) and pods.is_ready(pod)}
     return {node.name for node in nodes if not node.ready or node.name not in ready}
-
-
-def advance(
-    api: Api,
-    namespace: str,
-    nodes: Sequence[Node],
-    by_node: Mapping[str, Object],
-    waiting: Collection[str],
-    before: Collection[str],
-) -> None:
-    """Delete pods of the earlier version where Kubernetes stops because of nodes that were without the plugin `before`.
-    `nodes` are all that should have it, `waiting` those that have not the new version."""
-    for name in next_nodes(nodes, by_node, waiting, before):
-        meta = by_node[name]["metadata"]
-        api.delete("Pod", meta["name"], namespace, uid=meta["uid"])
 
 
 def next_nodes(

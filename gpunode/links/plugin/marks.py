@@ -33,7 +33,8 @@ def find(item: Object, *, keep_software: bool = False) -> tuple[str, ...]:
         f"label {key}{stays if keep_software and key in PLUGIN else ''}"
         for key in _labels(node, keep_software)
     ]
-    texts += [f"taint {text}" for text in _taints(node)]
+    run = taint.run_of(node)
+    texts += [f"taint {text}" for text in (*node.own_taints, *((taint.text(run),) if run else ()))]
     texts += ["cordon"] if cordon.owner_of(item) else []
     named = (TAINTS, cordon.OWNER)  # by what they are about
     texts += [
@@ -50,11 +51,6 @@ def _labels(node: Node, keep_software: bool) -> Iterator[str]:
     own = {key for writer in WRITERS for key in node.applied.get(writer, ())}
     own |= set() if keep_software else set(PLUGIN)
     return (key for key in sorted(own) if key in node.labels)
-
-
-def _taints(node: Node) -> tuple[str, ...]:
-    run = taint.run_of(node)
-    return (*node.own_taints, *((taint.text(run),) if run else ()))
 
 
 def _annotations(annotations: Object, keep_software: bool) -> list[str]:

@@ -73,7 +73,6 @@ def selector(spec: Object) -> Sequence[str]:
 
 
 def keys(spec: Object) -> Sequence[str]:
-    """The keys of these labels."""
     named = [expression["key"] for term in _terms(spec) for expression in term.get("matchExpressions") or []]
     return list(dict.fromkeys([*(spec.get("nodeSelector") or {}), *named]))
 

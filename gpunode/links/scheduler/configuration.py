@@ -37,7 +37,6 @@ def version_for(minor: int) -> str:
 
 
 def make_entry(extender: Extender, *, policy: bool = False) -> dict[str, Any]:
-    """The extender as an element of `extenders`."""
     folder = extender.folder
     tls = {
         "serverName": NAME,

@@ -139,7 +139,6 @@ def offers(name: str, version: str) -> bool:
 
 
 def known_versions(name: str) -> List[str]:
-    """Those that the repositories' lists have."""
     return re.findall(r"\|\s*(\S+)\s*\|", run("apt-cache", "madison", name).out)
 
 

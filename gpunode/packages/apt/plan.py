@@ -167,7 +167,6 @@ def _without_entries(text: str, here: list[lists.Entry], bad: list[lists.Entry])
 
 
 def _without_uri(stanza: list[str], uri: str) -> list[str]:
-    """A stanza without this one of its URIs."""
     lines, field = [], ""
     for line in stanza:
         field = field if line[:1] in (" ", "\t", "#") else line.partition(":")[0].strip().lower()

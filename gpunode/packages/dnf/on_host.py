@@ -136,7 +136,6 @@ def locklist() -> str:
 
 
 def locked_packages(text: str) -> Iterator[str]:
-    """The packages that a list locks."""
     for line in text.splitlines():
         entry = line.strip()
         if entry and not entry.startswith(("#", "!")):

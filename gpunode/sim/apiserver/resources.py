@@ -31,7 +31,6 @@ class Resources:
         self.full = f"{self.plural}.{group}" if group else self.plural
 
     def get(self, name: str) -> Object:
-        """One object."""
         item = self.store.get(self.kind, self.namespace, name)
         if item is None:
             raise not_found(self.full, name)
@@ -54,7 +53,6 @@ class Resources:
         }
 
     def create(self, item: Object, query: Mapping[str, str]) -> Object:
-        """A new object."""
         dry = "dryRun" in query
         meta = item.setdefault("metadata", {})
         if self.namespace:

@@ -79,7 +79,6 @@ class Store:
         self._listeners: list[tuple[Callable[[Object], bool], threading.Event]] = []
 
     def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        """The object, or None."""
         with self.changed:
             return self._objects.get((kind, namespace, name))
 
@@ -90,7 +89,6 @@ class Store:
             return [self._objects[place] for place in sorted(keys)]
 
     def everything_in(self, namespace: str) -> list[Object]:
-        """All objects in a namespace."""
         with self.changed:
             return [item for where, item in self._objects.items() if where[1] == namespace]
 
@@ -158,7 +156,6 @@ class Store:
 
 
 def key(item: Object) -> Key:
-    """An object's key in the store."""
     return item["kind"], item["metadata"].get("namespace", ""), item["metadata"]["name"]
 
 
@@ -222,7 +219,6 @@ def with_times(conditions: list[Object], before: Object, *names: str) -> list[Ob
 
 
 def is_owned_by(item: Object, owner: Object) -> bool:
-    """True if `owner` is an owner of the object."""
     references = item["metadata"].get("ownerReferences") or []
     return any(reference["uid"] == owner["metadata"]["uid"] for reference in references)
 

@@ -192,7 +192,6 @@ def _environment(path: Path) -> dict[str, str]:
 
 
 def kubelet_configuration(root: Path, arguments: list[str]) -> dict[str, Any]:
-    """Its configuration file."""
     import yaml
 
     path = root / (_flag(arguments, "config") or "/var/lib/kubelet/config.yaml").lstrip("/")

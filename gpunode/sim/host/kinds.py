@@ -76,7 +76,6 @@ def nouveau_host(name: str) -> Machine:
 
 
 def host_without_gpus(name: str) -> Machine:
-    """A host without a GPU."""
     return replace(new_host(name), gpus=())
 
 

@@ -112,7 +112,6 @@ class Now:
         return [container for container in self.containers if container.gpu and "nvidia" in self.modules]
 
     def is_active(self, unit: str) -> bool:
-        """True if a unit is active."""
         return unit in self.units and self.units[unit].active == "active"
 
 

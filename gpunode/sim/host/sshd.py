@@ -150,7 +150,6 @@ class Server:
         self._selector.register(door.listener, selectors.EVENT_READ, door)
 
     def port(self, host: str) -> int:
-        """A host's port."""
         return self._doors[host].port
 
     def known_hosts(self) -> str:

@@ -107,7 +107,6 @@ import gpunode.sim.node.cuda, gpunode.sim.node.nvml
 
 
 def fork_server() -> ForkServer:
-    """The server of the processes of containers."""
     return ForkServer(LOAD, flags=(), environment={**os.environ, "PYTHONPATH": _path()})
 
 

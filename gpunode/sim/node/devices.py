@@ -59,7 +59,6 @@ class Plugin:
         return ask(request, timeout=SECONDS)
 
     def close(self) -> None:
-        """Close the channel."""
         self._channel.close()
         self._thread.join()
 
@@ -177,7 +176,6 @@ class DeviceManager:
         return environment
 
     def free(self, pod: str) -> None:
-        """Free the devices of a pod (its uid)."""
         with self._lock:
             self._allocated.pop(pod, None)
 

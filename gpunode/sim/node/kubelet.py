@@ -98,11 +98,9 @@ class Kubelet:
         return self._accounts(pod["metadata"]["namespace"], pod["spec"]["serviceAccountName"])
 
     def config(self, namespace: str, name: str) -> Object | None:
-        """A ConfigMap, or None."""
         return self.store.get("ConfigMap", namespace, name)
 
     def record(self, about: Object, kind: str, reason: str, message: str) -> None:
-        """An event."""
         record(self.store, about, "kubelet", kind, reason, message, self.name)
 
     def configz(self) -> Object:
@@ -198,7 +196,6 @@ class Kubelet:
         self._runtime = runtime
 
     def _begin(self, host: Now) -> None:
-        """The kubelet starts."""
         self.devices.stop()
         if _gates(self._state.root, host).get("DevicePlugins", True):  # of old kubelets
             self.devices.start()

@@ -118,7 +118,6 @@ class Volumes:
         return {name: map_path(value) for name, value in variables.items()}
 
     def remove(self) -> None:
-        """Remove all volumes."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _mounts(self, container: Object) -> Iterator[tuple[str, Path]]:
@@ -333,7 +332,6 @@ class PodRun:
 
     @property
     def ended(self) -> bool:
-        """True if it has no process."""
         return all(container.process is None for container in self.containers)
 
     def step(self, host: Now) -> None:
