@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
@@ -295,6 +295,14 @@ OPTIONS = tuple(
 )
 
 
+def meant(name: str, known: Sequence[str]) -> str:
+    """`; is packed meant?` for the nearest of the known names; "" where none is near."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, 1)
+    return f"; is {near[0]} meant?" if near else ""
+
+
 def parse_option(option: Option, text: str) -> Any:
     """The value of `text` for `option`. Raises ValueError with the problem."""
     if option.kind == "bool":
@@ -322,9 +330,6 @@ def parse_option(option: Option, text: str) -> Any:
     values = [word.strip() for word in text.split(",")] if several else [text]
     for value in values:
         if option.choices and value not in option.choices:
-            from difflib import get_close_matches
-
-            near = get_close_matches(value.lower(), option.choices, 1)
-            meant = f"; is {near[0]} meant?" if near else ""
-            raise ValueError(f"{value!r} is not one of {', '.join(option.choices)}{meant}")
+            near = meant(value.lower(), option.choices)
+            raise ValueError(f"{value!r} is not one of {', '.join(option.choices)}{near}")
     return tuple(dict.fromkeys(values)) if several else text

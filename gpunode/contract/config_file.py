@@ -12,7 +12,6 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from .config import (
     MemorySharing,
     Option,
     Share,
+    meant,
     parse_option,
 )
 from .yaml_text import Document, Mistake, Where, Wrong, format_path, kind
@@ -138,8 +138,7 @@ def _values(document: Document) -> dict[str, Any]:
                 if value:
                     raise Wrong(where, "IMEX channels are not supported")
             elif key not in IGNORED_KEYS:
-                near = get_close_matches(key, known, 1)
-                raise Wrong(where, "unknown key" + (f"; is {near[0]} meant?" if near else ""), key=True)
+                raise Wrong(where, f"unknown key{meant(key, known)}", key=True)
     if "memory" in values and any(share.resource == GPU for share in values.get("shares", ())):
         other = next(key for key in WAYS if tuple(key.split(".")) in document.keys)
         text = (
@@ -210,11 +209,7 @@ def replica_sharing(
     if "shares" in values:
         line = document.keys["sharing", "timeSlicing" if mps else "mps"][0]
         ways = " or ".join(WAYS)
-        raise Wrong(
-            where,
-            f"a node shares its GPUs by {ways}, not by both (line {line})",
-            key=True,
-        )
+        raise Wrong(where, f"a node shares its GPUs by {ways}, not by both (line {line})", key=True)
     _only(where, section, SHARING)
     by_default = _flag((*where, "renameByDefault"), section.get("renameByDefault"))
     fail = _flag((*where, "failRequestsGreaterThanOne"), section.get("failRequestsGreaterThanOne"))
@@ -335,6 +330,5 @@ def _only(where: Where, section: Any, known: tuple[str, ...]) -> None:
         raise Wrong(where, f"expected keys {', '.join(known)}, found {kind(section)}")
     for name in section:
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            meant = f"; is {near[0]} meant?" if near else ""
-            raise Wrong((*where, name), f"unknown key; known are {', '.join(known)}{meant}", key=True)
+            what = f"unknown key; known are {', '.join(known)}{meant(name, known)}"
+            raise Wrong((*where, name), what, key=True)

@@ -81,18 +81,19 @@ class ExecPlugin:
         except (OSError, ValueError) as error:  # a NUL in its words
             hint = self.section.get("installHint") if isinstance(error, FileNotFoundError) else None
             raise self._failure(str(error), *([str(hint).strip()] if hint else ())) from error
-        try:
-            out, err = _read_output(process, patience)
-        except BaseException as error:  # Ctrl-C, too: it does not reach a group of its own
-            _end(process, grouped=not asks)
-            if isinstance(error, OverflowError):
-                raise self._failure(str(error)) from error
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise ClusterError(
-                    f"{self.where} has a credential plugin that has not answered within {patience:g} seconds: `{shlex.join(self.command)}`",
-                    hint="It was ended. Run it by hand: it may wait for a login, a prompt or a server that is away; then run gpunode again.",
-                ) from error
-            raise
+        with process:  # waits for its end
+            try:
+                out, err = _read_output(process, patience)
+            except BaseException as error:  # Ctrl-C, too: it does not reach a group of its own
+                _end(process, grouped=not asks)
+                if isinstance(error, OverflowError):
+                    raise self._failure(str(error)) from error
+                if isinstance(error, subprocess.TimeoutExpired):
+                    raise ClusterError(
+                        f"{self.where} has a credential plugin that has not answered within {patience:g} seconds: `{shlex.join(self.command)}`",
+                        hint="It was ended. Run it by hand: it may wait for a login, a prompt or a server that is away; then run gpunode again.",
+                    ) from error
+                raise
         if process.returncode:
             printed = "its output is above" if asks else err.strip()[-SHOWN:]
             no_input = "" if asks else " It was given no input: log in first where it asks for something."
@@ -215,9 +216,6 @@ def _read_output(process: subprocess.Popen[bytes], patience: float) -> tuple[str
                 elif len(key.data) > MOST:
                     raise OverflowError(f"it prints more than {MOST >> 20} MiB")
     process.wait(max(0, deadline - time.monotonic()))
-    for stream in (process.stdout, process.stderr):
-        if stream is not None:
-            stream.close()
     return outputs[0].decode("utf-8", "replace"), outputs[1].decode("utf-8", "replace")
 
 
@@ -228,10 +226,6 @@ def _end(process: subprocess.Popen[bytes], *, grouped: bool) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
-    process.wait()
-    for stream in (process.stdout, process.stderr):
-        if stream is not None:
-            stream.close()
 
 
 @dataclass(frozen=True, slots=True)

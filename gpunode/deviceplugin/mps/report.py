@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpunode.contract.offer import ClientLimits, Unit
@@ -58,10 +58,7 @@ Report = Mapping[str, DaemonState]  # by the GPU's UUID
 
 def encode(report: Report) -> bytes:
     """The report as one line, newline included."""
-    states = {
-        gpu: {"memory": state.limits.memory, "threads": state.limits.threads, "why": state.why}
-        for gpu, state in report.items()
-    }
+    states = {gpu: {**asdict(state.limits), "why": state.why} for gpu, state in report.items()}
     return json.dumps(states).encode() + b"\n"
 
 

@@ -11,14 +11,13 @@ from typing import NamedTuple
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import AGAIN, OnProgress, changes
-from gpunode.cluster.pods import MEMORY, OVER
+from gpunode.cluster.pods import OVER
 from gpunode.contract.promises import parse_quantity
 from gpunode.errors import ApiConnectionLost, HttpError
 from gpunode.links import node as nodes
 from gpunode.wording import few
 
 MIRROR = "kubernetes.io/config.mirror"
-RESOURCES = ("nvidia.com/", MEMORY)
 CLAIMS = "resource claims"  # of DRA; whose devices they are for, the pod does not say
 RETRY = 5.0  # seconds until a pod that may not be evicted is asked for again, as kubectl has it
 NAMED = 3
@@ -165,7 +164,7 @@ def _limits(container: Object) -> Counter[str]:
     resources = container.get("resources") or {}
     units = Counter({CLAIMS: len(resources.get("claims") or ())})
     for name, amount in (resources.get("limits") or {}).items():
-        if name.startswith(RESOURCES):
+        if name.startswith(nodes.OFFERED):
             units[name] = parse_quantity(amount)
     return units
 

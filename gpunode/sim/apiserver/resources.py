@@ -145,19 +145,12 @@ class Resources:
         """The object marked as terminating; None if it can be removed at once."""
         marked = copy.deepcopy(item)
         meta = marked["metadata"]
-        grace = 0
         if self.kind == "Pod":
             status = item.get("status", {})
             runs = item["spec"].get("nodeName") and status.get("phase") not in {"Succeeded", "Failed"}
             seconds = options.get("gracePeriodSeconds")
-            grace = (
-                0
-                if not runs
-                else item["spec"]["terminationGracePeriodSeconds"]
-                if seconds is None
-                else seconds
-            )
-            if not grace:
+            grace = item["spec"]["terminationGracePeriodSeconds"] if seconds is None else seconds
+            if not (runs and grace):
                 return None
             meta["deletionGracePeriodSeconds"] = min(grace, meta.get("deletionGracePeriodSeconds", grace))
         elif self.kind == "Namespace":

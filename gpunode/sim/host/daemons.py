@@ -13,28 +13,6 @@ from gpunode.sim.host.answers import full_name
 from gpunode.sim.host.machine import Machine, Now, RuntimeNow
 from gpunode.sim.host.state import State
 
-DAEMON_KEYS = frozenset(
-    (
-        "runtimes",
-        "default-runtime",
-        "exec-opts",
-        "registry-mirrors",
-        "insecure-registries",
-        "log-driver",
-        "log-opts",
-        "storage-driver",
-        "storage-opts",
-        "data-root",
-        "live-restore",
-        "default-ulimits",
-        "max-concurrent-downloads",
-        "dns",
-        "bip",
-        "mtu",
-        "debug",
-        "features",
-    )
-)
 KUBELET = "kubelet.service"
 GONE = {"DevicePlugins": 28}  # feature gates and the Kubernetes minor that no longer knows them
 LOCKED = {"DevicePlugins": 26}
@@ -52,12 +30,6 @@ def docker_config(path: Path) -> RuntimeNow:
         raise Unusable(
             f"unable to configure the Docker daemon with file /etc/docker/daemon.json: invalid JSON: {error}"
         ) from None
-    unknown = sorted(set(data) - DAEMON_KEYS)
-    if unknown:
-        raise Unusable(
-            "unable to configure the Docker daemon with file /etc/docker/daemon.json: the following directives "
-            f"don't match any configuration option: {', '.join(unknown)}"
-        )
     handlers = ["io.containerd.runc.v2", "io.containerd.runtime.v1.linux", "runc", *data.get("runtimes", {})]
     default = data.get("default-runtime", "runc")
     if default not in handlers:
