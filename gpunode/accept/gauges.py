@@ -15,9 +15,8 @@ from gpunode.deviceplugin.nvml import FabricInfo, FabricInfoV, Nvml, NVMLError
 from .stages import Figures
 
 INTERVAL = 0.1  # seconds between two readings under load
-LINKS = (
-    36  # NVML_NVLINK_MAX_LINKS of the newest driver; an older one refuses the numbers that it does not know
-)
+# NVML_NVLINK_MAX_LINKS of the newest driver; an older one refuses the numbers that it does not know
+LINKS = 36
 COUNTERS = 4  # of a link: replay, recovery, CRC of flits, CRC of data (nvmlNvLinkErrorCounter_t)
 NO_NVLINK = "this GPU has no NVLink"
 # nvmlClocksEventReasons of nvml.h, by the names that nvidia-smi's `clocks_throttle_reasons` has. Idle is none under load.

@@ -160,12 +160,8 @@ def _of_most(gpu: Gpu) -> tuple[float, float, float]:
 
 def _judge_gpu(gpu: Gpu, level: str, fleet: Fleet) -> Judgement:
     most = {figure: fleet.get((figure, gpu.name, gpu.shape), 0) for figure in MOST}
-    problems = [
-        *_check_errors(gpu),
-        *_check_pcie(gpu),
-        *_check_nvlink(gpu, most[NVLINKS]),
-        *_check_clocks(gpu),
-    ]
+    problems = [*_check_errors(gpu), *_check_pcie(gpu), *_check_nvlink(gpu, most[NVLINKS])]
+    problems += _check_clocks(gpu)
     basis, remarks = "rules", list(_remarks(gpu, most[POWER]))
     inactive = gpu.measured.nvlink_inactive
     if inactive and not any(problem.code == "nvlink-inactive" for problem in problems):

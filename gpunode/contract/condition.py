@@ -14,9 +14,8 @@ WRITER = "gpunode-device-plugin"  # the plugin's User-Agent, which the API serve
 READY = "ready"  # reason while the condition is True
 NO_GPU = "no-gpu"  # reason: the node has none that it offers
 ACCEPTED = "gpunode.dev/accepted"  # the node's annotation with its acceptance; `acceptance/stamp` writes it
-NOT_ACCEPTED = (
-    "not-accepted"  # reason: the inventory requires an acceptance, and the node's ran out or failed
-)
+# reason: the inventory requires an acceptance, and the node's ran out or failed
+NOT_ACCEPTED = "not-accepted"
 
 
 @dataclass(frozen=True, slots=True)

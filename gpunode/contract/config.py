@@ -16,9 +16,8 @@ T = TypeVar("T")
 GPU = "nvidia.com/gpu"
 GPU_MEM = "aliyun.com/gpu-mem"  # gpushare's names
 GPU_COUNT = "aliyun.com/gpu-count"
-LABEL = (
-    "nvidia.com/device-plugin.config"  # NVIDIA's node label: which of several configurations the node uses
-)
+# NVIDIA's node label: which of several configurations the node uses
+LABEL = "nvidia.com/device-plugin.config"
 CDI = frozenset({"cdi-annotations", "cdi-cri"})  # the device list strategies that use it
 DEFAULT = "default"  # the one for nodes without the label
 

@@ -273,9 +273,8 @@ def _capability_nodes(minor: int | None, instance: tuple[int, int], root: Path) 
 # the weights are those of NVIDIA's go-gpuallocator.
 LEVELS = {0: 60, 10: 50, 20: 40, 30: 30, 40: 20, 50: 10}
 NVLINK = 100
-NVLINKS = (
-    18  # of which any can be missing, such as a disabled one; later ones are asked until there are no more
-)
+# Of which any can be missing, such as a disabled one; later ones are asked until there are no more
+NVLINKS = 18
 
 
 Links = Mapping[frozenset[str], int]  # UUIDs of two GPUs -> how well they are connected

@@ -33,9 +33,8 @@ def _word(value: object) -> str:
 
 def log_to_stderr() -> None:
     """Log warnings of all libraries in one format; this package's own logger sets its level."""
-    logging._srcfile = (
-        None  # nobody reads callers, threads and processes (Optimization in Python's logging HOWTO)
-    )
+    # Nobody reads callers, threads and processes (Optimization in Python's logging HOWTO)
+    logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(Logfmt())

@@ -232,9 +232,8 @@ def _read(result: NodeResult, reference: str, node: Node, state: Status | Proble
     missing = f"no pod saw {few(result.uncovered, 3)}" if result.uncovered and not result.users else ""
     cordoned = [lost for lost in state.lost if lost.code == CORDONED] if isinstance(state, Status) else []
     intended = state is not None and published.only_cordoned(state)
-    if (
-        not (result.expected or intended) and node.capacity > node.allocatable
-    ):  # the host's GPUs are not known
+    # The host's GPUs are not known
+    if not (result.expected or intended) and node.capacity > node.allocatable:
         missing = f"{node.capacity - node.allocatable} of {several(node.capacity, 'GPU')} cannot be allocated"
     return Taken(document, few(reasons, 2), result.users, image, missing, len(cordoned))
 

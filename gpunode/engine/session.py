@@ -48,9 +48,8 @@ class Session:
             try:
                 return task(visit, emit)
             finally:
-                if (
-                    len(self.hosts) > self.forks
-                ):  # a thousand open connections are more than a process may have
+                # A thousand open connections are more than a process may have
+                if len(self.hosts) > self.forks:
                     visit.close()
 
         with self.reporter.live(hosts):

@@ -325,9 +325,8 @@ def wait_for_end(
     if mode == "kill":
         return End("", member.outcome)
     notify, end = stages(emit, member.host.name), time.monotonic() + seconds
-    services: set[str] | None = (
-        None  # pods, by uid and by name: that of a static pod's processes is not its object's
-    )
+    # pods, by uid and by name: that of a static pod's processes is not its object's
+    services: set[str] | None = None
     idle: Sequence[Work] = ()
     while True:
         if api and member.node and (services is None or idle):  # what stood still may run by now

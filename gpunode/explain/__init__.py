@@ -193,11 +193,8 @@ def _xid(code: int, gpu: str = "", rest: str = "") -> Explanation | None:
         action = "restart-program" if immediate else "nothing"
     what = f"Xid {code}: {NAMES.get(code) or what} ({name})"
     if (match := NVLINK5.search(rest)) and (rule := _nvlink5(code, match)):
-        action, later, what = (
-            ACTIONS[rule[5]],
-            rule[6],
-            f"{what}: {match['unit']}, {rule[7].rstrip('*?').lower()}",
-        )
+        action, later = ACTIONS[rule[5]], rule[6]
+        what = f"{what}: {match['unit']}, {rule[7].rstrip('*?').lower()}"
     elif (match := RECOVERY.search(rest)) and match["action"] in RECOVERIES:
         action, what = RECOVERIES[match["action"]], f"{what}: now “{match['action']}”"
     meaning = _explanation(f"xid-{code}", what, fault, action, XID_SOURCE, gpu, hint or _later(later))

@@ -41,9 +41,8 @@ def read_values(source: Source, variables: Mapping[str, Any], where: Where) -> V
             place = (*where, *full)
             if full in {("hosts",), ("name",)}:
                 continue
-            if full in READERS and (
-                isinstance(value, dict | list) or full == ("mig",)
-            ):  # one value: nothing of it is merged
+            # One value: nothing of it is merged
+            if full in READERS and (isinstance(value, dict | list) or full == ("mig",)):
                 if (parsed := READERS[full](source, value, place)) is not None:
                     flat[full] = parsed, place
             elif full[0] == "repositories" and len(full) == 2:

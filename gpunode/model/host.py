@@ -92,9 +92,8 @@ class Host:
     driver_from: Literal["", "nvidia", "distribution"] = ""
     toolkit: str = "auto"  # auto | none | a version (1.20.1)
     runtime: Literal["default", "class", "none"] = "default"
-    allocation: Literal["plugin", "dra"] = (
-        "plugin"  # who gives pods the GPUs: the device plugin, or a DRA driver
-    )
+    # Who gives pods the GPUs: the device plugin, or a DRA driver
+    allocation: Literal["plugin", "dra"] = "plugin"
     isolation: bool = False  # containers get GPUs from the device plugin alone
     cdi: bool = False  # the device plugin hands devices out by CDI, from /var/run/cdi
     device_specs: bool = False  # it names their device files to the kubelet, too
@@ -103,12 +102,10 @@ class Host:
     taints: tuple[str, ...] = ()  # of its node, as kubectl writes them: KEY=VALUE:EFFECT
     driver_repository: Repository | None = None
     toolkit_repository: Repository | None = None
-    system_repository: Repository | None = (
-        None  # the distribution's own RPMs, where its repositories are gone
-    )
-    work: Literal["wait", "drain", "kill"] = (
-        "wait"  # what becomes of pods and processes that a change would end
-    )
+    # The distribution's own RPMs, where its repositories are gone
+    system_repository: Repository | None = None
+    # What becomes of pods and processes that a change would end
+    work: Literal["wait", "drain", "kill"] = "wait"
     work_timeout: float = 1800.0  # seconds until a host is skipped whose work has not ended
     taint_until_verified: bool = False  # its node takes no pods before its GPUs are proven
     feature_labels: bool = False  # of its node, as of GPU feature discovery

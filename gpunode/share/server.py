@@ -167,7 +167,7 @@ class Handler(BaseHTTPRequestHandler):
                 413 if length.isdecimal() else 411, "the body needs a Content-Length that is not too large"
             )
             return
-        text, verb = self.rfile.read(int(length)), self._verb()
+        text, verb = self.rfile.read(int(length)), self.path.partition("?")[0].rpartition("/")[2]
         if len(text) < int(length):  # the client left, or the server leaves
             self.close_connection = True
             return
@@ -196,9 +196,6 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Requests are logged at debug."""
         log.debug(format, *args)
-
-    def _verb(self) -> str:
-        return self.path.partition("?")[0].rpartition("/")[2]
 
     def _answer(self, code: int, body: object) -> None:
         text = json.dumps(body).encode()

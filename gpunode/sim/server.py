@@ -52,12 +52,8 @@ def main(demo: Path) -> int:
                     state.machine(), state.now()
                     server.add(state)
                     cluster.add(name)
-                except (
-                    OSError,
-                    ValueError,
-                    KeyError,
-                    TypeError,
-                ) as error:  # half written: tried at the next ADD
+                except (OSError, ValueError, KeyError, TypeError) as error:
+                    # Half written: tried at the next ADD
                     print(f"{name} cannot be served yet: {error!r}", file=sys.stderr, flush=True)
                     continue
                 ports[name] = server.port(name)

@@ -35,9 +35,8 @@ class Access:
     source: str  # the kubeconfig, as messages name it
     configuration: Any
     tls: ssl.SSLContext | None  # None: plain HTTP
-    ended: str = (
-        ""  # a sentence about a client certificate or token that is no longer valid by this machine's clock
-    )
+    # A sentence about a client certificate or token that is no longer valid by this machine's clock
+    ended: str = ""
     login: Login | None = None  # of a credential plugin; then not `token` and `tls` count, but it
     token: str = field(default="", repr=False)  # with its scheme, as HTTP has it
 

@@ -105,16 +105,11 @@ class PendingEvents:
         if recorded is None:
             return True  # forgotten meanwhile
         if code == 404 and write.method == "PATCH":  # events live an hour by default
-            recorded.written, recorded.name, recorded.first, recorded.count = (
-                0,
-                self._name(now),
-                recorded.last,
-                1,
-            )
+            recorded.name, recorded.first = self._name(now), recorded.last
+            recorded.written, recorded.count = 0, 1
             return True
-        if code == 200 or (
-            code == 409 and write.method == "POST"
-        ):  # 409: it was written, only the answer was lost
+        # 409: it was written, only the answer was lost
+        if code == 200 or (code == 409 and write.method == "POST"):
             recorded.written = count
             self._tokens -= 1
             return True

@@ -71,9 +71,8 @@ class Service:
         self._promised = promised if promised is not None and promised.resource == resource else None
         self._preferred: frozenset[str] = frozenset()  # units last preferred because they were promised
         self._fields = {"resource": resource}
-        self._free: Counter[str] | None = (
-            None  # free units by GPU index, when the kubelet last asked for a preferred allocation
-        )
+        # Free units by GPU index, when the kubelet last asked for a preferred allocation
+        self._free: Counter[str] | None = None
 
     def units(self) -> tuple[Unit, ...]:
         return self._state.offers.get(self.resource, ())

@@ -318,12 +318,8 @@ async def call(socket: Path, method: str, request: bytes, *, seconds: float, lon
         raise RpcError(Code.UNAVAILABLE, f"{error.strerror or error}: {socket}") from None
     try:
         stream = connection.open()
-        stream.on_headers, stream.on_data, stream.on_end, stream.on_reset = (
-            status.update,
-            on_data,
-            on_end,
-            on_reset,
-        )
+        stream.on_headers, stream.on_data = status.update, on_data
+        stream.on_end, stream.on_reset = on_end, on_reset
         headers = [
             (b":method", b"POST"),
             (b":scheme", b"http"),

@@ -91,9 +91,8 @@ class Connection(asyncio.Protocol):
         self._decoder = Decoder()
         self._newest = 0  # stream of the peer
         self._own = -1  # stream of this end
-        self._block: tuple[int, int, bytearray] | None = (
-            None  # stream, flags and start of headers that are not whole
-        )
+        # stream, flags and start of headers that are not whole
+        self._block: tuple[int, int, bytearray] | None = None
         self._window = WINDOW  # bytes that may be sent on all streams
         self._initial = WINDOW  # of a stream, as the peer has it
         self._frame = FRAME

@@ -73,9 +73,8 @@ def arm(this: Run, path: str) -> None:
     """
     job = this.load()
     unit, paths = guarding(this, path)
-    if (
-        not unit or read_guard(this) is not None
-    ):  # one guard covers all files of a step, which come right before their restart
+    # One guard covers all files of a step, which come right before their restart
+    if not unit or read_guard(this) is not None:
         return
     units = node_units(unit)
     guard = {

@@ -69,9 +69,8 @@ def _allocated(claim: Object) -> Iterator[tuple[tuple[str, str], tuple[str, ...]
     pods = tuple(f"{meta['namespace']}/{pod['name']}" for pod in status.get("reservedFor") or ())
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
     for result in results:
-        if result.get("driver") == DRA_DRIVER and not result.get(
-            "adminAccess"
-        ):  # that watches, and takes no device
+        # Admin access watches, and takes no device
+        if result.get("driver") == DRA_DRIVER and not result.get("adminAccess"):
             named = pods or (f"ResourceClaim {meta['namespace']}/{meta['name']}",)
             yield (result.get("pool", ""), result.get("device", "")), named
 

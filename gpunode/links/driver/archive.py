@@ -177,10 +177,8 @@ def _way(
         if modules:
             ways.append(Way(chosen, archive.packages(chosen, "prebuilt", branch, flavour), modules))
         ways.append(Way(chosen, archive.packages(chosen, "dkms", branch, flavour), ()))
-        parts, builder = (
-            archive.packages(chosen, "parts", branch, flavour),
-            archive.builder(chosen, branch, flavour),
-        )
+        parts = archive.packages(chosen, "parts", branch, flavour)
+        builder = archive.builder(chosen, branch, flavour)
         if parts and builder:
             ways += [Way(chosen, parts, modules)] * bool(modules) + [Way(chosen, (builder, *parts), ())]
     ways = [way for way in ways if way.packages]

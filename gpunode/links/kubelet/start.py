@@ -110,10 +110,8 @@ def _environment_problem(facts: Facts, environment: Mapping[str, Sequence[Assign
     for path, assignments in environment.items():
         text = _text(facts, path)
         for assignment in assignments:
-            written, line = (
-                text[assignment.start : assignment.stop],
-                text.count("\n", 0, assignment.start) + 1,
-            )
+            written = text[assignment.start : assignment.stop]
+            line = text.count("\n", 0, assignment.start) + 1
             if not assignment.closed or SWALLOWED.search(written):
                 return f"{path}:{line}: the quote before the value of {assignment.name} is not closed on its line"
             if CUT.search(written):

@@ -178,9 +178,8 @@ def mps_problem(api: Api, namespace: str, node: Node) -> str:
     return ""
 
 
-CONFIG_FILE = (
-    "config.yaml"  # in the ConfigMap, where there is but one configuration (templates/cluster/plugin.yaml.j2)
-)
+# In the ConfigMap, where there is but one configuration (templates/cluster/plugin.yaml.j2)
+CONFIG_FILE = "config.yaml"
 
 
 def image(api: Api, namespace: str) -> PluginImage | None:

@@ -178,9 +178,8 @@ def _wait(
         api, "Pod", namespace, seconds=longest, labels=daemonset.SELECTOR, notify=notify
     ):
         by_node = daemonset.by_node(live.values())
-        if (
-            changed is None
-        ):  # at first and now and then: others may change them; each event would be too often
+        if changed is None:
+            # At first and now and then: others may change them; each event would be too often
             current = daemonset.generations(api, namespace)
         late = [name for name in able if not daemonset.is_up(by_node.get(name), current)]
         if len(late) < len(waiting):

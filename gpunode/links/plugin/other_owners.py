@@ -180,9 +180,8 @@ def _offers(pod: Object) -> bool:
 
 
 OTHER_OWNER = "other-owner"  # code
-DRA_DRIVER = (
-    "gpu.nvidia.com"  # NVIDIA's for ComputeDomains is compute-domain.nvidia.com, and allocates no GPU
-)
+# NVIDIA's for ComputeDomains is compute-domain.nvidia.com, and allocates no GPU
+DRA_DRIVER = "gpu.nvidia.com"
 DRA_LABEL = "nvidia.com/gpu.deploy.dra-driver"  # "true": a GPUCluster of the GPU Operator brings its driver to the node
 SELECTS = re.compile(r"device\.driver\s*==\s*['\"]([^'\"]+)['\"]")  # in CEL
 FEW = 2  # ResourceSlices of a node that a message names
@@ -195,9 +194,8 @@ class Owners:
     slices: Mapping[str, tuple[str, ...]]
     objects: tuple[str, ...] = ()
     unknown: str = ""
-    brought: bool = (
-        False  # some object brings the driver to labelled nodes; else a label is left over, and means nothing
-    )
+    # Some object brings the driver to labelled nodes; else a label is left over, and means nothing
+    brought: bool = False
 
     def reason(self, node: Node) -> Problem | None:
         """Why the node may have no device plugin; None where it may."""

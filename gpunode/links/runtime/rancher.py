@@ -64,10 +64,8 @@ class Rancher:
     def plan(self, facts: Facts, desired: Desired, *, default: bool) -> tuple[Change, ...]:
         """Set the default runtime; restart the service where it has not found the nvidia runtime yet."""
         written = (*self._template(facts, default=default), *self._setting(facts, desired, default=default))
-        reason, unit = (
-            self._restart_reason(facts, desired, default=default, changed=bool(written)),
-            self._unit(facts),
-        )
+        reason = self._restart_reason(facts, desired, default=default, changed=bool(written))
+        unit = self._unit(facts)
         server = unit == self.product.units[0]
         note = f"pods keep running; kubelet and containerd{', and the API server,' if server else ''} start again with it"
         return services.add_restart(written, unit, reason, note)

@@ -306,7 +306,7 @@ def extend_manifest(manifest: Manifest, flag: str, volume: str, folder: str) -> 
     text, expected = manifest.text, yaml_text.data(manifest.text)
     mount = {"name": volume, "mountPath": folder, "readOnly": True}
     source = {"name": volume, "hostPath": {"path": folder, "type": "Directory"}}
-    index = _index(expected)
+    index = [entry["name"] for entry in expected["spec"]["containers"]].index("kube-scheduler")
     for where, entry in (
         (("spec", "volumes"), source),
         (("container", "volumeMounts"), mount),
@@ -377,7 +377,3 @@ def _container(root: yaml.MappingNode) -> yaml.MappingNode:
     raise CannotPlan(
         f"{MANIFEST} has no container kube-scheduler in block style", hint="Write it as kubeadm does."
     )
-
-
-def _index(pod: Any) -> int:
-    return next(n for n, entry in enumerate(pod["spec"]["containers"]) if entry["name"] == "kube-scheduler")

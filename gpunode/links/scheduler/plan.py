@@ -16,9 +16,8 @@ FOLDER = "/etc/kubernetes/gpunode-share"
 CERTIFICATES = ("ca.crt", "client.crt", "client.key")
 SCHEDULER, POLICY = f"{FOLDER}/scheduler.yaml", f"{FOLDER}/policy.json"
 FILES = (MANIFEST, SCHEDULER, POLICY, *(f"{FOLDER}/{name}" for name in CERTIFICATES))
-VOLUME = (
-    "gpunode-share-"  # and a hash of all files: the kubelet starts the pod again only for another manifest
-)
+# And a hash of all files: the kubelet starts the pod again only for another manifest
+VOLUME = "gpunode-share-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +65,8 @@ def enable(files: Mapping[str, File], minor: int, access: Access) -> tuple[tuple
         contents[POLICY], flag = configuration.make_policy(extender), f"--policy-config-file={POLICY}"
     else:
         settings = configuration.as_configuration(MANIFEST, current.flags, minor)
-        contents[SCHEDULER], flag = (
-            configuration.make_configuration(extender, minor, settings),
-            f"--config={SCHEDULER}",
-        )
+        contents[SCHEDULER] = configuration.make_configuration(extender, minor, settings)
+        flag = f"--config={SCHEDULER}"
     digest = hashlib.sha256(
         "\0".join(f"{path}\0{content}" for path, content in sorted(contents.items())).encode()
     )

@@ -73,12 +73,9 @@ def _kernel(root: Path, now: Now) -> None:
     for name, version in now.modules.items():
         _put(loaded / name / "refcnt", f"{users if name == 'nvidia' else 0}\n")
         _put(loaded / name / "version", f"{version}\n" if version else None)
-    _put(root / "proc/driver/nvidia/version", _banner(now) if "nvidia" in now.modules else None)
-
-
-def _banner(now: Now) -> str:
     kind = "Open Kernel Module for x86_64" if now.flavour == "open" else "x86_64 Kernel Module"
-    return f"NVRM version: NVIDIA UNIX {kind}  {now.modules['nvidia']}  Sat Nov 21 00:00:00 UTC 2026\n"
+    banner = f"NVRM version: NVIDIA UNIX {kind}  {now.modules.get('nvidia')}  Sat Nov 21 00:00:00 UTC 2026\n"
+    _put(root / "proc/driver/nvidia/version", banner if "nvidia" in now.modules else None)
 
 
 def owner(now: Now) -> str | None:

@@ -33,9 +33,8 @@ class Machine:
     runtime: Literal["docker", "containerd"]
     kubelet: str  # 1.36.3
     gpus: tuple[SimGpu, ...] = ()
-    free: Literal["", "nouveau", "nova_core"] = (
-        ""  # a driver of its kernel that takes the GPUs at boot unless it is blacklisted
-    )
+    # A driver of its kernel that takes the GPUs at boot unless it is blacklisted
+    free: Literal["", "nouveau", "nova_core"] = ""
     has: tuple[str, ...] = ()  # NVIDIA's packages that it has at first, with their dependencies
     pace: float = 0.0  # seconds that a package takes to install
 

@@ -75,13 +75,8 @@ def start(state: State, now: Now, name: str) -> str | None:
     if name in REFRESH:
         unit.active, unit.sub, unit.since, unit.pid = *REFRESH[name], 0.0, 0
         return None
-    unit.active, unit.sub, unit.since, unit.pid, unit.restarts = (
-        "active",
-        "running",
-        time.time(),
-        answers.pid(),
-        0,
-    )
+    unit.active, unit.sub, unit.restarts = "active", "running", 0
+    unit.since, unit.pid = time.time(), answers.pid()
     log(unit, f"Started {name}.")
     return None
 
@@ -156,9 +151,8 @@ def reboot(state: State, now: Now) -> None:
     mig.boot(state.machine(), now)
     for name, unit in now.units.items():
         now.units[name] = UnitNow(enabled=unit.enabled, journal=unit.journal)
-    for name in sorted(
-        now.units, key=lambda name: name != "gpunode-mig.service"
-    ):  # which is before all others
+    # gpunode's unit is before all others
+    for name in sorted(now.units, key=lambda name: name != "gpunode-mig.service"):
         if now.units[name].enabled:
             start(state, now, name)
 

@@ -92,12 +92,8 @@ class DeviceManager:
         changed: Callable[[], None],
         pods: Callable[[], Iterable[Object]] | None = None,
     ) -> None:
-        self._folder, self._resources, self._changed, self._pods = (
-            place.plugins,
-            place.resources,
-            changed,
-            pods,
-        )
+        self._folder, self._resources = place.plugins, place.resources
+        self._changed, self._pods = changed, pods
         self._servers: list[Any] = []
         self._plugins: dict[str, Plugin] = {}
         self._known: dict[str, int] = {}  # resource -> its last capacity

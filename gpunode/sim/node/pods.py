@@ -319,9 +319,8 @@ class PodRun:
             ContainerLifecycle(container, node, self.volumes) for container in pod["spec"]["containers"]
         ]
         self._began = time.time()
-        self._devices: dict[str, dict[str, str]] | None = (
-            None  # container -> environment of its devices, once it has them
-        )
+        # Container -> environment of its devices, once it has them
+        self._devices: dict[str, dict[str, str]] | None = None
         self._refused: tuple[str, str] | None = None  # reason and message of a pod that the kubelet ended
         self._due: dict[str, float] = {}  # reason of an event -> when it is recorded again; monotonic
 

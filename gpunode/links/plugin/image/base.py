@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from gpunode.errors import DamagedArchive, UsageError
+from gpunode.inventory.archive import LARGEST, blob_path
 from gpunode.local import tars
 
 GZIP = b"\x1f\x8b"
 ZSTD = b"\x28\xb5\x2f\xfd"
 CHUNK = 1 << 20  # bytes
-LARGEST = 4 << 20  # bytes of a manifest or configuration, as registries bound them
 MANIFESTS = 1000  # of an image for many platforms, with their attestations
 BIN = ("usr/local/bin", "usr/bin")  # as in PATH
 INTERPRETER = re.compile(r"python3\.(\d+)$")
@@ -187,12 +187,13 @@ def _images(read: Open, arch: str) -> Iterator[tuple[str, Image | None]]:
             if entry["platform"].get("architecture") != "unknown":  # an attestation
                 yield _platform(entry["platform"]), None
             continue
-        manifest = content(_blob(entry["digest"]))
+        manifest = content(blob_path(entry["digest"]))
         if "manifests" in manifest:
             waiting += manifest["manifests"]
         else:
-            config = content(_blob(manifest["config"]["digest"]))
-            yield _platform(config), _image(config, [_blob(layer["digest"]) for layer in manifest["layers"]])
+            config = content(blob_path(manifest["config"]["digest"]))
+            layers = [blob_path(layer["digest"]) for layer in manifest["layers"]]
+            yield _platform(config), _image(config, layers)
 
 
 def _image(config: dict[str, Any], layers: list[str]) -> Image:
@@ -203,10 +204,6 @@ def _image(config: dict[str, Any], layers: list[str]) -> Image:
     if not all(isinstance(text, str) for text in texts) or not isinstance(config.get("history") or [], list):
         raise TypeError("its configuration has other types")
     return config, layers
-
-
-def _blob(digest: str) -> str:
-    return "blobs/" + digest.replace(":", "/")
 
 
 def _platform(config: dict[str, Any]) -> str:
@@ -257,7 +254,8 @@ def _layer(path: str, read: Open, name: str, diff: str) -> tuple[Layer, dict[str
             )
         with read(name) as file:
             inside = {
-                _place(member.name): _target(member) for member in tars.members(_plain(file, compressed))
+                _place(member.name): f"/{member.link}" if member.kind == tars.HARD else member.link
+                for member in tars.members(_plain(file, compressed))
             }
     except (KeyError, FileNotFoundError):
         raise UsageError(
@@ -288,10 +286,6 @@ def _plain(file: IO[bytes], compressed: bool) -> IO[bytes]:
 
 def _place(name: str, folder: str = "") -> str:
     return posixpath.normpath(posixpath.join("/", folder, name)).lstrip("/")
-
-
-def _target(member: tars.Member) -> str:
-    return f"/{member.link}" if member.kind == tars.HARD else member.link
 
 
 def _python(path: str, files: Mapping[str, str]) -> str:
