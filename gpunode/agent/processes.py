@@ -30,11 +30,9 @@ def command_of(pid: int) -> str:
         return line_of("/proc/%d/comm" % pid) or "?"
     names = [os.path.basename(argument) for argument in argv[:2] if argument]
     script = len(names) > 1 and not argv[1].startswith("-")
-    return (
-        " ".join(names)
-        if script and re.match(r"(python|platform-python|perl|ruby|bash|sh\b)", names[0])
-        else names[0]
-    )
+    if script and re.match(r"(python|platform-python|perl|ruby|bash|sh\b)", names[0]):
+        return " ".join(names)
+    return names[0]
 
 
 def started_at(pid: int) -> Optional[str]:

@@ -201,11 +201,9 @@ def _is_secret(text: str, start: int, end: int) -> bool:
 
 def _block(match: Match[str]) -> str:
     kind = match[1].lower() if match[1] else "ansible vault"
-    return (
-        match[0]
-        if kind.endswith(("certificate", "public key"))
-        else "<%s, %d characters>" % (kind, len(match[0]))
-    )
+    if kind.endswith(("certificate", "public key")):
+        return match[0]
+    return "<%s, %d characters>" % (kind, len(match[0]))
 
 
 def _matches(pattern: Shape, text: str) -> Iterator[Span]:

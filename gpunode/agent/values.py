@@ -229,11 +229,9 @@ def _unassigned_values(text: str, end: int, name: str, line: str, alone: bool) -
     """Where the value of a name is that has no sign behind it: an argument, an element, a field of a pair, a sentence."""
     if name.startswith("-"):
         argument = ARGUMENT.match(text, end)
-        return (
-            _word(text, argument.end(), DASHED)
-            if argument and (not argument["comma"] or "[" in line or line[-1:] in MARKS)
-            else []
-        )
+        if argument and (not argument["comma"] or "[" in line or line[-1:] in MARKS):
+            return _word(text, argument.end(), DASHED)
+        return []
     if "<" in line[-99:] or text.startswith("</", end):
         element = ELEMENT.match(text, end) or CLOSED.match(text, end)
         if element:
@@ -267,11 +265,9 @@ def _unassigned_values(text: str, end: int, name: str, line: str, alone: bool) -
         and text[said.end() : said.end() + 1] in ("", "\n", '"', "'")
         and not PROSE.fullmatch(said["value"])
     )
-    return (
-        [said.span("value")]
-        if last or (ODD.fullmatch(said["value"]) and text[said.end() : said.end() + 1] != "/")
-        else []
-    )
+    if last or (ODD.fullmatch(said["value"]) and text[said.end() : said.end() + 1] != "/"):
+        return [said.span("value")]
+    return []
 
 
 def _word(text: str, start: int, prose: Shape) -> Spans:

@@ -34,11 +34,9 @@ def read(kind: Any, value: Any, place: str) -> Any:
     if kind is Any:
         return value
     if origin in (Union, UnionType):
-        return (
-            None
-            if value is None
-            else read(next(item for item in inner if item is not NoneType), value, place)
-        )
+        if value is None:
+            return None
+        return read(next(item for item in inner if item is not NoneType), value, place)
     if origin is Literal:
         if value not in inner:
             raise Unexpected(value, f"one of {', '.join(inner)}", place)

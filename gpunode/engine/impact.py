@@ -106,11 +106,9 @@ def find_impact(
     for member in members:
         node, closes = known.get(member.host.name, (None, False))
         placed.append(replace(member, node=node, closes=closes))
-    plugins = (
-        _plugins(api, namespace, strict=strict)
-        if any(disturbance(member).reboot for member in placed)
-        else {}
-    )
+    plugins: Mapping[str, Collection[str]] = {}
+    if any(disturbance(member).reboot for member in placed):
+        plugins = _plugins(api, namespace, strict=strict)
 
     def assess(member: Member) -> Member:
         if not member.has_changes or member.outcome is None:

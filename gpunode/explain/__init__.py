@@ -222,11 +222,9 @@ def _sxid(code: int, logged: str | None = None) -> Explanation | None:
         (logged or severity).lower() != "non-fatal" if severity == "may be fatal" else severity != "non-fatal"
     )
     what = f"SXid {code}: {name} of an NVSwitch, {severity}"
-    later = (
-        ""
-        if fatal and severity == "always fatal"
-        else "If it comes back, restart the fabric manager and check the switch."
-    )
+    later = "If it comes back, restart the fabric manager and check the switch."
+    if fatal and severity == "always fatal":
+        later = ""
     return _explanation(
         f"sxid-{code}", what, "hardware", "reset-fabric" if fatal else "nothing", SXID_SOURCE, later=later
     )

@@ -57,11 +57,9 @@ class Configuration:
                     self._alike[every] = options
                 return options
         known = self._alike[every]
-        return (
-            self._ask(ssh)[0]
-            if known is None
-            else {**known, "host": [ssh.address], "hostname": [ssh.address]}
-        )
+        if known is None:
+            return self._ask(ssh)[0]
+        return {**known, "host": [ssh.address], "hostname": [ssh.address]}
 
     def _treats_alike(self, files: Sequence[Path]) -> bool:
         """True if nothing in these files depends on a host's name."""

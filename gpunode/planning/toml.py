@@ -80,11 +80,9 @@ def _check(data: Mapping[str, Any], kinds: Kinds, text: str, path: str, hint: st
     """Raise CannotPlan for the first value that is not of its kind. `text` is what `data` was read from."""
     for pattern, kind in kinds.items():
         for key, value in _values_at(data, pattern):
-            items = (
-                [(f"[{n}]", item, "string") for n, item in enumerate(value)]
-                if isinstance(value, list)
-                else []
-            )
+            items = []
+            if isinstance(value, list):
+                items = [(f"[{n}]", item, "string") for n, item in enumerate(value)]
             for suffix, item, wanted_kind in (("", value, kind), *(items if kind == "strings" else ())):
                 type_, name = KINDS[wanted_kind]
                 if not isinstance(item, type_) or (wanted_kind == "number" and isinstance(item, bool)):

@@ -124,11 +124,9 @@ class Show:
         done &= self.run(*provision, screen=results_screen) == (4 if odd else 0)
         if not good:
             return 0 if done else 1
-        chain = (
-            "to a finished CUDA pod, link by link"
-            if self._whole
-            else "to the kubelet, without the cluster's links"
-        )
+        chain = "to the kubelet, without the cluster's links"
+        if self._whole:
+            chain = "to a finished CUDA pod, link by link"
         self.say("Verify", f"The chain from the PCI bus {chain}:")
         verify = ("verify", "inventory.yaml", *(these if len(good) <= CHAINS else ("--limit", good[0])))
         done &= self.run(*verify, screen=chains_screen) == 0

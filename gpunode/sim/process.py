@@ -184,11 +184,9 @@ class Demo:
             with server.stdout as printed:
                 if printed.readline() != b"ready\n":
                     server.wait()
-                    text = (
-                        (self.folder / "server.log").read_text(errors="replace")
-                        if self.folder.exists()
-                        else ""
-                    )
+                    text = ""
+                    if self.folder.exists():
+                        text = (self.folder / "server.log").read_text(errors="replace")
                     raise GpunodeError(
                         f"the simulation did not start: {(text.splitlines() or ['no output'])[-1]}",
                         hint="If that names no cause, please report it with the output of `gpunode --version`.",

@@ -56,11 +56,9 @@ def changes(
 
     def key(item: Object) -> str:
         meta = item["metadata"]
-        return (
-            f"{meta['namespace']}/{meta['name']}"
-            if namespace is None and meta.get("namespace")
-            else str(meta["name"])
-        )
+        if namespace is None and meta.get("namespace"):
+            return f"{meta['namespace']}/{meta['name']}"
+        return str(meta["name"])
 
     end = time.monotonic() + seconds
     items, version = api.find(kind, namespace, labels=labels, fields=fields)

@@ -204,11 +204,9 @@ class Service:
     async def allocate_alpha(self, request: bytes) -> bytes:
         ids = messages.ids(request)
         edits = await self.allocate_units(ids)
-        return (
-            messages.allocate_response_1_9(edits)
-            if self.version == "v1alpha2"
-            else messages.allocate_response_1_8(edits, ids)
-        )
+        if self.version == "v1alpha2":
+            return messages.allocate_response_1_9(edits)
+        return messages.allocate_response_1_8(edits, ids)
 
     async def pre_start(self, request: bytes) -> bytes:
         offered = self._state.units.get(self.resource, {})

@@ -59,11 +59,9 @@ class Archive:
     def builder(self, chosen: str, branch: int, flavour: Flavour) -> PackageSpec | None:
         """The package that builds the modules of `parts`; None where a set has none."""
         pattern = self.rows["sets"][chosen].get("builds")
-        return (
-            _spec(pattern.format(branch=branch, open="-open" if flavour == "open" else ""), branch)
-            if pattern
-            else None
-        )
+        if pattern:
+            return _spec(pattern.format(branch=branch, open="-open" if flavour == "open" else ""), branch)
+        return None
 
     def modules(self, chosen: str, branch: int, flavour: Flavour, kernel: str) -> tuple[PackageSpec, ...]:
         """The signed modules of a kernel, and the package that follows its newest; () where there are none."""

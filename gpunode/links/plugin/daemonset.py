@@ -168,11 +168,9 @@ def mps_problem(api: Api, namespace: str, node: Node) -> str:
         if pods.is_ready(pod):
             continue
         why = pods.problem(pod, pods.events(api, pod)) or "it is starting"
-        lines = (
-            pods.last_lines(api, pod, MPS_CONTAINER)
-            if "CrashLoopBackOff" in pods.waiting_reasons(pod)
-            else ""
-        )
+        lines = ""
+        if "CrashLoopBackOff" in pods.waiting_reasons(pod):
+            lines = pods.last_lines(api, pod, MPS_CONTAINER)
         log = f"; its log: {' / '.join(lines.splitlines())}" if lines else ""
         return f"{pod['metadata']['name']}, the pod of the MPS control daemons, does not run: {why}{log}"
     return ""

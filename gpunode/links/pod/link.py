@@ -33,11 +33,9 @@ def judge_pod(result: NodeResult, reported: str = "", unlimited: str = "") -> Ve
         text = f"vectoradd was not run: {result.why or 'no GPU is free'}"
         return Verdict.unknown("pod", text) if result.users else Verdict.broken("pod", text)
     if not result.passed:
-        missed = (
-            f"no pod got {', '.join(result.uncovered)}"
-            if result.uncovered
-            else "vectoradd was not run on all"
-        )
+        missed = "vectoradd was not run on all"
+        if result.uncovered:
+            missed = f"no pod got {', '.join(result.uncovered)}"
         return Verdict.broken("pod", missed, result.why)
     where = ", ".join(dict.fromkeys(run.uuid or run.pod for run in passed))  # shares of a GPU: once
     return Verdict.ok(

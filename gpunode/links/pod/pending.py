@@ -325,11 +325,9 @@ def _nodes(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
 
 def _part(node: Node, resource: str) -> str:
     counted = node.resources.get(resource)
-    return (
-        f"{counted.allocatable} of {counted.capacity} {resource}"
-        if counted and counted.capacity
-        else f"no {resource}"
-    )
+    if counted and counted.capacity:
+        return f"{counted.allocatable} of {counted.capacity} {resource}"
+    return f"no {resource}"
 
 
 def _tainted(places: Sequence[_Place]) -> Iterator[Problem]:
@@ -376,11 +374,9 @@ def _in_use(waiting: Waiting, places: Sequence[_Place]) -> Iterator[Problem]:
             evidence.append(f"the scheduler ends pods of lower priority on {nominated} for it")
         elif lower := _lower(waiting, {place.node.name for place in busy}):
             never = pod["spec"].get("preemptionPolicy") == "Never"
-            does = (
-                "its preemptionPolicy keeps the scheduler from ending"
-                if never
-                else "the scheduler may end for it"
-            )
+            does = "the scheduler may end for it"
+            if never:
+                does = "its preemptionPolicy keeps the scheduler from ending"
             evidence.append(f"{does}, of lower priority: {few(lower, NAMED)}")
         ends = "`kubectl delete pod -n {} {}`".format(*holders[0].split("/", 1)) if holders else ""
         yield Problem(
@@ -425,11 +421,9 @@ def _free(pod: Object, place: _Place, name: str) -> str:
 
 
 def _human(name: str, amount: int) -> str:
-    return (
-        f"{amount / fit.MILLI / 1024**3:.1f} GiB"
-        if name in ("memory", "ephemeral-storage")
-        else f"{amount / fit.MILLI:g}"
-    )
+    if name in ("memory", "ephemeral-storage"):
+        return f"{amount / fit.MILLI / 1024**3:.1f} GiB"
+    return f"{amount / fit.MILLI:g}"
 
 
 def _scheduler(pod: Object) -> Iterator[Problem]:

@@ -312,11 +312,9 @@ def _unset(text: str, offset: int, key: str) -> str:
     if at:
         return text[: members[at - 1].end] + text[members[at].end :]
     end = members[1].at if len(members) > 1 else text.index("}", members[0].end)
-    return (
-        text[: members[0].at].rstrip() + text[end:]
-        if len(members) == 1
-        else text[: members[0].at] + text[end:]
-    )
+    if len(members) == 1:
+        return text[: members[0].at].rstrip() + text[end:]
+    return text[: members[0].at] + text[end:]
 
 
 def _is_nvidia(runtime: object) -> bool:

@@ -246,11 +246,9 @@ def _others(node: str, pods: Sequence[Object], resource: str, total: int, host: 
         asked |= {(name, ask.container): ask.units for ask in asks}
     if host.entries is None:
         uses = tuple(Use(*key, count, None) for key, count in sorted(asked.items()))
-        return (
-            [Row(node, UNKNOWN, "", resource, total, sum(asked.values()), None, uses)]
-            if uses or total
-            else []
-        )
+        if uses or total:
+            return [Row(node, UNKNOWN, "", resource, total, sum(asked.values()), None, uses)]
+        return []
     sizes = host.offered.get(resource, {})
     by_device: dict[str, list[Use]] = {device: [] for device in sizes}
     has: Counter[tuple[str, str]] = Counter()

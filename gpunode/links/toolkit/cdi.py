@@ -119,11 +119,9 @@ def skips(facts: Facts, desired: Desired) -> str:
         return ""
     seen = ", ".join(file.rpartition("/")[2] for file in modules)
     version = ".".join(map(str, desired.toolkit_version[:3])) or "the toolkit"
-    which = (
-        f"the driver's module here is {seen}"
-        if seen
-        else "the kernel's modules.dep lists none of the driver's"
-    )
+    which = "the kernel's modules.dep lists none of the driver's"
+    if seen:
+        which = f"the driver's module here is {seen}"
     return f"{UNIT} of {version} skips itself where it finds no module of a name that it knows, and {which}"
 
 

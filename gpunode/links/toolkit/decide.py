@@ -122,11 +122,9 @@ def _loss(
     else:
         return None
     why = f"is in mode legacy ({plan.CONFIG})" if mode == "legacy" else f"is {'.'.join(map(str, version))}"
-    fix = (
-        'Set `mode = "auto"` there'
-        if mode == "legacy"
-        else "Let gpunode install 1.18 or newer (`toolkit: auto`)"
-    )
+    fix = "Let gpunode install 1.18 or newer (`toolkit: auto`)"
+    if mode == "legacy":
+        fix = 'Set `mode = "auto"` there'
     return (
         f"NVIDIA's toolkit {why}: its hook gives containers GPUs that runc does not know of, {what}",
         f"{fix}, or set `flags.plugin.passDeviceSpecs: true` in the plugin's configuration.",

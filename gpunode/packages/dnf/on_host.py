@@ -398,11 +398,9 @@ def make(this: Run, specs: List[Message], remove: List[str], _purge: bool) -> No
     names = [spec["name"] for spec in specs]
     by_command = dialect() is DNF5
     lifted = lift(this, [*names, *remove]) if by_command else []
-    locks = (
-        change_locks(this.name, [*names, *remove], add=False)
-        if (names or remove) and not by_command
-        else None
-    )
+    locks = None
+    if (names or remove) and not by_command:
+        locks = change_locks(this.name, [*names, *remove], add=False)
     try:
         if remove:
             transact(this, "remove", remove, specs, remove)

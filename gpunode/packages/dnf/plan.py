@@ -167,11 +167,9 @@ def _epel(facts: Facts, desired: Desired) -> Iterator[Change]:
         yield versions.change_packages(facts, why, install=(PackageSpec(package),))
         return
     release = facts.os.version.partition(".")[0]
-    way = (
-        f"`dnf config-manager --set-enabled {epels[0].id}`"
-        if epels
-        else f"`dnf install https://dl.fedoraproject.org/pub/epel/epel-release-latest-{release}.noarch.rpm`"
-    )
+    way = f"`dnf install https://dl.fedoraproject.org/pub/epel/epel-release-latest-{release}.noarch.rpm`"
+    if epels:
+        way = f"`dnf config-manager --set-enabled {epels[0].id}`"
     raise CannotPlan(
         f"{need.note}, is in EPEL, and no enabled repository is EPEL",
         hint=f"On the host: {way}; or install {need.package} from a repository of your own.",

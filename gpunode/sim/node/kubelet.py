@@ -118,11 +118,9 @@ class Kubelet:
             message = f"Get {where}: dial tcp 127.0.0.1:10250: connect: connection refused"
             raise status_error(500, "InternalError", message)
         run = self._runs.get(pod["metadata"]["uid"])
-        this = (
-            next((candidate for candidate in run.containers if candidate.name == container), None)
-            if run
-            else None
-        )
+        this = None
+        if run:
+            this = next((candidate for candidate in run.containers if candidate.name == container), None)
         logs = this.logs if this else []
         if previous:
             return Log(_previous_log(this, logs, container, name), lambda: True)
@@ -335,11 +333,9 @@ def _conditions(before: Object, *, up: bool) -> list[Object]:
         {"type": kind, "status": "False", "reason": reason, "message": message}
         for kind, (reason, message) in PRESSURES.items()
     ]
-    ready = (
-        ("True", "KubeletReady", "kubelet is posting ready status")
-        if up
-        else ("False", "KubeletNotReady", "container runtime is down")
-    )
+    ready = ("False", "KubeletNotReady", "container runtime is down")
+    if up:
+        ready = ("True", "KubeletReady", "kubelet is posting ready status")
     conditions.append(dict(zip(("type", "status", "reason", "message"), ("Ready", *ready), strict=True)))
     own = {each["type"] for each in conditions}  # others' stay: the real one patches its own by type
     others = [each for each in before.get("conditions") or [] if each["type"] not in own]

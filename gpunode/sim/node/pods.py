@@ -396,11 +396,9 @@ class PodRun:
         if self._refused:
             return "Failed"
         if all(container.over for container in self.containers):
-            return (
-                "Failed"
-                if any(container.state["terminated"]["exitCode"] for container in self.containers)
-                else "Succeeded"
-            )
+            if any(container.state["terminated"]["exitCode"] for container in self.containers):
+                return "Failed"
+            return "Succeeded"
         return "Running" if all(container.starts for container in self.containers) else "Pending"
 
     def _admit(self) -> bool:

@@ -65,11 +65,9 @@ def reference(text: str) -> Reference | None:
     """The reference that `text` is, None where it names no registry. Raises UsageError for half a digest and for one with a prefix."""
     match = REFERENCE.fullmatch(text)
     if known := PREFIX.fullmatch(text):
-        image = (
-            ""
-            if known["prefix"].endswith(":") or "@" in text
-            else ", with @sha256:… for the image that is meant"
-        )
+        image = ", with @sha256:… for the image that is meant"
+        if known["prefix"].endswith(":") or "@" in text:
+            image = ""
         raise UsageError(
             f"{text}: --base takes no `{known['prefix']}`", hint=f"Write --base {known['rest']}{image}."
         )
