@@ -159,10 +159,7 @@ class Gauges:
                 if error.value == Nvml.NVML_ERROR_GPU_IS_LOST:
                     raise Lost(str(error)) from None
                 if not links:
-                    none = error.value in {
-                        Nvml.NVML_ERROR_NOT_SUPPORTED,
-                        Nvml.NVML_ERROR_INVALID_ARGUMENT,
-                    }
+                    none = error.value in {Nvml.NVML_ERROR_NOT_SUPPORTED, Nvml.NVML_ERROR_INVALID_ARGUMENT}
                     why = NO_NVLINK if none else f"NVML: {error}"
                     self.reasons |= dict.fromkeys(("nvlink_active", "nvlink_inactive"), why)
                 break

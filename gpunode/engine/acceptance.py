@@ -39,12 +39,7 @@ from gpunode.wording import advise, few, several
 
 PROGRAM = ("-m", "gpunode.accept", "--json", "--level")
 SECONDS = {"quick": 240.0, "standard": 900.0}  # for pods to start and to measure up to 16 GPUs
-MODULES = (
-    "__init__.py",
-    "contract/*.py",
-    "accept/*.py",
-    "deviceplugin/**/*.py",
-)
+MODULES = ("__init__.py", "contract/*.py", "accept/*.py", "deviceplugin/**/*.py")
 NAMED = 5
 MISSING = "No module named gpunode.accept"  # Python's words
 FIGURES = {  # column -> figure

@@ -191,10 +191,7 @@ def abort(visit: Visit, emit: OnEvent) -> Ended:
 
 
 def _failure(host: Host, change: Change, message: Mapping[str, Any]) -> AgentFailed:
-    lines = [
-        f"{diff.headline(change)}: {message['error']}",
-        *(f"  {line}" for line in message["detail"]),
-    ]
+    lines = [f"{diff.headline(change)}: {message['error']}", *(f"  {line}" for line in message["detail"])]
     if message["restored"]:
         lines.append(f"Restored: {', '.join(message['restored'])}")
     code = message["code"]

@@ -252,9 +252,7 @@ def _make_daemon(store: Store, daemonset: Object, node: str, revision: str) -> N
     spec["tolerations"] = [*(spec.get("tolerations") or []), *TOLERATED]
     generation = {HASH: revision, "pod-template-generation": meta["annotations"][GENERATION]}
     pod = {
-        "metadata": {
-            "labels": {**(template["metadata"].get("labels") or {}), **generation},
-        },
+        "metadata": {"labels": {**(template["metadata"].get("labels") or {}), **generation}},
         "spec": spec,
     }
     if notes := template["metadata"].get("annotations"):

@@ -82,12 +82,7 @@ def _runtime(state: State, machine: Machine, now: Now) -> None:
     if machine.runtime == "docker":
         (state.root / DAEMON_JSON).write_text('{"log-driver": "journald"}\n', encoding="utf-8")
     else:
-        _edit(
-            state,
-            CONFIG_TOML,
-            "default_runtime_name = 'nvidia'",
-            "default_runtime_name = 'runc'",
-        )
+        _edit(state, CONFIG_TOML, "default_runtime_name = 'nvidia'", "default_runtime_name = 'runc'")
     systemd.start(state, now, f"{machine.runtime}.service")
 
 

@@ -56,13 +56,7 @@ class Reclaim:
     kubelet and resends the lists. `run` never ends.
     """
 
-    def __init__(
-        self,
-        pods: PodResources,
-        state: NodeState,
-        pod_resources: Path,
-        kubelet: Path,
-    ) -> None:
+    def __init__(self, pods: PodResources, state: NodeState, pod_resources: Path, kubelet: Path) -> None:
         self._pods = pods
         self._state = state
         self._sockets = (pod_resources, kubelet)

@@ -211,10 +211,7 @@ def forget_payloads(but: str = "") -> None:
 
 
 NODE_UNITS = ("docker.service", "containerd.service", "kubelet.service")
-CTR = {
-    "containerd.service": ("ctr",),
-    "snap.microk8s.daemon-containerd.service": ("microk8s", "ctr"),
-}
+CTR = {"containerd.service": ("ctr",), "snap.microk8s.daemon-containerd.service": ("microk8s", "ctr")}
 HANDLER = re.compile(r"""(?m)^\s*\[plugins\..*\.containerd\.runtimes\.("[^"]+"|'[^']+'|[^.\]"']+)\]\s*$""")
 
 

@@ -233,13 +233,7 @@ def _check_reachable(
         )
 
 
-def _replaces(
-    facts: Facts,
-    names: PackageNames,
-    branch: int,
-    flavour: Flavour,
-    way: Way,
-) -> tuple[str, ...]:
+def _replaces(facts: Facts, names: PackageNames, branch: int, flavour: Flavour, way: Way) -> tuple[str, ...]:
     """What must go first: all of a driver from NVIDIA; else other branches, the other flavour, and the other set."""
     if _from_nvidia(facts, names):
         return origin.every_part(facts, names)

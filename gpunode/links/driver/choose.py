@@ -60,10 +60,7 @@ def decide(host: Host, facts: Facts, system: PackageSystem, models: Sequence[pci
         flavour=flavour,
         version=full,
         pin=names.pin(branch.number, full) if run is None else (),
-        headers=(
-            *(names.headers(facts.kernel) if builds else ()),
-            *(names.tools if run else ()),
-        ),
+        headers=(*(names.headers(facts.kernel) if builds else ()), *(names.tools if run else ())),
         packages=packages,
         why=why,
         ahead=ahead,

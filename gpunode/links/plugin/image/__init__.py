@@ -70,11 +70,7 @@ BEGINNING = "1970-01-01T00:00:00Z"
 # any capability, and NVIDIA_VISIBLE_DEVICES=all; from the image it would show every GPU to every pod of this image.
 USER = "65534:65534"
 ENTRYPOINT, COMMAND = ("python3", "-S"), ("-m", "gpunode.deviceplugin")
-ENVIRONMENT = {
-    "PYTHONPATH": "/app",
-    "PYTHONUNBUFFERED": "1",
-    "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
-}
+ENVIRONMENT = {"PYTHONPATH": "/app", "PYTHONUNBUFFERED": "1", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 # Of a base without one; containerd's ctr gives an image with any variable none. This is docker's own
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
