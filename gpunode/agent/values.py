@@ -246,27 +246,27 @@ def _unassigned_values(text: str, end: int, name: str, line: str, alone: bool) -
         return []
     if alone and line.strip(" \t+*#;>$-"):  # ENV, setenv
         return _word(text, end + 1, PROSE)
-    said = SAID.match(text, end)
-    if said is None or said["value"].startswith("-"):
+    match = SAID.match(text, end)
+    if match is None or match["value"].startswith("-"):
         return []
-    quoted = text[said.start("value") - 1] in MARKS
+    quoted = text[match.start("value") - 1] in MARKS
     if re.search("token", name, re.IGNORECASE):
         if not quoted or PARSED.search(line[-32:]):
-            return [said.span("value")] if TOKEN.fullmatch(said["value"]) else []
+            return [match.span("value")] if TOKEN.fullmatch(match["value"]) else []
     elif not PASSWORD.match(name):
         return []
     if quoted:
-        start, end = _string(text, said.start("value") - 1)[0]
+        start, end = _string(text, match.start("value") - 1)[0]
         return [] if PROSE.fullmatch(text, start, end) else [(start, end)]
-    if name == "passwd" and PACKAGE.fullmatch(said["value"]):
+    if name == "passwd" and PACKAGE.fullmatch(match["value"]):
         return []
     last = (
         alone
-        and text[said.end() : said.end() + 1] in ("", "\n", '"', "'")
-        and not PROSE.fullmatch(said["value"])
+        and text[match.end() : match.end() + 1] in ("", "\n", '"', "'")
+        and not PROSE.fullmatch(match["value"])
     )
-    if last or (ODD.fullmatch(said["value"]) and text[said.end() : said.end() + 1] != "/"):
-        return [said.span("value")]
+    if last or (ODD.fullmatch(match["value"]) and text[match.end() : match.end() + 1] != "/"):
+        return [match.span("value")]
     return []
 
 

@@ -301,8 +301,8 @@ def _report(
         for name, tool in each.document.tools.items() if each.document else ():
             numbers = few([f"{figure} {value:g}" for figure, value in tool.figures.items()], NAMED)
             end = "passed" if tool.passed else "failed"
-            found = f"; {few(tool.problems, 2)}" if tool.passed and tool.problems else ""
-            text = f"{host}: {name} {end} in {tool.seconds:.0f} s{f': {numbers}' if numbers else ''}{found}"
+            worst = f"; {few(tool.problems, 2)}" if tool.passed and tool.problems else ""
+            text = f"{host}: {name} {end} in {tool.seconds:.0f} s{f': {numbers}' if numbers else ''}{worst}"
             reporter.note(f"{text.removesuffix('.')}.")
     for member in members:
         for problem in accepted[member.host.name].problems:

@@ -150,15 +150,15 @@ def read(path: Path) -> PlanFile | None:
 def compare(reviewed: PlanFile, now: PlanFile) -> list[Deviation]:
     """What a run would do now that was not reviewed, or not so. Work that is done meanwhile is no deviation."""
     hosts = {host.name: host for host in reviewed.hosts}
-    found = [Deviation("cluster", None, f"new: {text}") for text in _new(reviewed.cluster, now.cluster)]
+    deviations = [Deviation("cluster", None, f"new: {text}") for text in _new(reviewed.cluster, now.cluster)]
     for host in now.hosts:
-        found += _compare_host(hosts.get(host.name), host)
+        deviations += _compare_host(hosts.get(host.name), host)
     if reviewed.sha256 != now.sha256:
-        found.insert(0, Deviation("inventory", None, f"{now.inventory} was edited since the review"))
+        deviations.insert(0, Deviation("inventory", None, f"{now.inventory} was edited since the review"))
     if reviewed.version != now.version:
         text = f"the plan is of gpunode {reviewed.version}, this is {now.version}"
-        found.insert(0, Deviation("version", None, text))
-    return found
+        deviations.insert(0, Deviation("version", None, text))
+    return deviations
 
 
 def as_accepted(reviewed: PlanFile, shown: PlanFile) -> PlanFile:

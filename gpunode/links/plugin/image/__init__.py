@@ -207,8 +207,8 @@ sys.path.insert(0, sys.argv[1])
 for name in sys.argv[2:]:
     importlib.import_module("gpunode." + name)
 top = os.path.dirname(os.__file__) + "/"
-files = [getattr(one, "__file__", None) or "" for one in list(sys.modules.values())]
-print(*{one[len(top):] for one in files if one.startswith(top) and one.endswith(".py")}, sep="\\n")
+files = [getattr(module, "__file__", None) or "" for module in list(sys.modules.values())]
+print(*{file[len(top):] for file in files if file.startswith(top) and file.endswith(".py")}, sep="\\n")
 """
 
 
