@@ -159,7 +159,7 @@ def _containers(mine: Journal, made: Iterable[Change], facts: Facts) -> Iterable
     units = {unit for name, each in runtimes.RUNTIMES.items() if name != "docker" for unit in each.UNITS}
     configured = units & {entry.unit for entry in mine if entry.path}
     if configured and impact.removed_toolkit(facts, made):
-        why = "those that NVIDIA's runtime started cannot be stopped without it before the next boot"
+        why = "those that NVIDIA's runtime started cannot be stopped before the next boot"
         yield Left("irreversible", "running containers", why)
 
 
@@ -168,24 +168,23 @@ def _take_back(
 ) -> Iterable[Change | Left]:
     """For an entry of a unit, a boolean, an image or a reboot. `planned`: what comes before it, and may bring its unit back."""
     why, unit = f"as before {_name(run)}", facts.units.get(entry.unit)
-    first = next(
-        each for each in mine if (each.kind, each.unit, each.name) == (entry.kind, entry.unit, entry.name)
-    )
-    is_enabled = unit is not None and unit.enabled == "enabled"
-    if first is entry and entry.kind == "service" and is_enabled:
+    kind = (entry.kind, entry.unit, entry.name)
+    if entry.kind == "load_image":
+        yield Left("irreversible", entry.name, "an undo removes no image of a container runtime")
+    elif entry.kind == "reboot":
+        yield Left("irreversible", "reboot", f"the host was rebooted; before, it ran kernel {entry.name}")
+    elif entry is not next(each for each in mine if (each.kind, each.unit, each.name) == kind):
+        return  # the first has the state of before
+    elif entry.kind == "selinux_boolean" and entry.state in ("on", "off"):
+        yield SelinuxBoolean(entry.name, why, on=entry.state == "on")
+    elif entry.kind == "service" and unit is not None and unit.enabled == "enabled":
         if entry.enabled != "enabled" and entry.active != "active":
             yield Service(entry.unit, why, disable=True, ends=_ends(entry.unit, facts))
-    elif first is entry and entry.state == "disable" and entry.enabled == "enabled":
+    elif entry.state == "disable" and entry.enabled == "enabled":
         if services.is_loaded(facts, entry.unit) or any(_brings_files(change) for change in planned):
             yield Service(entry.unit, why, enable=True, start=entry.active == "active")
         else:
             yield Left("irreversible", entry.unit, "it does not exist any more, or is masked")
-    elif first is entry and entry.kind == "selinux_boolean" and entry.state in ("on", "off"):
-        yield SelinuxBoolean(entry.name, why, on=entry.state == "on")
-    elif entry.kind == "load_image":
-        yield Left("irreversible", entry.name, "an undo removes no image of a container runtime")
-    elif entry.kind == "reboot":
-        yield Left("irreversible", "reboot", f"the host was rebooted; before, it ran kernel {entry.name}")
 
 
 def _brings_files(change: Change | Left) -> bool:

@@ -170,7 +170,7 @@ RELOADED = KernelModule("of another version before run r1; no process uses the G
 NVIDIA = there(("nvidia",)).modules
 LOAD = KernelModule(WHY, load=("nvidia", "nvidia_uvm", "nvidia_modeset"))
 DRIVER, TOOLKIT = "libnvidia-ml1", "nvidia-container-toolkit"
-STUCK = "those that NVIDIA's runtime started cannot be stopped without it before the next boot"
+STUCK = "those that NVIDIA's runtime started cannot be stopped before the next boot"
 OLD = PackageSpec(DRIVER, "1", downgrade=True)
 USER = GpuUser(7, "python")
 HOLDERS = modules.holders(there(("nvidia",), (USER,)))
