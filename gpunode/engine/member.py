@@ -11,7 +11,7 @@ from gpunode.links.machine.pci import driven
 from gpunode.links.node import Node, cordon, taint
 from gpunode.links.plugin import cordons
 from gpunode.links.pod.vectoradd import NodeResult
-from gpunode.model import Change, Disturbance, Disturbed, Facts, Gpu, Host, Outcome, Verdict
+from gpunode.model import Change, Disturbance, Disturbed, Facts, Gpu, Host, Layout, Outcome, Verdict
 
 PAUSED = "paused"  # code of a reason: the operator stopped the run first
 
@@ -52,6 +52,11 @@ class Member:
         """The changes of its plan, in order."""
         plan = self.outcome.plan if self.outcome else None
         return plan.changes if plan else ()
+
+    @property
+    def layouts(self) -> Mapping[str, Layout]:
+        """The MIG layouts that the inventory has for its GPUs, by PCI address."""
+        return self.outcome.desired.mig if self.outcome and self.outcome.desired else {}
 
     @property
     def disturbs(self) -> Disturbed:

@@ -255,7 +255,7 @@ def _judge_plugin(
     if member.no_driver and state.node.ready:
         fix = advise("`gpunode verify` says why.")
         state = replace(state, reason=Problem("no-driver", member.no_driver, fix=fix))
-    unfit = mig.problem(walk.config, member.gpus, member.labels)
+    unfit = mig.problem(walk.config, member.gpus, member.labels, member.layouts)
     if unfit and state.reason and state.reason.code == LAYOUT:
         return judge_plugin(state, unfit.fix)
     verdict = judge_plugin(state, "" if walk.acts else Advice(Command("provision")))
@@ -360,7 +360,12 @@ def _judge_capacity(walk: Walk, member: Member, node: Node, states: Mapping[str,
         verdict = slices.judge_devices(node, walk.published.get(node.name, ()), member.gpus)
     else:
         verdict = capacity.judge_capacity(
-            walk.api, states[node.name], member.gpus, config=walk.config, namespace=walk.namespace
+            walk.api,
+            states[node.name],
+            member.gpus,
+            config=walk.config,
+            namespace=walk.namespace,
+            layouts=member.layouts,
         )
     problem = check_count(member.host.gpus, member.facts) if member.facts else None
     if verdict.status != "ok" or problem is None:
@@ -401,7 +406,8 @@ def _judge_pods(walk: Walk, members: Members, states: Mapping[str, State]) -> Me
         unlimited = published.why_unlimited(status) if status and result.shared else ""
         verdict = judge_pod(result, why.what if why else "", unlimited)
         if verdict.status == "broken" and not _by_dra(member):
-            verdict = capacity.with_mig(verdict, mig.problem(walk.config, member.gpus, member.labels))
+            unfit = mig.problem(walk.config, member.gpus, member.labels, member.layouts)
+            verdict = capacity.with_mig(verdict, unfit)
         if member.node.name in strangers:
             verdict = judge_isolation(verdict, strangers[member.node.name])
         if walk.acts and verdict.status == "broken" and member.problem is None:

@@ -181,6 +181,8 @@ def read_mig(source: Source, value: Any, where: Where) -> tuple[MigRule, ...] | 
         problem = "name at least one profile, or write off" if layout == () else ""
         if layout and problems and all(problems.values()):
             problem = ": ".join(next(iter(problems.items())))
+        elif layout and not problems:
+            problem = mig.unknown(model, layout)
         if problem:
             source.problem(place, problem)
         wrong = wrong or bool(problem)

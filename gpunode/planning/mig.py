@@ -44,6 +44,24 @@ def models(words: str, layout: Layout) -> Mapping[str, tuple[str, ...]]:
     }
 
 
+def unknown(words: str, layout: Sequence[str]) -> str:
+    """What is wrong with a rule that no model of the table fits; "" if it may be of a GPU that the table does not have."""
+    rows = table(__package__, "mig.yaml")
+    if words:
+        name = next((name for name in rows["without"] if matches(words, name)), "")
+        return name and f"{name} has no MIG; write off, or leave it out"
+    if layout[0].startswith(ALL):
+        profile = layout[0][len(ALL) :]
+        every = {known for row in rows["models"] for known in row["profiles"] if known[-1] == "b"}
+        alike = {known for known in every if _slices(known) == _slices(profile)}
+        near = sorted(alike or every, key=lambda known: (_slices(known), _memory(known)))
+        return (
+            f"no GPU of the table has the MIG profile {profile}; it has {', '.join(near)}. "
+            "List the profiles of a newer GPU one by one"
+        )
+    return ""
+
+
 def matches(words: str, name: str) -> bool:
     """Whether a GPU's name has these words, in any case."""
     return words.lower() in name.lower()

@@ -10,6 +10,7 @@ import pytest
 from gpunode.engine import chain, converge, forget, impact
 from gpunode.inventory import load
 from gpunode.links.capacity import mig as capacity
+from gpunode.links.driver import mig as driver_mig
 from gpunode.links.machine import pci
 from gpunode.model import Entry, Facts, Gpu, GpuLayout, MigDevice, MigLayout, MigRule, PluginConfig
 from gpunode.planning import mig
@@ -85,6 +86,16 @@ def test_the_tables_of_profiles_and_of_gpus_have_the_same_names() -> None:
     for row in table("gpunode.planning", "mig.yaml")["models"]:
         for device, name in row["devices"].items():
             assert pci.gpu(device).name == name
+
+
+def test_the_inventory_knows_the_gpus_without_mig() -> None:
+    """Those of the table of GPUs: all of the generations without it, and none that has profiles."""
+    gpus = table("gpunode.links.machine", "gpus.yaml")["gpus"]
+    known = {pci.gpu(device).name: pci.gpu(device).generation for device in gpus}
+    without = set(table("gpunode.planning", "mig.yaml")["without"])
+    assert without <= known.keys()
+    assert {name for name, generation in known.items() if generation in driver_mig.WITHOUT} <= without
+    assert not without & {pci.gpu(device).name for device in gpus if mig.profiles(device)}
 
 
 @pytest.mark.parametrize(

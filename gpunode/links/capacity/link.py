@@ -22,7 +22,7 @@ from gpunode.links.node import GPU_LABEL, Node, parse
 from gpunode.links.plugin import daemonset, expected, published
 from gpunode.links.plugin.daemonset import State
 from gpunode.links.plugin.other_owners import Owners
-from gpunode.model import Gpu, PluginConfig, Verdict
+from gpunode.model import Gpu, Layout, PluginConfig, Verdict
 from gpunode.wording import lines
 
 Expected: TypeAlias = int | Mapping[str, int] | str | None
@@ -49,9 +49,16 @@ def expected_units(config: PluginConfig | None, gpus: Sequence[Gpu], labels: Map
 
 
 def judge_capacity(
-    api: Api, state: State, gpus: Sequence[Gpu], *, config: PluginConfig | None, namespace: str
+    api: Api,
+    state: State,
+    gpus: Sequence[Gpu],
+    *,
+    config: PluginConfig | None,
+    namespace: str,
+    layouts: Mapping[str, Layout],
 ) -> Verdict:
-    """Whether the node offers what the plugin, in the state's pod, makes of its host's GPUs."""
+    """Whether the node offers what the plugin, in the state's pod, makes of its host's GPUs. `layouts`: of the inventory, by PCI
+    address."""
     document = published.read(api, state.node, state.pod) if state.pod else NO_POD
     node = with_capacity(state.node, document)
     if misnamed := expected.label_problem(config, node.labels):
@@ -59,7 +66,7 @@ def judge_capacity(
         return Verdict.broken(
             "capacity", f"{node.offered or 'no GPU'} allocatable", misnamed, fix, "misnamed"
         )
-    offer, unfit = expected_units(config, gpus, node.labels), mig.problem(config, gpus, node.labels)
+    offer, unfit = expected_units(config, gpus, node.labels), mig.problem(config, gpus, node.labels, layouts)
     if offer == {} and unfit:
         text = f"{node.allocatable} of {len(gpus)} GPUs allocatable"
         return Verdict.broken("capacity", text, unfit.what, unfit.fix, unfit.code)

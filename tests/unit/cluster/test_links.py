@@ -262,6 +262,36 @@ def test_gpus_of_no_use_for_their_mig_are_reported_by_strategy(
         assert trouble.subject == missing
 
 
+@pytest.mark.parametrize(
+    ("gpus", "strategy", "fix"),
+    [
+        (
+            FIRST_CUT,
+            "none",
+            "`mig: off` in the inventory and a run of `gpunode provision` switch MIG off. Or set flags",
+        ),
+        (
+            UNCUT,
+            "mixed",
+            "`gpunode provision` makes the MIG devices that the inventory has (`mig`); `mig: off` in",
+        ),
+        (
+            FIRST_CUT,
+            "single",
+            "Make them alike (`mig: off` in the inventory and a run of `gpunode provision` switch MIG off), or",
+        ),
+    ],
+)
+def test_mig_that_the_inventory_has_is_not_changed_by_hand(
+    gpus: tuple[Gpu, ...], strategy: str, fix: str
+) -> None:
+    """The next boot or run would undo it."""
+    reported = mig.problem(config("", strategy), gpus, {}, {gpu.pci: ("7g.80gb",) for gpu in gpus})
+    assert reported
+    assert reported.fix.startswith(fix)
+    assert "nvidia-smi" not in reported.fix
+
+
 def test_a_mig_mode_that_waits_for_a_reset_is_reported() -> None:
     """Each way, with what it takes."""
     assert pending(ALL_CUT) is None
