@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpunode.cli import options
-from gpunode.errors import GpunodeError, InventoryError, UsageError
+from gpunode.errors import ClusterError, GpunodeError, InventoryError, UsageError
 from gpunode.local import files as localfile
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ def session(
         with open_session(inventory, hosts, reporter, forks=common.forks, password=password) as work:
             yield work
     except GpunodeError as error:  # it goes past the report
+        _name_rights(inventory, error)
         if path != options.usual():
             error.problem = report.with_inventory(error.problem, path)
         for page in pages:
@@ -158,6 +159,14 @@ def session(
                 raise GpunodeError(
                     f"{page.option} {page.path}: cannot be written: {error.strerror}"
                 ) from error
+
+
+def _name_rights(inventory: Inventory, error: GpunodeError) -> None:
+    """Let an error of a missing right name all that are missing."""
+    from gpunode.engine import nodes
+
+    if isinstance(error, ClusterError):
+        error.problem = nodes.name_rights(inventory, error).problem
 
 
 def _password() -> Password:

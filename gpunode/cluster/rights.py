@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpunode.cluster import lease
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api.kinds import KINDS, Object
 from gpunode.errors import ClusterError, HttpError
-from gpunode.wording import few, page
+from gpunode.wording import page
 
 REVIEWS = "SelfSubjectAccessReview"
-NAMED = 5
+ROLE = "gpunode-missing"
+CODE = "no-rights"  # of what a user may not do
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +32,28 @@ class Right:
 
 
 LABELS = (Right("patch", "nodes"),)  # of nodes, and annotations
+OBJECTS = (
+    "namespaces",
+    "serviceaccounts",
+    "configmaps",
+    "daemonsets.apps",
+    "runtimeclasses.node.k8s.io",
+    *(
+        f"{name}.rbac.authorization.k8s.io"
+        for name in ("roles", "rolebindings", "clusterroles", "clusterrolebindings")
+    ),
+)
+EVICTION = (Right("create", "pods/eviction"),)
 SCHEDULERS = (Right("get", "pods", "kube-system"),)  # that they are back
 
 
-def of_run(namespace: str, *, drains: bool, proves: bool) -> tuple[Right, ...]:
+def of_run(namespace: str, *, proves: bool) -> tuple[Right, ...]:
     """Rights for a run, the plugin's deployment to this namespace included. `proves`: with vectoradd."""
     return (
         *_each("leases.coordination.k8s.io", "get", "create", "update", namespace=lease.NAMESPACE),
         *_each("nodes", "get", "list"),
         *LABELS,
         *of_rollout(namespace),
-        *(_each("pods/eviction", "create") if drains else ()),
         *(of_proof(namespace) if proves else ()),
     )
 
@@ -48,6 +61,11 @@ def of_run(namespace: str, *, drains: bool, proves: bool) -> tuple[Right, ...]:
 def of_rollout(namespace: str) -> tuple[Right, ...]:
     """Rights for deploying the plugin, besides those for its objects, which a dry run checks."""
     return (*_each("nodes", "watch"), *_each("pods", "list", "watch"), *_events(namespace))
+
+
+def of_objects() -> tuple[Right, ...]:
+    """Rights for the plugin's objects, which their dry run checks, one after the other."""
+    return tuple(right for resource in OBJECTS for right in _each(resource, "get", "patch", "create"))
 
 
 def of_proof(namespace: str) -> tuple[Right, ...]:
@@ -110,21 +128,63 @@ def _events(namespace: str) -> tuple[Right, ...]:
     return _each("events", "list", namespace=namespace)
 
 
-def demand(api: Api, rights: Iterable[Right]) -> None:
-    """Raises ClusterError with the rights that the user lacks."""
+def of_reading(namespace: str) -> tuple[Right, ...]:
+    """Rights for commands that only look: `plan` (without its dry run), `verify --no-run`, `status`, `why`."""
+    return (
+        *_each("nodes", "get", "list"),
+        *_each("pods", "get", "list"),
+        *_each("daemonsets.apps", "list"),
+        *_each("pods/log", "get", namespace=namespace),
+        *_each("pods/proxy", "get", namespace=namespace),
+        *_events(""),
+    )
+
+
+def demand(api: Api, rights: Iterable[Right], later: Iterable[Right] = ()) -> None:
+    """Raises ClusterError with the rights that the user lacks; with those of `later`, too, which are asked of nobody who has the others."""
+    if missing := find_missing(api, rights):
+        raise lacks((*missing, *find_missing(api, later)), ": nothing was changed")
+
+
+def name_all(missing: Iterable[Right]) -> str:
+    """`get/list nodes, list pods in namespace x`."""
+    verbs: dict[Right, list[str]] = {}
+    for right in missing:
+        verbs.setdefault(replace(right, verb=""), []).append(right.verb)
+    return ", ".join(replace(right, verb="/".join(some)).text for right, some in verbs.items())
+
+
+def find_missing(api: Api, rights: Iterable[Right]) -> tuple[Right, ...]:
+    """Those of the rights that the user lacks."""
     rights = tuple(dict.fromkeys(rights))
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        missing = [
-            right
-            for right, granted in zip(rights, pool.map(lambda right: _has(api, right), rights), strict=True)
-            if not granted
-        ]
-    if missing:
-        raise ClusterError(
-            f"the Kubernetes API does not let this user {few([right.text for right in missing], NAMED)}: nothing was changed",
-            hint=f"See `kubectl auth can-i {missing[0].verb} {missing[0].resource}`. "
-            f"A ClusterRole with all that a run needs: {page('safety#rights')}",
-        )
+        granted = pool.map(lambda right: _has(api, right), rights)
+        return tuple(right for right, has in zip(rights, granted, strict=True) if not has)
+
+
+def lacks(missing: Sequence[Right], outcome: str = "", user: str = "USER") -> ClusterError:
+    """The error that names these rights, with a ClusterRole that has them. `outcome`: of the command."""
+    role = "\n".join(_role(missing))
+    bind = f"kubectl create clusterrolebinding {ROLE} --clusterrole={ROLE} --user={shlex.quote(user)}"
+    return ClusterError(
+        f"the Kubernetes API does not let this user {name_all(missing)}{outcome}",
+        hint=f"An administrator of the cluster grants this:\nkubectl apply -f - <<'END'\n{role}\nEND\n{bind}\n"
+        f"All that gpunode may need: {page('safety#rights')}",
+        code=CODE,
+    )
+
+
+def _role(missing: Iterable[Right]) -> Iterator[str]:
+    """A ClusterRole with these rights, in lines of YAML."""
+    verbs: dict[str, list[str]] = {}
+    for right in missing:
+        verbs.setdefault(right.resource, []).append(right.verb)
+    yield f"apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {{name: {ROLE}}}\nrules:"
+    for resource, some in verbs.items():
+        whole, _, part = resource.partition("/")
+        name, _, group = whole.partition(".")
+        named = f"{name}/{part}" if part else name
+        yield f'- {{apiGroups: ["{group}"], resources: [{named}], verbs: [{", ".join(dict.fromkeys(some))}]}}'
 
 
 def _has(api: Api, right: Right) -> bool:

@@ -17,7 +17,6 @@ from gpunode.engine import (
     exit_codes,
     forget,
     impact,
-    nodes,
     rollout,
     rounds,
     undo_cluster,
@@ -53,7 +52,7 @@ class ForgetOptions:
 def forget_hosts(session: Session, options: ForgetOptions) -> int:
     """Forget the session's hosts, and `options.nodes`. Returns the exit code. Nothing changes before all was shown and accepted."""
     reporter, keep = session.reporter, options.keep_software
-    api = nodes.connect(session.inventory) if session.inventory.cluster.plugin else None
+    api = rollout.connect(session, proves=False, deploys=False)
 
     def choose_planner(visit: Visit) -> Planner:
         journal = converge.read_journal(visit, "")
@@ -75,7 +74,7 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
             for name, texts in marked.items()
         ]
         reporter.cluster(api.access.context, lines)
-        rollout.check_rights(session, api, members, proves=False)
+        rollout.check_rights(session, api, members)
     else:
         reporter.note("The cluster is left out, since the inventory names no `cluster.plugin`.")
     undo_cluster.show_left(reporter, members)

@@ -70,7 +70,7 @@ def show_plan(
         except ClusterError as error:
             wrong = error
     if wrong is not None:
-        reporter.problem(wrong.problem)
+        reporter.problem(nodes.name_rights(inventory, wrong).problem)
     gate.show(inventory, reporter)
     if costs := report_costs(session, order, members, shown):
         reporter.note(Headline(costs))

@@ -93,12 +93,12 @@ def provision(session: Session, options: ProvisionOptions) -> int:
 
     Nothing changes before the whole plan was shown and accepted, except that a missing Python is installed first, after a question.
     """
-    wanted = session.inventory.cluster.plugin is not None
-    api = nodes.connect(session.inventory) if wanted else None  # before any host is touched
+    proves = options.run or bool(options.accept)
+    api = rollout.connect(session, proves=proves, deploys=True)  # before any host is touched
     hosts = _plan_hosts(session, api, options)
     members, order = hosts.members, hosts.order
     cluster = _plan_cluster(session, api, hosts, options)
-    rollout.check_rights(session, api, members, proves=options.run or bool(options.accept))
+    rollout.check_rights(session, api, members)
     if _too_many_failed(session, hosts):
         return exit_codes.of_run(members)
     asked, answered = _ask(session, order, members, cluster, options)

@@ -13,7 +13,6 @@ from gpunode.engine import (
     exit_codes,
     gate,
     impact,
-    nodes,
     rollout,
     rounds,
     undo_cluster,
@@ -61,7 +60,7 @@ def undo(session: Session, run_id: str, options: UndoOptions) -> int:
         progress = recorded.hosts.get(name)
         changed = progress is not None and (progress.made or progress.state in BEGUN)
         visit.choose_planner = partial(_choose_planner, run_id, bool(changed))
-    api = nodes.connect(session.inventory) if session.inventory.cluster.plugin else None
+    api = rollout.connect(session, proves=False, deploys=False)
     hosts = rollout.plan_hosts(
         session,
         api,
@@ -73,7 +72,7 @@ def undo(session: Session, run_id: str, options: UndoOptions) -> int:
     members = hosts.members
     planned = undo_cluster.show_plan(session, api, members, hosts.placed, recorded, options.undone)
     gate.show(session.inventory, reporter)
-    rollout.check_rights(session, api, members, proves=False)
+    rollout.check_rights(session, api, members)
     cluster = ClusterPlan(len(planned.changes), (), changes=planned.changes)
     costs = report_costs(session, hosts.order, members, cluster, size=options.size, run=False)
     asked = answered = ""

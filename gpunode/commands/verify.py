@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias, get_args
 
+from gpunode.cluster import rights
 from gpunode.cluster.api.kinds import Object
 from gpunode.commands.causes import report_causes
 from gpunode.commands.differences import report_differences
@@ -95,13 +96,20 @@ def list_uuids(gpus: Iterable[Gpu]) -> list[str]:
 def _judge_cluster(session: Session, members: Members, *, run: bool) -> Mapping[str, Chain]:
     """The cluster's links of the hosts whose own links hold."""
     try:
-        walk = Walk(
-            nodes.connect(session.inventory), session.inventory, session.reporter, acts=False, run=run
-        )
-        return {member.host.name: member.verdicts for member in prove(walk, members)}
-    except ClusterError as error:
+        api, untried = nodes.connect(session.inventory), ""
+        if run and (
+            missing := rights.find_missing(api, rights.of_proof(session.inventory.cluster.namespace))
+        ):
+            untried = f"not tried: no right to {rights.name_all(missing)}"
+        walk = Walk(api, session.inventory, session.reporter, acts=False, run=run and not untried)
+        pods = (Verdict.unknown("pod", untried),) if untried else ()
+        return {member.host.name: (*member.verdicts, *pods) for member in prove(walk, members)}
+    except ClusterError as failure:
+        error = nodes.name_rights(session.inventory, failure)
         text = "the Kubernetes API does not answer as it should"
-        broken = Verdict.broken("node", text, error.message, error.hint)
+        if error.problem.code == rights.CODE:
+            text = "not judged: this user has no right to read the cluster"
+        broken = Verdict.broken("node", text, error.message, error.hint, error.problem.code)
         chain = (broken, *map(Verdict.unknown, LAYERS[1:]))
         return {member.host.name: chain for member in members}
 
@@ -163,10 +171,14 @@ def _with_containers(
             session.reporter.event(item)
         elif item.host not in verdicts:  # the connection was lost since
             verdicts[item.host] = Verdict.unknown("container", f"not run: {item.why or 'no answer'}")
-    return {
-        host: runtime.insert_container(chain, verdicts[host]) if host in verdicts else chain
-        for host, chain in chains.items()
-    }
+
+    def add(chain: Chain, verdict: Verdict | None) -> Chain:
+        ungranted = any(link.problem and link.problem.code == rights.CODE for link in chain)
+        if verdict is None or (ungranted and verdict.status == "unknown"):  # the missing right says why
+            return chain
+        return runtime.insert_container(chain, verdict)
+
+    return {host: add(chain, verdicts.get(host)) for host, chain in chains.items()}
 
 
 def _with_work(session: Session, members: Members, chains: Mapping[str, Chain]) -> Mapping[str, Chain]:

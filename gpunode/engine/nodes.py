@@ -10,15 +10,17 @@ from functools import partial
 from typing import TypeAlias
 
 from gpunode.acceptance.stamp import read_stamp
+from gpunode.cluster import rights
 from gpunode.cluster.api import AT_ONCE, Api
 from gpunode.cluster.api import connect as api_of
 from gpunode.cluster.api.kubeconfig import choose_context
+from gpunode.cluster.api.refusal import FORBIDDEN
 from gpunode.contract.condition import ACCEPTED
 from gpunode.engine import converge
 from gpunode.engine.member import Member, Members
 from gpunode.engine.reporter import Reporter, report_reason
 from gpunode.engine.session import Session
-from gpunode.errors import ApiConnectionLost, ClusterError, Problem
+from gpunode.errors import ApiConnectionLost, ClusterError, HttpError, Problem
 from gpunode.links.capacity import slices
 from gpunode.links.node import GPU_LABEL, RUNTIME_LABEL, TAINTS, Node, drain, fetch, identity, taint
 from gpunode.links.node import labels as cluster_labels
@@ -48,6 +50,15 @@ def connect(inventory: Inventory) -> Api:
     api = api_of(inventory.cluster)
     api.version()
     return api
+
+
+def name_rights(inventory: Inventory, error: ClusterError) -> ClusterError:
+    """The error; of a missing right one with all that this user lacks to read what commands read."""
+    refused = FORBIDDEN.search(error.detail) if isinstance(error, HttpError) and error.status == 403 else None
+    if refused is None:
+        return error
+    missing = rights.find_missing(api_of(inventory.cluster), rights.of_reading(inventory.cluster.namespace))
+    return rights.lacks(missing, user=refused["user"]) if missing else error
 
 
 def check_kubeconfig(inventory: Inventory) -> None:

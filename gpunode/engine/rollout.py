@@ -11,7 +11,7 @@ from pathlib import Path
 from gpunode.cluster import rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held, hold
-from gpunode.engine import batch, control_plane, gate, impact, plan_file, rounds, work
+from gpunode.engine import batch, control_plane, gate, impact, nodes, plan_file, rounds, work
 from gpunode.engine.batch import Interrupt, Run
 from gpunode.engine.batch_order import Size
 from gpunode.engine.converge import REBOOT_SECONDS
@@ -97,8 +97,21 @@ def _as_reviewed(session: Session, members: Members, reviewed: PlanFile | None) 
     return frozenset(member.host.name for member in members) - differ
 
 
-def check_rights(session: Session, api: Api | None, members: Members, *, proves: bool) -> None:
-    """Raise ClusterError if this user lacks a right that the run needs. `proves`: with pods."""
+def connect(session: Session, *, proves: bool, deploys: bool) -> Api | None:
+    """The inventory's cluster, if it names one. Raises ClusterError with all rights that this user lacks for any such run. `proves`:
+    with pods. `deploys`: the plugin."""
+    if session.inventory.cluster.plugin is None:
+        return None
+    api, needed = (
+        nodes.connect(session.inventory),
+        rights.of_run(session.inventory.cluster.namespace, proves=proves),
+    )
+    rights.demand(api, needed, rights.of_objects() if deploys else ())
+    return api
+
+
+def check_rights(session: Session, api: Api | None, members: Members) -> None:
+    """Raise ClusterError if this user lacks a right that only these plans need."""
     if api is None:
         return
     drains = any(
@@ -108,11 +121,7 @@ def check_rights(session: Session, api: Api | None, members: Members, *, proves:
     namespace = session.inventory.cluster.namespace
     claims = any(member.host.allocation == "dra" for member in members)
     rights.demand(
-        api,
-        (
-            *rights.of_run(namespace, drains=drains, proves=proves),
-            *(rights.of_claims(namespace) if claims else ()),
-        ),
+        api, (*(rights.EVICTION if drains else ()), *(rights.of_claims(namespace) if claims else ()))
     )
 
 

@@ -288,7 +288,7 @@ def test_its_version_says_what_it_can_do(cluster: Cluster) -> None:
     assert served.kind("RuntimeClass").api == f"node.k8s.io/{'v1' if served.apply else 'v1beta1'}"
     assert served.kind("PodDisruptionBudget").api == f"policy/{'v1' if cluster.minor == NEW else 'v1beta1'}"
     assert control_plane.problem(cluster.api) == ""
-    rights.demand(cluster.api, rights.of_run(NS, drains=True, proves=True))
+    rights.demand(cluster.api, (*rights.of_run(NS, proves=True), *rights.EVICTION))
 
 
 def test_a_dra_driver_owns_the_gpus_that_its_resource_slices_list(cluster: Cluster) -> None:

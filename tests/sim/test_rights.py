@@ -18,9 +18,11 @@ from .jobs import applies, change, client, cordoned, job
 pytestmark = pytest.mark.usefixtures("records")
 HOST, USER = "gpu-1", "nobody"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
-ROLE = yaml.safe_load(
-    (Path(__file__).parents[2] / "docs/safety.md").read_text().split("```yaml\n")[1].split("```")[0]
-)
+BLOCKS = (Path(__file__).parents[2] / "docs/safety.md").read_text().split("```yaml\n")[1:]
+ROLES = {
+    role["metadata"]["name"]: role for block in BLOCKS if (role := yaml.safe_load(block.split("```")[0]))
+}
+ROLE, VIEWER = ROLES["gpunode-operator"], ROLES["gpunode-viewer"]
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 # An apply creates where there is nothing. Objects of a plugin that is not wanted any more are found and deleted.
 MAINTENANCE = {"create", "delete", "list", "patch", "watch"}
@@ -124,3 +126,47 @@ def test_a_missing_right_is_named_before_anything_is_changed(
         demo
     )
     assert (applies(demo, HOST), cordoned(client(demo))) == (before, [])
+
+
+def test_who_may_only_look_sees_all_but_test_pods(demo: Demo) -> None:
+    """The document's second role is enough, and nothing stands there that no command asks for."""
+    asked = demo.folder / "looked"
+    assert operators.run(demo, "provision", "inventory.yaml", "--yes")[0] == 0
+    allow(demo, VIEWER["rules"])
+    try:
+        for words in (("verify", "--no-run"), ("status",), ("why", "node", HOST)):
+            code, _ = operators.run(demo, *words, "inventory.yaml", asked=str(asked))
+            assert code == 0, (words, operators.last_words(demo))
+        code, seen = operators.run(demo, "verify", "inventory.yaml")
+    finally:
+        allow(demo, ROLE["rules"])
+    (pod,) = (line for line in seen if line["type"] == "link" and line["layer"] == "pod")
+    text = "not tried: no right to create/delete/watch pods in namespace gpunode"
+    assert (code, pod["status"], pod["text"]) == (0, "unknown", text)
+    needed = {
+        found for line in asked.read_text().splitlines() if (found := right(line.removesuffix("/gpus")))
+    }
+    assert needed - given(VIEWER["rules"]) == set()
+
+
+def test_who_may_nothing_gets_a_role_with_all_that_is_missing(demo: Demo) -> None:
+    """It is enough to go on, as it is printed."""
+    assert operators.run(demo, "provision", "inventory.yaml", "--yes")[0] == 0
+    allow(demo, [])
+    try:
+        code, seen = operators.run(demo, "verify", "inventory.yaml", "--no-run")
+        (node,) = (line for line in seen if line["type"] == "link" and line["layer"] == "node")
+        assert (code, node["text"]) == (1, "not judged: this user has no right to read the cluster")
+        assert "get/list nodes, get/list pods, list daemonsets.apps" in node["cause"]
+        allow(demo, yaml.safe_load(node["fix"].split("<<'END'\n")[1].split("END\n")[0])["rules"])
+        assert f"--user={USER}" in node["fix"]
+        code, _ = operators.run(demo, "verify", "inventory.yaml", "--no-run")
+        assert code == 0, operators.last_words(demo)
+        allow(demo, [])
+        code, _ = operators.run(demo, "provision", "inventory.yaml", "--yes")
+        refused = operators.output(demo)
+    finally:
+        allow(demo, ROLE["rules"])
+    assert code == 1
+    assert "get/list/patch/watch nodes" in refused
+    assert "get/patch/create daemonsets.apps" in refused
