@@ -64,6 +64,9 @@ def page(topic: str) -> str:
     return f"`gpunode help {topic}`"
 
 
+BUG = f"Report this bug with the archive of `gpunode support-bundle`: {page('troubleshooting#when-you-ask-for-help')}"
+
+
 def pages() -> dict[str, Path]:
     """The documents' pages by name: in the installed package, or in the checkout. Reference pages keep their folder."""
     package = Path(__file__).resolve().parent

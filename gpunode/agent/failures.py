@@ -54,7 +54,7 @@ HINTS = {
     "newer-record": "Use that gpunode or a newer one for this host.",
     "unknown-operation": "Use one gpunode: its command line and its agent are of different versions.",
     "unknown-change": "Use one gpunode: its command line and its agent are of different versions.",
-    "internal": "Please report it with these lines; the earlier changes stay made.",
+    "internal": "The earlier changes stay made. Report this bug with these lines: `gpunode help troubleshooting#when-you-ask-for-help`.",
     "unsupported-package-manager": "Install driver and toolkit by hand, and set `driver: none` and `toolkit: none`.",
 }
 

@@ -9,6 +9,7 @@ import atexit
 import os
 import signal
 import sys
+import traceback
 from typing import NoReturn
 
 import typer
@@ -30,6 +31,7 @@ from gpunode.cli import (
     why,
 )
 from gpunode.errors import GpunodeError, InventoryError, UsageError
+from gpunode.wording import BUG
 
 EPILOG = (
     "Exit codes: 0 success · 1 a host or link is broken · 2 usage or inventory · 3 only unreachable hosts · "
@@ -99,7 +101,17 @@ def root(
 
 
 def main() -> None:
-    """Run the command line. Expected failures become a message and an exit code; anything else is a bug."""
+    """Run the command line. Anything but an expected failure is a bug: its last line says where to report it."""
+    try:
+        _run()
+    except Exception:  # noqa: BLE001 - whatever it is
+        traceback.print_exc()
+        typer.echo(f"gpunode: this is a bug in gpunode.\n  {BUG}", err=True)
+        sys.exit(1)
+
+
+def _run() -> None:
+    """Expected failures become a message and an exit code."""
     output.prepare()
     atexit.register(_ignore_signals)
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -64,7 +64,8 @@ def init(
         )
     if source and hosts:
         raise UsageError("--from and --hosts exclude each other", hint=WAYS)
-    cluster = Cluster(str(kubeconfig.absolute()) if kubeconfig else None, context)
+    place = kubeconfig and kubeconfig.parent.resolve() / kubeconfig.name
+    cluster = Cluster(str(place) if place else None, context)
     known = start.from_names(hosts) if hosts else _from(source or "", cluster) if source else None
     if known is None:
         if json or not sys.stdin.isatty():

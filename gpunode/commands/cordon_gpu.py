@@ -51,7 +51,7 @@ def cordon_gpu(session: Session, uuid: str, reason: str | None, *, yes: bool) ->
         return 0
     plan = Plan(member.host.name, (StepPlan(STEP, changes),))
     planned = replace(member.outcome, status="planned", plan=plan, problem=None)
-    reporter.plans([planned])
+    reporter.plans([planned], diff=True)
     what = (
         f"Take {uuid} of {member.host.name} out of scheduling"
         if cordon

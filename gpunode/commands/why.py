@@ -214,7 +214,8 @@ def _why_failing(cluster: Cluster, pod: Object) -> list[Problem]:
     name = pod["spec"].get("nodeName", "")
     if (explained or unstarted) and (item := _find_item(cluster, name)):
         here = [*symptom.judge_size(pod, parse(item)), *_judge_node(cluster, item)]
-        problems = [*here, *problems] if refused or unstarted else [*problems, *here]
+        unpulled = any(problem.code == symptom.UNPULLED for problem in problems)  # on any node
+        problems = [*here, *problems] if (refused or unstarted) and not unpulled else [*problems, *here]
     elif cluster.hosts and not problems and (member := next(iter(probe(cluster, [name])), None)):
         problems += _lost_gpus(member, pod)
     return problems
@@ -394,9 +395,12 @@ def broken_link(member: Member, chain: Sequence[Verdict]) -> Problem | None:
     if verdict is None or verdict.problem is None:
         return None
     good = " ".join(f"{each.layer} ✓" for each in chain if each.status == "ok")
-    path = f"host {member.host.name}: {f'{good} {verdict.layer} ✗'.strip()} {verdict.text}"
+    what = f"link `{verdict.layer}` of host {member.host.name} is broken: {verdict.text}"
+    cause = lines((verdict.cause, f"{good} {verdict.layer} ✗".strip()))
     fix = lines((verdict.fix, _describe_impact(member)), " ")
-    return replace(verdict.problem, code=verdict.problem.code or verdict.layer, what=path, fix=fix)
+    return replace(
+        verdict.problem, code=verdict.problem.code or verdict.layer, what=what, cause=cause, fix=fix
+    )
 
 
 def _describe_impact(member: Member) -> str:

@@ -24,6 +24,7 @@ from gpunode.host import reach, wire
 from gpunode.local.password import Password
 from gpunode.model import Event, Facts, Host, OnEvent, Outcome, PluginImage, Status
 from gpunode.packages import hint_of
+from gpunode.wording import BUG, advise
 
 Task: TypeAlias = Callable[[Host, OnEvent], Outcome]
 
@@ -70,7 +71,7 @@ def _bug(host: Host, error: Exception) -> Outcome:
         problem=Problem(
             "",
             f"a bug in gpunode: {type(error).__name__}: {error}\n{lines}",
-            fix="Please report it with this traceback. Work already started on the host continues.",
+            fix=advise(f"Work already started on the host continues. {BUG}"),
         ),
     )
 

@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,8 @@ from gpunode.engine.reporter import Headline
 from gpunode.errors import Problem, UsageError
 from gpunode.inventory.starter import ranges
 from gpunode.model import Event, Gpu, Host, Outcome, Verdict
-from gpunode.report.plain import Part, lines, plain
+from gpunode.report.plain import Indent, Part, lines, plain
 from gpunode.report.plans import (
-    INDENT,
     LEGEND,
     WORDS,
     cell_text,
@@ -130,9 +129,21 @@ class Card:
             return []
         parts = plan_lines(planned, 0, diff=True)
         lines = with_styles(drop_first_line(parts) if planned.plan or not planned.problem else parts)
+        if planned.plan and self.result is not None:
+            lines = [self._plan_end, *lines]
         if self.outcome is not None and self.outcome is not planned and self.outcome.problem:
             lines += with_styles(failure(self.outcome, 0))
         return lines
+
+    @property
+    def _plan_end(self) -> Styled:
+        """Of a run: whether the plan below was carried out."""
+        if self.outcome is None or not self.outcome.applied:
+            return Styled("   none of these changes was made\n", "bold")
+        whole = self.outcome.status == "changed"
+        return Styled(
+            f"   {'these changes were made' if whole else 'some of these changes were made'}\n", "bold"
+        )
 
     @property
     def spans(self) -> list[Span]:
@@ -171,10 +182,9 @@ def causes(cards: Iterable[Card]) -> list[Cause]:
 
 def with_styles(parts: Iterable[Part]) -> list[Styled]:
     """The parts with the names of their styles. A change's lines are indented less than on a terminal: a phone has few columns."""
-    styled = [Styled(part) if isinstance(part, str) else Styled(*part) for part in parts]
     return [
-        replace(part, text=part.text.replace(INDENT, NARROW, 1)) if part.text.startswith(INDENT) else part
-        for part in styled
+        Styled(NARROW if isinstance(part, Indent) else part) if isinstance(part, str) else Styled(*part)
+        for part in parts
     ]
 
 
@@ -385,6 +395,7 @@ class Page:
         self._report.summary(outcomes, cluster=cluster, after=after)
         self._keep(outcomes)
         self._view["summary"].append(summary_text(outcomes, self._now(), cluster))
+        self._view["notes"] += [after] if after else []
 
     def total(self, text: str, numbers: Mapping[str, object]) -> None:
         self._report.total(text, numbers)

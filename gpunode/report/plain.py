@@ -10,6 +10,12 @@ from gpunode.agent.redaction import redact
 Part: TypeAlias = str | tuple[str, str]  # text with its style; a line's last part ends with a newline
 
 
+class Indent(str):
+    """What stands before the lines of a change; a page has less room for it than a terminal."""
+
+    __slots__ = ()
+
+
 def plain(text: str) -> str:
     """The text as one line: secrets redacted, control and invisible characters escaped as Python does. Tabs stay."""
     text = redact(text)

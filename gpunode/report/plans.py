@@ -31,7 +31,7 @@ from gpunode.model import (
     WriteFile,
 )
 from gpunode.planning import writers
-from gpunode.report.plain import Part, lines, plain
+from gpunode.report.plain import Indent, Part, lines, plain
 from gpunode.wording import common, few, several
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ LINES = 12  # of a host's plan; a longer one is shown by step
 PODS = 10
 MANY = 100  # rows
 OUTDATED = "a container keeps the driver and the runtime that it was started with"
-INDENT = " " * 17
+INDENT = Indent(" " * 17)
 
 
 def headline(facts: Facts, desired: Desired | None = None) -> str:
@@ -255,7 +255,7 @@ def cluster_lines(context: str, differences: Sequence[Difference], *, diff: bool
     if pods:
         names = few([f"{pod.what.removeprefix('Pod ')} on {pod.node}" for pod in pods], PODS)
         yield from _change("pods", pods[0], names, whole=False)
-        yield f"{INDENT}{OUTDATED}\n", "dim"
+        yield from (INDENT, (f"{OUTDATED}\n", "dim"))
 
 
 def is_folded(difference: Difference) -> bool:
@@ -286,7 +286,7 @@ def _change(name: str, difference: Difference, what: str, *, whole: bool) -> Ite
     )
     yield from _claims(difference)
     for line in difference.lines if whole else ():
-        yield f"{INDENT}{line}\n", line_style(line)
+        yield from (INDENT, (f"{line}\n", line_style(line)))
 
 
 def line_style(line: str) -> str:
@@ -301,10 +301,9 @@ def _claims(difference: Difference) -> Iterator[Part]:
         fields.setdefault(claim.manager or "another client", []).append(claim.field)
     for manager, these in fields.items():
         pronoun = "them" if len(these) > 1 else "it"
-        yield (
-            f"{INDENT}{writers.name_manager(manager)} has set {few(these, FEW)}; gpunode sets {pronoun} back\n",
-            "yellow",
-        )
+        who = writers.name_manager(manager)
+        text = f"{who} has set {few(these, FEW)}; gpunode sets {pronoun} back\n"
+        yield from (INDENT, (text, "yellow"))
 
 
 def summary_text(outcomes: Sequence[Outcome], seconds: float, cluster: int | None) -> str:
@@ -474,9 +473,9 @@ def _changes(changes: Iterable[Mapping[str, Any]]) -> Iterator[Part]:
         step = change["step"]
         yield from ("   ", (f"{name:<11}", "dim"), " ", change["sign"], f" {plain(change['what'])}\n")
         if change["why"]:
-            yield f"{INDENT}{plain(change['why'])}\n", "dim"
+            yield from (INDENT, (f"{plain(change['why'])}\n", "dim"))
         for line in change.get("diff", ()):
-            yield f"{INDENT}{plain(line)}\n", line_style(line)
+            yield from (INDENT, (f"{plain(line)}\n", line_style(line)))
 
 
 def reviewed(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
@@ -606,9 +605,9 @@ def _step(facts: Facts | None, step: StepPlan, *, diff: bool, reload: bool) -> I
         notes = getattr(change, "note", ""), writers.sentence(facts, change)
         for text, style in ((change.why, "dim"), *((note, "yellow") for note in notes)):
             if text:
-                yield f"{' ' * 17}{text}\n", style
+                yield from (INDENT, (f"{text}\n", style))
         for line in diffs.lines(change) if diff else ():
-            yield f"{' ' * 17}{line}\n", line_style(line)
+            yield from (INDENT, (f"{line}\n", line_style(line)))
 
 
 def _brief_step(
@@ -621,12 +620,13 @@ def _brief_step(
         whole = "; ".join(titles)
         first, *more = titles if listed and len(whole) > LONG else [whole]
         yield from ("   ", (f"{name:<11}", "dim"), " ", _sign(step.changes[-1]), f" {first}\n")
-        yield from (f"{INDENT}{title}\n" for title in more)
+        for title in more:
+            yield from (INDENT, f"{title}\n")
         if why and step.changes[0].why:
-            yield f"{INDENT}{step.changes[0].why}\n", "dim"
+            yield from (INDENT, (f"{step.changes[0].why}\n", "dim"))
         for text in dict.fromkeys(writers.sentence(facts, change) for change in step.changes):
             if text:
-                yield f"{INDENT}{text}\n", "yellow"
+                yield from (INDENT, (f"{text}\n", "yellow"))
 
 
 def _brief_titles(changes: Sequence[Change], *, reload: bool) -> Iterator[str]:

@@ -92,8 +92,8 @@ def test_a_lost_gpu_is_told_from_the_pod_the_node_and_the_gpu(alone: Gpunode, de
     assert codes(by_gpu) == ["gpu-lost"]
     asked = run(demo.folder, "why", "node", "h100-1", "inventory.yaml", "--json")
     (reason,) = of_kind(asked, "reason")
-    assert reason["what"].startswith("host h100-1: PCI ✓")
-    assert "NVML ✗" in reason["what"]
+    assert reason["what"].startswith("link `NVML` of host h100-1 is broken: ")
+    assert "PCI ✓ module ✓ library ✓ NVML ✗" in reason["evidence"]
 
 
 def test_the_broken_link_is_named_by_the_host_and_its_fix_says_what_it_disturbs(demo: Demo) -> None:
@@ -104,5 +104,13 @@ def test_the_broken_link_is_named_by_the_host_and_its_fix_says_what_it_disturbs(
 
     assert codes(done) == ["runtime"]
     (reason,) = of_kind(done, "reason")
-    assert "runtime ✗" in reason["what"]
+    assert reason["what"].startswith("link `runtime` of host p100-1 is broken: ")
     assert reason["fix"].endswith("(disturbs no pod)")
+
+    container = {"name": "c", "image": "registry.example/none:1", "resources": {"limits": {GPU: "1"}}}
+    spec = {"nodeName": "p100-1", "containers": [container]}
+    client(demo).ask("POST", JOBS, {"kind": "Pod", "metadata": {"name": "unpulled"}, "spec": spec})
+    until(lambda: "ImagePullBackOff" in str(client(demo).ask("GET", f"{JOBS}/unpulled")[1]["status"]))
+    pod = run(demo.folder, "why", "pod", "unpulled", "inventory.yaml", "--json")
+    client(demo).ask("DELETE", f"{JOBS}/unpulled")
+    assert codes(pod) == ["image-pull", "runtime"]  # no node would start it

@@ -241,6 +241,18 @@ cli.main()
 """
 
 
+def test_a_bug_ends_with_where_to_report_it() -> None:
+    program = (
+        "import sys\nfrom gpunode import cli\n@cli.app.command('bug')\ndef bug():\n    raise KeyError('gone')\n"
+        "sys.argv = ['gpunode', 'bug']\ncli.main()\n"
+    )
+    done = forks.run([sys.executable, "-c", program], capture_output=True, text=True)
+    *_, error, line, where = done.stderr.splitlines()
+    assert (done.returncode, error, line) == (1, "KeyError: 'gone'", "gpunode: this is a bug in gpunode.")
+    assert "`gpunode support-bundle`" in where
+    assert "`gpunode help troubleshooting#when-you-ask-for-help`" in where
+
+
 def test_an_interrupt_at_a_question_is_one() -> None:
     """Not a no, which is 4."""
     done = forks.run([sys.executable, "-c", QUESTION], capture_output=True, text=True)

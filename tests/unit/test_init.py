@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -204,8 +205,10 @@ def test_an_include_of_nothing_is_passed_over(folder: Path, pattern: str) -> Non
 def test_the_plugins_image_and_the_context_are_taken_where_they_are_there(folder: Path) -> None:
     (folder / "plugin.tar").touch()
     (folder / "config").write_text("{contexts: [{name: prod, context: {}}], current-context: prod}\n")
-    assert init("--hosts", "gpu-1", "--kubeconfig", "config").exit_code == 0
+    (folder / "sub").mkdir()
+    assert init("--hosts", "gpu-1", "--kubeconfig", "sub/..//config").exit_code == 0
     written = (folder / "inventory.yaml").read_text()
+    assert f"\n  kubeconfig: {json.dumps(str(folder / 'config'))}" in written
     assert "\n  plugin: {archive: plugin.tar}" in written
     assert "\n  context: prod" in written
     assert inventory.load(folder / "inventory.yaml", keys=False).cluster.context == "prod"

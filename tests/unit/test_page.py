@@ -215,3 +215,24 @@ def test_a_table_has_no_empty_column_and_a_long_one_is_folded(page: Page) -> Non
     assert "<th>changes</th></tr>" in text
     assert "<th>seconds</th></tr>" in text
     assert "<summary>50 rows</summary>" in text
+
+
+def test_a_run_says_of_each_plan_whether_it_was_made(page: Page) -> None:
+    """As after a pause: the plans of hosts that were not started are on the page, too. Its last words are how to go on."""
+    planned = next(card.shown for card in page._cards.values() if card.name == "gpu-1")
+    assert planned
+    assert planned.plan
+    changes = planned.plan.changes
+    page.outcome(replace(planned, status="changed", applied=changes))
+    proofs = [
+        ("gpu-1", "n", "verified", "4 GPUs", "", ""),
+        ("gpu-2", "n", "not verified", "not started: the run was paused", "", "paused"),
+    ]
+    page.rows("verified", ("host", "node", "result", "proof", "layer", "code"), proofs)
+    page.summary([], after="`gpunode resume` continues.")
+    made, left = (
+        next(card for card in page._cards.values() if card.name == name) for name in ("gpu-1", "gpu-2")
+    )
+    assert made.lines[0].text.strip() == "these changes were made"
+    assert left.lines[0].text.strip() == "none of these changes was made"
+    assert "<code>gpunode resume</code> continues." in page.text()
