@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpunode.engine.reporter import Reporter
+from gpunode.engine.reporter import ForPrograms, Reporter
 from gpunode.explain import NAMED, SXID, XID, explain_lines
 from gpunode.wording import page, several
 
@@ -25,6 +25,11 @@ def _without_entry(text: str) -> str:
     )
 
 
+def _second(name: str, value: str) -> str:
+    """Of a second cause; its action is in its `next`, in words."""
+    return ForPrograms(value) if name == "action" else value
+
+
 def explain(reporter: Reporter, text: str) -> int:
     """Report each meaning once; the exit code: 7 if the cause of no line is known."""
     matches = list(explain_lines(text))
@@ -34,7 +39,7 @@ def explain(reporter: Reporter, text: str) -> int:
         [
             (
                 *(getattr(meaning, name) for name in COLUMNS),
-                *(getattr(meaning.alternative, name, "") for name in SECOND.values()),
+                *(_second(name, getattr(meaning.alternative, name, "")) for name in SECOND.values()),
                 line,
             )
             for line, meaning in matches

@@ -13,7 +13,7 @@ from gpunode.links.plugin import cordons
 from gpunode.links.pod.vectoradd import NodeResult
 from gpunode.model import Change, Disturbance, Disturbed, Facts, Gpu, Host, Layout, Outcome, Verdict
 
-PAUSED = "paused"  # code of a reason: the operator stopped the run first
+PAUSED = "run-paused"  # code of a reason: the operator stopped the run first
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,10 @@ WRITTEN = {
 }  # as texts, no tables
 
 
+# Columns of JSON lines as people read them: of the second cause of an error.
+CALLED = {"or if": "but if", "or fault": "then fault", "or next": "then"}
+
+
 class Human:
     def __init__(self, *, quiet: bool, accepted: bool = False) -> None:
         self._out = screen()
@@ -201,6 +205,7 @@ class Human:
         if kind in WRITTEN:
             self._print(WRITTEN[kind](rows))
             return
+        columns = [CALLED.get(column, column) for column in columns]
         text = plain if kind != "cause" else lambda cell: "\n".join(lines(cell))  # a fix has lines
         cells = [[text(cell_text(cell)) for cell in row] for row in group_rows(kind, rows)]
         used = [place for place in range(len(columns)) if any(row[place] for row in cells)]

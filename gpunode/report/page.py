@@ -25,6 +25,7 @@ from gpunode.model import Event, Gpu, Host, Outcome, Verdict
 from gpunode.report.plain import Indent, Part, lines, plain
 from gpunode.report.plans import (
     LEGEND,
+    UUID,
     WORDS,
     cell_text,
     chain,
@@ -250,6 +251,7 @@ def _template() -> Any:
 
     environment = Environment(loader=PackageLoader("gpunode", "report"), autoescape=True, finalize=_safe)
     environment.filters["code"] = _with_code
+    environment.filters["uuids"] = _with_short_uuids
     return environment.get_template("page.html.j2")
 
 
@@ -293,6 +295,18 @@ def _with_code(text: str) -> Markup:
         Markup("<code>{}</code>").format(piece) if number % 2 else escape(piece)
         for number, piece in enumerate(pieces)
     )
+
+
+def _with_short_uuids(text: str) -> Markup:
+    """The text with UUIDs of GPUs whose end a narrow screen leaves out: eight digits tell them apart."""
+    begin = 0
+    shown = Markup("")
+    text = plain(text)
+    for match in UUID.finditer(text):
+        whole = Markup('<span class="uuid">{}<span>{}</span></span>')
+        shown += escape(text[begin : match.start()]) + whole.format(match[1], match[0].removeprefix(match[1]))
+        begin = match.end()
+    return shown + escape(text[begin:])
 
 
 class Page:

