@@ -124,11 +124,11 @@ def undo(
 ) -> int:
     """Undo a recorded run's changes on its hosts: plan, ask, apply, batch by batch, protecting work as provision does.
 
-    Plans from each host's journal, and for the cluster from the run's record. Keeps later changes; shows these, and changes that
-    cannot be undone, before the question. An undo is itself a run: you can resume, show and undo it.
+    Plans from each host's journal, and for the cluster from the run's record. Keeps later changes. Before the question it
+    names them, and the changes that cannot be undone. An undo is itself a run: you can resume, show and undo it.
 
-    `last` is the last run of the inventory, and refused if that is an undo that has not finished. A run's id needs no inventory: its
-    own is used unless you name another.
+    `last` is the last run of the inventory; if that is an unfinished undo, it is refused. With a run's id you need no inventory: the
+    run's own is used unless you name another.
 
     Example: gpunode undo last --limit gpu-01
     """

@@ -106,7 +106,7 @@ def provision(
     """Make every host a verified GPU node: plan, ask, apply, deploy the device plugin, verify every GPU in a pod.
 
     Takes a file of `plan --out` in place of the inventory: gpunode plans its hosts again and applies what matches the review
-    without a question. It shows and asks for later differences; with --yes they end the command with exit code 4.
+    without a question. It shows what has changed since and asks; with --yes such a change ends the command with exit code 4.
 
     Example: gpunode provision inventory.yaml --limit p100 --yes
     """
@@ -366,8 +366,8 @@ def verify(
     pod. Names the first broken link, its cause and its fix. Then checks the work on the GPUs.
 
     Changes nothing. Runs a pod on every free GPU (one more where pods share GPUs) and removes it again; --no-run skips this.
-    Where no pod can run, it runs a container from an image on the host instead. Of more than three hosts, those whose chain
-    holds have a line each.
+    Where no pod can run, it runs a container from an image on the host instead. With more than three hosts, a host
+    without a broken link has one line.
 
     Example: gpunode verify inventory.yaml --limit gpu-03
     """
@@ -401,8 +401,8 @@ def accept(
 
     Runs one pod with all free GPUs on each node, and removes it again. Names and skips GPUs in use. Compares the figures with
     the model's and with the fleet's median. The result is valid for 30 days (`accept` in the inventory); verify reads it. A
-    kubeconfig is enough; then --limit and --exclude take nodes. Exit code 1 unless each host has a measured GPU and no failed
-    one.
+    kubeconfig is enough; then --limit and --exclude take nodes. Exit code 0 only if each host has a measured GPU and none
+    failed.
 
     Example: gpunode accept inventory.yaml --limit gpu-01 --level quick
     """

@@ -171,8 +171,8 @@ def keys(
 ) -> None:
     """Fetch the two keys that sign NVIDIA's packages, check their fingerprints, and write them beside the inventory.
 
-    Prints the `repositories` that the inventory needs. A key with another fingerprint is refused, wherever it comes from. Where
-    gpunode knows only the last digits of one, so is any key whose whole fingerprint you do not give.
+    Prints the `repositories` that the inventory needs. Refuses a key with another fingerprint, wherever it comes from. Where
+    gpunode knows only the last digits of a fingerprint, give the whole one with --fingerprint.
 
     Example: gpunode keys debian12
     """
