@@ -305,7 +305,7 @@ def runs() -> Iterator[tuple[str, ...]]:
 def text() -> str:
     """The whole document."""
     refused = read("gpunode.packages", "refused.yaml").items()
-    return TEMPLATE.format(
+    return TEMPLATE.read_text(encoding="utf-8").format(
         hardware=HARDWARE.read_text().strip(),
         systems=table(*systems()),
         archives=table(*archives(), *mirrors()),
@@ -323,115 +323,7 @@ def text() -> str:
 
 
 HARDWARE = Path(__file__).parent / "gpu/hardware.md"  # what `make gpu` printed
-
-TEMPLATE = """\
-# What is supported, and how that was proven
-
-Written by `python -m tests.support` out of the tables in `gpunode/` and the cases in `tests/cases/`: a row is what gpunode plans
-for a bare host. [articles.md](articles.md) says the same of procedures that are done by hand elsewhere.
-
-- **real part**: the named test runs it on [the lab](../tests/lab/README.md), whose kernel module, NVML and CUDA are stand-ins.
-- **simulation**: gpunode and its agent are real, hosts and cluster are simulated.
-- **layout**: planned on files and units as the product writes them, by a test; the product itself was not run.
-- **table only**: not run. gpunode plans it so, after the sources that the tables name.
-
-No row below was run with NVIDIA's real kernel module, but for what [Hardware](#hardware) names. Of whole machines only Debian 12 was run; for all others
-no run is recorded.
-
-## Hardware
-
-On real GPUs, by `make gpu`. What is not named here is unproven on hardware: installing the driver; MIG and its layouts, which would change a GPU's settings;
-NVLink and its fabric; a GPU that fails or is lost; several GPUs; NVIDIA's own programs in an acceptance (dcgmi, nvbandwidth, nccl-tests), read as
-published outputs have it.
-
-{hardware}
-
-## Systems
-
-Packages come by apt, dnf 4 (Fedora: dnf 5), yum 3 or zypper. Headers are those of the running kernel. The two columns of GPUs are what `driver: auto` makes of a
-bare host with such a GPU. `toolkit: auto` is {toolkit}.
-
-{systems}
-
-What goes wrong with dnf is shown on the real one in a folder, `tests/agent/test_dnf_as_real.py`. The simulation has no host of RPMs.
-
-## The distribution's own driver
-
-What `driver: {{from: distribution}}` makes of a bare host with such a GPU: the package with the modules. Of Ubuntu's older branches the
-archive may have emptied packages since; one that is installed is kept.
-
-{archives}
-
-## Modules that the distribution builds
-
-They need no compiler, and where they are signed the kernel loads them with Secure Boot. They are planned with Secure Boot, with
-`driver: {{from: distribution}}`, where they are installed, and on SUSE always; Ubuntu's are in the table above. RHEL's begin with 10.1. The
-branch is what was seen in the repositories; the one that is installed counts. More cases are in
-`tests/cases/driver/signed.yaml`.
-
-{signed}
-
-## Systems that are refused
-
-With `driver: none` and `toolkit: none` gpunode does the rest there, where the system can be changed: runtime, kubelet, cluster.
-
-{refused}
-
-All others are refused with the list of those above.
-
-## Odd machines
-
-Each row is a case of `tests/cases/driver/machines.yaml`: table only.
-
-{machines}
-
-## GPUs and driver branches
-
-o: its open modules; p: proprietary ones. A single model may begin with a later branch: `gpunode/links/machine/gpus.yaml`. The proofs are a P100's, an
-H100's and an A100's. The production branch is {production}.
-
-{generations}
-
-{branches}
-
-## Runtimes
-
-| runtime | proof |
-| --- | --- |
-| docker 20.10, by dockershim | real part: `tests/lab/test_provision.py::test_provision_takes_both_hosts_from_bare_to_verified` |
-| containerd 2.2 | real part: `tests/lab/test_provision.py::test_provision_takes_both_hosts_from_bare_to_verified` |
-| containerd 1.6 | real part: `tests/lab/test_middle_kubelet.py::test_a_bare_host_becomes_a_verified_node` |
-| containerd of k3s and RKE2, agents | layout, with a real containerd and kubelet: `tests/lab/test_rancher.py::test_a_bare_agent_becomes_a_verified_node` |
-| containerd of k0s and MicroK8s; servers of k3s and RKE2 | layout: `tests/unit/test_cases.py::test_the_plan_is_what_the_case_says` |
-| CRI-O, of MicroShift too | table only, by crio.conf(5) and crio.conf.d(5): `tests/unit/test_cases.py::test_the_plan_is_what_the_case_says` |
-| docker by cri-dockerd | table only |
-| docker and containerd of other versions | table only |
-
-## Kubernetes
-
-{minors}
-
-The device plugin alone also runs with the device managers of 1.8.15, 1.9.11 and 1.10.13, real parts:
-`tests/lab/test_old_kubelets.py::test_gpus_are_offered_and_each_is_given_once`.
-The cluster part alone also runs on API servers 1.16.15, 1.20.15 and 1.36.3, real parts without kubelets and controllers:
-`tests/lab/test_api_servers.py::test_the_plugin_is_planned_deployed_and_removed`. "By notes": without server-side apply
-([why](design.md#decisions)); but for 1.16 that is table only.
-
-## Kubelets
-
-Files after public ones, and where a feature gate goes. A real systemd starts what was planned, and no kubelet:
-`tests/lab/test_kubelet_places.py::test_systemd_starts_the_kubelet_with_other_gates_and_nothing_else`; refusals:
-`tests/unit/test_kubelet_places.py::test_a_place_that_is_not_safe_is_refused`.
-
-{kubelets}
-
-## Runs on the lab
-
-`make lab-matrix` runs these configurations, outside CI, and writes down how it went; what is under the driver is a stand-in. An end state is
-that of [an article](articles.md), as far as the lab can have it.
-
-{runs}
-"""
+TEMPLATE = Path(__file__).with_suffix(".md")
 
 if __name__ == "__main__":
     PATH.write_text(text(), encoding="utf-8")

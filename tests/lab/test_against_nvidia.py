@@ -21,6 +21,8 @@ from typing import Any, TypeVar
 import grpc
 import pytest
 
+from tests import tables
+
 from ..deviceplugin.kubelet import FakeKubelet
 from . import builds, machine
 from .builds import CHECKOUT
@@ -196,29 +198,7 @@ def test_a_documented_file_means_the_same(machines, file, machine, resources):
     assert set(found) == set(resources)
 
 
-@pytest.mark.parametrize(
-    ("machine", "resources", "env"),
-    [
-        ("whole", [GPU], {}),
-        ("unlike", [GPU], {}),
-        ("alike", [GPU], {"MIG_STRATEGY": "single"}),
-        ("whole", [GPU], {"MIG_STRATEGY": "single"}),
-        ("whole", [GPU], {"MIG_STRATEGY": "mixed"}),
-        ("half-cut", MIG[2:], {"MIG_STRATEGY": "mixed"}),
-        ("whole", [GPU], {"DEVICE_LIST_STRATEGY": "volume-mounts"}),
-        ("whole", [GPU], {"DEVICE_LIST_STRATEGY": "envvar,volume-mounts", "DEVICE_ID_STRATEGY": "index"}),
-        ("unlike", [GPU, *MIG], {"DEVICE_ID_STRATEGY": "index", "MIG_STRATEGY": "mixed"}),
-        ("unlike", [GPU, *MIG], {"PASS_DEVICE_SPECS": "true", "MIG_STRATEGY": "mixed"}),
-        ("whole", [GPU], {"PASS_DEVICE_SPECS": "true", "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver"}),
-        (
-            "whole",
-            [GPU],
-            {"PASS_DEVICE_SPECS": "true", "NVIDIA_DRIVER_ROOT": "/opt", "NVIDIA_DEV_ROOT": "/run/nvidia/"},
-        ),
-        ("whole", [GPU], {"GDS_ENABLED": "true", "GDRCOPY_ENABLED": "true", "MOFED_ENABLED": "1"}),
-    ],
-    ids=str,
-)
+@tables.rows("nvidia-variables")
 def test_a_variable_means_the_same(machines, machine, resources, env):
     """The same questions for what the documented files leave at its default."""
     assert set(machines(machine).same(*resources, **env)) == set(resources)

@@ -13,6 +13,7 @@ from gpunode.contract.promises import ALLOCATION, INDEX, MEMORY_ANNOTATION, POD,
 from gpunode.contract.status import Configuration, Status, Unavailable
 from gpunode.share.fit import Refused, find, score
 from gpunode.share.ledger import Ledger
+from tests import tables
 from tests.share.objects import COUNT, MEM, node, pod
 
 LOST = status.dumps(
@@ -51,24 +52,7 @@ def test_a_nodes_gpus_are_what_it_publishes(seen: Any, expected: tuple[int, ...]
     assert free(Ledger.of(MEM, [seen], [])) == expected
 
 
-@pytest.mark.parametrize(
-    ("seen", "code"),
-    [
-        ({"metadata": {"name": "n"}}, "not-shared"),
-        ({"metadata": {"name": "n"}, "status": {"capacity": {MEM: "10"}}}, "gpus-unknown"),
-        (node("n", 10, 21), "gpus-unknown"),
-        ({"metadata": {"name": "n"}, "status": {"capacity": {MEM: "-10", COUNT: "1"}}}, "gpus-unknown"),
-        ({"metadata": {"name": "n"}, "status": {"capacity": {MEM: "1E", COUNT: "1E"}}}, "gpus-unknown"),
-        (node("n", 10, **{MEMORY_ANNOTATION: "[]"}), "gpus-unknown"),
-        (node("n", 10, **{MEMORY_ANNOTATION: "[" * 100_000}), "gpus-unknown"),
-        (node("n", 10, **{MEMORY_ANNOTATION: '{"version": 2, "gpus": []}'}), "gpus-unknown"),
-        (node("n", 10, **{MEMORY_ANNOTATION: '{"version": 1, "gpus": []}'}), "gpus-unknown"),
-        (
-            node("n", 10, **{MEMORY_ANNOTATION: json.dumps({"version": 1, "gpus": [{"index": 0, "uuid": "a", "units": 5}] * 2})}),
-            "gpus-unknown",
-        ),
-    ],
-)  # fmt: skip
+@tables.rows("unknown-gpus")
 def test_a_node_whose_gpus_are_unknown_promises_nothing(seen: Any, code: str) -> None:
     """Each with its reason."""
     book = Ledger.of(MEM, [seen], []).book("n")

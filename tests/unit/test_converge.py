@@ -320,62 +320,7 @@ HOLDER = {"run": "r", "by": "ann@desk", "since": 5}
 KEPT = {**HOLDER, "code": "api-server-answered", "unit": "docker.service"}
 
 
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"time": "soon"}, "'soon' where a number up to 1e+11 is expected, in facts.time"),
-        ({"time": True}, "true where a number up to 1e+11 is expected, in facts.time"),
-        ({"uptime": "long"}, "'long' where a number up to 1e+11 is expected, in facts.uptime"),
-        ({"kernel": [6, 1]}, "a list where text is expected, in facts.kernel"),
-        ({"boot_id": {}}, "an object where text is expected, in facts.boot_id"),
-        ({"cgroup": "v3"}, "'v3' where one of v1, hybrid, v2 is expected, in facts.cgroup"),
-        ({"pci": "10de"}, "'10de' where a list is expected, in facts.pci"),
-        ({"pci": [1]}, "1 where an object is expected, in facts.pci[0]"),
-        ({"pci": [{**PCI, "vendor": 10}]}, "10 where text is expected, in facts.pci[0].vendor"),
-        ({"time": 1, "containers": 1 << 67}, "147573952589676412928 where a whole number is expected"),
-        (
-            {"modules": {"nvidia": {"version": None}}},
-            "nothing where a whole number is expected, in facts.modules[nvidia].refcnt",
-        ),
-        ({"smi": 1}, "1 where an object is expected, in facts.smi"),
-        (
-            {"smi": {"gpus": [["0", "GPU-1"]]}},
-            "a list where a row of nvidia-smi is expected, in facts.smi.gpus[0]",
-        ),
-        (
-            {"smi": {"gpus": [["first", "GPU-1", "P40", "0", "1"]]}},
-            "a list where a row of nvidia-smi is expected",
-        ),
-        ({"os": {"ID": ["debian"]}}, "a list where text is expected, in facts.os[ID]"),
-        (
-            {"packages": {"nvidia-open": {"version": None}}},
-            "nothing where text is expected, in facts.packages[nvidia-open].version",
-        ),
-        ({"files": [1]}, "a list where an object is expected, in facts.files"),
-        (
-            {"files": {"/etc/a": {"exists": 1}}},
-            "1 where true or false is expected, in facts.files[/etc/a].exists",
-        ),
-        (
-            {"files": {"/etc/a": {"exists": True, "content": {}}}},
-            "an object where text is expected, in facts.files[/etc/a].content",
-        ),
-        (
-            {"kubelet": {**KUBELET, "arguments": [None]}},
-            "nothing where text is expected, in facts.kubelet.arguments[0]",
-        ),
-        (
-            {"running": {**HOLDER, "since": 1e18}},
-            "1e+18 where a number up to 1e+11 is expected, in facts.running.since",
-        ),
-        (
-            {"unconfirmed": [{**KEPT, "since": 1e18}]},
-            "1e+18 where a number up to 1e+11 is expected, in facts.unconfirmed[0].since",
-        ),
-        ({"unconfirmed": [{**KEPT, "since": float("nan")}]}, "nan where a number up to 1e+11 is expected"),
-        ({"errors": {"units": 5}}, "5 where text is expected, in facts.errors[units]"),
-    ],
-)
+@tables.rows("facts-of-another-type")
 def test_facts_of_another_type_are_a_failure_that_names_their_place(
     raw: dict[str, Any], wrong: dict[str, Any], words: str
 ) -> None:

@@ -17,58 +17,14 @@ from gpunode.errors import Refused
 from gpunode.model import Os, Packages, Plan, Repository, WriteFile
 from gpunode.packages import repositories, signing
 from gpunode.packages.names import PackageNames
-from tests import cases
+from tests import cases, tables
 
 CUDA = "https://developer.download.nvidia.com/compute/cuda/repos"
 TOOLKIT = "https://nvidia.github.io/libnvidia-container/stable/rpm"
 STREAM = "/etc/dnf/modules.d/nvidia-driver.module"
 BARE: dict[str, Any] = {"/etc/yum.repos.d/epel.repo": False}
-# id, release: `uname -r`, directory, the headers, the package that brings EPEL (None: not needed, "": refused without)
-SYSTEMS = {
-    ("rhel", "8.10"): ("4.18.0-553.el8_10.x86_64", "rhel8", "kernel-devel-4.18.0-553.el8_10", ""),
-    ("rhel", "9.6"): ("5.14.0-570.el9.x86_64", "rhel9", "kernel-devel-5.14.0-570.el9", ""),
-    ("rhel", "10.1"): ("6.12.0-124.8.1.el10_1.x86_64", "rhel10", "kernel-devel-6.12.0-124.8.1.el10_1", ""),
-    ("rocky", "8.10"): (
-        "4.18.0-553.el8_10.x86_64",
-        "rhel8",
-        "kernel-devel-4.18.0-553.el8_10",
-        "epel-release",
-    ),
-    ("rocky", "9.6"): ("5.14.0-570.el9.x86_64", "rhel9", "kernel-devel-5.14.0-570.el9", "epel-release"),
-    ("rocky", "10.1"): ("6.12.0-124.el10.x86_64", "rhel10", "kernel-devel-6.12.0-124.el10", "epel-release"),
-    ("almalinux", "8.10"): (
-        "4.18.0-553.el8_10.x86_64",
-        "rhel8",
-        "kernel-devel-4.18.0-553.el8_10",
-        "epel-release",
-    ),
-    ("almalinux", "9.7"): ("5.14.0-611.el9.x86_64", "rhel9", "kernel-devel-5.14.0-611.el9", "epel-release"),
-    ("almalinux", "10.0"): ("6.12.0-55.el10.x86_64", "rhel10", "kernel-devel-6.12.0-55.el10", "epel-release"),
-    ("ol", "8.10"): (
-        "5.15.0-302.167.6.el8uek.x86_64",
-        "rhel8",
-        "kernel-uek-devel-5.15.0-302.167.6.el8uek",
-        "oracle-epel-release-el8",
-    ),
-    ("ol", "9.6"): (
-        "5.14.0-570.el9.x86_64",
-        "rhel9",
-        "kernel-devel-5.14.0-570.el9",
-        "oracle-epel-release-el9",
-    ),
-    ("ol", "10.0"): (
-        "6.12.0-101.33.4.3.el10uek.x86_64",
-        "rhel10",
-        "kernel-uek-devel-6.12.0-101.33.4.3.el10uek",
-        "oracle-epel-release-el10",
-    ),
-    ("amzn", "2023"): (
-        "6.1.153-175.280.amzn2023.x86_64",
-        "amzn2023",
-        "kernel-devel-6.1.153-175.280.amzn2023",
-        None,
-    ),
-}
+# os, release: `uname -r`, directory, headers, package of EPEL
+SYSTEMS = {(name, release): row for name, release, *row in tables.read("dnf-systems")}
 # branch, GPU: the flavour's package and stream. P100 has no open module; H100 takes the open one.
 DRIVERS = {
     ("570", "2330"): ("kmod-nvidia-open-dkms", "570-open"),

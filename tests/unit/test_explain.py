@@ -23,7 +23,7 @@ from gpunode.explain import ACTIONS, Explanation, explain
 from gpunode.links.pod.pending import REASONS
 from gpunode.packages import SYSTEMS
 from gpunode.planning.tables import table
-from tests import jsonlines
+from tests import jsonlines, tables
 
 GPU = "0000:3b:00"
 CASES = Path(__file__).parents[1] / "cases/explain"
@@ -213,22 +213,7 @@ def test_an_error_of_cuda_is_known_by_its_names_its_text_and_its_number() -> Non
         assert kind or codes <= {"", "cuda-start-unknown"}, number
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("NCCL WARN Cuda failure 2 'out of memory'", "out-of-memory"),
-        ("NCCL WARN Cuda failure 'invalid argument'", "nccl-cuda-error"),
-        ("cuda.h: file not found", None),
-        ("open: operation not permitted", None),
-        ("DriverError(CUDA_ERROR_INVALID_VALUE)", "launch-refused"),
-        (
-            "Check failed: e == cudaSuccess || e == cudaErrorCudartUnloading: CUDA: out of memory",
-            "out-of-memory",
-        ),
-        ("Failed: Cuda error /workspace/csrc/custom_all_reduce.cuh:364 'invalid argument'", "launch-refused"),
-        ("worker: feature not yet implemented", None),
-    ],
-)
+@tables.rows("cuda-texts")
 def test_a_text_of_cuda_is_no_other_programs_text(text: str, code: str | None) -> None:
     assert getattr(explain(text), "code", None) == code
 

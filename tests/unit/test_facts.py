@@ -31,6 +31,7 @@ from gpunode.model import (
     Ssh,
     Unit,
 )
+from tests import tables
 
 BARE: dict[str, Any] = {
     "time": 1000.5,
@@ -39,66 +40,7 @@ BARE: dict[str, Any] = {
     "boot_id": "b",
     "uptime": 7,
 }
-RAW: dict[str, Any] = {
-    **BARE,
-    "os": {
-        "ID": "ubuntu",
-        "VERSION_ID": "24.04",
-        "PRETTY_NAME": "U",
-    },
-    "arch": "amd64",
-    "cgroup": "v2",
-    "secure_boot": True,
-    "pci": [
-        {
-            "address": "0000:3b:00.0",
-            "vendor": "10de",
-            "device": "2330",
-            "cls": "030200",
-            "driver": None,
-        }
-    ],
-    "modules": {"nvidia": {"version": "580.95.05", "refcnt": 3}},
-    "module_banner": "NVRM",
-    "library_version": "580.95.05",
-    "installed_run": {"version": "580.95.05", "built": True},
-    "smi": {"gpus": [["0", "GPU-1", "NVIDIA H100", "00000000:3B:00.0", "81559"]], "error": None},
-    "packages": {"nvidia-open": {"version": "595.1", "held": True}},
-    "units": {
-        "docker.service": {
-            "load": "loaded",
-            "active": "active",
-            "sub": "running",
-            "enabled": "enabled",
-            "active_since": 5.5,
-            "restarts": 1,
-            "pid": 9,
-        }
-    },
-    "docker": {
-        "version": "20.10",
-        "runtimes": ["nvidia", "runc"],
-        "default_runtime": "runc",
-        "cgroup_driver": "cgroupfs",
-        "containers_running": 2,
-    },
-    "containerd": {"version": "2.2.0", "dump": "version = 3", "error": None},
-    "kubelet": {
-        "version": "1.23.17",
-        "arguments": ["/usr/bin/kubelet"],
-        "unit_text": "[Unit]",
-        "journal": [],
-    },
-    "containers": 2,
-    "gpu_users": [{"pid": 4, "command": "python3", "container": None, "pod": None}],
-    "images": {"docker": {"a:1": "sha256:d"}, "containerd": {"a:1": "sha256:c"}},
-    "files": {
-        "/etc/a": {"exists": True, "sha256": "x", "mode": 420, "mtime": 1.5, "content": "a"},
-        "/b": {"exists": False},
-    },
-    "running": {"run": "r1", "by": "anna", "since": 3, "pid": 1},
-    "errors": {},
-}
+RAW: dict[str, Any] = {**BARE, **tables.read("facts")}
 
 
 def test_everything_that_was_seen_is_in_the_facts() -> None:

@@ -27,75 +27,20 @@ def test_a_gate_taken_out_leaves_the_rest_byte_for_byte(before: str, after: str)
     assert kubelet_args(after, OUT) == after
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("", "ARGS=--feature-gates=G=true\n"),
-        ("ARGS=\n", "ARGS=--feature-gates=G=true\n"),
-        ('ARGS=""', 'ARGS="--feature-gates=G=true"'),
-        ("ARGS='--a'\n", "ARGS='--a --feature-gates=G=true'\n"),
-        ("ARGS=--a --b\n", "ARGS=--a --b --feature-gates=G=true\n"),
-        ("#ARGS=--a\nX=1", "#ARGS=--a\nX=1\nARGS=--feature-gates=G=true\n"),
-        (
-            "# --feature-gates=X=true\nARGS=--a\n",
-            "# --feature-gates=X=true\nARGS=--a --feature-gates=G=true\n",
-        ),
-        ('ARGS="--a\n  --b\n"\nX=1\n', 'ARGS="--a\n  --b\n--feature-gates=G=true"\nX=1\n'),
-        ('ARGS="--a \\\n  --b"\n', 'ARGS="--a \\\n  --b --feature-gates=G=true"\n'),
-        ('ARGS="--a" # x\n', 'ARGS="--a" # x --feature-gates=G=true\n'),
-        ("X=1 \\\n", "X=1 \\\n\nARGS=--feature-gates=G=true\n"),
-        ("X=1\r\n", "X=1\r\nARGS=--feature-gates=G=true\r\n"),
-        ('ARGS="--a"\r\n', 'ARGS="--a --feature-gates=G=true"\r\n'),
-    ],
-)
+@tables.rows("gates-of-variables")
 def test_a_gate_is_set_at_the_end_of_a_variable(before: str, after: str) -> None:
     """Or as a line of its own where the file does not set the variable."""
     assert into_variable(before, "ARGS", "--feature-gates=G=true") == after
     assert kubelet_args(after, {"G": True}) == after
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("A=--feature-gates=X=true\n", ["A=--feature-gates=X=true,G=true\n"]),
-        ("A=--feature-gates=X=true,\n", ["A=--feature-gates=X=true,G=true\n"]),
-        ('A="--a \\\n --feature-gates=X=true"\n', ['A="--a \\\n --feature-gates=X=true,G=true"\n']),
-        ('A="--feature-gates=\\"X=true\\" --b"\n', ['A="--feature-gates=\\"X=true,G=true\\" --b"\n']),
-        (
-            "A=--feature-gates=X=true\nB=--feature-gates=Y=true\n",
-            [
-                "A=--feature-gates=X=true\nB=--feature-gates=Y=true,G=true\n",
-                "A=--feature-gates=X=true,G=true\nB=--feature-gates=Y=true\n",
-            ],
-        ),
-        ("# A=--feature-gates=X=true\n", []),
-    ],
-)
+@tables.rows("gates-that-join")
 def test_a_gate_joins_a_flag_that_is_there(before: str, after: list[str]) -> None:
     """Each flag of the file is offered, the last one first."""
     assert list(into_flags(before, {"G": True})) == after
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ('Environment="A=--a"\n', 'Environment="A=--a --feature-gates=G=true"\n'),
-        ("Environment=A=--a\n", 'Environment="A=--a --feature-gates=G=true"\n'),
-        ('Environment=A="--a b"\n', 'Environment=A="--a b --feature-gates=G=true"\n'),
-        ('Environment="A="\n', 'Environment="A=--feature-gates=G=true"\n'),
-        ("Environment='A=--a' B=1\n", "Environment='A=--a --feature-gates=G=true' B=1\n"),
-        (
-            'Environment=B=1 \\\n  "A=--a \\\n   --b"\n',
-            'Environment=B=1 \\\n  "A=--a \\\n   --b --feature-gates=G=true"\n',
-        ),
-        ('Environment="A=--a"\r\nX=1\r\n', 'Environment="A=--a --feature-gates=G=true"\r\nX=1\r\n'),
-        (
-            'Environment="A=--a"\nEnvironment=A=--b\n',
-            'Environment="A=--a"\nEnvironment="A=--b --feature-gates=G=true"\n',
-        ),
-        ("Environment=B=1\n", "Environment=B=1\n"),
-    ],
-)
+@tables.rows("gates-of-units")
 def test_a_gate_is_set_in_a_variable_of_a_unit(before: str, after: str) -> None:
     """In the last assignment, within its quotes."""
     assert into_unit_variable(f"[Service]\n{before}", "A", "--feature-gates=G=true") == f"[Service]\n{after}"

@@ -75,6 +75,7 @@ def restart(*guards: str) -> Service:
     return Service(DOCKER, why, restart=True, guards=guards, ends=(), drops="nvidia")
 
 
+unchanged, irreversible = partial(Left, "kept"), partial(Left, "irreversible")
 SINCE, BETWEEN = "changed since the run", "changed between two writes of run r1"
 FILES: list[tuple[list[Entry], dict[str, str | None], list[Change], list[Left]]] = [
     ([file("/a", "1", "2")], {"/a": "2"}, [write("/a", "1", "2")], []),
@@ -90,13 +91,13 @@ FILES: list[tuple[list[Entry], dict[str, str | None], list[Change], list[Left]]]
     # Once without effect: killed before its change, or restored after a failure.
     ([file("/a", "1", "2"), file("/a", "1", "3")], {"/a": "3"}, [write("/a", "1", "3")], []),
     # Changed between.
-    ([file("/a", "1", "2"), file("/a", "u", "3")], {"/a": "3"}, [], [Left("kept", "/a", BETWEEN)]),
+    ([file("/a", "1", "2"), file("/a", "u", "3")], {"/a": "3"}, [], [unchanged("/a", BETWEEN)]),
     ([file("/a", "1", "2"), file("/a", "u", "3")], {"/a": "2"}, [write("/a", "1", "2")], []),
     (
         [file("/a", "1", "2"), file("/a", "2", "3", run="r2"), file("/a", "3", "4")],
         {"/a": "4"},
         [],
-        [Left("kept", "/a", BETWEEN)],
+        [unchanged("/a", BETWEEN)],
     ),
     (
         [file("/a", None, "2"), file("/b", None, "3")],
@@ -107,26 +108,26 @@ FILES: list[tuple[list[Entry], dict[str, str | None], list[Change], list[Left]]]
     # Of other runs nothing is taken back.
     ([file("/a", "1", "2", run="r0"), file("/b", None, "3", run="")], {"/a": "2", "/b": "3"}, [], []),
     # Changed since.
-    ([file("/a", "1", "2")], {"/a": "9"}, [], [Left("kept", "/a", SINCE)]),
-    ([file("/a", "1", "2")], {"/a": None}, [], [Left("kept", "/a", SINCE)]),
+    ([file("/a", "1", "2")], {"/a": "9"}, [], [unchanged("/a", SINCE)]),
+    ([file("/a", "1", "2")], {"/a": None}, [], [unchanged("/a", SINCE)]),
     (
         [file("/a", "1", "2"), file("/a", "2", "3", run="r2")],
         {"/a": "3"},
         [],
-        [Left("kept", "/a", f"{SINCE} by run r2: undo that first")],
+        [unchanged("/a", f"{SINCE} by run r2: undo that first")],
     ),
     # What nothing restores.
     (
         [Entry("a", "r1", path="/a", was="-> /x", wrote=sha("2"), link="/x")],
         {"/a": "2"},
         [],
-        [Left("irreversible", "/a", "it was a link to /x")],
+        [irreversible("/a", "it was a link to /x")],
     ),
     (
         [Entry("a", "r1", path="/a", was=sha("1"), wrote=sha("2"), error="not UTF-8")],
         {"/a": "2"},
         [],
-        [Left("irreversible", "/a", "its original cannot be read: not UTF-8")],
+        [irreversible("/a", "its original cannot be read: not UTF-8")],
     ),
     # A unit is restarted once, after the last of its files; not for one that stays, nor while it is stopped.
     (
@@ -135,7 +136,7 @@ FILES: list[tuple[list[Entry], dict[str, str | None], list[Change], list[Left]]]
         [remove("/c", "4"), remove("/b", "3"), write("/a", "1", "2"), restart("/c", "/a")],
         [],
     ),
-    ([file("/a", "1", "2", unit=DOCKER)], {"/a": "9"}, [], [Left("kept", "/a", SINCE)]),
+    ([file("/a", "1", "2", unit=DOCKER)], {"/a": "9"}, [], [unchanged("/a", SINCE)]),
     ([file("/a", "1", "2", unit="x.service")], {"/a": "2"}, [write("/a", "1", "2")], []),
 ]
 
@@ -171,7 +172,17 @@ NVIDIA = there(("nvidia",)).modules
 LOAD = KernelModule(WHY, load=("nvidia", "nvidia_uvm", "nvidia_modeset"))
 DRIVER, TOOLKIT = "libnvidia-ml1", "nvidia-container-toolkit"
 STUCK = "those that NVIDIA's runtime started cannot be stopped before the next boot"
-OLD = PackageSpec(DRIVER, "1", downgrade=True)
+
+
+def older(name: str) -> Packages:
+    """Version 1 instead of a newer one, or of none."""
+    return Packages(WHY, (PackageSpec(name, "1", downgrade=True),), refresh=True)
+
+
+def removed(name: str) -> Packages:
+    return Packages(WHY, remove=(name,), purge=True)
+
+
 USER = GpuUser(7, "python")
 HOLDERS = modules.holders(there(("nvidia",), (USER,)))
 HELD = Reboot(f"the modules were not loaded before run r1; {HOLDERS}", ("7",), bare=True)
@@ -208,29 +219,19 @@ def unit_is(
 
 SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
     # Packages: brought ones go, others are as before; holds, too.
-    ([changed(packages={"a": (None, "1")})], there(a="1"), [Packages(WHY, remove=("a",), purge=True)], []),
-    (
-        [changed(packages={"a": ("1", "2")})],
-        there(a="2"),
-        [Packages(WHY, (PackageSpec("a", "1", downgrade=True),), refresh=True)],
-        [],
-    ),
-    (
-        [changed(packages={"a": ("1", None)})],
-        there(),
-        [Packages(WHY, (PackageSpec("a", "1", downgrade=True),), refresh=True)],
-        [],
-    ),
+    ([changed(packages={"a": (None, "1")})], there(a="1"), [removed("a")], []),
+    ([changed(packages={"a": ("1", "2")})], there(a="2"), [older("a")], []),
+    ([changed(packages={"a": ("1", None)})], there(), [older("a")], []),
     ([changed(packages={"a": ("1", "1", False, True)})], there(a="1!"), [Packages(WHY, release=("a",))], []),
     ([changed(packages={"a": ("1", "1", True, False)})], there(a="1"), [Packages(WHY, hold=("a",))], []),
     ([changed(packages={"a": ("1", "2")})], there(a="1"), [], []),
     # A hold that somebody has set or released since stays so; what is held does not change.
-    ([changed(packages={"a": (None, "2")})], there(a="2!"), [], [Left("kept", "a", f"{SINCE}: it is held")]),
+    ([changed(packages={"a": (None, "2")})], there(a="2!"), [], [unchanged("a", f"{SINCE}: it is held")]),
     (
         [changed(packages={"a": ("1", "2", True)})],
         there(a="2!"),
         [],
-        [Left("kept", "a", f"{SINCE}: it is held")],
+        [unchanged("a", f"{SINCE}: it is held")],
     ),
     ([changed(packages={"a": ("1", "2")})], there(a="1!"), [], []),
     ([changed(packages={"a": ("1", "1", True, True)})], there(a="1"), [], []),
@@ -249,8 +250,8 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
     (
         [changed(packages={"a": (None, "1"), "b": (None, "1")})],
         there(a="2", b="1"),
-        [Packages(WHY, remove=("b",), purge=True)],
-        [Left("kept", "a", "changed since the run: it is 2, the run left 1")],
+        [removed("b")],
+        [unchanged("a", "changed since the run: it is 2, the run left 1")],
     ),
     # It was taken back since, and made again.
     (
@@ -262,7 +263,7 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         ],
         there(("nvidia",), libnvidia_ml1="2"),
         [],
-        [Left("kept", DRIVER, f"{SINCE} by run r2: undo that first")],
+        [unchanged(DRIVER, f"{SINCE} by run r2: undo that first")],
     ),
     # While a version of before cannot be had, no package and no module changes.
     (
@@ -272,7 +273,7 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         ],
         there(("nvidia",), b="1"),
         [],
-        [Left("irreversible", "a", "no repository has 1, so no package and no module is changed")],
+        [irreversible("a", "no repository has 1, so no package and no module is changed")],
     ),
     (
         [changed(packages={"linux-image-6.1.0-1": (None, "1"), "linux-headers-6.1.0-1": (None, "1")})],
@@ -281,38 +282,38 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
             kernel="6.1.0-1",
             packages={name: Package(name, "1") for name in ("linux-image-6.1.0-1", "linux-headers-6.1.0-1")},
         ),
-        [Packages(WHY, remove=("linux-headers-6.1.0-1",), purge=True)],
-        [Left("irreversible", "linux-image-6.1.0-1", "it is of the running kernel")],
+        [removed("linux-headers-6.1.0-1")],
+        [irreversible("linux-image-6.1.0-1", "it is of the running kernel")],
     ),
     (
         [changed(error="the packages could not be read")],
         there(),
         [],
-        [Left("irreversible", "packages", "the packages could not be read before or after a change")],
+        [irreversible("packages", "the packages could not be read before or after a change")],
     ),
     (
         [changed(packages={"gpg-pubkey": (None, "1")})],
         there(gpg_pubkey="1"),
         [],
-        [Left("irreversible", "gpg-pubkey", "an undo removes no key from rpm's database")],
+        [irreversible("gpg-pubkey", "an undo removes no key from rpm's database")],
     ),
     (
         [changed(packages={"a": ("1", None)}, state="purge")],
         there(),
-        [Packages(WHY, (PackageSpec("a", "1", downgrade=True),), refresh=True)],
-        [Left("irreversible", "configuration", "that of a was purged; they are installed with their own")],
+        [older("a")],
+        [irreversible("configuration", "that of a was purged; they are installed with their own")],
     ),
     # Modules: unloaded before their packages go; loaded again in another version.
     (
         [changed(packages={DRIVER: (None, "2")}), changed("kernel_module")],
         there(("nvidia",), libnvidia_ml1="2"),
-        [UNLOAD, Packages(WHY, remove=(DRIVER,), purge=True)],
+        [UNLOAD, removed(DRIVER)],
         [],
     ),
     (
         [changed(packages={DRIVER: ("1", "2")}, modules=("nvidia",))],
         there(("nvidia",), libnvidia_ml1="2"),
-        [RELOADED, Packages(WHY, (OLD,), refresh=True), LOAD],
+        [RELOADED, older(DRIVER), LOAD],
         [],
     ),
     # An undo was killed between the packages and their modules, or between unload and load.
@@ -342,34 +343,34 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [],
     ),
     (
-        [changed(packages={"nvidia-container-toolkit": ("1", "2")}, modules=("nvidia",))],
+        [changed(packages={TOOLKIT: ("1", "2")}, modules=("nvidia",))],
         replace(there(("nvidia",), nvidia_container_toolkit="1"), library_version="1"),
         [],
         [],
     ),
     (
-        [changed(packages={"nvidia-container-toolkit": (None, "2")}, modules=("nvidia",))],
+        [changed(packages={TOOLKIT: (None, "2")}, modules=("nvidia",))],
         there(("nvidia",), nvidia_container_toolkit="2"),
-        [Packages(WHY, remove=("nvidia-container-toolkit",), purge=True)],
+        [removed(TOOLKIT)],
         [],
     ),
     # Containers that a shim holds.
     (
         RUNTIME,
         there(nvidia_container_toolkit="2"),
-        [Packages(WHY, remove=(TOOLKIT,), purge=True)],
-        [Left("irreversible", "running containers", STUCK)],
+        [removed(TOOLKIT)],
+        [irreversible("running containers", STUCK)],
     ),
     (
         [file("/etc/docker/daemon.json", None, "2", unit=DOCKER), changed(packages={TOOLKIT: (None, "2")})],
         there(nvidia_container_toolkit="2"),
-        [Packages(WHY, remove=(TOOLKIT,), purge=True)],
+        [removed(TOOLKIT)],
         [],
     ),
     (
         [changed(packages={DRIVER: (None, "2")}), changed("kernel_module")],
         there(("nvidia",), (USER,), libnvidia_ml1="2"),
-        [Packages(WHY, remove=(DRIVER,), purge=True), HELD],
+        [removed(DRIVER), HELD],
         [],
     ),
     ([changed("kernel_module", modules=("nvidia",))], there(), [LOAD], []),
@@ -377,7 +378,7 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [changed("kernel_module", modules=("nouveau",))],
         there(("nvidia",)),
         [UNLOAD],
-        [Left("irreversible", "nouveau", "it was loaded before the run; the next boot loads it again")],
+        [irreversible("nouveau", "it was loaded before the run; the next boot loads it again")],
     ),
     # NVIDIA's installer.
     (
@@ -392,19 +393,14 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
             changed("install_driver", name="580.1", modules=("nvidia",)),
         ],
         replace(there(("nvidia",)), installed_run=InstalledRun("580.1", built=True)),
-        [
-            RELOADED,
-            UninstallDriver("580.1", "run r1 installed it"),
-            Packages(WHY, (OLD,), refresh=True),
-            LOAD,
-        ],
+        [RELOADED, UninstallDriver("580.1", "run r1 installed it"), older(DRIVER), LOAD],
         [],
     ),
     (
         [changed("uninstall_driver", name="570.1", state="570.1")],
         there(),
         [],
-        [Left("irreversible", "driver 570.1", "an undo has no installer of NVIDIA's to install it from")],
+        [irreversible("driver 570.1", "an undo has no installer of NVIDIA's to install it from")],
     ),
     # MIG.
     ([cut(None, ("1g.10gb",))], there_is(("1g.10gb",)), [back(None, ("1g.10gb",))], []),
@@ -415,12 +411,12 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [],
     ),
     ([cut(("7g.80gb",), ("1g.10gb",))], there_is(("7g.80gb",)), [], []),
-    ([cut(None, ("1g.10gb",))], there_is(()), [], [Left("kept", f"MIG of {PCI}", "changed since the run")]),
+    ([cut(None, ("1g.10gb",))], there_is(()), [], [unchanged(f"MIG of {PCI}", "changed since the run")]),
     (
         [cut(("1c.3g.40gb",), ("1g.10gb",))],
         there_is(("1g.10gb",)),
         [],
-        [Left("irreversible", f"MIG of {PCI}", COMPUTE)],
+        [irreversible(f"MIG of {PCI}", COMPUTE)],
     ),
     ([cut(("1c.3g.40gb",), ("1g.10gb",))], there_is(("1c.3g.40gb",)), [], []),
     # Units, booleans, images, reboots.
@@ -443,15 +439,12 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         [STOPPED],
         unit_is("", load="not-found"),
         [],
-        [Left("irreversible", FABRIC, "it does not exist any more, or is masked")],
+        [irreversible(FABRIC, "it does not exist any more, or is masked")],
     ),
     (
         [STOPPED, changed(packages={"a": ("1", None)})],
         unit_is("", load="not-found"),
-        [
-            Packages(WHY, (PackageSpec("a", "1", downgrade=True),), refresh=True),
-            Service(FABRIC, WHY, enable=True),
-        ],
+        [older("a"), Service(FABRIC, WHY, enable=True)],
         [],
     ),
     ([replace(STOPPED, state="")], unit_is("disabled"), [], []),
@@ -473,8 +466,8 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
         facts({}),
         [],
         [
-            Left("irreversible", "reboot", "the host was rebooted; before, it ran kernel 6.1"),
-            Left("irreversible", "i:1", "an undo removes no image of a container runtime"),
+            irreversible("reboot", "the host was rebooted; before, it ran kernel 6.1"),
+            irreversible("i:1", "an undo removes no image of a container runtime"),
         ],
     ),
 ]
@@ -507,8 +500,8 @@ def test_a_package_that_later_runs_changed_and_their_undos_restored_is_the_runs(
 ) -> None:
     later = [changed(run=run, undoes=undoes, packages={"a": (was, now)}) for run, undoes, was, now in since]
     planned = undo.plan([changed(packages={"a": (None, "2")}), *later], "r1", there(a="2"))
-    taken = Packages(WHY, remove=("a",), purge=True)
-    assert planned == (((), (Left("kept", "a", kept),)) if kept else ((taken,), ()))
+    taken = removed("a")
+    assert planned == (((), (unchanged("a", kept),)) if kept else ((taken,), ()))
 
 
 @pytest.mark.parametrize(

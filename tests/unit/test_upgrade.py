@@ -92,20 +92,7 @@ def test_what_an_upgrade_breaks(base: str, over: dict[str, Any], target: int, co
 ARGS = "/var/snap/microk8s/current/args/"
 
 
-@pytest.mark.parametrize(
-    ("files", "codes"),
-    [
-        ({}, []),
-        ({"kubelet": "--feature-gates=RuntimeClass=true\n"}, ["gate"]),
-        ({"kubelet": "--network-plugin=cni\n"}, ["flag"]),
-        ({"kubelite": "", "kube-apiserver": "--feature-gates=RuntimeClass=true\n"}, ["gate"]),
-        (
-            {"kubelite": "", "kube-scheduler": "--policy-config-file=${SNAP_DATA}/policy.json\n"},
-            ["scheduler"],
-        ),
-        ({"kube-apiserver": "--feature-gates=RuntimeClass=true\n"}, []),  # a worker's, which starts none
-    ],
-)
+@tables.rows("microk8s-upgrades")
 def test_a_node_of_microk8s_is_judged_by_its_files_of_arguments(
     files: dict[str, str], codes: list[str]
 ) -> None:

@@ -24,6 +24,7 @@ from gpunode.cluster.api.watch import follow
 from gpunode.errors import ApiConnectionLost, ClusterError, HttpError
 from gpunode.model import Cluster
 from gpunode.sim.apiserver import tls
+from tests import tables
 
 from .conftest import add_node
 from .fake import FakeApi, Fault, plain
@@ -141,113 +142,21 @@ FORBIDDEN = (
 )
 
 
-@pytest.mark.parametrize(
-    ("fault", "message", "hint"),
-    [
-        (Fault(401, "Unauthorized", "Unauthorized"), "does not accept the credentials", "may have expired"),
-        (
-            Fault(403, "Forbidden", FORBIDDEN),
-            "does not let the user `jane` patch daemonsets.apps in namespace gpunode",
-            "kubectl auth can-i patch daemonsets.apps -n gpunode",
-        ),
-        (
-            Fault(
-                403,
-                "Forbidden",
-                'namespaces "gpunode" is forbidden: User "jane" cannot get resource "namespaces" in API group ""'
-                ' in the namespace "gpunode"',
-            ),
-            "does not let the user `jane` get namespaces in the whole cluster",
-            "kubectl auth can-i get namespaces`",
-        ),
-        (
-            Fault(
-                403,
-                "Forbidden",
-                'nodes is forbidden: User "jane" cannot list resource "nodes" in API group "" at the cluster scope',
-            ),
-            "does not let the user `jane` list nodes in the whole cluster",
-            "kubectl auth can-i list nodes`",
-        ),
-        (
-            Fault(
-                403,
-                "Forbidden",
-                'nodes is forbidden: User "system:anonymous" cannot list resource "nodes" in API group "" at the cluster scope',
-            ),
-            "received no credentials",
-            "names no usable user",
-        ),
-        (
-            Fault(
-                403, "Forbidden", 'pods "x" is forbidden: exceeded quota: q, used: pods=1, limited: pods=1'
-            ),
-            'admission refused it: pods "x" is forbidden: exceeded quota',
-            "kubectl describe resourcequota q",
-        ),
-        (Fault(403, "Forbidden", "of a plugin of one's own"), "admission refused it", "A quota"),
-        (
-            Fault(400, "BadRequest", 'admission webhook "w.example" denied the request: no owner'),
-            'admission refused it: admission webhook "w.example"',
-            "w.example is",
-        ),
-        (
-            Fault(
-                403,
-                "Forbidden",
-                'roles.rbac.authorization.k8s.io "x" is forbidden: user "jane" (groups=["a"]) is attempting to grant RBAC '
-                'permissions not currently held:\n{APIGroups:[""], Resources:["events"], Verbs:["create"]}',
-            ),
-            'the user `jane` may not create roles.rbac.authorization.k8s.io "x": it gives rights that the user does not have: '
-            '{APIGroups:[""], Resources:["events"], Verbs:["create"]}',
-            "Grant the user these rights",
-        ),
-        (Fault(404, "NotFound", 'namespaces "x" not found'), 'namespaces "x" not found', "does not exist"),
-        (
-            Fault(409, "Conflict", 'Apply failed with 1 conflict: conflict with "kubectl": .spec.x'),
-            "another field manager set the same fields",
-            "remove the field there",
-        ),
-        (Fault(415, "UnsupportedMediaType", "no"), "server-side apply switched off", "ServerSideApply=false"),
-        (Fault(422, "Invalid", 'Node "x" is invalid: a b'), "finds the object invalid: Node", ""),
-        (Fault(503, "ServiceUnavailable", "starting"), "starting", "try again"),
-        (
-            Fault(
-                500,
-                "InternalError",
-                'Internal error occurred: failed calling webhook "v.example.com": failed to call webhook: Post x',
-            ),
-            'webhook "v.example.com" does not answer',
-            "kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations",
-        ),
-        (
-            Fault(500, "", "etcdserver: request timed out"),
-            "cannot reach its store: etcdserver: request timed out",
-            "etcd",
-        ),
-        (
-            Fault(500, "InternalError", "Internal error occurred: no idea"),
-            "failed (500): Internal error occurred: no idea",
-            "kubectl get --raw '/readyz?verbose'",
-        ),
-        (Fault(429, "TooManyRequests", "later"), "too many requests (429)", "try again"),
-        # As it answers when it has no room for requests, and as a load balancer does that has no API server to ask.
-        (plain(429, "Too many requests, please try again later."), "too many requests (429)", "try again"),
-        (
-            plain(503, "<h1>503 Service Unavailable</h1>"),
-            "not available (503): <h1>503 Service Unavailable</h1>",
-            "try again",
-        ),
-        (plain(502, "Bad Gateway"), "not available (502): Bad Gateway", "try again"),
-    ],
-)
+@tables.rows("refusals", hint="")
 def test_a_refusal_says_what_is_needed(
-    api: Api, fake: FakeApi, fault: Fault, message: str, hint: str, monkeypatch: pytest.MonkeyPatch
+    api: Api,
+    fake: FakeApi,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    reason: str | None,
+    text: str,
+    message: str,
+    hint: str,
 ) -> None:
     """Each status has its message: which user may not do what where, and the fix."""
     monkeypatch.setattr(api_module.time, "sleep", lambda _: None)
     for _ in range(3):  # 429 is tried again
-        fake.fail("GET", "/nodes", fault)
+        fake.fail("GET", "/nodes", plain(status, text) if reason is None else Fault(status, reason, text))
     with pytest.raises(HttpError) as caught:
         api.find("Node")
     assert message in caught.value.message
@@ -279,21 +188,7 @@ def test_a_server_that_asks_to_come_again_at_any_time_is_asked_again_soon(
     assert waits == [1, 1]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "[" * 100_000,
-        '{"kind": ' * 100_000,
-        '{"gitVersion": 1}',
-        '{"major": "1", "minor": "36"}',
-        '{"kind": "Status", "code": "x"}',
-        '{"kind": "NodeList", "metadata": {}, "items": 3}',
-        '{"kind": "NodeList", "metadata": {}, "items": [null]}',
-        '{"kind": "NodeList", "metadata": [], "items": []}',
-        '{"kind": "NodeList", "metadata": {}, "items": [{"metadata": null}]}',
-    ],
-    ids=lambda body: body[:40],
-)
+@tables.rows("other-shapes")
 def test_an_answer_of_another_shape_is_reported(tmp_path: Path, body: str) -> None:
     head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n"
     with answering(f"{head}{body}".encode()) as url:

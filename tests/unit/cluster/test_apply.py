@@ -13,8 +13,9 @@ from gpunode.cluster.objects import apply, difference
 from gpunode.errors import ClusterError
 from gpunode.links.plugin.deployment import Spec, all_objects
 from gpunode.model import PluginConfig, PluginImage, PluginPublish
+from tests import tables
 
-from .conftest import NS, has, pod
+from .conftest import NS, has
 from .fake import VERBS, FakeApi, Fault, path
 
 IMAGE = PluginImage("gpunode/device-plugin:0.1.0")
@@ -154,25 +155,7 @@ def token(name: str, account: str) -> dict[str, object]:
     return made
 
 
-@pytest.mark.parametrize(
-    "guest",
-    [
-        pod("train", namespace=NS),
-        foreign("ConfigMap", "settings", NS),
-        foreign("PersistentVolumeClaim", "data", NS),
-        foreign("Secret", "registry", NS, type="kubernetes.io/dockerconfigjson"),
-        token("theirs-token-abcde", "theirs"),
-        token("for-ever", "default"),
-        foreign("ServiceAccount", "theirs", NS),
-        foreign("Role", "theirs", NS),
-        foreign("DaemonSet", "theirs", NS, spec={}),
-        foreign("Deployment", "theirs", NS),
-        foreign("TrainJob", "resnet", NS),
-        by_gpunode("DaemonSet", "a-copy", NS),
-        by_gpunode("ConfigMap", "a-copy", NS),
-    ],
-    ids=lambda guest: f"{guest['kind']}/{guest['metadata']['name']}",
-)
+@tables.rows("namespaces")
 def test_a_namespace_with_other_things_in_it_stays(
     api: Api, fake: FakeApi, told: list[str], guest: dict[str, Any]
 ) -> None:
@@ -429,22 +412,7 @@ def test_bookkeeping_of_others_is_no_difference(noise: Object) -> None:
     assert difference.removal(busy).lines == difference.removal(plain).lines
 
 
-@pytest.mark.parametrize(
-    "item",
-    [
-        container(env=[{"name": "DB_PASSWORD", "value": "hunter2"}]),
-        container(env=[{"name": "AWS_SECRET_ACCESS_KEY", "value": "hunter2"}]),
-        container(env=[{"name": "api_token", "value": "hunter2"}]),
-        container(args=["--token=hunter2"]),
-        container(args=["https://me:hunter2@mirror.example"]),
-        config_map(a="password: hunter2\n"),
-        config_map(a="x: 1\n  auth_token: hunter2 and more\n"),
-        config_map(a="[x]\nsecret = 'hunter2'\n"),
-        config_map(password="hunter2"),
-        config_map(a="-----BEGIN RSA PRIVATE KEY-----\nhunter2\n-----END RSA PRIVATE KEY-----\n"),
-    ],
-    ids=lambda item: str(item.get("data") or item["spec"]["template"]["spec"]["containers"]),
-)
+@tables.rows("secrets")
 def test_a_secret_appears_by_its_size(item: Object) -> None:
     """Whether it comes, goes, changes, or stands beside what changes."""
     other = copy.deepcopy(item)

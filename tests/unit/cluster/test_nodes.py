@@ -15,7 +15,7 @@ from gpunode.links.node import identity, labels
 from gpunode.links.node.link import read_gates
 from gpunode.model import Host, PciDevice, Ssh
 from gpunode.planning.tables import table
-from tests import cases
+from tests import cases, tables
 
 from .conftest import add_node
 from .fake import FakeApi, Fault, Object
@@ -60,26 +60,7 @@ def test_a_hosts_name_in_the_inventory_is_no_proof_when_its_hostname_is_known() 
 
 
 # What the host's files say and what its node does: machine-id, firmware's UUID, boot id.
-@pytest.mark.parametrize(
-    ("own", "told", "wrong"),
-    [
-        (("a", "u", "1"), ("a", "u", "1"), ""),
-        (("a", "u", "2"), ("a", "u", "1"), ""),
-        (("A", "u-U", "2"), ("a", "U-u", "1"), ""),
-        (("a", "u", "1"), ("", "", ""), ""),
-        (("", "", "2"), ("a", "u", "1"), ""),
-        (("", "", "2"), ("", "", "1"), ""),
-        (("a", "", "2"), ("a", "u", "1"), ""),
-        (("a", "u", "1"), ("b", "v", "1"), ""),
-        (("a", "u", "2"), ("b", "u", "1"), "its machine-id is not"),
-        (("a", "u", "2"), ("a", "v", "1"), "its system UUID is not"),
-        (("a", "u", "2"), ("b", "v", "1"), "its machine-id and its system UUID are not"),
-        (("a", "", ""), ("b", "v", "1"), "its machine-id is not"),
-    ],
-    ids=["the same", "rebooted since", "case", "a node that does not tell", "facts of an older agent", "boot ids alone",
-         "no firmware", "a kubelet in a container", "firmware that all machines of a series share",
-         "a copy of another's disk", "another", "another without firmware"],
-)  # fmt: skip
+@tables.rows("other-machines")
 @pytest.mark.parametrize("way", ["node", "hostname", "address"])
 def test_a_host_is_no_node_that_is_another_machine(
     own: tuple[str, str, str], told: tuple[str, str, str], wrong: str, way: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -19,6 +18,7 @@ from gpunode.links.capacity import overview
 from gpunode.links.plugin import Spec, published
 from gpunode.links.plugin.published import COMPONENT, CONTAINER
 from gpunode.model import PluginImage
+from tests import tables
 
 from .conftest import DAEMONSET, GPU_NODE, NS, PluginController, add_node, publish, status
 from .fake import FakeApi, Fault
@@ -60,20 +60,7 @@ def test_the_annotation_is_read_where_the_pod_keeps_it_else_the_log(
 
 
 @pytest.mark.usefixtures("node")
-@pytest.mark.parametrize(
-    ("log", "code", "fix"),
-    [
-        ("", "no-status", ""),
-        ("T1 INFO starting\nT2 INFO registered\n", "plugin-older", published.UPDATE),
-        (
-            f"T1 INFO {MARK} {json.dumps({'version': 2})}\n",
-            "plugin-newer",
-            "Update gpunode on this computer.",
-        ),
-        (f"T1 INFO {MARK} {json.dumps({'units': {}})}\n", "plugin-older", published.UPDATE),
-        (f"T1 INFO {MARK} {json.dumps({'version': 1})}\n", "bad-status", published.UPDATE),
-    ],
-)
+@tables.rows("unreadable-statuses")
 def test_a_plugin_without_a_readable_status_is_answered_with_that_fact(
     api: Api, fake: FakeApi, log: str, code: str, fix: str
 ) -> None:

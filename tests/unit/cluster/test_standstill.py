@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gpunode.links.node import drain
+from tests import tables
 
 RUNS: dict[str, Any] = {"running": {}}
 DONE: dict[str, Any] = {"terminated": {"exitCode": 0}}
@@ -96,27 +97,7 @@ def test_a_pod_whose_container_is_about_to_run_or_not_known_works(item: dict[str
     assert found.standstill == ""
 
 
-@pytest.mark.parametrize(
-    ("late", "early", "more", "why"),
-    [
-        # the init container has the GPU
-        ({"main": INITIALIZING}, {"first": RUNS}, {"gpus": ("first",)}, ""),
-        ({"main": INITIALIZING}, {"first": CRASHES}, {"gpus": ("first",)}, "CrashLoopBackOff"),
-        ({"main": INITIALIZING}, {"first": FAILED}, {"gpus": ("first",)}, ""),
-        ({"main": RUNS}, {"first": DONE}, {"gpus": ("first",)}, ""),
-        ({"main": CRASHES}, {"first": DONE}, {"gpus": ("first",)}, "CrashLoopBackOff"),
-        # the main container has it, and others are in its way
-        ({"main": INITIALIZING}, {"first": RUNS}, {}, ""),
-        ({"main": INITIALIZING}, {"first": CRASHES}, {}, "CrashLoopBackOff"),
-        ({"main": INITIALIZING}, {"first": DONE, "next": waits("ErrImagePull")}, {}, "ErrImagePull"),
-        ({"main": INITIALIZING}, {"first": INITIALIZING}, {}, ""),
-        # a sidecar that is started before the others, and again whenever it ends
-        ({"main": CRASHES}, {"side": RUNS}, {"sidecars": ("side",)}, "CrashLoopBackOff"),
-        ({"main": CRASHES}, {"side": RUNS}, {"sidecars": ("side",), "gpus": ("main", "side")}, ""),
-        ({"main": RUNS}, {"side": CRASHES}, {"sidecars": ("side",), "gpus": ("side",)}, "CrashLoopBackOff"),
-        ({"main": RUNS}, {"side": DONE}, {"sidecars": ("side",), "gpus": ("side",)}, ""),
-    ],
-)
+@tables.rows("init-containers")
 def test_init_containers_and_sidecars_count(
     late: dict[str, Any], early: dict[str, Any], more: dict[str, Any], why: str
 ) -> None:
