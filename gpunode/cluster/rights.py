@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from gpunode.cluster import lease
-from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api.kinds import KINDS, Object
 from gpunode.errors import ClusterError, HttpError
 from gpunode.wording import page
@@ -157,9 +156,8 @@ def name_all(missing: Iterable[Right]) -> str:
 def find_missing(api: Api, rights: Iterable[Right]) -> tuple[Right, ...]:
     """Those of the rights that the user lacks."""
     rights = tuple(dict.fromkeys(rights))
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        granted = pool.map(lambda right: _has(api, right), rights)
-        return tuple(right for right, has in zip(rights, granted, strict=True) if not has)
+    granted = side_by_side(lambda right: _has(api, right), rights)
+    return tuple(right for right, has in zip(rights, granted, strict=True) if not has)
 
 
 def lacks(missing: Sequence[Right], outcome: str = "", user: str = "USER") -> ClusterError:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from gpunode.cluster import admission, pods
-from gpunode.cluster.api import AT_ONCE, Api, refusal
+from gpunode.cluster.api import Api, refusal, side_by_side
 from gpunode.cluster.api.kinds import Object, title
 from gpunode.cluster.objects import apply, difference
 from gpunode.cluster.objects.difference import Difference
@@ -378,8 +377,7 @@ def _try_labels(
     alone = 1 + next((number for number, member in enumerate(members) if _to_ask(member)), len(members))
     done = [try_label(member) for member in members[:alone]]
     untried = next((change.untried for _, change in done if change and change.untried), "")
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return [*done, *pool.map(lambda member: try_label(member, untried), members[alone:])]
+    return [*done, *side_by_side(lambda member: try_label(member, untried), members[alone:])]
 
 
 def _to_ask(member: Member) -> bool:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeAlias
 
 from gpunode import packages
-from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.cluster.api import Api, side_by_side
 from gpunode.engine import accepted, chain, nodes
 from gpunode.engine.fleet import Planner
 from gpunode.engine.member import Member, Members
@@ -122,8 +121,7 @@ def find_impact(
             ),
         )
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return tuple(pool.map(assess, placed))
+    return tuple(side_by_side(assess, placed))
 
 
 def _assess(

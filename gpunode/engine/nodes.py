@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
 from gpunode.acceptance.stamp import read_stamp
 from gpunode.cluster import rights
-from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api import connect as api_of
 from gpunode.cluster.api.kubeconfig import choose_context
 from gpunode.cluster.api.refusal import FORBIDDEN
@@ -232,8 +231,7 @@ def apply_labels(
             return member.exclude(replace(error.problem, code=CONFLICT))
         return replace(member, labels={**member.node.labels, **desired})
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return tuple(pool.map(label, members))
+    return tuple(side_by_side(label, members))
 
 
 def _write_required(api: Api, node: Node, required: bool) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress
 from gpunode.contract.status import LAYOUT
@@ -202,8 +201,7 @@ def _judge(members: Members, judge: Callable[[Member, Node], Verdict]) -> Member
             return member
         return replace(member, verdicts=(*member.verdicts, judge(member, member.node)))
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return tuple(pool.map(add_verdict, members))
+    return tuple(side_by_side(add_verdict, members))
 
 
 def _locate(walk: Walk, members: Members) -> Members:
@@ -280,20 +278,18 @@ def read_states(walk: Walk, members: Members) -> dict[str, State]:
     """The plugin's state on the members' nodes, by node."""
     own_nodes = [member.node for member in members if member.node]
     by_node = daemonset.by_node(walk.api.find("Pod", walk.namespace, labels=daemonset.SELECTOR)[0])
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        read = pool.map(
-            lambda node: daemonset.read_state(walk.api, walk.namespace, node, by_node.get(node.name)),
-            own_nodes,
-        )
-        return {state.node.name: state for state in read}
+
+    def read(node: Node) -> State:
+        return daemonset.read_state(walk.api, walk.namespace, node, by_node.get(node.name))
+
+    return {state.node.name: state for state in side_by_side(read, own_nodes)}
 
 
 def read_pods(api: Api, members: Members) -> dict[str, list[Object]]:
     """The pods of the members' nodes, by host."""
     placed = [(member.host.name, member.node.name) for member in members if member.node]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        read = pool.map(lambda pair: api.find("Pod", fields=f"spec.nodeName={pair[1]}")[0], placed)
-        return {host: pods for (host, _), pods in zip(placed, read, strict=True)}
+    read = side_by_side(lambda pair: api.find("Pod", fields=f"spec.nodeName={pair[1]}")[0], placed)
+    return {host: items for (host, _), items in zip(placed, read, strict=True)}
 
 
 def _deploy(walk: Walk, members: Sequence[Member], renew: set[str]) -> dict[str, State]:

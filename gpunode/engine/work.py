@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api.watch import wait_for_api
 from gpunode.engine import converge, impact, nodes
 from gpunode.engine.fleet import Visit
@@ -141,8 +140,7 @@ def taint_until_proven(
             return member.exclude(reason)
         return replace(member, node=node_of(after)) if after and not changing else member
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return tuple(pool.map(hold, members))
+    return tuple(side_by_side(hold, members))
 
 
 def is_tainted_until_proven(member: Member, asked: bool) -> bool:

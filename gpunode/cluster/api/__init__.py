@@ -15,13 +15,13 @@ from functools import cached_property
 from typing import Any
 
 from gpunode.cluster.api import notes, refusal
-from gpunode.cluster.api.connection import AT_ONCE, MANAGER, Connection
+from gpunode.cluster.api.connection import MANAGER, Connection, side_by_side
 from gpunode.cluster.api.kinds import KINDS, OLDER, Kind, Object, Served, discover
 from gpunode.cluster.api.kubeconfig import Access, load
 from gpunode.errors import HttpError
 from gpunode.model import Cluster
 
-__all__ = ["AT_ONCE", "MANAGER", "Api", "connect"]
+__all__ = ["MANAGER", "Api", "connect", "side_by_side"]
 READ = 20.0
 PAGE = 500
 EVICTION = 22  # the minor from which evictions are of policy/v1; an older API server takes v1beta1 only

@@ -7,8 +7,9 @@ import ssl
 import threading
 import time
 import warnings
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from gpunode.cluster.api.exec_plugin import Credential
@@ -22,6 +23,14 @@ WHOLE = 60.0  # seconds for a whole answer, headers and body, however slowly the
 LARGEST = 256 << 20  # bytes of its body; 500 objects, a page, have far less
 MANAGER = "gpunode"  # who the API server says owns the fields that gpunode applied
 AT_ONCE = 16  # requests that are made side by side; so many connections are kept
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def side_by_side(ask: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """The results in the order of the items, AT_ONCE at a time. Raises the first error, once all that was begun has ended."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(ask, items))
 
 
 class Connection:

@@ -7,12 +7,11 @@ Applied by the field manager `gpunode`. Only objects with the label
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from gpunode.cluster import rights
-from gpunode.cluster.api import AT_ONCE, MANAGER, Api, notes
+from gpunode.cluster.api import MANAGER, Api, notes, side_by_side
 from gpunode.cluster.api.kinds import Object, is_ours, title
 from gpunode.cluster.api.refusal import why_untried
 from gpunode.cluster.api.watch import OnProgress, follow
@@ -95,8 +94,7 @@ def diff(
         if change.action == "created"
     }
     others = _sort([manifest for manifest in manifests if manifest["kind"] != "Namespace"])
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        would += pool.map(lambda manifest: _diff(api, manifest, absent, strict=strict), others)
+    would += side_by_side(lambda manifest: _diff(api, manifest, absent, strict=strict), others)
     left = [manifest for manifest in surplus if manifest["metadata"].get("namespace") not in absent]
     return (*would, *prune(api, manifests, left, dry_run=True, strict=strict, notify=notify))
 
@@ -138,8 +136,8 @@ def prune(
 
 def find_present(api: Api, manifests: Sequence[Object], notify: OnProgress = lambda _: None) -> list[Object]:
     """The objects of these manifests that exist and are gpunode's, in the order in which they are removed."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        lives = pool.map(lambda each: _live(api, each), reversed(_sort(_readable(api, manifests, notify))))
+    readable = reversed(_sort(_readable(api, manifests, notify)))
+    lives = side_by_side(lambda each: _live(api, each), readable)
     return [live for live in lives if live is not None and is_ours(live)]
 
 

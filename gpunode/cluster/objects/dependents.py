@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from gpunode.cluster.api import Api
+from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api.kinds import Kind, Object, is_ours, title
 from gpunode.errors import ClusterError
 from gpunode.wording import few
@@ -80,10 +79,9 @@ def _list_users(
             return [], error.message
         return [_title(served.name, item, namespace) for item in items if counts(served.name, item)], ""
 
-    with ThreadPoolExecutor(8) as pool:
-        for names, why in pool.map(read, [kind for kind in served if of_kind(kind)]):
-            titles += names
-            unknown += [why] if why else []
+    for names, why in side_by_side(read, [kind for kind in served if of_kind(kind)]):
+        titles += names
+        unknown += [why] if why else []
     if titles:
         return f"{verb} {few(list(dict.fromkeys(titles)), NAMED)}"
     return f"its dependents are unknown: {few(unknown, 2)}" if unknown else ""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from gpunode.cluster import pods
-from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.cluster.api import Api, side_by_side
 from gpunode.errors import Problem
 from gpunode.links import node as nodes
 from gpunode.links.capacity.link import NO_POD, stale_counts, why_short, with_capacity
@@ -80,8 +79,7 @@ def status(
             resource=", ".join(counted),
         )
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return tuple(pool.map(row, known))
+    return tuple(side_by_side(row, known))
 
 
 def _note(old: dict[str, int]) -> str:

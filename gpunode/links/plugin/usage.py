@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from gpunode.cluster import pods
-from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api.kinds import Object, path
 from gpunode.contract.usage import PATH, Gpu, Newer, loads
 from gpunode.errors import ClusterError, Problem
@@ -59,8 +58,7 @@ def read_usage(
         gpus, reason = ((), answer) if isinstance(answer, Problem) else (answer, None)
         return NodeUsage(node.name, gpus, reason, holders.get(node.name, ()))
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return tuple(sorted(pool.map(ask, known), key=lambda usage: usage.node))
+    return tuple(sorted(side_by_side(ask, known), key=lambda usage: usage.node))
 
 
 def _ask(api: Api, node: Node, pod: Object | None, namespace: str) -> tuple[Gpu, ...] | Problem:

@@ -14,13 +14,12 @@ import json
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from gpunode.cluster import lease, pods
-from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api.kinds import KINDS, OURS, Object
 from gpunode.cluster.api.watch import OnProgress, changes, follow
 from gpunode.errors import ClusterError
@@ -66,8 +65,7 @@ def run(
     jobs = [Job(target, expected=target.uuids) for target in targets]
     try:
         this.prepare(targets)
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(lambda job: this.start(job, known.get(job.target.node)), jobs))
+        side_by_side(lambda job: this.start(job, known.get(job.target.node)), jobs)
         this.wait(jobs)
     finally:
         this.clean()

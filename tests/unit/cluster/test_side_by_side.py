@@ -6,12 +6,12 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from gpunode.cluster.api import AT_ONCE, Api
+from gpunode.cluster.api import Api, connection
+from gpunode.cluster.api.connection import AT_ONCE
 from gpunode.engine import cluster_diff
 from gpunode.engine import nodes as stages
 from gpunode.engine.member import Member
@@ -33,12 +33,11 @@ def tried(api: Api, members: Sequence[Member]) -> int:
     return len([change for _, change in cluster_diff._try_labels(api, members, strict=True) if change])
 
 
-@pytest.mark.parametrize(("room", "ask", "alone"), [(stages, written, 0), (cluster_diff, tried, 1)])
+@pytest.mark.parametrize(("ask", "alone"), [(written, 0), (tried, 1)])
 def test_labels_are_asked_for_side_by_side_with_a_bound(
     api: Api,
     fake: FakeApi,
     monkeypatch: pytest.MonkeyPatch,
-    room: ModuleType,
     ask: Callable[[Api, Sequence[Member]], int],
     alone: int,
 ) -> None:
@@ -62,6 +61,6 @@ def test_labels_are_asked_for_side_by_side_with_a_bound(
         return {}
 
     monkeypatch.setattr(labels, "write", write)
-    monkeypatch.setattr(room, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(connection, "ThreadPoolExecutor", Pool)
     assert ask(api, members) == many
     assert bounds == [AT_ONCE]
