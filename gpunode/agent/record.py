@@ -77,9 +77,14 @@ class Run:
 
         Facts are not recorded: they hold other files of the host, passwords among them.
         """
-        from gpunode.agent.redaction import redact_values  # only here: a probe must not wait for its tables
+        recorded = message
+        words = {key: item for key, item in message.items() if key != "type" and item and not is_number(item)}
+        if words and message["type"] != "facts":
+            from gpunode.agent.redaction import (
+                redact_values,
+            )  # only here: most applies must not wait for its tables
 
-        recorded = message if message["type"] == "facts" else redact_values(message)
+            recorded = dict(message, **redact_values(words))
         line = json.dumps(recorded).encode() + b"\n"
         with naming(below(self.places[0])), open(below(self.places[0]), "ab") as file:
             file.write(line)
@@ -121,6 +126,10 @@ class Run:
 
     def payload(self, which: Union[int, str]) -> str:
         return below("%s/payload-%s" % (self.record, which))
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (bool, int, float))
 
 
 def check_format(record: Message, path: str, newest: int = VERSION) -> Message:

@@ -1,6 +1,5 @@
 """NVIDIA's own installer (.run): the changes `install_driver` and `uninstall_driver`."""
 
-import hashlib
 import os
 import re
 import shutil
@@ -109,6 +108,8 @@ def failure(act: str, task: str, status: int, text: str) -> Failure:
 
 
 def digest(path: str) -> str:
+    import hashlib  # only here: it loads OpenSSL, for which an apply of other changes must not wait
+
     hasher = hashlib.sha256()
     with open(path, "rb") as file:
         for chunk in iter(lambda: file.read(CHUNK), b""):
