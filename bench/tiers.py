@@ -1,4 +1,4 @@
-"""What the tiers of tests cost, a probe, and `gpunode --help`: `python -m bench.tiers [TIER…]`, on a quiet machine.
+"""What the tiers of tests cost, a probe, a plan and `gpunode --help`: `python -m bench.tiers [TIER…]`, on a quiet machine.
 
 Prints wall and processor seconds of each tier beside its budget in tiers.yaml. Exit status 1: a tier failed, or is over its budget.
 """
@@ -10,12 +10,14 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 import yaml
 
 from bench import probe
+from bench.peers import hosts
 
 BUDGET = Path(__file__).with_suffix(".yaml")
 
@@ -32,7 +34,20 @@ def measure_help() -> float:
     return statistics.median(whole for whole, _ in rounds) - statistics.median(least for _, least in rounds)
 
 
-MEASURED = {"probe": measure_probe, "help": measure_help}
+def measure_plan() -> float:
+    """Seconds of `gpunode plan` of one host on the operator's machine. Needs root and OpenSSH's server, as bench.peers."""
+    gpunode = [sys.executable, "-m", "gpunode"]
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-plan-") as folder,
+        hosts.serve(Path(folder), 1, [], gpunode) as fleet,
+    ):
+        env = {**os.environ, "HOME": folder, "XDG_STATE_HOME": f"{folder}/state"}
+        env.pop("PYTHONDONTWRITEBYTECODE", None)
+        command = [*gpunode, "plan", str(fleet.inventory(1, 0))]
+        return statistics.median(probe.processor(command, env) for _ in range(15))
+
+
+MEASURED = {"probe": measure_probe, "plan": measure_plan, "help": measure_help}
 
 
 def measure(target: str) -> tuple[int, float, float]:

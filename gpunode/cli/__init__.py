@@ -10,9 +10,11 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import NoReturn
 
 import typer
+from typer.main import get_command_name
 
 from gpunode import __version__
 from gpunode.cli import (
@@ -117,6 +119,7 @@ def _run() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _end)
+    _load_only(sys.argv[1:2])
     try:
         app()
     except InventoryError as error:  # lines as a compiler's: an editor jumps to file:line:column
@@ -147,6 +150,18 @@ def _run() -> None:
         os._exit(
             INTERRUPTED
         )  # an orderly exit would wait for the threads, and they follow their hosts to the end
+
+
+def _load_only(named: Sequence[str]) -> None:
+    """Leave `app` the command or group that is named first, if it is one: typer makes all that it has, a twentieth of a plan."""
+    commands = [
+        each
+        for each in app.registered_commands
+        if each.callback and (each.name or get_command_name(each.callback.__name__)) in named
+    ]
+    groups = [each for each in app.registered_groups if each.name in named]
+    if commands or groups:
+        app.registered_commands, app.registered_groups = commands, groups
 
 
 def _ignore_signals() -> None:

@@ -7,7 +7,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
@@ -219,21 +219,19 @@ def usual() -> Path:
 def visits_hosts(command: Callable[..., int]) -> Callable[..., None]:
     """The command with the options of its `common` around its own; it gets them as one value, and returns the exit code. Its
     own arguments come before the inventory; options that it declares before `common` follow it, the others --exclude."""
-    own = list(inspect.signature(command).parameters)
-    kind_of_common = get_type_hints(command)["common"]
+    parameters = inspect.signature(command).parameters
+    own = list(parameters)
+    hints = get_type_hints(command, include_extras=True)
+    kind_of_common = hints["common"]
     names = [field.name for field in dataclasses.fields(kind_of_common) if field.name != "origin"]
-    hints = {
-        **get_type_hints(command, include_extras=True),
-        **get_type_hints(kind_of_common, include_extras=True),
-        "invocation": typer.Context,
-    }
+    hints = {**hints, **_hints(kind_of_common), "invocation": typer.Context}
     first = [name for name in own if isinstance(getattr(hints[name], "__metadata__", "?")[0], ArgumentInfo)]
     own = [name for name in own if name not in first]
     at = own.index("common")
     leading = ["invocation", *first, names[0]]
     order = [*leading, *own[:at], *names[1:LEADING], *own[at + 1 :], *names[LEADING:]]
     defaults = {field.name: field.default for field in dataclasses.fields(kind_of_common)}
-    defaults |= {name: parameter.default for name, parameter in inspect.signature(command).parameters.items()}
+    defaults |= {name: parameter.default for name, parameter in parameters.items()}
 
     @wraps(command)
     def run(invocation: typer.Context, **given: Any) -> None:
@@ -247,3 +245,9 @@ def visits_hosts(command: Callable[..., int]) -> Callable[..., None]:
         [inspect.Parameter(name, kind, default=defaults[name], annotation=hints[name]) for name in order]
     )
     return run
+
+
+@cache
+def _hints(kind: type[Common]) -> Mapping[str, Any]:
+    """The types of a kind's options: to resolve them for each command takes a fifth of what loading the commands does."""
+    return get_type_hints(kind, include_extras=True)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 from gpunode import __version__
 from gpunode.errors import GpunodeError, WrongKey
@@ -71,6 +69,9 @@ def read_key(source: Signed, place: str = "", trusted: Collection[str] = ()) -> 
 
 def _fetch(address: str) -> str:
     """The text at this address; by $HTTPS_PROXY where it is set."""
+    from http.client import HTTPException  # only here: a plan must not wait for these imports
+    from urllib.request import Request, urlopen
+
     request = Request(address, headers={"User-Agent": f"gpunode/{__version__}"})  # noqa: S310 (http or https)
 
     def read() -> bytes:

@@ -14,9 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-import tomlkit
-from tomlkit.exceptions import ParseError, TOMLKitError
-
 from gpunode.errors import CannotPlan
 from gpunode.planning.files import at
 
@@ -62,6 +59,18 @@ def _parse(text: str, path: str, hint: str) -> dict[str, Any]:
         if sys.version_info >= (3, 11):  # ten times as fast, which counts for the dumps of a fleet
             with suppress(tomllib.TOMLDecodeError):
                 return tomllib.loads(text)
+        return _parse_by_tomlkit(text, path, hint)
+    except ValueError as error:  # a number of more than 4300 digits
+        raise CannotPlan(f"{path} does not parse\nnot valid TOML: {error}", hint=hint) from None
+    except RecursionError:
+        raise CannotPlan(f"{path} does not parse\nit is nested too deeply", hint=hint) from None
+
+
+def _parse_by_tomlkit(text: str, path: str, hint: str) -> dict[str, Any]:
+    import tomlkit  # here and in `literal` only: a plan must not wait for it
+    from tomlkit.exceptions import ParseError, TOMLKitError
+
+    try:
         return tomlkit.parse(text).unwrap()
     except ParseError as error:
         reason = re.sub(r"\s*at line \d+ col \d+$", "", str(error))
@@ -70,10 +79,8 @@ def _parse(text: str, path: str, hint: str) -> dict[str, Any]:
         reason = "a string is not closed" if re.search(r"use \\u000[ad] instead", reason) else reason
         where = f"{path}:{error.line}:{error.col + 1}"
         raise CannotPlan(f"{path} does not parse\n{where}: not valid TOML: {reason}", hint=hint) from None
-    except (TOMLKitError, ValueError) as error:  # ValueError: a number of more than 4300 digits
+    except TOMLKitError as error:
         raise CannotPlan(f"{path} does not parse\nnot valid TOML: {error}", hint=hint) from None
-    except RecursionError:
-        raise CannotPlan(f"{path} does not parse\nit is nested too deeply", hint=hint) from None
 
 
 def _check(data: Mapping[str, Any], kinds: Kinds, text: str, path: str, hint: str) -> None:
@@ -368,6 +375,9 @@ def literal(value: object, quote: str) -> str:
         return "[" + ", ".join(literal(item, quote) for item in value) + "]"
     if isinstance(value, str) and not re.search(rf"[{quote}\\\x00-\x1f\x7f]", value):
         return f"{quote}{value}{quote}"
+
+    import tomlkit
+
     return str(tomlkit.item(value).as_string())
 
 

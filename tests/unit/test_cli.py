@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
+from gpunode import cli
 from gpunode.cli import app
 from gpunode.errors import KubeconfigUnusable, UsageError
 from tests import forks
@@ -380,3 +382,17 @@ def test_the_shell_completes_hosts_and_groups(tmp_path: Path, words: str, found:
     )
     printed = re.findall(r'"([^"]+)"', done.stdout)
     assert sorted(printed) == sorted(found), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("word", "kept"), [("cordon-gpu", ["cordon-gpu"]), ("help", ["help"]), ("plugin", ["plugin"])]
+)
+def test_only_the_named_command_is_made(monkeypatch: pytest.MonkeyPatch, word: str, kept: list[str]) -> None:
+    """A mistake, or no word, has all of them: it names those that are near."""
+    for name in ("registered_commands", "registered_groups"):
+        monkeypatch.setattr(app, name, list(getattr(app, name)))
+    for other in ("cordon", "--help"):
+        cli._load_only([other])
+        assert len(get_command(app).commands) > 20  # type: ignore[attr-defined]
+    cli._load_only([word])
+    assert list(get_command(app).commands) == kept  # type: ignore[attr-defined]
