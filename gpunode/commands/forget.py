@@ -37,6 +37,7 @@ from gpunode.model import Host, OnEvent, Ssh
 from gpunode.wording import Advice, Command, few
 
 NAMED = 5
+AGAIN = "The same command continues with them."  # `resume` takes up no forget
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,10 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
         question, answered = rollout.ask(reporter, f"{costs or 'Marks alone'}. Forget them?", yes=options.yes)
     known = RunOptions(run=False, batch=options.size.text if options.size else None, command="forget")
     record = rollout.begin_record(session, (*members, *strangers), known, question, answered)
-    with rollout.hold_cluster(session, api, record, (*members, *strangers)) as (lease, interrupt):
+    with rollout.hold_cluster(session, api, record, (*members, *strangers), AGAIN) as (
+        lease,
+        interrupt,
+    ):
         run = Run(
             session,
             api,

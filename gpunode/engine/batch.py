@@ -24,7 +24,7 @@ from gpunode.engine.session import Session
 from gpunode.errors import ApiConnectionLost, ClusterError, Problem
 from gpunode.links.node import taint
 from gpunode.model import OnEvent, Plan
-from gpunode.wording import advise, few
+from gpunode.wording import Advice, Command, few, lines
 
 CHANGES = "changes"  # of all hosts: no phase of a host
 FAILED = "failed"  # code: the cluster did not do what was asked
@@ -216,14 +216,18 @@ def end_state(member: Member) -> tuple[State, str]:
 
 
 NAMED = 5
+RESUME = Advice("`", Command("resume"), "` continues with them.")
 
 
 class Interrupt:
     """Within its block: `set` is True once Ctrl-C was pressed; the second Ctrl-C raises KeyboardInterrupt. `begun`: hosts that
-    are left then before they are finished; they are named with the command that continues."""
+    are left then before they are finished; they are named with what continues with them."""
 
-    def __init__(self, reporter: Reporter, begun: Callable[[], Sequence[str]]) -> None:
+    def __init__(
+        self, reporter: Reporter, begun: Callable[[], Sequence[str]], continues: str = RESUME
+    ) -> None:
         self.set = False
+        self.continues = continues
         self._reporter, self._begun = reporter, begun
         self._before: Any = None
 
@@ -236,11 +240,8 @@ class Interrupt:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
         if kind is KeyboardInterrupt and (hosts := self._begun()):
-            self._reporter.note(
-                advise(
-                    f"Unfinished: {few(hosts, NAMED)}; cordoned nodes stay cordoned. `gpunode resume` continues."
-                )
-            )
+            first = f"Unfinished: {few(hosts, NAMED)}; cordoned nodes stay cordoned."
+            self._reporter.note(lines((first, self.continues), " "))
 
     def _on_sigint(self, _number: int, _frame: FrameType | None) -> None:
         if self.set:

@@ -12,7 +12,7 @@ from gpunode.cluster import rights
 from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held, hold
 from gpunode.engine import batch, control_plane, gate, impact, nodes, plan_file, rounds, work
-from gpunode.engine.batch import Interrupt, Run
+from gpunode.engine.batch import RESUME, Interrupt, Run
 from gpunode.engine.batch_order import Size
 from gpunode.engine.converge import REBOOT_SECONDS
 from gpunode.engine.estimate import Estimate, estimate
@@ -32,7 +32,6 @@ from gpunode.wording import Advice, Command, few, lines, several
 NAMED = 5
 BY_INTERRUPT = Problem(PAUSED, "the run was interrupted")
 BY_PAUSE = Problem(PAUSED, "the run was paused")
-RESUME = Advice("`", Command("resume"), "` continues with them.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +155,13 @@ def ask(reporter: Reporter, question: str, *, yes: bool) -> tuple[str, str]:
 
 @contextmanager
 def hold_cluster(
-    session: Session, api: Api | None, record: Record, members: Members
+    session: Session, api: Api | None, record: Record, members: Members, continues: str = RESUME
 ) -> Iterator[tuple[Held, Interrupt]]:
     """Hold the cluster's Lease, so that no other run changes its nodes, and finish what is begun on Ctrl-C. What earlier runs left on
     other nodes is reported; test pods of a killed run are deleted, as with the Lease no other run has any."""
     reporter = session.reporter
     lease = hold(api, record.owner, progress(reporter)) if api else nullcontext(Held(record.owner))
-    with lease as held, Interrupt(reporter, lambda: record.begun) as interrupt:
+    with lease as held, Interrupt(reporter, lambda: record.begun, continues) as interrupt:
         work.show_unfinished(api, reporter, members)
         if api is not None and held.exclusive:
             sweep(api, session.inventory.cluster.namespace, progress(reporter), holder=record.owner)
@@ -284,8 +283,9 @@ def failed_hosts(members: Members, hosts: Hosts) -> list[Member]:
 
 def skip(run: Run, members: Members, why: Problem) -> Members:
     """The members, excluded before any change."""
+    fix = run.interrupt.continues
     out = tuple(
-        member.exclude(Problem(why.code, f"not started: {why.what}", fix=RESUME, subject=member.host.name))
+        member.exclude(Problem(why.code, f"not started: {why.what}", fix=fix, subject=member.host.name))
         for member in members
     )
     for member in out:

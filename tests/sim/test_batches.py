@@ -329,7 +329,7 @@ def test_ctrl_c_twice_leaves_hosts_that_are_named_and_resume_finishes_them() -> 
             until(lambda: "Interrupted: hosts already started are finished" in seen.read_text())
             run.send_signal(signal.SIGINT)
             assert run.wait() == 130
-        left = "Unfinished: gpu-1; cordoned nodes stay cordoned. `gpunode resume` continues."
+        left = "Unfinished: gpu-1; cordoned nodes stay cordoned. `gpunode resume` continues with them."
         assert left in seen.read_text()
         done = gpunode(demo, "resume", "inventory.yaml", "--yes", "--json")
         assert done.returncode == 0, done.stdout + done.stderr

@@ -36,11 +36,11 @@ def test_the_second_one_leaves_and_names_the_hosts_that_have_begun(begun: list[s
     reporter = Reporter()
 
     def twice() -> None:
-        with Interrupt(cast("Any", reporter), lambda: begun):
+        with Interrupt(cast("Any", reporter), lambda: begun, "The same command continues."):
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(KeyboardInterrupt):
         twice()
-    named = "Unfinished: gpu-1, gpu-2; cordoned nodes stay cordoned. `gpunode resume` continues."
+    named = "Unfinished: gpu-1, gpu-2; cordoned nodes stay cordoned. The same command continues."
     assert reporter.notes[1:] == ([named] if begun else [])

@@ -11,7 +11,7 @@ import pytest
 from gpunode import report
 from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held
-from gpunode.commands import forget, provision
+from gpunode.commands import forget
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError
 from gpunode.links import node as nodes
@@ -98,7 +98,7 @@ def forget_node(api: Api, monkeypatch: pytest.MonkeyPatch, folder: Path, *hosts:
     held.lost = lost
     monkeypatch.setenv("XDG_STATE_HOME", str(folder))
     monkeypatch.setattr("gpunode.engine.nodes.connect", lambda _: api)
-    monkeypatch.setattr(provision, "hold_lease", lambda *_: nullcontext(held))
+    monkeypatch.setattr("gpunode.engine.rollout.hold", lambda *_: nullcontext(held))
     inventory = Inventory("inventory.yaml", hosts, Cluster(plugin=PluginImage("p:1")))
     session = Session(inventory, (), {}, report.make(json=True, quiet=True), 1)
     return forget.forget_hosts(session, forget.ForgetOptions(yes=True, nodes=("a",)))
