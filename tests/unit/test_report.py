@@ -522,7 +522,8 @@ def test_an_error_that_ends_the_command_is_plain_too(
         ClusterError("a\x1b[2Jb https://me:hunter2@a", hint="c\x9bd"),
         InventoryError(["x\x1b[2J: y"]),
     ):
-        monkeypatch.setattr(cli, "app", mock.Mock(side_effect=error))
+        fails = mock.Mock(side_effect=error, registered_commands=[], registered_groups=[])
+        monkeypatch.setattr(cli, "app", fails)
         with pytest.raises(SystemExit):
             cli.main()
 
