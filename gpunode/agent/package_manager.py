@@ -6,7 +6,7 @@ import signal
 import struct
 import subprocess
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from gpunode.agent import system
 from gpunode.agent.failures import Failure
@@ -19,24 +19,19 @@ PLANNED = "/planned.txt"  # of a change of packages that is under way: those tha
 SILENCE = 1800  # seconds without output after which a package manager hangs; building a module takes minutes
 
 
-class PackageSystem:
+class PackageSystem(NamedTuple):
     """What the host half of a package system does. `read`: version and `held` of the installed packages whose names fit, with True
     also of those half installed. `make`: install these, and remove those; with True their configuration, too."""
 
-    def __init__(
-        self,
-        read: Callable[..., Dict[str, Dict[str, Any]]],
-        refresh: Callable[[Run], None],
-        make: Callable[[Run, List[Message], List[str], bool], None],
-        hold: Callable[[Run, List[str]], None],
-        release: Callable[[Run, List[str]], None],  # of holds
-        # Of a probe, with the machine's architecture; None: there is no package that is half installed.
-        read_all: Optional[Callable[[List[str], str], Tuple[Dict[str, Dict[str, Any]], List[str]]]] = None,
-        # Whether a repository has this version of a package, by the lists that are there; None: that is not known.
-        offers: Optional[Callable[[str, str], bool]] = None,
-    ) -> None:
-        self.read, self.refresh, self.make, self.hold = read, refresh, make, hold
-        self.release, self.read_all, self.offers = release, read_all, offers
+    read: Callable[..., Dict[str, Dict[str, Any]]]
+    refresh: Callable[[Run], None]
+    make: Callable[[Run, List[Message], List[str], bool], None]
+    hold: Callable[[Run, List[str]], None]
+    release: Callable[[Run, List[str]], None]  # of holds
+    # Of a probe, with the machine's architecture; None: there is no package that is half installed.
+    read_all: Optional[Callable[[List[str], str], Tuple[Dict[str, Dict[str, Any]], List[str]]]] = None
+    # Whether a repository has this version of a package, by the lists that are there; None: that is not known.
+    offers: Optional[Callable[[str, str], bool]] = None
 
 
 def wait_for_lock(this: Run, name: str, holder: Callable[[], Optional[int]], code: str = "") -> None:

@@ -8,7 +8,7 @@ import signal
 import struct
 import subprocess
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional
 
 from gpunode.agent.failures import Failure
 
@@ -129,11 +129,10 @@ def environment() -> Dict[str, str]:
 ENV = environment()
 
 
-class Answer:
-    """A program's answer. `status` 127: no such command; 124: it did not answer in time."""
-
-    def __init__(self, status: int, out: str, err: str) -> None:
-        self.status, self.out, self.err = status, out, err
+class Answer(NamedTuple):
+    status: int  # 127: no such command; 124: it did not answer in time
+    out: str
+    err: str
 
     @property
     def message(self) -> str:
@@ -246,4 +245,4 @@ def failure_of(error: BaseException) -> Failure:
         return from_os_error(error)
     import traceback
 
-    return Failure("internal", "a bug in gpunode's agent: %r" % error, last(traceback.format_exc(), 20))
+    return Failure("internal", "a bug in gpunode's agent: %r" % error, last(traceback.format_exc(), 12))

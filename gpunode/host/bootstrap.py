@@ -15,32 +15,11 @@ from gpunode.wording import advise
 ROOT = Path(__file__).resolve().parent.parent
 PATTERNS = ("agent/*.py", "**/on_host.py", "**/on_host/*.py")
 DOCSTRING = re.compile(r'(?m)^( *)"""[^\n"](?s:.*?)"""$')
-FUNCTION = re.compile(
-    r"(?m)^(?P<decorated>@.*\n)?def \w+\((?s:.*?)\n(?=[^\s)]|\Z)"
-)  # of a module, to its end
-ANNOTATIONS = re.compile(r"(?m)^from typing import (?!.*NamedTuple)")
 LOADER = '''\
-"""gpunode's agent: SOURCES holds its modules by name, without their docstrings, with a mark before and after each function."""
+"""gpunode's agent: SOURCES holds its modules by name, without their docstrings."""
 import sys
 from importlib.machinery import ModuleSpec
 SOURCES = dict(each.split("\\n", 1) for each in r{quotes}{sources}{quotes}.split("\\f"))
-def define(names, lines, text, file):
-    """Define a function that is compiled when it is first called: to compile all that a probe does not call took a fifth of it."""
-    def call(*args, **named):
-        if not own:
-            exec(compile("\\n" * lines + text, file, "exec"), names, own)
-        return own[name](*args, **named)
-    own, name = {{}}, text[len("def "):text.index("(")]
-    names[name] = call
-class Annotations:
-    """In the place of `typing`, whose import costs a probe more than most of its readings: any name, of any names."""
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return self
-    def __getitem__(self, names):
-        return self
-sys.modules["gpunode.typing"] = Annotations()
 class Modules:
     """Imports from SOURCES. A traceback names a module's file and shows its lines, though there is no such file."""
     def find_spec(self, name, path=None, target=None):
@@ -50,15 +29,9 @@ class Modules:
         return None
     def exec_module(self, module):
         file = module.__name__.replace(".", "/") + ".py"
-        parts, lines = SOURCES[module.__name__].split("\\v"), 0
-        for n, part in enumerate(parts):
-            if n % 2:
-                define(module.__dict__, lines, part, file)
-                parts[n] = "\\n" * part.count("\\n")
-            lines += part.count("\\n")
-        exec(compile("".join(parts), file, "exec"), module.__dict__)
+        exec(compile(SOURCES[module.__name__], file, "exec"), module.__dict__)
     def get_source(self, name):
-        return SOURCES[name].replace("\\v", "")
+        return SOURCES[name]
 sys.meta_path.insert(0, Modules())
 def excepthook(*error):
     import traceback
@@ -95,16 +68,10 @@ def without_docstrings(text: str) -> str:
     return DOCSTRING.sub(lambda match: match[1] + '""' + "\n" * match[0].count("\n"), text)
 
 
-def marked(text: str) -> str:
-    """The module as the program holds it: marks around each function without a decorator, and annotations that cost nothing."""
-    functions = FUNCTION.sub(lambda match: match[0] if match["decorated"] else f"\v{match[0]}\v", text)
-    return ANNOTATIONS.sub("from gpunode.typing import ", functions)
-
-
 @functools.cache
 def program() -> str:
     """The text, run as a file with a verb and a run's name, or executed for its `main(program, job)`."""
-    texts = {name: marked(text) for name, text in sources().items()}
+    texts = sources()
     joined = "\f".join(f"{name}\n{text}" for name, text in texts.items())
     return LOADER.format(
         sources=joined, quotes="'''", packages=tuple(name for name, text in texts.items() if not text)

@@ -79,29 +79,10 @@ def nodes(*kinds: type[ast.AST]) -> Iterator[tuple[str, Any]]:
 
 def test_the_program_holds_each_module_as_it_is_sent() -> None:
     """They stand in one raw string, which costs a host less to read than a dictionary of escaped texts."""
-    for name, text in held().items():
-        plain = text.replace("\v", "").replace("from gpunode.typing import ", "from typing import ")
-        assert plain == bootstrap.sources()[name]
-
-
-def test_every_function_is_compiled_alone_but_those_with_decorators() -> None:
-    """Each when it is first called. A host's probe calls half of what its modules hold."""
-    for name, text in held().items():
-        functions = [node for node in trees()[name].body if isinstance(node, ast.FunctionDef)]
-        alone = text.split("\v")[1::2]
-        assert [ast.dump(ast.parse(part)) for part in alone] == [
-            ast.dump(ast.Module([node], [])) for node in functions if not node.decorator_list
-        ]
-
-
-def held() -> dict[str, str]:
-    """The modules' texts as the program holds them."""
-    loaded: dict[str, Any] = {"__name__": "agent"}
+    loaded: dict[str, object] = {"__name__": "agent"}
     text = bootstrap.program()
-    exec(text[: text.index("def define")], loaded)
-    sources: dict[str, str] = loaded["SOURCES"]
-    assert sources.keys() == bootstrap.sources().keys()
-    return sources
+    exec(text[: text.index("class Modules")], loaded)
+    assert loaded["SOURCES"] == dict(bootstrap.sources())
 
 
 def test_only_the_standard_library_is_imported() -> None:
@@ -130,20 +111,6 @@ def test_annotations_are_those_that_python_3_6_evaluates() -> None:
         sides = (node.left, node.right) if isinstance(node.op, ast.BitOr) else ()
         found += [(name, node.lineno) for one in sides if isinstance(one, ast.Constant) and one.value is None]
     assert found == []
-
-
-def test_a_probe_imports_no_typing() -> None:
-    """It takes as long as a tenth of the rest. A module with a NamedTuple needs it."""
-    probes = f"{bootstrap.program()}\nimport gpunode.engine.on_host.probe\nprint(*sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-I", "-S", "-"],
-        input=probes.replace('__name__ == "__main__"', "False"),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "gpunode.engine.on_host.probe" in done.stdout.split()
-    assert "typing" not in done.stdout.split()
 
 
 def test_no_newer_names_or_arguments_are_used() -> None:

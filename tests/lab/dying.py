@@ -17,8 +17,7 @@ JOURNAL = "gpunode.agent.journal"
 # What follows the agent's own text of that module.
 DYING = """
 KIND, STATE, *WORDS = {points!r}.get(os.uname().nodename, ("", ""))
-WRITE = _append
-def dying(this, line):
+def _append(this, line, write=_append):
     if "kind" in line:
         change = this.load()["changes"][this.n]
         this.here = change["kind"] == KIND and all(word in json.dumps(change) for word in WORDS)
@@ -28,10 +27,9 @@ def dying(this, line):
         with open(below(this.record + LINES), "ab") as file:
             file.write(json.dumps(line).encode()[:40])
         os.kill(os.getpid(), 9)
-    WRITE(this, line)
+    write(this, line)
     if dies and STATE == after:
         os.kill(os.getpid(), 9)
-_append = dying
 """
 
 
