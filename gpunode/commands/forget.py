@@ -117,6 +117,7 @@ def forget_hosts(session: Session, options: ForgetOptions) -> int:
                     member.host.name, "failed" if reason else FORGOTTEN, reason.what if reason else ""
                 )
     record.end()
+    rollout.report_lost(api, run, lease)
     return _report_end(session, api, members, strangers, keep)
 
 
@@ -221,6 +222,4 @@ def _report_end(session: Session, api: Api | None, members: Members, strangers: 
                     Advice(text, Command("plugin remove"), "` removes its objects from the cluster.")
                 )
     reporter.summary(outcomes(members), cluster=0 if api else None)
-    if any(member.reason for member in strangers):
-        return 1
-    return exit_codes.of_run(members)
+    return exit_codes.of_run((*members, *strangers))

@@ -234,7 +234,7 @@ def _check_reviewed(
 def _report_end(session: Session, api: Api | None, run: Run, lease: Held, members: Members) -> None:
     """Report the hosts' ends, and how to continue. `api`: None if no host reached the cluster's stages."""
     reporter = session.reporter
-    rollout.report_lost(api, run.record, lease, reporter)
+    rollout.report_lost(api, run, lease)
     if api is not None:
         proof.report_proofs(members, reporter)
         left = any(member.node and taint.run_of(member.node) for member in members)

@@ -95,7 +95,7 @@ def undo(session: Session, run_id: str, options: UndoOptions) -> int:
             )
     if restored or not all(member.host_ok and member.reason is None for member in members):
         record.end()  # or the undo still owes its objects, and `resume` continues it
-    rollout.report_lost(api if hosts.order else None, record, lease, reporter)
+    rollout.report_lost(api if hosts.order else None, run, lease)
     report_undone(members, reporter)
     rollout.report_results(session, members)
     return exit_codes.of_run(members) or int(not restored)

@@ -26,6 +26,7 @@ from gpunode.links.node import taint
 from gpunode.model import OnEvent, Plan
 from gpunode.wording import Advice, Command, few, lines
 
+BY_INTERRUPT = Problem(PAUSED, "the run was interrupted")
 CHANGES = "changes"  # of all hosts: no phase of a host
 FAILED = "failed"  # code: the cluster did not do what was asked
 NOT_BEGUN = (work.BUSY, PAUSED, rounds.STOPPED, gate.CLOSED)  # codes
@@ -51,9 +52,11 @@ class Run:
     done: State = "undone"
 
     @property
-    def stopped(self) -> bool:
-        """True if no work is waited for any more."""
-        return self.interrupt.set or bool(self.record.lost)
+    def stopped(self) -> Problem | None:
+        """Why no work is waited for any more; None: it is."""
+        if self.record.lost:
+            return Problem(rounds.STOPPED, self.record.lost)
+        return BY_INTERRUPT if self.interrupt.set else None
 
     def hold_taints(self, members: Members, *, changing: bool) -> Members:
         """The members, as of `work.taint_until_proven`. Without vectoradd none is tainted: nothing would remove the taint."""

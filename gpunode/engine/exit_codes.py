@@ -10,7 +10,7 @@ from gpunode.engine.member import PAUSED, Member, outcomes
 
 REFUSED = 4
 DRIFT, DRIFT_AND_MORE = 5, 6  # all was checked and changes wait; changes wait where it could be checked
-STOPPED = 8  # by its operator
+STOPPED = 8  # by its operator, with hosts left
 
 
 def worst(members: Iterable[Member]) -> int:
@@ -33,6 +33,9 @@ def of_run(members: Iterable[Member]) -> int:
         for member in members
         if (member.host_ok or member.has_changes) and not (member.proven or member.in_use)
     ]
+    missed += [
+        member for member in members if member.outcome is None and member.reason
+    ]  # a node without a host
     codes = {member.reason.code if member.reason else "" for member in missed}
     if codes - {gate.CLOSED, PAUSED} or worst(members) == 1:
         return 1

@@ -30,7 +30,6 @@ from gpunode.model import Event, Host
 from gpunode.wording import Advice, Command, few, lines, several
 
 NAMED = 5
-BY_INTERRUPT = Problem(PAUSED, "the run was interrupted")
 BY_PAUSE = Problem(PAUSED, "the run was paused")
 
 
@@ -198,11 +197,10 @@ def stop_reason(run: Run, lease: Held, members: Members, hosts: Hosts) -> Proble
         _unhealthy(members)
         or _too_many(members, hosts)
         or lease.lost_reason(work.API_SECONDS, notify, lambda: run.interrupt.set)
-        or record.lost
     )
     if broken:
         return Problem(rounds.STOPPED, broken)
-    return BY_INTERRUPT if run.interrupt.set else BY_PAUSE if record.paused else None
+    return run.stopped or (BY_PAUSE if record.paused else None)
 
 
 def run_batches(run: Run, lease: Held, hosts: Hosts) -> Members:
@@ -295,24 +293,21 @@ def skip(run: Run, members: Members, why: Problem) -> Members:
     return out
 
 
-def report_lost(api: Api | None, record: Record, lease: Held, reporter: Reporter) -> None:
-    """Report a Lease or a record that the run lost."""
+def report_lost(api: Api | None, run: Run, lease: Held) -> None:
+    """Report a Lease or a record that the run lost; of a record, also the cordons that remain."""
+    record, reporter = run.record, run.session.reporter
     if lease.lost:
         reporter.note(f"Meanwhile {lease.lost}. Its new holder may have deleted this run's test pods.")
-    if record.lost:
-        _report_lost_record(api, record, reporter)
-
-
-def _report_lost_record(api: Api | None, record: Record, reporter: Reporter) -> None:
-    """Report the unwritable record, and the run's remaining cordons."""
-    nodes = ""
+    if not record.lost:
+        return
+    cordoned = ""
     try:
         mine = [node for node, owner in cordon.owners(api).items() if owner == record.owner] if api else []
-        nodes = f" Still cordoned: {', '.join(mine)}." if mine else ""
+        cordoned = f" Still cordoned: {', '.join(mine)}." if mine else ""
     except ClusterError as error:
-        nodes = f" Nodes may still be cordoned: {error.problem.what}."
-    hint = Advice("Free space there or make it writable, then `", Command("resume"), "` continues.")
-    reporter.problem(Problem("", f"No further host was started: {record.lost}.{nodes}", fix=hint))
+        cordoned = f" Nodes may still be cordoned: {error.problem.what}."
+    hint = lines(("Free space there or make it writable.", run.interrupt.continues), " ")
+    reporter.problem(Problem("", f"No further host was started: {record.lost}.{cordoned}", fix=hint))
 
 
 def report_results(session: Session, members: Members, *, alone: bool = False) -> None:

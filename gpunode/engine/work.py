@@ -10,7 +10,7 @@ from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api.watch import wait_for_api
 from gpunode.engine import converge, impact, nodes
 from gpunode.engine.fleet import Visit
-from gpunode.engine.member import PAUSED, Member, Members
+from gpunode.engine.member import Member, Members
 from gpunode.engine.record import Record
 from gpunode.engine.reporter import Reporter, progress, report_reason, stages
 from gpunode.engine.session import Session
@@ -31,7 +31,12 @@ NAMED = 3
 
 
 def clear(
-    api: Api | None, session: Session, members: Members, record: Record, *, stopped: Callable[[], bool]
+    api: Api | None,
+    session: Session,
+    members: Members,
+    record: Record,
+    *,
+    stopped: Callable[[], Problem | None],
 ) -> Members:
     """The members, cordoned and probed again after their work ended or moved away. If that takes too long, a member is excluded
     and its cordon lifted. Without a node only processes outside Kubernetes are waited for. Idle pods are not waited for:
@@ -81,7 +86,7 @@ def clear(
 
 
 def clear_again(
-    api: Api | None, member: Member, visit: Visit, emit: OnEvent, *, stopped: Callable[[], bool]
+    api: Api | None, member: Member, visit: Visit, emit: OnEvent, *, stopped: Callable[[], Problem | None]
 ) -> Member:
     """The member right before its changes. Idle pods may run by now: waits for their end, and probes the host again. If that
     takes too long, the member is excluded, or failed if the host is partly changed."""
@@ -294,10 +299,11 @@ def _pause_plugin(
     return outcome
 
 
-def _busy(member: Member, left: str, interrupted: bool, what: str = NOT_CHANGED) -> Problem:
-    after = "interrupted while" if interrupted else f"after {member.host.work_timeout / 60:.0f} min"
+def _busy(member: Member, left: str, stopped: Problem | None, what: str = NOT_CHANGED) -> Problem:
+    """Why a host whose GPUs are in use is not changed. `stopped`: why the run waits for nothing any more."""
+    after = f"{stopped.what} while" if stopped else f"after {member.host.work_timeout / 60:.0f} min"
     hint = "Run again when it has ended, or change `work` or `work_timeout` in the inventory."
-    code = PAUSED if interrupted else BUSY
+    code = stopped.code if stopped else BUSY
     return Problem(code, f"{what}: {after} {left} still used its GPUs", fix=hint, subject=member.host.name)
 
 
@@ -315,7 +321,7 @@ class End:
 
 
 def wait_for_end(
-    api: Api | None, member: Member, visit: Visit, emit: OnEvent, stopped: Callable[[], bool]
+    api: Api | None, member: Member, visit: Visit, emit: OnEvent, stopped: Callable[[], Problem | None]
 ) -> End:
     """Wait until no work uses the GPUs, in the way that the host's `work` sets."""
     assert member.outcome is not None
@@ -332,7 +338,14 @@ def wait_for_end(
             seconds, evict, before = max(0.0, end - time.monotonic()), mode == "drain", idle
             wait_for_api(api, seconds=seconds, notify=notify)
             idle = drain.wait(
-                api, node, concerns, evict=evict, seconds=seconds, notify=notify, stopped=stopped, boot=boot
+                api,
+                node,
+                concerns,
+                evict=evict,
+                seconds=seconds,
+                notify=notify,
+                stopped=lambda: stopped() is not None,
+                boot=boot,
             )
             if left := [pod for pod in idle if not pod.standstill]:
                 blocked = "; ".join(pod.obstacle for pod in left if pod.obstacle)

@@ -388,7 +388,7 @@ def test_a_record_that_breaks_between_batches_finishes_one_and_begins_no_other(
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Not started: gpu-2: its record" in told
     assert "No further host was started: its record" in told
-    assert "then `gpunode resume` continues" in told
+    assert "or make it writable. `gpunode resume` continues" in told
     assert (cordoned(api), docker_since(busy, "gpu-2")) == ([], before)
     assert "nvidia" in (state.root / "etc/docker/daemon.json").read_text()
 

@@ -10,9 +10,10 @@ from typing import Any, cast
 import pytest
 
 from gpunode.cluster.api import Api
-from gpunode.engine import converge, rounds, work
+from gpunode.engine import converge, exit_codes, rounds, work
+from gpunode.engine.batch import Run
 from gpunode.engine.fleet import Visit
-from gpunode.engine.member import Member
+from gpunode.engine.member import PAUSED, Member
 from gpunode.errors import ClusterError, Problem
 from gpunode.links.node import drain
 from gpunode.links.node.drain import Work
@@ -31,8 +32,8 @@ def member(*changes: Any, applied: tuple[Any, ...] = (), idle_pods_left: bool = 
     return Member(HOST, outcome, idle_pods_left=idle_pods_left)
 
 
-def prepared(one: Member) -> Member:
-    return work.clear_again(None, one, cast("Visit", None), lambda _: None, stopped=lambda: False)
+def prepared(one: Member, stopped: Problem | None = None) -> Member:
+    return work.clear_again(None, one, cast("Visit", None), lambda _: None, stopped=lambda: stopped)
 
 
 @pytest.fixture
@@ -119,6 +120,27 @@ class Session:
 
     def each(self, task: Any, hosts: Any) -> list[Outcome]:
         return [task(cast("Visit", type("Visit", (), {"host": host})()), lambda _: None) for host in hosts]
+
+
+@pytest.mark.parametrize(
+    ("set_", "lost", "code", "ends"),
+    [
+        (True, "", PAUSED, 8),
+        (False, "its record cannot be written", rounds.STOPPED, 1),
+        (False, "", work.BUSY, 1),
+    ],
+    ids=["interrupted", "record lost", "time over"],
+)
+def test_only_the_operator_pauses_a_run(
+    waits: Callable[[work.End | ClusterError], list[str]], set_: bool, lost: str, code: str, ends: int
+) -> None:
+    one = member(REBOOT)
+    assert one.outcome
+    waits(work.End("ml/train", one.outcome))
+    run = Run(*cast("Any", (None, None, SimpleNamespace(lost=lost), SimpleNamespace(set=set_), {}, True)))
+    after = prepared(one, run.stopped)
+    assert after.reason
+    assert (after.reason.code, exit_codes.of_run([after])) == (code, ends)
 
 
 @pytest.mark.parametrize("later", [REBOOT, WriteFile("/etc/y", "", "why")])
@@ -211,7 +233,7 @@ def test_a_pod_that_runs_by_the_time_that_others_have_left_the_gpus_is_waited_fo
         converge, "probe_and_plan", lambda *_: Outcome("h", "planned", replace(seen, gpu_users=users.pop(0)))
     )
     one = replace(member(REBOOT), node=cast("Any", SimpleNamespace(name="n")))
-    end = work.wait_for_end(cast("Api", object()), one, cast("Visit", None), lambda _: None, lambda: False)
+    end = work.wait_for_end(cast("Api", object()), one, cast("Visit", None), lambda _: None, lambda: None)
     assert (end.left, pods) == ("ml/train", [])
 
 

@@ -12,6 +12,7 @@ from gpunode import report
 from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held
 from gpunode.commands import forget
+from gpunode.engine.record import Record
 from gpunode.engine.session import Session
 from gpunode.errors import ClusterError
 from gpunode.links import node as nodes
@@ -92,10 +93,18 @@ def test_the_plugins_labels_stay_with_it_and_are_nobodys(marked: Api) -> None:
     assert left(marked) == ({"rack": "7"}, {"note": "n"}, [OTHER], None, ["Ready"])
 
 
-def forget_node(api: Api, monkeypatch: pytest.MonkeyPatch, folder: Path, *hosts: Host, lost: str = "") -> int:
+def forget_node(
+    api: Api,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    *hosts: Host,
+    lost: str = "",
+    paused: bool = False,
+) -> int:
     """The exit code of `gpunode forget a`, with a lease that may be lost."""
     held = Held("us")
     held.lost = lost
+    monkeypatch.setattr(Record, "paused", property(lambda _: paused))
     monkeypatch.setenv("XDG_STATE_HOME", str(folder))
     monkeypatch.setattr("gpunode.engine.nodes.connect", lambda _: api)
     monkeypatch.setattr("gpunode.engine.rollout.hold", lambda *_: nullcontext(held))
@@ -112,9 +121,21 @@ def test_the_marks_of_a_hosts_node_stay_by_the_nodes_name(
     assert marks.is_owned(item(marked))
 
 
-@pytest.mark.parametrize(("lost", "code"), [("", 0), ("another run has its lease", 1)])
+@pytest.mark.parametrize(
+    ("lost", "paused", "code"),
+    [("", False, 0), ("another run has its lease", False, 1), ("", True, 8)],
+    ids=["neither", "lost", "paused"],
+)
 def test_no_marks_go_once_the_run_must_stop(
-    marked: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lost: str, code: int
+    marked: Api,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    lost: str,
+    paused: bool,
+    code: int,
 ) -> None:
-    assert forget_node(marked, monkeypatch, tmp_path, Host("gpu-1", Ssh("gpu-1")), lost=lost) == code
-    assert marks.is_owned(item(marked)) == bool(lost)
+    host = Host("gpu-1", Ssh("gpu-1"))
+    assert forget_node(marked, monkeypatch, tmp_path, host, lost=lost, paused=paused) == code
+    assert marks.is_owned(item(marked)) == bool(code)
+    assert ("Meanwhile another run has its lease" in capsys.readouterr().out) == bool(lost)

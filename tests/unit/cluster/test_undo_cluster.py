@@ -217,7 +217,7 @@ def test_an_undo_removes_no_toolkit_while_the_plugin_stays_unless_the_kubelet_is
         replace(each, outcome=do(mock.Mock(host=each.host), lambda _: None)) for each in several
     ]
     member = Member(BEFORE, outcome, stuck)
-    (after,) = work.clear(runs.api, session, (member,), runs.begin(), stopped=lambda: False)
+    (after,) = work.clear(runs.api, session, (member,), runs.begin(), stopped=lambda: None)
     assert after.reason is None if reason is None else after.reason and after.reason.what.startswith(reason)
     assert node(runs.api).labels[OWN] == label
     assert (cordon.TAINT in node(runs.api).taints) is (label == "paused")
