@@ -24,6 +24,8 @@ from gpunode.deviceplugin.bounded import Bounded
 from .binding import NotLeading
 from .protocol import BadRequest, Extender
 
+log = logging.getLogger(__name__)
+
 
 class Guarded(ThreadingHTTPServer):
     """At most so many `strangers` at once: one more ends the oldest before a thread is made for it. A client is a stranger
@@ -68,6 +70,10 @@ class Guarded(ThreadingHTTPServer):
             self._changed.notify_all()
         super().close_request(request)
 
+    def handle_error(self, _request: Any, client_address: Any) -> None:
+        """A client that leaves in the middle of its request is no failure."""
+        log.debug("the connection of %s broke", client_address, exc_info=True)
+
 
 def _end(connection: socket.socket, how: int = socket.SHUT_RDWR) -> None:
     """Wake the thread of the connection. Not by TLS' own shutdown: an answer would go on without encryption."""
@@ -105,8 +111,6 @@ class ProbeHandler(BaseHTTPRequestHandler):
         """Probes are not logged."""
 
 
-log = logging.getLogger(__name__)
-
 HERE = "POST filter, prioritize, preempt and bind are here"
 FIELD = ("filter", "bind")  # whose answers have a field for an error
 MOST_BYTES = 256 << 20  # of a body: 5,000 nodes of 50 KiB, where the scheduler sends them whole
@@ -141,10 +145,6 @@ class Server(Guarded):
             request.do_handshake()
         self.trust(request)
         super().finish_request(request, client_address)
-
-    def handle_error(self, _request: Any, client_address: Any) -> None:
-        """A client that leaves in the middle of its request is no failure."""
-        log.debug("the connection of %s broke", client_address, exc_info=True)
 
 
 class Handler(BaseHTTPRequestHandler):

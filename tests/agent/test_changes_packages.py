@@ -401,7 +401,7 @@ def test_a_package_manager_that_hangs_is_ended_and_what_it_waited_for_named(host
             "dpkg", 'case "$*" in *--configure*) echo $$ > $GPUNODE_ROOT/state/pid; sleep 3600;; esac'
         )
     start = host.start({**host.job(Packages("why", install=(PackageSpec("hello"),))), "apt_silence": 1})
-    wait_until(host.path("/state/pid").exists)
+    wait_until(lambda: host.path("/state/pid").exists() and host.read("/state/pid"))
     pid = int(host.read("/state/pid"))
     out, _ = start.communicate()
     failed = next(json.loads(line) for line in out.splitlines() if b'"failed"' in line)
