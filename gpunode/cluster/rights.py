@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpunode.cluster import lease
@@ -131,7 +131,7 @@ def of_reading(namespace: str) -> tuple[Right, ...]:
     """Rights for commands that only look: `plan` (without its dry run), `verify --no-run`, `status`, `why`."""
     return (
         *_each("nodes", "get", "list"),
-        *_each("pods", "get", "list"),
+        *_each("pods", "list"),
         *_each("daemonsets.apps", "list"),
         *_each("pods/log", "get", namespace=namespace),
         *_each("pods/proxy", "get", namespace=namespace),
@@ -153,6 +153,18 @@ def name_all(missing: Iterable[Right]) -> str:
     return ", ".join(replace(right, verb="/".join(some)).text for right, some in verbs.items())
 
 
+def match_refused(rights: Iterable[Right], refused: Mapping[str, str | None]) -> tuple[Right, ...]:
+    """Those of the rights without which a request is refused in these words."""
+    name, mark, part = (refused["resource"] or "").partition("/")
+    group = f".{refused['group']}" if refused["group"] else ""
+    asked = (refused["verb"], f"{name}{group}{mark}{part}")
+    return tuple(
+        right
+        for right in rights
+        if (right.verb, right.resource) == asked and right.namespace in ("", refused["namespace"])
+    )
+
+
 def find_missing(api: Api, rights: Iterable[Right]) -> tuple[Right, ...]:
     """Those of the rights that the user lacks."""
     rights = tuple(dict.fromkeys(rights))
@@ -161,23 +173,34 @@ def find_missing(api: Api, rights: Iterable[Right]) -> tuple[Right, ...]:
 
 
 def lacks(missing: Sequence[Right], outcome: str = "", user: str = "USER") -> ClusterError:
-    """The error that names these rights, with a ClusterRole that has them. `outcome`: of the command."""
-    role = "\n".join(_role(missing))
-    bind = f"kubectl create clusterrolebinding {ROLE} --clusterrole={ROLE} --user={shlex.quote(user)}"
+    """The error that names these rights, with roles that have them and no more. `outcome`: of the command."""
+    scopes = tuple(dict.fromkeys(right.namespace for right in missing))
+    roles = "\n---\n".join("\n".join(_role(missing, scope)) for scope in scopes)
+    binds = "\n".join(f"{_bind(scope)} --user={shlex.quote(user)}" for scope in scopes)
     return ClusterError(
         f"the Kubernetes API does not let this user {name_all(missing)}{outcome}",
-        hint=f"An administrator of the cluster grants this:\nkubectl apply -f - <<'END'\n{role}\nEND\n{bind}\n"
+        hint=f"An administrator of the cluster grants this:\nkubectl apply -f - <<'END'\n{roles}\nEND\n{binds}\n"
         f"All that gpunode may need: {page('safety#rights')}",
         code=CODE,
     )
 
 
-def _role(missing: Iterable[Right]) -> Iterator[str]:
-    """A ClusterRole with these rights, in lines of YAML."""
+def _bind(namespace: str) -> str:
+    if namespace:
+        return f"kubectl create rolebinding {ROLE} -n {namespace} --role={ROLE}"
+    return f"kubectl create clusterrolebinding {ROLE} --clusterrole={ROLE}"
+
+
+def _role(missing: Iterable[Right], namespace: str) -> Iterator[str]:
+    """Those of the rights that are of this namespace, or of the cluster (""), as a role in lines of YAML."""
     verbs: dict[str, list[str]] = {}
     for right in missing:
-        verbs.setdefault(right.resource, []).append(right.verb)
-    yield f"apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {{name: {ROLE}}}\nrules:"
+        if right.namespace == namespace:
+            verbs.setdefault(right.resource, []).append(right.verb)
+    if namespace and namespace != lease.NAMESPACE:  # it may not be there before the first run
+        yield f'apiVersion: v1\nkind: Namespace\nmetadata: {{name: "{namespace}"}}\n---'
+    kind, within = ("Role", f', namespace: "{namespace}"') if namespace else ("ClusterRole", "")
+    yield f"apiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata: {{name: {ROLE}{within}}}\nrules:"
     for resource, some in verbs.items():
         whole, _, part = resource.partition("/")
         name, _, group = whole.partition(".")

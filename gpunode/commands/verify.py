@@ -14,11 +14,11 @@ from gpunode.commands.causes import report_causes
 from gpunode.commands.differences import report_differences
 from gpunode.engine import accepted, converge, fleet, nodes
 from gpunode.engine.chain import judge_host, stop_at_broken
-from gpunode.engine.exit_codes import DRIFT
+from gpunode.engine.exit_codes import DRIFT, REFUSED
 from gpunode.engine.member import Member, Members
 from gpunode.engine.proof import LAYERS, Walk, prove, read_pods, read_states
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError
+from gpunode.errors import ClusterError, Problem
 from gpunode.host import wire
 from gpunode.links.plugin import published
 from gpunode.links.pod.work import judge_work
@@ -56,6 +56,8 @@ def verify(session: Session, *, run: bool) -> int:
     ]
     if broken:
         return 3 if broken == unreachable else 1
+    if any(map(_lacks_right, chains.values())):
+        return REFUSED
     return DRIFT if find_pending(chains) else 0
 
 
@@ -102,7 +104,7 @@ def _judge_cluster(session: Session, members: Members, *, run: bool) -> Mapping[
         ):
             untried = f"not tried: no right to {rights.name_all(missing)}"
         walk = Walk(api, session.inventory, session.reporter, acts=False, run=run and not untried)
-        pods = (Verdict.unknown("pod", untried),) if untried else ()
+        pods = (Verdict("pod", "unknown", untried, Problem(rights.CODE, untried, "pod")),) if untried else ()
         return {member.host.name: (*member.verdicts, *pods) for member in prove(walk, members)}
     except ClusterError as failure:
         error = nodes.name_rights(session.inventory, failure)
@@ -112,6 +114,11 @@ def _judge_cluster(session: Session, members: Members, *, run: bool) -> Mapping[
         broken = Verdict.broken("node", text, error.message, error.hint, error.problem.code)
         chain = (broken, *map(Verdict.unknown, LAYERS[1:]))
         return {member.host.name: chain for member in members}
+
+
+def _lacks_right(chain: Chain) -> bool:
+    """True if a link was not judged, since this user may not do what that takes."""
+    return any(link.problem is not None and link.problem.code == rights.CODE for link in chain)
 
 
 def _has_lost_gpus(link: Verdict) -> bool:
@@ -173,8 +180,9 @@ def _with_containers(
             verdicts[item.host] = Verdict.unknown("container", f"not run: {item.why or 'no answer'}")
 
     def add(chain: Chain, verdict: Verdict | None) -> Chain:
-        ungranted = any(link.problem and link.problem.code == rights.CODE for link in chain)
-        if verdict is None or (ungranted and verdict.status == "unknown"):  # the missing right says why
+        if verdict is None or (
+            _lacks_right(chain) and verdict.status == "unknown"
+        ):  # the missing right says why
             return chain
         return runtime.insert_container(chain, verdict)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
@@ -52,12 +53,19 @@ def connect(inventory: Inventory) -> Api:
 
 
 def name_rights(inventory: Inventory, error: ClusterError) -> ClusterError:
-    """The error; of a missing right one with all that this user lacks to read what commands read."""
+    """The error; where a right to read is refused and others are missing, one with them all, the refused one first."""
     refused = FORBIDDEN.search(error.detail) if isinstance(error, HttpError) and error.status == 403 else None
     if refused is None:
         return error
-    missing = rights.find_missing(api_of(inventory.cluster), rights.of_reading(inventory.cluster.namespace))
-    return rights.lacks(missing, user=refused["user"]) if missing else error
+    error.problem = replace(error.problem, code=rights.CODE)
+    reading = rights.of_reading(inventory.cluster.namespace)
+    first = rights.match_refused(reading, refused.groupdict())
+    if first:
+        with suppress(ClusterError):  # an API that is gone by now hides no refusal
+            missing = rights.find_missing(api_of(inventory.cluster), reading)
+            if not set(missing) <= set(first):
+                return rights.lacks(tuple(dict.fromkeys((*first, *missing))), user=refused["user"])
+    return error
 
 
 def check_kubeconfig(inventory: Inventory) -> None:

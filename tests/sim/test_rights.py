@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpunode.cluster.api.kinds import path
 from gpunode.sim.host import kinds
 from gpunode.sim.process import Demo
 
@@ -17,7 +18,6 @@ from .jobs import applies, change, client, cordoned, job
 
 pytestmark = pytest.mark.usefixtures("records")
 HOST, USER = "gpu-1", "nobody"
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
 BLOCKS = (Path(__file__).parents[2] / "docs/safety.md").read_text().split("```yaml\n")[1:]
 ROLES = {
     role["metadata"]["name"]: role for block in BLOCKS if (role := yaml.safe_load(block.split("```")[0]))
@@ -26,6 +26,7 @@ ROLE, VIEWER = ROLES["gpunode-operator"], ROLES["gpunode-viewer"]
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 # An apply creates where there is nothing. Objects of a plugin that is not wanted any more are found and deleted.
 MAINTENANCE = {"create", "delete", "list", "patch", "watch"}
+CLAIMS = {"resourceclaims", "resourceclaimtemplates"}  # of hosts with `allocation: dra`
 
 
 @pytest.fixture(scope="module")
@@ -39,20 +40,18 @@ def demo() -> Iterator[Demo]:
         yield made
 
 
-def allow(demo: Demo, rules: list[dict[str, Any]]) -> None:
-    role, api = {**ROLE, "rules": rules}, client(demo)
+def allow(demo: Demo, rules: list[dict[str, Any]], namespace: str | None = None) -> None:
+    """In this namespace, or in all of them."""
+    kind, api = "Role" if namespace else "ClusterRole", client(demo)
     name = ROLE["metadata"]["name"]
-    code, answer = api.apply(role, f"{RBAC}/clusterroles/{name}", force="true")
-    assert code in (200, 201), answer
     binding = {
-        "apiVersion": ROLE["apiVersion"],
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}],
     }
-    code, answer = api.apply(binding, f"{RBAC}/clusterrolebindings/{name}", force="true")
-    assert code in (200, 201), answer
+    for what, values in ((kind, {"rules": rules}), (f"{kind}Binding", binding)):
+        made = {**values, "apiVersion": ROLE["apiVersion"], "kind": what, "metadata": {"name": name}}
+        code, answer = api.apply(made, path(what, namespace, name), force="true")
+        assert code in (200, 201), answer
 
 
 def given(rules: list[dict[str, Any]]) -> set[tuple[str, str]]:
@@ -62,8 +61,8 @@ def given(rules: list[dict[str, Any]]) -> set[tuple[str, str]]:
 
 def right(line: str) -> tuple[str, str] | None:
     """What RBAC calls a request; None for those that every user may make."""
-    method, path = line.split()
-    parts = path.strip("/").split("/")
+    method, where = line.removesuffix("/gpus").split()
+    parts = where.strip("/").split("/")
     rest = parts[2:] if parts[0] == "api" else parts[3:]
     if len(rest) > 2 and rest[0] == "namespaces":
         rest = rest[2:]
@@ -86,9 +85,13 @@ def test_the_documents_role_is_what_a_run_asks_for(demo: Demo) -> None:
     code, _ = operators.run(demo, *words, asked=str(asked))
     assert code == 0, operators.last_words(demo)
 
+    for look in (("verify",), ("status",), ("why", "node", HOST)):
+        code, _ = operators.run(demo, *look, "inventory.yaml", asked=str(asked))
+        assert code == 0, (look, operators.last_words(demo))
+
     needed = {found for line in asked.read_text().splitlines() if (found := right(line))}
     assert needed - given(ROLE["rules"]) == set()
-    assert {resource for _, resource in given(ROLE["rules"])} - {resource for _, resource in needed} == set()
+    assert {resource for _, resource in given(ROLE["rules"])} - {resource for _, resource in needed} <= CLAIMS
     unused = {(verb, resource) for verb, resource in given(ROLE["rules"]) - needed if verb not in MAINTENANCE}
     assert unused == set()
 
@@ -142,10 +145,8 @@ def test_who_may_only_look_sees_all_but_test_pods(demo: Demo) -> None:
         allow(demo, ROLE["rules"])
     (pod,) = (line for line in seen if line["type"] == "link" and line["layer"] == "pod")
     text = "not tried: no right to create/delete/watch pods in namespace gpunode"
-    assert (code, pod["status"], pod["text"]) == (0, "unknown", text)
-    needed = {
-        found for line in asked.read_text().splitlines() if (found := right(line.removesuffix("/gpus")))
-    }
+    assert (code, pod["status"], pod["text"]) == (4, "unknown", text)
+    needed = {found for line in asked.read_text().splitlines() if (found := right(line))}
     assert needed - given(VIEWER["rules"]) == set()
 
 
@@ -157,12 +158,16 @@ def test_who_may_nothing_gets_a_role_with_all_that_is_missing(demo: Demo) -> Non
         code, seen = operators.run(demo, "verify", "inventory.yaml", "--no-run")
         (node,) = (line for line in seen if line["type"] == "link" and line["layer"] == "node")
         assert (code, node["text"]) == (1, "not judged: this user has no right to read the cluster")
-        assert "get/list nodes, get/list pods, list daemonsets.apps" in node["cause"]
-        allow(demo, yaml.safe_load(node["fix"].split("<<'END'\n")[1].split("END\n")[0])["rules"])
+        assert "list/get nodes, list pods, list daemonsets.apps" in node["cause"]
+        roles = list(yaml.safe_load_all(node["fix"].split("<<'END'\n")[1].split("END\n")[0]))
+        for role in roles:
+            if "rules" in role:
+                allow(demo, role["rules"], role["metadata"].get("namespace"))
         assert f"--user={USER}" in node["fix"]
         code, _ = operators.run(demo, "verify", "inventory.yaml", "--no-run")
         assert code == 0, operators.last_words(demo)
         allow(demo, [])
+        allow(demo, [], "gpunode")
         code, _ = operators.run(demo, "provision", "inventory.yaml", "--yes")
         refused = operators.output(demo)
     finally:

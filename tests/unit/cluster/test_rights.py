@@ -1,0 +1,129 @@
+"""The rights that a user lacks: which are named, in which order, and the roles on offer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpunode.cluster import rights
+from gpunode.cluster.rights import Right
+from gpunode.engine import nodes
+from gpunode.errors import ApiConnectionLost, HttpError
+from gpunode.model import Cluster, Inventory, PluginImage
+
+INVENTORY = Inventory("inventory.yaml", (), Cluster(plugin=PluginImage("plugin:1")))
+BLOCKS = (Path(__file__).parents[3] / "docs/safety.md").read_text().split("```yaml\n")[1:]
+ROLES = {
+    role["metadata"]["name"]: role["rules"]
+    for block in BLOCKS
+    if (role := yaml.safe_load(block.split("```")[0]))
+}
+
+
+def refusal(verb: str, resource: str, where: str = "at the cluster scope") -> HttpError:
+    detail = f'is forbidden: User "ops" cannot {verb} resource "{resource}" in API group "" {where}'
+    return HttpError("refused", status=403, reason="Forbidden", detail=detail)
+
+
+def lacking(monkeypatch: pytest.MonkeyPatch, *missing: Right) -> None:
+    monkeypatch.setattr(nodes, "api_of", lambda _: None)
+    monkeypatch.setattr(rights, "find_missing", lambda *_: missing)
+
+
+def grants(rules: Iterable[dict[str, Any]], right: Right) -> bool:
+    whole, mark, part = right.resource.partition("/")
+    name, _, group = whole.partition(".")
+    return any(
+        group in rule["apiGroups"]
+        and f"{name}{mark}{part}" in rule["resources"]
+        and right.verb in rule["verbs"]
+        for rule in rules
+    )
+
+
+def test_the_documents_roles_have_all_rights_that_commands_ask_for() -> None:
+    operator, viewer = ROLES["gpunode-operator"], ROLES["gpunode-viewer"]
+    asked = {
+        *rights.of_reading("ns"),
+        *rights.of_run("ns", proves=True),
+        *rights.of_objects(),
+        *rights.of_claims("ns"),
+        *rights.EVICTION,
+    }
+    shared = {*rights.of_share("ns"), *rights.of_notebook("ns")}
+
+    assert [right for right in asked if not grants(operator, right)] == []
+    assert [right for right in shared if not grants(operator + ROLES["gpunode-share-operator"], right)] == []
+    assert [right for right in rights.of_reading("ns") if not grants(viewer, right)] == []
+
+
+def test_the_refused_right_comes_first_in_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking(monkeypatch, Right("list", "nodes"), Right("get", "pods/proxy", "gpunode"))
+    refused = refusal("get", "pods/proxy", 'in the namespace "gpunode"')
+
+    named = nodes.name_rights(INVENTORY, refused)
+
+    assert named.message.endswith("let this user get pods/proxy in namespace gpunode, list nodes")
+    assert named.problem.code == rights.CODE
+
+
+@pytest.mark.parametrize(
+    ("refused", "missing"),
+    [
+        (refusal("patch", "nodes/status"), (Right("list", "nodes"),)),
+        (refusal("list", "nodes"), (Right("list", "nodes"),)),
+        (refusal("list", "nodes"), ()),
+    ],
+    ids=["no right to read", "it alone is missing", "it was granted since"],
+)
+def test_a_refusal_that_says_all_stays(
+    monkeypatch: pytest.MonkeyPatch, refused: HttpError, missing: tuple[Right, ...]
+) -> None:
+    lacking(monkeypatch, *missing)
+    named = nodes.name_rights(INVENTORY, refused)
+    assert (named, named.message, named.problem.code) == (refused, "refused", rights.CODE)
+
+
+def test_a_refusal_stays_when_the_api_is_gone_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(*_: object) -> None:
+        raise ApiConnectionLost("gone")
+
+    lacking(monkeypatch)
+    monkeypatch.setattr(rights, "find_missing", lose)
+    refused = refusal("list", "nodes")
+    assert nodes.name_rights(INVENTORY, refused) is refused
+
+
+def test_the_role_on_offer_holds_no_more_than_is_missing() -> None:
+    """A right of one namespace is granted there; the namespace may not exist yet."""
+    missing = (
+        Right("get", "secrets", "gpunode"),
+        Right("list", "nodes"),
+        Right("get", "pods", "kube-system"),
+    )
+    hint = rights.lacks(missing, user="ops").hint
+    text, _, binds = hint.partition("<<'END'\n")[2].partition("\nEND\n")
+    roles = [
+        (
+            item["kind"],
+            item["metadata"].get("namespace"),
+            [rule["resources"] for rule in item.get("rules", ())],
+        )
+        for item in yaml.safe_load_all(text)
+    ]
+
+    assert roles == [
+        ("Namespace", None, []),
+        ("Role", "gpunode", [["secrets"]]),
+        ("ClusterRole", None, [["nodes"]]),
+        ("Role", "kube-system", [["pods"]]),
+    ]
+    assert binds.splitlines()[:3] == [
+        "kubectl create rolebinding gpunode-missing -n gpunode --role=gpunode-missing --user=ops",
+        "kubectl create clusterrolebinding gpunode-missing --clusterrole=gpunode-missing --user=ops",
+        "kubectl create rolebinding gpunode-missing -n kube-system --role=gpunode-missing --user=ops",
+    ]
