@@ -17,6 +17,7 @@
   + UnexpectedAnswer           1    a value of another type than the agent sends (becomes AgentFailed)
   + Flood                      1    more output than any host needs (becomes Unreachable or AgentFailed)
   + ClusterError               1    the Kubernetes API could not do what was asked
+    - AnotherRun               4    another operator's run holds the cluster's Lease
     - HttpError                1    it answered with an HTTP error
     - ApiConnectionLost        1    it cannot be reached, or the connection broke
     - KubeconfigUnusable       2    the kubeconfig has no such context, or is none
@@ -244,6 +245,12 @@ class Flood(GpunodeError):
 
 class ClusterError(GpunodeError):
     """The Kubernetes API could not do what was asked; the subject is the host or node that it is about."""
+
+
+class AnotherRun(ClusterError):
+    """Another operator's run holds the cluster's Lease."""
+
+    exit_code = 4
 
 
 @dataclass(frozen=True, slots=True)

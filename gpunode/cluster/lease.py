@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from gpunode.cluster.api import Api
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress
-from gpunode.errors import ClusterError, HttpError
+from gpunode.errors import AnotherRun, ClusterError, HttpError
 
 NAMESPACE, NAME = "kube-system", "gpunode"
 SECONDS = 15  # without renewal, until another may take it
@@ -54,7 +54,7 @@ class Held:
 
 @contextmanager
 def hold(api: Api, holder: str, notify: OnProgress) -> Iterator[Held]:
-    """Hold the cluster's Lease within the block. Raises ClusterError with the name of another live holder.
+    """Hold the cluster's Lease within the block. Raises AnotherRun with the name of another live holder.
 
     A Lease that its holder did not renew for SECONDS is taken over. While the API server is away, started hosts continue;
     `Held.lost_reason` is asked before others start.
@@ -106,7 +106,7 @@ def _acquire(api: Api, held: Held, notify: OnProgress) -> Object:
                 seen, held.waited = (version, clock()), True
                 notify(f"{by} holds the cluster's lease: waiting to see whether it still works")
             elif seen[0] != version:
-                raise ClusterError(
+                raise AnotherRun(
                     f"{by} is changing this cluster's nodes",
                     hint="Wait until it has ended: two runs could disturb more nodes than either counts.",
                 )

@@ -248,6 +248,11 @@ class Record:
             ) from error
         return record
 
+    def discard(self) -> None:
+        """Remove the record of a run that ended before it could begin."""
+        with suppress(OSError):
+            self.path.unlink()
+
     def host(
         self,
         name: str,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -160,7 +160,13 @@ def hold_cluster(
     other nodes is reported; test pods of a killed run are deleted, as with the Lease no other run has any."""
     reporter = session.reporter
     lease = hold(api, record.owner, progress(reporter)) if api else nullcontext(Held(record.owner))
-    with lease as held, Interrupt(reporter, lambda: record.begun, continues) as interrupt:
+    with ExitStack() as stack:
+        try:
+            held = stack.enter_context(lease)
+        except BaseException:
+            record.discard()  # else it would be the last run, which `resume` and `pause` take
+            raise
+        interrupt = stack.enter_context(Interrupt(reporter, lambda: record.begun, continues))
         work.show_unfinished(api, reporter, members)
         if api is not None and held.exclusive:
             sweep(api, session.inventory.cluster.namespace, progress(reporter), holder=record.owner)

@@ -5,16 +5,19 @@ from __future__ import annotations
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from gpunode import report
+from gpunode.cluster import lease
 from gpunode.cluster.api import Api
 from gpunode.cluster.lease import Held
 from gpunode.commands import forget
-from gpunode.engine.record import Record
+from gpunode.engine import rollout
+from gpunode.engine.record import Record, RunOptions
 from gpunode.engine.session import Session
-from gpunode.errors import ClusterError
+from gpunode.errors import AnotherRun, ClusterError
 from gpunode.links import node as nodes
 from gpunode.links.node import cordon, labels, taint
 from gpunode.links.plugin import marks
@@ -119,6 +122,23 @@ def test_the_marks_of_a_hosts_node_stay_by_the_nodes_name(
     with pytest.raises(ClusterError, match="a is the node of host gpu-1"):
         forget_node(marked, monkeypatch, tmp_path, Host("gpu-1", Ssh("gpu-1"), node="a"))
     assert marks.is_owned(item(marked))
+
+
+def test_a_run_beside_another_leaves_no_record(
+    fake: FakeApi, api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else it would be the last run, which `resume` and `pause` take."""
+    monkeypatch.setattr(lease, "RETRY", 0.0)
+    monkeypatch.setattr(lease, "_holder_of", lambda _: "run 1 of ada@hall")
+    versions = iter(range(9))
+    fake.minor = 36
+    assert api.served.has("Lease")
+    monkeypatch.setattr(api, "get", lambda *_, **__: {"metadata": {"resourceVersion": next(versions)}})
+    record = Record.begin(Path("i.yaml"), ["a"], RunOptions(), folder=tmp_path)
+    session = mock.Mock()
+    with pytest.raises(AnotherRun) as refused, rollout.hold_cluster(session, api, record, ()):
+        pass
+    assert (refused.value.exit_code, record.path.exists()) == (4, False)
 
 
 @pytest.mark.parametrize(
