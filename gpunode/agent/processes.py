@@ -97,7 +97,8 @@ def count_containers(read: Section) -> int:
 
 def innermost(cgroup: str, host: str, *patterns: Pattern[str]) -> Optional[str]:
     """The last id in a cgroup, by the first pattern that has one, but none in that of the `host`, which may be a container itself."""
-    ids = (name for pattern in patterns for name in reversed(pattern.findall(cgroup)) if name not in host)
+    own = {name for pattern in patterns for name in pattern.findall(host)}
+    ids = (name for pattern in patterns for name in reversed(pattern.findall(cgroup)) if name not in own)
     return next(ids, None)
 
 

@@ -148,6 +148,9 @@ def plan(journal: Journal, run: str, facts: Facts) -> tuple[tuple[Change, ...], 
             changes += _take_back(mine, entry, run, facts, changes)
     left = tuple(dict.fromkeys(change for change in changes if isinstance(change, Left)))
     made = [change for change in changes if not isinstance(change, Left)]
+    if "nvidia" in facts.modules and not any(isinstance(change, (KernelModule, Reboot)) for change in made):
+        off = {change.unit for change in made if isinstance(change, Service) and change.disable}
+        made += modules.start(replace(facts, stopped=tuple(u for u in facts.stopped if u not in off)))
     last = [change for change in made if isinstance(change, Reboot)]
     left += tuple(_containers(mine, made, facts))
     return (*with_restarts([change for change in made if change not in last], due, facts), *last), left
@@ -255,9 +258,7 @@ def _software(journal: Journal, run: str, facts: Facts) -> Iterable[Change | Lef
     stale = is_loaded and facts.library_version not in (None, facts.modules["nvidia"].version)
     if not is_loaded or not (reloads or (stale and changed)):
         yield from changes
-        if is_loaded:
-            yield from modules.start(facts)
-        elif was_loaded and (reloaded or changed):
+        if not is_loaded and was_loaded and (reloaded or changed):
             yield load
         return
     why = f"{'of another version' if was_loaded else 'not loaded'} before {_name(run)}"
@@ -265,10 +266,11 @@ def _software(journal: Journal, run: str, facts: Facts) -> Iterable[Change | Lef
         ends = services.user_keys(facts.gpu_users)
         yield from (*changes, Reboot(f"the modules were {why}; {held}", ends, bare=not was_loaded))
         return
-    yield modules.unload(facts, why)
+    unload = modules.unload(facts, why)
+    yield unload
     yield from changes
     if was_loaded:
-        yield load
+        yield replace(load, services=(*unload.services, *load.services))
 
 
 def _driver(facts: Facts, installed: Mapping[str, Package]) -> Mapping[str, Package]:

@@ -110,7 +110,7 @@ class Service:
 @dataclass(frozen=True, slots=True)
 class KernelModule:
     """Unload, then load, modules by name in the order given. `services`: units of the driver's own daemons. An unload stops them; a
-    load, or a change with neither, starts all that are stopped so."""
+    load, or a change with neither, starts those of them that an unload has stopped."""
 
     why: str
     load: tuple[str, ...] = ()

@@ -70,9 +70,11 @@ def test_a_gpu_that_has_its_layout_is_not_touched(gpus: Host) -> None:
 def test_dcgm_makes_way_while_gpus_are_cut(gpus: Host) -> None:
     """And comes back; one that does not run stays so."""
     gpus.unit("nvidia-dcgm.service")
+    gpus.write("/run/gpunode/stopped", "nvidia-persistenced.service")
     assert gpus.apply(change(CUT, services=["nvidia-dcgm.service"]))[-1]["ok"]
-    first, *_, last = acts(gpus)
+    first, *cuts, last = acts(gpus)
     assert (first, last) == ("systemctl stop nvidia-dcgm.service", "systemctl start nvidia-dcgm.service")
+    assert not [act for act in cuts if act.startswith("systemctl")]
 
 
 def test_nothing_is_cut_under_a_process(gpus: Host) -> None:

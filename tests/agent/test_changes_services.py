@@ -253,7 +253,7 @@ def test_daemons_that_an_unload_stops_are_started_by_the_next_load(host: Host) -
     host.path("/sys/module/nvidia").mkdir(parents=True)
     units = ("nvidia-persistenced.service",)
     host.apply(KernelModule("why", unload=("nvidia",), services=units))
-    host.apply(KernelModule("why", load=("nvidia",)))
+    host.apply(KernelModule("why", load=("nvidia",), services=units))
     words = ("modprobe", "systemctl stop", "systemctl start")
     assert [call for call in host.calls() if call.startswith(words)] == [
         "systemctl stop nvidia-persistenced.service",
@@ -277,6 +277,17 @@ def test_daemons_that_a_killed_apply_has_stopped_are_known_until_their_start(hos
     assert host.apply(KernelModule("why", services=units))[-1]["ok"]
     assert host.calls()[-1] == "systemctl start nvidia-persistenced.service"
     assert answers.parse_facts(host.probe()).stopped == ()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_apply_starts_only_the_daemons_that_its_plan_shows(host: Host, *, fails: bool) -> None:
+    """What an earlier one has noted stays noted, and is never without a whole note."""
+    host.write("/run/gpunode/stopped", "nvidia-dcgm.service")
+    host.path("/state/before").hardlink_to(host.path("/run/gpunode/stopped"))
+    calls = stopping(host, "exit 1" if fails else modprobe(host))
+    assert "systemctl start nvidia-persistenced.service" in calls
+    assert "systemctl start nvidia-dcgm.service" not in calls
+    assert host.read("/state/before") == host.read("/run/gpunode/stopped") == "nvidia-dcgm.service"
 
 
 def test_daemons_of_the_driver_are_stopped_for_a_reload(host: Host) -> None:

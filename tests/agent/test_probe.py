@@ -565,6 +565,12 @@ def test_a_host_that_is_a_container_itself_has_its_daemons_to_itself(host: Host,
     assert seen.containers == 1
 
 
+def test_a_machine_whose_name_begins_that_of_its_host_is_counted(host: Host) -> None:
+    host.write("/proc/1/cgroup", "0::/lxc.payload.gpu-1/init.scope\n")
+    host.write("/proc/9/cgroup", "0::/lxc.payload.gpu-1/lxc.payload.gpu/init.scope\n")
+    assert answers.parse_facts(host.probe()).containers == 1
+
+
 def test_a_cgroupfs_pod_on_a_hybrid_host_is_found(host: Host) -> None:
     """dockershim's layout: /kubepods/QOS/podUID/ID on many lines."""
     host.write("/sys/module/nvidia/refcnt", "1\n")

@@ -372,7 +372,7 @@ def _loaded(seen: Facts, change: KernelModule) -> Facts:
     modules = {name: module for name, module in seen.modules.items() if name not in change.unload}
     version = _driver(seen)
     modules |= {name: Module(version, 0) for name in change.load}
-    stopped = seen.stopped if change.unload and not change.load else ()
+    stopped = tuple(unit for unit in seen.stopped if unit not in change.services)
     seen = replace(seen, module_files=_module_files(seen), stopped=stopped)
     archives = r"(linux-modules-nvidia|nvidia-headless|nvidia-dkms)-.*-open"
     open_one = any(

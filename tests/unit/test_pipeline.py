@@ -28,6 +28,7 @@ def test_steps_come_in_the_order_in_which_they_depend_on_each_other() -> None:
         "fabric",
         "persistence",
         "mig",
+        "daemons",
         "toolkit",
         "toolkit-config",
         "cdi",

@@ -208,6 +208,8 @@ RUNTIME = [
     changed(packages={TOOLKIT: (None, "2")}),
 ]
 FABRIC = "nvidia-fabricmanager.service"
+PERSISTENCED = "nvidia-persistenced.service"
+STARTED = KernelModule("an apply that was killed has stopped them", services=(FABRIC,), fault="")
 STOPPED = Entry("a", "r1", kind="service", unit=FABRIC, enabled="enabled", active="active", state="disable")
 
 
@@ -333,7 +335,41 @@ SOFTWARE: list[tuple[list[Entry], Facts, list[Change], list[Left]]] = [
     (
         [changed("kernel_module", modules=("nvidia",))],
         replace(unit_is("enabled", active="inactive"), modules=NVIDIA, stopped=(FABRIC,)),
-        [KernelModule("an apply that was killed has stopped them", services=(FABRIC,), fault="")],
+        [STARTED],
+        [],
+    ),
+    # So is one that made way for MIG layouts, but none that the run had enabled.
+    (
+        [cut(None, ())],
+        replace(unit_is("enabled", active="inactive"), modules=NVIDIA, stopped=(FABRIC,)),
+        [STARTED],
+        [],
+    ),
+    (
+        [Entry("a", "r1", kind="service", unit=FABRIC, enabled="disabled", active="inactive")],
+        replace(unit_is("enabled", active="inactive"), modules=NVIDIA, stopped=(FABRIC,)),
+        [Service(FABRIC, WHY, disable=True, ends=())],
+        [],
+    ),
+    (
+        [changed(packages={DRIVER: ("1", "2")}, modules=("nvidia",))],
+        replace(
+            there(("nvidia",), (GpuUser(8, "nvidia-persistenced"),), libnvidia_ml1="2"),
+            units={
+                FABRIC: Unit(FABRIC, "loaded", "inactive", "dead", "enabled"),
+                PERSISTENCED: Unit(PERSISTENCED, "loaded", "active", "running", "enabled"),
+            },
+            stopped=(FABRIC,),
+        ),
+        [
+            KernelModule(
+                "of another version before run r1; no process uses the GPUs but the driver's own daemons, which are stopped meanwhile",
+                unload=("nvidia",),
+                services=(PERSISTENCED,),
+            ),
+            older(DRIVER),
+            replace(LOAD, services=(PERSISTENCED, FABRIC)),
+        ],
         [],
     ),
     (

@@ -201,6 +201,7 @@ LINK = Link(
         Step("fabric", "NVML", plan.plan_fabric, plan.FABRIC_WATCH),
         Step("persistence", "NVML", plan.plan_persistence, plan.PERSISTENCE_WATCH),
         Step("mig", "NVML", mig.plan, mig.WATCH),
+        Step("daemons", "NVML", plan.plan_daemons, plan.WATCH),
     ),
     judges=(judge_module, judge_library, judge_nvml),
     faults=(

@@ -48,8 +48,6 @@ def plan(facts: Facts, driver: DriverSpec, *, changed: bool) -> Iterator[Change]
     absent = tuple(name for name in LOAD if name not in facts.modules)
     if absent:
         yield load(facts, absent, "CUDA programs find no device files without them")
-    else:
-        yield from start(facts)
 
 
 def loaded_flavour(facts: Facts) -> Flavour:
@@ -64,7 +62,7 @@ def at_boot(driver: DriverSpec) -> tuple[str, ...]:
 def load(facts: Facts, modules: tuple[str, ...], why: str) -> KernelModule:
     absent = [name for name in modules if name not in facts.modules]
     fault = f"{', '.join(absent)} {'is' if len(absent) == 1 else 'are'} not loaded: {why}"
-    return KernelModule(why, load=modules, services=stopped(facts), fault=fault)
+    return KernelModule(why, load=modules, fault=fault)
 
 
 def start(facts: Facts) -> Iterator[KernelModule]:

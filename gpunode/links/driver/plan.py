@@ -214,8 +214,11 @@ def plan_run(facts: Facts, driver: DriverSpec, wrong: tuple[str, ...]) -> Iterat
             f"{reason}; {held}; an installer before 550.40.07 cannot work beside that",
             hint="Stop what uses the GPUs, or reboot the host; then run again.",
         )
+    daemons: tuple[str, ...] = ()
     if loaded and not beside:
-        yield modules.unload(facts, "NVIDIA's installer works only while no driver is loaded")
+        unload = modules.unload(facts, "NVIDIA's installer works only while no driver is loaded")
+        daemons = unload.services
+        yield unload
     if wrong:
         why = "packages of a driver and NVIDIA's installer overwrite each other's files"
         yield versions.change_packages(facts, why, remove=wrong, purge=True)
@@ -237,7 +240,7 @@ def plan_run(facts: Facts, driver: DriverSpec, wrong: tuple[str, ...]) -> Iterat
     if beside:
         yield Reboot(f"{reason}; {held}")
         return
-    yield KernelModule("the new driver's modules", load=modules.LOAD, fault="")
+    yield KernelModule("the new driver's modules", load=modules.LOAD, services=daemons, fault="")
 
 
 # --- Daemons ------------------------------------------------------------------------------------------------
@@ -298,3 +301,9 @@ def plan_persistence(facts: Facts, desired: Desired) -> tuple[Change, ...]:
     why = "the persistence daemon starts after the modules, and again where it has failed; from the next boot on"
     changes = files.write_own(facts, PERSISTENCE_DROP_IN, why)
     return tuple(replace(change, fault="") for change in changes)  # the daemon may well run without it
+
+
+def plan_daemons(facts: Facts, desired: Desired) -> tuple[Change, ...]:
+    """Start those that a killed apply has stopped, for a driver or for MIG layouts, which a host with `driver: none` has too."""
+    starts = tuple(modules.start(facts))
+    return starts if starts and module_after(facts, desired) in ("loaded", "reloaded") else ()

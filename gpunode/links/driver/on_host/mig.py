@@ -25,7 +25,7 @@ def mig_layout(this: Run, change: Message) -> Message:
             if not set_layout(gpu["pci"], gpu["after"], before):
                 done["pending"].append(gpu["pci"])
     finally:
-        start()
+        start(change["services"])
     return done
 
 

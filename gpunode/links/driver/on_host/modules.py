@@ -30,10 +30,10 @@ def kernel_module(this: Run, change: Message) -> Message:
         if isinstance(why, Failure) and why.code == "module-in-use" and not newcomers([], 0, contained=False):
             why.detail += ["%s is stopped until the reboot" % unit for unit in read_stopped()]
             raise
-        start()
+        start(change["services"])
         raise
     if change["load"] or not change["unload"]:
-        start()
+        start(change["services"])
     return {}
 
 
@@ -41,20 +41,27 @@ def stop(services: List[str]) -> None:
     """Stop those that run. They are noted before, so that also after a kill they are started again."""
     active = [unit for unit in services if run("systemctl", "is-active", unit).status == 0]
     if active:
-        noted = " ".join(dict.fromkeys(read_stopped() + active))
-        with open(below(STOPPED), "w") as file:
-            file.write(noted)
+        note(list(dict.fromkeys(read_stopped() + active)))
     for unit in active:
         run("systemctl", "stop", unit, timeout=60)
 
 
-def start() -> None:
-    """Start what `stop` has noted, in this apply or before."""
-    units = read_stopped()
-    for unit in units:
+def start(services: List[str]) -> None:
+    """Start those of them that `stop` has noted, in this apply or before. Others stay noted: no plan has shown their start."""
+    noted = read_stopped()
+    due = [unit for unit in noted if unit in services]
+    for unit in due:
         run("systemctl", "start", unit, timeout=60)
-    if units:
-        os.unlink(below(STOPPED))
+    if due:
+        note([unit for unit in noted if unit not in services])
+
+
+def note(units: List[str]) -> None:
+    """A kill leaves the units of before or these, never a part."""
+    new = below(STOPPED) + ".new"
+    with open(new, "w") as file:
+        file.write(" ".join(units))
+    os.rename(new, below(STOPPED))
 
 
 def reload_modules(change: Message) -> None:
