@@ -226,7 +226,7 @@ def _check_reviewed(
     if yes:
         raise StalePlan(
             "the plan is not the reviewed one, and --yes accepts only that; nothing was changed",
-            hint="Review it again (`gpunode plan --out FILE`), or leave out --yes: gpunode then asks about the plan above.",
+            hint="Review it again (`gpunode plan --out FILE`), or run without --yes: gpunode shows the new plan and asks.",
         )
     return False
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpunode.agent.redaction import redact
@@ -26,10 +28,12 @@ from gpunode.model import (
 from gpunode.planning import mig
 from gpunode.wording import few
 
+NVIDIA = re.compile(r"nvidia|cuda|^libnv|^libxnv")
+
 
 def headline(change: Change, *, reload: bool = False, names: int = 1000) -> str:
     """What the change does, in one line. `reload`: a reboot is the second choice, as `Disturbed.reload` has it. `names`: of packages
-    that are removed, released or held, as many are named."""
+    that are removed, released or held, as many are named, and of those that are removed all that are not NVIDIA's by name."""
     match change:
         case WriteFile():
             return f"{'write' if change.before is None else 'change'} {change.path}"
@@ -83,7 +87,7 @@ def _service(change: Service) -> str:
 def _packages(change: Packages, most: int) -> str:
     parts = ["refresh the package lists"] if change.refresh else []
     if change.remove:
-        parts.append(f"{'purge' if change.purge else 'remove'} {few(change.remove, most)}")
+        parts.append(f"{'purge' if change.purge else 'remove'} {_removed(change.remove, most)}")
     names = [spec.name for spec in change.install]
     held = (
         f" and hold {'it' if len(names) == 1 else 'them'}" if names and set(names) == set(change.hold) else ""
@@ -95,6 +99,14 @@ def _packages(change: Packages, most: int) -> str:
     if change.hold and not held:
         parts.append(f"hold {few(change.hold, most)}")
     return "; ".join(parts)
+
+
+def _removed(names: Sequence[str], most: int) -> str:
+    """The names; of more than `most` those that are NVIDIA's by name may be left out, the others never."""
+    if len(names) <= most:
+        return ", ".join(names)
+    others = [name for name in names if not NVIDIA.search(name)]
+    return few([*others, *filter(NVIDIA.search, names)], max(most, len(others) + 1))
 
 
 def _versions(install: tuple[PackageSpec, ...]) -> str:

@@ -180,7 +180,8 @@ def read_mig(source: Source, value: Any, where: Where) -> tuple[MigRule, ...] | 
         problems = {name: mig.problem(layout, known) for name, known in mig.models(model, layout).items()}
         problem = "name at least one profile, or write off" if layout == () else ""
         if layout and problems and all(problems.values()):
-            problem = ": ".join(next(iter(problems.items())))
+            name, problem = next(iter(problems.items()))
+            problem = f"{name}: {problem}" if model and model != name else problem
         elif layout and not problems:
             problem = mig.unknown(model, layout)
         if problem:

@@ -48,8 +48,8 @@ def unknown(words: str, layout: Sequence[str]) -> str:
     """What is wrong with a rule that no model of the table fits; "" if it may be of a GPU that the table does not have."""
     rows = table(__package__, "mig.yaml")
     if words:
-        name = next((name for name in rows["without"] if matches(words, name)), "")
-        return name and f"{name} has no MIG; write off, or leave it out"
+        known = any(matches(words, name) for name in rows["without"])
+        return f"{words} has no MIG; write off, or leave it out" if known else ""
     if layout[0].startswith(ALL):
         profile = layout[0][len(ALL) :]
         every = {known for row in rows["models"] for known in row["profiles"] if known[-1] == "b"}
@@ -83,7 +83,10 @@ def problem(layout: Layout, known: Sequence[str]) -> str:
     wanted = expand(layout or (), known)
     if unknown := [profile for profile in dict.fromkeys(wanted) if profile not in known]:
         return f"no MIG profile {', '.join(unknown)}; it has {', '.join(known)}"
-    return "" if fit(wanted, known) else f"{', '.join(wanted)} do not fit into one GPU"
+    if fit(wanted, known):
+        return ""
+    most = (describe(expand((ALL + profile,), known)) for profile in dict.fromkeys(wanted))
+    return f"one GPU has no place for {describe(wanted)}; it has for {' or '.join(most)}"
 
 
 def fit(wanted: Sequence[str], known: Sequence[str]) -> bool:

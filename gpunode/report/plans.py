@@ -458,11 +458,15 @@ def recorded(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
             if host is None and change["made"] is None:
                 sign = CHANGE
             elif host is None:
-                what = (
-                    f"{DO.get(change['kind'], change['kind'])}{what.removeprefix(change['kind'])} (not made)"
-                )
+                what = f"{_to_do(what)} (not made)"
             shown.append({**change, "what": what, "sign": sign})
         yield from _changes(shown)
+
+
+def _to_do(what: str) -> str:
+    """A change of the cluster that is not made: `label Node a` of `labelled Node a`."""
+    action, _, rest = what.partition(" ")
+    return f"{DO.get(action, action)} {rest}"
 
 
 def _changes(changes: Iterable[Mapping[str, Any]]) -> Iterator[Part]:
@@ -497,7 +501,11 @@ def reviewed(rows: Sequence[Sequence[Any]]) -> Iterator[Part]:
         elif not changes:
             yield "  = up to date", "dim"
         yield "\n"
-        yield from _changes([{**change, "sign": REVIEWED} for change in changes])
+        shown = []
+        for change in changes:
+            what = change["what"] if host is not None else _to_do(change["what"])
+            shown.append({**change, "what": what, "sign": REVIEWED})
+        yield from _changes(shown)
         if disturbed:
             yield from ("   ", ("disturbs   ", "dim"), f"   {several(disturbed, 'pod')} or processes\n")
 

@@ -126,3 +126,10 @@ def test_a_secret_that_changes_is_not_silent() -> None:
     """The person sees that something does, and not what."""
     change = WriteFile("/a", 'password = "aaaa"\n', "why", before='password = "bbbb"\n')
     assert diff.lines(change) == ["(a secret or white space changes)"]
+
+
+def test_a_shortened_removal_names_all_packages_that_are_not_nvidias() -> None:
+    names = ("nvidia-driver", "dkms", "libcuda1", "gcc", "libnvcuvid1", "linux-headers-6.12")
+    removal = Packages("forget", remove=names, purge=True)
+    assert diff.headline(removal, names=3) == "purge dkms, gcc, linux-headers-6.12, nvidia-driver and 2 more"
+    assert diff.headline(removal, names=6) == f"purge {', '.join(names)}"

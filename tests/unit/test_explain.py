@@ -320,8 +320,14 @@ def test_a_line_whose_cause_is_unknown_says_how_to_find_it_and_ends_as_an_unknow
     )
     line, summary = jsonlines.parse(done.stdout)
     assert (line["code"], line["fault"], line["action"]) == ("gpu-not-started", "unknown", "follow-other")
-    assert line["command"] == "dmesg | gpunode explain -"
+    assert line["command"] == ""  # the line is of the kernel log
     assert (done.exit_code, summary["explained"]) == (7, 0)
+
+
+def test_a_program_of_the_toolkit_that_is_missing_is_no_missing_configuration() -> None:
+    answer = meaning('exec: "nvidia-container-runtime": executable file not found in $PATH: unknown')
+    assert answer.code == "toolkit-program-missing"
+    assert answer.next.startswith("Install the container toolkit, or remove the runtime")
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def test_a_plan_is_shown_without_its_hosts(
     lines = shown.output.splitlines()
     assert [lines.count(f"   x           · change {FILE.path}"), lines.count(f"{' ' * 17}because")] == [1, 1]
     assert f" {refused.host.name}  ✗ its work goes on" in lines
-    assert "   cluster     · labelled Node a1" in lines
+    assert "   cluster     · label Node a1" in lines
     assert (f"{' ' * 17}+size = 1" in lines) == bool(words)
     assert "3 hosts: 2 to change, 1 without a plan; in the cluster 1 change." in shown.output
     assert "`gpunode provision friday.plan` applies it." in shown.output
