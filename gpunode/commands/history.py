@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -89,10 +90,11 @@ def _reviewed(changes: Iterable[ReviewedChange], *, diff: bool) -> Iterator[dict
 def _row(run: RecordedRun, *, whole: bool) -> tuple[object, ...]:
     """The cells of COLUMNS. `whole`: people see all of them."""
     text = str if whole else ForPrograms
+    end = time.time() if history.is_running(run) else run.last
     return (
         run.id,
         Moment(rfc3339(run.began)),
-        Duration(round(max(0.0, run.last - run.began), 3)),
+        Duration(round(max(0.0, end - run.began), 3)),
         run.by,
         run.inventory,
         len(run.hosts),

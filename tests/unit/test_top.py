@@ -245,6 +245,9 @@ def test_a_run_is_running_as_long_as_its_process_lives(under_way: Record) -> Non
     run = read(under_way.path)
     assert is_running(run)
     assert str(history._result(run)) == "2 waiting; under way"
+    took = history._row(replace(run, began=run.began - 300), whole=False)[2]
+    assert isinstance(took, float)
+    assert took >= 300  # so far, also while its record grows by no line
     line = sum_up_run(run, running=True, paused=False, now=time.time())
     assert (line.batch, line.batches, line.hosts) == (1, 2, 2)
     assert 0 < (line.left or 0) <= 60
