@@ -42,6 +42,7 @@ EPILOG = (
 )
 
 PATH = "Check this path where you named it: in an option, a variable or the inventory."
+CHANGING = ("provision", "resume", "undo", "forget", "cordon-gpu", "uncordon-gpu", "share")  # hosts
 INTERRUPTED = 130  # what typer, too, makes of an interrupt: it lets no KeyboardInterrupt through
 
 plain_values.install()
@@ -142,10 +143,11 @@ def _run() -> None:
         if isinstance(end, SystemExit) and end.code != INTERRUPTED:
             raise
         line = "\n" if sys.stderr.isatty() else ""  # the terminal shows ^C, perhaps behind a question
-        typer.echo(
-            f"{line}gpunode: interrupted; test pods are removed. A change in progress continues on its host: the next run follows it, `gpunode abort` ends it",
-            err=True,
+        goes_on = (
+            " A change in progress continues on its host: the next run follows it, `gpunode abort` ends it"
         )
+        more = goes_on if sys.argv[1:2] and sys.argv[1] in CHANGING else ""
+        typer.echo(f"{line}gpunode: interrupted; test pods are removed.{more}", err=True)
         sys.stdout.flush()
         os._exit(
             INTERRUPTED

@@ -45,6 +45,7 @@ ASKED = 20  # nodes whose plugins are asked, and hosts that are probed
 STARTING = ("Pending", "ContainerCreating", "PodInitializing")
 TAIL = 200  # lines of a pod's log
 NAMED = 4
+STARTS_PODS = ("library", "NVML", "toolkit", "runtime")  # links that each new pod with a GPU needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +116,10 @@ def why_node(session: Session, name: str, *, hosts: bool) -> int:
     node = parse(item)
     problems = list(_judge_node(cluster, item))
     users = [f"{pod_name(pod)} ({count})" for pod in cluster.pods_of(name) if (count := _units(pod))]
+    fails = any(each.layer in STARTS_PODS and not each.subject for each in problems[:1])
+    but = ", but new pods get none" if fails and node.ready and node.offers else ""
     parts = [
-        f"node {name} is {'Ready' if node.ready else 'not Ready'} and offers {_offered(node)}",
+        f"node {name} is {'Ready' if node.ready else 'not Ready'} and offers {_offered(node)}{but}",
         f"in use by {few(users, NAMED)}" if users else "none in use" if node.offers else "",
         *(f"taint {taint['key']}={taint.get('value', '')}" for taint in _foreign_taints(item)),
     ]
@@ -398,9 +401,8 @@ def broken_link(member: Member, chain: Sequence[Verdict]) -> Problem | None:
     what = f"link `{verdict.layer}` of host {member.host.name} is broken: {verdict.text}"
     cause = lines((verdict.cause, f"{good} {verdict.layer} ✗".strip()))
     fix = lines((verdict.fix, _describe_impact(member)), " ")
-    return replace(
-        verdict.problem, code=verdict.problem.code or verdict.layer, what=what, cause=cause, fix=fix
-    )
+    code, layer = verdict.problem.code or verdict.layer, verdict.layer
+    return replace(verdict.problem, code=code, what=what, layer=layer, cause=cause, fix=fix)
 
 
 def _describe_impact(member: Member) -> str:

@@ -35,9 +35,10 @@ from gpunode.model import (
     Service,
 )
 from gpunode.packages import hint_of
-from gpunode.wording import advise
+from gpunode.wording import Advice, advise
 
 ROUNDS = 3
+LOCKED = advise("Wait for that run to end; `gpunode provision` then plans again. `gpunode abort` ends it.")
 REBOOT_SECONDS = 900.0
 RECONNECT_SECONDS = 60.0
 CONFIRM_SECONDS = 120.0  # after which a host that cannot be reached puts the files of a restart back
@@ -96,8 +97,11 @@ def confirm_restarts(visit: Visit, outcome: Outcome, emit: OnEvent) -> Outcome:
     return outcome
 
 
-def apply(visit: Visit, outcome: Outcome, emit: OnEvent, record: str = "") -> Outcome:
-    """Apply `outcome.plan`, then plan again from the new state. `record`: the run that the host's journal names.
+def apply(
+    visit: Visit, outcome: Outcome, emit: OnEvent, record: str = "", *, locked: Advice = LOCKED
+) -> Outcome:
+    """Apply `outcome.plan`, then plan again from the new state. `record`: the run that the host's journal names. `locked`: what to do
+    where another apply runs on the host.
 
     The outcome is `changed`, with the remaining plan (empty when the host is right), or `failed`. If the connection is
     lost, the apply continues on the host; this reconnects and follows it to its end.
@@ -136,9 +140,7 @@ def apply(visit: Visit, outcome: Outcome, emit: OnEvent, record: str = "") -> Ou
             raise Refused(
                 host.name,
                 f"{message['by']} has been changing this host since {_clock(message['since'])}",
-                hint=advise(
-                    "Wait for that run to end; `gpunode provision` then plans again. `gpunode abort` ends it."
-                ),
+                hint=locked,
             )
         elif kind == "unknown":
             raise ConnectionLost(

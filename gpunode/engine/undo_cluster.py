@@ -13,7 +13,15 @@ from gpunode.cluster.objects import apply, difference
 from gpunode.cluster.objects.difference import Difference
 from gpunode.engine import batch, nodes, work
 from gpunode.engine.member import Member, Members
-from gpunode.engine.record import BEGUN, CLUSTER, Record, RecordedMarks, RecordedRun
+from gpunode.engine.record import (
+    BEGUN,
+    CLUSTER,
+    NOT_STARTED,
+    Record,
+    RecordedChange,
+    RecordedMarks,
+    RecordedRun,
+)
 from gpunode.engine.reporter import Reporter, progress, report_reason
 from gpunode.engine.session import Session
 from gpunode.engine.undo import SOMEBODY
@@ -201,7 +209,7 @@ def show_plan(
         session.reporter.cluster(api.access.context, planned.changes)
         gone = [dict(change.before) for change in planned.objects if change.before and not change.manifest]
         rights.demand(api, (*rights.of_deletion(gone), *rights.of_wait(gone)))
-    _show_left(session, members, recorded, planned)
+    _show_left(session, members, recorded, planned, undone)
     return planned
 
 
@@ -252,7 +260,13 @@ def restore(
     return True
 
 
-def _show_left(session: Session, members: Members, recorded: RecordedRun, planned: ClusterPlan) -> None:
+def _show_left(
+    session: Session,
+    members: Members,
+    recorded: RecordedRun,
+    planned: ClusterPlan,
+    undone: Collection[str] = (),
+) -> None:
     """Show what an undo leaves as it is: on hosts, and in the cluster."""
     known = {host.name for host in session.inventory.hosts}
     rows = [
@@ -262,11 +276,31 @@ def _show_left(session: Session, members: Members, recorded: RecordedRun, planne
     ]
     rows += [("", left.code, left.what, left.why) for left in planned.left]
     rows += [
-        ("", "cluster", change.what, "an undo does not change it")
+        ("", "cluster", change.what, why)
         for change in (recorded.changes[number] for number in recorded.planned.get(CLUSTER, ()))
         if change.what.removeprefix(f"{change.kind} ") not in planned.known and change.kind != "replaced"
+        if (why := _why_left(session, recorded, change, undone))
     ]
     show_left(session.reporter, members, rows)
+
+
+def _why_left(
+    session: Session, recorded: RecordedRun, change: RecordedChange, undone: Collection[str]
+) -> str:
+    """Why a change in the cluster stays; "" where the run has not made it, or an undo has taken it back."""
+    title = change.what.removeprefix(f"{change.kind} ")
+    owners = [change.of] if change.of in recorded.hosts else list(recorded.hosts)
+    marked = {f"Node {each.node}" for each in recorded.marks}
+    unmade = all(recorded.hosts[name].state in NOT_STARTED for name in owners)
+    if unmade or change.of in undone or (marked and title.startswith("Node ") and title not in marked):
+        return ""
+    known = {host.name for host in session.inventory.hosts}.intersection(owners)
+    if not known:
+        return "the host has left the inventory"
+    if not known <= {*undone, *(host.name for host in session.hosts)}:
+        return "not in --limit" if change.of else "not all hosts of the run are in --limit"
+    noted = {*marked, *(each.what for each in recorded.objects)}
+    return "this undo does not reach it" if title in noted else "its state before is not in the record"
 
 
 def show_left(reporter: Reporter, members: Members, others: Sequence[tuple[str, str, str, str]] = ()) -> None:

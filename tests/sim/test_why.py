@@ -96,6 +96,14 @@ def test_a_lost_gpu_is_told_from_the_pod_the_node_and_the_gpu(alone: Gpunode, de
     assert "PCI ✓ module ✓ library ✓ NVML ✗" in reason["evidence"]
 
 
+def test_a_node_that_offers_gpus_which_no_new_pod_gets_says_so(demo: Demo) -> None:
+    """The plugin still lists all: it has its libraries open."""
+    faults.inflict("library", [demo.states["h100-1"]])
+    (answer,) = of_kind(run(demo.folder, "why", "node", "h100-1", "inventory.yaml", "--json"), "answer")
+    assert "h100-1 is Ready and offers 2 of 2 nvidia.com/gpu, but new pods get none; " in answer["text"]
+    assert ": link `library` of host h100-1 is broken: " in answer["text"]
+
+
 def test_the_broken_link_is_named_by_the_host_and_its_fix_says_what_it_disturbs(demo: Demo) -> None:
     """The runtime's configuration lost nvidia: the cluster knows at most that the plugin does not work."""
     faults.inflict("runtime", [demo.states["p100-1"]])

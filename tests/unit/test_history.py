@@ -85,6 +85,26 @@ def test_an_undo_names_hosts_that_have_left_the_inventory(capsys: pytest.Capture
     assert [(line["host"], line["code"]) for line in left] == [("b", "kept"), ("c", "kept"), ("", "cluster")]
 
 
+def test_an_undo_names_labels_that_stay_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not those of hosts that the run has not begun, nor those that this undo has taken back already."""
+    made = Record.begin(Path("inventory.yaml"), list("abcd"), RunOptions())
+    nodes = {f"node-{host}": host for host in "abcd"}
+    made.cluster([Difference(f"Node {node}", "labelled", ("+x=1",)) for node in nodes], nodes)
+    for host in "acd":
+        made.marks(f"node-{host}", "w", {}, {"x": "1"})
+        made.host(host, "proven")
+    here = tuple(Host(host, Ssh(host)) for host in "abc")
+    session = Session(
+        Inventory("inventory.yaml", here, Cluster()), (), {}, report.make(json=True, quiet=True), 1
+    )
+    undo_cluster._show_left(session, (), find(made.id), undo_cluster.ClusterPlan(), {"c"})
+    left = of_kind(jsonlines.parse(capsys.readouterr().out), "left")
+    assert [(line["what"], line["why"]) for line in left if line["code"] == "cluster"] == [
+        ("labelled Node node-a", "not in --limit"),
+        ("labelled Node node-d", "the host has left the inventory"),
+    ]
+
+
 def test_undo_last_takes_the_last_run_of_this_inventory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
