@@ -71,8 +71,8 @@ RECORDED: Mapping[str, tuple[str, str]] = {
     "in use": ("✓", "green"),
     "undone": ("✓", "green"),
     "forgotten": ("✓", "green"),
-    "skipped": ("·", "dim"),
-    "waiting": ("·", "dim"),
+    **dict.fromkeys(("skipped", "waiting"), ("·", "dim")),
+    **dict.fromkeys(("cordoned", "drained", "changing", "changed"), ("?", "yellow")),  # under way, or cut off
 }
 REVIEWED = ("·", "dim")  # a change of a plan in a file
 MADE: Mapping[bool | None, tuple[str, str]] = {

@@ -187,6 +187,9 @@ def test_a_run_is_shown_as_it_was() -> None:
         {"phase": "files", "seconds": 3.0, "hosts": 2, "slowest": "b", "most": 2.0},
     ]
     assert [line["status"] for line in of_kind(shown, "gate")] == [0]
+    _, text = run("show", "last")
+    assert "\n b  ✗ failed\n" in text
+    assert "\n c  ? changing\n" in text
 
 
 def test_users_see_hosts_that_ended_alike_once_and_diffs_when_they_ask() -> None:
