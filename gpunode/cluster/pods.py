@@ -17,9 +17,9 @@ GPU = "nvidia.com/gpu"
 MEMORY = "aliyun.com/gpu-mem"  # memory of the GPUs that the plugin shares by it
 SHARED = "aliyun.com/gpu-count"  # how many GPUs those are
 OVER = {"Succeeded", "Failed"}
-IMAGELESS = {"ErrImageNeverPull", "InvalidImageName"}  # the kubelet does not retry
-PULLING = {"ErrImagePull", "ImagePullBackOff"}  # the kubelet retries
-PULL = 30.0  # seconds in which a kubelet tries several times to pull an image
+# The kubelet looks again after some 10 s, also for an image that it may not pull: a run may have loaded it just now.
+PULLING = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull"}
+PULL = 30.0  # seconds in which a kubelet tries several times to have an image
 # The kubelet's event has more detail than these waiting reasons.
 VAGUE = {"ContainerCreating", "PodInitializing", "ImagePullBackOff", "ErrImagePull", "CrashLoopBackOff"}
 
@@ -47,7 +47,7 @@ def waiting_reasons(pod: Object) -> set[str]:
 
 
 class Pulls:
-    """Pods that wait for images that cannot be pulled. The kubelet retries, so a pod is given up after `PULL` seconds."""
+    """Pods that wait for images that they cannot have. The kubelet retries, so a pod is given up after `PULL` seconds."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}  # uid of a pod -> monotonic
@@ -57,7 +57,7 @@ class Pulls:
         reasons, uid = waiting_reasons(pod), pod["metadata"]["uid"]
         if not reasons & PULLING:
             self._since.pop(uid, None)
-            return bool(reasons & IMAGELESS)
+            return "InvalidImageName" in reasons
         return time.monotonic() - self._since.setdefault(uid, time.monotonic()) >= PULL
 
 

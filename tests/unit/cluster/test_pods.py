@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from gpunode.cluster import pods
 from tests import tables
 
@@ -30,6 +32,13 @@ def test_the_reason_comes_from_who_knows_it(
 ) -> None:
     """Scheduler, kubelet, runtime and admission each leave their words in another place."""
     assert pods.problem({"status": status}, events) == why
+
+
+@pytest.mark.parametrize("reason", ["ErrImageNeverPull", "ImagePullBackOff", "InvalidImageName"])
+def test_an_image_that_may_just_have_come_is_waited_for(reason: str) -> None:
+    """The kubelet tells of its last look; an image that a run has loaded since is there at the next one."""
+    pod = {"metadata": {"uid": "u"}, "status": waiting(reason)}
+    assert pods.Pulls().is_hopeless(pod) == (reason == "InvalidImageName")
 
 
 def test_gpus_are_counted_until_a_pod_is_over() -> None:
