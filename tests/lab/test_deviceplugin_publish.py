@@ -107,7 +107,8 @@ def plugins(lab: Lab) -> dict[str, dict[str, Any]]:
     """The plugin's pod on each node, without one that ends."""
     query = urlencode({"labelSelector": PLUGIN})
     pods = lab.request("GET", f"/api/v1/pods?{query}")["items"]
-    return {pod["spec"]["nodeName"]: pod for pod in pods if "deletionTimestamp" not in pod["metadata"]}
+    here = [pod for pod in pods if "nodeName" in pod["spec"] and "deletionTimestamp" not in pod["metadata"]]
+    return {pod["spec"]["nodeName"]: pod for pod in here}
 
 
 def lives(lab: Lab) -> dict[str, tuple[str, int]]:
