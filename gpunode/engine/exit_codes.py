@@ -10,7 +10,7 @@ from gpunode.engine.member import PAUSED, Member, outcomes
 
 REFUSED = 4
 DRIFT, DRIFT_AND_MORE = 5, 6  # all was checked and changes wait; changes wait where it could be checked
-STOPPED = 8  # by its operator, with hosts left
+HOSTS_LEFT = 8  # its operator paused or interrupted the run
 
 
 def worst(members: Iterable[Member]) -> int:
@@ -25,7 +25,7 @@ def worst(members: Iterable[Member]) -> int:
 
 
 def of_run(members: Iterable[Member]) -> int:
-    """The exit code of a run: 1 if a host that could be proven is not, STOPPED if only the operator prevented it, 4 if only a gate did,
+    """The exit code of a run: 1 if a host that could be proven is not, HOSTS_LEFT if only the operator prevented it, 4 if only a gate did,
     else as `worst`. A right host whose GPUs are all in use counts as right."""
     members = tuple(members)
     missed = [
@@ -40,5 +40,5 @@ def of_run(members: Iterable[Member]) -> int:
     if codes - {gate.CLOSED, PAUSED} or worst(members) == 1:
         return 1
     if PAUSED in codes:
-        return STOPPED
+        return HOSTS_LEFT
     return REFUSED if codes else worst(members)
