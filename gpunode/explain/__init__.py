@@ -30,6 +30,7 @@ SXID = re.compile(r"SXid \([^)]*\): (?P<code>\d+)(?:, (?P<severity>Fatal|Non-fat
 NVSWITCH = re.compile(r"NVSwitch (?P<severity>fatal|non-fatal) error (?P<code>\d{5})")
 # Other programs' lines name an Xid after this word; PostgreSQL has xids, too.
 NAMED = re.compile(r"\b(?P<kind>s?xid)s?(?: errors?| events?)?[\s:=#(-]{0,3}(?P<code>\d+)\b", re.IGNORECASE)
+AGAIN = "Then restart the plugin's pod on that node: NVIDIA's plugin takes no unhealthy GPU back."
 OF_A_GPU = re.compile(r"nvidia|nvrm|nvswitch|nvml|gpu|cuda|dcgm", re.IGNORECASE)
 # NVLink 5: `149, NETIR_LINK_EVT  Fatal   XC1 i0 Link 04 (0x004505c6 0x00000000 ...)`: unit, intrinfo, error status.
 NVLINK5 = re.compile(r", (?P<unit>[A-Z0-9_]+)\b.*\(0x(?P<info>[0-9a-f]{8}) 0x(?P<status>[0-9a-f]{8})\b")
@@ -107,7 +108,9 @@ def explain(text: str) -> Explanation | None:
         return _sxid(int(match["code"]), match["severity"])
     if match := NAMED.search(text):
         if match[0] == text or OF_A_GPU.search(text):
-            return _sxid(int(match["code"])) if match["kind"].lower() == "sxid" else _xid(int(match["code"]))
+            meaning = (_sxid if match["kind"].lower() == "sxid" else _xid)(int(match["code"]))
+            again = f" {AGAIN}" if "unhealthy" in text.lower() else ""
+            return meaning and replace(meaning, next=meaning.next + again)
         return None
     if text.isdecimal() and len(text) <= 5:
         return _xid(int(text)) or _sxid(int(text))
@@ -197,7 +200,9 @@ def _xid(code: int, gpu: str = "", rest: str = "") -> Explanation | None:
         what = f"{what}: {match['unit']}, {rule[7].rstrip('*?').lower()}"
     elif (match := RECOVERY.search(rest)) and match["action"] in RECOVERIES:
         action, what = RECOVERIES[match["action"]], f"{what}: now “{match['action']}”"
-    meaning = _explanation(f"xid-{code}", what, fault, action, XID_SOURCE, gpu, hint or _later(later))
+    meaning = _explanation(
+        f"xid-{code}", what, fault, action, XID_SOURCE, gpu, hint or _actions()["later"].get(later, "")
+    )
     other = next((row["alternative"] for row in _lines() if code in row["xid"]), None)
     return replace(meaning, alternative=other)
 
@@ -270,11 +275,6 @@ def _explanation(
     command = advice.get("command", "").format(gpu=address or "GPU")
     following = " ".join(filter(None, (advice["next"], later)))
     return Explanation(code, what, cast("Fault", fault), action, following, command, source)
-
-
-def _later(investigatory: str) -> str:
-    later: Mapping[str, str] = table("gpunode.explain", "actions.yaml")["later"]
-    return later.get(investigatory, "")
 
 
 def _actions() -> Mapping[str, Mapping[str, str]]:
