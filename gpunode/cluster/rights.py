@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,8 @@ from gpunode.wording import page
 
 REVIEWS = "SelfSubjectAccessReview"
 ROLE = "gpunode-missing"
+RBAC = "rbac.authorization.k8s.io"
+EXISTING = ("default", lease.NAMESPACE)  # others may not be there before the first run
 CODE = "no-rights"  # of what a user may not do
 
 
@@ -31,17 +34,6 @@ class Right:
 
 
 LABELS = (Right("patch", "nodes"),)  # of nodes, and annotations
-OBJECTS = (
-    "namespaces",
-    "serviceaccounts",
-    "configmaps",
-    "daemonsets.apps",
-    "runtimeclasses.node.k8s.io",
-    *(
-        f"{name}.rbac.authorization.k8s.io"
-        for name in ("roles", "rolebindings", "clusterroles", "clusterrolebindings")
-    ),
-)
 EVICTION = (Right("create", "pods/eviction"),)
 SCHEDULERS = (Right("get", "pods", "kube-system"),)  # that they are back
 
@@ -59,12 +51,30 @@ def of_run(namespace: str, *, proves: bool) -> tuple[Right, ...]:
 
 def of_rollout(namespace: str) -> tuple[Right, ...]:
     """Rights for deploying the plugin, besides those for its objects, which a dry run checks."""
-    return (*_each("nodes", "watch"), *_each("pods", "list", "watch"), *_events(namespace))
+    return (
+        *_each("nodes", "watch"),
+        *_each("pods", "list", "watch"),
+        *_each("daemonsets.apps", "list", namespace=namespace),
+        *_events(namespace),
+    )
 
 
-def of_objects() -> tuple[Right, ...]:
-    """Rights for the plugin's objects, which their dry run checks, one after the other."""
-    return tuple(right for resource in OBJECTS for right in _each(resource, "get", "patch", "create"))
+def of_objects(manifests: Sequence[Object], surplus: Sequence[Object] = ()) -> tuple[Right, ...]:
+    """Rights to apply these objects, to look for the `surplus`, and those that the manifests' roles grant: no user grants rights that
+    he does not have."""
+    granted = (
+        Right(
+            verb, f"{name}{f'.{group}' if group else ''}{mark}{part}", role["metadata"].get("namespace", "")
+        )
+        for role in manifests
+        for rule in role.get("rules") or ()
+        for group in rule["apiGroups"]
+        for name, mark, part in (resource.partition("/") for resource in rule["resources"])
+        for verb in rule["verbs"]
+    )
+    applied = (right for manifest in manifests for right in _on(manifest, "get", "patch", "create"))
+    read = (right for manifest in surplus for right in _on(manifest, "get"))
+    return tuple(dict.fromkeys((*applied, *read, *granted)))
 
 
 def of_proof(namespace: str) -> tuple[Right, ...]:
@@ -105,6 +115,11 @@ def of_share(namespace: str) -> tuple[Right, ...]:
     )
 
 
+def of_owners() -> tuple[Right, ...]:
+    """Rights to see whose GPUs a DRA driver allocates."""
+    return (*_each("resourceslices.resource.k8s.io", "list"), *_each("deviceclasses.resource.k8s.io", "list"))
+
+
 def of_deletion(objects: Iterable[Object]) -> tuple[Right, ...]:
     return tuple(right for live in objects for right in _on(live, "delete"))
 
@@ -140,7 +155,8 @@ def of_reading(namespace: str) -> tuple[Right, ...]:
 
 
 def demand(api: Api, rights: Iterable[Right], later: Iterable[Right] = ()) -> None:
-    """Raises ClusterError with the rights that the user lacks; with those of `later`, too, which are asked of nobody who has the others."""
+    """Raises ClusterError with the rights that the user lacks; with those of `later`, too. A user who lacks these alone is not refused:
+    the dry run decides, as who may escalate needs fewer."""
     if missing := find_missing(api, rights):
         raise lacks((*missing, *find_missing(api, later)), ": nothing was changed")
 
@@ -173,39 +189,40 @@ def find_missing(api: Api, rights: Iterable[Right]) -> tuple[Right, ...]:
 
 
 def lacks(missing: Sequence[Right], outcome: str = "", user: str = "USER") -> ClusterError:
-    """The error that names these rights, with roles that have them and no more. `outcome`: of the command."""
-    scopes = tuple(dict.fromkeys(right.namespace for right in missing))
-    roles = "\n---\n".join("\n".join(_role(missing, scope)) for scope in scopes)
-    binds = "\n".join(f"{_bind(scope)} --user={shlex.quote(user)}" for scope in scopes)
+    """The error that names these rights, with roles that have them and no more, bound to the user. `outcome`: of the command."""
+    # By its content: what grants other rights, as after the next refusal, does not replace it.
+    name = f"{ROLE}-{hashlib.sha256(repr((user, missing)).encode()).hexdigest()[:6]}"
+    scopes = dict.fromkeys(right.namespace for right in missing)
+    objects = "\n---\n".join("\n".join(_role(missing, scope, name, user)) for scope in scopes)
+    whom = "" if user != "USER" else ", with the user's name for USER"
     return ClusterError(
         f"the Kubernetes API does not let this user {name_all(missing)}{outcome}",
-        hint=f"An administrator of the cluster grants this:\nkubectl apply -f - <<'END'\n{roles}\nEND\n{binds}\n"
+        hint=f"An administrator of the cluster grants this{whom}:\nkubectl apply -f - <<'END'\n{objects}\nEND\n"
         f"All that gpunode may need: {page('safety#rights')}",
         code=CODE,
     )
 
 
-def _bind(namespace: str) -> str:
-    if namespace:
-        return f"kubectl create rolebinding {ROLE} -n {namespace} --role={ROLE}"
-    return f"kubectl create clusterrolebinding {ROLE} --clusterrole={ROLE}"
-
-
-def _role(missing: Iterable[Right], namespace: str) -> Iterator[str]:
-    """Those of the rights that are of this namespace, or of the cluster (""), as a role in lines of YAML."""
+def _role(missing: Iterable[Right], namespace: str, role: str, user: str) -> Iterator[str]:
+    """Those of the rights that are of this namespace, or of the cluster (""), as a role and its binding, in lines of YAML."""
     verbs: dict[str, list[str]] = {}
     for right in missing:
         if right.namespace == namespace:
             verbs.setdefault(right.resource, []).append(right.verb)
-    if namespace and namespace != lease.NAMESPACE:  # it may not be there before the first run
+    if namespace and namespace not in EXISTING:
         yield f'apiVersion: v1\nkind: Namespace\nmetadata: {{name: "{namespace}"}}\n---'
     kind, within = ("Role", f', namespace: "{namespace}"') if namespace else ("ClusterRole", "")
-    yield f"apiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata: {{name: {ROLE}{within}}}\nrules:"
+    version, group = f"apiVersion: {RBAC}/v1", f"apiGroup: {RBAC}"
+    metadata = f"metadata: {{name: {role}{within}}}"
+    yield f"{version}\nkind: {kind}\n{metadata}\nrules:"
     for resource, some in verbs.items():
         whole, _, part = resource.partition("/")
-        name, _, group = whole.partition(".")
+        name, _, of = whole.partition(".")
         named = f"{name}/{part}" if part else name
-        yield f'- {{apiGroups: ["{group}"], resources: [{named}], verbs: [{", ".join(dict.fromkeys(some))}]}}'
+        yield f'- {{apiGroups: ["{of}"], resources: [{named}], verbs: [{", ".join(dict.fromkeys(some))}]}}'
+    yield f"---\n{version}\nkind: {kind}Binding\n{metadata}"
+    yield f"roleRef: {{{group}, kind: {kind}, name: {role}}}"
+    yield f"subjects: [{{{group}, kind: User, name: {json.dumps(user)}}}]"
 
 
 def _has(api: Api, right: Right) -> bool:

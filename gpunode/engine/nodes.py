@@ -14,7 +14,8 @@ from gpunode.cluster import rights
 from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api import connect as api_of
 from gpunode.cluster.api.kubeconfig import choose_context
-from gpunode.cluster.api.refusal import FORBIDDEN
+from gpunode.cluster.api.refusal import FORBIDDEN, GRANT
+from gpunode.cluster.objects.apply import fit
 from gpunode.contract.condition import ACCEPTED
 from gpunode.engine import converge
 from gpunode.engine.member import Member, Members
@@ -27,7 +28,7 @@ from gpunode.links.node import labels as cluster_labels
 from gpunode.links.node.identity import ANOTHER_MACHINE
 from gpunode.links.plugin import daemonset, expected, features, other_owners
 from gpunode.links.plugin.configuration import warnings
-from gpunode.links.plugin.deployment import Spec
+from gpunode.links.plugin.deployment import Spec, all_objects
 from gpunode.links.plugin.link import floating_warning
 from gpunode.links.scheduler.deployment import second_serves
 from gpunode.model import Cluster, Host, Inventory, PluginConfig, PluginImage, Ssh
@@ -52,19 +53,33 @@ def connect(inventory: Inventory) -> Api:
     return api
 
 
+def rights_to_deploy(api: Api, inventory: Inventory) -> tuple[rights.Right, ...]:
+    """Rights to apply the plugin's objects; () for an inventory without a plugin."""
+    if inventory.cluster.plugin is None:
+        return ()
+    surplus = all_objects(inventory.cluster.namespace)
+    owners = rights.of_owners() if api.served.has("ResourceSlice") else ()
+    return (*rights.of_objects(fit(api, spec_of(inventory).manifests), fit(api, surplus)), *owners)
+
+
 def name_rights(inventory: Inventory, error: ClusterError) -> ClusterError:
-    """The error; where a right to read is refused and others are missing, one with them all, the refused one first."""
-    refused = FORBIDDEN.search(error.detail) if isinstance(error, HttpError) and error.status == 403 else None
+    """The error; where a right to read or to deploy the plugin is refused and others are missing, one with them all, the refused one
+    first."""
+    detail = error.detail if isinstance(error, HttpError) and error.status == 403 else ""
+    refused = FORBIDDEN.search(detail) or GRANT.search(detail)
     if refused is None:
         return error
     error.problem = replace(error.problem, code=rights.CODE)
-    reading = rights.of_reading(inventory.cluster.namespace)
-    first = rights.match_refused(reading, refused.groupdict())
-    if first:
-        with suppress(ClusterError):  # an API that is gone by now hides no refusal
-            missing = rights.find_missing(api_of(inventory.cluster), reading)
-            if not set(missing) <= set(first):
-                return rights.lacks(tuple(dict.fromkeys((*first, *missing))), user=refused["user"])
+    with suppress(ClusterError):  # an API that is gone by now hides no refusal
+        api, namespace = api_of(inventory.cluster), inventory.cluster.namespace
+        deploys = (*rights.of_rollout(namespace), *rights_to_deploy(api, inventory))
+        for every in (rights.of_reading(namespace), deploys):
+            first = rights.match_refused(every, refused.groupdict()) if refused.re is FORBIDDEN else ()
+            if first or (refused.re is GRANT and every is deploys):
+                missing = rights.find_missing(api, every)
+                if not set(missing) <= set(first):
+                    return rights.lacks(tuple(dict.fromkeys((*first, *missing))), user=refused["user"])
+                break
     return error
 
 

@@ -84,7 +84,7 @@ def diff(
     If the server cannot dry-run a change, the manifest is compared with the current object; unless `strict`, also if this
     user may read but not write.
     """
-    manifests = _fit(api, manifests)
+    manifests = fit(api, manifests)
     namespaces = [manifest for manifest in manifests if manifest["kind"] == "Namespace"]
     would = [_diff(api, namespace, frozenset(), strict=strict) for namespace in namespaces]
     # A dry run creates no namespace, so objects inside a new one cannot be dry-run.
@@ -102,7 +102,7 @@ def diff(
 def apply(api: Api, manifests: Sequence[Object]) -> tuple[Difference, ...]:
     """Apply the manifests. A second apply of the same changes nothing."""
     done: list[Difference] = []
-    for manifest in _sort(_fit(api, manifests)):
+    for manifest in _sort(fit(api, manifests)):
         live = _live(api, manifest)
         if live is not None and not is_ours(live):
             done.append(_check_foreign(manifest, live))
@@ -272,7 +272,7 @@ def _check_foreign(manifest: Object, live: Object) -> Difference:
     return Difference(title(manifest), "foreign")
 
 
-def _fit(api: Api, manifests: Sequence[Object]) -> list[Object]:
+def fit(api: Api, manifests: Sequence[Object]) -> list[Object]:
     """The manifests as this API server can keep them, without kinds that it does not have."""
     every = (api.served.fit(manifest) for manifest in manifests)
     return [fitting for fitting in every if fitting is not None]

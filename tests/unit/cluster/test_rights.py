@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ import yaml
 from gpunode.cluster import rights
 from gpunode.cluster.rights import Right
 from gpunode.engine import nodes
-from gpunode.errors import ApiConnectionLost, HttpError
+from gpunode.errors import ApiConnectionLost, ClusterError, HttpError
+from gpunode.links.plugin.deployment import all_objects
 from gpunode.model import Cluster, Inventory, PluginImage
 
 INVENTORY = Inventory("inventory.yaml", (), Cluster(plugin=PluginImage("plugin:1")))
+PLUGIN = nodes.spec_of(INVENTORY).manifests
 BLOCKS = (Path(__file__).parents[3] / "docs/safety.md").read_text().split("```yaml\n")[1:]
 ROLES = {
     role["metadata"]["name"]: role["rules"]
@@ -30,7 +33,9 @@ def refusal(verb: str, resource: str, where: str = "at the cluster scope") -> Ht
 
 
 def lacking(monkeypatch: pytest.MonkeyPatch, *missing: Right) -> None:
-    monkeypatch.setattr(nodes, "api_of", lambda _: None)
+    served = SimpleNamespace(has=lambda _: True)
+    monkeypatch.setattr(nodes, "api_of", lambda _: SimpleNamespace(served=served))
+    monkeypatch.setattr(nodes, "fit", lambda _, manifests: manifests)
     monkeypatch.setattr(rights, "find_missing", lambda *_: missing)
 
 
@@ -50,8 +55,9 @@ def test_the_documents_roles_have_all_rights_that_commands_ask_for() -> None:
     asked = {
         *rights.of_reading("ns"),
         *rights.of_run("ns", proves=True),
-        *rights.of_objects(),
+        *rights.of_objects(PLUGIN, all_objects("ns")),
         *rights.of_claims("ns"),
+        *rights.of_owners(),
         *rights.EVICTION,
     }
     shared = {*rights.of_share("ns"), *rights.of_notebook("ns")}
@@ -105,25 +111,53 @@ def test_the_role_on_offer_holds_no_more_than_is_missing() -> None:
         Right("list", "nodes"),
         Right("get", "pods", "kube-system"),
     )
-    hint = rights.lacks(missing, user="ops").hint
-    text, _, binds = hint.partition("<<'END'\n")[2].partition("\nEND\n")
+    objects = granted(rights.lacks(missing, user="ops"))
     roles = [
-        (
-            item["kind"],
-            item["metadata"].get("namespace"),
-            [rule["resources"] for rule in item.get("rules", ())],
-        )
-        for item in yaml.safe_load_all(text)
+        (item["kind"], item["metadata"].get("namespace"), [rule["resources"] for rule in item["rules"]])
+        for item in objects
+        if "rules" in item
     ]
+    bindings = [item for item in objects if "roleRef" in item]
 
     assert roles == [
-        ("Namespace", None, []),
         ("Role", "gpunode", [["secrets"]]),
         ("ClusterRole", None, [["nodes"]]),
         ("Role", "kube-system", [["pods"]]),
     ]
-    assert binds.splitlines()[:3] == [
-        "kubectl create rolebinding gpunode-missing -n gpunode --role=gpunode-missing --user=ops",
-        "kubectl create clusterrolebinding gpunode-missing --clusterrole=gpunode-missing --user=ops",
-        "kubectl create rolebinding gpunode-missing -n kube-system --role=gpunode-missing --user=ops",
+    assert [item["metadata"]["name"] for item in objects if item["kind"] == "Namespace"] == ["gpunode"]
+    assert [(item["kind"], item["metadata"].get("namespace")) for item in bindings] == [
+        (f"{kind}Binding", namespace) for kind, namespace, _ in roles
     ]
+    assert {(item["roleRef"]["name"], item["subjects"][0]["name"]) for item in bindings} == {
+        (bindings[0]["metadata"]["name"], "ops")
+    }
+
+
+def test_a_second_grant_takes_nothing_from_the_first() -> None:
+    first, second = (granted(rights.lacks((Right(verb, "nodes"),), user="ops")) for verb in ("get", "list"))
+    assert {item["metadata"]["name"] for item in first} & {
+        item["metadata"]["name"] for item in second
+    } == set()
+
+
+def test_rights_to_deploy_are_those_to_the_objects_and_those_that_their_roles_grant() -> None:
+    needed = rights.of_objects(PLUGIN, all_objects("gpunode"))
+    assert Right("patch", "daemonsets.apps", "gpunode") in needed
+    assert {Right("create", "events", "default"), Right("patch", "events", "default")} <= {*needed}
+    cluster_roles = "clusterroles.rbac.authorization.k8s.io"  # that an earlier configuration may have left
+    assert [right.verb for right in needed if right.resource == cluster_roles] == ["get"]
+
+
+def test_a_refused_grant_names_all_that_a_deployment_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking(monkeypatch, Right("create", "events", "default"), Right("watch", "nodes"))
+    rules = '{APIGroups:[""], Resources:["events"], Verbs:["create"]}'
+    detail = f'roles "x" is forbidden: user "ops" is attempting to grant RBAC permissions not currently held:\n{rules}'
+
+    named = nodes.name_rights(INVENTORY, HttpError("refused", status=403, reason="Forbidden", detail=detail))
+
+    assert named.message.endswith("let this user create events in namespace default, watch nodes")
+
+
+def granted(error: ClusterError) -> list[dict[str, Any]]:
+    """The objects on offer."""
+    return list(yaml.safe_load_all(error.hint.partition("<<'END'\n")[2].partition("\nEND\n")[0]))
