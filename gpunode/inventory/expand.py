@@ -15,6 +15,7 @@ from gpunode.inventory.source import Source
 from gpunode.local import files as localfile
 from gpunode.model import ExpectedGpus, Host, MigRule, PythonBuild, Repository, RunFile, Ssh
 from gpunode.planning import mig
+from gpunode.planning.tables import table
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,8 @@ def read_values(source: Source, variables: Mapping[str, Any], where: Where) -> V
                 flat[full] = seconds(value), place
             else:
                 flat[full] = value, place
-                if full == ("ssh", "jump"):
-                    jump_port(source, value, place)
+                if full in CHECKS:
+                    CHECKS[full](source, str(value), place)
 
     walk(variables, ())
     return flat
@@ -74,6 +75,17 @@ def jump_port(source: Source, jump: str, where: Where) -> None:
     port = re.search(r":(\d+)$", jump)
     if port and not 1 <= int(port[1]) <= 65535:
         source.problem(where, f"expected a port from 1 to 65535, got {port[1]}")
+
+
+def driver_branch(source: Source, driver: str, where: Where) -> None:
+    """Note a branch, or a version of one, that NVIDIA does not have."""
+    branch, known = driver.partition(".")[0], table("gpunode.planning", "branches.yaml")["branches"]
+    if branch.isdigit() and int(branch) not in known:
+        ended = [str(number) for number, row in known.items() if row["status"] == "ended"]
+        alive = ", ".join(str(number) for number in known if str(number) not in ended)
+        source.problem(
+            where, f"there is no driver branch {branch}; {alive} get fixes, {', '.join(ended)} have ended"
+        )
 
 
 def private_key(source: Source, name: str, where: Where) -> None:
@@ -112,6 +124,8 @@ def read_driver(source: Source, value: Mapping[str, Any], where: Where) -> RunFi
             f'`from: {value["from"]}` takes a branch such as 580; this one is "{version}"',
         )
         return None
+    if value["from"] == "nvidia":  # a distribution's archive has branches of its own
+        driver_branch(source, version, (*where, "version"))
     return DriverPackages(value["from"], version)
 
 
@@ -122,6 +136,7 @@ def read_run(source: Source, value: Mapping[str, Any], where: Where) -> RunFile 
     if short:
         rule = 'a full version is of the form "580.178.04"'
         source.problem((*where, "version"), f'{rule}; this one is "{version}"')
+    driver_branch(source, version, (*where, "version"))
     missing = [key for key in ("version", "sha256") if key not in value]
     for key in missing:
         if (*where, key) not in source.keys:
@@ -197,6 +212,11 @@ READERS: Mapping[tuple[str, ...], Callable[[Source, Any, Where], Any]] = {
     ("gpus",): read_gpus,
     ("taints",): read_taints,
     ("mig",): read_mig,
+}
+
+CHECKS: Mapping[tuple[str, ...], Callable[[Source, str, Where], None]] = {
+    ("ssh", "jump"): jump_port,
+    ("driver",): driver_branch,
 }
 
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 from gpunode.contract.yaml_text import INVALID, Document, Mistake, kind
 from gpunode.errors import InventoryError
 from gpunode.local import files as localfile
+from gpunode.wording import few
 
 # A section that starts with a host
 INI = re.compile(rb"^\[[\w.:-]+\]\s*$(?=.*\n[\w.-]+( \w+=.*)?$)", re.MULTILINE)
@@ -90,10 +91,14 @@ def content(path: Path) -> bytes:
 
 
 def near_file(path: Path) -> str:
-    """`; did you mean …?` if the folder has a file of a similar name, else an empty string."""
+    """`; did you mean …?` if the folder has a file of a similar name, else what there is in place of an inventory."""
     try:
         names = [entry.name for entry in path.parent.iterdir()]
     except OSError:
         return f"; there is no folder {path.parent} either"
-    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.75)
-    return f"; did you mean {path.with_name(near[0])}?" if near else ""
+    if near := difflib.get_close_matches(path.name, names, n=1, cutoff=0.75):
+        return f"; did you mean {path.with_name(near[0])}?"
+    here = sorted(name for name in names if name.endswith((".yaml", ".yml")))
+    if here and path.suffix:
+        return f"; its folder has {few(here, 5)}"
+    return "; `gpunode init` writes an inventory" if path.suffix else ""

@@ -28,6 +28,7 @@ def test_every_table_says_where_it_is_from() -> None:
     """A fact without a source cannot be checked again."""
     root = Path(gpunode.__file__).parent
     tables = [path for room in ("links", "packages") for path in (root / room).rglob("*.yaml")]
+    tables += [root / "planning/branches.yaml", root / "planning/mig.yaml"]
     assert len(tables) > 10
     for entry in tables:
         assert "# source" in entry.read_text(encoding="utf-8"), entry.name

@@ -220,6 +220,7 @@ def test_no_file_a_folder_and_an_unreadable_path_are_told_apart(tmp_path):
         problem(tmp_path / "inventroy.yaml")
         == "T/inventroy.yaml: no such file; did you mean T/inventory.yaml?"
     )
+    assert problem(tmp_path / "prod.yaml") == "T/prod.yaml: no such file; its folder has inventory.yaml"
     assert problem(tmp_path / "no/where") == "T/no/where: no such file; there is no folder T/no either"
     host = problem(tmp_path / "gpu-01")
     assert host == "T/gpu-01: no such file; the argument is the inventory's file, `--limit` chooses hosts"

@@ -34,7 +34,7 @@ class Branch:
 def branches() -> Mapping[int, Branch]:
     return {
         number: Branch(number, row["status"], _kernel(row["kernel"]), str(row.get("ends", "")))
-        for number, row in table(__package__, "branches.yaml")["branches"].items()
+        for number, row in table("gpunode.planning", "branches.yaml")["branches"].items()
     }
 
 
@@ -43,7 +43,7 @@ def flavours_of(model: Model, branch: int) -> tuple[Flavour, ...]:
     if not model.first <= branch <= model.last:
         return ()
     usable = tuple(f for f in model.flavours if f == "proprietary" or branch >= model.open_first)
-    only = table(__package__, "branches.yaml")["branches"].get(branch, {}).get("flavours")
+    only = table("gpunode.planning", "branches.yaml")["branches"].get(branch, {}).get("flavours")
     return tuple(f for f in usable if only is None or f in only)
 
 
@@ -54,7 +54,7 @@ def fixed_for(driver: str, kernel: str) -> str:
     version = numbers if len(numbers) > 1 else (*numbers, 998)
     rows = [
         str(row["fixed"])
-        for row in table(__package__, "branches.yaml")["unbuildable"]
+        for row in table("gpunode.planning", "branches.yaml")["unbuildable"]
         if kernel_version(kernel) >= _kernel(row["kernel"])
         and (row["first"],) <= version <= tuple(map(int, str(row["last"]).split(".")))
     ]

@@ -118,13 +118,7 @@ def _best_branch(facts: Facts, models: Sequence[pci.Model], installed: int | Non
 
 def _named_branch(host: Host, facts: Facts, models: Sequence[pci.Model], installed: int | None) -> Branch:
     number = int(host.driver.split(".")[0])
-    branch = branches().get(number)
-    if branch is None:
-        known = ", ".join(str(known) for known in branches())
-        raise CannotPlan(
-            f"`driver: {host.driver}`: gpunode knows no branch {number} (it knows {known})",
-            hint="Write `driver: auto` to have the branch chosen that fits the GPUs.",
-        )
+    branch = branches()[number]  # or the inventory is refused
     packaged = host.driver_run is None and number != installed
     obstacle = obstacle_of(facts, models, branch, packaged=packaged)
     if obstacle is not None:
