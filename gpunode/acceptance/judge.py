@@ -214,7 +214,7 @@ def _check_errors(gpu: Gpu) -> Iterator[Problem]:
         what = "a bad row of memory cannot be replaced: no spare is left"
         yield _problem(gpu, "remap-failed", what, "PCI", fix=REPLACE)
     elif rows and rows.pending:
-        reset = f"Drain the node, then `nvidia-smi --gpu-reset -i {gpu.uuid}` or reboot the host"
+        reset = f"Drain the node, delete the device plugin's pod there, then `nvidia-smi --gpu-reset -i {gpu.uuid}`, or reboot the host"
         yield _problem(
             gpu, "remap-pending", "a bad row of memory is replaced at the next reset", "PCI", fix=reset
         )

@@ -25,7 +25,7 @@ from gpunode.engine.session import Session
 from gpunode.errors import ClusterError, Problem, UsageError
 from gpunode.inventory.starter import ranges
 from gpunode.links.capacity import link as capacity
-from gpunode.links.driver.link import LOST
+from gpunode.links.driver.link import repair
 from gpunode.links.node import GPU_LABEL, Node, drain, parse
 from gpunode.links.node.closed import why_closed
 from gpunode.links.plugin import cordons
@@ -288,7 +288,7 @@ def _judge_gpu(gpu: Gpu, node: Node, name: str = "it") -> Iterator[Problem]:
     """Why it takes no new pods, as its plugin says; and whether it was accepted."""
     if gpu.unhealthy is not None:
         out = gpu.unhealthy.code == CORDONED
-        fix = _give_back(gpu.uuid) if out else LOST
+        fix = _give_back(gpu.uuid) if out else repair(gpu.unhealthy.code)
         state = "" if out else "Unhealthy: "
         since = f"since {gpu.since}" if gpu.since and not out else ""
         what = f"{name} is {state}{gpu.unhealthy.words}"
@@ -327,7 +327,9 @@ def _why_gpu_gone(cluster: Cluster, uuid: str, usages: Sequence[NodeUsage]) -> i
     if last:
         node = last[0]
         problems = list(_judge_node(cluster, _item(cluster, node.name)))
-        gone = Problem("gpu-gone", f"the plugin of {node.name} does not list it", fix=LOST, subject=node.name)
+        gone = Problem(
+            "gpu-gone", f"the plugin of {node.name} does not list it", fix=repair(), subject=node.name
+        )
         stamp = read_stamp(node.accepted)
         text = f"{uuid} was a GPU of node {node.name}" + (f", {stamp.describe(time.time())}" if stamp else "")
         return report(cluster.session, f"gpu {uuid}", "wrong", text, [*problems, gone])

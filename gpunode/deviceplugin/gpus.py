@@ -157,9 +157,7 @@ _REASONS: Mapping[Any, Reason] = {  # by nvmlReturn_t
         "NVIDIA_VISIBLE_DEVICES=all; restart this pod after the fix",
     ),
     15: Reason(
-        "gpu-lost",
-        "NVML: GPU is lost: it has fallen off the bus or is otherwise inaccessible; look for Xid 79 in the "
-        "kernel log, reset the GPU or reboot the host",
+        "gpu-lost", "NVML: GPU is lost; it no longer answers on the PCI bus (Xid 79). Reboot the host"
     ),
     16: Reason("gpu-requires-reset", "NVML: GPU requires reset: nvidia-smi --gpu-reset, or reboot the host"),
     18: Reason(

@@ -200,10 +200,11 @@ def _xid(code: int, gpu: str = "", rest: str = "") -> Explanation | None:
         what = f"{what}: {match['unit']}, {rule[7].rstrip('*?').lower()}"
     elif (match := RECOVERY.search(rest)) and match["action"] in RECOVERIES:
         action, what = RECOVERIES[match["action"]], f"{what}: now “{match['action']}”"
-    meaning = _explanation(
-        f"xid-{code}", what, fault, action, XID_SOURCE, gpu, hint or _actions()["later"].get(later, "")
-    )
     other = next((row["alternative"] for row in _lines() if code in row["xid"]), None)
+    more = hint or (
+        "" if other else _actions()["later"].get(later, "")
+    )  # the alternative is what to do if it comes back
+    meaning = _explanation(f"xid-{code}", what, fault, action, XID_SOURCE, gpu, more)
     return replace(meaning, alternative=other)
 
 

@@ -276,13 +276,20 @@ def test_an_xid_that_comes_back_has_the_second_cause_of_its_line() -> None:
     second = meaning(FELL_OFF).alternative
     assert second is not None
     assert second == meaning("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.").alternative
-    assert (second.condition, second.action) == ("it comes back after the reboot", "check-hardware")
+    assert (second.condition, second.action) == ("the error returns after the reboot", "check-hardware")
 
 
 def test_a_gpu_that_the_plugin_took_away_for_an_xid_comes_back_with_its_pod() -> None:
     answer = meaning("XidCriticalError: Xid=69 on Device=GPU-1, the device will go unhealthy.")
     assert (answer.code, answer.fault) == ("xid-69", "application")
     assert "Then restart the plugin's pod" in answer.next
+
+
+@pytest.mark.parametrize(
+    ("text", "last"), [("xid 79", ""), ("xid 79\nxid 48", " 2 errors explained in 2 lines.\n")]
+)
+def test_the_explanation_of_one_line_is_not_counted(text: str, last: str) -> None:
+    assert CliRunner().invoke(app, ["explain", text]).stderr == last
 
 
 def test_an_unknown_line_ends_with_its_own_exit_code() -> None:

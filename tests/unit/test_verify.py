@@ -12,7 +12,9 @@ from gpunode.engine import chain as pipeline
 from gpunode.engine import converge
 from gpunode.engine.chain import decide, judge_host
 from gpunode.errors import Problem
+from gpunode.explain import explain
 from gpunode.links.capacity.link import judge_offer
+from gpunode.links.driver.link import repair
 from gpunode.links.node import parse
 from gpunode.links.plugin.daemonset import State
 from gpunode.links.plugin.link import judge_image, judge_plugin
@@ -391,8 +393,18 @@ def test_an_unhealthy_gpu_breaks_the_capacity_not_the_plugin() -> None:
     assert judge_plugin(state, "gpunode provision").status == "ok"
     link = judge_offer(node, 2, Problem("unhealthy", "1 of 2 GPUs are unhealthy"))
     assert (link.status, link.cause) == ("broken", "1 of 2 GPUs are unhealthy")
-    assert "reset" in link.fix
+    assert "reboot the host" in link.fix
     assert "provision" not in link.fix
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [("xid-79", "xid 79"), ("gpu-lost", "GPU is lost"), ("xid-48", "xid 48"), ("of no table", "gpu-lost")],
+)
+def test_a_gpu_is_repaired_as_explain_has_it(code: str, text: str) -> None:
+    meaning = explain(text)
+    assert meaning is not None
+    assert repair(code) == meaning.next
 
 
 def test_a_kubelet_that_says_the_same_at_every_start_is_quoted_once() -> None:

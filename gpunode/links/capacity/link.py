@@ -17,7 +17,7 @@ from gpunode.contract.status import CORDONED, Status
 from gpunode.errors import ClusterError, Problem
 from gpunode.links import node as nodes
 from gpunode.links.capacity import mig
-from gpunode.links.driver.link import LOST
+from gpunode.links.driver.link import repair
 from gpunode.links.node import GPU_LABEL, Node, parse
 from gpunode.links.plugin import daemonset, expected, published
 from gpunode.links.plugin.daemonset import State
@@ -95,9 +95,9 @@ def judge_offer(node: Node, offer: Expected, why: Problem | None) -> Verdict:
     if _offers(node, offer):
         return Verdict.ok("capacity", text, UNLISTED if offer is None else "")
     unhealthy = isinstance(offer, int) and node.allocatable < node.capacity
-    fix = LOST if unhealthy else f"kubectl describe node {node.name}"
     what, code = (why.what, why.code) if why else ("", "")
-    return Verdict.broken("capacity", text, what, _fix(why) or fix, code)
+    fix = _fix(why) or (repair(code) if unhealthy else f"kubectl describe node {node.name}")
+    return Verdict.broken("capacity", text, what, fix, code)
 
 
 def why_short(

@@ -15,12 +15,17 @@ from gpunode.model import Facts, Fault, Gpu, KernelModule, Outcome, Verdict
 from gpunode.planning.versions import branch_of
 from gpunode.wording import Advice, Command, page
 
-# Where no change of gpunode's helps. A reset needs GPUs that no process has open, the device plugin included.
-LOST = (
-    "See `dmesg | grep -e NVRM -e Xid` on the host. With the node drained and the device plugin's pod deleted, "
-    "`nvidia-smi --gpu-reset` may bring a GPU back, else a reboot; if neither does, check the hardware."
-)
 UNMANAGED = "`driver: none` leaves the driver to you: install it or load its module; reboot if module and library differ."
+
+
+def repair(code: str = "gpu-lost") -> str:
+    """How to bring a GPU back that is Unhealthy for this reason, in the words of `gpunode explain`; a reboot where it has none."""
+    from gpunode.explain import explain
+
+    meaning = explain(code.replace("xid-", "xid "))
+    if meaning is None or meaning.action == "see-message":
+        return repair()
+    return meaning.next
 
 
 def judge_module(outcome: Outcome, seen: Facts) -> Verdict:
@@ -122,7 +127,7 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
     if seen.smi_error:
         error = (seen.smi_error.strip() or "nvidia-smi failed").splitlines()[0]
         why = cause_by_plan(outcome, "NVML", "driver")
-        return Verdict.broken("NVML", error, why, fix_by_plan(outcome, "NVML", LOST, "driver"))
+        return Verdict.broken("NVML", error, why, fix_by_plan(outcome, "NVML", repair(), "driver"))
     listed = {gpu.pci.lower()[-12:] for gpu in seen.gpus}
     expected = driven(seen.pci)
     missing = [device.address for device in expected if device.address.lower()[-12:] not in listed]
@@ -132,7 +137,7 @@ def judge_nvml(outcome: Outcome, seen: Facts) -> Verdict:
             f"{len(seen.gpus)} of {len(expected)} GPUs answer; missing: {', '.join(missing)}",
             "a GPU on the bus that NVML does not list has fallen off, failed to initialise, or is not "
             "supported by this driver",
-            fix_by_plan(outcome, "NVML", LOST, "driver"),
+            fix_by_plan(outcome, "NVML", repair(), "driver"),
         )
     joined = judge_by_plan(outcome, "NVML", f"{len(seen.gpus)} GPUs answer", "fabric", "mig")
     return joined if joined.status == "broken" else _judge_fabric(seen) or _judge_answers(seen)
@@ -216,7 +221,7 @@ LINK = Link(
             "xid",
             "NVML",
             "a GPU reported Xid 79 and fell off the bus",
-            "Only a GPU reset, a reboot or new hardware fixes it.",
+            "Only a reboot or new hardware fixes it.",
         ),
     ),
 )

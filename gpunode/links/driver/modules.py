@@ -108,9 +108,9 @@ def holders(facts: Facts) -> str:
     """Why the modules cannot be unloaded before a reboot; "" where they can."""
     others = [user for user in facts.gpu_users if _service(user) not in daemons(facts)]
     if others and all(user.is_plugin for user in others):
-        return "gpunode's device plugin makes way first; reboots only if the modules stay in use"
+        return "gpunode's device plugin, which uses the GPUs, makes way first"
     if others:
-        return f"reboots only if these still hold a GPU: {services.user_names(others)}"
+        return f"in use by {services.user_names(others)}"
     inner = [name for name in UNLOAD if name in facts.modules and name != "nvidia"]
     uvm, nvidia = facts.modules.get("nvidia_uvm"), facts.modules.get("nvidia")
     held = nvidia is not None and nvidia.refcnt > len(inner) and not facts.gpu_users
