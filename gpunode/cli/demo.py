@@ -19,6 +19,17 @@ app = typer.Typer(
 )
 
 
+Hosts = Annotated[
+    int | None, typer.Option("--hosts", help="Number of hosts to simulate.", min=1, max=1000, metavar="N")
+]
+Rehearsed = Annotated[
+    Path | None,
+    typer.Option(
+        "--inventory", help="Rehearse this inventory: hosts are invented to match it.", metavar="FILE"
+    ),
+]
+
+
 @app.callback()
 def demo(
     context: typer.Context,
@@ -34,25 +45,18 @@ def demo(
             autocompletion=options.complete_faults,
         ),
     ] = None,
-    hosts: Annotated[
-        int | None, typer.Option("--hosts", help="Number of hosts to simulate.", min=1, max=1000, metavar="N")
-    ] = None,
-    inventory: Annotated[
-        Path | None,
-        typer.Option(
-            "--inventory", help="Rehearse this inventory: hosts are invented to match it.", metavar="FILE"
-        ),
-    ] = None,
+    hosts: Hosts = None,
+    inventory: Rehearsed = None,
     keep: Annotated[
         bool,
         typer.Option(
             "--keep",
-            help="Leave it running under a name, and print commands to try. The commands below are for kept demos.",
+            help="Leave it running under a name, and print commands to try. `gpunode demo start` has one at once.",
         ),
     ] = False,
 ) -> None:
     """See the whole job in a minute: bare hosts become verified GPU nodes. Hosts and cluster are simulated; nothing but
-    Python is needed.
+    Python is needed. To try commands yourself: `gpunode demo start`; the other commands below are for demos that run.
 
     Example: gpunode demo --break library
     """
@@ -74,6 +78,17 @@ Name = Annotated[
 ]
 
 
+@app.command("start", short_help="Start a demo of bare hosts without the show; it runs until `stop`.")
+def start(hosts: Hosts = None, inventory: Rehearsed = None) -> None:
+    """Start a demo of bare hosts at once, without the show, and print commands to try. It runs until `gpunode demo stop`.
+
+    Example: gpunode demo start --hosts 6
+    """
+    from gpunode.sim.command import start as start_demo
+
+    start_demo(hosts=hosts, inventory=inventory)
+
+
 @app.command("list")
 def list_demos() -> None:
     """Show the kept demos.
@@ -87,7 +102,7 @@ def list_demos() -> None:
         f"{kept.name}  {several(len(kept.states), 'host')}  {kept.folder}  begun in {kept.begun}"
         for kept in registry.list_kept()
     ]
-    typer.echo("\n".join(lines) or "no demo is kept running; `gpunode demo --keep` begins one")
+    typer.echo("\n".join(lines) or "no demo is running; `gpunode demo start` starts one")
 
 
 @app.command("break", short_help="Break one host of a kept demo; verify finds the fault.")
@@ -163,6 +178,9 @@ def stop(name: Name = None) -> None:
     """
     from gpunode.sim import registry
 
+    for kept in registry.choose(name):
+        for run in kept.runs:
+            typer.echo(f"gpunode: run {run} is under way in {kept.name}, and fails with it", err=True)
     lines = [f"ended {folder}" for folder in registry.stop(name)]
     lines += [] if name else [f"removed {folder}: a killed demo left it" for folder in registry.sweep()]
     lines += (

@@ -17,6 +17,7 @@ def complete_runs(incomplete: str) -> list[str]:
     """Ids of recorded runs, and `last`."""
     from gpunode.engine import record
 
+    options.keep_records(options.usual())
     names = [record.LAST, *sorted(path.stem for path in record.default_folder().glob("*.jsonl"))]
     return [name for name in names if name.startswith(incomplete)]
 
@@ -46,6 +47,7 @@ def history(
     from gpunode import report
     from gpunode.commands.history import list_runs
 
+    options.keep_records(options.usual())
     raise typer.Exit(list_runs(report.make(json=json, quiet=False), count))
 
 

@@ -69,9 +69,22 @@ def check_fingerprints(values: list[str] | None) -> list[str]:
     return fingerprints
 
 
+def keep_records(inventory: Path) -> Path:
+    """Have the records beside this inventory where there is a place for them."""
+    if localfile.exists(own := inventory.absolute().parent / localfile.STATE):
+        os.environ["XDG_STATE_HOME"] = str(own)
+    return inventory
+
+
 InventoryPath = Annotated[
     Path,
-    typer.Argument(help="The inventory file.", show_default=True, metavar="INVENTORY", envvar=VARIABLE),
+    typer.Argument(
+        help="The inventory file.",
+        show_default=True,
+        metavar="INVENTORY",
+        envvar=VARIABLE,
+        callback=keep_records,
+    ),
 ]
 Kubeconfig = Annotated[
     Path | None,
@@ -134,10 +147,11 @@ Html = Annotated[
 JUnit = Annotated[
     Path | None,
     typer.Option(
-        "--junit", help="Also write the links, or the GPUs, to this file, as JUnit XML.", metavar="FILE"
+        "--junit", help="Also write the results to this file, as JUnit XML for a CI.", metavar="FILE"
     ),
 ]
 Level: TypeAlias = Literal["quick", "standard"]  # of an acceptance
+LEVELS = "quick|standard"
 Batch = Annotated[
     str | None,
     typer.Option(help="Finish N hosts, or N% of them, before the next batch starts.", metavar="N|N%"),
@@ -177,7 +191,14 @@ class Named(Common):
 
     inventory: Annotated[
         Path,
-        typer.Option("--inventory", "-i", help="The inventory file.", metavar="FILE", envvar=VARIABLE),
+        typer.Option(
+            "--inventory",
+            "-i",
+            help="The inventory file.",
+            metavar="FILE",
+            envvar=VARIABLE,
+            callback=keep_records,
+        ),
     ] = INVENTORY
     limit: Annotated[list[str] | None, typer.Option(hidden=True)] = None
     exclude: Annotated[list[str] | None, typer.Option(hidden=True)] = None

@@ -11,6 +11,9 @@ from pathlib import Path
 
 LARGEST = 8 << 20  # bytes; configurations, keys and lists of known hosts are far smaller
 PATIENCE = 60.0  # seconds for the end of a pipe
+STATE = (
+    ".state"  # a folder beside an inventory, as in a demo, that has its records in place of $XDG_STATE_HOME
+)
 
 
 def read(path: Path, most: int = LARGEST) -> bytes:

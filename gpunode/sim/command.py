@@ -17,6 +17,7 @@ from typing import Any
 from gpunode import inventory
 from gpunode.errors import UsageError
 from gpunode.inventory import source
+from gpunode.local.files import STATE
 from gpunode.model import Fault, Host, Inventory, PluginConfig
 from gpunode.sim import faults, registry
 from gpunode.sim.folder import ARCHIVE
@@ -36,19 +37,8 @@ def play(
 ) -> int:
     """The exit code. Raises UsageError before anything starts, for options that exclude each other and for a fault that none
     of the hosts can have."""
-    if hosts is not None and inventory is not None:
-        raise UsageError(
-            "--hosts and --inventory exclude each other: an inventory says which hosts there are"
-        )
-    machines = kinds.fleet(hosts) if hosts else kinds.usual()
-    described: tuple[Any, ...] = ()
-    whole = True
-    if inventory is not None:
-        read = rehearse(inventory)
-        for sentence in read.left_out:
-            print(f"{inventory}: {sentence}")
-        machines, described = read.machines, (read.groups, read.cluster, read.files)
-        whole = read.cluster["plugin"] is not None
+    machines, described = _choose_machines(hosts, inventory)
+    whole = not described or described[1]["plugin"] is not None
     possible = [name for name in faults.possible(machines) if whole or name != "image"]  # the plugin's image
     if fault is not None and fault.name not in possible:
         raise UsageError(
@@ -59,15 +49,45 @@ def play(
         closing(ForkServer(LOAD, flags=(), environment=os.environ)) as forks,
         Demo(machines, *described) as demo,
     ):
+        (demo.folder / STATE).mkdir(mode=0o700)
         code = Show(demo, forks, fast=fast, verbose=verbose).play(fault)
         report = None if keep else _keep_report(demo)
         if keep:
-            name = registry.free_name()
-            demo.keep(name)
-            print(farewell(demo, name))
+            _keep(demo, "verify")
     if not keep:
         print(ending(code, report, whole=whole))
     return code
+
+
+def start(*, hosts: int | None, inventory: Path | None) -> None:
+    """Start a demo that runs on, without a show. Raises UsageError for options that exclude each other."""
+    machines, described = _choose_machines(hosts, inventory)
+    with Demo(machines, *described) as demo:
+        (demo.folder / STATE).mkdir(mode=0o700)
+        _keep(demo, "provision")
+
+
+def _keep(demo: Demo, first: str) -> None:
+    """Let it run on, and print commands to try, `first` before others."""
+    name = registry.free_name()
+    demo.keep(name)
+    print(farewell(demo, name, first))
+
+
+def _choose_machines(
+    hosts: int | None, inventory: Path | None
+) -> tuple[tuple[Machine, ...], tuple[Any, ...]]:
+    """The machines; of a rehearsal also its groups, cluster settings and files. What it leaves out is printed."""
+    if hosts is not None and inventory is not None:
+        raise UsageError(
+            "--hosts and --inventory exclude each other: an inventory says which hosts there are"
+        )
+    if inventory is None:
+        return kinds.fleet(hosts) if hosts else kinds.usual(), ()
+    read = rehearse(inventory)
+    for sentence in read.left_out:
+        print(f"{inventory}: {sentence}")
+    return read.machines, (read.groups, read.cluster, read.files)
 
 
 def _keep_report(demo: Demo) -> Path | None:

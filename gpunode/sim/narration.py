@@ -194,28 +194,27 @@ class Show:
             time.sleep(min(seconds, LONGEST))
 
 
-def farewell(demo: Demo, name: str) -> str:
-    """Commands for a demo that keeps running; they work exactly as printed. `name`: its own."""
+def farewell(demo: Demo, name: str, first: str = "verify") -> str:
+    """Commands for a demo that keeps running; they work exactly as printed. `name`: its own. `first`: the command to begin with."""
     gpunode, good = _command(), provisionable(demo)
     these = f" --limit {','.join(good)}" if len(good) < len(demo.states) else ""
-    commands = [f"cd {demo.folder}", f"{gpunode} verify inventory.yaml{these}"]
+    commands = [f"cd {demo.folder}", f"{gpunode} {first} inventory.yaml{these}"]
     if shutil.which("kubectl"):
         commands.append("KUBECONFIG=kubeconfig kubectl get nodes")
-    first = (good or list(demo.states))[0]
-    if first in demo.metrics:
-        commands.append(f"curl -s {demo.metrics[first]}   # {first}; the others' are in demo.json")
+    host = (good or list(demo.states))[0]
+    if host in demo.metrics and first == "verify":
+        commands.append(f"curl -s {demo.metrics[host]}   # {host}; the others' are in demo.json")
     if shutil.which("ssh"):
-        options = f"-i id_ed25519 -o UserKnownHostsFile=known_hosts -p {demo.port(first)}"
-        commands.append(f"ssh {options} demo@127.0.0.1 systemctl cat kubelet.service   # {first}")
+        options = f"-i id_ed25519 -o UserKnownHostsFile=known_hosts -p {demo.port(host)}"
+        commands.append(f"ssh {options} demo@127.0.0.1 systemctl cat kubelet.service   # {host}")
     shown = "\n".join(f"  {command}" for command in commands)
     return f"""
-It keeps running, as {name}. Commands to try:
+It runs as {name}. Commands to try:
 
 {shown}
 
 The hosts' files are in hosts/*/root. Edit them there: ssh cannot write files. The hosts' ports are in inventory.yaml.
 `{gpunode} demo break LINK {name}` breaks a host, `{gpunode} demo add {name}` adds a bare host.
-For another driver write `driver: "580"` below `defaults:` in inventory.yaml, and provision again.
 To end it:
 
   {gpunode} demo stop {name}
@@ -233,7 +232,7 @@ def ending(code: int, report: Path | None, *, whole: bool) -> str:
     html = f"\nThe run as one page, with every diff: {report}" if report else ""
     return f"""
 That was the demo: {seen}. Its hosts and its cluster are gone.{html}
-Next: `{_command()} demo --keep` keeps them, for commands of your own. Your own hosts: {page("tutorial#on-your-own-host")}"""
+Next: `{_command()} demo start` starts one for commands of your own. Your own hosts: {page("tutorial#on-your-own-host")}"""
 
 
 def provisionable(demo: Demo) -> list[str]:

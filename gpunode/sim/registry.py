@@ -16,6 +16,7 @@ from typing import IO, Any
 import yaml
 
 from gpunode.errors import GpunodeError, UsageError
+from gpunode.local.files import STATE
 from gpunode.sim import faults, process
 from gpunode.sim.host import hosts, kinds
 from gpunode.sim.host.state import State
@@ -24,6 +25,7 @@ from gpunode.sim.process import KEPT, PREFIX, demos_folder
 PATIENCE = 15.0  # seconds for a demo to end, or to serve more hosts
 YOUNG = 60.0  # seconds in which a folder may still be in creation
 GROUP, HOST = "added", "new"  # of hosts that were added
+RUNS = f"{STATE}/gpunode/runs/*.jsonl"  # records, as engine/record writes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,11 @@ class Kept:
         except FileNotFoundError:  # in the folder of a demo that has ended
             return False
         return here == self.begun or self.folder in (here, *here.parents)
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """Ids of the runs that are under way in it: each holds a lock on its record."""
+        return tuple(path.stem for path in sorted(self.folder.glob(RUNS)) if _holds(path))
 
     @property
     def states(self) -> tuple[State, ...]:
@@ -67,8 +74,8 @@ def find(name: str | None) -> Kept:
     if name in known:
         return known[name]
     if not known:
-        raise UsageError("no demo is kept running", hint="Begin one: `gpunode demo --keep`.")
-    problem = f"no kept demo is called {name}" if name else f"{len(known)} demos are kept running"
+        raise UsageError("no demo is running", hint="Start one: `gpunode demo start`.")
+    problem = f"no kept demo is called {name}" if name else f"{len(known)} demos are running"
     raise UsageError(problem, hint=f"Name one of {', '.join(known)}.")
 
 
@@ -119,10 +126,14 @@ def add_hosts(kept: Kept, count: int) -> tuple[str, tuple[str, ...]]:
     return group, tuple(names)
 
 
+def choose(name: str | None) -> list[Kept]:
+    """The demo of this name, without a name all that are here. Raises UsageError."""
+    return [find(name)] if name else [kept for kept in list_kept() if kept.is_here]
+
+
 def stop(name: str | None = None) -> tuple[Path, ...]:
-    """End one kept demo, without a name all that are here; returns their folders. A running show is not ended."""
-    ending = [find(name)] if name else [kept for kept in list_kept() if kept.is_here]
-    return tuple(kept.folder for kept in ending if _remove(kept.folder))
+    """End these demos; returns their folders. A running show is not ended."""
+    return tuple(kept.folder for kept in choose(name) if _remove(kept.folder))
 
 
 def sweep() -> tuple[Path, ...]:
@@ -161,7 +172,12 @@ def _is_mine(path: Path) -> bool:
 
 
 def _runs(path: Path) -> bool:
-    with contextlib.suppress(OSError), (path / "lock").open("rb") as lock:
+    return _holds(path / "lock")
+
+
+def _holds(path: Path) -> bool:
+    """True if a process holds a lock on the file."""
+    with contextlib.suppress(OSError), path.open("rb") as lock:
         return process.is_locked(lock)
     return False
 

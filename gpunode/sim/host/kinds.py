@@ -87,11 +87,13 @@ def driver(model: str) -> str:
 
 
 def fleet(hosts: int) -> tuple[Machine, ...]:
-    """`count` hosts of the two usual kinds, four new ones for each old one."""
-    made = (
-        old_host(f"p100-{number:03}") if number % 5 == 1 else new_host(f"h100-{number:03}")
-        for number in range(1, hosts + 1)
-    )
+    """`hosts` of the two usual kinds, four new ones for each old one: p100-01, h100-01 …"""
+    width, old = max(2, len(str(hosts))), 0
+    made: list[Machine] = []
+    for number in range(hosts):
+        old += number % 5 == 0
+        name = f"p100-{old:0{width}}" if number % 5 == 0 else f"h100-{number + 1 - old:0{width}}"
+        made.append(old_host(name) if number % 5 == 0 else new_host(name))
     return tuple(made)
 
 
