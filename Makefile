@@ -127,25 +127,27 @@ dist: $(VENV)/.ready ## A release: wheel, sdist, man pages and completion, locks
 	$(BIN)/cyclonedx-py requirements --no-validate --output-reproducible -o $(DIST)/gpunode-deviceplugin.cdx.json gpunode/deviceplugin/requirements.lock
 	cd $(DIST) && sha256sum * >SHA256SUMS
 
-# What uv reports is shown only where pip, too, fails.
+# Each step is announced, as each may take minutes on a busy machine. What uv reports is shown only where pip, too, fails.
 define install
+	@echo "Set-up, once, in $(VENV). It takes one to three minutes, several times that on a busy machine."
+	@echo "  1 of 4: a virtual environment; about 5 s"
 	@$(PYTHON) -m venv $(VENV)
+	@echo "  2 of 4: uv, which installs faster than pip; about 5 s"
 	@sed -n '/^uv==/,/[^\]$$/p' requirements-dev.lock >$(VENV)/uv.lock
 	@$(PIP) install --require-hashes -r $(VENV)/uv.lock
+	@echo "  3 of 4: $$(grep -c '^[a-z].*==' $(1)) packages of $(1); 10 to 90 s"
 	@$(UV) install --require-hashes -r $(1) 2>$(VENV)/uv.log || \
 	  $(PIP) install --require-hashes --no-deps -r $(1) || { cat $(VENV)/uv.log; exit 1; }
+	@echo "  4 of 4: gpunode; about 10 s"
+	@$(PIP) install --no-deps $(2) -e .
 endef
 
 $(VENV)/.demo: requirements.lock pyproject.toml
-	@echo "Set-up, once: gpunode and its libraries, into $(VENV). Takes one to three minutes."
 	$(call install,requirements.lock)
-	@$(PIP) install --no-deps -e .
 	@touch $@
 
 $(VENV)/.ready: requirements-dev.lock pyproject.toml
-	@echo "Set-up, once: gpunode, its libraries and its tests' tools, into $(VENV). Takes one to three minutes."
-	$(call install,requirements-dev.lock)
-	@$(PIP) install --no-deps --no-build-isolation -e .
+	$(call install,requirements-dev.lock,--no-build-isolation)
 	@touch $@ $(VENV)/.demo
 
 clean: ## Remove the build outputs of this checkout, but not the lab
