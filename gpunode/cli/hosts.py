@@ -98,10 +98,12 @@ def provision(
         typer.Option(
             "--accept",
             help="Measure the GPUs after the proof; a failing GPU fails its host.",
+            metavar=options.LEVELS,
             show_default=False,
         ),
     ] = None,
     html: options.Html = None,
+    junit: options.JUnit = None,
 ) -> int:
     """Make every host a verified GPU node: plan, ask, apply, deploy the device plugin, verify every GPU in a pod.
 
@@ -140,12 +142,18 @@ def provision(
         accept=accept or "",
         reviewed=reviewed,
     )
-    with session(common, html, accepted=yes) as work:
+    with session(common, html, junit, accepted=yes) as work:
         return rollout.provision(work, settings)
 
 
 @visits_hosts
-def resume(*, common: options.Deploys, yes: options.Yes = False, html: options.Html = None) -> int:
+def resume(
+    *,
+    common: options.Deploys,
+    yes: options.Yes = False,
+    html: options.Html = None,
+    junit: options.JUnit = None,
+) -> int:
     """Continue with the unfinished hosts of this inventory's last `provision` or `undo`, with its options. Plans them again and
     shows the plan. Reads the run's record on this machine, below ~/.local/state/gpunode.
 
@@ -163,7 +171,7 @@ def resume(*, common: options.Deploys, yes: options.Yes = False, html: options.H
             typer.echo(str(more), err=True)
         return 0
     limit = [*(common.limit or ()), *([] if common.limit else ["@not-done"])]
-    with session(dataclasses.replace(common, limit=limit), html, accepted=yes) as work:
+    with session(dataclasses.replace(common, limit=limit), html, junit, accepted=yes) as work:
         if undone := run.options.undo:
             return undoing.undo(
                 work, undone, undoing.UndoOptions.of_recorded_run(run, yes=yes, now=time.time())
@@ -382,7 +390,10 @@ def accept(
     *,
     common: options.InCluster,
     level: Annotated[
-        options.Level, typer.Option("--level", help="quick: half a minute; standard: up to three minutes.")
+        options.Level,
+        typer.Option(
+            "--level", help="quick: half a minute; standard: up to three minutes.", metavar=options.LEVELS
+        ),
     ] = "standard",
     on_host: Annotated[
         bool,

@@ -58,12 +58,7 @@ def cordon_gpu(session: Session, uuid: str, reason: str | None, *, yes: bool) ->
         else f"Give {uuid} of {member.host.name} back"
     )
     confirm(reporter, f"{what}? Running pods stay.", yes=yes)
-    again = advise(
-        f"Wait until it has ended, then repeat `gpunode {'cordon' if cordon else 'uncordon'}-gpu {uuid}`."
-    )
-    (after,) = session.for_each_host(
-        lambda visit, emit: converge.apply(visit, planned, emit, locked=again), [member]
-    )
+    (after,) = session.for_each_host(lambda visit, emit: converge.apply(visit, planned, emit), [member])
     outcome = after.outcome
     if outcome is None or len(outcome.applied) < len(changes):
         reporter.failures(outcomes([after]))

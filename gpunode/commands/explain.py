@@ -55,5 +55,6 @@ def explain(reporter: Reporter, text: str) -> int:
             _without_entry(text)
             or f"gpunode does not know {'this line' if lines == 1 else 'these lines'}. Other symptoms: {page('troubleshooting')}"
         )
-    reporter.total(summary, {"lines": lines, "explained": explained})
+    alone = lines == len(matches) == 1  # then its meaning is all there is to say
+    reporter.total("" if alone else summary, {"lines": lines, "explained": explained})
     return 0 if explained else UNKNOWN

@@ -67,12 +67,7 @@ def deploy(session: Session, *, yes: bool, replace: str = "") -> int:
             member for member in going if member.node and rollout.states[member.node.name].reason is None
         ]
         problems += _without_gpus(api, inventory, running, notify)
-        changed = [
-            (difference.action, difference.what)
-            for difference in rollout.differences
-            if difference.action != "same"
-        ]
-        reporter.rows("object", ("action", "object"), changed)
+        proof.report_made(reporter, rollout.differences)
         rows = overview.status(api, spec.namespace, spec.config)
         show([row for row in rows if row.node in names], reporter)
     for member in problems:

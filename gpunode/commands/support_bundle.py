@@ -123,7 +123,8 @@ def _collect(session: Session, lines_to: Callable[[TextIO], Reporter]) -> Iterat
     source = Path(inventory.path)
     if source.is_file():
         yield _part("inventory.yaml", "the inventory", source.read_text)
-        for path in history.recent(source, RECORDS):
+        named = {host.name for host in session.hosts} if len(session.hosts) < len(inventory.hosts) else None
+        for path in history.recent(source, RECORDS, hosts=named):
             yield _part(f"runs/{path.name}", "the record of a run", path.read_text)
 
 

@@ -35,10 +35,10 @@ from gpunode.model import (
     Service,
 )
 from gpunode.packages import hint_of
-from gpunode.wording import Advice, advise
+from gpunode.wording import advise
 
 ROUNDS = 3
-LOCKED = advise("Wait for that run to end; `gpunode provision` then plans again. `gpunode abort` ends it.")
+LOCKED = advise("Wait for that run to end, then repeat this command. `gpunode abort` ends that run.")
 REBOOT_SECONDS = 900.0
 RECONNECT_SECONDS = 60.0
 CONFIRM_SECONDS = 120.0  # after which a host that cannot be reached puts the files of a restart back
@@ -97,11 +97,8 @@ def confirm_restarts(visit: Visit, outcome: Outcome, emit: OnEvent) -> Outcome:
     return outcome
 
 
-def apply(
-    visit: Visit, outcome: Outcome, emit: OnEvent, record: str = "", *, locked: Advice = LOCKED
-) -> Outcome:
-    """Apply `outcome.plan`, then plan again from the new state. `record`: the run that the host's journal names. `locked`: what to do
-    where another apply runs on the host.
+def apply(visit: Visit, outcome: Outcome, emit: OnEvent, record: str = "") -> Outcome:
+    """Apply `outcome.plan`, then plan again from the new state. `record`: the run that the host's journal names.
 
     The outcome is `changed`, with the remaining plan (empty when the host is right), or `failed`. If the connection is
     lost, the apply continues on the host; this reconnects and follows it to its end.
@@ -140,7 +137,7 @@ def apply(
             raise Refused(
                 host.name,
                 f"{message['by']} has been changing this host since {_clock(message['since'])}",
-                hint=locked,
+                hint=LOCKED,
             )
         elif kind == "unknown":
             raise ConnectionLost(

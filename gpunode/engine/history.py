@@ -188,10 +188,16 @@ def known_gpus(
     return {name: entry for name, entry in known.items() if entry[1]}
 
 
-def recent(inventory: Path, count: int, *, folder: Path | None = None) -> list[Path]:
-    """The files of the last runs of this inventory, the newest first."""
-    runs = islice(_newest_first(inventory, folder), count)
-    return [(folder or default_folder()) / f"{run.id}.jsonl" for run in runs]
+def recent(
+    inventory: Path, count: int, *, hosts: Collection[str] | None = None, folder: Path | None = None
+) -> list[Path]:
+    """The files of the last runs of this inventory that had one of these hosts (None: of all), the newest first."""
+    runs = (
+        run
+        for run in _newest_first(inventory, folder, every=True)
+        if hosts is None or run.hosts.keys() & {*hosts}
+    )
+    return [(folder or default_folder()) / f"{run.id}.jsonl" for run in islice(runs, count)]
 
 
 def mean_seconds(inventory: Path, *, folder: Path | None = None) -> dict[str, float]:

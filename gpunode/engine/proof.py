@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from gpunode.cluster.api import Api, side_by_side
 from gpunode.cluster.api.kinds import Object
 from gpunode.cluster.api.watch import OnProgress
+from gpunode.cluster.objects.difference import Difference
 from gpunode.contract.status import LAYOUT
 from gpunode.engine import accepted, impact, nodes
 from gpunode.engine.member import Member, Members
@@ -301,7 +302,9 @@ def _deploy(walk: Walk, members: Sequence[Member], renew: set[str]) -> dict[str,
     hopeless = [name for name, member in going.items() if member.no_driver]
     scope, spec = Scope(only=going, renew=renew, hopeless=hopeless), nodes.spec_of(walk.inventory)
     notify = progress(walk.reporter)
-    states = plugin.deploy(walk.api, spec, scope, seconds=PLUGIN_SECONDS, notify=notify).states
+    rollout = plugin.deploy(walk.api, spec, scope, seconds=PLUGIN_SECONDS, notify=notify)
+    report_made(walk.reporter, rollout.differences)
+    states = rollout.states
     flapped = [
         replace(member, node=None)
         for name, member in going.items()
@@ -316,6 +319,12 @@ def _deploy(walk: Walk, members: Sequence[Member], renew: set[str]) -> dict[str,
         for name, member in going.items()
         if member.node
     }
+
+
+def report_made(reporter: Reporter, differences: Sequence[Difference]) -> None:
+    """Report the objects of the cluster that were changed."""
+    made = [(each.action, each.what) for each in differences if each.action not in ("same", "foreign")]
+    reporter.rows("object", ("action", "object"), made)
 
 
 def _write_features(walk: Walk, members: Members) -> None:

@@ -100,11 +100,9 @@ def connect(session: Session, *, proves: bool, deploys: bool) -> Api | None:
     with pods. `deploys`: the plugin."""
     if session.inventory.cluster.plugin is None:
         return None
-    api, needed = (
-        nodes.connect(session.inventory),
-        rights.of_run(session.inventory.cluster.namespace, proves=proves),
-    )
-    rights.demand(api, needed, rights.of_objects() if deploys else ())
+    api = nodes.connect(session.inventory)
+    needed = rights.of_run(session.inventory.cluster.namespace, proves=proves)
+    rights.demand(api, needed, nodes.rights_to_deploy(api, session.inventory) if deploys else ())
     return api
 
 
@@ -289,13 +287,13 @@ def skip(run: Run, members: Members, why: Problem) -> Members:
     """The members, excluded before any change."""
     fix = run.interrupt.continues
     out = tuple(
-        member.exclude(Problem(why.code, f"not started: {why.what}", fix=fix, subject=member.host.name))
+        member.exclude(Problem(why.code, f"skipped: {why.what}", fix=fix, subject=member.host.name))
         for member in members
     )
     for member in out:
         run.record.host(member.host.name, "skipped", member.reason.what if member.reason else "")
     names = few([member.host.name for member in out], NAMED)
-    run.session.reporter.note(f"Not started: {names}: {why.what}.")
+    run.session.reporter.note(f"Skipped: {names}: {why.what}.")
     return out
 
 

@@ -374,7 +374,11 @@ def _restore(
     if first.content is None or (text is None and state is not None):
         return Left("irreversible", path, f"its original cannot be read: {first.error or 'it is gone'}")
     if gate := refused_gate(facts, path, first.content):
-        return Left("kept", path, f"the kubelet does not start with the feature gate {gate}, which it had")
+        return Left(
+            "kept",
+            path,
+            f"the original sets the feature gate {gate}, and this kubelet does not start with it",
+        )
     mode = 0o644 if first.mode is None else first.mode
     why = f"as before {_name(run)}"
     return WriteFile(

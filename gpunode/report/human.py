@@ -78,6 +78,7 @@ class Human:
         self._accepted = accepted
         self._brief = quiet and accepted  # no plan: the user is not asked about it
         self._signs = False  # of a plan are shown, and not yet what they mean
+        self._cluster = False  # its plan was shown, which has the objects that are made then
         self._live: Live | None = None
         self._run: RunLine | None = None
         self._start = time.monotonic()
@@ -149,10 +150,10 @@ class Human:
         self._signs |= any(outcome.plan for outcome in groups)
         self._print_headed("disturbs", plans.interrupted_work(outcomes))
 
-    def _explain_signs(self, how: str) -> None:
+    def _explain_signs(self, how: str = "") -> None:
         """What a shown plan's signs mean, once; and `how` its reasons and diffs are shown, where they are not."""
         if self._signs:
-            more = f"; {how} shows reasons and diffs" if self._folded else ""
+            more = f"; {how} shows reasons and diffs" if how and self._folded else ""
             self._print([(f" {plans.LEGEND}{more}\n", "dim")])
         self._signs = False
 
@@ -165,6 +166,7 @@ class Human:
             self._print(((f" {head:<8}  ", "bold") if number == 0 else "           ", f"{line}\n"))
 
     def cluster(self, context: str, differences: Sequence[Difference], *, diff: bool | None = None) -> None:
+        self._cluster = True
         if self._brief:
             return
         self._print(cluster_lines(context, differences, diff=diff))
@@ -192,7 +194,7 @@ class Human:
         self._print(whole_chain(host, links) if short else chain(host, links))
 
     def rows(self, kind: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        if not rows or (self._brief and kind in ASKED):
+        if not rows or (self._brief and kind in ASKED) or (self._cluster and kind == "object"):
             return
         if kind == "time":  # of which the summary has a line
             self._times = rows
@@ -245,6 +247,8 @@ class Human:
 
     def ask(self, question: str) -> bool:
         if not sys.stdin.isatty():
+            self._explain_signs()
+            self.note(f"{question} no, as there is no terminal to ask")
             return False
         self._explain_signs("d")
         while (answer := self._read(question)) not in ("", "y", "yes", "n", "no"):

@@ -1,4 +1,5 @@
-"""Verify's chains as a JUnit file, which every CI reads: a suite for each host, a case for each link, or for each GPU of an acceptance."""
+"""Results as a JUnit file, which every CI reads: a suite for each host, a case for each link, for each GPU of an acceptance, or for the
+host's end of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from gpunode import __version__
 from gpunode.engine.reporter import Reporter
 from gpunode.errors import Problem
 from gpunode.model import Verdict
-from gpunode.report.page import Page
+from gpunode.report.page import BAD, Card, Page
 from gpunode.report.plain import lines, plain
 
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -48,6 +49,8 @@ class JUnit(Page):
             suite = ElementTree.SubElement(root, "testsuite", name=plain(card.name))
             for link in card.links:
                 _add_case(suite, link)
+            if not card.links and (card.result or (card.outcome and card.outcome.problem)):
+                _add_host(suite, card)
         for node, gpus in groupby(self._gpus, key=lambda gpu: str(gpu["node"])):
             suite = ElementTree.SubElement(root, "testsuite", name=plain(node))
             for gpu in gpus:
@@ -63,6 +66,17 @@ class JUnit(Page):
                 suite.set(name, str(len(suite.findall(f"*/{kind}"))))
         ElementTree.indent(root)
         return f"{HEAD}{ElementTree.tostring(root, encoding='unicode')}\n"
+
+
+def _add_host(suite: ElementTree.Element, card: Card) -> None:
+    """How a run ended on the host."""
+    case = ElementTree.SubElement(suite, "testcase", classname=plain(card.name), name="result")
+    problem = card.outcome.problem if card.outcome else None
+    if card.status in BAD:
+        failure = ElementTree.SubElement(case, "failure", type=card.status, message=card.cause)
+        failure.text = "\n".join([*lines(str(problem)), *lines(problem.fix)] if problem else [card.cause])
+    else:
+        ElementTree.SubElement(case, "system-out").text = f"{card.status}: {card.cause}"
 
 
 def _add_gpu(suite: ElementTree.Element, gpu: Mapping[str, object], problems: Sequence[Problem]) -> None:

@@ -206,6 +206,7 @@ GPUS = re.compile(r"^\d+ GPUs?, ")  # of a proof; their number is no cause
 LONG = 40  # rows of a table that is folded
 TITLES = {
     "batch": "Batches",
+    "object": "Made in the cluster",
     "verified": "Proof",
     "vectoradd": "Vectors added on every GPU",
     "why": "Choices",

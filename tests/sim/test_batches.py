@@ -149,7 +149,7 @@ def test_a_gate_stops_the_run_before_the_next_batch(provisioned: tuple[Demo, obj
         assert done.returncode == 4, done.stdout + done.stderr
         rows = {row["host"]: (row["result"], row["proof"]) for row in of_kind(done, "verified")}
         assert rows["gpu-1"][0] == "verified"
-        assert rows["gpu-2"] == ("not verified", f"not started: gate `{command}` exited with 1")
+        assert rows["gpu-2"] == ("not verified", f"skipped: gate `{command}` exited with 1")
         (tmp_path / "open").touch()
         done = gpunode(demo, "resume", *options)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -386,7 +386,7 @@ def test_a_record_that_breaks_between_batches_finishes_one_and_begins_no_other(
     runs.unlink()
     told = " ".join(done.stderr.split())
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "Not started: gpu-2: its record" in told
+    assert "Skipped: gpu-2: its record" in told
     assert "No further host was started: its record" in told
     assert "or make it writable. `gpunode resume` continues" in told
     assert (cordoned(api), docker_since(busy, "gpu-2")) == ([], before)

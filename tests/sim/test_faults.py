@@ -129,7 +129,7 @@ def test_ctrl_c_finishes_the_host_that_has_begun_and_begins_no_other(demo: Demo)
         (demo.folder / "go").touch()
         assert going.wait() == 8, output(demo)
     assert (states(demo), cordoned(api)) == ({A: "proven", B: "skipped"}, [])
-    assert proofs(operators.lines(demo))[B] == "not started: the run was interrupted"
+    assert proofs(operators.lines(demo))[B] == "skipped: the run was interrupted"
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_node_that_cannot_be_given_back_counts_as_disturbed(demo: Demo) -> Non
         said = proofs(operators.lines(demo))
         assert said[A].startswith("not changed: ")
         assert f"; {A} is still cordoned: " in said[A]
-        assert said[B] == f"not started: 1 host failed ({A})"
+        assert said[B] == f"skipped: 1 host failed ({A})"
         assert applies(demo, A) == before
         proxy.open()
         code, _ = run(demo, "resume", "inventory.yaml", "--yes")
@@ -205,7 +205,7 @@ def test_no_batch_begins_after_a_host_that_does_not_come_back_from_its_reboot(de
         operators.back(state)
     assert proofs(seen) == {
         A: "unreachable: it did not come back within 0 minutes of its reboot",
-        B: f"not started: 1 host failed ({A})",
+        B: f"skipped: 1 host failed ({A})",
     }
     code, _ = run(demo, "resume", "inventory.yaml", "--yes")
     assert (code, states(demo)) == (0, {A: "proven", B: "proven"}), output(demo)
@@ -234,7 +234,7 @@ def test_a_control_plane_that_is_unhealthy_after_a_host_stops_the_run(demo: Demo
         )
         assert (code, states(demo)) == (1, {A: "failed", B: "skipped"}), output(demo)
         why = f"the control plane is not healthy: not Ready: {etcd}"
-        assert proofs(seen) == {A: why, B: f"not started: {why}"}
+        assert proofs(seen) == {A: why, B: f"skipped: {why}"}
         assert applies(demo, B) == before
         api.ask("DELETE", f"/api/v1/namespaces/kube-system/pods/{etcd}", {"gracePeriodSeconds": 0})
         code, _ = run(demo, "resume", "inventory.yaml", "--yes")

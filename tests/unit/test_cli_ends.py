@@ -496,6 +496,17 @@ def test_the_links_are_also_a_junit_file(command: Command) -> None:
     assert command("verify", "--no-run", "--junit", "links.xml").exit_code == ran.exit_code
 
 
+@pytest.mark.parametrize("verb", ["provision", "resume"])
+def test_the_ends_of_a_run_are_also_a_junit_file(command: Command, verb: str) -> None:
+    hosts = ("--limit", "right,refused,unreachable")
+    command("provision", "--yes", *hosts)
+    command(verb, "--yes", "--junit", "run.xml", *(hosts if verb == "provision" else ()))
+    suites = {suite.attrib["name"]: suite for suite in ElementTree.parse("run.xml").getroot()}
+    for name in ("refused", "unreachable"):
+        (failure,) = suites[name].findall("testcase/failure")
+        assert (failure.attrib["type"], bool(failure.attrib["message"])) == (name, True)
+
+
 @pytest.mark.parametrize("verb", ["plan", "verify", "provision"])
 def test_a_context_that_is_not_in_the_kubeconfig_is_reported_before_a_host_is_asked(
     command: Command, verb: str

@@ -226,7 +226,7 @@ def test_a_run_says_of_each_plan_whether_it_was_made(page: Page) -> None:
     page.outcome(replace(planned, status="changed", applied=changes))
     proofs = [
         ("gpu-1", "n", "verified", "4 GPUs", "", ""),
-        ("gpu-2", "n", "not verified", "not started: the run was paused", "", "paused"),
+        ("gpu-2", "n", "not verified", "skipped: the run was paused", "", "paused"),
     ]
     page.rows("verified", ("host", "node", "result", "proof", "layer", "code"), proofs)
     page.summary([], after="`gpunode resume` continues.")

@@ -635,6 +635,17 @@ def test_d_at_the_question_shows_reasons_and_diffs_and_asks_again(capsys: pytest
     assert (asked.out.count("a reason"), asked.out.count("+s4")) == (15, 2)
 
 
+def test_costs_and_signs_are_shown_where_no_terminal_can_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    human = Human(quiet=False)
+    human.plans([long_plan(5)])
+    with mock.patch("sys.stdin") as stdin:
+        stdin.isatty.return_value = False
+        assert not human.ask("1 host: 1 reboot. Forget them?")
+    asked = capsys.readouterr()
+    assert asked.out.endswith("! action: restart, load, refresh\n")
+    assert asked.err == " 1 host: 1 reboot. Forget them? no, as there is no terminal to ask\n"
+
+
 @pytest.mark.parametrize(("end", "accepted"), [("y\n", True), ("n\n", False), ("\n", False), ("", False)])
 def test_another_answer_is_told_what_the_answers_mean(
     capsys: pytest.CaptureFixture[str], end: str, accepted: bool
@@ -897,9 +908,7 @@ def test_equal_hosts_share_a_plan_whatever_processes_use_their_gpus(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The program is named, without the pids and pods of each host; one host alone has them."""
-    why = (
-        "its packages change; reboots only if these still hold a GPU: python3 (pid {}, pod gpunode/plugin-{})"
-    )
+    why = "its packages change; in use by python3 (pid {}, pod gpunode/plugin-{})"
     planned = [
         Outcome(
             f"gpu-{n}", "planned", plan=Plan(f"gpu-{n}", (StepPlan("reboot", (Reboot(why.format(n, n)),)),))
@@ -908,7 +917,7 @@ def test_equal_hosts_share_a_plan_whatever_processes_use_their_gpus(
     ]
     make(json=False, quiet=True).plans(planned)
     shown = capsys.readouterr().out
-    assert shown.count("these still hold a GPU: python3\n") == shown.count("gpu-[1:3]") == 1
+    assert shown.count("in use by python3\n") == shown.count("gpu-[1:3]") == 1
     make(json=False, quiet=True).plans(planned[:1])
     assert "(pid 1, pod gpunode/plugin-1)" in capsys.readouterr().out
 

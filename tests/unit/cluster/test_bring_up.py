@@ -824,11 +824,11 @@ def test_the_proof_of_a_host_does_not_repeat_its_name() -> None:
     """Its row names it already; another host's name stays."""
     (one, *_) = seen(HOSTS)
     name = one.host.name
-    out = one.exclude(Problem("stopped", f"not started: 1 host failed (other: {name}: why)", subject=name))
-    assert str(out.reason) == f"{name}: not started: 1 host failed (other: {name}: why)"
+    out = one.exclude(Problem("stopped", f"skipped: 1 host failed (other: {name}: why)", subject=name))
+    assert str(out.reason) == f"{name}: skipped: 1 host failed (other: {name}: why)"
     assert proof.describe_proof(out) == (
         "not verified",
-        f"not started: 1 host failed (other: {name}: why)",
+        f"skipped: 1 host failed (other: {name}: why)",
     )
 
 
