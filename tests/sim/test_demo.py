@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -136,6 +137,25 @@ def test_one_that_is_kept_goes_on_until_it_is_stopped(room: Path) -> None:
     locking.rmdir()
 
 
+def test_one_starts_bare_at_once_and_keeps_its_own_records(room: Path) -> None:
+    """Its hosts have the pages' names; a run that its end would cut off is named."""
+    forks.run([*GPUNODE, "demo", "start", "--hosts", "2"], capture_output=True, text=True, check=True)
+    (demo,) = registry.list_kept()
+    try:
+        assert [state.folder.name for state in demo.states] == ["h100-01", "p100-01"]
+        listed = forks.run([*GPUNODE, "history"], cwd=demo.folder, capture_output=True, text=True)
+        runs = demo.folder / ".state/gpunode/runs"
+        assert listed.stderr == f" No run is recorded on this machine. Records are in {runs}.\n"
+        runs.mkdir(parents=True)
+        with (runs / "a.jsonl").open("w") as record:
+            fcntl.flock(record, fcntl.LOCK_EX)
+            stopped = forks.run([*GPUNODE, "demo", "stop"], capture_output=True, text=True)
+        assert stopped.stderr == "gpunode: run a is under way in demo, and fails with it\n"
+    finally:
+        for kept in registry.list_kept():
+            registry.stop(kept.name)
+
+
 def test_no_demo_is_here_in_the_folder_of_one_that_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +175,7 @@ def test_kept_ones_have_names_and_are_stopped_one_by_one(room: Path) -> None:
 
     assert said("break", "xid") == (
         2,
-        "gpunode: no demo is kept running\n  Begin one: `gpunode demo --keep`.\n",
+        "gpunode: no demo is running\n  Start one: `gpunode demo start`.\n",
     )
     folders = {}
     for expected in ("demo", "demo-2"):
@@ -167,7 +187,7 @@ def test_kept_ones_have_names_and_are_stopped_one_by_one(room: Path) -> None:
         0,
         "".join(f"{name}  1 host  {folder}  begun in {Path.cwd()}\n" for name, folder in folders.items()),
     )
-    assert said("add") == (2, "gpunode: 2 demos are kept running\n  Name one of demo, demo-2.\n")
+    assert said("add") == (2, "gpunode: 2 demos are running\n  Name one of demo, demo-2.\n")
     assert said("break", "xid", "demo") == (2, "gpunode: xid can happen to no host of demo\n")
     assert said("break", "xyz", "demo")[0] == 2
     assert said("stop", "demo-2") == (0, f"ended {folders['demo-2']}\n")
