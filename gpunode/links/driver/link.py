@@ -25,7 +25,8 @@ def repair(code: str = "gpu-lost") -> str:
     meaning = explain(code.replace("xid-", "xid "))
     if meaning is None or meaning.action == "see-message":
         return repair()
-    return meaning.next
+    other = meaning.alternative
+    return f"{meaning.next} If {other.condition}: {other.next}" if other else meaning.next
 
 
 def judge_module(outcome: Outcome, seen: Facts) -> Verdict:
